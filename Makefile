@@ -1,0 +1,36 @@
+# The two commands: 'make demo' and 'make test'. Both create what they need under build/, and can
+# be run again.
+
+PYTHON ?= python3
+BUILD := build
+DEMO := $(BUILD)/demo
+VENV := $(BUILD)/venv
+BIN := $(CURDIR)/$(VENV)/bin
+
+.PHONY: demo test reference format clean
+
+# The tools of this repository: copier, the generator, the test tools.
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+# Renders a backend, builds it against the stock TVM wheel in an environment of its own, and runs a
+# trained classifier on it.
+demo: $(VENV)/ready
+	rm -rf $(DEMO)
+	$(BIN)/copier copy --quiet --defaults --vcs-ref HEAD -d backend_name=acme_npu . $(DEMO)/tvm-acme-npu
+	$(PYTHON) -m venv $(DEMO)/venv
+	$(DEMO)/venv/bin/pip install --quiet --disable-pip-version-check $(DEMO)/tvm-acme-npu onnx
+	$(DEMO)/venv/bin/python -m tvm_acme_npu check
+	$(DEMO)/venv/bin/python docs/demo/run.py acme_npu
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest
+
+# Renders reference_backend/ again, after a change to the template.
+reference: $(VENV)/ready
+	$(BIN)/npu-scaffold reference --write
+
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,7 @@
+"""``python -m npu_scaffold`` is ``npu-scaffold``."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

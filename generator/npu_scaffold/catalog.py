@@ -1,0 +1,436 @@
+"""Loading the op catalogue, and its schema: violations are sentences."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import ScaffoldError, did_you_mean
+from .template import CATALOG
+
+OPS = Path("template/_ops")
+ENGINES = ("matrix", "vector", "pool", "memory")
+PRESETS = ("cnn", "transformer")
+DTYPES = (
+    *("float32", "float16", "float64", "bool"),
+    *("int8", "uint8", "int16", "int32", "int64"),
+)
+RELATIONS = ("equal", "not_equal", "at_least", "at_most", "one_of")
+
+Entry = dict[str, Any]
+Check = Callable[[Any, str, Entry, Collection[str]], Iterator[str]]
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is written twice, which YAML lets pass."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) != len(node.value):
+            keys = [key.value for key, _ in node.value]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ScaffoldError(
+                f"{CATALOG}: line {node.start_mark.line + 1}: the key '{twice}' is there twice."
+            )
+        return mapping
+
+
+def load_catalog(template: Path) -> dict[str, Entry]:
+    """Load the catalogue.
+
+    Parameters
+    ----------
+    template
+        The directory that holds ``copier.yml``.
+
+    Returns
+    -------
+    dict
+        Op id to entry, not yet checked.
+    """
+    try:
+        catalog = yaml.load((template / CATALOG).read_text(encoding="utf-8"), _Loader)
+    except yaml.YAMLError as error:
+        raise ScaffoldError(f"{CATALOG} is not YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(catalog, dict) or not catalog:
+        raise ScaffoldError(f"{CATALOG} must be a mapping of op ids to entries.")
+    return catalog
+
+
+def catalog_problems(template: Path) -> list[str]:
+    """Check the catalogue, and the files that its entries call for.
+
+    Parameters
+    ----------
+    template
+        The directory that holds ``copier.yml``.
+
+    Returns
+    -------
+    list of str
+        One sentence for each violation: the file, the op, the key, and what is allowed there.
+    """
+    try:
+        catalog = load_catalog(template)
+    except ScaffoldError as error:
+        return [str(error)]
+    problems = []
+    for op, entry in catalog.items():
+        problems += [f"{CATALOG}: {op}: {problem}" for problem in _entry(op, entry, catalog)]
+    problems += _files(template, catalog)
+    return problems
+
+
+def _files(template: Path, catalog: dict[str, Entry]) -> Iterator[str]:
+    families = {
+        entry["family"]: op
+        for op, entry in reversed(catalog.items())
+        if isinstance(entry, dict) and "family" in entry
+    }
+    for folder, suffix, names in (
+        (OPS, ".cc.jinja", {str(op): f"the lowering of {op}" for op in catalog}),
+        (
+            OPS / "_families",
+            ".h.jinja",
+            {str(name): f"the header of the family of {op}" for name, op in families.items()},
+        ),
+    ):
+        found = {path.name for path in (template / folder).glob("*") if path.is_file()}
+        for name, what in names.items():
+            if name + suffix not in found:
+                yield f"{folder / (name + suffix)}: {what} is missing."
+        for file in sorted(found - {name + suffix for name in names}):
+            yield f"{folder / file}: no entry of {CATALOG} uses it."
+
+
+def _entry(op: Any, entry: Any, catalog: Collection[str]) -> Iterator[str]:
+    if not isinstance(op, str) or not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", op):
+        yield "the op id must be in snake case."
+    if not isinstance(entry, dict):
+        yield "the entry must be a mapping."
+        return
+    yield from _keys(entry, _ENTRY, "")
+    for key, (_, check) in _ENTRY.items():
+        if key in entry:
+            yield from check(entry[key], key, entry, catalog)
+
+
+def _keys(
+    value: dict[str, Any], allowed: dict[str, tuple[bool, Any]] | Collection[str], where: str
+) -> Iterator[str]:
+    """Check the keys of a mapping; `allowed` may say which of them are required."""
+    prefix = f"{where}: " if where else ""
+    for key in value:
+        if key not in allowed:
+            yield (
+                f"{prefix}'{key}' is no key here{did_you_mean(key, allowed)}; "
+                f"allowed are {', '.join(allowed)}."
+            )
+    if isinstance(allowed, dict):
+        for key, (required, _) in allowed.items():
+            if required and key not in value:
+                yield f"{prefix}the key '{key}' is missing."
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text(pattern: str, description: str) -> Check:
+    def check(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            yield f"{key}: {value!r} is not {description}."
+
+    return check
+
+
+def _one_of(choices: Collection[str]) -> Check:
+    def check(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+        if value not in choices:
+            yield (
+                f"{key}: {value!r} is not one of {', '.join(choices)}"
+                f"{did_you_mean(value, choices)}."
+            )
+
+    return check
+
+
+def _list_of(choices: Collection[str]) -> Check:
+    def check(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+        if not isinstance(value, list):
+            yield f"{key}: {value!r} is not a list of {', '.join(choices)}."
+            return
+        for item in value:
+            yield from _one_of(choices)(item, key, entry, catalog)
+
+    return check
+
+
+def _names(entry: Entry, key: str) -> list[str]:
+    """Name the inputs or the attributes, also of an entry that is wrong elsewhere."""
+    value = entry.get(key)
+    if isinstance(value, list):
+        return [item["name"] for item in value if isinstance(item, dict) and "name" in item]
+    return list(value) if isinstance(value, dict) else []
+
+
+def _inputs(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    if not isinstance(value, list) or not value or not all(isinstance(i, dict) for i in value):
+        yield f"{key}: it must be a list of mappings, one for each tensor argument."
+        return
+    seen: list[str] = []
+    for index, item in enumerate(value):
+        where = f"{key}[{index}]"
+        yield from _keys(item, _INPUT, where)
+        name = item.get("name")
+        if not isinstance(name, str) or not name.isidentifier():
+            yield f"{where}: name: {name!r} is not the name of an argument."
+        elif name in seen:
+            yield f"{where}: name: '{name}' is there twice."
+        if ("dtypes" in item) == ("like" in item):
+            yield f"{where}: it must have either 'dtypes' or 'like'."
+        if "dtypes" in item:
+            yield from _list_of(DTYPES)(item["dtypes"], f"{where}: dtypes", entry, catalog)
+        if "like" in item and item["like"] not in seen:
+            yield f"{where}: like: {item['like']!r} is no input before it."
+        ranks = item.get("ranks", [])
+        if not isinstance(ranks, list) or not all(_is_integer(r) and 0 <= r <= 8 for r in ranks):
+            yield f"{where}: ranks: {ranks!r} is not a list of integers from 0 to 8."
+        for flag in ("constant", "tuple"):
+            if not isinstance(item.get(flag, False), bool):
+                yield f"{where}: {flag}: {item[flag]!r} is neither true nor false."
+        seen.append(str(name))
+
+
+def _attributes(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{key}: it must be a mapping of names to what is supported."
+        return
+    for name, constraint in value.items():
+        where = f"{key}: {name}"
+        if constraint == "any":
+            continue
+        if not isinstance(constraint, dict) or not constraint:
+            allowed = ", ".join(_CONSTRAINTS)
+            yield f"{where}: {constraint!r} is neither 'any' nor a mapping of {allowed}."
+            continue
+        yield from _keys(constraint, _CONSTRAINTS, where)
+        for bound in ("min", "max"):
+            if bound in constraint and not _is_number(constraint[bound]):
+                yield f"{where}: {bound}: {constraint[bound]!r} is not a number."
+        for members in ("not", "one_of"):
+            if members in constraint and (
+                not isinstance(constraint[members], list) or not constraint[members]
+            ):
+                yield f"{where}: {members}: {constraint[members]!r} is not a list of values."
+        low, high = constraint.get("min"), constraint.get("max")
+        if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
+            yield f"{where}: min {low} is above max {high}, so no value is supported."
+
+
+def _operand(operand: Any, where: str, entry: Entry) -> Iterator[str]:
+    if not isinstance(operand, str) or "." not in operand:
+        return
+    head, _, rest = operand.partition(".")
+    inputs, attributes = _names(entry, "inputs"), _names(entry, "attributes")
+    if head == "attr":
+        name = re.sub(r"\[-?\d+\]$", "", rest)
+        if name not in attributes:
+            yield f"{where}: '{operand}' names no attribute{did_you_mean(name, attributes)}."
+    elif head not in inputs:
+        yield f"{where}: '{operand}' names no input{did_you_mean(head, inputs)}."
+    elif not re.fullmatch(r"shape\[-?\d+\]|rank|dtype", rest):
+        yield f"{where}: '{operand}': an input has only shape[i], rank and dtype."
+
+
+def _rules(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    if not isinstance(value, list):
+        yield f"{key}: it must be a list of rules, for example {{equal: [attr.a, attr.b]}}."
+        return
+    for index, rule in enumerate(value):
+        where = f"{key}[{index}]"
+        if not isinstance(rule, dict) or len(rule) != 1:
+            yield f"{where}: it must have one key, which is one of {', '.join(RELATIONS)}."
+            continue
+        yield from _keys(rule, RELATIONS, where)
+        ((relation, operands),) = rule.items()
+        if not isinstance(operands, list) or len(operands) != 2:
+            yield f"{where}: {relation}: it must compare two operands."
+            continue
+        if relation == "one_of" and not isinstance(operands[1], list):
+            yield f"{where}: one_of: the second operand must be a list."
+        for operand in operands:
+            yield from _operand(operand, f"{where}: {relation}", entry)
+
+
+def _fuses(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{key}: it must be a mapping of bias, residual and activations."
+        return
+    yield from _keys(value, ("bias", "residual", "activations"), key)
+    if "bias" in value and not _is_integer(value["bias"]):
+        yield f"{key}: bias: {value['bias']!r} is not the axis of a dimension."
+    if not isinstance(value.get("residual", False), bool):
+        yield f"{key}: residual: {value['residual']!r} is neither true nor false."
+    activations = value.get("activations", [])
+    if not isinstance(activations, list):
+        yield f"{key}: activations: {activations!r} is not a list of op ids."
+        return
+    for activation in activations:
+        if activation not in catalog:
+            yield (
+                f"{key}: activations: '{activation}' is no op of the catalogue"
+                f"{did_you_mean(activation, catalog)}."
+            )
+
+
+def _indices(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    count = len(_names(entry, "inputs"))
+    if not isinstance(value, list) or not all(_is_integer(i) and 0 <= i < count for i in value):
+        yield f"{key}: {value!r} is not a list of indices of inputs, which are 0 to {count - 1}."
+
+
+def _tolerance(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{key}: it must be a mapping of dtypes to {{rtol: ..., atol: ...}}."
+        return
+    yield from _keys(value, DTYPES, key)
+    for dtype, bounds in value.items():
+        where = f"{key}: {dtype}"
+        if not isinstance(bounds, dict):
+            yield f"{where}: {bounds!r} is not a mapping of rtol and atol."
+            continue
+        yield from _keys(bounds, _BOUNDS, where)
+        for name, bound in bounds.items():
+            if not _is_number(bound) or bound < 0:
+                yield f"{where}: {name}: {bound!r} is not a number from 0 on (write 1.0e-5)."
+
+
+def _expression(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    try:
+        tree = ast.parse(value, mode="eval")
+    except (SyntaxError, TypeError) as error:
+        yield f"{key}: {value!r} is not a Python expression: {error}."
+        return
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    known = {
+        *("np", *_names(entry, "inputs"), *_names(entry, "attributes")),
+        *(node.id for node in names if isinstance(node.ctx, ast.Store)),
+        *(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)),
+        *dir(builtins),
+    }
+    for node in names:
+        # A function may be a helper of the tests.
+        if id(node) not in called and node.id not in known:
+            yield f"{key}: '{node.id}' is neither an input nor an attribute, nor np."
+
+
+def _tensor(value: Any, where: str) -> Iterator[str]:
+    shape = value
+    if isinstance(value, dict):
+        yield from _keys(value, _TENSOR, where)
+        shape = value.get("shape")
+        if "dtype" in value and value["dtype"] not in DTYPES:
+            yield f"{where}: dtype: {value['dtype']!r} is not one of {', '.join(DTYPES)}."
+        for bound in ("low", "high"):
+            if bound in value and not _is_number(value[bound]):
+                yield f"{where}: {bound}: {value[bound]!r} is not a number."
+        if not isinstance(value.get("constant", False), bool):
+            yield f"{where}: constant: {value['constant']!r} is neither true nor false."
+    if not isinstance(shape, list) or not all(
+        d == "n" or (_is_integer(d) and d >= 0) for d in shape
+    ):
+        yield f"{where}: {shape!r} is not a shape of sizes and n, for example [n, 3, 8, 8]."
+
+
+def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    if not isinstance(value, list) or not value or not all(isinstance(c, dict) for c in value):
+        yield f"{key}: it must be a list of mappings, one for each test."
+        return
+    allowed = _REFUSED if key == "refused" else _CASE
+    inputs, attributes = _names(entry, "inputs"), _names(entry, "attributes")
+    tuples = {i["name"] for i in entry.get("inputs", []) if isinstance(i, dict) and i.get("tuple")}
+    names: list[Any] = []
+    for index, case in enumerate(value):
+        where = f"{key}[{index}]" if "name" not in case else f"{key}: {case['name']}"
+        yield from _keys(case, allowed, where)
+        if case.get("name") in names:
+            yield f"{where}: another case has that name."
+        names.append(case.get("name"))
+        given = case.get("inputs", {})
+        if not isinstance(given, dict):
+            yield f"{where}: inputs: it must be a mapping of inputs to shapes."
+            given = {}
+        elif "inputs" in case:
+            for name in inputs:
+                if name not in given:
+                    yield f"{where}: inputs: '{name}' is missing."
+        for name, tensor in given.items():
+            if name not in inputs:
+                yield (
+                    f"{where}: inputs: '{name}' is no input{did_you_mean(name, inputs)}; "
+                    f"the inputs are {', '.join(inputs)}."
+                )
+            elif name in tuples and not isinstance(tensor, list):
+                yield f"{where}: inputs: {name}: it must be a list of tensors."
+            else:
+                for one in tensor if name in tuples else [tensor]:
+                    yield from _tensor(one, f"{where}: inputs: {name}")
+        given = case.get("attributes", {})
+        if not isinstance(given, dict):
+            yield f"{where}: attributes: it must be a mapping of attributes to values."
+            continue
+        for name in given:
+            if name not in attributes:
+                yield (
+                    f"{where}: attributes: '{name}' is not listed{did_you_mean(name, attributes)}."
+                )
+        if key == "refused" and not isinstance(case.get("reason", ""), str):
+            yield f"{where}: reason: {case['reason']!r} is not a text."
+        if "without" in case and case["without"] not in catalog:
+            yield f"{where}: without: {case['without']!r} is no op of the catalogue."
+
+
+# Key: is it required, and its check.
+_ENTRY: dict[str, tuple[bool, Check]] = {
+    "relax": (True, _text(r"relax(\.\w+)+", "a Relax op, for example relax.nn.conv2d")),
+    "summary": (True, _text(r"[^\n{}]{1,80}", "one line of at most 80 characters without braces")),
+    "engine": (True, _one_of(ENGINES)),
+    "family": (False, _text(r"[a-z][a-z0-9_]*", "a name in snake case")),
+    "presets": (True, _list_of(PRESETS)),
+    "inputs": (True, _inputs),
+    "attributes": (True, _attributes),
+    "rules": (False, _rules),
+    "output_dtypes": (False, _list_of(DTYPES)),
+    "fuses": (False, _fuses),
+    "absorbs_transpose": (False, _indices),
+    "tolerance": (True, _tolerance),
+    "numpy": (True, _expression),
+    "benchmarks": (False, _cases),
+    "cases": (True, _cases),
+    "refused": (False, _cases),
+}
+_INPUT = {
+    "name": (True, None),
+    "dtypes": (False, None),
+    "like": (False, None),
+    "ranks": (True, None),
+    "constant": (False, None),
+    "tuple": (False, None),
+}
+_CONSTRAINTS = ("min", "max", "not", "one_of")
+_BOUNDS = {"rtol": (True, None), "atol": (True, None)}
+_TENSOR = ("shape", "dtype", "low", "high", "values", "constant")
+_CASE = {"name": (True, None), "inputs": (True, None), "attributes": (False, None)}
+_REFUSED = {**_CASE, "reason": (True, None), "without": (False, None)}

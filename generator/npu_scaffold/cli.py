@@ -1,0 +1,141 @@
+"""The command ``npu-scaffold``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from copier.errors import CopierError
+from jinja2 import TemplateError
+
+from . import __version__
+from .catalog import catalog_problems, load_catalog
+from .errors import ScaffoldError
+from .render import new_backend, read_answers, reference_differences, write_reference
+from .template import find_template
+
+
+def _new(arguments: argparse.Namespace) -> None:
+    answers = read_answers(Path(arguments.answers)) if arguments.answers else {}
+    for assignment in arguments.data:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise ScaffoldError(f"-d {assignment}: write it as key=value.")
+        answers[key] = value
+    new_backend(Path(arguments.destination), answers, arguments.template, arguments.vcs_ref)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _dtypes(entry: dict[str, Any]) -> str:
+    found = [dtype for value in entry["inputs"] for dtype in value.get("dtypes", [])]
+    return ", ".join(dict.fromkeys(found))
+
+
+def _ops(arguments: argparse.Namespace) -> None:
+    template = find_template(arguments.template)
+    problems = catalog_problems(template)
+    if problems:
+        raise ScaffoldError("\n".join(problems))
+    catalog = load_catalog(template)
+    if arguments.json:
+        print(json.dumps(catalog, indent=2, ensure_ascii=False))
+        return
+    rows = [("op", "Relax op", "engine", "presets", "dtypes", "what it is")]
+    rows += [
+        (
+            op,
+            entry["relax"],
+            entry["engine"],
+            ", ".join(entry["presets"]),
+            _dtypes(entry),
+            entry["summary"],
+        )
+        for op, entry in catalog.items()
+    ]
+    print(_table(rows))
+
+
+def _reference(arguments: argparse.Namespace) -> None:
+    template = find_template(arguments.template)
+    if arguments.write:
+        write_reference(template)
+        return
+    differences = reference_differences(template)
+    if differences:
+        differences.append("Run 'npu-scaffold reference --write' and commit what it changes.")
+        raise ScaffoldError("\n".join(differences))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npu-scaffold", description="Makes TVM backends for NPUs from the template."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--template", metavar="PATH", help="a checkout of npu-scaffold (default: this one)"
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    new = commands.add_parser("new", parents=[common], help="render a new backend")
+    new.add_argument("destination", help="a directory that is empty or does not exist")
+    new.add_argument("--answers", metavar="FILE", help="answers as YAML")
+    new.add_argument(
+        "-d",
+        "--data",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="one answer; goes before those of the file",
+    )
+    new.add_argument("--vcs-ref", metavar="REF", help="version of the template, as in Copier")
+    new.set_defaults(run=_new)
+
+    ops = commands.add_parser("ops", parents=[common], help="show the op catalogue")
+    ops.add_argument("--json", action="store_true", help="everything, for programs")
+    ops.set_defaults(run=_ops)
+
+    reference = commands.add_parser(
+        "reference", parents=[common], help="compare or renew reference_backend/"
+    )
+    mode = reference.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--check", action="store_true", help="list the files that differ")
+    mode.add_argument("--write", action="store_true", help="render it anew")
+    reference.set_defaults(run=_reference)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    argv
+        The arguments without the name of the program; those of the process if left out.
+
+    Returns
+    -------
+    int
+        0, or 1 if something was wrong, which is then said on standard error.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except (ScaffoldError, CopierError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except TemplateError as error:
+        print(f"The template itself is broken, please report it: {error}.", file=sys.stderr)
+        return 1
+    return 0

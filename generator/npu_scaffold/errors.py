@@ -1,0 +1,29 @@
+"""The one exception that users of the generator see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ScaffoldError(Exception):
+    """Something the user can mend; each line of the text is one sentence."""
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Name the known word that is closest.
+
+    Parameters
+    ----------
+    word
+        What was written.
+    known
+        What could have been meant.
+
+    Returns
+    -------
+    str
+        A hint in brackets with a space before it, or nothing.
+    """
+    near = get_close_matches(str(word), list(known), n=1)
+    return f" (did you mean '{near[0]}'?)" if near else ""

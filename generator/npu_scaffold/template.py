@@ -1,0 +1,63 @@
+"""Where the template is, and what its questions are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import ScaffoldError
+
+CATALOG = Path("template/_catalog/ops.yml")
+
+
+def find_template(given: str | Path | None = None) -> Path:
+    """Find the directory that holds ``copier.yml``.
+
+    Parameters
+    ----------
+    given
+        What the user asked for; without it, the checkout that this package runs from, or else the
+        current directory.
+
+    Returns
+    -------
+    Path
+        The absolute path of the template.
+    """
+    own = [Path(__file__).parents[2], Path.cwd()]
+    candidates = own if given is None else [Path(given)]
+    for candidate in candidates:
+        if (candidate / "copier.yml").is_file() and (candidate / CATALOG).is_file():
+            return candidate.resolve()
+    raise ScaffoldError(
+        f"There is no copier.yml with {CATALOG} in {' or in '.join(map(str, candidates))}. "
+        "Give a checkout of npu-scaffold with --template."
+    )
+
+
+def read_questions(template: Path) -> dict[str, dict[str, Any]]:
+    """Read the questions that a user may answer.
+
+    Parameters
+    ----------
+    template
+        The directory that holds ``copier.yml``.
+
+    Returns
+    -------
+    dict
+        The questions in the order in which they are asked; computed ones are left out.
+    """
+
+    class Loader(yaml.SafeLoader):
+        """Reads Copier's file without following its includes."""
+
+    Loader.add_constructor("!include", lambda loader, node: None)
+    config = yaml.load((template / "copier.yml").read_text(encoding="utf-8"), Loader)
+    return {
+        name: question
+        for name, question in config.items()
+        if not name.startswith("_") and question.get("when") is not False
+    }

@@ -1,0 +1,238 @@
+# Template-owned: 'copier update' brings changes and merges your edits.
+# SPDX-License-Identifier: Apache-2.0
+"""How fast the backend is, against its peers in the same run.
+
+Everything runs on one thread and in turns, the best of several runs counts, and the ratios are
+what to quote: a machine's load changes the times, hardly the ratios.
+
+Usage: ``python benchmarks/benchmark.py [models] [ops] [calls] [compile]``, all by default.
+ONNX Runtime (with onnx) and torch are compared where they are installed.
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Before any library starts threads of its own.
+os.environ["TVM_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np  # noqa: E402
+import tvm  # noqa: E402
+import tvm_ffi  # noqa: E402
+from tvm import relax  # noqa: E402
+from tvm.relax.backend.pattern_registry import get_patterns_with_prefix  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+import models  # noqa: E402
+from op_cases import OPS  # noqa: E402
+from support import BACKEND, TABLE, Case, compile_for, partition_for  # noqa: E402
+
+Work = Callable[[], Any]
+
+
+def in_turns(works: dict[str, Work], seconds: float = 2.0, rounds: int = 5) -> dict[str, float]:
+    """Seconds of the best run of each work; they take turns, so that load hits all alike."""
+    best: dict[str, float] = {}
+    deadline = time.perf_counter() + seconds * len(works)
+    done = 0
+    while done < rounds or (time.perf_counter() < deadline and done < 200):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            taken = time.perf_counter() - start
+            best[name] = min(best.get(name, taken), taken)
+        done += 1
+        if done >= 2 and time.perf_counter() > deadline:
+            break
+    return best
+
+
+def on_vm(executable: Any, *inputs: Any) -> Work:
+    """Prepare calls of ``main`` that allocate no inputs."""
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    arguments = [tvm.runtime.tensor(x) for x in inputs]
+    main = machine["main"]
+    return lambda: main(*arguments)
+
+
+def have(*packages: str) -> bool:
+    """Whether all packages can be imported."""
+    return all(importlib.util.find_spec(package) is not None for package in packages)
+
+
+def print_row(name: str, best: dict[str, float]) -> None:
+    """One line: our time, and how many times faster we are than each peer."""
+    ours = best[BACKEND]
+    cells = [f"{peer} {best[peer] * 1e3:9.3f} ms = {best[peer] / ours:6.2f}x"
+             for peer in best if peer != BACKEND]
+    print(f"  {name:32} {ours * 1e3:9.3f} ms   " + "   ".join(cells), flush=True)
+
+
+def benchmark_models() -> None:
+    """ResNet-18 and MobileNetV2 at 224x224, batch 1."""
+    print(f"\nModels: {BACKEND}, and each peer with its time as a multiple of ours")
+    shape = (1, 3, 224, 224)
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    for network in (models.resnet18, models.mobilenet_v2):
+        module = models.build_relax(network, shape)
+        works = {
+            BACKEND: on_vm(compile_for(module), x),
+            "llvm": on_vm(tvm.compile(module, target="llvm"), x),
+        }
+        expected = works["llvm"]().numpy()
+        np.testing.assert_allclose(works[BACKEND]().numpy(), expected, rtol=1e-3, atol=1e-3)
+        if have("onnx", "onnxruntime"):
+            works["onnxruntime"] = onnxruntime_work(network, shape, x)
+        if have("torch"):
+            works["torch"] = torch_work(network, x)
+        print_row(network.__name__, in_turns(works, seconds=4.0))
+
+
+def onnxruntime_work(network: Any, shape: tuple[int, ...], x: Any) -> Work:
+    """Prepare calls of a network in ONNX Runtime, on one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        models.build_onnx(network, shape), options, providers=["CPUExecutionProvider"]
+    )
+    return lambda: session.run(None, {"x": x})
+
+
+def torch_work(network: Any, x: Any) -> Work:
+    """Prepare calls of a network in torch, on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    net = models.TorchNet()
+    data = torch.from_numpy(x)
+
+    def run() -> Any:
+        with torch.inference_mode():
+            net.restart()
+            return network(net, data)
+
+    return run
+
+
+def benchmark_ops() -> None:
+    """Each op alone, at the size that the catalogue gives for it."""
+    print("\nOps, float32: ours, and TVM llvm as a multiple of it")
+    for op, entry in OPS.items():
+        for benchmark in entry["benchmarks"]:
+            model = Case(op, benchmark).model()
+            module = tvm.IRModule({"main": model.function().with_attr("global_symbol", "main")})
+            inputs = [argument.values[1] for argument in model.arguments]
+            works = {
+                BACKEND: on_vm(compile_for(module), *inputs),
+                "llvm": on_vm(tvm.compile(module, target="llvm"), *inputs),
+            }
+            print_row(f"{op}, {benchmark['name']}", in_turns(works, seconds=0.3))
+
+
+def unary_op() -> Callable[[Any], Any]:
+    """Return the first op of the table that takes one tensor of shape (1, 8) and keeps its shape.
+
+    Two arguments will do too: they then are the same tensor.
+    """
+    candidates: list[Callable[[Any], Any]] = []
+    for entry in TABLE.ops:
+        function = relax.op
+        for part in entry.relax.split(".")[1:]:
+            function = getattr(function, part)
+        candidates += [function, lambda x, f=function: f(x, x)]
+    x = relax.Var("x", relax.TensorType((1, 8), "float32"))
+    for candidate in candidates:
+        try:
+            call = relax.BlockBuilder().normalize(candidate(x))
+        except Exception:
+            continue  # It needs other arguments.
+        if tvm_ffi.structural_equal(call.ty, x.ty) and TABLE.refusal(call) is None:
+            return candidate
+    sys.exit("The table has no op that keeps a shape, so there is no chain to measure.")
+
+
+def chain(length: int, host_op_every: int = 0) -> Any:
+    """Build a chain of an op of this backend on 8 numbers, with ops of the host between."""
+    op = unary_op()
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = x
+            for i in range(length):
+                is_for_host = host_op_every > 0 and i % host_op_every == host_op_every - 1
+                y = builder.emit(relax.op.acosh(y) if is_for_host else op(y))
+            y = builder.emit_output(y)
+        builder.emit_func_output(y)
+    return builder.get()
+
+
+def benchmark_calls() -> None:
+    """The cost of a region call: many regions of one op against one region of many."""
+    length = 1000
+    module = chain(length)
+    patterns = get_patterns_with_prefix(BACKEND)
+    many = relax.transform.FuseOpsByPattern(patterns, annotate_codegen=True)(module)
+    many = relax.transform.RunCodegen()(many)
+    x = np.ones((1, 8), np.float32)
+    best = in_turns(
+        {
+            BACKEND: on_vm(tvm.compile(many, target="llvm"), x),
+            "one region": on_vm(compile_for(module), x),
+            "llvm": on_vm(tvm.compile(module, target="llvm"), x),
+        }
+    )
+    cost = (best[BACKEND] - best["one region"]) / (length - 1)
+    print(
+        f"\nA region call costs {cost * 1e6:.2f} us beyond its work "
+        f"(work of one op: {best['one region'] / length * 1e6:.2f} us;"
+        f" a call of a TVM llvm kernel, fused where it can be:"
+        f" {best['llvm'] / length * 1e6:.2f} us)"
+    )
+
+
+def benchmark_compile() -> None:
+    """Partition and codegen of long chains; time per op should not grow with the length."""
+    print("\nPartition and codegen, per op of the chain")
+    for label, every in (("one region", 0), ("a region every 3 ops", 3)):
+        for length in (100, 1000, 10000):
+            module = chain(length, every)
+            start = time.perf_counter()
+            partitioned = partition_for(module)
+            middle = time.perf_counter()
+            relax.transform.RunCodegen()(partitioned)
+            end = time.perf_counter()
+            print(
+                f"  {label:22} {length:6} ops   partition {(middle - start) / length * 1e6:8.1f} us"
+                f"   codegen {(end - middle) / length * 1e6:8.1f} us",
+                flush=True,
+            )
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parts: dict[str, Callable[[], None]] = {
+        "models": benchmark_models,
+        "ops": benchmark_ops,
+        "calls": benchmark_calls,
+        "compile": benchmark_compile,
+    }
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", nargs="*", choices=[[], *parts], help="what to run (default: all)")
+    for part in parser.parse_args().part or parts:
+        parts[part]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+# Template-owned: 'copier update' brings changes and merges your edits.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds the backend out of src/:
+#
+#   tvm_example_npu_driver    src/driver                 no dependency
+#   tvm_example_npu_runtime   src/runtime                tvm-ffi and the driver
+#   tvm_example_npu_codegen   src/codegen and src/ops    tvm-ffi and the driver
+#
+# Options:
+#   USE_EXAMPLE_NPU_RUNTIME    the driver and the runtime: all that a board needs
+#   USE_EXAMPLE_NPU_CODEGEN    the compiler half
+#   USE_EXAMPLE_NPU_TESTS      the driver's own tests, for ctest
+#   USE_EXAMPLE_NPU_SANITIZE   sanitizers for everything, e.g. "address,undefined"
+#   USE_EXAMPLE_NPU_WERROR     warnings are errors
+
+option(USE_EXAMPLE_NPU_RUNTIME "Build the runtime and the driver" ON)
+option(USE_EXAMPLE_NPU_CODEGEN "Build the codegen" ON)
+option(USE_EXAMPLE_NPU_TESTS "Build the driver's tests" OFF)
+set(USE_EXAMPLE_NPU_SANITIZE "" CACHE STRING "Sanitizers to build with")
+option(USE_EXAMPLE_NPU_WERROR "Treat warnings as errors" OFF)
+
+get_filename_component(_root "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+
+# What all targets share.
+add_library(tvm_example_npu_options INTERFACE)
+target_compile_features(tvm_example_npu_options INTERFACE cxx_std_17)
+target_compile_options(tvm_example_npu_options INTERFACE -Wall -Wextra)
+if(USE_EXAMPLE_NPU_WERROR)
+  target_compile_options(tvm_example_npu_options INTERFACE -Werror)
+endif()
+if(USE_EXAMPLE_NPU_SANITIZE)
+  target_compile_options(
+    tvm_example_npu_options INTERFACE -fsanitize=${USE_EXAMPLE_NPU_SANITIZE} -g
+                                    -fno-omit-frame-pointer
+  )
+  target_link_options(tvm_example_npu_options INTERFACE -fsanitize=${USE_EXAMPLE_NPU_SANITIZE})
+endif()
+
+# The libraries stand side by side inside the Python package.
+function(tvm_example_npu_add_library name)
+  add_library(${name} SHARED ${ARGN})
+  target_link_libraries(${name} PRIVATE tvm_example_npu_options)
+  set_target_properties(
+    ${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+                       BUILD_RPATH_USE_ORIGIN ON INSTALL_RPATH "$ORIGIN"
+  )
+  if(NOT USE_EXAMPLE_NPU_SANITIZE AND NOT APPLE)
+    # A missing symbol is an error here, not when the library is loaded.
+    target_link_options(${name} PRIVATE LINKER:--no-undefined)
+  endif()
+  install(TARGETS ${name} DESTINATION tvm_example_npu)
+endfunction()
+
+# ---- Driver: the emulator, until the SDK takes its place ----
+
+if(USE_EXAMPLE_NPU_RUNTIME OR USE_EXAMPLE_NPU_CODEGEN)
+  find_package(Threads REQUIRED)
+  file(GLOB _sources CONFIGURE_DEPENDS "${_root}/src/driver/emulator/*.cc"
+       "${_root}/src/driver/emulator/kernels/*.cc"
+  )
+  list(FILTER _sources EXCLUDE REGEX "/oracle.cc$")  # What the tests compare with.
+  tvm_example_npu_add_library(tvm_example_npu_driver ${_sources})
+  target_include_directories(tvm_example_npu_driver PUBLIC "${_root}/src/driver")
+  target_link_libraries(tvm_example_npu_driver PRIVATE Threads::Threads)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    # One file per instruction set; which one runs is decided at run time.
+    set_source_files_properties(
+      "${_root}/src/driver/emulator/kernels/simd_avx2.cc" PROPERTIES COMPILE_OPTIONS
+      "-mavx2;-mfma;-mf16c"
+    )
+    set_source_files_properties(
+      "${_root}/src/driver/emulator/kernels/simd_avx512.cc" PROPERTIES COMPILE_OPTIONS
+      "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl"
+    )
+  endif()
+endif()
+
+# ---- Runtime and codegen ----
+
+if(USE_EXAMPLE_NPU_RUNTIME)
+  tvm_example_npu_add_library(tvm_example_npu_runtime "${_root}/src/runtime/runtime.cc")
+  target_include_directories(tvm_example_npu_runtime PRIVATE "${_root}/src/common")
+  target_link_libraries(
+    tvm_example_npu_runtime PRIVATE tvm_example_npu_driver tvm_ffi::header tvm_ffi::shared
+  )
+endif()
+
+if(USE_EXAMPLE_NPU_CODEGEN)
+  file(GLOB _sources CONFIGURE_DEPENDS "${_root}/src/codegen/*.cc" "${_root}/src/ops/*.cc")
+  tvm_example_npu_add_library(tvm_example_npu_codegen ${_sources})
+  target_include_directories(
+    tvm_example_npu_codegen PRIVATE "${_root}/src/common" "${_root}/src/codegen"
+  )
+  target_link_libraries(
+    tvm_example_npu_codegen PRIVATE tvm_example_npu_driver tvm_ffi::header tvm_ffi::shared
+  )
+endif()
+
+# ---- Tests of the driver ----
+
+if(USE_EXAMPLE_NPU_TESTS)
+  enable_testing()
+  # They also test what the library does not export, so they compile its sources.
+  file(GLOB _sources CONFIGURE_DEPENDS "${_root}/src/driver/emulator/*.cc"
+       "${_root}/src/driver/emulator/kernels/*.cc"
+  )
+  add_library(tvm_example_npu_emulator_objects OBJECT ${_sources})
+  target_include_directories(tvm_example_npu_emulator_objects PUBLIC "${_root}/src/driver")
+  target_link_libraries(tvm_example_npu_emulator_objects PUBLIC tvm_example_npu_options Threads::Threads)
+  file(GLOB _tests CONFIGURE_DEPENDS "${_root}/src/driver/tests/*_test.cc")
+  foreach(_test ${_tests})
+    get_filename_component(_name ${_test} NAME_WE)
+    add_executable(tvm_example_npu_${_name} ${_test})
+    target_link_libraries(tvm_example_npu_${_name} PRIVATE tvm_example_npu_emulator_objects)
+    add_test(NAME ${_name} COMMAND tvm_example_npu_${_name})
+  endforeach()
+endif()

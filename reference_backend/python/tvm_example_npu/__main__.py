@@ -1,0 +1,187 @@
+# Template-owned: 'copier update' brings changes and merges your edits.
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m <this package> check`: does the backend work here, and if not, what to do."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+from . import _failure, _library
+
+_EXAMPLE: dict[str, Any] = {
+    "name": "matmul",
+    "relax": "relax.matmul",
+    "inputs": {"x1": (8, 8), "x2": (8, 8)},
+    "attributes": {},
+}
+"""A call that the backend takes."""
+
+_REBUILD = "run 'pip install .' in the source tree of the backend"
+
+
+class _Problem(Exception):
+    """Something does not work; the message says what, and what to do."""
+
+
+def check() -> None:
+    """Try everything that a user needs, from loading to right values.
+
+    Raises
+    ------
+    _Problem
+        Something does not work.
+    """
+    print(f"Python {platform.python_version()} on {platform.platform()}")
+    for name in ("apache-tvm", "apache-tvm-ffi", _library.DISTRIBUTION):
+        print(f"{name} {_library.version(name)}")
+    for role in ("driver", "runtime", "codegen"):
+        print(f"{role} library: {_library.find(role) or 'not installed'}")
+    if _failure is not None:
+        raise _Problem(f"The backend does not load: {_failure}")
+    _check_autoload()
+    if "codegen" not in _library.loaded:
+        print("Only the runtime is here: compiled models run, and nothing can be compiled.")
+        return
+    _check_ops()
+    _check_values()
+
+
+def _check_autoload() -> None:
+    """Check that `import tvm` alone loads the backend, in a process of its own."""
+    points = importlib.metadata.entry_points(group="tvm.backends", name=_library.BACKEND)
+    if not list(points):
+        raise _Problem(f"'import tvm' does not know the backend: {_REBUILD}.")
+    if os.environ.get("TVM_DEVICE_BACKEND_AUTOLOAD", "1") == "0":
+        print("'import tvm' does not load the backend: TVM_DEVICE_BACKEND_AUTOLOAD is 0.")
+        return
+    name = f"{_library.BACKEND}.runtime.info"
+    code = f"import tvm, tvm_ffi; tvm_ffi.get_global_func({name!r})"
+    command = [sys.executable, "-W", "error::UserWarning", "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        last = (result.stderr.strip().splitlines() or ["it crashed"])[-1]
+        raise _Problem(f"'import tvm' in a fresh process does not load the backend: {last}")
+    print("'import tvm' loads the backend")
+
+
+def _check_ops() -> None:
+    """Check that the table and the compiled lowerings fit together."""
+    import tvm_ffi
+
+    from .patterns import TABLE
+
+    lowered = set(tvm_ffi.get_global_func(f"{_library.BACKEND}.codegen.lowered_ops")())
+    print(f"ops: {', '.join(op.name for op in TABLE.ops)}")
+    missing = [op.relax for op in TABLE.ops if op.relax not in lowered]
+    if missing:
+        raise _Problem(
+            f"capabilities.py has ops without a lowering: {', '.join(missing)}. Add one in "
+            f"src/ops, or take them out of capabilities.py; then {_REBUILD}."
+        )
+
+
+def _check_values() -> None:
+    """Compile one op for the NPU and for the host, and compare what they compute."""
+    import tvm
+    from tvm import relax
+
+    from .partition import compile_for_example_npu as compile_for
+    from .partition import partition_for_example_npu as partition_for
+    from .patterns import TABLE
+    from .report import offload_report
+
+    mod, arguments = _example()
+    placement = offload_report(partition_for(mod)).ops[0]
+    if placement.placement != "npu":
+        raise _Problem(f"{_EXAMPLE['relax']} stays on the host: {placement.reason}.")
+    results = []
+    try:
+        for executable in (compile_for(mod), tvm.compile(mod, target="llvm")):
+            machine = relax.VirtualMachine(executable, tvm.cpu())
+            result = machine["main"](*[tvm.runtime.tensor(array) for array in arguments])
+            first = result if isinstance(result, tvm.runtime.Tensor) else result[0]
+            results.append(first.numpy().astype("float64"))
+    except Exception as error:
+        raise _Problem(f"{_EXAMPLE['relax']} does not run: {error}") from error
+    entry = TABLE.get(_EXAMPLE["name"])
+    tolerance = entry.tolerance.get("float32") if entry is not None else None
+    rtol, atol = (tolerance.rtol, tolerance.atol) if tolerance is not None else (0.0, 0.0)
+    if not np.allclose(results[0], results[1], rtol=max(rtol, 1e-3), atol=max(atol, 1e-3)):
+        worst = float(np.max(np.abs(results[0] - results[1])))
+        raise _Problem(
+            f"{_EXAMPLE['relax']} computes wrong values on the NPU, off by up to {worst:.3g}: look "
+            f"at src/ops/{_EXAMPLE['name']}.cc and at the driver, and run pytest."
+        )
+    print(f"{_EXAMPLE['relax']} runs on the NPU, with the values that the host computes")
+
+
+def _example() -> tuple[Any, list[Any]]:
+    """Return the example as a module, and its arguments."""
+    from tvm import relax
+
+    generator = np.random.default_rng(0)
+    variables: list[Any] = []
+    arrays: list[Any] = []
+
+    def argument(entry: Any) -> Any:
+        if not isinstance(entry, dict):
+            if entry and not isinstance(entry[0], int):
+                return relax.Tuple([argument(item) for item in entry])
+            entry = {"shape": entry}
+        shape, dtype = entry["shape"], entry.get("dtype", "float32")
+        values = entry.get("values")
+        if values is None:
+            values = generator.uniform(entry.get("low", 0), entry.get("high", 1), shape)
+        array = np.resize(np.asarray(values).astype(dtype), shape)
+        variables.append(relax.Var(f"x{len(arrays)}", relax.TensorType(list(shape), dtype)))
+        arrays.append(array)
+        return variables[-1]
+
+    inputs = [argument(entry) for entry in _EXAMPLE["inputs"].values()]
+    function: Any = relax.op
+    for part in _EXAMPLE["relax"].split(".")[1:]:
+        function = getattr(function, part)
+    builder = relax.BlockBuilder()
+    with builder.function("main", variables):
+        with builder.dataflow():
+            result = builder.emit(function(*inputs, **_EXAMPLE["attributes"]))
+            if isinstance(result.ty, relax.TupleType):
+                result = builder.emit(relax.TupleGetItem(result, 0))
+            output = builder.emit_output(result)
+        builder.emit_func_output(output)
+    return builder.get(), arrays
+
+
+def main() -> int:
+    """Run the command line.
+
+    Returns
+    -------
+    code
+        0 if all is well, else 1.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_library.PACKAGE}", description="The command line of the backend."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check", help="tell whether the backend works here, and what to do if not")
+    parser.parse_args()
+    try:
+        check()
+    except _Problem as problem:
+        print(f"FAILED: {problem}")
+        return 1
+    print("All is well.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

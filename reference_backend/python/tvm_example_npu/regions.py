@@ -1,0 +1,638 @@
+# Template-owned: 'copier update' brings changes and merges your edits.
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts the NPU's part out of a model: composites, and regions of composites.
+
+The patterns, and the order in which they win, are those registered with TVM. Fusing and merging
+are done here: TVM's passes stop at a cyclic dependency, a `match_cast`, a branch or a packed call,
+sometimes let two regions wait for each other, and know only the function `main`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
+from tvm.relax.dpl import (
+    CallPattern,
+    ExprPattern,
+    OrPattern,
+    TupleGetItemPattern,
+    TuplePattern,
+)
+
+from . import report
+from ._library import BACKEND
+from .capability import Constant, Table, resolve
+from .patterns import escapes
+from .prepasses import drop_unused, is_opaque
+
+
+class Partitioner:
+    """Partitions one module.
+
+    Parameters
+    ----------
+    mod
+        The module, simplified.
+    table
+        The capabilities, which give the reasons.
+    bind_constants
+        Whether constants become part of the program.
+    on_decline
+        "host" or "error".
+    options
+        Settings for the driver.
+    """
+
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        table: Table,
+        bind_constants: bool,
+        on_decline: str,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.mod = mod
+        self.table = table
+        self.bind_constants = bind_constants
+        self.on_decline = on_decline
+        self.options = options
+        self.decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
+        self.patterns = [_Entry(item) for item in get_patterns_with_prefix(f"{BACKEND}.")]
+        self.depth = max((_depth(entry.pattern.pattern) for entry in self.patterns), default=0)
+        self.regions: dict[Any, Any] = {}
+        self.records: list[report.OpPlacement] = []
+        self.declines: list[str] = []
+        # Of the function at hand:
+        self.function = ""
+        self.names: Iterator[str] = iter(())
+        self.values: dict[Any, Any] = {}
+
+    def run(self) -> tvm.IRModule:
+        """Partition all functions that are not another backend's.
+
+        Returns
+        -------
+        mod
+            The module with regions, and with the report among its attributes.
+        """
+        functions = dict(self.mod.functions_items())
+        for global_var, function in functions.items():
+            if not is_opaque(function):
+                functions[global_var] = self._rewrite_function(global_var.name_hint, function)
+        if self.declines and self.on_decline == "error":
+            raise RuntimeError(
+                f"The driver of {BACKEND} declines a part of the model, which on_decline='error' "
+                "forbids. " + " ".join(self.declines)
+            )
+        mod = tvm.IRModule(
+            {**functions, **self.regions},
+            attrs=self.mod.attrs,
+            global_infos=self.mod.global_infos,
+        )
+        mod = drop_unused(relax.transform.Normalize()(mod))
+        records = report.Report((*self._earlier_records(), *self.records))
+        return mod.with_attr(report.ATTRIBUTE, records.to_json())
+
+    def _earlier_records(self) -> tuple[report.OpPlacement, ...]:
+        """Return what an earlier partitioning of the same module has put on the NPU."""
+        if self.mod.attrs is None or report.ATTRIBUTE not in self.mod.attrs:
+            return ()
+        return report.offload_report(self.mod).offloaded
+
+    def _rewrite_function(self, name: str, function: Any) -> Any:
+        taken = {global_var.name_hint for global_var in self.mod.get_global_vars()}
+        symbols = (f"{BACKEND}_{name}_{index}" for index in count())
+        self.function = name
+        self.names = (symbol for symbol in symbols if symbol not in taken)
+        self.values = dict(relax.analysis.get_var2val(function).items())
+        known = len(self.regions)
+        body = self._rewrite_body(function.body)
+        rewritten = relax.Function(
+            function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
+        )
+        if len(self.regions) > known and "global_symbol" not in function.attrs:
+            # RunCodegen looks into public functions only.
+            rewritten = rewritten.with_attr("global_symbol", name)
+        return rewritten
+
+    def _rewrite_body(self, body: Any) -> Any:
+        blocks = []
+        for block in body.blocks:
+            if isinstance(block, relax.DataflowBlock):
+                blocks.append(relax.DataflowBlock(_Block(self, list(block.bindings)).rewrite()))
+            else:
+                blocks.append(relax.BindingBlock([self._visit(item) for item in block.bindings]))
+        return relax.SeqExpr(blocks, body.body, body.span)
+
+    def _visit(self, binding: Any) -> Any:
+        """Look at a binding outside of dataflow blocks: a branch, or something with effects."""
+        value = binding.value
+        if isinstance(value, relax.If):
+            yes, no = self._rewrite_body(value.true_branch), self._rewrite_body(value.false_branch)
+            return relax.VarBinding(binding.var, relax.If(value.cond, yes, no, value.span))
+        if isinstance(value, relax.Call):
+            self.record(binding, reason=f"{_callee(value)} may have effects beyond its result")
+        return binding
+
+    def record(self, binding: Any, **where: Any) -> None:
+        """Add an op to the report.
+
+        Parameters
+        ----------
+        binding
+            The binding of a call.
+        **where
+            Region and composite, or the reason why it is on the host.
+        """
+        call = binding.value
+        self.records.append(
+            report.OpPlacement(
+                function=self.function,
+                name=str(binding.var.name),
+                op=_callee(call),
+                placement="npu" if "region" in where else "host",
+                bookkeeping=not any(isinstance(ty, relax.TensorType) for ty in _fields(call.ty)),
+                **where,
+            )
+        )
+
+
+# ---- Composites ---------------------------------------------------------------------------------
+
+
+class _Entry:
+    """A registered pattern, and what a call must look like for it to be worth trying."""
+
+    def __init__(self, pattern: Any) -> None:
+        self.pattern = pattern
+        self.label = str(pattern.name).partition(".")[2]
+        self.annotations = dict(pattern.annotation_patterns.items())
+        self.heads: dict[str, list[frozenset[str]]] = {}
+        for op, arguments in _heads(pattern.pattern):
+            producers = frozenset(name for item in arguments for name, _ in _heads(item))
+            self.heads.setdefault(op, []).append(producers)
+
+    def may_match(self, op: str, producers: set[str]) -> bool:
+        return any(not known or known & producers for known in self.heads.get(op, ()))
+
+
+def _heads(pattern: Any) -> list[tuple[str, list[Any]]]:
+    """Return the ops that a pattern may end in, each with the patterns of its arguments."""
+    if isinstance(pattern, OrPattern):
+        return _heads(pattern.left) + _heads(pattern.right)
+    if isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
+        return [(str(pattern.op.expr.name), list(pattern.args))]
+    return []
+
+
+def _depth(pattern: Any) -> int:
+    """Return how many calls a pattern has one behind the other."""
+    if isinstance(pattern, OrPattern):
+        return max(_depth(pattern.left), _depth(pattern.right))
+    if isinstance(pattern, CallPattern):
+        return 1 + max((_depth(item) for item in pattern.args), default=0)
+    if isinstance(pattern, TupleGetItemPattern):
+        return 1 + _depth(pattern.tuple)
+    if isinstance(pattern, TuplePattern):
+        return 1 + max((_depth(item) for item in pattern.fields), default=0)
+    return 0
+
+
+@dataclass(eq=False)
+class _Match:
+    """What a check is given: the fields of TVM's `PatternCheckContext`, and some more."""
+
+    matched_expr: Any
+    annotated_expr: dict[str, Any]
+    matched_bindings: dict[Any, Any]
+    var_usages: Mapping[Any, Sequence[Any]]
+    values: Mapping[Any, Any]
+    bind_constants: bool
+    reasons: list[str] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Unit:
+    """What is placed as a whole: a composite of the NPU, or one binding of the host."""
+
+    members: list[int]
+    label: str = ""
+    function: Any = None
+    arguments: list[Any] = field(default_factory=list)
+    phase: int = 0
+    sources: list[_Unit] = field(default_factory=list)
+    users: list[_Unit] = field(default_factory=list)
+    region: _Unit | None = None
+
+    @property
+    def on_npu(self) -> bool:
+        return self.function is not None
+
+    def root(self) -> _Unit:
+        """Return the unit that stands for the region."""
+        unit = self
+        while unit.region is not None:
+            if unit.region.region is not None:
+                unit.region = unit.region.region
+            unit = unit.region
+        return unit
+
+
+class _FunctionBuilder:
+    """Makes a function of bindings; what they use from outside becomes parameters."""
+
+    def __init__(self, values: Mapping[Any, Any], bind_constants: bool) -> None:
+        self.arguments: list[Any] = []
+        self._values = values
+        self._bind_constants = bind_constants
+        self._parameters: list[Any] = []
+        self._inside: dict[int, Any] = {}
+        self._bindings: list[Any] = []
+
+    def use(self, expr: Any) -> Any:
+        """Return an expression as it reads inside of the function."""
+        expr = resolve(expr, self._values)
+        if id_of(expr) in self._inside:
+            return self._inside[id_of(expr)]
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self.use(item) for item in expr.fields])
+        is_argument = isinstance(expr, relax.Var) and not isinstance(expr.ty, tvm.ir.PrimType)
+        if is_argument or (isinstance(expr, Constant) and not self._bind_constants):
+            name = expr.name if is_argument else f"constant{len(self.arguments)}"
+            inside = relax.Var(name, expr.ty)
+            self._inside[id_of(expr)] = inside
+            self._parameters.append(inside)
+            self.arguments.append(expr)
+            return inside
+        return expr
+
+    def bind(self, var: Any, value: Any) -> None:
+        """Add a binding; the value is one that reads as inside."""
+        inside = relax.Var(var.name, var.ty)
+        self._inside[id_of(var)] = inside
+        self._bindings.append(relax.VarBinding(inside, value))
+
+    def finish(self, outputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+        """Return the function; several outputs make a tuple."""
+        results = [self._inside[id_of(var)] for var in outputs]
+        result = results[0] if len(results) == 1 else relax.Tuple(results)
+        body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
+        ret_ty = _tuple_type([var.ty for var in outputs])
+        attrs = tvm.ir.DictAttrs(dict(attributes))
+        function = relax.Function(self._parameters, body, ret_ty, True, attrs)
+        free = list(relax.analysis.free_symbolic_vars(function))
+        if free:
+            # What cannot be read off a tensor's shape is handed over as a shape.
+            self._parameters.append(relax.Var("symbols", relax.ShapeType(free)))
+            self.arguments.append(relax.ShapeExpr(free))
+            function = relax.Function(self._parameters, body, ret_ty, True, attrs)
+        if any(relax.analysis.tir_vars_in_type(item.ty) for item in self._parameters):
+            # No two functions may share a symbol.
+            function = relax.utils.copy_with_new_vars(function)
+        return function
+
+
+class _Block:
+    """Plans and rewrites one dataflow block."""
+
+    def __init__(self, owner: Partitioner, bindings: list[Any]) -> None:
+        self.owner = owner
+        self.bindings = bindings
+        self.values = owner.values
+        self.position = {binding.var: index for index, binding in enumerate(bindings)}
+        self.position_of_value = {
+            id_of(binding.value): index for index, binding in enumerate(bindings)
+        }
+        self.users: dict[Any, list[Any]] = {}
+        for binding in bindings:
+            for var in relax.analysis.free_vars(binding.value):
+                self.users.setdefault(var, []).append(binding.var)
+        self.unit_of: dict[int, _Unit] = {}
+        self.declined: dict[int, str] = {}
+        self.notes: dict[int, list[str]] = {}
+        self.surroundings: dict[int, Any] = {}
+
+    def rewrite(self) -> list[Any]:
+        """Return the bindings with calls of regions among them."""
+        self._select_composites()
+        units = self._link_units()
+        _assign_phases(units, self.bindings)
+        return self._emit(units)
+
+    def _select_composites(self) -> None:
+        by_op: dict[str, list[tuple[int, set[str]]]] = {}
+        for index, binding in enumerate(self.bindings):
+            value = binding.value
+            if isinstance(binding, relax.VarBinding) and _is_op_call(value):
+                sources: list[Any] = [self.values.get(item) for item in _operands(value)]
+                names = {item.op.name for item in sources if _is_op_call(item)}
+                by_op.setdefault(value.op.name, []).append((index, names))
+        for entry in self.owner.patterns:
+            for op in entry.heads:
+                for index, producers in by_op.get(op, ()):
+                    if index not in self.unit_of and entry.may_match(op, producers):
+                        self._try(entry, index)
+
+    def _try(self, entry: _Entry, index: int) -> None:
+        """Make a composite of a pattern that ends in this binding, if it matches."""
+        call = self.bindings[index].value
+        matched = entry.pattern.pattern.extract_matched_expr(call, self._surroundings(index))
+        if matched is None:
+            return
+        members = []
+        for pattern, expr in matched.items():
+            if isinstance(pattern, CallPattern):
+                member = self.position_of_value.get(id_of(expr))
+                if member is None or member in self.unit_of:
+                    return
+                members.append(member)
+        members = sorted(set(members))
+        match = _Match(
+            matched_expr=call,
+            annotated_expr={
+                name: matched[pattern]
+                for name, pattern in entry.annotations.items()
+                if pattern in matched
+            },
+            matched_bindings={
+                self.bindings[member].var: self.bindings[member].value for member in members
+            },
+            var_usages=self.users,
+            values=self.values,
+            bind_constants=self.owner.bind_constants,
+        )
+        check = entry.pattern.check
+        if (check is not None and not check(match)) or escapes(match) is not None:
+            if len(members) > 1:
+                self.notes.setdefault(index, []).extend(match.reasons)
+            return
+        field_index = self._field_in_use(index)
+        if field_index is None:
+            self.notes.setdefault(index, []).append("more than one of its results is used")
+            return
+        if field_index != index:
+            members.append(field_index)
+        unit = self._make_unit(members, entry.label)
+        reason = self.owner.decline_reason(unit.function, self.owner.options, False)
+        if reason:
+            self.declined[index] = str(reason)
+        else:
+            self.unit_of.update((member, unit) for member in members)
+
+    def _surroundings(self, index: int) -> Any:
+        """Return what the variables are bound to that a pattern can reach from a binding.
+
+        The matcher copies what it is given: with all bindings, matching would be quadratic.
+        """
+        if index not in self.surroundings:
+            reached: dict[Any, Any] = {}
+            values = [self.bindings[index].value]
+            for _ in range(self.owner.depth):
+                variables = [var for value in values for var in _operands(value)]
+                values = []
+                for var in variables:
+                    if var not in reached and var in self.values:
+                        reached[var] = self.values[var]
+                        values.append(reached[var])
+            self.surroundings[index] = tvm_ffi.Map(reached)
+        return self.surroundings[index]
+
+    def _field_in_use(self, index: int) -> int | None:
+        """Return the binding of the only result that is used; of a tensor, itself."""
+        binding = self.bindings[index]
+        if not isinstance(binding.value.ty, relax.TupleType):
+            return index
+        users = self.users.get(binding.var, [])
+        if len(users) != 1 or not isinstance(binding.var, relax.DataflowVar):
+            return None
+        user = self.position[users[0]]
+        return user if isinstance(self.bindings[user].value, relax.TupleGetItem) else None
+
+    def _make_unit(self, members: list[int], label: str) -> _Unit:
+        builder = _FunctionBuilder(self.values, self.owner.bind_constants)
+        for member in members:
+            binding = self.bindings[member]
+            value = binding.value
+            if isinstance(value, relax.Call):
+                value = _with_arguments(value, [builder.use(item) for item in value.args])
+            else:
+                value = relax.TupleGetItem(builder.use(value.tuple_value), value.index)
+            builder.bind(binding.var, value)
+        result = self.bindings[members[-1]].var
+        function = builder.finish([result], {"Composite": f"{BACKEND}.{label}"})
+        return _Unit(members, label, function, builder.arguments)
+
+    # ---- Regions ----
+
+    def _link_units(self) -> list[_Unit]:
+        """Return the units of the block in order, with what each depends on."""
+        units = []
+        for index in range(len(self.bindings)):
+            unit = self.unit_of.setdefault(index, _Unit([index]))
+            if unit.members[-1] != index or self._is_dead_tuple(index):
+                continue
+            units.append(unit)
+            if unit.on_npu:
+                used = [var for item in unit.arguments for var in relax.analysis.free_vars(item)]
+            else:
+                used = list(relax.analysis.free_vars(self.bindings[index].value))
+            producers = (self.unit_of[self.position[var]] for var in used if var in self.position)
+            unit.sources = list(dict.fromkeys(producers))
+            for source in unit.sources:
+                source.users.append(unit)
+        return units
+
+    def _is_dead_tuple(self, index: int) -> bool:
+        """Whether a tuple, constant or shape is read by the NPU alone, which looks through it."""
+        binding = self.bindings[index]
+        if not isinstance(binding.var, relax.DataflowVar):
+            return False
+        if not isinstance(binding.value, (relax.Tuple, Constant, relax.ShapeExpr)):
+            return False
+        users = self.users.get(binding.var, [])
+        units = (self.unit_of.get(self.position[user]) for user in users)
+        return all(unit is not None and unit.on_npu for unit in units)
+
+    def _emit(self, units: list[_Unit]) -> list[Any]:
+        groups: dict[_Unit, list[_Unit]] = {}
+        for unit in units:
+            groups.setdefault(unit.root(), []).append(unit)
+        ordered = sorted(groups.values(), key=lambda group: (group[0].phase, group[0].members[-1]))
+        result: list[Any] = []
+        where: dict[int, dict[str, Any]] = {}
+        for group in ordered:
+            if not group[0].on_npu:
+                binding = self.bindings[group[0].members[0]]
+                result.append(binding)
+                if isinstance(binding.value, relax.Call):
+                    where[group[0].members[0]] = {"reason": self._reason(group[0].members[0])}
+                continue
+            calls, symbol, declined = self._make_region(group)
+            result += calls
+            for unit in group:
+                for member in unit.members:
+                    if declined:
+                        where[member] = {"reason": f"the driver declines the region: {declined}"}
+                        self._note_decline(member, declined)
+                    else:
+                        where[member] = {"region": symbol, "composite": unit.label}
+        for index, binding in enumerate(self.bindings):
+            if index in where and isinstance(binding.value, relax.Call):
+                self.owner.record(binding, **where[index])
+        return result
+
+    def _make_region(self, group: list[_Unit]) -> tuple[list[Any], str, str]:
+        """Return the bindings that stand for a region, its symbol, and why it is declined."""
+        builder = _FunctionBuilder(self.values, self.owner.bind_constants)
+        outputs = []
+        for number, unit in enumerate(group):
+            var = self.bindings[unit.members[-1]].var
+            callee = relax.Var(f"composite{number}", unit.function.ty)
+            arguments = [builder.use(item) for item in unit.arguments]
+            builder.bind(callee, unit.function)
+            builder.bind(var, tvm.ir.Call(builder.use(callee), arguments, ret_ty=var.ty))
+            outside = any(user.root() is not group[0].root() for user in unit.users)
+            if outside or not isinstance(var, relax.DataflowVar):
+                outputs.append(var)
+        if not outputs:
+            return [], "", ""
+        symbol = next(self.owner.names)
+        function = builder.finish(outputs, {"Codegen": BACKEND, "global_symbol": symbol})
+        declined = str(self.owner.decline_reason(function, self.owner.options, True))
+        if declined:
+            return [item for unit in group for item in self._on_host(unit)], symbol, declined
+        global_var = relax.GlobalVar(symbol)
+        relax.expr._update_type(global_var, function.ty)
+        self.owner.regions[global_var] = function
+        ret_ty = _tuple_type([var.ty for var in outputs])
+        call = tvm.ir.Call(global_var, builder.arguments, ret_ty=ret_ty)
+        if len(outputs) == 1:
+            return [relax.VarBinding(outputs[0], call)], symbol, ""
+        results = relax.DataflowVar(symbol, ret_ty)
+        fields = [
+            relax.VarBinding(var, relax.TupleGetItem(results, index))
+            for index, var in enumerate(outputs)
+        ]
+        return [relax.VarBinding(results, call), *fields], symbol, ""
+
+    def _on_host(self, unit: _Unit) -> Iterator[Any]:
+        """Generate the bindings of a unit as the host compiles them."""
+        for member in unit.members:
+            binding = self.bindings[member]
+            value = binding.value
+            if isinstance(value, relax.Call):
+                value = _with_arguments(value, [resolve(item, self.values) for item in value.args])
+            yield relax.VarBinding(binding.var, value)
+
+    # ---- Reasons ----
+
+    def _reason(self, index: int) -> str:
+        """Say why a call is on the host."""
+        call = self.bindings[index].value
+        if not _is_op_call(call):
+            return f"it calls {_callee(call)}, which is no Relax op"
+        if index in self.declined:
+            self._note_decline(index, self.declined[index])
+            return f"the driver declines it: {self.declined[index]}"
+        reason = self.owner.table.refusal(
+            call, self.values, bind_constants=self.owner.bind_constants
+        )
+        notes = "; ".join(dict.fromkeys(self.notes.get(index, ())))
+        if reason is None:
+            return notes or "no pattern matches it"
+        return f"{reason} (behind another op: {notes})" if notes else reason
+
+    def _note_decline(self, index: int, reason: str) -> None:
+        binding = self.bindings[index]
+        if isinstance(binding.value, relax.Call):
+            self.owner.declines.append(f"{_callee(binding.value)} ({binding.var.name}): {reason}.")
+
+
+def _assign_phases(units: list[_Unit], bindings: list[Any]) -> None:
+    """Say when each unit runs; NPU units of one phase that are connected make one region.
+
+    The value of the host is ready in a phase after that of the NPU units that it reads, and the
+    reverse, so that two regions never wait for each other. Linear in the size of the graph.
+    """
+    first = latest = 0
+    for unit in units:
+        unit.phase = first
+        for source in unit.sources:
+            unit.phase = max(unit.phase, source.phase + (source.on_npu != unit.on_npu))
+        latest = max(latest, unit.phase)
+        if isinstance(bindings[unit.members[0]], relax.MatchCast):
+            # It defines the symbols in the shapes of what follows.
+            unit.phase = latest + 1
+            first = latest = unit.phase + 1
+    for unit in reversed(units):
+        # A unit whose users come later joins them.
+        if unit.on_npu and unit.users:
+            last = min(user.phase - (not user.on_npu) for user in unit.users)
+            if any(user.on_npu and user.phase == last for user in unit.users):
+                unit.phase = max(unit.phase, last)
+    for unit in units:
+        for source in unit.sources:
+            if unit.on_npu and source.on_npu and unit.phase == source.phase:
+                one, other = unit.root(), source.root()
+                if one is not other:
+                    one.region = other
+
+
+# ---- Small things -------------------------------------------------------------------------------
+
+
+def id_of(expr: Any) -> int:
+    """Return what tells a node of the IR from all others.
+
+    Parameters
+    ----------
+    expr
+        A node; comparing nodes with `==` would build a comparison.
+
+    Returns
+    -------
+    identity
+        A number.
+    """
+    return hash(expr)
+
+
+def _operands(expr: Any) -> list[Any]:
+    """Return the variables that an expression reads, without those inside of functions."""
+    if isinstance(expr, relax.Call):
+        return [var for item in expr.args for var in _operands(item)]
+    if isinstance(expr, relax.Tuple):
+        return [var for item in expr.fields for var in _operands(item)]
+    if isinstance(expr, relax.TupleGetItem):
+        return _operands(expr.tuple_value)
+    return [expr] if isinstance(expr, relax.Var) else []
+
+
+def _is_op_call(expr: Any) -> bool:
+    return isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
+
+
+def _callee(call: Any) -> str:
+    for name in ("name", "name_hint", "global_symbol"):
+        if hasattr(call.op, name):
+            return str(getattr(call.op, name))
+    return "a function"
+
+
+def _with_arguments(call: Any, arguments: list[Any]) -> Any:
+    return tvm.ir.Call(call.op, arguments, call.attrs, call.ty_args, call.span, call.ty)
+
+
+def _fields(ty: Any) -> list[Any]:
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
+
+
+def _tuple_type(types: list[Any]) -> Any:
+    return types[0] if len(types) == 1 else relax.TupleType(types)

@@ -1,0 +1,674 @@
+// Template-owned: 'copier update' brings changes and merges your edits.
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+
+#include "graph.h"
+
+namespace tvm_example_npu {
+
+namespace ffi = tvm::ffi;
+
+namespace {
+
+std::deque<OpLowering>& Registry() {
+  static std::deque<OpLowering> registry;
+  return registry;
+}
+
+/*! \brief The table's entries by op, those with a predicate first. */
+std::unordered_map<std::string, std::vector<const OpLowering*>> IndexRegistry() {
+  std::unordered_map<std::string, std::vector<const OpLowering*>> index;
+  for (bool with_predicate : {true, false}) {
+    for (const OpLowering& entry : Registry()) {
+      if ((entry.when != nullptr) == with_predicate) index[entry.op].push_back(&entry);
+    }
+  }
+  return index;
+}
+
+std::string Join(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
+  return text;
+}
+
+std::string DescribeNode(const Node& node) { return node.op + " (" + node.name + ")"; }
+
+std::optional<npu_dtype> ReadDtype(const std::string& name) {
+  static const std::map<std::string, npu_dtype> dtypes = {
+      {"float32", NPU_FLOAT32}, {"float16", NPU_FLOAT16}, {"int8", NPU_INT8}, {"uint8", NPU_UINT8},
+      {"int32", NPU_INT32},     {"int64", NPU_INT64},     {"bool", NPU_BOOL},
+  };
+  auto it = dtypes.find(name);
+  if (it == dtypes.end()) return std::nullopt;
+  return it->second;
+}
+
+std::vector<npu_dim> ReadDims(const TensorInfo& info) {
+  std::vector<npu_dim> dims;
+  for (const Dim& dim : info.shape) dims.push_back(npu_dim{dim.size, dim.symbol});
+  return dims;
+}
+
+npu_tensor_desc MakeDesc(npu_dtype dtype, const std::vector<npu_dim>& dims) {
+  npu_tensor_desc desc = {};
+  desc.dtype = dtype;
+  desc.rank = static_cast<int32_t>(dims.size());
+  std::copy(dims.begin(), dims.end(), desc.dims);
+  return desc;
+}
+
+npu_tensor_desc MakeDesc(const TensorInfo& info, const std::string& who) {
+  std::optional<npu_dtype> dtype = ReadDtype(info.dtype);
+  if (!dtype.has_value()) {
+    throw Refusal(who + ": the element type " + info.dtype +
+                  " is not supported; supported are float32, float16, int8, uint8, int32, int64 "
+                  "and bool");
+  }
+  if (info.shape.size() > NPU_MAX_RANK) {
+    throw Refusal(who + ": rank " + std::to_string(info.shape.size()) +
+                  " is not supported; the largest is " + std::to_string(NPU_MAX_RANK));
+  }
+  return MakeDesc(*dtype, ReadDims(info));
+}
+
+bool IsFloat(const std::string& dtype) { return dtype == "float32" || dtype == "float16"; }
+
+}  // namespace
+
+/*! \brief One op with what joins it: absorbed transposes before it, fused ops behind it. */
+struct Unit {
+  size_t anchor = 0;
+  const OpLowering* lowering = nullptr;
+  /*! \brief The arguments of the anchor, absorbed transposes skipped. */
+  std::vector<EntryRef> inputs;
+  std::vector<bool> transposed;
+  /*! \brief The element-wise calls behind the anchor, in order. */
+  std::vector<std::pair<size_t, const OpLowering*>> epilogue;
+
+  size_t Last() const { return epilogue.empty() ? anchor : epilogue.back().first; }
+};
+
+// ---- VectorBuilder ----
+
+Value VectorBuilder::Emit(npu_vector_opcode opcode, Value a, Value b, Value c) {
+  instructions_.push_back(npu_vector_instruction{opcode, a.index, b.index, c.index, 0.0f});
+  return Value{static_cast<int32_t>(instructions_.size()) - 1};
+}
+
+Value VectorBuilder::Load(const Tensor& tensor) {
+  auto input = std::find(inputs_.begin(), inputs_.end(), tensor.id);
+  auto index = static_cast<int32_t>(input - inputs_.begin());
+  if (input == inputs_.end()) inputs_.push_back(tensor.id);
+  return Emit(NPU_VECTOR_LOAD, Value{index});
+}
+
+Value VectorBuilder::LoadAccumulator() {
+  inputs_.push_back(-1);  // Input 0 of an epilogue; the driver knows what it is.
+  return Emit(NPU_VECTOR_LOAD, Value{0});
+}
+
+Value VectorBuilder::Constant(double value) {
+  Value result = Emit(NPU_VECTOR_CONSTANT, Value{0});
+  instructions_.back().immediate = static_cast<float>(value);
+  return result;
+}
+
+npu_vector_program VectorBuilder::Finish(Value result) {
+  // The last value is the one that is stored.
+  if (result.index + 1 != static_cast<int32_t>(instructions_.size())) Maximum(result, result);
+  return npu_vector_program{instructions_.data(), static_cast<int32_t>(instructions_.size()),
+                            inputs_.data(), static_cast<int32_t>(inputs_.size())};
+}
+
+// ---- ProgramBuilder ----
+
+/*! \brief Walks a graph and calls the driver's build half. */
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const Graph& graph, const DriverOptions& options) : graph_(graph) {
+    std::vector<npu_option> pairs;
+    for (const auto& [key, value] : options) pairs.push_back({key.c_str(), value.c_str()});
+    npu_builder* builder = nullptr;
+    npu_status status = BuildApi().create(pairs.data(), pairs.size(), &builder);
+    builder_.reset(builder);
+    Check(status, "the driver's options");
+    index_ = IndexRegistry();
+  }
+
+  std::string Run(bool finish) {
+    AddSymbolsAndInputs();
+    CountUses();
+    FormUnits();
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      auto unit = unit_ending_at_.find(i);
+      if (unit != unit_ending_at_.end()) LowerUnit(units_[unit->second]);
+    }
+    for (const EntryRef& head : graph_.heads) {
+      Check(BuildApi().mark_output(builder_.get(), Get(head).id), "an output of the region");
+    }
+    if (!finish) return "";
+    const uint8_t* bytes = nullptr;
+    size_t size = 0;
+    Check(BuildApi().finish(builder_.get(), &bytes, &size), "the region " + graph_.symbol);
+    return std::string(reinterpret_cast<const char*>(bytes), size);
+  }
+
+  // ---- For Lowering ----
+
+  const Graph& graph() const { return graph_; }
+
+  /*! \brief The driver's tensor of a value; constants are added when first used. */
+  Tensor Get(const EntryRef& entry) {
+    auto it = tensors_.find(Key(entry));
+    if (it != tensors_.end()) return it->second;
+    const Node& node = graph_.nodes[entry.node];
+    if (node.kind != Node::Kind::kConstant) {
+      throw Refusal(DescribeNode(node) + ": its value is used before it is computed");
+    }
+    Tensor tensor;
+    tensor.desc = MakeDesc(node.outputs[0], "the constant " + node.name);
+    const DLTensor* value = node.value.value().GetDLTensorPtr();
+    if (value->device.device_type != kDLCPU) {
+      throw Refusal("the constant " + node.name + " is not in host memory");
+    }
+    const char* data = static_cast<const char*>(value->data) + value->byte_offset;
+    Check(BuildApi().add_constant(builder_.get(), &tensor.desc, data, ffi::GetDataSize(*value),
+                                  &tensor.id),
+          "the constant " + node.name);
+    tensors_[Key(entry)] = tensor;
+    return tensor;
+  }
+
+  /*! \brief A call by itself, with nothing fused or absorbed. */
+  Unit MakeUnit(size_t node, const OpLowering* lowering) const {
+    Unit unit;
+    unit.anchor = node;
+    unit.lowering = lowering;
+    unit.inputs = graph_.nodes[node].inputs;
+    unit.transposed.assign(unit.inputs.size(), false);
+    return unit;
+  }
+
+  void Set(const EntryRef& entry, const Tensor& tensor) { tensors_[Key(entry)] = tensor; }
+  bool Has(const EntryRef& entry) const { return tensors_.count(Key(entry)) != 0; }
+
+  Tensor NewTensor(const npu_tensor_desc& desc, const std::string& who) {
+    Tensor tensor;
+    tensor.desc = desc;
+    Check(BuildApi().add_tensor(builder_.get(), &desc, &tensor.id), who);
+    return tensor;
+  }
+
+  npu_builder* builder() const { return builder_.get(); }
+
+  void Check(npu_status status, const std::string& who) const {
+    if (status == NPU_OK) return;
+    const char* reason = BuildApi().error(builder_.get());
+    throw Refusal(who + ": the driver " + (status == NPU_DECLINED ? "declines it: " : "failed: ") +
+                  (reason == nullptr ? "no reason given" : reason));
+  }
+
+ private:
+  struct DestroyBuilder {
+    void operator()(npu_builder* builder) const { BuildApi().destroy(builder); }
+  };
+
+  static uint64_t Key(const EntryRef& entry) {
+    return static_cast<uint64_t>(entry.node) << 16 | static_cast<uint64_t>(entry.index);
+  }
+
+  void AddSymbolsAndInputs() {
+    for (const std::string& name : graph_.symbols) {
+      int32_t symbol = 0;
+      Check(BuildApi().add_symbol(builder_.get(), name.c_str(), &symbol), "the size " + name);
+    }
+    for (size_t argument : graph_.arguments) {
+      const Node& node = graph_.nodes[argument];
+      if (node.outputs.empty()) continue;  // A shape: the driver reads sizes off the tensors.
+      Tensor tensor;
+      tensor.desc = MakeDesc(node.outputs[0], "the argument " + node.name);
+      Check(BuildApi().add_input(builder_.get(), &tensor.desc, &tensor.id),
+            "the argument " + node.name);
+      Set(EntryRef{argument, 0}, tensor);
+    }
+  }
+
+  void CountUses() {
+    for (const Node& node : graph_.nodes) {
+      for (const EntryRef& input : node.inputs) ++uses_[Key(input)];
+    }
+    for (const EntryRef& head : graph_.heads) ++uses_[Key(head)];
+  }
+
+  int Uses(const EntryRef& entry) const {
+    auto it = uses_.find(Key(entry));
+    return it == uses_.end() ? 0 : it->second;
+  }
+
+  /*! \brief The table's entry for a call, or NULL. */
+  const OpLowering* Find(size_t node) const {
+    auto it = index_.find(graph_.nodes[node].op);
+    if (it == index_.end()) return nullptr;
+    for (const OpLowering* entry : it->second) {
+      if (entry->when == nullptr) return entry;
+      Unit unit = MakeUnit(node, entry);
+      if (entry->when(Lowering(const_cast<ProgramBuilder*>(this), &unit))) return entry;
+    }
+    return nullptr;
+  }
+
+  /*! \brief Decides which calls are lowered together. A call behind another is lowered at the
+   *  place of the last one, where everything that it reads is known. */
+  void FormUnits() {
+    std::vector<char> claimed(graph_.nodes.size(), 0);
+    std::vector<std::vector<size_t>> users(graph_.nodes.size());
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      for (const EntryRef& input : graph_.nodes[i].inputs) users[input.node].push_back(i);
+    }
+    // Absorbed transposes are found first, since they stand before the op that absorbs them.
+    std::vector<std::pair<size_t, size_t>> absorbed;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      auto it = index_.find(graph_.nodes[i].op);
+      if (graph_.nodes[i].kind != Node::Kind::kCall || it == index_.end()) continue;
+      if (!std::any_of(it->second.begin(), it->second.end(),
+                       [](const OpLowering* entry) { return entry->absorbs_transpose; })) {
+        continue;
+      }
+      for (const EntryRef& input : graph_.nodes[i].inputs) {
+        if (SwapsLastDims(input.node) && Uses(input) == 1 &&
+            graph_.nodes[input.node].composite == graph_.nodes[i].composite) {
+          claimed[input.node] = 1;
+        }
+      }
+    }
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (graph_.nodes[i].kind != Node::Kind::kCall || claimed[i]) continue;
+      const OpLowering* lowering = Find(i);
+      if (lowering == nullptr) {
+        throw Refusal(DescribeNode(graph_.nodes[i]) +
+                      ": this backend has no lowering for it; it has one for " +
+                      Join(LoweredOps()));
+      }
+      Unit unit = MakeUnit(i, lowering);
+      if (lowering->absorbs_transpose) {
+        for (size_t k = 0; k < unit.inputs.size(); ++k) {
+          size_t producer = unit.inputs[k].node;
+          if (claimed[producer] && SwapsLastDims(producer)) {
+            unit.inputs[k] = graph_.nodes[producer].inputs[0];
+            unit.transposed[k] = true;
+          }
+        }
+      }
+      claimed[i] = 1;
+      if (lowering->takes_epilogue || lowering->elementwise != nullptr) {
+        size_t operands = unit.inputs.size();
+        while (std::optional<size_t> next = NextFused(unit.Last(), users, claimed)) {
+          operands += graph_.nodes[*next].inputs.size();
+          if (operands > NPU_MAX_VECTOR_INPUTS) break;
+          unit.epilogue.emplace_back(*next, FindFused(*next));
+          claimed[*next] = 1;
+        }
+      }
+      unit_ending_at_[unit.Last()] = units_.size();
+      units_.push_back(std::move(unit));
+    }
+  }
+
+  bool SwapsLastDims(size_t index) const {
+    const Node& node = graph_.nodes[index];
+    if (node.op != "relax.permute_dims") return false;
+    auto rank = static_cast<int64_t>(node.outputs[0].shape.size());
+    if (rank < 2) return false;
+    auto it = node.attributes.find(ffi::String("axes"));
+    if (it == node.attributes.end()) return false;
+    if ((*it).second == nullptr) return rank == 2;
+    auto axes = (*it).second.cast<ffi::Array<ffi::Any>>();
+    for (int64_t i = 0; i < rank; ++i) {
+      int64_t expected = i == rank - 1 ? rank - 2 : i == rank - 2 ? rank - 1 : i;
+      if ((axes[i].cast<int64_t>() + rank) % rank != expected) return false;
+    }
+    return true;
+  }
+
+  /*! \brief The element-wise entry for a call that is fused behind another one, or NULL. A bias or
+   *  a residual belongs to the op before it: such an add needs no entry of its own. */
+  const OpLowering* FindFused(size_t node) const {
+    static const OpLowering fused_add = [] {
+      OpLowering entry;
+      entry.op = "relax.add";
+      entry.elementwise = [](const Lowering&, VectorBuilder& v, const Values& x) {
+        return v.Add(x[0], x[1]);
+      };
+      return entry;
+    }();
+    const OpLowering* lowering = Find(node);
+    if (lowering == nullptr) return graph_.nodes[node].op == fused_add.op ? &fused_add : nullptr;
+    return lowering->elementwise == nullptr ? nullptr : lowering;
+  }
+
+  /*! \brief The element-wise call of the same composite that alone uses this result. */
+  std::optional<size_t> NextFused(size_t last, const std::vector<std::vector<size_t>>& users,
+                                  const std::vector<char>& claimed) const {
+    const Node& node = graph_.nodes[last];
+    if (node.composite < 0 || node.outputs.size() != 1 || users[last].empty()) return std::nullopt;
+    size_t user = users[last].front();
+    for (size_t other : users[last]) {
+      if (other != user) return std::nullopt;
+    }
+    bool is_head = Uses(EntryRef{last, 0}) != static_cast<int>(users[last].size());
+    const Node& candidate = graph_.nodes[user];
+    if (is_head || claimed[user] || candidate.composite != node.composite) return std::nullopt;
+    if (candidate.outputs.size() != 1 || !IsFloat(node.outputs[0].dtype) ||
+        !(candidate.outputs[0].shape == node.outputs[0].shape) || FindFused(user) == nullptr) {
+      return std::nullopt;
+    }
+    return user;
+  }
+
+  void LowerUnit(const Unit& unit) {
+    Lowering lowering(this, &unit);
+    if (unit.lowering->elementwise != nullptr) {
+      lowering.LowerAsElementwise();
+    } else {
+      unit.lowering->lower(lowering);
+    }
+    const Node& last = graph_.nodes[unit.Last()];
+    for (size_t i = 0; i < last.outputs.size(); ++i) {
+      if (!Has(EntryRef{unit.Last(), i})) {
+        // A result nobody reads need not be computed.
+        if (Uses(EntryRef{unit.Last(), i}) == 0) continue;
+        throw Refusal(lowering.Name() + ": its lowering does not write output " +
+                      std::to_string(i));
+      }
+    }
+  }
+
+  const Graph& graph_;
+  std::unique_ptr<npu_builder, DestroyBuilder> builder_;
+  std::unordered_map<std::string, std::vector<const OpLowering*>> index_;
+  std::unordered_map<uint64_t, Tensor> tensors_;
+  std::unordered_map<uint64_t, int> uses_;
+  std::vector<Unit> units_;
+  std::unordered_map<size_t, size_t> unit_ending_at_;
+};
+
+// ---- Lowering ----
+
+namespace {
+
+const Node& AnchorOf(const Graph& graph, const Unit& unit) { return graph.nodes[unit.anchor]; }
+
+}  // namespace
+
+std::string Lowering::Name() const { return DescribeNode(AnchorOf(program_->graph(), *unit_)); }
+
+size_t Lowering::InputCount() const { return unit_->inputs.size(); }
+
+Tensor Lowering::Input(size_t i) const {
+  if (i >= unit_->inputs.size()) {
+    Refuse("has " + std::to_string(unit_->inputs.size()) + " tensor arguments, but number " +
+           std::to_string(i) + " is needed");
+  }
+  return program_->Get(unit_->inputs[i]);
+}
+
+bool Lowering::InputIsTransposed(size_t i) const { return unit_->transposed.at(i); }
+
+std::vector<npu_dim> Lowering::InputDims(size_t i) const {
+  std::vector<npu_dim> dims = ReadDims(program_->graph().Info(unit_->inputs.at(i)));
+  if (InputIsTransposed(i)) std::swap(dims[dims.size() - 1], dims[dims.size() - 2]);
+  return dims;
+}
+
+Tensor Lowering::Output(size_t i) {
+  EntryRef entry{unit_->Last(), i};
+  if (!program_->Has(entry)) {
+    const TensorInfo& info = program_->graph().Info(entry);
+    program_->Set(entry, program_->NewTensor(MakeDesc(info, Name()), Name()));
+  }
+  return program_->Get(entry);
+}
+
+std::vector<npu_dim> Lowering::OutputDims(size_t i) const {
+  return ReadDims(program_->graph().Info(EntryRef{unit_->Last(), i}));
+}
+
+void Lowering::SetOutput(size_t i, const Tensor& tensor) {
+  program_->Set(EntryRef{unit_->Last(), i}, tensor);
+}
+
+Value Lowering::Apply(VectorBuilder* vector, const EntryRef* known, Value known_value) const {
+  Values values;
+  for (const EntryRef& input : unit_->inputs) {
+    bool is_known = known != nullptr && input == *known;
+    values.push_back(is_known ? known_value : vector->Load(program_->Get(input)));
+  }
+  return unit_->lowering->elementwise(*this, *vector, values);
+}
+
+Value Lowering::AppendFused(VectorBuilder* vector, Value value) const {
+  EntryRef known{unit_->anchor, 0};
+  for (const auto& [node, op] : unit_->epilogue) {
+    Unit unit = program_->MakeUnit(node, op);
+    value = Lowering(program_, &unit).Apply(vector, &known, value);
+    known = EntryRef{node, 0};
+  }
+  return value;
+}
+
+const npu_vector_program* Lowering::Epilogue() {
+  if (unit_->epilogue.empty()) return nullptr;
+  if (epilogue_.instructions == nullptr) {
+    VectorBuilder& vector = vectors_.emplace_back();
+    epilogue_ = vector.Finish(AppendFused(&vector, vector.LoadAccumulator()));
+  }
+  return &epilogue_;
+}
+
+void Lowering::LowerAsElementwise() {
+  Tensor out = Output();
+  Elementwise(out, [this](VectorBuilder& vector) {
+    return AppendFused(&vector, Apply(&vector, nullptr, Value{}));
+  });
+}
+
+// ---- Attributes ----
+
+namespace {
+
+/*! \brief The attribute, or None where there is none. */
+ffi::Any FindAttribute(const Node& node, const std::string& name) {
+  auto it = node.attributes.find(ffi::String(name));
+  return it == node.attributes.end() ? ffi::Any(nullptr) : (*it).second;
+}
+
+}  // namespace
+
+bool Lowering::IsNone(const std::string& name) const {
+  return FindAttribute(AnchorOf(program_->graph(), *unit_), name) == nullptr;
+}
+
+namespace {
+
+template <typename T>
+T ReadAttribute(const Lowering& lowering, const Node& node, const std::string& name,
+                const char* kind) {
+  ffi::Any value = FindAttribute(node, name);
+  if (value == nullptr) lowering.Refuse("has no attribute '" + name + "'");
+  auto result = value.try_cast<T>();
+  if (!result.has_value()) lowering.Refuse("its attribute '" + name + "' is not " + kind);
+  return *result;
+}
+
+}  // namespace
+
+bool Lowering::Bool(const std::string& name) const {
+  return ReadAttribute<bool>(*this, AnchorOf(program_->graph(), *unit_), name, "a bool");
+}
+
+int64_t Lowering::Int(const std::string& name) const {
+  return ReadAttribute<int64_t>(*this, AnchorOf(program_->graph(), *unit_), name, "an integer");
+}
+
+double Lowering::Float(const std::string& name) const {
+  return ReadAttribute<double>(*this, AnchorOf(program_->graph(), *unit_), name, "a number");
+}
+
+std::string Lowering::String(const std::string& name) const {
+  if (IsNone(name)) return "";
+  return std::string(
+      ReadAttribute<ffi::String>(*this, AnchorOf(program_->graph(), *unit_), name, "a string"));
+}
+
+std::vector<int64_t> Lowering::Ints(const std::string& name) const {
+  auto array = ReadAttribute<ffi::Array<ffi::Any>>(*this, AnchorOf(program_->graph(), *unit_), name,
+                                                   "a list of integers");
+  std::vector<int64_t> values;
+  for (const ffi::Any& item : array) {
+    auto value = item.try_cast<int64_t>();
+    if (!value.has_value()) Refuse("its attribute '" + name + "' is not a list of integers");
+    values.push_back(*value);
+  }
+  return values;
+}
+
+void Lowering::RequireOneOf(const std::string& name,
+                            const std::vector<std::string>& supported) const {
+  std::string value = String(name);
+  if (std::find(supported.begin(), supported.end(), value) != supported.end()) return;
+  std::vector<std::string> quoted;
+  for (const std::string& item : supported) quoted.push_back("'" + item + "'");
+  Refuse("its attribute '" + name + "' is '" + value + "'; supported: " + Join(quoted));
+}
+
+void Lowering::Refuse(const std::string& why) const { throw Refusal(Name() + ": " + why); }
+
+int64_t Lowering::FixedSize(const Tensor& tensor, int dim) const {
+  const npu_dim& size = tensor.desc.dims[dim];
+  if (size.symbol >= 0) {
+    Refuse("dimension " + std::to_string(dim) + " of an argument is known only at the call ('" +
+           program_->graph().symbols[static_cast<size_t>(size.symbol)] +
+           "'); a fixed size is needed");
+  }
+  return size.size;
+}
+
+// ---- Driver operations ----
+
+Tensor Lowering::Temporary(npu_dtype dtype, const std::vector<npu_dim>& dims) {
+  return program_->NewTensor(MakeDesc(dtype, dims), Name());
+}
+
+Tensor Lowering::View(const Tensor& tensor, const std::vector<npu_dim>& dims) {
+  Tensor view;
+  view.desc = MakeDesc(tensor.desc.dtype, dims);
+  program_->Check(BuildApi().add_view(program_->builder(), tensor.id, &view.desc, &view.id),
+                  Name());
+  return view;
+}
+
+Tensor Lowering::Scalar(float value) {
+  Tensor tensor;
+  tensor.desc = MakeDesc(NPU_FLOAT32, {});
+  program_->Check(
+      BuildApi().add_constant(program_->builder(), &tensor.desc, &value, sizeof(value), &tensor.id),
+      Name());
+  return tensor;
+}
+
+void Lowering::Emit(const npu_matmul& op) {
+  program_->Check(BuildApi().add_matmul(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_convolution& op) {
+  program_->Check(BuildApi().add_convolution(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_pool& op) {
+  program_->Check(BuildApi().add_pool(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_reduce& op) {
+  program_->Check(BuildApi().add_reduce(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_copy& op) {
+  program_->Check(BuildApi().add_copy(program_->builder(), &op), Name());
+}
+
+void Lowering::Elementwise(const Tensor& out, const std::function<Value(VectorBuilder&)>& program) {
+  VectorBuilder& vector = vectors_.emplace_back();
+  npu_elementwise op = {};
+  op.program = vector.Finish(program(vector));
+  op.out = out.id;
+  program_->Check(BuildApi().add_elementwise(program_->builder(), &op), Name());
+}
+
+void Lowering::Reduce(npu_reduce_kind kind, const Tensor& data, const std::vector<int64_t>& axes,
+                      const Tensor& out,
+                      const std::function<Value(VectorBuilder&, Value)>& epilogue) {
+  npu_reduce op = {};
+  op.data = data.id;
+  op.out = out.id;
+  op.kind = kind;
+  for (int64_t axis : axes) {
+    int64_t rank = data.rank();
+    if (axis < -rank || axis >= rank) {
+      Refuse("axis " + std::to_string(axis) + " is outside of rank " + std::to_string(rank));
+    }
+    op.axes |= 1u << static_cast<uint32_t>(axis < 0 ? axis + rank : axis);
+  }
+  npu_vector_program program = {};
+  if (epilogue) {
+    VectorBuilder& vector = vectors_.emplace_back();
+    program = vector.Finish(epilogue(vector, vector.LoadAccumulator()));
+    op.epilogue = &program;
+  }
+  Emit(op);
+}
+
+// ---- Table ----
+
+namespace {
+
+OpLowering& AddToRegistry(const std::string& op) {
+  OpLowering& entry = Registry().emplace_back();
+  entry.op = op;
+  return entry;
+}
+
+}  // namespace
+
+OpLowering& RegisterOp(const std::string& op, OpLowering::LowerFunction lower) {
+  OpLowering& entry = AddToRegistry(op);
+  entry.lower = lower;
+  return entry;
+}
+
+OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction elementwise) {
+  OpLowering& entry = AddToRegistry(op);
+  entry.elementwise = elementwise;
+  return entry;
+}
+
+std::vector<std::string> LoweredOps() {
+  std::vector<std::string> ops;
+  for (const OpLowering& entry : Registry()) ops.push_back(entry.op);
+  std::sort(ops.begin(), ops.end());
+  ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
+  return ops;
+}
+
+std::string LowerGraph(const Graph& graph, const DriverOptions& options, bool finish) {
+  return ProgramBuilder(graph, options).Run(finish);
+}
+
+}  // namespace tvm_example_npu

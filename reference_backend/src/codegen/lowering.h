@@ -1,0 +1,252 @@
+// Template-owned: 'copier update' brings changes and merges your edits.
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file lowering.h
+ * \brief What a file in src/ops needs to turn one Relax op into driver operations.
+ *
+ * An op registers one function:
+ *
+ * - REGISTER_ELEMENTWISE("relax.nn.relu", Relu): one value per output element. The same function
+ *   serves the op alone and the op fused behind another one.
+ * - REGISTER_LOWERING("relax.nn.conv2d", Conv2D): anything else. `.TakesEpilogue()` says that
+ *   element-wise ops of the same composite may be fused behind it: they arrive as Epilogue().
+ */
+#ifndef CODEGEN_LOWERING_H_
+#define CODEGEN_LOWERING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "driver.h"
+
+namespace tvm_example_npu {
+
+// Declared only: what an op needs compiles quickly, without the headers of tvm-ffi.
+class ProgramBuilder;
+struct EntryRef;
+struct Graph;
+struct Unit;
+
+/*! \brief A tensor of the driver's program. */
+struct Tensor {
+  npu_tensor id = -1;
+  npu_tensor_desc desc = {};
+
+  /*! \brief The number of dimensions. */
+  int rank() const { return desc.rank; }
+  /*! \brief The dimensions. */
+  std::vector<npu_dim> dims() const { return {desc.dims, desc.dims + desc.rank}; }
+};
+
+/*! \brief A dimension of fixed size. */
+inline npu_dim FixedDim(int64_t size) { return npu_dim{size, -1}; }
+
+/*! \brief A value inside a vector program. */
+struct Value {
+  int32_t index = -1;
+};
+using Values = std::vector<Value>;
+
+/*! \brief Writes a program for the vector engine; see npu_vector_opcode for what each step does. */
+class VectorBuilder {
+ public:
+  /*! \brief The elements of a tensor, broadcast to the shape of the output. */
+  Value Load(const Tensor& tensor);
+  Value Constant(double value);
+  Value Add(Value a, Value b) { return Emit(NPU_VECTOR_ADD, a, b); }
+  Value Subtract(Value a, Value b) { return Emit(NPU_VECTOR_SUBTRACT, a, b); }
+  Value Multiply(Value a, Value b) { return Emit(NPU_VECTOR_MULTIPLY, a, b); }
+  Value Divide(Value a, Value b) { return Emit(NPU_VECTOR_DIVIDE, a, b); }
+  Value Maximum(Value a, Value b) { return Emit(NPU_VECTOR_MAXIMUM, a, b); }
+  Value Minimum(Value a, Value b) { return Emit(NPU_VECTOR_MINIMUM, a, b); }
+  Value Exp(Value a) { return Emit(NPU_VECTOR_EXP, a); }
+  Value Log(Value a) { return Emit(NPU_VECTOR_LOG, a); }
+  Value Sqrt(Value a) { return Emit(NPU_VECTOR_SQRT, a); }
+  Value Tanh(Value a) { return Emit(NPU_VECTOR_TANH, a); }
+  Value Erf(Value a) { return Emit(NPU_VECTOR_ERF, a); }
+  Value Sigmoid(Value a) { return Emit(NPU_VECTOR_SIGMOID, a); }
+  Value Floor(Value a) { return Emit(NPU_VECTOR_FLOOR, a); }
+  Value RoundEven(Value a) { return Emit(NPU_VECTOR_ROUND_EVEN, a); }
+  Value RoundAway(Value a) { return Emit(NPU_VECTOR_ROUND_AWAY, a); }
+  Value Less(Value a, Value b) { return Emit(NPU_VECTOR_LESS, a, b); }
+  Value Select(Value condition, Value yes, Value no) {
+    return Emit(NPU_VECTOR_SELECT, condition, yes, no);
+  }
+  /*! \brief Any instruction, also one that the vendor's driver header adds. */
+  Value Emit(npu_vector_opcode opcode, Value a, Value b = {}, Value c = {});
+
+ private:
+  friend class Lowering;
+
+  /*! \brief In an epilogue: the value that the operation before it computed. */
+  Value LoadAccumulator();
+  /*! \brief The program whose last value is `result`; valid while this builder lives. */
+  npu_vector_program Finish(Value result);
+
+  std::vector<npu_vector_instruction> instructions_;
+  std::vector<npu_tensor> inputs_;
+};
+
+/*! \brief One Relax op (and what is fused behind it) on its way to the driver. */
+class Lowering {
+ public:
+  /*! \brief The op as messages name it, e.g. "relax.nn.conv2d (lv3)". */
+  std::string Name() const;
+
+  /*! \brief The number of tensor arguments; a tuple argument counts as its fields. */
+  size_t InputCount() const;
+  /*! \brief Tensor argument `i`. */
+  Tensor Input(size_t i) const;
+  /*! \brief Whether argument `i` is stored with its last two dimensions swapped (only for ops that
+   *  registered `.AbsorbsTranspose()`); its logical shape is InputDims(i). */
+  bool InputIsTransposed(size_t i) const;
+  /*! \brief The logical shape of argument `i`. */
+  std::vector<npu_dim> InputDims(size_t i) const;
+
+  /*! \brief Result `i`, to be written; allocated at the first call. With an epilogue this is the
+   *  result of the last fused op. */
+  Tensor Output(size_t i = 0);
+  /*! \brief The shape of result `i`. */
+  std::vector<npu_dim> OutputDims(size_t i = 0) const;
+  /*! \brief Says that result `i` is an existing tensor or a view of one: nothing is computed. */
+  void SetOutput(size_t i, const Tensor& tensor);
+
+  /*! \brief The element-wise ops fused behind this one, or NULL. */
+  const npu_vector_program* Epilogue();
+
+  /*! \name Attributes and non-tensor arguments, by the names that Relax gives them.
+   * One that is absent or of another type is an error that names it. */
+  ///@{
+  bool Bool(const std::string& name) const;
+  int64_t Int(const std::string& name) const;
+  double Float(const std::string& name) const;
+  std::string String(const std::string& name) const;
+  std::vector<int64_t> Ints(const std::string& name) const;
+  /*! \brief Whether the attribute is absent or None. */
+  bool IsNone(const std::string& name) const;
+  ///@}
+
+  /*! \brief Fails if the attribute is not among `supported`, naming both; None counts as "". */
+  void RequireOneOf(const std::string& name, const std::vector<std::string>& supported) const;
+  /*! \brief Ends the compilation of this op with a reason; it then stays on the host. */
+  [[noreturn]] void Refuse(const std::string& why) const;
+  /*! \brief The size of a dimension; refuses one that is known only at the call. */
+  int64_t FixedSize(const Tensor& tensor, int dim) const;
+
+  /*! \name Driver operations. A refusal of the driver becomes one that names this op. */
+  ///@{
+  /*! \brief A new tensor for intermediate values. */
+  Tensor Temporary(npu_dtype dtype, const std::vector<npu_dim>& dims);
+  /*! \brief The same elements under another shape. */
+  Tensor View(const Tensor& tensor, const std::vector<npu_dim>& dims);
+  /*! \brief A constant scalar. */
+  Tensor Scalar(float value);
+  void Emit(const npu_matmul& op);
+  void Emit(const npu_convolution& op);
+  void Emit(const npu_pool& op);
+  void Emit(const npu_reduce& op);
+  void Emit(const npu_copy& op);
+  /*! \brief out = program(...), one value per element. */
+  void Elementwise(const Tensor& out, const std::function<Value(VectorBuilder&)>& program);
+  /*! \brief A reduction whose result goes through `epilogue`, given the reduced value. */
+  void Reduce(npu_reduce_kind kind, const Tensor& data, const std::vector<int64_t>& axes,
+              const Tensor& out,
+              const std::function<Value(VectorBuilder&, Value)>& epilogue = nullptr);
+  ///@}
+
+ private:
+  friend class ProgramBuilder;
+
+  Lowering(ProgramBuilder* program, const Unit* unit) : program_(program), unit_(unit) {}
+  void LowerAsElementwise();
+  /*! \brief This element-wise call, with `known_value` in the place of its argument `known`. */
+  Value Apply(VectorBuilder* vector, const EntryRef* known, Value known_value) const;
+  /*! \brief The calls fused behind this one, given its own value. */
+  Value AppendFused(VectorBuilder* vector, Value value) const;
+
+  ProgramBuilder* program_;
+  const Unit* unit_;
+  /*! \brief What the driver reads while it is called: deque, so that addresses are stable. */
+  std::deque<VectorBuilder> vectors_;
+  npu_vector_program epilogue_ = {};
+};
+
+/*! \brief How an op is lowered; made by the macros below. */
+struct OpLowering {
+  using LowerFunction = void (*)(Lowering&);
+  using ElementwiseFunction = Value (*)(const Lowering&, VectorBuilder&, const Values&);
+  using Predicate = bool (*)(const Lowering&);
+
+  std::string op;
+  LowerFunction lower = nullptr;
+  ElementwiseFunction elementwise = nullptr;
+  Predicate when = nullptr;
+  bool takes_epilogue = false;
+  bool absorbs_transpose = false;
+
+  /*! \brief Element-wise ops of the same composite may be fused behind this one. */
+  OpLowering& TakesEpilogue() {
+    takes_epilogue = true;
+    return *this;
+  }
+  /*! \brief A permute_dims of the same composite that swaps an argument's last two dimensions is
+   *  not executed: the argument arrives with InputIsTransposed(). */
+  OpLowering& AbsorbsTranspose() {
+    absorbs_transpose = true;
+    return *this;
+  }
+  /*! \brief Only for calls that `predicate` accepts; such an entry wins over one without. The
+   *  predicate is asked before anything is lowered: it may read attributes and dims. */
+  OpLowering& When(Predicate predicate) {
+    when = predicate;
+    return *this;
+  }
+};
+
+/*! \brief Adds a lowering to the table; use the macros. */
+OpLowering& RegisterOp(const std::string& op, OpLowering::LowerFunction lower);
+/*! \brief Adds an element-wise op to the table; use the macros. */
+OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction elementwise);
+
+#define LOWERING_CONCAT_INNER(a, b) a##b
+#define LOWERING_CONCAT(a, b) LOWERING_CONCAT_INNER(a, b)
+/*! \brief Registers `void function(Lowering& op)` for a Relax op. */
+#define REGISTER_LOWERING(op, function)                                           \
+  [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __LINE__) = \
+      RegisterOp(op, static_cast<OpLowering::LowerFunction>(function))
+/*! \brief Registers `Value function(const Lowering& op, VectorBuilder& v, const Values& x)`. */
+#define REGISTER_ELEMENTWISE(op, function)                                        \
+  [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __LINE__) = \
+      RegisterOp(op, static_cast<OpLowering::ElementwiseFunction>(function))
+
+/*! \brief The Relax ops that have a lowering. */
+std::vector<std::string> LoweredOps();
+
+/*! \brief An op, attribute or type that this backend cannot compile: what() is for the user. */
+class Refusal : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/*! \brief A setting for the driver, by name. */
+using DriverOptions = std::vector<std::pair<std::string, std::string>>;
+
+/*!
+ * \brief Lowers a graph with the registered ops.
+ * \param graph The graph of one region or one composite.
+ * \param options Settings that are handed to the driver.
+ * \param finish Whether to compile to bytes, or only to ask whether each op can be lowered.
+ * \return The driver's program; empty without `finish`.
+ * \throws Refusal naming the op and the reason.
+ */
+std::string LowerGraph(const Graph& graph, const DriverOptions& options, bool finish);
+
+}  // namespace tvm_example_npu
+
+#endif  // CODEGEN_LOWERING_H_

@@ -1,0 +1,377 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file oracle.cc
+ * \brief The operations as plain loops.
+ */
+#include "oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace tvm_example_npu::emulator::oracle {
+
+namespace {
+
+using Index = std::vector<int64_t>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+Index Shape(const TensorView& tensor) { return Index(tensor.dims, tensor.dims + tensor.rank); }
+
+// Goes to the next index in row-major order; false at the end.
+bool Next(const Index& shape, Index* index) {
+  for (size_t d = shape.size(); d-- > 0;) {
+    if (++(*index)[d] < shape[d]) return true;
+    (*index)[d] = 0;
+  }
+  return false;
+}
+
+// Calls `body(index)` for all indices of a shape.
+template <typename Body>
+void ForEach(const Index& shape, const Body& body) {
+  if (std::count(shape.begin(), shape.end(), 0) > 0) return;
+  Index index(shape.size(), 0);
+  do {
+    body(index);
+  } while (Next(shape, &index));
+}
+
+// Where an index of a larger shape lies in a tensor that is broadcast to it.
+int64_t Flat(const TensorView& tensor, const Index& index) {
+  int64_t flat = 0;
+  size_t skip = index.size() - static_cast<size_t>(tensor.rank);
+  for (int d = 0; d < tensor.rank; ++d) {
+    int64_t at = index[skip + static_cast<size_t>(d)];
+    flat = flat * tensor.dims[d] + (tensor.dims[d] == 1 ? 0 : at);
+  }
+  return flat;
+}
+
+double Apply(const npu_vector_instruction& instruction, double a, double b, double c) {
+  bool nan = std::isnan(a) || std::isnan(b);
+  switch (instruction.opcode) {
+    case NPU_VECTOR_CONSTANT:
+      return instruction.immediate;
+    case NPU_VECTOR_ADD:
+      return a + b;
+    case NPU_VECTOR_SUBTRACT:
+      return a - b;
+    case NPU_VECTOR_MULTIPLY:
+      return a * b;
+    case NPU_VECTOR_DIVIDE:
+      return b != 0 ? a / b : a == 0 || nan ? kNan : std::copysign(kInfinity, b) * a;
+    case NPU_VECTOR_MAXIMUM:
+      return nan ? kNan : std::max(a, b);
+    case NPU_VECTOR_MINIMUM:
+      return nan ? kNan : std::min(a, b);
+    case NPU_VECTOR_EXP:
+      return std::exp(a);
+    case NPU_VECTOR_LOG:
+      return std::log(a);
+    case NPU_VECTOR_SQRT:
+      return std::sqrt(a);
+    case NPU_VECTOR_TANH:
+      return std::tanh(a);
+    case NPU_VECTOR_ERF:
+      return std::erf(a);
+    case NPU_VECTOR_SIGMOID:
+      return 1 / (1 + std::exp(-a));
+    case NPU_VECTOR_FLOOR:
+      return std::floor(a);
+    case NPU_VECTOR_ROUND_EVEN:
+      return std::nearbyint(a);
+    case NPU_VECTOR_ROUND_AWAY:
+      return std::round(a);
+    case NPU_VECTOR_LESS:
+      return a < b ? 1 : 0;
+    case NPU_VECTOR_SELECT:
+      return a != 0 ? b : c;
+    case NPU_VECTOR_LOAD:
+    case NPU_VECTOR_OPCODE_COUNT:
+      break;
+  }
+  return kNan;
+}
+
+// Runs a program for one element of the output and stores the result.
+void Finish(const VectorProgram& program, const TensorView& out, const Index& index,
+            const double* accumulator) {
+  std::vector<double> values;
+  if (accumulator != nullptr) values.push_back(*accumulator);
+  if (program.instruction_count > 0) values.clear();
+  for (int i = 0; i < program.instruction_count; ++i) {
+    const npu_vector_instruction& instruction = program.instructions[i];
+    double value;
+    if (instruction.opcode != NPU_VECTOR_LOAD) {
+      auto operand = [&](int32_t number) {
+        return number >= 0 && number < i ? values[static_cast<size_t>(number)] : 0;
+      };
+      value = Apply(instruction, operand(instruction.a), operand(instruction.b),
+                    operand(instruction.c));
+    } else if (accumulator != nullptr && instruction.a == 0) {
+      value = *accumulator;
+    } else {
+      const TensorView& input = program.inputs[instruction.a];
+      value = Load(input, Flat(input, index));
+    }
+    values.push_back(static_cast<float>(value));
+  }
+  Store(out, Flat(out, index), static_cast<float>(values.back()));
+}
+
+uint32_t Bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+float HalfToFloat(uint16_t half) {
+  int exponent = half >> 10 & 31;
+  int fraction = half & 1023;
+  float size = exponent == 0    ? std::ldexp(static_cast<float>(fraction), -24)
+               : exponent == 31 ? (fraction == 0 ? HUGE_VALF : NAN)
+                                : std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+  return (half >> 15) != 0 ? -size : size;
+}
+
+uint16_t FloatToHalf(float value) {
+  int sign = Bits(value) >> 31 != 0 ? 0x8000 : 0;
+  float size = std::fabs(value);
+  if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00);
+  if (size >= 65520) return static_cast<uint16_t>(sign | 0x7c00);
+  // The exponent of the last bit; halves below 2^-14 have the same.
+  int exponent = size < std::ldexp(1.0f, -14) ? -24 : std::ilogb(size) - 10;
+  int fraction = static_cast<int>(std::nearbyint(std::ldexp(size, -exponent)));
+  // A fraction that rounds up to the next power of two carries into the exponent.
+  return static_cast<uint16_t>(sign | ((exponent + 24) * 1024 + fraction));
+}
+
+template <typename T>
+T ToInteger(float value) {
+  double rounded = std::isnan(value) ? 0 : std::nearbyint(static_cast<double>(value));
+  if (rounded <= static_cast<double>(std::numeric_limits<T>::min())) {
+    return std::numeric_limits<T>::min();
+  }
+  if (rounded >= static_cast<double>(std::numeric_limits<T>::max())) {
+    return std::numeric_limits<T>::max();
+  }
+  return static_cast<T>(rounded);
+}
+
+// Calls `body(tap, position)` for the taps of a window that lie inside [low, high).
+template <typename Body>
+void ForTaps(const Index& window, const Index& at, const int64_t* strides, const int64_t* dilations,
+             const int64_t* pads, const Index& low, const Index& high, const Body& body) {
+  ForEach(window, [&](const Index& tap) {
+    Index position(window.size());
+    for (size_t d = 0; d < window.size(); ++d) {
+      position[d] = at[d] * strides[d] + tap[d] * dilations[d] - pads[d];
+      if (position[d] < low[d] || position[d] >= high[d]) return;
+    }
+    body(tap, position);
+  });
+}
+
+Index Join(int64_t first, int64_t second, const Index& rest) {
+  Index index = {first, second};
+  index.insert(index.end(), rest.begin(), rest.end());
+  return index;
+}
+
+}  // namespace
+
+float Load(const TensorView& tensor, int64_t index) {
+  switch (tensor.dtype) {
+    case NPU_FLOAT32:
+      return static_cast<const float*>(tensor.data)[index];
+    case NPU_FLOAT16:
+      return HalfToFloat(static_cast<const uint16_t*>(tensor.data)[index]);
+    case NPU_INT8:
+      return static_cast<const int8_t*>(tensor.data)[index];
+    case NPU_UINT8:
+      return static_cast<const uint8_t*>(tensor.data)[index];
+    case NPU_INT32:
+      return static_cast<float>(static_cast<const int32_t*>(tensor.data)[index]);
+    case NPU_INT64:
+      return static_cast<float>(static_cast<const int64_t*>(tensor.data)[index]);
+    case NPU_BOOL:
+      return static_cast<const uint8_t*>(tensor.data)[index] != 0 ? 1 : 0;
+  }
+  return 0;
+}
+
+void Store(const TensorView& tensor, int64_t index, float value) {
+  switch (tensor.dtype) {
+    case NPU_FLOAT32:
+      static_cast<float*>(tensor.data)[index] = value;
+      return;
+    case NPU_FLOAT16:
+      static_cast<uint16_t*>(tensor.data)[index] = FloatToHalf(value);
+      return;
+    case NPU_INT8:
+      static_cast<int8_t*>(tensor.data)[index] = ToInteger<int8_t>(value);
+      return;
+    case NPU_UINT8:
+      static_cast<uint8_t*>(tensor.data)[index] = ToInteger<uint8_t>(value);
+      return;
+    case NPU_INT32:
+      static_cast<int32_t*>(tensor.data)[index] = ToInteger<int32_t>(value);
+      return;
+    case NPU_INT64:
+      static_cast<int64_t*>(tensor.data)[index] = ToInteger<int64_t>(value);
+      return;
+    case NPU_BOOL:
+      static_cast<uint8_t*>(tensor.data)[index] = value != 0 ? 1 : 0;
+      return;
+  }
+}
+
+void MatMul(const MatMulArgs& args) {
+  int64_t depth = args.a.dims[args.a.rank - (args.transpose_a ? 2 : 1)];
+  ForEach(Shape(args.out), [&](const Index& index) {
+    size_t last = index.size() - 1;
+    double sum = 0;
+    for (int64_t k = 0; k < depth; ++k) {
+      Index a = index, b = index;
+      a[last] = b[last - 1] = k;
+      if (args.transpose_a) std::swap(a[last], a[last - 1]);
+      if (args.transpose_b) std::swap(b[last], b[last - 1]);
+      sum += static_cast<double>(Load(args.a, Flat(args.a, a))) * Load(args.b, Flat(args.b, b));
+    }
+    Finish(args.epilogue, args.out, index, &sum);
+  });
+}
+
+void Convolution(const ConvolutionArgs& args) {
+  Index weight = Shape(args.weight);
+  Index data = Shape(args.data);
+  Index window(weight.begin() + 2, weight.end());
+  Index high(data.begin() + 2, data.end());
+  Index low(high.size(), 0);
+  int64_t outputs = weight[0] / args.groups;
+  ForEach(Shape(args.out), [&](const Index& index) {
+    double sum = 0;
+    for (int64_t c = 0; c < weight[1]; ++c) {
+      int64_t channel = index[1] / outputs * weight[1] + c;
+      ForTaps(window, Index(index.begin() + 2, index.end()), args.strides, args.dilations,
+              args.pads_begin, low, high, [&](const Index& tap, const Index& position) {
+                double value = Load(args.data, Flat(args.data, Join(index[0], channel, position)));
+                sum += value * Load(args.weight, Flat(args.weight, Join(index[1], c, tap)));
+              });
+    }
+    Finish(args.epilogue, args.out, index, &sum);
+  });
+}
+
+void Pool(const PoolArgs& args) {
+  Index data = Shape(args.data);
+  Index out = Shape(args.out);
+  size_t rank = static_cast<size_t>(args.spatial_rank);
+  Index in(data.begin() + 2, data.end());
+  ForEach(out, [&](const Index& index) {
+    Index at(index.begin() + 2, index.end());
+    Index window(args.window, args.window + rank);
+    Index strides(args.strides, args.strides + rank);
+    Index dilations(args.dilations, args.dilations + rank);
+    Index pads(args.pads_begin, args.pads_begin + rank);
+    Index low(rank, 0), high = in;
+    if (args.kind == NPU_POOL_AVERAGE_INCLUDE_PAD) {
+      for (size_t d = 0; d < rank; ++d) {
+        low[d] = -pads[d];
+        high[d] += args.pads_end[d];
+      }
+    }
+    if (args.kind == NPU_POOL_AVERAGE_ADAPTIVE) {
+      for (size_t d = 0; d < rank; ++d) {
+        int64_t begin = at[d] * in[d] / out[2 + d];
+        int64_t end = ((at[d] + 1) * in[d] + out[2 + d] - 1) / out[2 + d];
+        window[d] = end - begin;
+        pads[d] = -begin;
+        strides[d] = 0;
+        dilations[d] = 1;
+      }
+    }
+    bool maximum = args.kind == NPU_POOL_MAX;
+    double value = maximum ? -kInfinity : 0;
+    int64_t count = 0;
+    ForTaps(window, at, strides.data(), dilations.data(), pads.data(), low, high,
+            [&](const Index&, const Index& position) {
+              ++count;
+              for (size_t d = 0; d < rank; ++d) {
+                if (position[d] < 0 || position[d] >= in[d]) return;
+              }
+              double element = Load(args.data, Flat(args.data, Join(index[0], index[1], position)));
+              if (!maximum) {
+                value += element;
+              } else if (std::isnan(element) || element > value) {
+                value = element;
+              }
+            });
+    if (!maximum) value /= static_cast<double>(std::max<int64_t>(count, 1));
+    Finish(VectorProgram(), args.out, index, &value);
+  });
+}
+
+void Elementwise(const ElementwiseArgs& args) {
+  ForEach(Shape(args.out),
+          [&](const Index& index) { Finish(args.program, args.out, index, nullptr); });
+}
+
+void Reduce(const ReduceArgs& args) {
+  Index shape = Shape(args.data);
+  Index kept, reduced;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    bool over = (args.axes >> d & 1) != 0;
+    kept.push_back(over ? 1 : shape[d]);
+    reduced.push_back(over ? shape[d] : 1);
+  }
+  // With or without the reduced dimensions, elements of the output come in the same order.
+  Index out = Shape(args.out);
+  Index out_index(out.size(), 0);
+  ForEach(kept, [&](const Index& base) {
+    bool most = args.kind == NPU_REDUCE_MAX;
+    bool least = args.kind == NPU_REDUCE_MIN;
+    double value = most ? -kInfinity : least ? kInfinity : 0;
+    double count = 0;
+    ForEach(reduced, [&](const Index& offset) {
+      Index index = base;
+      for (size_t d = 0; d < index.size(); ++d) index[d] += offset[d];
+      double element = Load(args.data, Flat(args.data, index));
+      ++count;
+      if (!most && !least) {
+        value += element;
+      } else if (std::isnan(element) || (most ? element > value : element < value)) {
+        value = element;
+      }
+    });
+    if (args.kind == NPU_REDUCE_MEAN) value = count == 0 ? kNan : value / count;
+    Finish(args.epilogue, args.out, out_index, &value);
+    Next(out, &out_index);
+  });
+}
+
+void Copy(const CopyArgs& args) {
+  size_t element = ElementSize(args.out.dtype);
+  char* out = static_cast<char*>(args.out.data);
+  if (args.fill) {
+    for (int64_t i = 0; i < ElementCount(args.out); ++i) Store(args.out, i, args.fill_value);
+  }
+  ForEach(Shape(args.data), [&](const Index& index) {
+    Index to(index.size());
+    for (size_t d = 0; d < to.size(); ++d) {
+      to[d] = args.offset[d] + index[static_cast<size_t>(args.permutation[d])];
+    }
+    std::memcpy(out + static_cast<size_t>(Flat(args.out, to)) * element,
+                static_cast<const char*>(args.data.data) +
+                    static_cast<size_t>(Flat(args.data, index)) * element,
+                element);
+  });
+}
+
+}  // namespace tvm_example_npu::emulator::oracle

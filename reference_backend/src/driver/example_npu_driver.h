@@ -1,0 +1,329 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file example_npu_driver.h
+ * \brief The C API between TVM and the ExampleNPU hardware.
+ *
+ * Two tables of functions, because SDKs come in two kinds:
+ *
+ * - *build* (a workstation): create a builder, add tensors and operations, finish to bytes. An SDK
+ *   that builds graphs calls its own builder here; one that emits a command stream emits commands.
+ * - *run* (a workstation or a board): open a device, load the bytes, bind buffers, submit, wait.
+ *
+ * The bytes are opaque to every other layer. Nothing here knows of TVM. All functions are safe to
+ * call from several threads as long as no two calls share a builder or a request.
+ */
+#ifndef EXAMPLE_NPU_DRIVER_H_
+#define EXAMPLE_NPU_DRIVER_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*! \brief Version of both tables; raised whenever a struct or a function below changes. */
+#define NPU_DRIVER_API_VERSION 1
+/*! \brief The most dimensions that a tensor may have. */
+#define NPU_MAX_RANK 8
+/*! \brief The most spatial dimensions of a convolution or a pool. */
+#define NPU_MAX_SPATIAL 3
+/*! \brief The most tensors that one vector program may read. */
+#define NPU_MAX_VECTOR_INPUTS 16
+
+/*! \brief What a call came to. */
+typedef enum npu_status {
+  NPU_OK = 0,
+  /*! \brief The hardware cannot do this operation: the caller may leave it to the host. */
+  NPU_DECLINED = 1,
+  /*! \brief The caller broke the contract of this header. */
+  NPU_INVALID = 2,
+  /*! \brief Not enough memory, on the host or on the device. */
+  NPU_OUT_OF_MEMORY = 3,
+  /*! \brief The device failed while it ran. */
+  NPU_DEVICE_ERROR = 4,
+} npu_status;
+
+/*! \brief Element types. */
+typedef enum npu_dtype {
+  NPU_FLOAT32 = 0,
+  NPU_FLOAT16 = 1,
+  NPU_INT8 = 2,
+  NPU_UINT8 = 3,
+  NPU_INT32 = 4,
+  NPU_INT64 = 5,
+  NPU_BOOL = 6,
+} npu_dtype;
+
+/*! \brief One dimension: `size`, or `size` times the value of a symbol that is known at the call.
+ */
+typedef struct npu_dim {
+  /*! \brief The size, or the factor of the symbol. */
+  int64_t size;
+  /*! \brief Index of the symbol, or -1 where the size is fixed. */
+  int32_t symbol;
+} npu_dim;
+
+/*! \brief Shape and type of a dense, row-major tensor. Rank 0 is a scalar. */
+typedef struct npu_tensor_desc {
+  npu_dtype dtype;
+  int32_t rank;
+  npu_dim dims[NPU_MAX_RANK];
+} npu_tensor_desc;
+
+/*! \brief A setting, by name. An unknown key or an impossible value is NPU_INVALID. */
+typedef struct npu_option {
+  const char* key;
+  const char* value;
+} npu_option;
+
+/*! \brief A tensor of one builder. */
+typedef int32_t npu_tensor;
+
+/* ---- Vector programs -------------------------------------------------------------------------
+ * The vector engine computes one value per output element with a short program in single
+ * assignment form: instruction i defines value i, its operands name earlier instructions, and the
+ * last value is stored. Arithmetic is in float32; loads convert from the tensor's type, the store
+ * converts to the output's type (to nearest even, saturating, for integers).
+ */
+
+/*! \brief Operations of the vector engine. `a`, `b`, `c` are operands. */
+typedef enum npu_vector_opcode {
+  /*! \brief Element of input number `a`, broadcast to the output's shape as NumPy does. In the
+   *  epilogue of a matmul, convolution or reduction, input 0 is the accumulator. */
+  NPU_VECTOR_LOAD = 0,
+  /*! \brief The number `immediate`. */
+  NPU_VECTOR_CONSTANT,
+  NPU_VECTOR_ADD,
+  NPU_VECTOR_SUBTRACT,
+  NPU_VECTOR_MULTIPLY,
+  NPU_VECTOR_DIVIDE,
+  /*! \brief The larger operand; NaN if either is NaN. */
+  NPU_VECTOR_MAXIMUM,
+  /*! \brief The smaller operand; NaN if either is NaN. */
+  NPU_VECTOR_MINIMUM,
+  NPU_VECTOR_EXP,
+  NPU_VECTOR_LOG,
+  NPU_VECTOR_SQRT,
+  NPU_VECTOR_TANH,
+  NPU_VECTOR_ERF,
+  /*! \brief 1 / (1 + exp(-a)). */
+  NPU_VECTOR_SIGMOID,
+  NPU_VECTOR_FLOOR,
+  /*! \brief To the nearest integer, halves to even. */
+  NPU_VECTOR_ROUND_EVEN,
+  /*! \brief To the nearest integer, halves away from zero. */
+  NPU_VECTOR_ROUND_AWAY,
+  /*! \brief 1 where a < b, else 0. */
+  NPU_VECTOR_LESS,
+  /*! \brief b where a is not 0, else c. */
+  NPU_VECTOR_SELECT,
+  NPU_VECTOR_OPCODE_COUNT,
+} npu_vector_opcode;
+
+/*! \brief One instruction of a vector program. */
+typedef struct npu_vector_instruction {
+  npu_vector_opcode opcode;
+  int32_t a, b, c;
+  float immediate;
+} npu_vector_instruction;
+
+/*! \brief A program and the tensors that it reads. */
+typedef struct npu_vector_program {
+  const npu_vector_instruction* instructions;
+  int32_t instruction_count;
+  /*! \brief What NPU_VECTOR_LOAD reads. In an epilogue, entry 0 is ignored (the accumulator), and
+   *  there may be none. */
+  const npu_tensor* inputs;
+  int32_t input_count;
+} npu_vector_program;
+
+/* ---- Operations ------------------------------------------------------------------------------
+ * `epilogue` is applied to each result before it is stored; NULL stores it as it is.
+ */
+
+/*! \brief out[..., m, n] = sum over k of a[..., m, k] * b[..., k, n]; leading dims broadcast. Both
+ *  operands have at least 2 dimensions. */
+typedef struct npu_matmul {
+  npu_tensor a, b, out;
+  /*! \brief Not 0: the operand is stored with its last two dimensions swapped. */
+  int32_t transpose_a, transpose_b;
+  const npu_vector_program* epilogue;
+} npu_matmul;
+
+/*! \brief Cross-correlation of data [N, C, spatial...] with weight [O, C / groups, spatial...]. */
+typedef struct npu_convolution {
+  npu_tensor data, weight, out;
+  int32_t spatial_rank;
+  int64_t strides[NPU_MAX_SPATIAL];
+  int64_t dilations[NPU_MAX_SPATIAL];
+  int64_t pads_begin[NPU_MAX_SPATIAL];
+  int64_t pads_end[NPU_MAX_SPATIAL];
+  int64_t groups;
+  const npu_vector_program* epilogue;
+} npu_convolution;
+
+/*! \brief What a pool keeps of a window. */
+typedef enum npu_pool_kind {
+  NPU_POOL_MAX = 0,
+  /*! \brief The mean of the elements inside the data. */
+  NPU_POOL_AVERAGE = 1,
+  /*! \brief The mean with padding counted as zeros (not what ceil mode adds beyond it). */
+  NPU_POOL_AVERAGE_INCLUDE_PAD = 2,
+  /*! \brief Window i covers [floor(i * in / out), ceil((i + 1) * in / out)); only the data's and
+   *  the output's shape count. */
+  NPU_POOL_AVERAGE_ADAPTIVE = 3,
+} npu_pool_kind;
+
+/*! \brief Pooling of data [N, C, spatial...]; windows may reach beyond pads_end (ceil mode). */
+typedef struct npu_pool {
+  npu_tensor data, out;
+  npu_pool_kind kind;
+  int32_t spatial_rank;
+  int64_t window[NPU_MAX_SPATIAL];
+  int64_t strides[NPU_MAX_SPATIAL];
+  int64_t dilations[NPU_MAX_SPATIAL];
+  int64_t pads_begin[NPU_MAX_SPATIAL];
+  int64_t pads_end[NPU_MAX_SPATIAL];
+} npu_pool;
+
+/*! \brief One value per element of `out`. */
+typedef struct npu_elementwise {
+  npu_vector_program program;
+  npu_tensor out;
+} npu_elementwise;
+
+/*! \brief How a reduction combines elements. */
+typedef enum npu_reduce_kind {
+  NPU_REDUCE_SUM = 0,
+  NPU_REDUCE_MEAN = 1,
+  NPU_REDUCE_MAX = 2,
+  NPU_REDUCE_MIN = 3,
+} npu_reduce_kind;
+
+/*! \brief Reduction of `data` over the axes whose bit is set in `axes`. `out` has the kept
+ *  dimensions, with or without the reduced ones as 1. Inputs of the epilogue broadcast against
+ *  `out`. */
+typedef struct npu_reduce {
+  npu_tensor data, out;
+  npu_reduce_kind kind;
+  uint32_t axes;
+  const npu_vector_program* epilogue;
+} npu_reduce;
+
+/*! \brief Copies a box of elements with its dimensions in another order.
+ *
+ * out[offset + i] = data[i[inverse of permutation]]: dimension d of the box is dimension
+ * permutation[d] of `data`, and the box has the size of the whole of `data`. With `fill` not 0 the
+ * rest of `out` is set to `fill_value`; otherwise it is left for other copies to write. Boxes of
+ * several copies do not overlap, only the first copy fills, and `out` is complete before it is
+ * read.
+ */
+typedef struct npu_copy {
+  npu_tensor data, out;
+  int32_t permutation[NPU_MAX_RANK];
+  /*! \brief Where the box starts in `out`; a dimension with an offset, or one in which `out` is
+   *  larger than the box, must have a fixed size. */
+  int64_t offset[NPU_MAX_RANK];
+  int32_t fill;
+  float fill_value;
+} npu_copy;
+
+/*! \brief Collects tensors and operations; see npu_build_api. */
+typedef struct npu_builder npu_builder;
+
+/*! \brief The build half. Every function but `destroy` and `error` returns a status; after one
+ *  that is not NPU_OK, `error` tells why and the builder can only be destroyed. */
+typedef struct npu_build_api {
+  uint32_t version;
+  npu_status (*create)(const npu_option* options, size_t option_count, npu_builder** builder);
+  /*! \brief Accepts NULL. */
+  void (*destroy)(npu_builder* builder);
+  /*! \brief A sentence: why this builder failed, or (NULL) the last `create` on this thread. */
+  const char* (*error)(const npu_builder* builder);
+  /*! \brief Adds a symbol, a size that is known at the call: it is at least 1, and the shapes of
+   *  the inputs tell it. */
+  npu_status (*add_symbol)(npu_builder* builder, const char* name, int32_t* symbol);
+  /*! \brief Adds the next input of the program. */
+  npu_status (*add_input)(npu_builder* builder, const npu_tensor_desc* desc, npu_tensor* tensor);
+  /*! \brief Adds a constant; the data is copied. */
+  npu_status (*add_constant)(npu_builder* builder, const npu_tensor_desc* desc, const void* data,
+                             size_t bytes, npu_tensor* tensor);
+  /*! \brief Adds a tensor that operations write. */
+  npu_status (*add_tensor)(npu_builder* builder, const npu_tensor_desc* desc, npu_tensor* tensor);
+  /*! \brief The same elements under another shape. */
+  npu_status (*add_view)(npu_builder* builder, npu_tensor data, const npu_tensor_desc* desc,
+                         npu_tensor* tensor);
+  npu_status (*add_matmul)(npu_builder* builder, const npu_matmul* op);
+  npu_status (*add_convolution)(npu_builder* builder, const npu_convolution* op);
+  npu_status (*add_pool)(npu_builder* builder, const npu_pool* op);
+  npu_status (*add_elementwise)(npu_builder* builder, const npu_elementwise* op);
+  npu_status (*add_reduce)(npu_builder* builder, const npu_reduce* op);
+  npu_status (*add_copy)(npu_builder* builder, const npu_copy* op);
+  /*! \brief Makes a tensor (of any kind, also an input or one already marked) the next output. */
+  npu_status (*mark_output)(npu_builder* builder, npu_tensor tensor);
+  /*! \brief Compiles to bytes that stay valid until the builder is destroyed. */
+  npu_status (*finish)(npu_builder* builder, const uint8_t** bytes, size_t* size);
+} npu_build_api;
+
+/*! \brief An open device. */
+typedef struct npu_device npu_device;
+/*! \brief A loaded program. */
+typedef struct npu_program npu_program;
+/*! \brief One execution of a program, with the memory that it needs; reusable, one at a time. */
+typedef struct npu_request npu_request;
+
+/*! \brief What a request did since it was created. */
+typedef struct npu_counters {
+  uint64_t submissions;
+  uint64_t commands;
+  /*! \brief Floating-point operations of matmuls and convolutions. */
+  uint64_t matrix_operations;
+  /*! \brief Bytes of memory that intermediates share; not a sum. */
+  uint64_t arena_bytes;
+} npu_counters;
+
+/*! \brief The run half. */
+typedef struct npu_run_api {
+  uint32_t version;
+  /*! \brief A sentence about the last failure on this thread. */
+  const char* (*error)(void);
+  npu_status (*open)(int32_t index, npu_device** device);
+  /*! \brief Accepts NULL. Programs of the device must have been unloaded. */
+  void (*close)(npu_device* device);
+  /*! \brief Checks the bytes and keeps a copy; corrupt ones are NPU_INVALID, never a crash. */
+  npu_status (*load)(npu_device* device, const uint8_t* bytes, size_t size, npu_program** program);
+  /*! \brief Accepts NULL. Requests of the program must have been destroyed. */
+  void (*unload)(npu_program* program);
+  npu_status (*create_request)(npu_program* program, npu_request** request);
+  /*! \brief Accepts NULL. */
+  void (*destroy_request)(npu_request* request);
+  /*! \brief Sets input `index` to `data` of this shape; symbols take their values from it. Data is
+   *  aligned to its elements. */
+  npu_status (*bind_input)(npu_request* request, size_t index, const void* data,
+                           const int64_t* shape, int32_t rank);
+  /*! \brief Sets output `index`; the shape is checked when the request is submitted. The buffer
+   *  overlaps with no other one of the request. */
+  npu_status (*bind_output)(npu_request* request, size_t index, void* data, const int64_t* shape,
+                            int32_t rank);
+  /*! \brief Starts the work. Until `wait` returns, bound buffers must live, and the request can
+   *  neither be bound nor submitted. */
+  npu_status (*submit)(npu_request* request);
+  /*! \brief Returns when the work is done, with its status. */
+  npu_status (*wait)(npu_request* request);
+  npu_status (*counters)(const npu_request* request, npu_counters* counters);
+} npu_run_api;
+
+#pragma GCC visibility push(default)
+/*! \brief The build half of this driver. */
+const npu_build_api* example_npu_build_api(void);
+/*! \brief The run half of this driver. */
+const npu_run_api* example_npu_run_api(void);
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // EXAMPLE_NPU_DRIVER_H_

@@ -1,0 +1,14 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "convolution.h"
+#include "lowering.h"
+
+namespace tvm_example_npu {
+namespace {
+
+void Conv1D(Lowering& op) { LowerConvolution(op, 1, "NCW", "OIW"); }
+
+REGISTER_LOWERING("relax.nn.conv1d", Conv1D).TakesEpilogue();
+
+}  // namespace
+}  // namespace tvm_example_npu

@@ -1,0 +1,67 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import support
+from support import ROOT
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_settings_of_the_developer(tmp_path_factory: pytest.TempPathFactory) -> None:
+    settings = tmp_path_factory.mktemp("settings") / "settings.yml"
+    settings.write_text("{}\n")
+    os.environ["COPIER_SETTINGS_PATH"] = str(settings)
+    os.environ.update(
+        GIT_CONFIG_GLOBAL=os.devnull,
+        GIT_AUTHOR_NAME="Tester",
+        GIT_AUTHOR_EMAIL="tester@example.com",
+        GIT_COMMITTER_NAME="Tester",
+        GIT_COMMITTER_EMAIL="tester@example.com",
+    )
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The template as it is on the disk, away from Git, where Copier would take the latest tag."""
+    copy = tmp_path_factory.mktemp("template")
+    support.copy_template(copy)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def catalog() -> dict[str, dict[str, Any]]:
+    from npu_scaffold.catalog import load_catalog
+
+    return load_catalog(ROOT)
+
+
+@pytest.fixture(scope="session")
+def render(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Render a backend once per set of answers; the tree must not be changed."""
+    rendered: dict[str, Path] = {}
+
+    def render_once(**answers: Any) -> Path:
+        key = repr(sorted(answers.items()))
+        if key not in rendered:
+            destination = tmp_path_factory.mktemp("render") / "backend"
+            support.render(template, destination, **answers)
+            rendered[key] = destination
+        return rendered[key]
+
+    return render_once
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> support.Workshop:
+    """Wheels and environments, each made once per session."""
+    if shutil.which("c++") is None:
+        pytest.fail("The tests build backends, which takes a C++17 compiler: install g++ or clang.")
+    return support.Workshop(tmp_path_factory.mktemp("workshop"))

@@ -1,0 +1,142 @@
+"""What several test files need."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import copier
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+CPP = {".h", ".cc", ".inc"}
+
+
+def copy_template(destination: Path) -> None:
+    """Copy what Copier needs of this repository."""
+    shutil.copytree(
+        ROOT / "template",
+        destination / "template",
+        ignore=shutil.ignore_patterns("__pycache__"),
+        dirs_exist_ok=True,
+    )
+    shutil.copy(ROOT / "copier.yml", destination)
+
+
+def render(template: Path, destination: Path, **answers: Any) -> Path:
+    """Render without trust; answers that are left out take their defaults."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        copier.run_copy(
+            str(template), str(destination), data=answers, defaults=True, quiet=True, unsafe=False
+        )
+    return destination
+
+
+def files(root: Path) -> list[Path]:
+    """List the files of a tree, without Git's own."""
+    return sorted(
+        path for path in root.rglob("*") if path.is_file() and ".git" not in path.parts[:-1]
+    )
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """Read a tree."""
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files(root)}
+
+
+def answers(project: Path) -> dict[str, Any]:
+    """Read the answers that a rendered tree remembers."""
+    remembered: dict[str, Any] = yaml.safe_load((project / ".copier-answers.yml").read_text())
+    return remembered
+
+
+def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
+    """Run a command that must succeed; its output is in the message if it does not."""
+    done = attempt(*command, cwd=cwd, **environment)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}"
+    return done.stdout
+
+
+def attempt(
+    *command: str | Path, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that may fail."""
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("PYTHONPATH", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "VIRTUAL_ENV")
+    }
+    # The tools that were installed with these tests: cmake, ninja, ruff, clang-format.
+    clean["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{clean['PATH']}"
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**clean, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+class Workshop:
+    """Builds wheels and makes environments, each once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._wheels: dict[str, Path] = {}
+        self._base: Path | None = None
+        self._environments = 0
+
+    def wheel(self, project: Path) -> Path:
+        """Build the wheel of a rendered backend; equal trees are built once."""
+        tree = hashlib.sha256(repr(sorted(contents(project).items())).encode()).hexdigest()
+        if tree not in self._wheels:
+            # A copy, so that the tree stays as it was rendered.
+            copy = self.root / f"project{len(self._wheels)}"
+            shutil.copytree(project, copy)
+            self._wheels[tree] = self.build(copy)
+        return self._wheels[tree]
+
+    def build(self, project: Path, **defines: str) -> Path:
+        """Build a wheel in the tree itself, with warnings as errors.
+
+        Of the defines for CMake, those of the backend go without their USE_<NAME>_.
+        """
+        prefix = f"USE_{answers(project)['backend_name'].upper()}_"
+        settings = [
+            f"-Ccmake.define.{'' if name.startswith('CMAKE_') else prefix}{name}={value}"
+            for name, value in {"WERROR": "ON", **defines}.items()
+        ]
+        out = self.root / f"wheels_of_{project.name}"
+        run(
+            *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"),
+            *(*settings, "-w", out, project),
+        )
+        (wheel,) = out.glob("*.whl")
+        return wheel
+
+    def environment(self, *wheels: Path) -> Path:
+        """Make an environment with nothing but the wheels and what they require: its Python.
+
+        What they require is installed once, as a user would install it, and linked into the others.
+        """
+        if self._base is None:
+            self._base = self.root / "base"
+            run(sys.executable, "-m", "venv", self._base)
+            python = self._base / "bin/python"
+            run(python, "-m", "pip", "install", "-q", f"{wheels[0]}[test]")
+            run(python, "-m", "pip", "uninstall", "-q", "-y", wheels[0].name.split("-")[0])
+        self._environments += 1
+        copy = self.root / f"environment{self._environments}"
+        shutil.copytree(self._base, copy, copy_function=os.link, symlinks=True)
+        python = copy / "bin/python"
+        run(python, "-m", "pip", "install", "-q", "--no-deps", *wheels)
+        return python

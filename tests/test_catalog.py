@@ -1,0 +1,210 @@
+"""The op catalogue, and the schema that guards it."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from npu_scaffold.catalog import catalog_problems
+from support import ROOT
+
+Entry = dict[str, Any]
+
+ENTRY = """
+relax: relax.nn.conv2d
+summary: 2-D convolution
+engine: matrix
+family: convolution
+presets: [cnn]
+inputs:
+  - {name: data, dtypes: [float32, float16], ranks: [4]}
+  - {name: weight, like: data, ranks: [4]}
+attributes:
+  groups: {min: 1, max: 64, not: [6]}
+  data_layout: {one_of: [NCHW]}
+  ceil_mode: any
+rules:
+  - {equal: [attr.groups, "data.shape[1]"]}
+output_dtypes: [float32]
+fuses: {bias: 1, residual: true, activations: [relu]}
+absorbs_transpose: [0, 1]
+tolerance:
+  float32: {rtol: 1.0e-5, atol: 1.0e-5}
+numpy: "conv(data, weight, groups)"
+cases:
+  - {name: plain, inputs: {data: [n, 3, 8, 8], weight: {shape: [4, 3, 3, 3], low: 0, high: 1}}}
+refused:
+  - {name: NHWC, inputs: {data: [1], weight: [1]}, attributes: {data_layout: NHWC}, reason: layout}
+"""
+
+
+def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Path:
+    """Make a catalogue of two ops, the first of which is changed."""
+    conv2d = yaml.safe_load(ENTRY)
+    relu = {
+        "relax": "relax.nn.relu",
+        "summary": "max(x, 0)",
+        "engine": "vector",
+        "presets": [],
+        "inputs": [{"name": "x", "dtypes": ["float32"], "ranks": [1]}],
+        "attributes": {},
+        "tolerance": {"float32": {"rtol": 0, "atol": 0}},
+        "numpy": "np.maximum(x, 0)",
+        "cases": [{"name": "plain", "inputs": {"x": [3]}}],
+    }
+    if change:
+        change(conv2d)
+    (root / "template/_catalog").mkdir(parents=True)
+    (root / "template/_ops/_families").mkdir(parents=True)
+    (root / "template/_catalog/ops.yml").write_text(
+        yaml.safe_dump({"conv2d": conv2d, "relu": relu})
+    )
+    for name in ("conv2d.cc", "relu.cc", "_families/convolution.h"):
+        (root / f"template/_ops/{name}.jinja").touch()
+    return root
+
+
+def test_the_catalogue_keeps_its_schema() -> None:
+    assert catalog_problems(ROOT) == []
+
+
+def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
+    assert catalog_problems(_template(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda e: e.pop("relax"), "conv2d: the key 'relax' is missing."),
+        (lambda e: e.update(relax="nn.conv2d"), "relax: 'nn.conv2d' is not a Relax op"),
+        (lambda e: e.update(engin="matrix"), "'engin' is no key here (did you mean 'engine'?)"),
+        (lambda e: e.update(engine="tensor"), "engine: 'tensor' is not one of matrix, vector"),
+        (lambda e: e.update(family="Conv"), "family: 'Conv' is not a name in snake case."),
+        (lambda e: e.update(family="pooling"), "pooling.h.jinja: the header of the family"),
+        (lambda e: e.update(presets=["cmn"]), "'cmn' is not one of cnn, transformer (did you"),
+        (lambda e: e.update(presets="cnn"), "presets: 'cnn' is not a list of cnn, transformer."),
+        (lambda e: e.update(summary="a\nb"), "is not one line of at most 80 characters"),
+        (lambda e: e.update(inputs=[]), "inputs: it must be a list of mappings"),
+        (lambda e: e["inputs"][0].pop("ranks"), "inputs[0]: the key 'ranks' is missing."),
+        (lambda e: e["inputs"][0].update(ranks=[-1]), "not a list of integers from 0 to 8."),
+        (lambda e: e["inputs"][0].update(dtypes=["float"]), "'float' is not one of float32"),
+        (lambda e: e["inputs"][0].update(like="weight"), "either 'dtypes' or 'like'."),
+        (lambda e: e["inputs"][1].update(like="bias"), "like: 'bias' is no input before it."),
+        (lambda e: e["inputs"][1].update(constant="yes"), "'yes' is neither true nor false."),
+        (lambda e: e["inputs"][1].update(name="data"), "name: 'data' is there twice."),
+        (lambda e: e["attributes"].update(groups=3), "groups: 3 is neither 'any' nor a mapping"),
+        (lambda e: e["attributes"]["groups"].update(max=0), "so no value is supported."),
+        (lambda e: e["attributes"]["groups"].update(mim=0), "(did you mean 'min'?); allowed are"),
+        (lambda e: e["attributes"]["groups"].update(min="1"), "min: '1' is not a number."),
+        (lambda e: e["attributes"]["data_layout"].update(one_of=[]), "is not a list of values."),
+        (lambda e: e["rules"].append({"same": ["attr.groups", 1]}), "'same' is no key here"),
+        (lambda e: e["rules"].append({"equal": ["attr.groups"]}), "must compare two operands."),
+        (lambda e: e["rules"].append({"equal": ["attr.group", 1]}), "(did you mean 'groups'?)"),
+        (lambda e: e["rules"].append({"equal": ["date.rank", 1]}), "(did you mean 'data'?)"),
+        (lambda e: e["rules"].append({"equal": ["data.size", 1]}), "only shape[i], rank and dtype"),
+        (lambda e: e["rules"].append({"one_of": ["data.rank", 1]}), "operand must be a list."),
+        (lambda e: e["rules"].append({}), "it must have one key"),
+        (lambda e: e.update(output_dtypes=["f32"]), "output_dtypes: 'f32' is not one of"),
+        (lambda e: e["fuses"].update(bias="1"), "bias: '1' is not the axis of a dimension."),
+        (lambda e: e["fuses"].update(residual=1), "residual: 1 is neither true nor false."),
+        (lambda e: e["fuses"].update(activations=["relu6"]), "'relu6' is no op of the catalogue"),
+        (lambda e: e["fuses"].update(activation=[]), "(did you mean 'activations'?)"),
+        (lambda e: e.update(absorbs_transpose=[2]), "indices of inputs, which are 0 to 1."),
+        (lambda e: e["tolerance"].update(floot32=1), "(did you mean 'float32'?)"),
+        (lambda e: e["tolerance"]["float32"].pop("atol"), "float32: the key 'atol' is missing."),
+        (lambda e: e["tolerance"]["float32"].update(atol="1e-5"), "a number from 0 on"),
+        (lambda e: e.update(numpy="conv(data"), "is not a Python expression"),
+        (lambda e: e.update(numpy="conv(date)"), "'date' is neither an input nor an attribute"),
+        (lambda e: e.update(cases=[]), "cases: it must be a list of mappings"),
+        (lambda e: e["cases"][0].pop("name"), "cases[0]: the key 'name' is missing."),
+        (lambda e: e["cases"].append(e["cases"][0]), "plain: another case has that name."),
+        (lambda e: e["cases"][0]["inputs"].pop("weight"), "inputs: 'weight' is missing."),
+        (lambda e: e["cases"][0]["inputs"].update(wait=[1]), "the inputs are data, weight."),
+        (lambda e: e["cases"][0]["inputs"].update(data=[1.5]), "is not a shape of sizes and n"),
+        (lambda e: e["cases"][0]["inputs"]["weight"].update(hihg=1), "(did you mean 'high'?)"),
+        (lambda e: e["cases"][0]["inputs"]["weight"].update(dtype="half"), "dtype: 'half' is not"),
+        (lambda e: e["cases"][0].update(attributes={"group": 1}), "'group' is not listed (did"),
+        (lambda e: e["cases"][0].update(reason="x"), "'reason' is no key here"),
+        (lambda e: e["refused"][0].pop("reason"), "NHWC: the key 'reason' is missing."),
+        (lambda e: e["refused"][0].update(without="conv3d"), "'conv3d' is no op of the catalogue"),
+    ],
+)
+def test_a_violation_is_a_sentence_that_names_file_op_and_key(
+    tmp_path: Path, change: Callable[[Entry], object], sentence: str
+) -> None:
+    problems = catalog_problems(_template(tmp_path, change))
+    matching = [problem for problem in problems if sentence in problem]
+    assert len(matching) == 1, problems
+    assert matching[0].startswith(("template/_catalog/ops.yml: conv2d: ", "template/_ops/"))
+    assert matching[0].endswith(".")
+
+
+def test_each_op_has_a_lowering_and_nothing_else_lies_around(tmp_path: Path) -> None:
+    template = _template(tmp_path)
+    (template / "template/_ops/relu.cc.jinja").rename(template / "template/_ops/tanh.cc.jinja")
+    (template / "template/_ops/_families/pool.h.jinja").touch()
+    assert catalog_problems(template) == [
+        "template/_ops/relu.cc.jinja: the lowering of relu is missing.",
+        "template/_ops/tanh.cc.jinja: no entry of template/_catalog/ops.yml uses it.",
+        "template/_ops/_families/pool.h.jinja: no entry of template/_catalog/ops.yml uses it.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "must be a mapping of op ids to entries."),
+        ("- a", "must be a mapping of op ids to entries."),
+        ("a: [", "is not YAML"),
+        ("relu: {a: 1}\nadd: {a: 1, b: 2, a: 3}", "line 2: the key 'a' is there twice."),
+        ("Relu: 1", "the op id must be in snake case."),
+        ("relu: 1", "relu: the entry must be a mapping."),
+    ],
+)
+def test_a_file_that_is_no_catalogue_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    template = _template(tmp_path)
+    (template / "template/_catalog/ops.yml").write_text(text)
+    assert any(sentence in problem for problem in catalog_problems(template))
+
+
+def test_every_attribute_of_the_relax_op_is_in_the_table(catalog: dict[str, Entry]) -> None:
+    """One that is not there would be refused whatever its value, and nobody would know why."""
+    tvm = pytest.importorskip("tvm")
+    for op, entry in catalog.items():
+        function: Any = tvm.relax.op
+        for part in entry["relax"].split(".")[1:]:
+            function = getattr(function, part)
+        declared = [str(argument.name) for argument in tvm.ir.Op.get(entry["relax"]).arguments]
+        inputs = [item["name"] for item in entry["inputs"]]
+        assert declared[: len(inputs)] == inputs, op
+        known = set(inputs) | set(entry["attributes"])
+        assert set(declared) <= known, f"{op}: {set(declared) - known} must be listed"
+        call = set(inspect.signature(function).parameters)
+        used = {name for case in entry["cases"] for name in case.get("attributes", {})}
+        assert used <= call, f"{op}: {used - call} is no parameter of {entry['relax']}"
+
+
+def test_an_op_takes_two_edits(template: Path, tmp_path: Path) -> None:
+    """One entry and one lowering: then the question, the files and the checks know it."""
+    import support
+
+    grown = tmp_path / "grown"
+    shutil.copytree(template, grown)
+    catalog = grown / "template/_catalog/ops.yml"
+    entry = yaml.safe_load(catalog.read_text())["sigmoid"]
+    entry.update(relax="relax.negative", summary="minus x", numpy="-x")
+    catalog.write_text(f"{catalog.read_text()}\n{yaml.safe_dump({'negative': entry})}")
+    lowering = (grown / "template/_ops/sigmoid.cc.jinja").read_text()
+    (grown / "template/_ops/negative.cc.jinja").write_text(lowering)
+    assert catalog_problems(grown) == []
+    tree = support.render(
+        grown, tmp_path / "out", backend_name="grown", op_preset="custom", ops=["negative"]
+    )
+    assert (tree / "src/ops/negative.cc").is_file()
+    assert "relax.negative" in (tree / "python/tvm_grown/capabilities.py").read_text()

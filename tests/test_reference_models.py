@@ -1,0 +1,73 @@
+"""The reference backend with real models, and with the flow of TVM's own tutorial."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from support import ROOT, Workshop, run
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.slow
+
+RUN_ANYWHERE = """
+import sys
+import numpy as np
+import tvm
+from tvm.runtime.vm import VirtualMachine
+
+assert "torch" not in sys.modules and not hasattr(tvm, "relax")
+module = tvm.runtime.load_module("model.so")
+machine = VirtualMachine(module, tvm.cpu())
+found = machine["main"](tvm.runtime.tensor(np.load("input.npy"))).numpy()
+print(np.abs(found - np.load("expected.npy")).max())
+"""
+
+
+@pytest.fixture(scope="module")
+def reference(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python of an environment with the reference backend, which sees torch where we have it."""
+    project = tmp_path_factory.mktemp("reference") / "backend"
+    shutil.copytree(ROOT / "reference_backend", project)
+    python = workshop.environment(workshop.wheel(project))
+    ours = sysconfig.get_paths()["purelib"]
+    (site_packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
+    (site_packages / "after.pth").write_text(f"import sys; sys.path.append({ours!r})\n")
+    return python
+
+
+@pytest.fixture(scope="module")
+def board(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python of an environment as a board has it: no codegen library, no torch."""
+    project = tmp_path_factory.mktemp("board") / "backend"
+    shutil.copytree(ROOT / "reference_backend", project)
+    python = workshop.environment(workshop.wheel(project))
+    (codegen,) = (python.parent.parent / "lib").glob("python*/site-packages/*/*_codegen.so")
+    codegen.unlink()
+    return python
+
+
+def test_the_tutorial_of_tvm_computes_right_values(reference: Path) -> None:
+    assert run(reference, HERE / "run_tutorial.py").strip().endswith("right")
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: pip install torch")
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2", "encoder"])
+def test_a_model_of_torch_runs_on_the_npu_as_a_whole(
+    model: str, reference: Path, board: Path, tmp_path: Path
+) -> None:
+    output = run(reference, HERE / "run_torch_model.py", model, tmp_path)
+    result = json.loads(output.splitlines()[-1])
+    assert result["on_host"] == []
+    assert result["regions"] == 1
+    assert result["on_npu"] > 20
+    assert result["scale"] > 0.1
+    assert result["error"] < 1e-4
+    error = run(board, "-c", RUN_ANYWHERE, cwd=tmp_path, TVM_USE_RUNTIME_LIB="1")
+    assert float(error) < 1e-4

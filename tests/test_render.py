@@ -1,0 +1,258 @@
+"""What a render looks like, under all sorts of answers."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import support
+from support import CPP, ROOT
+
+OPS = list(yaml.safe_load((ROOT / "template/_catalog/ops.yml").read_text()))
+LONGEST = "a_backend_with_thirty_letters1"
+RANDOM = random.Random(20)
+
+
+def _custom(name: str, *ops: str) -> dict[str, Any]:
+    return {"backend_name": name, "op_preset": "custom", "ops": list(ops)}
+
+
+# Every pair of answers to two of the questions occurs in one of these.
+COVERING = [
+    {
+        "backend_name": name,
+        "license": license,
+        "op_preset": preset,
+        "bind_constants": bind,
+        "on_decline": decline,
+        **({"ops": ["conv2d", "relu", "add"]} if preset == "custom" else {}),
+    }
+    for name, license, preset, bind, decline in [
+        ("poolside", "Apache-2.0", "everything", True, "host"),
+        ("poolside", "MIT", "cnn", False, "error"),
+        ("add_on", "BSD-3-Clause", "transformer", True, "error"),
+        ("npu2", "LicenseRef-Proprietary", "custom", False, "host"),
+        ("x", "Apache-2.0", "cnn", True, "error"),
+        ("x", "MIT", "everything", False, "host"),
+        ("add_on", "BSD-3-Clause", "custom", False, "host"),
+        ("npu2", "LicenseRef-Proprietary", "transformer", True, "error"),
+        (LONGEST, "Apache-2.0", "transformer", False, "host"),
+        (LONGEST, "MIT", "custom", True, "error"),
+        ("npu2", "BSD-3-Clause", "everything", False, "error"),
+        ("add_on", "LicenseRef-Proprietary", "cnn", True, "host"),
+    ]
+]
+SINGLE = [_custom("single", op) for op in OPS]
+SUBSETS = [
+    _custom("subset", *RANDOM.sample(OPS, RANDOM.randint(2, len(OPS) - 1))) for _ in range(10)
+]
+# What the formatters see: extreme lengths of names, all ops and none that is shared.
+FORMATTED = [
+    {"backend_name": "x"},
+    {"backend_name": LONGEST},
+    _custom("poolside", "relu"),
+    _custom("add_on", "conv2d", "matmul", "reshape"),
+    {"backend_name": "npu2", "op_preset": "cnn", "on_decline": "error", "bind_constants": False},
+]
+
+
+def _label(answers: dict[str, Any]) -> str:
+    ops = answers.get("ops", [])
+    what = "+".join(ops) if len(ops) < 4 else f"{len(ops)} ops"
+    return f"{answers['backend_name']}-{what or answers.get('op_preset', 'everything')}"
+
+
+def _selected(catalog: dict[str, Any], answers: dict[str, Any]) -> list[str]:
+    preset = answers.get("op_preset", "everything")
+    return [
+        op
+        for op, entry in catalog.items()
+        if preset == "everything" or preset in entry["presets"] or op in answers.get("ops", [])
+    ]
+
+
+@pytest.mark.parametrize("answers", COVERING + SINGLE + SUBSETS, ids=_label)
+def test_every_set_of_answers_renders_exactly_the_files_of_its_ops(
+    copie: Any, template: Path, catalog: dict[str, Any], answers: dict[str, Any]
+) -> None:
+    result = copie.copy(answers, template_dir=template)
+    assert result.exit_code == 0, result.exception
+    tree = result.project_dir
+    selected = _selected(catalog, answers)
+    families = {catalog[op]["family"] for op in selected if "family" in catalog[op]}
+    assert {path.name for path in (tree / "src/ops").iterdir()} == {
+        *(f"{op}.cc" for op in selected),
+        *(f"{family}.h" for family in families),
+    }
+    for path in support.files(tree):
+        text = path.read_text(encoding="utf-8")
+        name = path.relative_to(tree)
+        assert not re.search(r"\{%|%\}|(?<!\$)\{\{ \w|\{#", text), f"{name} holds Jinja"
+        assert not text or text.endswith("\n") and not text.endswith("\n\n"), f"{name} ends oddly"
+        assert not re.search(r"[ \t]+$", text, re.MULTILINE), f"{name} has trailing spaces"
+        if path.suffix == ".py":
+            ast.parse(text, str(name))
+        if path.suffix in (".yml", ".yaml"):
+            yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("name", ["poolside", "add_on", "npu2", "x", LONGEST])
+def test_the_metadata_is_that_of_the_answers(render: Callable[..., Path], name: str) -> None:
+    tomllib = pytest.importorskip("tomllib", reason="part of Python from 3.11 on")
+    author = 'O"Neil \\ Söhne 😀'
+    tree = render(
+        backend_name=name, author=author, description="It's <fast> & 'new'", license="MIT"
+    )
+    project = tomllib.loads((tree / "pyproject.toml").read_text())["project"]
+    distribution = f"tvm-{name.replace('_', '-')}"
+    assert project["name"] == distribution
+    assert project["authors"] == [{"name": author}]
+    assert project["description"] == "It's <fast> & 'new'"
+    assert project["license"] == "MIT"
+    assert project["entry-points"]["tvm.backends"] == {name: f"tvm_{name}:_autoload"}
+    assert author in (tree / "LICENSE").read_text()
+    assert (tree / f"src/driver/{name}_driver.h").is_file()
+    assert (tree / f"python/tvm_{name}/__init__.py").is_file()
+
+
+def test_each_file_says_in_its_first_lines_who_owns_it(render: Callable[..., Path]) -> None:
+    tree = render(backend_name="ownable")
+    mine = re.compile(r"src/(ops|driver)/|python/\w+/capabilities\.py|tests/vendor/")
+    # Nobody edits these, or they cannot hold comments.
+    silent = {"LICENSE", "python/tvm_ownable/py.typed"}
+    for path in support.files(tree):
+        name = path.relative_to(tree).as_posix()
+        if name in silent:
+            continue
+        first = path.read_text().splitlines()[0]
+        owner = "Yours:" if mine.match(name) else "Template-owned:"
+        assert owner in first, f"{name} begins with {first!r}"
+
+
+def test_no_trace_of_the_reference_is_in_a_render_under_another_name(
+    render: Callable[..., Path],
+) -> None:
+    letters = random.Random().choices("bcdfghjklmnpqrstvwxz", k=9)
+    tree = render(backend_name=f"{''.join(letters)}_acc")
+    trace = re.compile(r"example[ _-]?npu", re.IGNORECASE)
+    for path in support.files(tree):
+        name = path.relative_to(tree).as_posix()
+        assert not trace.search(name)
+        found = trace.search(path.read_text())
+        assert not found, f"{name} holds {found and found.group()}"
+
+
+def test_an_unselected_op_leaves_no_trace(
+    render: Callable[..., Path], catalog: dict[str, Any]
+) -> None:
+    tree = render(**_custom("traceless", "relu"))
+    rest = {entry["relax"] for op, entry in catalog.items() if op != "relu"}
+    # What lowering, importing and pre-passes know of Relax is the same for all backends.
+    for path in [*(tree / "src/ops").iterdir(), *(tree / "python").rglob("capabilities.py")]:
+        text = path.read_text()
+        for relax in rest:
+            assert f'"{relax}"' not in text, f"{path.relative_to(tree)} holds {relax}"
+
+
+def test_all_names_are_legal_on_windows(render: Callable[..., Path]) -> None:
+    reserved = {"con", "prn", "aux", "nul", *(f"{d}{i}" for d in ("com", "lpt") for i in range(10))}
+    for root in (
+        ROOT / "template",
+        ROOT / "generator",
+        ROOT / "tests",
+        render(backend_name="npu2"),
+    ):
+        seen = set()
+        for path in support.files(root):
+            name = path.relative_to(root)
+            assert len(str(name)) < 120, name
+            assert str(name).lower() not in seen, f"{name} differs from another in case only"
+            seen.add(str(name).lower())
+            for part in name.parts:
+                assert not re.search(r'[<>:"|?*\\\x00-\x1f]', part), name
+                assert not part.endswith((".", " ")), name
+                assert part.split(".")[0].lower() not in reserved, name
+
+
+# Jinja in C++ is limited to these, so that "a{{1, 2}}" cannot slip through as "a(1, 2)".
+_JINJA_IN_CPP = re.compile(
+    r"\{\{ (backend_name|class_name|package|upper_name|distribution) \}\}"
+    r'|\{\{ (yours|template_owned)\("//"\) \}\}'
+    r"|\{%-? (from|include|if|elif|else|endif|for|endfor)\b[^%]*%\}"
+)
+
+
+def _cpp_templates() -> list[Path]:
+    return [
+        path
+        for path in (ROOT / "template").rglob("*")
+        if path.is_file()
+        and set(path.name.removesuffix(".jinja").split(".")[-1:]) & {"h", "cc", "inc"}
+    ]
+
+
+def _braces_for_jinja(line: str) -> bool:
+    return bool(re.search(r"\{[{%#]", _JINJA_IN_CPP.sub("", line)))
+
+
+@pytest.mark.parametrize("path", _cpp_templates(), ids=lambda path: path.name)
+def test_cpp_templates_hold_no_other_jinja_than_names(path: Path) -> None:
+    text = re.sub(r"\{% raw -?%\}.*?\{%-? endraw -?%\}", "", path.read_text(), flags=re.DOTALL)
+    for line in text.splitlines():
+        assert not _braces_for_jinja(line), f"{path.name}: write '{{ {{': {line}"
+
+
+@pytest.mark.parametrize("line", ["int a[2][1] = {{1}, {2}};", "f(x{{1, 2}});", "{#", "{%d}"])
+def test_braces_that_jinja_would_eat_are_noticed(line: str) -> None:
+    assert _braces_for_jinja(line)
+
+
+def test_cpp_lines_without_jinja_are_rendered_as_they_are(render: Callable[..., Path]) -> None:
+    tree = render(backend_name="npu2")
+    for path in _cpp_templates():
+        name = path.relative_to(ROOT / "template").as_posix().removesuffix(".jinja")
+        name = name.replace("{{ backend_name }}", "npu2")
+        name = name.replace("_ops/_families/", "src/ops/").replace("_ops/", "src/ops/")
+        if "{%" in name:
+            continue
+        lines = iter((tree / name).read_text().splitlines())
+        for line in path.read_text().splitlines():
+            if not re.search(r"\{[{%#]", line):
+                assert line in lines, f"{name}: lost in the render: {line}"
+
+
+@pytest.mark.parametrize("answers", FORMATTED, ids=_label)
+def test_the_python_linters_and_formatters_leave_a_render_unchanged(
+    render: Callable[..., Path], answers: dict[str, Any]
+) -> None:
+    tree = render(**answers)
+    support.run("ruff", "check", "--no-cache", ".", cwd=tree)
+    support.run("ruff", "format", "--no-cache", "--diff", ".", cwd=tree)
+    support.run("mypy", "--cache-dir", ROOT / ".mypy_cache/render", cwd=tree)
+
+
+@pytest.mark.parametrize("answers", FORMATTED, ids=_label)
+def test_clang_format_leaves_a_render_unchanged(
+    render: Callable[..., Path], answers: dict[str, Any]
+) -> None:
+    tree = render(**answers)
+    sources = [path for path in support.files(tree) if path.suffix in CPP]
+    support.run("clang-format", "--dry-run", "--Werror", *sources)
+
+
+def test_the_wheel_build_and_the_linters_are_pinned_alike_here_and_in_a_render(
+    render: Callable[..., Path],
+) -> None:
+    here = (ROOT / "pyproject.toml").read_text()
+    there = (render(backend_name="npu2") / "pyproject.toml").read_text()
+    pattern = (
+        r'"((?:clang-format|mypy|ruff|apache-tvm|apache-tvm-ffi|scikit-build-core)[=<>][^"]*)"'
+    )
+    assert set(re.findall(pattern, here)) == set(re.findall(pattern, there))
