@@ -71,8 +71,11 @@ def have(*packages: str) -> bool:
 def print_row(name: str, best: dict[str, float]) -> None:
     """One line: our time, and how many times faster we are than each peer."""
     ours = best[BACKEND]
-    cells = [f"{peer} {best[peer] * 1e3:9.3f} ms = {best[peer] / ours:6.2f}x"
-             for peer in best if peer != BACKEND]
+    cells = [
+        f"{peer} {best[peer] * 1e3:9.3f} ms = {best[peer] / ours:6.2f}x"
+        for peer in best
+        if peer != BACKEND
+    ]
     print(f"  {name:32} {ours * 1e3:9.3f} ms   " + "   ".join(cells), flush=True)
 
 

@@ -111,9 +111,7 @@ class RelaxNet:
         channels = int(x.ty.shape[1])
         weight = self._constant(out, channels // groups, kernel, kernel)
         y = self._emit(
-            self._relax.op.nn.conv2d(
-                x, weight, strides=stride, padding=kernel // 2, groups=groups
-            )
+            self._relax.op.nn.conv2d(x, weight, strides=stride, padding=kernel // 2, groups=groups)
         )
         return self._emit(self._relax.op.add(y, self._constant(out, reshape=(1, out, 1, 1))))
 
@@ -238,9 +236,7 @@ class TorchNet:
     def conv(self, x: Any, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Any:
         """See Net."""
         weight = self._weight(out, x.shape[1] // groups, kernel, kernel)
-        return self._torch.conv2d(
-            x, weight, self._weight(out), stride, kernel // 2, groups=groups
-        )
+        return self._torch.conv2d(x, weight, self._weight(out), stride, kernel // 2, groups=groups)
 
     def relu(self, x: Any, largest: float | None = None) -> Any:
         """See Net."""

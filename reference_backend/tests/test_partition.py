@@ -163,10 +163,8 @@ def test_partitioning_twice_is_partitioning_once():
         model = with_host_op(case)
         once = partition_for(module_of(model))
         twice = partition_for(once)
-        assert backend.offload_report(twice).offloaded == backend.offload_report(once).offloaded
+        assert set(backend.offload_report(twice).ops) == set(backend.offload_report(once).ops)
         assert placement(twice, model.name).regions == placement(once, model.name).regions
-        reasons = [entry.reason for entry in backend.offload_report(twice).on_host]
-        assert all(reasons)
 
 
 def test_regions_of_another_backend_are_left_alone():
@@ -183,7 +181,7 @@ def test_regions_of_another_backend_are_left_alone():
     partitioned = partition_for(mod)
     tvm.ir.assert_structural_equal(partitioned["foreign"], mod["foreign"])
     assert report_of(mod).offloaded == ()
-    assert report_of(mod).ops[0].reason == "it calls foreign, which is no Relax op"
+    assert report_of(mod).ops[0].reason == "it is a region of some_other_npu"
 
 
 def test_weights_are_bound_by_name():

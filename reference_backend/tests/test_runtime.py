@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from tvm import relax
+
 from op_cases import OPS
 from support import BACKEND, Case, compile_all, partition_for, plain
-from tvm import relax
 
 FIRST_OP = next(iter(OPS))
 LOAD = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any
 
-import tvm_ffi
 from tvm import relax
 from tvm.relax.backend.pattern_registry import register_patterns
 from tvm.relax.dpl import DFPattern, is_op, wildcard
@@ -36,33 +35,30 @@ def register() -> None:
     """Register the patterns with TVM, once in a process."""
     global _registered
     if not _registered:
-        lowered = tvm_ffi.get_global_func(f"{BACKEND}.codegen.lowered_ops")()
         # As tuples: of those TVM knows that they must go before the interpreter does.
-        register_patterns(make_patterns(TABLE, adds="relax.add" in set(lowered)))
+        register_patterns(make_patterns(TABLE))
         _registered = True
 
 
-def make_patterns(table: Table, adds: bool = True) -> list[Pattern]:
+def make_patterns(table: Table) -> list[Pattern]:
     """Derive all patterns from a table.
 
     Parameters
     ----------
     table
         The capabilities.
-    adds
-        Whether an add can be lowered, without which there is no bias and no residual.
 
     Returns
     -------
     patterns
         From the least to the most specific, as TVM wants them: later ones win.
     """
-    composites = [composite for op in table.ops for composite in _composites(op, table, adds)]
+    composites = [composite for op in table.ops for composite in _composites(op, table)]
     composites.sort(key=lambda composite: composite[0])
     return [pattern for _, pattern in composites]
 
 
-def _composites(op: Op, table: Table, adds: bool) -> Iterator[tuple[int, Pattern]]:
+def _composites(op: Op, table: Table) -> Iterator[tuple[int, Pattern]]:
     """Generate the composites around one op, each with its number of calls."""
     fuses = op.fuses
     for count in range(len(op.absorbs_transpose) + 1):
@@ -76,9 +72,9 @@ def _composites(op: Op, table: Table, adds: bool) -> Iterator[tuple[int, Pattern
             parts = {"anchor": anchor}
             parts |= {f"transpose{index}": arguments[index] for index in absorbed}
             tails = [(1 + count, label, anchor, parts)]
-            if adds and fuses is not None and fuses.bias is not None:
+            if fuses is not None and fuses.bias is not None:
                 tails.append(_with_add(tails[0], "bias"))
-            if adds and fuses is not None and fuses.residual:
+            if fuses is not None and fuses.residual:
                 tails += [_with_add(tail, "residual") for tail in tails]
             for size, name, pattern, known in tails:
                 yield size, _pattern(table, op, name, pattern, known)

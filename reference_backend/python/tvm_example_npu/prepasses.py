@@ -35,6 +35,30 @@ def is_opaque(function: Any) -> bool:
     return any(function.attrs.get(key) for key in ("Codegen", "Composite", "Primitive"))
 
 
+def bound_values(body: Any) -> dict[Any, Any]:
+    """Return what variables are bound to, without those that a `match_cast` gives another type.
+
+    Parameters
+    ----------
+    body
+        The body of a function.
+
+    Returns
+    -------
+    values
+        By variable, also of branches.
+    """
+    values = {}
+    for block in body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding, relax.VarBinding):
+                values[binding.var] = binding.value
+                if isinstance(binding.value, relax.If):
+                    values |= bound_values(binding.value.true_branch)
+                    values |= bound_values(binding.value.false_branch)
+    return values
+
+
 def simplify(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
     """Compute what is constant, fold and drop what costs nothing, and name views alike.
 
@@ -128,11 +152,12 @@ def _rewrite(mod: tvm.IRModule, rewriter: Rewriter) -> tvm.IRModule:
     for global_var, function in functions.items():
         if is_opaque(function):
             continue
-        values = dict(relax.analysis.get_var2val(function).items())
+        values = bound_values(function.body)
         uses: dict[Any, int] = {}
-        for value in values.values():
-            for var in relax.analysis.free_vars(value):
-                uses[var] = uses.get(var, 0) + 1
+        for block in function.body.blocks:
+            for binding in block.bindings:
+                for var in relax.analysis.free_vars(binding.value):
+                    uses[var] = uses.get(var, 0) + 1
         blocks = []
         for block in function.body.blocks:
             if isinstance(block, relax.DataflowBlock):
@@ -183,7 +208,9 @@ def _folded(table: Table, binding: Any, values: Values, uses: dict[Any, int]) ->
     norm = values.get(item.tuple_value)
     if not isinstance(norm, relax.Call) or not _is_batch_norm(norm):
         return None
-    if uses[item.tuple_value] != 1 or uses.get(norm.args[0]) != 1 or norm.attrs.training:
+    if not all(_is_used_once(var, uses) for var in (item.tuple_value, norm.args[0])):
+        return None
+    if norm.attrs.training:
         return None
     constants = [resolve(argument, values) for argument in norm.args[1:]]
     conv, bias = _convolution(values.get(norm.args[0]), values, uses)
@@ -220,6 +247,10 @@ def _folded(table: Table, binding: Any, values: Values, uses: dict[Any, int]) ->
     ]
 
 
+def _is_used_once(var: Any, uses: dict[Any, int]) -> bool:
+    return isinstance(var, relax.DataflowVar) and uses.get(var) == 1
+
+
 def _convolution(
     value: Any, values: Values, uses: dict[Any, int]
 ) -> tuple[Any | None, float | np.ndarray]:
@@ -236,7 +267,7 @@ def _convolution(
                 isinstance(conv, relax.Call)
                 and isinstance(conv.op, tvm.ir.Op)
                 and conv.op.name in _CONVOLUTIONS
-                and uses.get(value.args[one]) == 1
+                and _is_used_once(value.args[one], uses)
                 and isinstance(bias, Constant)
             ):
                 array = bias.value.numpy().astype("float64")

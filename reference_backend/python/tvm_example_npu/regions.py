@@ -30,7 +30,7 @@ from . import report
 from ._library import BACKEND
 from .capability import Constant, Table, resolve
 from .patterns import escapes
-from .prepasses import drop_unused, is_opaque
+from .prepasses import bound_values, drop_unused, is_opaque
 
 
 class Partitioner:
@@ -111,7 +111,7 @@ class Partitioner:
         symbols = (f"{BACKEND}_{name}_{index}" for index in count())
         self.function = name
         self.names = (symbol for symbol in symbols if symbol not in taken)
-        self.values = dict(relax.analysis.get_var2val(function).items())
+        self.values = bound_values(function.body)
         known = len(self.regions)
         body = self._rewrite_body(function.body)
         rewritten = relax.Function(
@@ -141,6 +141,25 @@ class Partitioner:
             self.record(binding, reason=f"{_callee(value)} may have effects beyond its result")
         return binding
 
+    def codegen_of(self, call: Any) -> str | None:
+        """Return the backend of the region that is called, if it is one.
+
+        Parameters
+        ----------
+        call
+            A call.
+
+        Returns
+        -------
+        backend
+            Its name, or none.
+        """
+        if not isinstance(call.op, relax.GlobalVar):
+            return None
+        function = self.mod[call.op]
+        attrs = function.attrs if isinstance(function, relax.Function) else {}
+        return str(attrs["Codegen"]) if "Codegen" in attrs else None
+
     def record(self, binding: Any, **where: Any) -> None:
         """Add an op to the report.
 
@@ -152,6 +171,8 @@ class Partitioner:
             Region and composite, or the reason why it is on the host.
         """
         call = binding.value
+        if self.codegen_of(call) == BACKEND:
+            return  # A region of an earlier partitioning, whose ops are in its report.
         self.records.append(
             report.OpPlacement(
                 function=self.function,
@@ -537,6 +558,9 @@ class _Block:
         """Say why a call is on the host."""
         call = self.bindings[index].value
         if not _is_op_call(call):
+            backend = self.owner.codegen_of(call)
+            if backend is not None:
+                return f"it is a region of {backend}"
             return f"it calls {_callee(call)}, which is no Relax op"
         if index in self.declined:
             self._note_decline(index, self.declined[index])
