@@ -7,7 +7,7 @@ DEMO := $(BUILD)/demo
 VENV := $(BUILD)/venv
 BIN := $(CURDIR)/$(VENV)/bin
 
-.PHONY: demo test reference format clean
+.PHONY: demo test reference clean
 
 # The tools of this repository: copier, the generator, the test tools.
 $(VENV)/ready: pyproject.toml
@@ -26,6 +26,9 @@ demo: $(VENV)/ready
 	$(DEMO)/venv/bin/python docs/demo/run.py acme_npu
 
 test: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
 # Renders reference_backend/ again, after a change to the template.

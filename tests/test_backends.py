@@ -170,7 +170,9 @@ def test_the_driver_and_the_runtime_are_clean_under_sanitizers(
     render: Callable[..., Path], workshop: Workshop, tmp_path: Path
 ) -> None:
     project = tmp_path / "sanitized"
-    shutil.copytree(render(**VARIANTS["a CNN subset"]), project)
+    # An op of each engine and family.
+    ops = ["matmul", "conv2d", "max_pool2d", "softmax", "relu", "add", "mean", "concat", "quantize"]
+    shutil.copytree(render(backend_name="clean", op_preset="custom", ops=ops), project)
     compiler = shutil.which("c++")
     assert compiler
     # Little optimisation compiles in a third of the time, and keeps the assertions.
@@ -187,10 +189,12 @@ def test_the_driver_and_the_runtime_are_clean_under_sanitizers(
         *("ctest", "--test-dir", build, "--output-on-failure"),
         **{**options, "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1"},
     )
-    python = workshop.environment(wheel)
     libraries = [
         run(compiler, f"-print-file-name=lib{name}.so").strip() for name in ("asan", "ubsan")
     ]
+    if not all(Path(library).is_absolute() for library in libraries):
+        pytest.skip("the driver is clean; the rest needs the sanitizers of GCC as libraries")
+    python = workshop.environment(wheel)
     run(
         *(python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
         *(project / "tests/test_runtime.py", project / "tests/test_ops.py"),
