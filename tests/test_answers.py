@@ -43,6 +43,7 @@ NAME = "acme_npu"
         ({"backend_name": "match"}, "for example match_npu"),
         ({"backend_name": "namespace"}, "Python or C++ reserves"),
         ({"backend_name": "std"}, "Python or C++ reserves"),
+        ({"backend_name": "tvm_acme"}, "leave that out: acme"),
         ({"backend_name": "tensorrt"}, "TVM uses already"),
         ({"backend_name": "ffi"}, "for example acme_ffi"),
         ({"backend_name": NAME, "class_name": "acmeNPU"}, "begin with an upper-case letter"),

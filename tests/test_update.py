@@ -24,7 +24,15 @@ ANSWERS: dict[str, Any] = {
 YOURS = {
     "src/ops/conv2d.cc": "// Vendor: our own lowering.\n",
     "src/driver/acme_npu_driver.h": "// Vendor: our own driver.\n",
-    "python/tvm_acme_npu/capabilities.py": "# Vendor: our own limits.\n",
+}
+# What a vendor changes in files that an update merges.
+EDITS = {
+    "README.md": ("# tvm-acme-npu\n", "# The backend of Acme\n"),
+    "pyproject.toml": ('version = "0.1.0"', 'version = "3.2.1"'),
+    "python/tvm_acme_npu/capabilities.py": (
+        '"dilation": Range(min=1, max=16)',
+        '"dilation": Range(min=1, max=2)',
+    ),
 }
 
 
@@ -60,8 +68,8 @@ def project(origin: Path, tmp_path: Path) -> Path:
         (tree / name).write_text((tree / name).read_text() + text)
     (tree / "tests/vendor").mkdir(exist_ok=True)
     (tree / "tests/vendor/test_board.py").write_text("# Vendor: tests on the board.\n")
-    _edit(tree / "README.md", "# tvm-acme-npu\n", "# The backend of Acme\n")
-    _edit(tree / "pyproject.toml", 'version = "0.1.0"', 'version = "3.2.1"')
+    for name, (old, new) in EDITS.items():
+        _edit(tree / name, old, new)
     _git(tree, "add", "--all")
     _git(tree, "commit", "-q", "-m", "our work")
     return tree
@@ -127,11 +135,11 @@ def test_an_update_equals_a_fresh_render_with_the_edits_of_the_vendor(
 
     fresh = tmp_path / "fresh"
     _copy(origin, fresh, "v2.0.0", ANSWERS)
-    _edit(fresh / "README.md", "# tvm-acme-npu\n", "# The backend of Acme\n")
-    _edit(fresh / "pyproject.toml", 'version = "0.1.0"', 'version = "3.2.1"')
+    for name, (old, new) in EDITS.items():
+        _edit(fresh / name, old, new)
     expected = support.contents(fresh)
     # All that is the vendor's is as it was, where it had edits and where it had none.
-    mine = ("src/ops/", "src/driver/", "tests/vendor/", "python/tvm_acme_npu/capabilities.py")
+    mine = ("src/ops/", "src/driver/", "tests/vendor/")
     expected = {name: data for name, data in expected.items() if not name.startswith(mine)}
     expected |= {name: data for name, data in before.items() if name.startswith(mine)}
     assert support.contents(project) == expected
@@ -146,6 +154,10 @@ def test_an_op_is_added_by_an_update_and_edits_stay(origin: Path, project: Path)
     assert (project / "src/ops/negative.cc").is_file()
     for name, text in YOURS.items():
         assert (project / name).read_text().endswith(text), name
+    table = (project / "python/tvm_acme_npu/capabilities.py").read_text()
+    assert 'name="negative"' in table
+    for name, (_, new) in EDITS.items():
+        assert new in (project / name).read_text(), name
     assert support.answers(project)["ops"] == ["conv2d", "max_pool2d", "relu", "negative"]
 
 
@@ -154,13 +166,14 @@ def test_deselecting_an_op_removes_its_files(origin: Path, project: Path, tmp_pa
     _without_markers(project)
     fresh = tmp_path / "fresh"
     _copy(origin, fresh, "v1.0.0", {**ANSWERS, "ops": ["conv2d", "relu"]})
+    assert 'name="max_pool2d"' not in (project / "python/tvm_acme_npu/capabilities.py").read_text()
     assert {path.name for path in (project / "src/ops").iterdir()} == {
         path.name for path in (fresh / "src/ops").iterdir()
     }
     ours, theirs = support.contents(project), support.contents(fresh)
     theirs["tests/vendor/test_board.py"] = b""
     assert ours.keys() == theirs.keys()
-    edited = {*YOURS, "README.md", "pyproject.toml", "tests/vendor/test_board.py"}
+    edited = {*YOURS, *EDITS, "tests/vendor/test_board.py"}
     different = {name for name in ours if ours[name] != theirs[name]}
     assert different <= edited, different - edited
 

@@ -84,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
-        "--template", metavar="PATH", help="a checkout of npu-scaffold (default: this one)"
+        "--template",
+        metavar="PATH",
+        help="a checkout of npu-scaffold (default: this one)",
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 
@@ -99,7 +101,9 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="one answer; goes before those of the file",
     )
-    new.add_argument("--vcs-ref", metavar="REF", help="version of the template, as in Copier")
+    new.add_argument(
+        "--vcs-ref", metavar="REF", help="tag or commit of the template (default: the latest tag)"
+    )
     new.set_defaults(run=_new)
 
     ops = commands.add_parser("ops", parents=[common], help="show the op catalogue")

@@ -2,13 +2,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all tests share."""
 
+from pathlib import Path
+
 import pytest
 
 import tvm_example_npu as backend
 
 
 def pytest_report_header():
-    return f"backend: {backend.__name__} {backend.__version__}"
+    lines = [f"backend: {backend.__name__} {backend.__version__}"]
+    if newer := newer_sources():
+        lines.append(f"STALE: what is installed is older than {newer}: run pip install '.[test]'")
+    return lines
+
+
+def pytest_terminal_summary(terminalreporter):
+    if newer := newer_sources():
+        terminalreporter.section("stale install", red=True)
+        terminalreporter.line(
+            f"What was tested is what is installed in {Path(backend.__file__).parent}. It is older "
+            f"than {newer}. Run pip install '.[test]', or use the editable install of README.md."
+        )
+
+
+def newer_sources():
+    """Return the sources beside these tests that are newer than what is installed."""
+    installed = Path(backend.__file__).parent
+    root = Path(__file__).parent.parent
+    sources = [*root.glob("src/**/*.*"), *root.glob(f"python/{backend.__name__}/*.py")]
+    libraries = list(installed.glob("*.so"))
+    if not libraries or not sources:
+        return ""  # An editable install, or tests that stand alone.
+    built = min(path.stat().st_mtime for path in libraries)
+    newer = [str(path.relative_to(root)) for path in sources if path.stat().st_mtime > built + 2]
+    return ", ".join(newer[:3]) + (", ..." if len(newer) > 3 else "")
 
 
 def pytest_sessionstart():

@@ -254,6 +254,7 @@ OPS = {
             {'name': 'float16', 'inputs': {'x': {'shape': [4, 9], 'dtype': 'float16', 'low': -4, 'high': 9}}, 'attributes': {'min': 0.0, 'max': 6.0}},
         ],
         "refused": [
+            {'name': 'empty range', 'inputs': {'x': [4, 5]}, 'attributes': {'min': 2.0, 'max': -1.0}, 'reason': 'min'},
             {'name': 'float64', 'inputs': {'x': {'shape': [4, 5], 'dtype': 'float64'}}, 'attributes': {'min': 0.0, 'max': 6.0}, 'reason': 'float64'},
         ],
     },

@@ -441,7 +441,7 @@ class Placement:
     """Where a function of a partitioned module runs."""
 
     on_host: list[str]
-    """The Relax ops and kernels that are left to the host."""
+    """The Relax ops and kernels that are left to the host, with the reasons of the report."""
     regions: list[list[str]]
     """The labels of the composites in each region."""
 
@@ -472,7 +472,10 @@ def placement(partitioned: Any, name: str) -> Placement:
         found.regions.append(labels)
 
     relax.analysis.post_order_visit(partitioned[name].body, visit)
-    return found
+    report = backend.offload_report(partitioned)
+    reasons = {op.op: op.reason for op in report.on_host if op.function == name}
+    on_host = [f"{op}: {reasons.get(op, 'it is not in the report')}" for op in found.on_host]
+    return Placement(on_host, found.regions)
 
 
 def tolerance(op: str, tensors: Sequence[Tensor]) -> dict[str, float]:

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.metadata
+import inspect
 import os
 import platform
 import subprocess
@@ -78,6 +80,15 @@ def _check_ops() -> None:
 
     from .patterns import TABLE
 
+    for op in TABLE.ops:
+        known = _parameters(op.relax)
+        for name in set(op.attributes) - set(known):
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f", did you mean '{near[0]}'" if near else ""
+            raise _Problem(
+                f"capabilities.py has the attribute '{name}' for {op.name}, but {op.relax} has "
+                f"none of that name{hint}. It takes: {', '.join(known)}."
+            )
     lowered = set(tvm_ffi.get_global_func(f"{_library.BACKEND}.codegen.lowered_ops")())
     print(f"ops: {', '.join(op.name for op in TABLE.ops)}")
     missing = [op.relax for op in TABLE.ops if op.relax not in lowered]
@@ -86,6 +97,19 @@ def _check_ops() -> None:
             f"capabilities.py has ops without a lowering: {', '.join(missing)}. Add one in "
             f"src/ops, or take them out of capabilities.py; then {_REBUILD}."
         )
+
+
+def _parameters(relax_op: str) -> list[str]:
+    """Return the names of what a Relax op takes."""
+    import tvm
+    from tvm import relax
+
+    function = relax.op
+    for part in relax_op.split(".")[1:]:
+        function = getattr(function, part, None)
+    declared = [str(argument.name) for argument in tvm.ir.Op.get(relax_op).arguments]
+    signature = inspect.signature(function).parameters if callable(function) else ()
+    return list(dict.fromkeys([*declared, *signature]))
 
 
 def _check_values() -> None:

@@ -1,9 +1,10 @@
-# Yours: written once, then never touched by 'copier update'.
+# Template-owned: 'copier update' brings changes and merges your edits.
 # SPDX-License-Identifier: Apache-2.0
 """What the hardware can do: this table decides which ops leave the host.
 
 Tighten a range, drop a dtype, add a rule or take an entry out: patterns, checks, reports and tests
-follow. `capability.py` says what each word means.
+follow. `capability.py` says what each word means. 'copier update' adds and removes the entries of
+the ops that you select, and keeps your edits of the others.
 """
 
 from __future__ import annotations
@@ -310,6 +311,7 @@ OPS: tuple[Op, ...] = (
             "min": Anything(),
             "max": Anything(),
         },
+        rules=(AtMost("attr.min", "attr.max"),),
         tolerance={
             "float32": Tolerance(rtol=0, atol=0),
             "float16": Tolerance(rtol=0, atol=0),

@@ -14,6 +14,7 @@ from tvm import relax
 
 from ._library import BACKEND
 from .capabilities import OPTIONS
+from .capability import Constant, Range
 from .patterns import TABLE
 from .prepasses import is_opaque, simplify
 from .regions import Partitioner
@@ -103,7 +104,8 @@ def compile_for_example_npu(
         on_decline=on_decline,
         options=options,
     )
-    mod = relax.transform.RunCodegen({BACKEND: check_options(options)})(mod)
+    if any("Codegen" in (function.attrs or {}) for _, function in mod.functions_items()):
+        mod = relax.transform.RunCodegen({BACKEND: check_options(options)})(mod)
     return tvm.compile(drop_unused_constants(mod), target=target)
 
 
@@ -125,13 +127,25 @@ def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     ValueError
         A name or a value is not supported.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise ValueError(f"options is a {type(options).__name__}; it must map names to values.")
     for name, value in (options or {}).items():
         if name not in OPTIONS:
             known = ", ".join(f"'{key}'" for key in OPTIONS) or "none"
             raise ValueError(f"The option '{name}' is not known to {BACKEND}; known: {known}.")
-        if not OPTIONS[name].accepts(value):
-            raise ValueError(f"The option '{name}' is {value!r}; supported: {OPTIONS[name]}.")
-    return dict(options or {})
+        allowed, plain = OPTIONS[name], _plain(value)
+        is_whole = isinstance(allowed, Range) and isinstance(allowed.min, int)
+        if isinstance(value, tuple) or (is_whole and isinstance(plain, float)):
+            raise ValueError(f"The option '{name}' is {value!r}; supported: one whole number.")
+        if not allowed.accepts(plain):
+            raise ValueError(f"The option '{name}' is {value!r}; supported: {allowed}.")
+    return {name: _plain(value) for name, value in (options or {}).items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy, or a whole one that is written as a float, as Python's."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
@@ -173,12 +187,14 @@ def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:
         if not is_opaque(function)
     }
     weights: dict[Any, dict[Any, Any]] = {global_var: {} for global_var in functions}
+    if not isinstance(params, Mapping | tvm_ffi.Map):
+        raise ValueError(f"params is a {type(params).__name__}; it must map names to weights.")
     for key, value in params.items():
-        if isinstance(value, (list, tuple, tvm_ffi.Array)):
+        matching = [item for item in functions if item.name_hint == key]
+        if matching and isinstance(value, (list, tuple, tvm_ffi.Array)):
             # As `detach_params` has it: the function's name, and its last parameters.
-            matching = [item for item in functions if item.name_hint == key]
-            if not matching or len(value) > len(functions[matching[0]].params):
-                raise ValueError(f"params has {len(value)} weights for '{key}', which has not.")
+            if len(value) > len(functions[matching[0]].params):
+                raise ValueError(f"params has {len(value)} weights for '{key}', which takes fewer.")
             own = list(functions[matching[0]].params)
             weights[matching[0]].update(zip(own[len(own) - len(value) :], value, strict=True))
             continue
@@ -195,9 +211,34 @@ def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:
     mod = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
     for global_var, bound in weights.items():
         if bound:
-            tensors = {
-                param: tvm.runtime.tensor(value) if isinstance(value, np.ndarray) else value
-                for param, value in bound.items()
-            }
+            tensors = {param: _weight(param, value) for param, value in bound.items()}
             mod[global_var] = functions[global_var].bind_params(tensors)
     return mod
+
+
+def _weight(param: Any, value: Any) -> Any:
+    """Return a weight as TVM binds it; TVM itself would bind one of another shape or dtype."""
+    constant = getattr(value, "value", value) if isinstance(value, Constant) else value
+    if isinstance(constant, np.ndarray):
+        constant = tvm.runtime.tensor(constant)
+    if not isinstance(constant, tvm.runtime.Tensor):
+        raise ValueError(
+            f"params has a {type(value).__name__} for '{param.name}'; "
+            "supported: NumPy arrays, tensors of TVM and constants of Relax."
+        )
+    given = f"{constant.dtype} of shape {tuple(constant.shape)}"
+    dtype = getattr(param.ty, "dtype", None)
+    shape = getattr(getattr(param.ty, "shape", None), "values", None)
+    sizes = None if shape is None else [getattr(size, "value", None) for size in shape]
+    if (dtype is not None and str(dtype) != str(constant.dtype)) or (
+        sizes is not None
+        and (
+            len(sizes) != len(constant.shape)
+            or any(
+                size is not None and size != known
+                for size, known in zip(sizes, constant.shape, strict=True)
+            )
+        )
+    ):
+        raise ValueError(f"params has {given} for '{param.name}', which is a {param.ty}.")
+    return constant

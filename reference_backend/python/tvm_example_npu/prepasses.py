@@ -229,7 +229,8 @@ def _folded(table: Table, binding: Any, values: Values, uses: dict[Any, int]) ->
         return None
 
     gamma, beta, mean, variance = (item.value.numpy().astype("float64") for item in constants)
-    scale = (gamma if norm.attrs.scale else 1.0) / np.sqrt(variance + norm.attrs.epsilon)
+    with np.errstate(all="ignore"):  # What is not finite is not folded, see below.
+        scale = (gamma if norm.attrs.scale else 1.0) / np.sqrt(variance + norm.attrs.epsilon)
     shift = (bias - mean) * scale + (beta if norm.attrs.center else 0.0)
     kernel = weight.value.numpy() * scale.reshape(-1, *[1] * (len(shape) - 1))
     per_channel = shift.reshape(1, -1, *[1] * (len(shape) - 2))

@@ -83,9 +83,19 @@ class Partitioner:
             The module with regions, and with the report among its attributes.
         """
         functions = dict(self.mod.functions_items())
+        recursive = _recursive_function(functions)
         for global_var, function in functions.items():
-            if not is_opaque(function):
+            if is_opaque(function):
+                continue
+            if recursive is None:
                 functions[global_var] = self._rewrite_function(global_var.name_hint, function)
+            else:
+                self.function = global_var.name_hint
+                self._leave(
+                    function.body,
+                    f"the function '{recursive}' is recursive, and TVM's RunCodegen cannot go on "
+                    "from there",
+                )
         if self.declines and self.on_decline == "error":
             raise RuntimeError(
                 f"The driver of {BACKEND} declines a part of the model, which on_decline='error' "
@@ -131,12 +141,37 @@ class Partitioner:
                 blocks.append(relax.BindingBlock([self._visit(item) for item in block.bindings]))
         return relax.SeqExpr(blocks, body.body, body.span)
 
+    def _leave(self, body: Any, reason: str) -> None:
+        """Record all calls of a body, which stays on the host as it is."""
+        for block in body.blocks:
+            for binding in block.bindings:
+                value = binding.value
+                if isinstance(value, relax.If):
+                    self._leave(value.true_branch, reason)
+                    self._leave(value.false_branch, reason)
+                elif isinstance(value, relax.Function):
+                    self._leave(value.body, reason)
+                elif isinstance(value, relax.Call):
+                    self.record(binding, reason=reason)
+
+    def leave_local(self, function: Any) -> None:
+        """Record what is inside of a local function.
+
+        Parameters
+        ----------
+        function
+            The function.
+        """
+        self._leave(function.body, "it is inside of a local function; run LambdaLift before")
+
     def _visit(self, binding: Any) -> Any:
         """Look at a binding outside of dataflow blocks: a branch, or something with effects."""
         value = binding.value
         if isinstance(value, relax.If):
             yes, no = self._rewrite_body(value.true_branch), self._rewrite_body(value.false_branch)
             return relax.VarBinding(binding.var, relax.If(value.cond, yes, no, value.span))
+        if isinstance(value, relax.Function):
+            self.leave_local(value)
         if isinstance(value, relax.Call):
             self.record(binding, reason=f"{_callee(value)} may have effects beyond its result")
         return binding
@@ -492,6 +527,8 @@ class _Block:
             if not group[0].on_npu:
                 binding = self.bindings[group[0].members[0]]
                 result.append(binding)
+                if isinstance(binding.value, relax.Function):
+                    self.owner.leave_local(binding.value)
                 if isinstance(binding.value, relax.Call):
                     where[group[0].members[0]] = {"reason": self._reason(group[0].members[0])}
                 continue
@@ -557,6 +594,8 @@ class _Block:
     def _reason(self, index: int) -> str:
         """Say why a call is on the host."""
         call = self.bindings[index].value
+        if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir":
+            return f"it calls the kernel '{call.args[0].name_hint}': the importer has lowered it"
         if not _is_op_call(call):
             backend = self.owner.codegen_of(call)
             if backend is not None:
@@ -576,7 +615,8 @@ class _Block:
     def _note_decline(self, index: int, reason: str) -> None:
         binding = self.bindings[index]
         if isinstance(binding.value, relax.Call):
-            self.owner.declines.append(f"{_callee(binding.value)} ({binding.var.name}): {reason}.")
+            who = f"{_callee(binding.value)} ({binding.var.name}): "
+            self.owner.declines.append(who + reason.removeprefix(who).rstrip(".") + ".")
 
 
 def _assign_phases(units: list[_Unit], bindings: list[Any]) -> None:
@@ -641,6 +681,31 @@ def _operands(expr: Any) -> list[Any]:
 
 def _is_op_call(expr: Any) -> bool:
     return isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
+
+
+def _recursive_function(functions: Mapping[Any, Any]) -> str | None:
+    """Return the name of a function that calls itself, directly or not."""
+    calls = {
+        global_var: [var for var in relax.analysis.all_global_vars(function) if var in functions]
+        for global_var, function in functions.items()
+        if isinstance(function, relax.Function)
+    }
+    done: set[Any] = set()
+    for start in calls:
+        # Depth first, with an explicit stack: the second visit of a function ends its calls.
+        stack, path = [(start, False)], set()
+        while stack:
+            global_var, ends = stack.pop()
+            if ends:
+                path.discard(global_var)
+                done.add(global_var)
+            elif global_var in path:
+                return str(global_var.name_hint)
+            elif global_var not in done:
+                path.add(global_var)
+                stack.append((global_var, True))
+                stack += [(item, False) for item in calls.get(global_var, [])]
+    return None
 
 
 def _callee(call: Any) -> str:

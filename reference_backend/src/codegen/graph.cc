@@ -15,14 +15,7 @@ json::Array EntryToJson(const EntryRef& entry) {
                       static_cast<int64_t>(0)});
 }
 
-/*! \brief A size as text, e.g. "4*n". */
-String DimText(const Dim& dim, const Graph& graph) {
-  if (dim.symbol < 0) return std::to_string(dim.size);
-  const std::string& name = graph.symbols[static_cast<size_t>(dim.symbol)];
-  return dim.size == 1 ? name : std::to_string(dim.size) + "*" + name;
-}
-
-json::Object NodeToJson(const Node& node, const Graph& graph) {
+json::Object NodeToJson(const Node& node) {
   json::Array dtypes;
   json::Array shapes;
   json::Array symbolic_shapes;
@@ -33,7 +26,7 @@ json::Object NodeToJson(const Node& node, const Graph& graph) {
     for (const Dim& dim : info.shape) {
       is_symbolic = is_symbolic || dim.symbol >= 0;
       shape.push_back(dim.symbol < 0 ? dim.size : static_cast<int64_t>(-1));
-      symbolic_shape.push_back(DimText(dim, graph));
+      symbolic_shape.push_back(json::Array({dim.size, static_cast<int64_t>(dim.symbol)}));
     }
     dtypes.push_back(String(info.dtype));
     shapes.push_back(shape);
@@ -79,7 +72,7 @@ std::string ToJson(const Graph& graph) {
   node_row_ptr.push_back(row);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    nodes.push_back(NodeToJson(node, graph));
+    nodes.push_back(NodeToJson(node));
     if (node.kind == Node::Kind::kConstant) constants.push_back(static_cast<int64_t>(i));
     row += static_cast<int64_t>(node.outputs.size());
     node_row_ptr.push_back(row);
@@ -90,8 +83,12 @@ std::string ToJson(const Graph& graph) {
   for (const auto& constant : constants) arguments.push_back(constant);
   for (const EntryRef& head : graph.heads) heads.push_back(EntryToJson(head));
 
+  json::Array symbols;
+  for (const std::string& name : graph.symbols) symbols.push_back(String(name));
+
   json::Object root;
   root.Set(String("symbol"), String(graph.symbol));
+  root.Set(String("symbols"), symbols);
   root.Set(String("nodes"), nodes);
   root.Set(String("arg_nodes"), arguments);
   root.Set(String("heads"), heads);

@@ -80,7 +80,8 @@ struct Graph {
 /*!
  * \brief The graph in the JSON layout of TVM: nodes, arg_nodes, heads, node_row_ptr.
  *
- * A symbolic size is -1 in `shape`; `symbolic_shape` then has it as text, e.g. "4*n".
+ * A symbolic size is -1 in `shape`; `symbolic_shape` then has pairs of a factor and the index of
+ * its symbol in `symbols`, or -1.
  */
 std::string ToJson(const Graph& graph);
 

@@ -212,7 +212,7 @@ class ProgramBuilder {
   void Check(npu_status status, const std::string& who) const {
     if (status == NPU_OK) return;
     const char* reason = BuildApi().error(builder_.get());
-    throw Refusal(who + ": the driver " + (status == NPU_DECLINED ? "declines it: " : "failed: ") +
+    throw Refusal(who + (status == NPU_DECLINED ? ": " : ": the driver failed: ") +
                   (reason == nullptr ? "no reason given" : reason));
   }
 

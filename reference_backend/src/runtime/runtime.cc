@@ -17,9 +17,9 @@
 #include <tvm/ffi/memory.h>
 #include <tvm/ffi/reflection/registry.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -157,11 +157,44 @@ std::string ShapeText(const DLTensor& tensor) {
   return text + ")";
 }
 
+[[noreturn]] void ThrowCorrupt() {
+  TVM_FFI_THROW(ValueError) << kBackend << ": the saved module is truncated or corrupt; "
+                            << "export the library again";
+  TVM_FFI_UNREACHABLE();
+}
+
 /*! \brief The arguments of a region: what codegen wrote into the graph's JSON. */
 class Signature {
  public:
   explicit Signature(const std::string& graph_json) {
-    auto root = json::Parse(graph_json).cast<json::Object>();
+    // What is not the JSON of codegen shows as a missing key, a wrong type or a bad index.
+    try {
+      Read(ParseFlat(graph_json));
+    } catch (const ffi::Error&) {
+      ThrowCorrupt();
+    }
+  }
+
+  const std::vector<Argument>& arguments() const { return arguments_; }
+  size_t input_count() const { return input_count_; }
+  size_t symbol_count() const { return symbols_.size(); }
+
+ private:
+  /*! \brief Parses JSON that is nested no deeper than a graph is: the parser recurses. */
+  static json::Object ParseFlat(const std::string& text) {
+    constexpr int kDeepest = 64;
+    int depth = 0;
+    for (char c : text) {
+      depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+      if (depth > kDeepest) ThrowCorrupt();
+    }
+    return json::Parse(text).cast<json::Object>();
+  }
+
+  void Read(const json::Object& root) {
+    for (const ffi::Any& name : Get<json::Array>(root, "symbols")) {
+      symbols_.emplace_back(name.cast<ffi::String>());
+    }
     auto nodes = Get<json::Array>(root, "nodes");
     for (const ffi::Any& item : Get<json::Array>(root, "arg_nodes")) {
       auto node = nodes[item.cast<int64_t>()].cast<json::Object>();
@@ -178,11 +211,6 @@ class Signature {
     }
   }
 
-  const std::vector<Argument>& arguments() const { return arguments_; }
-  size_t input_count() const { return input_count_; }
-  size_t symbol_count() const { return symbols_.size(); }
-
- private:
   template <typename T>
   static T Get(const json::Object& object, const char* key) {
     return object[ffi::String(key)].cast<T>();
@@ -198,30 +226,28 @@ class Signature {
     argument.dtype = ffi::StringToDLDataType(dtypes[index].cast<ffi::String>());
     bool is_symbolic = attrs.count(ffi::String("symbolic_shape")) != 0;
     auto shapes = Get<json::Array>(attrs, is_symbolic ? "symbolic_shape" : "shape");
-    argument.shape_text = "(";
-    for (const ffi::Any& dim : shapes[0].cast<json::Array>()[index].cast<json::Array>()) {
-      std::string text =
-          is_symbolic ? std::string(dim.cast<ffi::String>()) : std::to_string(dim.cast<int64_t>());
-      argument.shape_text += (argument.dims.empty() ? "" : ", ") + text;
-      argument.dims.push_back(ReadDim(text));
+    for (const ffi::Any& item : shapes[0].cast<json::Array>()[index].cast<json::Array>()) {
+      ExpectedDim dim;
+      if (is_symbolic) {
+        auto pair = item.cast<json::Array>();
+        dim.factor = pair[0].cast<int64_t>();
+        dim.symbol = pair[1].cast<int>();
+      } else {
+        dim.factor = item.cast<int64_t>();
+      }
+      if (dim.factor < 0 || dim.symbol >= static_cast<int>(symbols_.size())) ThrowCorrupt();
+      argument.shape_text += (argument.dims.empty() ? "" : ", ") + DimText(dim);
+      argument.dims.push_back(dim);
     }
-    argument.shape_text += ")";
+    argument.shape_text = "(" + argument.shape_text + ")";
     return argument;
   }
 
-  /*! \brief Reads "8", "n" or "4*n". */
-  ExpectedDim ReadDim(const std::string& text) {
-    char* rest = nullptr;
-    ExpectedDim dim;
-    dim.factor = std::strtoll(text.c_str(), &rest, 10);
-    if (*rest == '\0') return dim;
-    std::string name = rest == text.c_str() ? text : std::string(rest + 1);
-    if (rest == text.c_str()) dim.factor = 1;
-    size_t symbol = 0;
-    while (symbol < symbols_.size() && symbols_[symbol] != name) ++symbol;
-    if (symbol == symbols_.size()) symbols_.push_back(name);
-    dim.symbol = static_cast<int>(symbol);
-    return dim;
+  /*! \brief A size as text, e.g. "4*n". */
+  std::string DimText(const ExpectedDim& dim) const {
+    if (dim.symbol < 0) return std::to_string(dim.factor);
+    const std::string& name = symbols_[static_cast<size_t>(dim.symbol)];
+    return dim.factor == 1 ? name : std::to_string(dim.factor) + "*" + name;
   }
 
   std::vector<Argument> arguments_;
@@ -254,31 +280,26 @@ class Reader {
 
   uint64_t ReadNumber() {
     uint64_t value = 0;
-    if (left_ < sizeof(value)) Fail();
+    if (left_ < sizeof(value)) ThrowCorrupt();
     std::memcpy(&value, at_, sizeof(value));
     Skip(sizeof(value));
     return value;
   }
   std::string ReadText() {
     uint64_t size = ReadNumber();
-    if (size > left_) Fail();
+    if (size > left_) ThrowCorrupt();
     std::string text(at_, static_cast<size_t>(size));
     Skip(static_cast<size_t>(size));
     return text;
   }
   void ExpectEnd() const {
-    if (left_ != 0) Fail();
+    if (left_ != 0) ThrowCorrupt();
   }
 
  private:
   void Skip(size_t size) {
     at_ += size;
     left_ -= size;
-  }
-  [[noreturn]] static void Fail() {
-    TVM_FFI_THROW(ValueError) << kBackend << ": the saved module is truncated or corrupt; "
-                              << "export the library again";
-    TVM_FFI_UNREACHABLE();
   }
 
   const char* at_;
@@ -370,6 +391,8 @@ class JSONRuntime : public ffi::ModuleObj {
 
  private:
   static constexpr uint64_t kFormatVersion = 1;
+  /*! \brief A symbol whose value no argument has told yet. */
+  static constexpr int64_t kUnknown = -1;
 
   /*! \brief The program on the device, loaded by the first who needs it. */
   LoadedProgram* Load() {
@@ -391,34 +414,49 @@ class JSONRuntime : public ffi::ModuleObj {
                                 << expected.size() - signature_.input_count()
                                 << " outputs, but was called with " << args.size();
     }
-    LoadedProgram::Lease request(Load());
     // Few regions have more than one symbol; none has many.
     constexpr size_t kInlineSymbols = 8;
-    int64_t inline_values[kInlineSymbols] = {};
+    int64_t inline_values[kInlineSymbols];
     std::vector<int64_t> more_values;
     int64_t* values = inline_values;
     if (signature_.symbol_count() > kInlineSymbols) {
-      more_values.assign(signature_.symbol_count(), 0);
+      more_values.resize(signature_.symbol_count());
       values = more_values.data();
     }
+    std::fill_n(values, signature_.symbol_count(), kUnknown);
+    bool writes_elements = false;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (!expected[i].is_tensor) continue;
+      auto tensor = args[static_cast<int>(i)].try_cast<DLTensor*>();
+      if (!tensor.has_value()) {
+        TVM_FFI_THROW(TypeError) << Who(expected[i]) << " must be a tensor, got '"
+                                 << args[static_cast<int>(i)].GetTypeKey() << "'";
+      }
+      CheckTensor(expected[i], **tensor, values);
+      bool is_output = i >= signature_.input_count();
+      writes_elements = writes_elements || (is_output && ffi::GetDataSize(**tensor) > 0);
+    }
+    if (std::find(values, values + signature_.symbol_count(), 0) !=
+        values + signature_.symbol_count()) {
+      // The driver's symbols are at least 1. An empty batch has an empty result.
+      if (!writes_elements) return;
+      TVM_FFI_THROW(ValueError) << kBackend << ": the region '" << symbol_
+                                << "' was called with a size of 0, which its result does not "
+                                << "have; sizes that are not a batch must be at least 1";
+    }
+
+    LoadedProgram::Lease request(Load());
     size_t input = 0;
     size_t output = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
-      const Argument& argument = expected[i];
-      if (!argument.is_tensor) continue;
-      auto tensor = args[static_cast<int>(i)].try_cast<DLTensor*>();
-      if (!tensor.has_value()) {
-        TVM_FFI_THROW(TypeError) << Who(argument) << " must be a tensor, got '"
-                                 << args[static_cast<int>(i)].GetTypeKey() << "'";
-      }
-      CheckTensor(argument, **tensor, values);
-      void* data = static_cast<char*>((*tensor)->data) + (*tensor)->byte_offset;
+      if (!expected[i].is_tensor) continue;
+      const DLTensor* tensor = args[static_cast<int>(i)].cast<DLTensor*>();
+      void* data = static_cast<char*>(tensor->data) + tensor->byte_offset;
       npu_status status =
           i < signature_.input_count()
-              ? RunApi().bind_input(request.get(), input++, data, (*tensor)->shape, (*tensor)->ndim)
-              : RunApi().bind_output(request.get(), output++, data, (*tensor)->shape,
-                                     (*tensor)->ndim);
-      if (status != NPU_OK) CheckDriver(status, "binding " + Who(argument));
+              ? RunApi().bind_input(request.get(), input++, data, tensor->shape, tensor->ndim)
+              : RunApi().bind_output(request.get(), output++, data, tensor->shape, tensor->ndim);
+      if (status != NPU_OK) CheckDriver(status, "binding " + Who(expected[i]));
     }
     npu_status status = RunApi().submit(request.get());
     if (status == NPU_OK) status = RunApi().wait(request.get());
@@ -449,16 +487,14 @@ class JSONRuntime : public ffi::ModuleObj {
         fits = size == dim.factor;
       } else {
         int64_t& value = values[dim.symbol];
-        if (value == 0 && dim.factor != 0 && size % dim.factor == 0) value = size / dim.factor;
-        fits = value > 0 && size == value * dim.factor;
+        if (value == kUnknown && dim.factor != 0) value = size / dim.factor;
+        fits = size == value * dim.factor;
       }
     }
     if (!fits) {
       TVM_FFI_THROW(ValueError) << Who(argument) << " must have the shape " << argument.shape_text
                                 << ", got " << ShapeText(tensor)
-                                << (values[0] > 0 ? " (a symbol has one value, at least 1, in a "
-                                                    "call)"
-                                                  : "");
+                                << " (a symbol has one value in a call)";
     }
     if (!ffi::IsContiguous(tensor)) {
       TVM_FFI_THROW(ValueError) << Who(argument) << " must be contiguous";

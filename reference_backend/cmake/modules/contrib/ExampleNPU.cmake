@@ -31,7 +31,7 @@ if(USE_EXAMPLE_NPU_WERROR)
 endif()
 if(USE_EXAMPLE_NPU_SANITIZE)
   target_compile_options(
-    tvm_example_npu_options INTERFACE -fsanitize=${USE_EXAMPLE_NPU_SANITIZE} -g
+    tvm_example_npu_options INTERFACE -fsanitize=${USE_EXAMPLE_NPU_SANITIZE}
                                     -fno-omit-frame-pointer
   )
   target_link_options(tvm_example_npu_options INTERFACE -fsanitize=${USE_EXAMPLE_NPU_SANITIZE})
@@ -60,9 +60,13 @@ if(USE_EXAMPLE_NPU_RUNTIME OR USE_EXAMPLE_NPU_CODEGEN)
        "${_root}/src/driver/emulator/kernels/*.cc"
   )
   list(FILTER _sources EXCLUDE REGEX "/oracle.cc$")  # What the tests compare with.
-  tvm_example_npu_add_library(tvm_example_npu_driver ${_sources})
-  target_include_directories(tvm_example_npu_driver PUBLIC "${_root}/src/driver")
-  target_link_libraries(tvm_example_npu_driver PRIVATE Threads::Threads)
+  # Objects, because the tests also test what the library does not export.
+  add_library(tvm_example_npu_emulator OBJECT ${_sources})
+  target_link_libraries(tvm_example_npu_emulator PUBLIC tvm_example_npu_options Threads::Threads)
+  set_target_properties(
+    tvm_example_npu_emulator PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+                                      POSITION_INDEPENDENT_CODE ON
+  )
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     # One file per instruction set; which one runs is decided at run time.
     set_source_files_properties(
@@ -74,6 +78,10 @@ if(USE_EXAMPLE_NPU_RUNTIME OR USE_EXAMPLE_NPU_CODEGEN)
       "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl"
     )
   endif()
+  tvm_example_npu_add_library(tvm_example_npu_driver $<TARGET_OBJECTS:tvm_example_npu_emulator>)
+  set_target_properties(tvm_example_npu_driver PROPERTIES LINKER_LANGUAGE CXX)
+  target_include_directories(tvm_example_npu_driver PUBLIC "${_root}/src/driver")
+  target_link_libraries(tvm_example_npu_driver PRIVATE Threads::Threads)
 endif()
 
 # ---- Runtime and codegen ----
@@ -101,18 +109,14 @@ endif()
 
 if(USE_EXAMPLE_NPU_TESTS)
   enable_testing()
-  # They also test what the library does not export, so they compile its sources.
-  file(GLOB _sources CONFIGURE_DEPENDS "${_root}/src/driver/emulator/*.cc"
-       "${_root}/src/driver/emulator/kernels/*.cc"
-  )
-  add_library(tvm_example_npu_emulator_objects OBJECT ${_sources})
-  target_include_directories(tvm_example_npu_emulator_objects PUBLIC "${_root}/src/driver")
-  target_link_libraries(tvm_example_npu_emulator_objects PUBLIC tvm_example_npu_options Threads::Threads)
   file(GLOB _tests CONFIGURE_DEPENDS "${_root}/src/driver/tests/*_test.cc")
   foreach(_test ${_tests})
     get_filename_component(_name ${_test} NAME_WE)
-    add_executable(tvm_example_npu_${_name} ${_test})
-    target_link_libraries(tvm_example_npu_${_name} PRIVATE tvm_example_npu_emulator_objects)
+    add_executable(
+      tvm_example_npu_${_name} ${_test} "${_root}/src/driver/emulator/kernels/oracle.cc"
+                             $<TARGET_OBJECTS:tvm_example_npu_emulator>
+    )
+    target_link_libraries(tvm_example_npu_${_name} PRIVATE tvm_example_npu_options Threads::Threads)
     add_test(NAME ${_name} COMMAND tvm_example_npu_${_name})
   endforeach()
 endif()

@@ -6,7 +6,10 @@
  */
 #include "thread_pool.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <utility>
 
 namespace tvm_example_npu::emulator {
 
@@ -29,7 +32,7 @@ bool Spin(const Condition& condition) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : process_(getpid()) {
   threads_.reserve(std::max(threads - 1, 0));
   try {
     for (int i = 1; i < threads; ++i) threads_.emplace_back(&ThreadPool::Main, this, i);
@@ -41,7 +44,14 @@ ThreadPool::ThreadPool(int threads) {
 
 ThreadPool::~ThreadPool() { Stop(); }
 
+bool ThreadPool::IsForked() const { return process_ != getpid(); }
+
 void ThreadPool::Stop() {
+  if (!threads_.empty() && IsForked()) {
+    // There is nothing to join; the handles are given up, since destroying them would abort.
+    new std::vector<std::thread>(std::move(threads_));
+    return;
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
@@ -51,7 +61,7 @@ void ThreadPool::Stop() {
 }
 
 void ThreadPool::Run(int64_t count, int64_t grain, Function function, const void* context) {
-  bool alone = threads_.empty() || count <= grain || !caller_.try_lock();
+  bool alone = threads_.empty() || count <= grain || IsForked() || !caller_.try_lock();
   if (alone) {
     for (int64_t i = 0; i < count; i += grain) {
       function(context, i, std::min(i + grain, count), 0);

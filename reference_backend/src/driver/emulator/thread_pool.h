@@ -59,7 +59,11 @@ class ThreadPool {
   void Main(int worker);
   void Stop();
 
+  /*! \brief A forked child has the pool, but none of its threads. */
+  bool IsForked() const;
+
   std::vector<std::thread> threads_;
+  int64_t process_;
   // Held by the caller whose loop is being run.
   std::mutex caller_;
 

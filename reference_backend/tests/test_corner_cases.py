@@ -1,0 +1,161 @@
+# Template-owned: 'copier update' brings changes and merges your edits.
+# SPDX-License-Identifier: Apache-2.0
+"""Cases that once went wrong, or that models meet rarely."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from support import TABLE, compile_for, partition_for
+from tvm_example_npu import offload_report
+
+
+def needs(*names):
+    """Skip where an entry was taken out of capabilities.py."""
+    missing = [name for name in names if TABLE.get(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not in capabilities.py: {missing}")
+
+
+def build(arguments, body):
+    """Make a module of one function."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", arguments):
+        with builder.dataflow():
+            result = builder.emit_output(body(builder, *arguments))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def run(executable, *arrays):
+    """Run main."""
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    return machine["main"](*(tvm.runtime.tensor(array) for array in arrays)).numpy()
+
+
+def tensor(name, *shape):
+    """Make a float32 variable."""
+    return relax.Var(name, relax.TensorType(list(shape), "float32"))
+
+
+def test_options_that_are_no_settings_are_refused():
+    mod = build([tensor("x", 2)], lambda builder, x: builder.emit(relax.op.acosh(x)))
+    for options in ({"threads": 1.5}, {"threads": (1, 2)}, {"threads": 0}, {"nonsense": 1}, [1]):
+        with pytest.raises(ValueError, match="option"):
+            partition_for(mod, options=options)
+    for threads in (2, 2.0, np.int64(2)):
+        partition_for(mod, options={"threads": threads})
+
+
+def test_weights_that_do_not_fit_are_refused():
+    def body(builder, x, w):
+        return builder.emit(relax.op.add(builder.emit(relax.op.acosh(x)), w))
+
+    mod = build([tensor("x", 2, 4), tensor("w", 4)], body)
+    right = np.ones(4, "float32")
+    for wrong in (None, 3.0, [1.0], right[:1], right[None], right.astype("float64")):
+        with pytest.raises(ValueError, match="'w'"):
+            partition_for(mod, {"w": wrong})
+    with pytest.raises(ValueError, match="params"):
+        partition_for(mod, [right])
+    for weights in (right, tvm.runtime.tensor(right), relax.const(right)):
+        assert len(partition_for(mod, {"w": weights})["main"].params) == 1
+
+
+def test_a_model_without_anything_for_the_npu_compiles():
+    mod = build([tensor("x", 3)], lambda builder, x: builder.emit(relax.op.acosh(x)))
+    np.testing.assert_allclose(run(compile_for(mod), np.ones(3, "float32")), 0.0)
+
+
+@needs("relu")
+@pytest.mark.parametrize("name", ["n", "4d", "7", "4*n", "-1", ""])
+def test_any_name_of_a_symbol_will_do(name):
+    symbol = tirx.Var(name, "int64")
+    mod = build([tensor("x", symbol, 4)], lambda builder, x: builder.emit(relax.op.nn.relu(x)))
+    array = np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4)
+    assert len(offload_report(partition_for(mod)).regions) == 1
+    np.testing.assert_array_equal(run(compile_for(mod), array), np.maximum(array, 0))
+
+
+@needs("relu")
+def test_an_empty_batch_has_an_empty_result():
+    symbol = tirx.Var("n", "int64")
+    mod = build([tensor("x", symbol, 4)], lambda builder, x: builder.emit(relax.op.nn.relu(x)))
+    executable = compile_for(mod)
+    assert run(executable, np.zeros((0, 4), "float32")).shape == (0, 4)
+    assert run(executable, -np.ones((2, 4), "float32")).tolist() == [[0.0] * 4] * 2
+
+
+@needs("relu")
+def test_a_recursive_function_stays_on_the_host():
+    builder = relax.BlockBuilder()
+    x = tensor("x", 4)
+    itself = relax.GlobalVar("main")
+    with builder.function("main", [x]):
+        value = builder.emit(relax.op.nn.relu(x))
+        builder.emit_func_output(value)
+    function = builder.get()["main"]
+    relax.expr._update_type(itself, function.ty)
+    again = relax.Var("again", function.ret_ty)
+    body = relax.SeqExpr(
+        [*function.body.blocks, relax.BindingBlock([relax.VarBinding(again, itself(value))])], again
+    )
+    function = relax.Function([x], body, function.ret_ty, True, function.attrs)
+    report = offload_report(partition_for(tvm.IRModule({itself: function})))
+    assert not report.regions
+    assert all("recursive" in op.reason for op in report.ops)
+
+
+@needs("relu")
+def test_an_op_inside_of_a_local_function_is_in_the_report():
+    x, y = tensor("x", 4), tensor("y", 4)
+    inner_result = relax.Var("inner_result", y.ty)
+    inner_body = relax.SeqExpr(
+        [relax.BindingBlock([relax.VarBinding(inner_result, relax.op.nn.relu(y))])], inner_result
+    )
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        inner = builder.emit(relax.Function([y], inner_body, y.ty, True))
+        builder.emit_func_output(builder.emit(tvm.ir.Call(inner, [x], ret_ty=y.ty)))
+    report = offload_report(partition_for(builder.get()))
+    (found,) = [op for op in report.ops if op.op == "relax.nn.relu"]
+    assert found.placement == "host"
+    assert "local function" in found.reason
+
+
+@needs("matmul")
+def test_two_symbols_may_have_one_name():
+    rows, columns = tirx.Var("n", "int64"), tirx.Var("n", "int64")
+    arguments = [tensor("a", rows, 4), tensor("b", 4, columns)]
+    mod = build(arguments, lambda builder, a, b: builder.emit(relax.op.matmul(a, b)))
+    a, b = np.ones((3, 4), "float32"), np.full((4, 2), 2, "float32")
+    np.testing.assert_array_equal(run(compile_for(mod), a, b), a @ b)
+
+
+@needs("matmul")
+def test_a_size_of_zero_that_the_result_has_not_is_refused():
+    depth = tirx.Var("n", "int64")
+    arguments = [tensor("a", 2, depth), tensor("b", depth, 2)]
+    mod = build(arguments, lambda builder, a, b: builder.emit(relax.op.matmul(a, b)))
+    with pytest.raises(ValueError, match="size of 0"):
+        run(compile_for(mod), np.ones((2, 0), "float32"), np.ones((0, 2), "float32"))
+
+
+@needs("matmul")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_runs_what_was_compiled_for_threads():
+    x = tensor("x", 256, 256)
+    mod = build([x], lambda builder, x: builder.emit(relax.op.matmul(x, x)))
+    machine = relax.VirtualMachine(compile_for(mod, options={"threads": 3}), tvm.cpu())
+    array = tvm.runtime.tensor(np.eye(256, dtype="float32"))
+    machine["main"](array)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # A hang ends the child, and the test sees it.
+        right = np.array_equal(machine["main"](array).numpy(), array.numpy())
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
