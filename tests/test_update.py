@@ -30,8 +30,8 @@ EDITS = {
     "README.md": ("# tvm-acme-npu\n", "# The backend of Acme\n"),
     "pyproject.toml": ('version = "0.1.0"', 'version = "3.2.1"'),
     "python/tvm_acme_npu/capabilities.py": (
-        '"dilation": Range(min=1, max=16)',
-        '"dilation": Range(min=1, max=2)',
+        '"groups": Range(min=1)',
+        '"groups": Range(min=1, max=1)',
     ),
 }
 
