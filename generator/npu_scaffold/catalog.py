@@ -358,7 +358,7 @@ def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
     if not isinstance(value, list) or not value or not all(isinstance(c, dict) for c in value):
         yield f"{key}: it must be a list of mappings, one for each test."
         return
-    allowed = _REFUSED if key == "refused" else _CASE
+    allowed = {"refused": _REFUSED, "benchmarks": _BENCHMARK}.get(key, _CASE)
     inputs, attributes = _names(entry, "inputs"), _names(entry, "attributes")
     tuples = {i["name"] for i in entry.get("inputs", []) if isinstance(i, dict) and i.get("tuple")}
     names: list[Any] = []
@@ -398,6 +398,12 @@ def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
                 )
         if key == "refused" and not isinstance(case.get("reason", ""), str):
             yield f"{where}: reason: {case['reason']!r} is not a text."
+        if not isinstance(case.get("torch", ""), str):
+            yield f"{where}: torch: {case['torch']!r} is no expression."
+        if not isinstance(case.get("onnx", {"op": ""}), dict) or "op" not in case.get(
+            "onnx", {"op": ""}
+        ):
+            yield f"{where}: onnx: it must be a mapping with the op of a node and its attributes."
         if "without" in case and case["without"] not in catalog:
             yield f"{where}: without: {case['without']!r} is no op of the catalogue."
 
@@ -433,4 +439,5 @@ _CONSTRAINTS = ("min", "max", "not", "one_of")
 _BOUNDS = {"rtol": (True, None), "atol": (True, None)}
 _TENSOR = ("shape", "dtype", "low", "high", "values", "constant")
 _CASE = {"name": (True, None), "inputs": (True, None), "attributes": (False, None)}
+_BENCHMARK = {**_CASE, "torch": (False, None), "onnx": (False, None)}
 _REFUSED = {**_CASE, "reason": (True, None), "without": (False, None)}

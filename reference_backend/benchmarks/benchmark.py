@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import models  # noqa: E402
 from op_cases import OPS  # noqa: E402
-from support import BACKEND, TABLE, Case, compile_for, partition_for  # noqa: E402
+from support import BACKEND, SIZES, TABLE, Case, Tensor, compile_for, partition_for  # noqa: E402
 
 Work = Callable[[], Any]
 
@@ -99,15 +99,22 @@ def benchmark_models() -> None:
         print_row(network.__name__, in_turns(works, seconds=4.0))
 
 
-def onnxruntime_work(network: Any, shape: tuple[int, ...], x: Any) -> Work:
-    """Prepare calls of a network in ONNX Runtime, on one thread."""
+def one_thread() -> Any:
+    """Return options of ONNX Runtime for one thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
+    return options
+
+
+def onnxruntime_work(network: Any, shape: tuple[int, ...], x: Any) -> Work:
+    """Prepare calls of a network in ONNX Runtime, on one thread."""
+    import onnxruntime
+
     session = onnxruntime.InferenceSession(
-        models.build_onnx(network, shape), options, providers=["CPUExecutionProvider"]
+        models.build_onnx(network, shape), one_thread(), providers=["CPUExecutionProvider"]
     )
     return lambda: session.run(None, {"x": x})
 
@@ -130,7 +137,7 @@ def torch_work(network: Any, x: Any) -> Work:
 
 def benchmark_ops() -> None:
     """Each op alone, at the size that the catalogue gives for it."""
-    print("\nOps, float32: ours, and TVM llvm as a multiple of it")
+    print(f"\nOps, float32: {BACKEND}, and each peer with its time as a multiple of ours")
     for op, entry in OPS.items():
         for benchmark in entry["benchmarks"]:
             model = Case(op, benchmark).model()
@@ -140,7 +147,78 @@ def benchmark_ops() -> None:
                 BACKEND: on_vm(compile_for(module), *inputs),
                 "llvm": on_vm(tvm.compile(module, target="llvm"), *inputs),
             }
+            arrays = {
+                name: [tensor.values[1] for tensor in tensors]
+                for name, tensors in model_inputs(op, model).items()
+            }
+            if "onnx" in benchmark and have("onnx", "onnxruntime"):
+                works["onnxruntime"] = onnx_node_work(benchmark["onnx"], arrays)
+            if "torch" in benchmark and have("torch"):
+                works["torch"] = torch_expression_work(benchmark["torch"], op, arrays)
             print_row(f"{op}, {benchmark['name']}", in_turns(works, seconds=0.3))
+
+
+def model_inputs(op: str, model: Any) -> dict[str, list[Any]]:
+    """Return the tensors of a case by the names of the op's inputs, constants among them."""
+    call = next(b.value for b in model.bindings if isinstance(b.value, relax.Call))
+    arguments = {tensor.expr: tensor for tensor in model.arguments}
+    found = {}
+    for item, argument in zip(TABLE.get(op).inputs, call.args, strict=False):
+        fields = argument.fields if isinstance(argument, relax.Tuple) else [argument]
+        found[item.name] = [
+            arguments[field]
+            if field in arguments
+            else Tensor(field, dict.fromkeys(SIZES, field.value.numpy()))
+            for field in fields
+        ]
+    return found
+
+
+def onnx_node_work(node: dict[str, Any], arrays: dict[str, list[Any]]) -> Work:
+    """Prepare runs of one node in ONNX Runtime, on one thread; no input is a constant there."""
+    import onnxruntime
+    from onnx import helper
+
+    feeds = {
+        f"{name}{index}": array
+        for name, values in arrays.items()
+        for index, array in enumerate(values)
+    }
+    graph = helper.make_graph(
+        [helper.make_node(node["op"], list(feeds), ["out"], **node.get("attributes", {}))],
+        "node",
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
+            for name, array in feeds.items()
+        ],
+        [helper.make_empty_tensor_value_info("out")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    model.ir_version = 9
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), one_thread(), providers=["CPUExecutionProvider"]
+    )
+    return lambda: session.run(None, feeds)
+
+
+def torch_expression_work(expression: str, op: str, arrays: dict[str, list[Any]]) -> Work:
+    """Prepare runs of an expression in torch, on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    names: dict[str, Any] = {"torch": torch}
+    for item in TABLE.get(op).inputs:
+        tensors = [torch.from_numpy(array) for array in arrays[item.name]]
+        names[item.name] = tensors if item.is_tuple else tensors[0]
+    code = compile(expression, f"the torch expression of {op}", "eval")
+
+    def run() -> Any:
+        with torch.inference_mode():
+            return eval(code, names)
+
+    return run
 
 
 def unary_op() -> Callable[[Any], Any]:

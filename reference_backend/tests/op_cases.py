@@ -8,7 +8,7 @@
 OPS = {
     "matmul": {
         "numpy": "np.matmul(x1, x2)",
-        "benchmarks": [{'name': 'square', 'inputs': {'x1': [512, 512], 'x2': {'shape': [512, 512], 'constant': True}}}],
+        "benchmarks": [{'name': 'square', 'inputs': {'x1': [512, 512], 'x2': {'shape': [512, 512], 'constant': True}}, 'torch': 'torch.matmul(x1, x2)', 'onnx': {'op': 'MatMul'}}],
         "cases": [
             {'name': 'square', 'inputs': {'x1': [8, 8], 'x2': [8, 8]}},
             {'name': 'odd sizes', 'inputs': {'x1': [7, 13], 'x2': [13, 5]}},
@@ -36,7 +36,7 @@ OPS = {
     },
     "conv1d": {
         "numpy": "conv(data, weight, strides, padding, dilation, groups)",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'data': [1, 64, 1024], 'weight': {'shape': [64, 64, 3], 'constant': True}}, 'attributes': {'padding': [1, 1]}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'data': [1, 64, 1024], 'weight': {'shape': [64, 64, 3], 'constant': True}}, 'attributes': {'padding': [1, 1]}, 'torch': 'torch.conv1d(data, weight, None, 1, 1)', 'onnx': {'op': 'Conv', 'attributes': {'pads': [1, 1]}}}],
         "cases": [
             {'name': 'plain', 'inputs': {'data': [1, 3, 16], 'weight': [4, 3, 3]}},
             {'name': 'pointwise', 'inputs': {'data': [2, 5, 9], 'weight': [7, 5, 1]}},
@@ -58,7 +58,7 @@ OPS = {
     },
     "conv2d": {
         "numpy": "conv(data, weight, strides, padding, dilation, groups)",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'data': [1, 64, 56, 56], 'weight': {'shape': [64, 64, 3, 3], 'constant': True}}, 'attributes': {'padding': [1, 1, 1, 1]}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'data': [1, 64, 56, 56], 'weight': {'shape': [64, 64, 3, 3], 'constant': True}}, 'attributes': {'padding': [1, 1, 1, 1]}, 'torch': 'torch.conv2d(data, weight, None, 1, 1)', 'onnx': {'op': 'Conv', 'attributes': {'pads': [1, 1, 1, 1]}}}],
         "cases": [
             {'name': 'plain', 'inputs': {'data': [1, 3, 8, 8], 'weight': [4, 3, 3, 3]}},
             {'name': 'pointwise', 'inputs': {'data': [2, 5, 6, 7], 'weight': [9, 5, 1, 1]}},
@@ -88,7 +88,7 @@ OPS = {
     },
     "depthwise_conv2d": {
         "numpy": "conv(data, weight, strides, padding, dilation, groups)",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'data': [1, 128, 56, 56], 'weight': {'shape': [128, 1, 3, 3], 'constant': True}}, 'attributes': {'padding': [1, 1, 1, 1], 'groups': 128}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'data': [1, 128, 56, 56], 'weight': {'shape': [128, 1, 3, 3], 'constant': True}}, 'attributes': {'padding': [1, 1, 1, 1], 'groups': 128}, 'torch': 'torch.conv2d(data, weight, None, 1, 1, 1, 128)', 'onnx': {'op': 'Conv', 'attributes': {'pads': [1, 1, 1, 1], 'group': 128}}}],
         "cases": [
             {'name': 'plain', 'inputs': {'data': [1, 8, 7, 7], 'weight': [8, 1, 3, 3]}, 'attributes': {'groups': 8, 'padding': [1, 1, 1, 1]}},
             {'name': 'stride', 'inputs': {'data': [2, 5, 9, 8], 'weight': [5, 1, 3, 3]}, 'attributes': {'groups': 5, 'strides': [2, 2], 'padding': [1, 1, 1, 1]}},
@@ -106,7 +106,7 @@ OPS = {
     },
     "max_pool2d": {
         "numpy": "pool(data, 'max', pool_size, strides, padding, dilation, ceil_mode)",
-        "benchmarks": [{'name': 'stem', 'inputs': {'data': [1, 64, 112, 112]}, 'attributes': {'pool_size': [3, 3], 'strides': [2, 2], 'padding': [1, 1, 1, 1]}}],
+        "benchmarks": [{'name': 'stem', 'inputs': {'data': [1, 64, 112, 112]}, 'attributes': {'pool_size': [3, 3], 'strides': [2, 2], 'padding': [1, 1, 1, 1]}, 'torch': 'torch.max_pool2d(data, 3, 2, 1)', 'onnx': {'op': 'MaxPool', 'attributes': {'kernel_shape': [3, 3], 'strides': [2, 2], 'pads': [1, 1, 1, 1]}}}],
         "cases": [
             {'name': 'plain', 'inputs': {'data': [1, 3, 8, 8]}, 'attributes': {'pool_size': [2, 2], 'strides': [2, 2]}},
             {'name': 'overlapping', 'inputs': {'data': [1, 3, 9, 9]}, 'attributes': {'pool_size': [3, 3], 'strides': [2, 2], 'padding': [1, 1, 1, 1]}},
@@ -128,7 +128,7 @@ OPS = {
     },
     "avg_pool2d": {
         "numpy": "pool(data, 'avg_padded' if count_include_pad else 'avg', pool_size, strides, padding, dilation, ceil_mode)",
-        "benchmarks": [{'name': 'stem', 'inputs': {'data': [1, 64, 112, 112]}, 'attributes': {'pool_size': [3, 3], 'strides': [2, 2], 'padding': [1, 1, 1, 1]}}],
+        "benchmarks": [{'name': 'stem', 'inputs': {'data': [1, 64, 112, 112]}, 'attributes': {'pool_size': [3, 3], 'strides': [2, 2], 'padding': [1, 1, 1, 1]}, 'torch': 'torch.nn.functional.avg_pool2d(data, 3, 2, 1, False, False)', 'onnx': {'op': 'AveragePool', 'attributes': {'kernel_shape': [3, 3], 'strides': [2, 2], 'pads': [1, 1, 1, 1]}}}],
         "cases": [
             {'name': 'plain', 'inputs': {'data': [1, 3, 8, 8]}, 'attributes': {'pool_size': [2, 2], 'strides': [2, 2]}},
             {'name': 'padding left out', 'inputs': {'data': [1, 3, 9, 9]}, 'attributes': {'pool_size': [3, 3], 'strides': [2, 2], 'padding': [1, 1, 1, 1]}},
@@ -152,7 +152,7 @@ OPS = {
     },
     "adaptive_avg_pool2d": {
         "numpy": "adaptive_pool(data, output_size)",
-        "benchmarks": [{'name': 'head', 'inputs': {'data': [1, 512, 14, 14]}, 'attributes': {'output_size': [7, 7]}}],
+        "benchmarks": [{'name': 'head', 'inputs': {'data': [1, 512, 14, 14]}, 'attributes': {'output_size': [7, 7]}, 'torch': 'torch.nn.functional.adaptive_avg_pool2d(data, 7)'}],
         "cases": [
             {'name': 'global', 'inputs': {'data': [2, 5, 7, 6]}, 'attributes': {'output_size': [1, 1]}},
             {'name': 'divides evenly', 'inputs': {'data': [1, 3, 8, 6]}, 'attributes': {'output_size': [4, 3]}},
@@ -169,7 +169,7 @@ OPS = {
     },
     "batch_norm": {
         "numpy": "batch_norm(data, gamma, beta, moving_mean, moving_var, axis, epsilon, center, scale)",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'data': [1, 64, 56, 56], 'gamma': {'shape': [64], 'constant': True}, 'beta': {'shape': [64], 'constant': True}, 'moving_mean': {'shape': [64], 'constant': True}, 'moving_var': {'shape': [64], 'low': 0.5, 'high': 1.5, 'constant': True}}, 'attributes': {'training': False}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'data': [1, 64, 56, 56], 'gamma': {'shape': [64], 'constant': True}, 'beta': {'shape': [64], 'constant': True}, 'moving_mean': {'shape': [64], 'constant': True}, 'moving_var': {'shape': [64], 'low': 0.5, 'high': 1.5, 'constant': True}}, 'attributes': {'axis': 1, 'training': False}, 'torch': 'torch.nn.functional.batch_norm(data, moving_mean, moving_var, gamma, beta)', 'onnx': {'op': 'BatchNormalization'}}],
         "cases": [
             {'name': 'channels', 'inputs': {'data': [2, 3, 5, 4], 'gamma': [3], 'beta': [3], 'moving_mean': [3], 'moving_var': {'shape': [3], 'low': 0.5, 'high': 2}}, 'attributes': {'axis': 1, 'training': False}},
             {'name': 'last axis', 'inputs': {'data': [2, 5, 4], 'gamma': [4], 'beta': [4], 'moving_mean': [4], 'moving_var': {'shape': [4], 'low': 0.5, 'high': 2}}, 'attributes': {'axis': -1, 'training': False}},
@@ -188,7 +188,7 @@ OPS = {
     },
     "layer_norm": {
         "numpy": "layer_norm(data, gamma, beta, axes, epsilon)",
-        "benchmarks": [{'name': 'tokens', 'inputs': {'data': [128, 768], 'gamma': {'shape': [768], 'constant': True}, 'beta': {'shape': [768], 'constant': True}}, 'attributes': {'axes': [-1]}}],
+        "benchmarks": [{'name': 'tokens', 'inputs': {'data': [128, 768], 'gamma': {'shape': [768], 'constant': True}, 'beta': {'shape': [768], 'constant': True}}, 'attributes': {'axes': [-1]}, 'torch': 'torch.layer_norm(data, [768], gamma, beta)', 'onnx': {'op': 'LayerNormalization'}}],
         "cases": [
             {'name': 'last axis', 'inputs': {'data': [2, 5, 16], 'gamma': [16], 'beta': [16]}, 'attributes': {'axes': [-1]}},
             {'name': 'one row', 'inputs': {'data': [9], 'gamma': [9], 'beta': [9]}, 'attributes': {'axes': [0]}},
@@ -208,7 +208,7 @@ OPS = {
     },
     "softmax": {
         "numpy": "softmax(data, axis)",
-        "benchmarks": [{'name': 'attention', 'inputs': {'data': [12, 128, 128]}}],
+        "benchmarks": [{'name': 'attention', 'inputs': {'data': [12, 128, 128]}, 'torch': 'torch.softmax(data, -1)', 'onnx': {'op': 'Softmax', 'attributes': {'axis': -1}}}],
         "cases": [
             {'name': 'last axis', 'inputs': {'data': [3, 10]}},
             {'name': 'first axis', 'inputs': {'data': [5, 4, 3]}, 'attributes': {'axis': 0}},
@@ -227,7 +227,7 @@ OPS = {
     },
     "relu": {
         "numpy": "np.maximum(x, 0)",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}, 'torch': 'torch.relu(x)', 'onnx': {'op': 'Relu'}}],
         "cases": [
             {'name': 'matrix', 'inputs': {'x': [5, 7]}},
             {'name': 'image', 'inputs': {'x': [1, 3, 5, 5]}},
@@ -244,7 +244,7 @@ OPS = {
     },
     "clip": {
         "numpy": "np.clip(x, min, max)",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}, 'attributes': {'min': 0, 'max': 6}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}, 'attributes': {'min': 0, 'max': 6}, 'torch': 'torch.clamp(x, 0, 6)'}],
         "cases": [
             {'name': 'ReLU6', 'inputs': {'x': {'shape': [3, 7], 'low': -4, 'high': 9}}, 'attributes': {'min': 0.0, 'max': 6.0}},
             {'name': 'symmetric', 'inputs': {'x': [2, 3, 4]}, 'attributes': {'min': -0.5, 'max': 0.25}},
@@ -260,7 +260,7 @@ OPS = {
     },
     "sigmoid": {
         "numpy": "sigmoid(x)",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}, 'torch': 'torch.sigmoid(x)', 'onnx': {'op': 'Sigmoid'}}],
         "cases": [
             {'name': 'matrix', 'inputs': {'x': {'shape': [5, 7], 'low': -8, 'high': 8}}},
             {'name': 'saturated', 'inputs': {'x': {'shape': [9], 'low': -200, 'high': 200}}},
@@ -273,7 +273,7 @@ OPS = {
     },
     "tanh": {
         "numpy": "np.tanh(x)",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}, 'torch': 'torch.tanh(x)', 'onnx': {'op': 'Tanh'}}],
         "cases": [
             {'name': 'matrix', 'inputs': {'x': {'shape': [5, 7], 'low': -4, 'high': 4}}},
             {'name': 'near zero', 'inputs': {'x': {'shape': [33], 'low': -0.001, 'high': 0.001}}},
@@ -287,7 +287,7 @@ OPS = {
     },
     "gelu": {
         "numpy": "0.5 * x * (1 + erf(x / np.sqrt(2.0)))",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}, 'torch': 'torch.nn.functional.gelu(x)', 'onnx': {'op': 'Gelu'}}],
         "cases": [
             {'name': 'matrix', 'inputs': {'x': {'shape': [5, 7], 'low': -4, 'high': 4}}},
             {'name': 'saturated', 'inputs': {'x': {'shape': [9], 'low': -50, 'high': 50}}},
@@ -300,7 +300,7 @@ OPS = {
     },
     "silu": {
         "numpy": "x * sigmoid(x)",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'x': [1, 64, 56, 56]}, 'torch': 'torch.nn.functional.silu(x)'}],
         "cases": [
             {'name': 'matrix', 'inputs': {'x': {'shape': [5, 7], 'low': -8, 'high': 8}}},
             {'name': 'saturated', 'inputs': {'x': {'shape': [9], 'low': -80, 'high': 80}}},
@@ -313,7 +313,7 @@ OPS = {
     },
     "add": {
         "numpy": "x1 + x2",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'x1': [1, 64, 56, 56], 'x2': [1, 64, 56, 56]}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'x1': [1, 64, 56, 56], 'x2': [1, 64, 56, 56]}, 'torch': 'x1 + x2', 'onnx': {'op': 'Add'}}],
         "cases": [
             {'name': 'same shape', 'inputs': {'x1': [3, 5], 'x2': [3, 5]}},
             {'name': 'vector to image', 'inputs': {'x1': [2, 3, 4, 5], 'x2': [5]}},
@@ -332,7 +332,7 @@ OPS = {
     },
     "subtract": {
         "numpy": "x1 - x2",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'x1': [1, 64, 56, 56], 'x2': [1, 64, 56, 56]}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'x1': [1, 64, 56, 56], 'x2': [1, 64, 56, 56]}, 'torch': 'x1 - x2', 'onnx': {'op': 'Sub'}}],
         "cases": [
             {'name': 'same shape', 'inputs': {'x1': [3, 5], 'x2': [3, 5]}},
             {'name': 'per channel', 'inputs': {'x1': [2, 3, 4, 5], 'x2': [3, 1, 1]}},
@@ -347,7 +347,7 @@ OPS = {
     },
     "multiply": {
         "numpy": "x1 * x2",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'x1': [1, 64, 56, 56], 'x2': [1, 64, 56, 56]}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'x1': [1, 64, 56, 56], 'x2': [1, 64, 56, 56]}, 'torch': 'x1 * x2', 'onnx': {'op': 'Mul'}}],
         "cases": [
             {'name': 'same shape', 'inputs': {'x1': [3, 5], 'x2': [3, 5]}},
             {'name': 'squeeze and excite', 'inputs': {'x1': [2, 3, 4, 5], 'x2': [2, 3, 1, 1]}},
@@ -362,7 +362,7 @@ OPS = {
     },
     "divide": {
         "numpy": "x1 / x2",
-        "benchmarks": [{'name': 'middle layer', 'inputs': {'x1': [1, 64, 56, 56], 'x2': [1, 64, 56, 56]}}],
+        "benchmarks": [{'name': 'middle layer', 'inputs': {'x1': [1, 64, 56, 56], 'x2': [1, 64, 56, 56]}, 'torch': 'x1 / x2', 'onnx': {'op': 'Div'}}],
         "cases": [
             {'name': 'same shape', 'inputs': {'x1': [3, 5], 'x2': {'shape': [3, 5], 'low': 0.5, 'high': 2}}},
             {'name': 'per channel', 'inputs': {'x1': [2, 3, 4, 5], 'x2': {'shape': [3, 1, 1], 'low': 0.5, 'high': 2}}},
@@ -378,7 +378,7 @@ OPS = {
     },
     "mean": {
         "numpy": "np.mean(x, axis, dtype=np.float64, keepdims=keepdims)",
-        "benchmarks": [{'name': 'head', 'inputs': {'x': [1, 512, 28, 28]}, 'attributes': {'axis': [2, 3]}}],
+        "benchmarks": [{'name': 'head', 'inputs': {'x': [1, 512, 28, 28]}, 'attributes': {'axis': [2, 3]}, 'torch': 'x.mean((2, 3))', 'onnx': {'op': 'GlobalAveragePool'}}],
         "cases": [
             {'name': 'image', 'inputs': {'x': [2, 3, 7, 7]}, 'attributes': {'axis': [2, 3]}},
             {'name': 'kept dimensions', 'inputs': {'x': [2, 3, 5, 4]}, 'attributes': {'axis': [-1, -2], 'keepdims': True}},
@@ -397,7 +397,7 @@ OPS = {
     },
     "reshape": {
         "numpy": "np.reshape(x, shape)",
-        "benchmarks": [{'name': 'tokens', 'inputs': {'x': [128, 768]}, 'attributes': {'shape': [128, 12, 64]}}],
+        "benchmarks": [{'name': 'tokens', 'inputs': {'x': [128, 768]}, 'attributes': {'shape': [128, 12, 64]}, 'torch': 'x.reshape(128, 12, 64).clone()'}],
         "cases": [
             {'name': 'to a matrix', 'inputs': {'x': [2, 3, 4]}, 'attributes': {'shape': [2, 12]}},
             {'name': 'inferred', 'inputs': {'x': [2, 3, 4]}, 'attributes': {'shape': [4, -1]}},
@@ -415,7 +415,7 @@ OPS = {
     },
     "permute_dims": {
         "numpy": "np.transpose(x, axes)",
-        "benchmarks": [{'name': 'heads', 'inputs': {'x': [1, 128, 12, 64]}, 'attributes': {'axes': [0, 2, 1, 3]}}],
+        "benchmarks": [{'name': 'heads', 'inputs': {'x': [1, 128, 12, 64]}, 'attributes': {'axes': [0, 2, 1, 3]}, 'torch': 'x.permute(0, 2, 1, 3).contiguous()', 'onnx': {'op': 'Transpose', 'attributes': {'perm': [0, 2, 1, 3]}}}],
         "cases": [
             {'name': 'matrix', 'inputs': {'x': [5, 7]}, 'attributes': {'axes': [1, 0]}},
             {'name': 'reversed by default', 'inputs': {'x': [2, 3, 4]}},
@@ -435,7 +435,7 @@ OPS = {
     },
     "flatten": {
         "numpy": "np.reshape(x, -1)",
-        "benchmarks": [{'name': 'head', 'inputs': {'x': [8, 128, 14, 14]}}],
+        "benchmarks": [{'name': 'head', 'inputs': {'x': [8, 128, 14, 14]}, 'torch': 'x.flatten().clone()'}],
         "cases": [
             {'name': 'image', 'inputs': {'x': [2, 3, 4, 5]}},
             {'name': 'vector', 'inputs': {'x': [7]}},
@@ -448,7 +448,7 @@ OPS = {
     },
     "concat": {
         "numpy": "np.concatenate(tensors, axis)",
-        "benchmarks": [{'name': 'channels', 'inputs': {'tensors': [[1, 64, 56, 56], [1, 64, 56, 56]]}, 'attributes': {'axis': 1}}],
+        "benchmarks": [{'name': 'channels', 'inputs': {'tensors': [[1, 64, 56, 56], [1, 64, 56, 56]]}, 'attributes': {'axis': 1}, 'torch': 'torch.cat(tensors, 1)', 'onnx': {'op': 'Concat', 'attributes': {'axis': 1}}}],
         "cases": [
             {'name': 'channels', 'inputs': {'tensors': [[1, 3, 4, 5], [1, 2, 4, 5]]}, 'attributes': {'axis': 1}},
             {'name': 'last axis', 'inputs': {'tensors': [[2, 3], [2, 1], [2, 4]]}, 'attributes': {'axis': -1}},
@@ -467,7 +467,7 @@ OPS = {
     },
     "pad": {
         "numpy": "np.pad(data, np.reshape(pad_width, (-1, 2)), constant_values=np.asarray(pad_value, data.dtype))",
-        "benchmarks": [{'name': 'border', 'inputs': {'data': [1, 64, 56, 56]}, 'attributes': {'pad_width': [0, 0, 0, 0, 1, 1, 1, 1]}}],
+        "benchmarks": [{'name': 'border', 'inputs': {'data': [1, 64, 56, 56]}, 'attributes': {'pad_width': [0, 0, 0, 0, 1, 1, 1, 1]}, 'torch': 'torch.nn.functional.pad(data, (1, 1, 1, 1))'}],
         "cases": [
             {'name': 'image', 'inputs': {'data': [1, 2, 4, 5]}, 'attributes': {'pad_width': [0, 0, 0, 0, 1, 1, 2, 2]}},
             {'name': 'asymmetric', 'inputs': {'data': [3, 4]}, 'attributes': {'pad_width': [1, 0, 0, 3]}},
@@ -485,7 +485,7 @@ OPS = {
     },
     "quantize": {
         "numpy": "quantize(data, scale, zero_point, axis, out_dtype)",
-        "benchmarks": [{'name': 'activations', 'inputs': {'data': [1, 64, 56, 56], 'scale': {'shape': [], 'values': 0.02, 'constant': True}, 'zero_point': {'shape': [], 'dtype': 'int8', 'values': 3, 'constant': True}}, 'attributes': {'axis': 0, 'out_dtype': 'int8'}}],
+        "benchmarks": [{'name': 'activations', 'inputs': {'data': [1, 64, 56, 56], 'scale': {'shape': [], 'values': 0.02, 'constant': True}, 'zero_point': {'shape': [], 'dtype': 'int8', 'values': 3, 'constant': True}}, 'attributes': {'axis': 0, 'out_dtype': 'int8'}, 'torch': 'torch.clamp(torch.round(data / 0.02) + 3, -128, 127).to(torch.int8)', 'onnx': {'op': 'QuantizeLinear'}}],
         "cases": [
             {'name': 'per tensor', 'inputs': {'data': {'shape': [3, 7], 'low': -8, 'high': 8}, 'scale': {'shape': [], 'values': 0.1}, 'zero_point': {'shape': [], 'dtype': 'int8', 'values': 0}}},
             {'name': 'halves to even', 'inputs': {'data': {'shape': [8], 'values': [0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 3.5, -3.5]}, 'scale': {'shape': [], 'values': 1}, 'zero_point': {'shape': [], 'dtype': 'int8', 'values': 0}}},
@@ -504,7 +504,7 @@ OPS = {
     },
     "dequantize": {
         "numpy": "dequantize(data, scale, zero_point, axis, out_dtype)",
-        "benchmarks": [{'name': 'activations', 'inputs': {'data': {'shape': [1, 64, 56, 56], 'dtype': 'int8'}, 'scale': {'shape': [], 'values': 0.02, 'constant': True}, 'zero_point': {'shape': [], 'dtype': 'int8', 'values': 3, 'constant': True}}, 'attributes': {'axis': 0, 'out_dtype': 'float32'}}],
+        "benchmarks": [{'name': 'activations', 'inputs': {'data': {'shape': [1, 64, 56, 56], 'dtype': 'int8'}, 'scale': {'shape': [], 'values': 0.02, 'constant': True}, 'zero_point': {'shape': [], 'dtype': 'int8', 'values': 3, 'constant': True}}, 'attributes': {'axis': 0, 'out_dtype': 'float32'}, 'torch': '(data.float() - 3) * 0.02', 'onnx': {'op': 'DequantizeLinear'}}],
         "cases": [
             {'name': 'per tensor', 'inputs': {'data': {'shape': [3, 7], 'dtype': 'int8'}, 'scale': {'shape': [], 'values': 0.1}, 'zero_point': {'shape': [], 'dtype': 'int8', 'values': -3}}},
             {'name': 'extremes', 'inputs': {'data': {'shape': [3], 'dtype': 'int8', 'values': [-128, 0, 127]}, 'scale': {'shape': [], 'values': 0.3}, 'zero_point': {'shape': [], 'dtype': 'int8', 'values': -128}}},

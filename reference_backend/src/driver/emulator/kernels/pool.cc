@@ -161,19 +161,40 @@ void Adaptive(const PoolArgs& args, const KernelContext& context) {
   Parallel(context, ElementCount(args.out), Grain(in_size / out_size), run);
 }
 
+/*! \brief An adaptive pool whose windows are all alike is an ordinary one, which is faster. */
+PoolArgs Simplified(const PoolArgs& args) {
+  if (args.kind != NPU_POOL_AVERAGE_ADAPTIVE || ElementCount(args.out) == 0) return args;
+  PoolArgs result = args;
+  result.kind = NPU_POOL_AVERAGE;
+  bool is_global = true;
+  for (int d = 0; d < args.spatial_rank; ++d) {
+    int64_t in = args.data.dims[2 + d];
+    int64_t out = args.out.dims[2 + d];
+    // A global pool stays: it is one long sum.
+    is_global = is_global && out == 1;
+    if (in % out != 0 || in == 0) return args;
+    result.window[d] = result.strides[d] = in / out;
+    result.dilations[d] = 1;
+    result.pads_begin[d] = result.pads_end[d] = 0;
+  }
+  return is_global ? args : result;
+}
+
 }  // namespace
 
 size_t PoolScratch(const PoolArgs& args, int threads) {
-  if (args.kind == NPU_POOL_AVERAGE_ADAPTIVE || ElementCount(args.out) == 0) return 0;
-  return Plan(args, threads, Scratch(nullptr)).bytes;
+  PoolArgs simplified = Simplified(args);
+  if (simplified.kind == NPU_POOL_AVERAGE_ADAPTIVE || ElementCount(args.out) == 0) return 0;
+  return Plan(simplified, threads, Scratch(nullptr)).bytes;
 }
 
 void Pool(const PoolArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
-  if (args.kind == NPU_POOL_AVERAGE_ADAPTIVE) {
-    Adaptive(args, context);
+  PoolArgs simplified = Simplified(args);
+  if (simplified.kind == NPU_POOL_AVERAGE_ADAPTIVE) {
+    Adaptive(simplified, context);
   } else {
-    Fixed(args, context);
+    Fixed(simplified, context);
   }
 }
 
