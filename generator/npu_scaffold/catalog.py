@@ -400,9 +400,7 @@ def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
             yield f"{where}: reason: {case['reason']!r} is not a text."
         if not isinstance(case.get("torch", ""), str):
             yield f"{where}: torch: {case['torch']!r} is no expression."
-        if not isinstance(case.get("onnx", {"op": ""}), dict) or "op" not in case.get(
-            "onnx", {"op": ""}
-        ):
+        if "onnx" in case and not (isinstance(case["onnx"], dict) and "op" in case["onnx"]):
             yield f"{where}: onnx: it must be a mapping with the op of a node and its attributes."
         if "without" in case and case["without"] not in catalog:
             yield f"{where}: without: {case['without']!r} is no op of the catalogue."

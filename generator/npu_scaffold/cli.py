@@ -84,9 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
-        "--template",
-        metavar="PATH",
-        help="a checkout of npu-scaffold (default: this one)",
+        "--template", metavar="PATH", help="a checkout of npu-scaffold (default: this one)"
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import models  # noqa: E402
 from op_cases import OPS  # noqa: E402
-from support import BACKEND, SIZES, TABLE, Case, Tensor, compile_for, partition_for  # noqa: E402
+from support import BACKEND, TABLE, Case, compile_for, partition_for  # noqa: E402
 
 Work = Callable[[], Any]
 
@@ -99,23 +99,19 @@ def benchmark_models() -> None:
         print_row(network.__name__, in_turns(works, seconds=4.0))
 
 
-def one_thread() -> Any:
-    """Return options of ONNX Runtime for one thread."""
+def onnx_session(model: bytes) -> Any:
+    """Load a model into ONNX Runtime, on one thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    return options
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def onnxruntime_work(network: Any, shape: tuple[int, ...], x: Any) -> Work:
-    """Prepare calls of a network in ONNX Runtime, on one thread."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(
-        models.build_onnx(network, shape), one_thread(), providers=["CPUExecutionProvider"]
-    )
+    """Prepare calls of a network in ONNX Runtime."""
+    session = onnx_session(models.build_onnx(network, shape))
     return lambda: session.run(None, {"x": x})
 
 
@@ -147,10 +143,7 @@ def benchmark_ops() -> None:
                 BACKEND: on_vm(compile_for(module), *inputs),
                 "llvm": on_vm(tvm.compile(module, target="llvm"), *inputs),
             }
-            arrays = {
-                name: [tensor.values[1] for tensor in tensors]
-                for name, tensors in model_inputs(op, model).items()
-            }
+            arrays = arrays_of(op, model)
             if "onnx" in benchmark and have("onnx", "onnxruntime"):
                 works["onnxruntime"] = onnx_node_work(benchmark["onnx"], arrays)
             if "torch" in benchmark and have("torch"):
@@ -158,25 +151,21 @@ def benchmark_ops() -> None:
             print_row(f"{op}, {benchmark['name']}", in_turns(works, seconds=0.3))
 
 
-def model_inputs(op: str, model: Any) -> dict[str, list[Any]]:
-    """Return the tensors of a case by the names of the op's inputs, constants among them."""
+def arrays_of(op: str, model: Any) -> dict[str, list[Any]]:
+    """Return the values of a case by the names of the op's inputs, constants among them."""
     call = next(b.value for b in model.bindings if isinstance(b.value, relax.Call))
-    arguments = {tensor.expr: tensor for tensor in model.arguments}
+    arguments = {tensor.expr: tensor.values[1] for tensor in model.arguments}
     found = {}
     for item, argument in zip(TABLE.get(op).inputs, call.args, strict=False):
         fields = argument.fields if isinstance(argument, relax.Tuple) else [argument]
         found[item.name] = [
-            arguments[field]
-            if field in arguments
-            else Tensor(field, dict.fromkeys(SIZES, field.value.numpy()))
-            for field in fields
+            arguments[field] if field in arguments else field.value.numpy() for field in fields
         ]
     return found
 
 
 def onnx_node_work(node: dict[str, Any], arrays: dict[str, list[Any]]) -> Work:
-    """Prepare runs of one node in ONNX Runtime, on one thread; no input is a constant there."""
-    import onnxruntime
+    """Prepare runs of one node in ONNX Runtime; no input is a constant there."""
     from onnx import helper
 
     feeds = {
@@ -197,9 +186,7 @@ def onnx_node_work(node: dict[str, Any], arrays: dict[str, list[Any]]) -> Work:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
     model.ir_version = 9
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), one_thread(), providers=["CPUExecutionProvider"]
-    )
+    session = onnx_session(model.SerializeToString())
     return lambda: session.run(None, feeds)
 
 

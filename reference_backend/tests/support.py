@@ -6,6 +6,7 @@ A `Model` is a Relax function whose every tensor has its exact value beside it. 
 more than running, so many functions share one module.
 """
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
@@ -431,6 +433,32 @@ def run_in_fresh_process(
                     keys = (f"{model.name} {n} {index}" for index in range(len(model.outputs)))
                     results[model.name, n] = [loaded[key] for key in keys]
     return results
+
+
+# ---- Small modules ------------------------------------------------------------------------------
+
+
+def needs(*ops: str) -> Any:
+    """Skip a test where the vendor took ops out of the table."""
+    missing = [op for op in ops if TABLE.get(op) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"capabilities.py has no {missing}")
+
+
+def variable(name: str, *shape: Any) -> Any:
+    """Make a float32 variable."""
+    return relax.Var(name, relax.TensorType(shape, "float32"))
+
+
+def build(arguments: Sequence[Any], body: Any, name: str = "main", dataflow: bool = True) -> Any:
+    """Make a module of one function; `body` gets an `emit` and returns the results."""
+    builder = relax.BlockBuilder()
+    with builder.function(name, arguments):
+        with builder.dataflow() if dataflow else contextlib.nullcontext():
+            result = body(builder.emit)
+            result = relax.Tuple(result) if isinstance(result, (list, tuple)) else result
+            result = builder.emit_output(result) if dataflow else builder.emit(result)
+        builder.emit_func_output(result)
+    return builder.get()
 
 
 # ---- Judging ------------------------------------------------------------------------------------

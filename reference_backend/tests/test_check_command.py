@@ -85,11 +85,16 @@ def broken(tmp_path):
     return copy
 
 
+def check(package):
+    """Run the command of a package that is found before the installed one."""
+    path = os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])
+    return python("-m", PACKAGE, "check", PYTHONPATH=path)
+
+
 def test_a_mistake_in_the_table_is_told_without_a_traceback(broken):
     with (broken / "capabilities.py").open("a") as table:
         table.write('\nraise ValueError("the table is upside down")\n')
-    path = os.pathsep.join([str(broken.parent), os.environ.get("PYTHONPATH", "")])
-    code, out, errors = python("-m", PACKAGE, "check", PYTHONPATH=path)
+    code, out, errors = check(broken)
     assert code == 1, out + errors
     assert "FAILED: " in out
     assert "the table is upside down" in out
@@ -103,8 +108,7 @@ def test_an_attribute_that_the_op_has_not_is_told(broken):
 from dataclasses import replace
 OPS = (replace(OPS[0], attributes=dict(OPS[0].attributes, strike=Anything())), *OPS[1:])
 """)
-    path = os.pathsep.join([str(broken.parent), os.environ.get("PYTHONPATH", "")])
-    code, out, errors = python("-m", PACKAGE, "check", PYTHONPATH=path)
+    code, out, errors = check(broken)
     assert code == 1, out + errors
     assert f"the attribute 'strike' for {op.name}, but {op.relax} has none" in out
 
@@ -112,8 +116,7 @@ OPS = (replace(OPS[0], attributes=dict(OPS[0].attributes, strike=Anything())), *
 def test_an_op_without_a_lowering_is_told(broken):
     with (broken / "capabilities.py").open("a") as table:
         table.write('\nOPS += (Op("sin", "relax.sin", inputs=(Input("x"),)),)\n')
-    path = os.pathsep.join([str(broken.parent), os.environ.get("PYTHONPATH", "")])
-    code, out, errors = python("-m", PACKAGE, "check", PYTHONPATH=path)
+    code, out, errors = check(broken)
     assert code == 1, out + errors
     assert "without a lowering: relax.sin" in out
     assert "src/ops" in out

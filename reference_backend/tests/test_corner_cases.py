@@ -7,24 +7,11 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from support import TABLE, compile_for, partition_for
+import support
+from support import build, compile_for, partition_for, variable
 from tvm_example_npu import offload_report
 
-
-def needs(*names):
-    """Skip where an entry was taken out of capabilities.py."""
-    missing = [name for name in names if TABLE.get(name) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"not in capabilities.py: {missing}")
-
-
-def build(arguments, body):
-    """Make a module of one function."""
-    builder = relax.BlockBuilder()
-    with builder.function("main", arguments):
-        with builder.dataflow():
-            result = builder.emit_output(body(builder, *arguments))
-        builder.emit_func_output(result)
-    return builder.get()
+needs = support.needs  # Not imported: some choices of ops have no test with it.
 
 
 def run(executable, *arrays):
@@ -33,13 +20,9 @@ def run(executable, *arrays):
     return machine["main"](*(tvm.runtime.tensor(array) for array in arrays)).numpy()
 
 
-def tensor(name, *shape):
-    """Make a float32 variable."""
-    return relax.Var(name, relax.TensorType(list(shape), "float32"))
-
-
 def test_options_that_are_no_settings_are_refused():
-    mod = build([tensor("x", 2)], lambda builder, x: builder.emit(relax.op.acosh(x)))
+    x = variable("x", 2)
+    mod = build([x], lambda emit: emit(relax.op.acosh(x)))
     for options in ({"threads": 1.5}, {"threads": (1, 2)}, {"threads": 0}, {"nonsense": 1}, [1]):
         with pytest.raises(ValueError, match="option"):
             partition_for(mod, options=options)
@@ -48,10 +31,8 @@ def test_options_that_are_no_settings_are_refused():
 
 
 def test_weights_that_do_not_fit_are_refused():
-    def body(builder, x, w):
-        return builder.emit(relax.op.add(builder.emit(relax.op.acosh(x)), w))
-
-    mod = build([tensor("x", 2, 4), tensor("w", 4)], body)
+    x, w = variable("x", 2, 4), variable("w", 4)
+    mod = build([x, w], lambda emit: emit(relax.op.add(emit(relax.op.acosh(x)), w)))
     right = np.ones(4, "float32")
     for wrong in (None, 3.0, [1.0], right[:1], right[None], right.astype("float64")):
         with pytest.raises(ValueError, match="'w'"):
@@ -64,7 +45,8 @@ def test_weights_that_do_not_fit_are_refused():
 
 def test_a_model_without_anything_for_the_npu_compiles():
     symbol = tirx.Var("n", "int64")
-    mod = build([tensor("x", symbol)], lambda builder, x: builder.emit(relax.op.acosh(x)))
+    x = variable("x", symbol)
+    mod = build([x], lambda emit: emit(relax.op.acosh(x)))
     assert not offload_report(partition_for(mod)).regions
     np.testing.assert_allclose(run(compile_for(mod), np.ones(3, "float32")), 0.0)
 
@@ -73,7 +55,8 @@ def test_a_model_without_anything_for_the_npu_compiles():
 @pytest.mark.parametrize("name", ["n", "4d", "7", "4*n", "-1", ""])
 def test_any_name_of_a_symbol_will_do(name):
     symbol = tirx.Var(name, "int64")
-    mod = build([tensor("x", symbol, 4)], lambda builder, x: builder.emit(relax.op.nn.relu(x)))
+    x = variable("x", symbol, 4)
+    mod = build([x], lambda emit: emit(relax.op.nn.relu(x)))
     array = np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4)
     assert len(offload_report(partition_for(mod)).regions) == 1
     np.testing.assert_array_equal(run(compile_for(mod), array), np.maximum(array, 0))
@@ -82,7 +65,8 @@ def test_any_name_of_a_symbol_will_do(name):
 @needs("relu")
 def test_an_empty_batch_has_an_empty_result():
     symbol = tirx.Var("n", "int64")
-    mod = build([tensor("x", symbol, 4)], lambda builder, x: builder.emit(relax.op.nn.relu(x)))
+    x = variable("x", symbol, 4)
+    mod = build([x], lambda emit: emit(relax.op.nn.relu(x)))
     executable = compile_for(mod)
     assert run(executable, np.zeros((0, 4), "float32")).shape == (0, 4)
     assert run(executable, -np.ones((2, 4), "float32")).tolist() == [[0.0] * 4] * 2
@@ -91,7 +75,7 @@ def test_an_empty_batch_has_an_empty_result():
 @needs("relu")
 def test_a_recursive_function_stays_on_the_host():
     builder = relax.BlockBuilder()
-    x = tensor("x", 4)
+    x = variable("x", 4)
     itself = relax.GlobalVar("main")
     with builder.function("main", [x]):
         value = builder.emit(relax.op.nn.relu(x))
@@ -110,7 +94,7 @@ def test_a_recursive_function_stays_on_the_host():
 
 @needs("relu")
 def test_an_op_inside_of_a_local_function_is_in_the_report():
-    x, y = tensor("x", 4), tensor("y", 4)
+    x, y = variable("x", 4), variable("y", 4)
     inner_result = relax.Var("inner_result", y.ty)
     inner_body = relax.SeqExpr(
         [relax.BindingBlock([relax.VarBinding(inner_result, relax.op.nn.relu(y))])], inner_result
@@ -128,8 +112,8 @@ def test_an_op_inside_of_a_local_function_is_in_the_report():
 @needs("matmul")
 def test_two_symbols_may_have_one_name():
     rows, columns = tirx.Var("n", "int64"), tirx.Var("n", "int64")
-    arguments = [tensor("a", rows, 4), tensor("b", 4, columns)]
-    mod = build(arguments, lambda builder, a, b: builder.emit(relax.op.matmul(a, b)))
+    x, y = variable("a", rows, 4), variable("b", 4, columns)
+    mod = build([x, y], lambda emit: emit(relax.op.matmul(x, y)))
     a, b = np.ones((3, 4), "float32"), np.full((4, 2), 2, "float32")
     np.testing.assert_array_equal(run(compile_for(mod), a, b), a @ b)
 
@@ -137,8 +121,8 @@ def test_two_symbols_may_have_one_name():
 @needs("matmul")
 def test_a_size_of_zero_that_the_result_has_not_is_refused():
     depth = tirx.Var("n", "int64")
-    arguments = [tensor("a", 2, depth), tensor("b", depth, 2)]
-    mod = build(arguments, lambda builder, a, b: builder.emit(relax.op.matmul(a, b)))
+    x, y = variable("a", 2, depth), variable("b", depth, 2)
+    mod = build([x, y], lambda emit: emit(relax.op.matmul(x, y)))
     with pytest.raises(ValueError, match="size of 0"):
         run(compile_for(mod), np.ones((2, 0), "float32"), np.ones((0, 2), "float32"))
 
@@ -149,8 +133,8 @@ def test_a_forked_process_runs_what_was_compiled_for_threads():
     import os
     import signal
 
-    x = tensor("x", 256, 256)
-    mod = build([x], lambda builder, x: builder.emit(relax.op.matmul(x, x)))
+    x = variable("x", 256, 256)
+    mod = build([x], lambda emit: emit(relax.op.matmul(x, x)))
     machine = relax.VirtualMachine(compile_for(mod, options={"threads": 3}), tvm.cpu())
     array = tvm.runtime.tensor(np.eye(256, dtype="float32"))
     machine["main"](array)

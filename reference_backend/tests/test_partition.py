@@ -2,28 +2,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes to the NPU, what stays on the host, and that neither changes what a model computes."""
 
-import contextlib
-
 import numpy as np
 import pytest
 import tvm
 import tvm_ffi
 from tvm import relax
 
+import support
 import tvm_example_npu as backend
 from op_cases import OPS
-from support import BACKEND, TABLE, Case, compile_for, partition_for, placement
+from support import (
+    BACKEND,
+    TABLE,
+    Case,
+    build,
+    compile_for,
+    partition_for,
+    placement,
+    variable,
+)
+
+needs = support.needs  # Not imported: some choices of ops have no test with it.
 
 CASES = [Case(op, OPS[op]["cases"][0]) for op in OPS if TABLE.get(op)]
 UNARY = [relax.op.sin, relax.op.cos, relax.op.tan, relax.op.atan, relax.op.sinh]
 on_host = next(op for op in UNARY if not TABLE.entries_of(f"relax.{op.__name__}"))
 """An op that the NPU does not have."""
-
-
-def needs(*ops):
-    """Skip a test where the vendor took ops out of the table."""
-    missing = [op for op in ops if TABLE.get(op) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"capabilities.py has no {missing}")
 
 
 IMAGE, RESULT = (1, 3, 6, 6), (1, 4, 6, 6)
@@ -35,22 +39,6 @@ def array(*shape, seed=0):
 
 def constant(*shape, seed=0):
     return relax.const(array(*shape, seed=seed))
-
-
-def variable(name, *shape):
-    return relax.Var(name, relax.TensorType(shape, "float32"))
-
-
-def build(arguments, body, name="main", dataflow=True):
-    """Make a module of one function; `body` gets an `emit` and returns the results."""
-    builder = relax.BlockBuilder()
-    with builder.function(name, arguments):
-        with builder.dataflow() if dataflow else contextlib.nullcontext():
-            result = body(builder.emit)
-            result = relax.Tuple(result) if isinstance(result, (list, tuple)) else result
-            result = builder.emit_output(result) if dataflow else builder.emit(result)
-        builder.emit_func_output(result)
-    return builder.get()
 
 
 def run(executable, arrays, name="main"):

@@ -218,7 +218,7 @@ def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:
 
 def _weight(param: Any, value: Any) -> Any:
     """Return a weight as TVM binds it; TVM itself would bind one of another shape or dtype."""
-    constant = getattr(value, "value", value) if isinstance(value, Constant) else value
+    constant = value.value if isinstance(value, Constant) else value
     if isinstance(constant, np.ndarray):
         constant = tvm.runtime.tensor(constant)
     if not isinstance(constant, tvm.runtime.Tensor):
@@ -226,19 +226,20 @@ def _weight(param: Any, value: Any) -> Any:
             f"params has a {type(value).__name__} for '{param.name}'; "
             "supported: NumPy arrays, tensors of TVM and constants of Relax."
         )
-    given = f"{constant.dtype} of shape {tuple(constant.shape)}"
+    given = tuple(constant.shape)
     dtype = getattr(param.ty, "dtype", None)
     shape = getattr(getattr(param.ty, "shape", None), "values", None)
-    sizes = None if shape is None else [getattr(size, "value", None) for size in shape]
-    if (dtype is not None and str(dtype) != str(constant.dtype)) or (
-        sizes is not None
-        and (
-            len(sizes) != len(constant.shape)
-            or any(
-                size is not None and size != known
-                for size, known in zip(sizes, constant.shape, strict=True)
-            )
+    fits = dtype is None or str(dtype) == str(constant.dtype)
+    if shape is not None:
+        # What is no number is a symbol, which the weight decides.
+        sizes = [getattr(size, "value", None) for size in shape]
+        fits = fits and len(sizes) == len(given)
+        fits = fits and all(
+            size in (None, known) for size, known in zip(sizes, given, strict=False)
         )
-    ):
-        raise ValueError(f"params has {given} for '{param.name}', which is a {param.ty}.")
+    if not fits:
+        raise ValueError(
+            f"params has {constant.dtype} of shape {given} for '{param.name}', "
+            f"which is a {param.ty}."
+        )
     return constant

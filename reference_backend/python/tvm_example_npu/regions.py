@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from itertools import count
 from typing import Any
 
@@ -690,21 +691,10 @@ def _recursive_function(functions: Mapping[Any, Any]) -> str | None:
         for global_var, function in functions.items()
         if isinstance(function, relax.Function)
     }
-    done: set[Any] = set()
-    for start in calls:
-        # Depth first, with an explicit stack: the second visit of a function ends its calls.
-        stack, path = [(start, False)], set()
-        while stack:
-            global_var, ends = stack.pop()
-            if ends:
-                path.discard(global_var)
-                done.add(global_var)
-            elif global_var in path:
-                return str(global_var.name_hint)
-            elif global_var not in done:
-                path.add(global_var)
-                stack.append((global_var, True))
-                stack += [(item, False) for item in calls.get(global_var, [])]
+    try:
+        TopologicalSorter(calls).prepare()
+    except CycleError as error:
+        return str(error.args[1][0].name_hint)
     return None
 
 

@@ -424,7 +424,6 @@ class JSONRuntime : public ffi::ModuleObj {
       values = more_values.data();
     }
     std::fill_n(values, signature_.symbol_count(), kUnknown);
-    bool writes_elements = false;
     for (size_t i = 0; i < expected.size(); ++i) {
       if (!expected[i].is_tensor) continue;
       auto tensor = args[static_cast<int>(i)].try_cast<DLTensor*>();
@@ -433,12 +432,15 @@ class JSONRuntime : public ffi::ModuleObj {
                                  << args[static_cast<int>(i)].GetTypeKey() << "'";
       }
       CheckTensor(expected[i], **tensor, values);
-      bool is_output = i >= signature_.input_count();
-      writes_elements = writes_elements || (is_output && ffi::GetDataSize(**tensor) > 0);
     }
     if (std::find(values, values + signature_.symbol_count(), 0) !=
         values + signature_.symbol_count()) {
       // The driver's symbols are at least 1. An empty batch has an empty result.
+      bool writes_elements = false;
+      for (size_t i = signature_.input_count(); i < expected.size(); ++i) {
+        const DLTensor* output = args[static_cast<int>(i)].cast<DLTensor*>();
+        writes_elements = writes_elements || ffi::GetDataSize(*output) > 0;
+      }
       if (!writes_elements) return;
       TVM_FFI_THROW(ValueError) << kBackend << ": the region '" << symbol_
                                 << "' was called with a size of 0, which its result does not "
