@@ -163,7 +163,7 @@ def test_an_editable_install_rebuilds_and_a_backend_that_loses_strides_fails_its
     assert re.search(r"^FAILED .*stride", done.stdout, re.MULTILINE), done.stdout
 
 
-def test_the_driver_and_the_runtime_are_clean_under_sanitizers(
+def test_the_driver_the_runtime_and_mutated_artifacts_are_clean_under_sanitizers(
     render: Callable[..., Path], workshop: Workshop, tmp_path: Path
 ) -> None:
     project = tmp_path / "sanitized"
@@ -194,7 +194,7 @@ def test_the_driver_and_the_runtime_are_clean_under_sanitizers(
     python = workshop.environment(wheel)
     run(
         *(python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
-        *(project / "tests/test_runtime.py", project / "tests/test_ops.py"),
+        *(project / f"tests/test_{what}.py" for what in ("runtime", "ops", "artifact", "overlap")),
         **{**options, "LD_PRELOAD": ":".join(libraries)},
         cwd=tmp_path,
     )

@@ -31,6 +31,7 @@ attributes:
   ceil_mode: any
 rules:
   - {equal: [attr.groups, "data.shape[1]"]}
+operations: "2 * size(out) * size(weight[1:]) // groups"
 output_dtypes: [float32]
 fuses: {bias: 1, residual: true, activations: [relu]}
 absorbs_transpose: [0, 1]
@@ -110,6 +111,10 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
         (lambda e: e["rules"].append({"equal": ["data.size", 1]}), "only shape[i], rank and dtype"),
         (lambda e: e["rules"].append({"one_of": ["data.rank", 1]}), "operand must be a list."),
         (lambda e: e["rules"].append({}), "it must have one key"),
+        (lambda e: e.update(operations="size(out"), "is not a Python expression"),
+        (lambda e: e.update(operations="size(date)"), "'date' is neither an input nor an"),
+        (lambda e: e.update(operations="open(out)"), "'open' is not one of size, len, max, min."),
+        (lambda e: e.update(operations="out.real"), "'out.real' is no arithmetic of whole"),
         (lambda e: e.update(output_dtypes=["f32"]), "output_dtypes: 'f32' is not one of"),
         (lambda e: e["fuses"].update(bias="1"), "bias: '1' is not the axis of a dimension."),
         (lambda e: e["fuses"].update(residual=1), "residual: 1 is neither true nor false."),

@@ -103,7 +103,7 @@ def _second_release(origin: Path) -> None:
         "## Licence\n",
         "## New in this release\n\nMuch.\n\n## Licence\n",
     )
-    _edit(template / "pyproject.toml.jinja", '"numpy",\n]', '"numpy",\n  "packaging",\n]')
+    _edit(template / "pyproject.toml.jinja", '  "numpy",\n', '  "numpy",\n  "packaging",\n')
     for name in ("_ops/conv2d.cc.jinja", "_ops/relu.cc.jinja"):
         (template / name).write_text((template / name).read_text() + "// Release 2.\n")
     driver = template / "src/driver/{{ backend_name }}_driver.h.jinja"

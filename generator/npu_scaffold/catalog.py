@@ -336,6 +336,27 @@ def _expression(value: Any, key: str, entry: Entry, catalog: Collection[str]) ->
             yield f"{key}: '{node.id}' is neither an input nor an attribute, nor np."
 
 
+def _operations(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    try:
+        nodes = list(ast.walk(ast.parse(value, mode="eval")))
+    except (SyntaxError, TypeError) as error:
+        yield f"{key}: {value!r} is not a Python expression: {error}."
+        return
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    for node in nodes:
+        if not isinstance(node, _ARITHMETIC):
+            part = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
+            yield f"{key}: '{part}' is no arithmetic of whole numbers."
+    known = {"out", *_names(entry, "inputs"), *_names(entry, "attributes")}
+    for node in nodes:
+        if isinstance(node, ast.Name) and node not in called and node.id not in known:
+            yield f"{key}: '{node.id}' is neither an input nor an attribute, nor out."
+    for function in called:
+        if not isinstance(function, ast.Name) or function.id not in _FUNCTIONS:
+            functions = ", ".join(_FUNCTIONS)
+            yield f"{key}: '{ast.unparse(function)}' is not one of {functions}."
+
+
 def _tensor(value: Any, where: str) -> Iterator[str]:
     shape = value
     if isinstance(value, dict):
@@ -406,6 +427,12 @@ def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
             yield f"{where}: without: {case['without']!r} is no op of the catalogue."
 
 
+# What a rendered backend can compute of a call.
+_FUNCTIONS = ("size", "len", "max", "min")
+_ARITHMETIC = (
+    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.USub),
+    *(ast.Constant, ast.Name, ast.Load, ast.Subscript, ast.Slice, ast.Call),
+)
 # Key: is it required, and its check.
 _ENTRY: dict[str, tuple[bool, Check]] = {
     "relax": (True, _text(r"relax(\.\w+)+", "a Relax op, for example relax.nn.conv2d")),
@@ -416,6 +443,7 @@ _ENTRY: dict[str, tuple[bool, Check]] = {
     "inputs": (True, _inputs),
     "attributes": (True, _attributes),
     "rules": (False, _rules),
+    "operations": (False, _operations),
     "output_dtypes": (False, _list_of(DTYPES)),
     "fuses": (False, _fuses),
     "absorbs_transpose": (False, _indices),

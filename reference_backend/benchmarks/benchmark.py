@@ -5,14 +5,19 @@
 Everything runs on one thread and in turns, the best of several runs counts, and the ratios are
 what to quote: a machine's load changes the times, hardly the ratios.
 
-Usage: ``python benchmarks/benchmark.py [models] [ops] [calls] [compile]``, all by default.
+Usage: ``python benchmarks/benchmark.py [models] [ops] [calls] [compile] [build] [deploy]``, all by
+default.
 ONNX Runtime (with onnx) and torch are compared where they are installed.
 """
 
 import argparse
 import importlib.util
+import json
 import os
+import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import models  # noqa: E402
+import tvm_example_npu as backend  # noqa: E402
 from op_cases import OPS  # noqa: E402
 from support import BACKEND, TABLE, Case, compile_for, partition_for  # noqa: E402
 
@@ -288,6 +294,137 @@ def benchmark_compile() -> None:
             )
 
 
+def networks() -> dict[str, Any]:
+    """Build the models that are compiled and deployed."""
+    shape = (1, 3, 224, 224)
+    return {
+        network.__name__: models.build_relax(network, shape)
+        for network in (models.resnet18, models.mobilenet_v2)
+    }
+
+
+def benchmark_build() -> None:
+    """What the backend adds to the time of a build, against TVM's own part of it."""
+    print("\nBuild: our part (partition, codegen) against TVM's (compile, export)")
+    options = backend.Options()
+    with tempfile.TemporaryDirectory() as directory:
+        cache = options.merged(cache_dir=directory)
+        for name, module in networks().items():
+            times: dict[str, float] = {}
+
+            def timed(step: str, work: Work, times: dict[str, float] = times) -> Any:
+                start = time.perf_counter()
+                result = work()
+                taken = time.perf_counter() - start
+                times[step] = min(times.get(step, taken), taken)
+                return result
+
+            for _ in range(3):
+                partitioned = timed("partition", lambda m=module: partition_for(m))
+                for step, chosen in (("codegen", options), ("codegen, cached", cache)):
+                    passed = relax.transform.RunCodegen({BACKEND: chosen.to_dict()})
+                    compiled = timed(step, lambda p=passed, m=partitioned: p(m))
+                built = timed("compile", lambda m=compiled: tvm.compile(m, target="llvm"))
+                path = f"{directory}/{name}.so"
+                timed("export", lambda b=built, p=path: b.export_library(p))
+            ours = times["partition"] + times["codegen"]
+            theirs = times["compile"] + times["export"]
+            steps = "   ".join(f"{step} {taken * 1e3:.0f} ms" for step, taken in times.items())
+            print(f"  {name:14} {steps}   ours / TVM's = {ours / theirs:.2f}", flush=True)
+
+
+RUN_ON_BOARD = """
+import json, pathlib, re, sys, time
+import numpy as np
+import tvm
+from tvm.runtime.vm import VirtualMachine
+
+def memory(field):
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(field + r":\\s+(\\d+) kB", status)[1]) << 10
+
+def seconds(work):
+    start = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - start
+
+path = pathlib.Path(sys.argv[1])
+x = tvm.runtime.tensor(np.random.default_rng(1).standard_normal((1, 3, 224, 224), dtype="float32"))
+read = min(seconds(path.read_bytes)[1] for _ in range(5))
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # The peak counts from here.
+before, anonymous = memory("VmRSS"), memory("RssAnon")
+
+def load_and_call():
+    main = VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())["main"]
+    main(x)
+    return main
+
+main, first = seconds(load_and_call)
+later = min(seconds(lambda: main(x))[1] for _ in range(10))
+print(json.dumps({
+    "read": read, "first": first, "later": later,
+    "peak": memory("VmHWM") - before, "kept": memory("RssAnon") - anonymous,
+}))
+"""
+
+
+def benchmark_deploy() -> None:
+    """What it costs to load and run an exported library, where nothing compiles."""
+    print("\nDeploy: in a new process with the runtime only")
+    with tempfile.TemporaryDirectory() as directory:
+        for name, module in networks().items():
+            path = f"{directory}/{name}.so"
+            executable = compile_for(module)
+            executable.export_library(path)
+            command = [sys.executable, "-c", RUN_ON_BOARD, path]
+            environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+            runs = [
+                json.loads(subprocess.check_output(command, env=environment, text=True))
+                for _ in range(5)
+            ]
+            best = {key: min(run[key] for run in runs) for key in runs[0]}
+            print(
+                f"  {name:14} load and first call {best['first'] * 1e3:.1f} ms, later call "
+                f"{best['later'] * 1e3:.1f} ms, reading the file {best['read'] * 1e3:.1f} ms:   "
+                f"first / (later + reading) = {best['first'] / (best['later'] + best['read']):.2f}"
+            )
+            found = counters(executable, np.zeros((1, 3, 224, 224), np.float32))
+            planned = found["constant_bytes"] + found["arena_bytes"]
+            print(
+                f"  {'':14} peak {best['peak'] / 1e6:.1f} MB, kept {best['kept'] / 1e6:.1f} MB, "
+                f"constants and arena {planned / 1e6:.1f} MB:   peak / planned = "
+                f"{best['peak'] / planned:.2f}, kept / planned = {best['kept'] / planned:.2f}"
+            )
+            text = "".join(artifact.program for artifact in backend.read_artifacts(path))
+            bound = sum(map(int, LOWER_BOUND.findall(text)))
+            print(
+                f"  {'':14} arena {found['arena_bytes'] / 1e6:.2f} MB, lower bound of liveness "
+                f"{bound / 1e6:.2f} MB:   planned / bound = "
+                f"{found['arena_bytes'] / bound if bound else 1:.3f};   "
+                f"{found['cycles'] / 1e6:.2f} million cycles on the device",
+                flush=True,
+            )
+
+
+# As the driver's listing has it.
+LOWER_BOUND = re.compile(r"arena +\d+ +of (\d+) that are alive at once")
+
+
+def counters(executable: Any, x: Any) -> dict[str, int]:
+    """Call once, and sum what all regions count."""
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    machine["main"](tvm.runtime.tensor(x))
+    found: dict[str, int] = {}
+    waiting = [machine.module]
+    while waiting:
+        module = waiting.pop()
+        waiting += list(module.imports)
+        if module.kind == BACKEND:
+            for key, value in module["counters"]().items():
+                found[str(key)] = found.get(str(key), 0) + int(value)
+    return found
+
+
 def main() -> None:
     """Run the parts that were asked for."""
     parts: dict[str, Callable[[], None]] = {
@@ -295,6 +432,8 @@ def main() -> None:
         "ops": benchmark_ops,
         "calls": benchmark_calls,
         "compile": benchmark_compile,
+        "build": benchmark_build,
+        "deploy": benchmark_deploy,
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", nargs="*", choices=[[], *parts], help="what to run (default: all)")

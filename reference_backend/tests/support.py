@@ -200,7 +200,7 @@ class Model:
         if reason is None:
             trial.outputs = [Tensor(trial.bind(call), {})]
             decline = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
-            reason = decline(trial.function(), {}, False) or None
+            reason = decline(trial.function(), {}, {"n": SIZES[-1]}, False) or None
         return reason
 
     def normalize(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:

@@ -347,3 +347,82 @@ def test_every_range_and_set_says_what_it_supports():
     for entry in OPS:
         for constraint in entry.attributes.values():
             assert str(constraint)
+
+
+# ---- Operations ---------------------------------------------------------------------------------
+
+PRODUCT = "2 * size(out) * x1[-1]"
+
+
+def operations(formula, call, bounds=None, entry=None):
+    names = [item.name for item in tvm.ir.Op.get(call.op.name).arguments][: len(call.args)]
+    known = {} if call.attrs is None else dict.fromkeys(ANY_POOL | {"pool_size": 0}, Anything())
+    entry = entry or Op(
+        "entry",
+        call.op.name,
+        inputs=tuple(Input(str(name)) for name in names),
+        attributes=known | {"out_dtype": Anything()},
+        operations=formula,
+    )
+    call = relax.BlockBuilder().normalize(call)
+    return Table([entry]).count_operations(call, {}, bounds or {})
+
+
+def test_operations_are_counted_from_shapes_and_attributes():
+    relu_call = relax.op.nn.relu(tensor(2, 3, 4))
+    assert operations("size(out)", relu_call) == 24
+    assert operations("7", relu_call) == 7
+    assert operations("size(x[1:]) + len(x) - max(x[0], -x[1])", relu_call) == 13
+    assert operations("size(out) // 5", relu_call) == 4
+    product = relax.op.matmul(tensor(5, 2, 3), tensor(3, 4))
+    assert operations(PRODUCT, product) == 2 * 5 * 2 * 4 * 3
+    pooled = image_pool(pool_size=(3, 2))
+    assert operations("size(out) * size(pool_size)", pooled) == 2 * 18 * 19 * 6
+
+
+def test_symbols_count_with_their_bounds():
+    n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+    call = relax.op.matmul(tensor(n, 2, 3), tensor(3, 4 * m))
+    assert operations(PRODUCT, call, {"n": 5, "m": 7}) == 2 * (5 * 2 * 4 * 7) * 3
+
+
+def test_of_several_results_the_first_counts():
+    x, vectors = tensor(2, 3, 4), [tensor(3) for _ in range(4)]
+    call = relax.op.nn.batch_norm(x, *vectors, axis=1)
+    names = ("data", "gamma", "beta", "moving_mean", "moving_var")
+    attributes = ("axis", "epsilon", "center", "scale", "momentum", "training")
+    entry = Op(
+        "norm",
+        "relax.nn.batch_norm",
+        inputs=tuple(Input(name) for name in names),
+        attributes=dict.fromkeys(attributes, Anything()),
+    )
+    assert operations("", call, entry=entry) == 24
+
+
+def test_the_entry_that_takes_the_call_counts():
+    def entry(name, rank, formula):
+        return Op(name, "relax.nn.relu", inputs=(Input("x", ranks=(rank,)),), operations=formula)
+
+    table = Table([entry("one", 1, "1"), entry("two", 2, "2")])
+    for rank in (1, 2):
+        call = relax.BlockBuilder().normalize(relax.op.nn.relu(tensor(*[3] * rank)))
+        assert table.count_operations(call, {}, {}) == rank
+
+
+@pytest.mark.parametrize(
+    ("formula", "words"),
+    [
+        ("size(out", "'size.out' is no expression"),
+        ("size(y)", "operations has 'y', no input and no attribute"),
+        ("open('x')", "is no arithmetic of size, len, max, min"),
+        ("out.__class__", "'out.__class__' is no arithmetic"),
+        ("[x for x in out]", "is no arithmetic"),
+        ("size(out) ** 9", "is no arithmetic"),
+        ("(lambda: 0)()", "is no arithmetic"),
+        ("x = 1", "is no expression"),
+    ],
+)
+def test_operations_that_cannot_be_meant_are_refused(formula, words):
+    with pytest.raises(ValueError, match=words):
+        Op("relu", "relax.nn.relu", inputs=(Input("x"),), operations=formula)

@@ -199,37 +199,6 @@ def test_weights_of_every_op_can_be_bound():
             assert [param.name for param in bound[model.name].params] == others
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"thread": 2}, "'thread'.*'threads'"),
-        ({"threads": 0}, "'threads' is 0.*1 to 64"),
-        ({"threads": 65}, "65.*1 to 64"),
-        ({"threads": "two"}, "'two'.*1 to 64"),
-        ({"threads": True}, "True.*1 to 64"),
-    ],
-)
-def test_an_option_that_is_not_supported_is_refused(options, words):
-    mod = module_of(CASES[0].model())
-    for function in (partition_for, compile_for):
-        with pytest.raises(ValueError, match=words):
-            function(mod, options=options)
-
-
-def test_options_reach_the_driver():
-    model = CASES[0].model()
-    mod = module_of(model)
-    arrays = [argument.values[model.sizes[0]] for argument in model.arguments]
-    compiled = [compile_for(mod, options={"threads": count}) for count in (1, 2)]
-    one, two = (run(executable, arrays, model.name) for executable in compiled)
-    np.testing.assert_allclose(one[0], two[0], rtol=1e-3, atol=1e-3)
-
-
-def test_on_decline_is_one_of_two_words():
-    with pytest.raises(ValueError, match="'host' and 'error'"):
-        partition_for(module_of(CASES[0].model()), on_decline="maybe")
-
-
 # ---- Declines -----------------------------------------------------------------------------------
 
 
@@ -240,8 +209,8 @@ def decline():
     original = tvm_ffi.get_global_func(name)
 
     def install(answer):
-        def ask(function, options, finish):
-            return answer(function, finish) or original(function, options, finish)
+        def ask(function, options, bounds, finish):
+            return answer(function, finish) or original(function, options, bounds, finish)
 
         tvm_ffi.register_global_func(name, ask, override=True)
 
@@ -433,6 +402,190 @@ def test_a_detection_head_is_cut_without_a_cycle():
 
     found = assert_same_values(build(inputs, body), [array(4, seed=seed) for seed in range(3)])
     assert len(sum(found.regions, [])) == 18
+
+
+# ---- Limits of regions --------------------------------------------------------------------------
+
+
+@needs("relu", "add")
+def test_small_regions_stay_on_the_host():
+    x = variable("x", 4)
+
+    def body(emit):
+        value = emit(relax.op.nn.relu(x))
+        for count in (2, 3):
+            value = emit(on_host(value))
+            for _ in range(count):
+                value = emit(relax.op.nn.relu(value))
+        return value
+
+    mod = build([x], body)
+    assert list(map(len, assert_same_values(mod, [array(4)]).regions)) == [1, 2, 3]
+    found = assert_same_values(mod, [array(4)], min_region_ops=3)
+    assert list(map(len, found.regions)) == [3]
+    reasons = [entry.reason for entry in report_of(mod, min_region_ops=3).on_host]
+    assert reasons[0] == "its region has 1 op; min_region_ops is 3"
+    assert reasons[2] == "its region has 2 ops; min_region_ops is 3"
+    partition_for(mod, min_region_ops=3, on_decline="error")  # The driver declined nothing.
+    (region,) = backend.offload_report(partition_for(mod, min_region_ops=3)).regions
+    assert region.endswith("_0")
+
+
+@needs("relu", "add")
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_of_too_many_regions_the_largest_stay(limit):
+    """By operations, not by ops, and over all functions and branches of the model."""
+    sizes = {"one": 5, "two": 7, "three": 6}
+    functions = {}
+    for name, size in sizes.items():
+        x = variable("x", size)
+
+        def body(emit, x=x, count=9 - size):
+            for _ in range(count):
+                x = emit(relax.op.nn.relu(x))
+            return emit(on_host(x))
+
+        functions[name] = build([x], body, name)[name]
+    mod = tvm.IRModule(functions)
+    kept = sorted(sizes, key=lambda name: -sizes[name] * (9 - sizes[name]))[:limit]
+    report = report_of(mod, max_regions=limit)
+    assert {entry.function for entry in report.offloaded} == set(kept)
+    gone = [entry for entry in report.on_host if entry.op == "relax.nn.relu"]
+    assert len(gone) == sum(9 - sizes[name] for name in sizes if name not in kept)
+    for entry in gone:
+        count = sizes[entry.function] * (9 - sizes[entry.function])
+        words = f"its region has {count} operations, and max_regions, which is {limit}, keeps"
+        assert entry.reason.startswith(words)
+    for name in sizes:
+        assert_same_values(mod, [array(sizes[name])], name, max_regions=limit)
+
+
+@needs("relu", "add")
+def test_the_largest_symbolic_region_is_that_of_its_bound():
+    n, m = tvm.tirx.Var("n", "int64"), tvm.tirx.Var("m", "int64")
+    x, y = (relax.Var(s.name, relax.TensorType((s, 2), "float32")) for s in (n, m))
+
+    def body(emit):
+        small = emit(relax.op.nn.relu(emit(relax.op.nn.relu(x))))
+        large = emit(on_host(emit(on_host(small))))
+        return [large, emit(relax.op.nn.relu(emit(on_host(y))))]
+
+    mod = build([x, y], body)
+    for bounds, count in (({"n": 4, "m": 9}, 1), ({"n": 5, "m": 9}, 2), ({"n": 4, "m": 7}, 2)):
+        options = {"max_regions": 1, "symbol_bounds": bounds}
+        found = assert_same_values(mod, [array(3, 2), array(4, 2)], **options)
+        assert list(map(len, found.regions)) == [count]
+
+
+@needs("relu", "add")
+def test_without_merging_each_composite_is_a_region():
+    x, y = variable("x", 4), variable("y", 4)
+    mod = build([x, y], lambda emit: crossing(emit, x, y))
+    arrays = [array(4), array(4, seed=1)]
+    merged = assert_same_values(mod, arrays)
+    parted = assert_same_values(mod, arrays, merge_regions=False)
+    assert len(merged.regions) < len(parted.regions)
+    assert sorted(parted.regions) == sorted([label] for label in sum(merged.regions, []))
+
+
+@needs("relu", "add")
+def test_strict_lists_all_that_stays_on_the_host():
+    x = variable("x", 4)
+
+    def body(emit):
+        return emit(relax.op.nn.relu(emit(on_host(emit(relax.op.add(x, x))))))
+
+    mod = build([x], body)
+    name = f"relax.{on_host.__name__}"
+    with pytest.raises(RuntimeError, match=f"'strict'.*: {name} .*not in the table") as caught:
+        compile_for(mod, strict=True)
+    assert str(caught.value).count("relax.") == 2  # The op, and its name in the reason.
+    with pytest.raises(RuntimeError, match="nn.relu .*: its region has 1 op; min_region_ops is 2"):
+        compile_for(mod, strict=True, min_region_ops=2)
+
+
+@needs("relu")
+def test_strict_lets_bookkeeping_and_calls_of_own_functions_be():
+    x = variable("x", 4)
+    helper = build([x], lambda emit: emit(relax.op.nn.relu(x)), "helper")["helper"]
+    name = relax.GlobalVar("helper")
+    relax.expr._update_type(name, helper.ty)
+    builder = relax.BlockBuilder(tvm.IRModule({name: helper.without_attr("global_symbol")}))
+    y = variable("y", 4)
+    with builder.function("main", [y]):
+        result = builder.emit(relax.Call(name, [y]))
+        builder.emit_func_output(relax.Tuple([result, builder.emit(relax.op.shape_of(result))]))
+    partition_for(builder.get(), strict=True)
+
+
+@needs("relu", "add")
+def test_of_a_declined_region_only_the_cause_goes_to_the_host(decline):
+    """The rest makes regions around it."""
+
+    def refuse_add(function, finish):
+        too_large = finish and "R.add" in function.script()
+        return "relax.add needs 12 bytes more than there are" if too_large else ""
+
+    decline(refuse_add)
+    x = variable("x", 4)
+
+    def body(emit):
+        value = emit(relax.op.nn.relu(emit(relax.op.nn.relu(x))))
+        value = emit(relax.op.add(value, value))
+        return emit(relax.op.nn.relu(value))
+
+    mod = build([x], body)
+    found = assert_same_values(mod, [array(4)])
+    assert found.regions == [["relu", "relu"], ["relu"]]
+    (entry,) = report_of(mod).on_host
+    assert entry.reason == "the driver declines it: relax.add needs 12 bytes more than there are"
+    assert report_of(mod).regions == tuple(f"{BACKEND}_main_{index}" for index in range(2))
+    with pytest.raises(RuntimeError, match=r"relax.add \(\w+\): relax.add needs 12 bytes more"):
+        partition_for(mod, on_decline="error")
+
+
+@needs("relu", "add")
+def test_a_region_that_is_declined_as_a_whole_goes_to_the_host(decline):
+    def refuse_two(function, finish):
+        return "two are too many" if finish and function.script().count("R.nn.relu") > 1 else ""
+
+    decline(refuse_two)
+    x = variable("x", 4)
+    mod = build([x], lambda emit: emit(relax.op.nn.relu(emit(relax.op.nn.relu(x)))))
+    assert assert_same_values(mod, [array(4)]).regions == []
+    for entry in report_of(mod).on_host:
+        assert entry.reason == "the driver declines the region: two are too many"
+    found = assert_same_values(mod, [array(4)], merge_regions=False)
+    assert found.regions == [["relu"], ["relu"]]
+
+
+# ---- Symbols ------------------------------------------------------------------------------------
+
+
+@needs("relu", "add")
+def test_regions_know_the_bounds_of_their_symbols():
+    n, m = tvm.tirx.Var("n", "int64"), tvm.tirx.Var("m", "int64")
+    x, y = (relax.Var(s.name, relax.TensorType((s, 2), "float32")) for s in (n, m))
+
+    def body(emit):
+        return [emit(relax.op.nn.relu(x)), emit(relax.op.add(y, y))]
+
+    mod = build([x, y], body)
+
+    def bounds(mod, **options):
+        partitioned = partition_for(mod, **options)
+        found = {}
+        for name in backend.offload_report(partitioned).regions:
+            known = partitioned[name].attrs.get("tir_var_upper_bound", {})
+            found |= {str(key): int(value) for key, value in known.items()}
+        return found
+
+    assert bounds(mod) == {}  # RunCodegen may still be told.
+    assert bounds(mod, symbol_bound=5) == {"n": 5, "m": 5}
+    assert bounds(mod, symbol_bounds={"n": 7, "k": 3}) == {"n": 7}
+    mod["main"] = mod["main"].with_attr("tir_var_upper_bound", {"n": 9, "m": 8})
+    assert bounds(mod) == {"n": 9, "m": 8}
+    assert bounds(mod, symbol_bounds={"m": 2}, symbol_bound=5) == {"n": 9, "m": 2}
 
 
 @needs("relu", "add")

@@ -1,6 +1,6 @@
 # Template-owned: 'copier update' brings changes and merges your edits.
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled module as TVM sees it: its functions, its bytes, and what it refuses at a call."""
+"""The compiled module as TVM sees it: its functions, what it refuses at a call, its devices."""
 
 import json
 import os
@@ -12,61 +12,19 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, tirx
 
+from compiled_region import LASTING, LOAD, OP_NAMES, Region, can_last, region_of
 from op_cases import OPS
-from support import BACKEND, TABLE, Case, compile_all, partition_for, plain
-from tvm_example_npu import offload_report
+from support import BACKEND, Case, compile_all, partition_for, plain
 
-# Those of capabilities.py: an entry may have been taken out.
-OP_NAMES = [op for op in OPS if TABLE.get(op) is not None]
-FIRST_OP = OP_NAMES[0]
-LOAD = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
 CODEGEN = tvm_ffi.get_global_func(f"relax.ext.{BACKEND}")
+DEVICE_VARIABLE = f"{BACKEND.upper()}_DEVICE"
 
 
 def all_models():
     """One model for each op."""
     return [Case(op, OPS[op]["cases"][0]).model() for op in OP_NAMES]
-
-
-def region_of(model):
-    """Compile a model to the module of its only region."""
-    partitioned = partition_for(tvm.IRModule({model.name: model.function()}))
-    report = offload_report(partitioned)
-    assert len(report.regions) == 1, report
-    (module,) = relax.transform.RunCodegen()(partitioned).attrs["external_mods"]
-    return module
-
-
-class Region:
-    """The region of the first op's first case, called as TVM calls it: outputs come last."""
-
-    def __init__(self):
-        self.model = Case(FIRST_OP, OPS[FIRST_OP]["cases"][0]).model()
-        self.module = region_of(self.model)
-        self.symbol = self.module["get_symbol"]()
-        self.inputs = [argument.values[1] for argument in self.model.arguments]
-        self.expected = [output.values[1] for output in self.model.outputs]
-
-    def tensors(self):
-        """Make arguments for a call, with outputs to be written."""
-        arrays = [*self.inputs, *(np.full_like(array, 77) for array in self.expected)]
-        return [tvm.runtime.tensor(array) for array in arrays]
-
-    def assert_computes(self, module=None):
-        """Call, and compare."""
-        tensors = self.tensors()
-        (module or self.module)[self.symbol](*tensors)
-        for output, expected in zip(tensors[len(self.inputs) :], self.expected, strict=True):
-            np.testing.assert_allclose(output.numpy(), expected, rtol=1e-3, atol=1e-3)
-
-    def refusal(self, tensors):
-        """Call with arguments that are wrong; return what the error says."""
-        with pytest.raises(Exception) as caught:
-            self.module[self.symbol](*tensors)
-        self.assert_computes()
-        return str(caught.value)
 
 
 @pytest.fixture(scope="module")
@@ -117,39 +75,6 @@ def test_an_argument_that_is_no_tensor_is_refused(region):
     assert "must be a tensor" in region.refusal([3, *tensors[1:]])
 
 
-def test_a_module_is_the_same_after_its_bytes(region):
-    data = region.module["save_to_bytes"]()
-    copy = LOAD(data)
-    region.assert_computes(copy)
-    assert copy["save_to_bytes"]() == data
-    assert copy.inspect_source("") == region.module.inspect_source("")
-
-
-def test_truncated_and_foreign_bytes_are_refused_with_a_sentence(region):
-    data = bytes(region.module["save_to_bytes"]())
-    for size in {0, 1, 7, 8, 9, 20, len(data) // 2, len(data) - 1}:
-        with pytest.raises(Exception, match=BACKEND):
-            LOAD(data[:size])
-    with pytest.raises(Exception, match="format version"):
-        LOAD(b"\xff" * 64)
-    with pytest.raises(Exception, match="truncated or corrupt"):
-        LOAD(data + b"\0")
-
-
-def test_a_changed_byte_is_an_error_or_makes_no_difference(region):
-    data = bytes(region.module["save_to_bytes"]())
-    positions = np.random.default_rng(0).integers(8, len(data), 200)
-    for position in positions:
-        broken = bytearray(data)
-        broken[position] ^= 0x20
-        tensors = region.tensors()
-        try:
-            LOAD(bytes(broken))[region.symbol](*tensors)
-        except Exception as error:
-            assert str(error)
-    region.assert_computes()
-
-
 def test_two_copies_and_many_threads_share_a_process(region):
     copies = [region.module, LOAD(region.module["save_to_bytes"]())]
     with ThreadPoolExecutor(8) as pool:
@@ -162,7 +87,112 @@ def test_counters_count(region):
     region.assert_computes()
     after = region.module["counters"]()
     assert after["submissions"] == before["submissions"] + 1
+    assert after["failures"] == before["failures"]
     assert after["commands"] >= before["commands"]
+    engines = [name.split(".")[1] for name in after if name.startswith("busy_cycles.")]
+    assert sorted(engines) == ["dma_in", "dma_out", "matrix", "vector"]
+    assert all(value >= 0 for value in after.values())
+
+
+def test_counters_of_calls_in_many_threads_add_up(region):
+    module = LOAD(region.bytes)
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(region.assert_computes, module) for _ in range(50)]
+        seen = [module["counters"]()["submissions"] for _ in range(20)]
+        for call in calls:
+            call.result()
+    assert seen == sorted(seen)
+    assert module["counters"]()["submissions"] == 50
+
+
+# ---- Devices ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    """The functions that choose a device, on a thread that has not chosen."""
+    monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
+    functions = {
+        name: tvm_ffi.get_global_func(f"{BACKEND}.runtime.{name}")
+        for name in ("device", "set_device")
+    }
+
+    class Runtime:
+        @staticmethod
+        def run(body):
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(body, **functions).result()
+
+    return Runtime
+
+
+def test_each_thread_chooses_its_device(runtime):
+    def choose(device, set_device):
+        assert device() == 0
+        set_device(1)
+        assert runtime.run(lambda device, set_device: device()) == 0
+        return device()
+
+    assert runtime.run(choose) == 1
+
+
+def test_the_environment_names_the_default_device(runtime, monkeypatch):
+    monkeypatch.setenv(DEVICE_VARIABLE, "1")
+    assert runtime.run(lambda device, set_device: device()) == 1
+    monkeypatch.setenv(DEVICE_VARIABLE, "first")
+    with pytest.raises(ValueError, match=f"{DEVICE_VARIABLE} is 'first'.*index of a device"):
+        runtime.run(lambda device, set_device: device())
+
+
+@pytest.mark.parametrize("index", [-1, 1000, 2**40])
+def test_a_device_that_is_not_there_is_the_drivers_error(runtime, index):
+    def choose(device, set_device):
+        with pytest.raises((ValueError, RuntimeError), match=f"{BACKEND}.*device {index}: "):
+            set_device(index)
+        return device()
+
+    assert runtime.run(choose) == 0
+
+
+def test_two_modules_run_on_two_devices(region, runtime, monkeypatch):
+    data = region.bytes
+
+    def load(device, set_device):
+        set_device(1)
+        return LOAD(data)
+
+    modules = [LOAD(data), runtime.run(load)]
+    for _ in range(3):
+        for module in modules:
+            region.assert_computes(module)
+    monkeypatch.setenv(DEVICE_VARIABLE, "1000")
+    missing = runtime.run(lambda device, set_device: LOAD(data))
+    with pytest.raises((ValueError, RuntimeError), match=f"{BACKEND}.*device 1000"):
+        region.assert_computes(missing)
+
+
+# ---- Time ---------------------------------------------------------------------------------------
+
+
+@can_last
+def test_a_call_that_takes_too_long_is_cancelled():
+    slow = Region(**{**LASTING, "pace": 1_000_000}, timeout_ms=30)
+    for count in (1, 2):
+        with pytest.raises(RuntimeError, match="cancelled.*30 ms.*timeout_ms"):
+            slow.assert_computes()
+        counters = slow.module["counters"]()
+        assert (counters["submissions"], counters["failures"]) == (count, count)
+    tensors = slow.tensors()
+    slow.module[slow.symbol + ".submit"](*tensors)
+    with pytest.raises(RuntimeError, match="cancelled.*30 ms.*timeout_ms"):
+        tvm_ffi.get_global_func(f"{BACKEND}.runtime.wait_all")()
+
+
+def test_a_call_in_time_is_not_disturbed():
+    Region(timeout_ms=60_000).assert_computes()
+
+
+# ---- What codegen makes -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", OP_NAMES)
@@ -216,6 +246,17 @@ def test_an_op_without_a_lowering_is_an_error_that_names_it():
     function = builder.get()["region"].with_attr("Codegen", BACKEND)
     with pytest.raises(Exception, match=r"relax\.acosh.*no lowering.*it has one for"):
         CODEGEN([function], {}, {})
+
+
+def test_a_size_without_a_bound_is_refused():
+    x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 3), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("region", [x]):
+        builder.emit_func_output(builder.emit(relax.op.tanh(x)))
+    function = builder.get()["region"]
+    reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
+    assert "the size n" in reason(function, {}, {}, False)
+    assert "symbol_bounds" in reason(function, {}, {}, False)
 
 
 def test_an_unknown_option_is_refused(region):

@@ -20,9 +20,10 @@ def _autoload() -> None:
     try:
         _library.load()
         if "codegen" in _library.loaded:
-            from . import patterns
+            from . import codegen, patterns
 
             patterns.register()
+            codegen.register()
     except Exception as error:
         _failure = error
         raise
@@ -37,7 +38,10 @@ except Exception as error:
     # The names below say it again when they are used.
     _failure = error
 else:
+    from .artifacts import Artifact, read_artifacts
+
     if "codegen" in _library.loaded:
+        from .options import Options
         from .partition import (
             compile_for_example_npu,
             partition_for_example_npu,
@@ -46,11 +50,14 @@ else:
 
 __version__ = _library.version(_library.DISTRIBUTION)
 __all__ = [
+    "Artifact",
     "OpPlacement",
+    "Options",
     "Report",
     "compile_for_example_npu",
     "offload_report",
     "partition_for_example_npu",
+    "read_artifacts",
 ]
 
 

@@ -1,6 +1,6 @@
 # Template-owned: 'copier update' brings changes and merges your edits.
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m <this package> check`: does the backend work here, and if not, what to do."""
+"""The command line: is all well here, what can be set, and what is in a compiled library."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import argparse
 import difflib
 import importlib.metadata
 import inspect
+import json
 import os
 import platform
 import subprocess
@@ -184,6 +185,56 @@ def _example() -> tuple[Any, list[Any]]:
     return builder.get(), arrays
 
 
+def show_options() -> None:
+    """Print what can be set.
+
+    Raises
+    ------
+    _Problem
+        There is no compiler here.
+    """
+    if "codegen" not in _library.loaded:
+        raise _Problem(f"Options are for the compiler, which is not here: {_failure or _REBUILD}.")
+    from .options import describe
+
+    print(describe())
+
+
+def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
+    """Print what a library holds of this backend.
+
+    Parameters
+    ----------
+    path
+        An exported library, or a dumped artifact.
+    region
+        The only region to print; none: all.
+    as_json
+        Whether to print JSON.
+
+    Raises
+    ------
+    _Problem
+        It cannot be read, or holds no such region.
+    """
+    if _failure is not None:
+        raise _Problem(f"The backend does not load: {_failure}")
+    from .artifacts import read_artifacts
+
+    try:
+        artifacts = read_artifacts(path)
+    except ValueError as error:
+        raise _Problem(str(error)) from None
+    chosen = [artifact for artifact in artifacts if region in (None, artifact.symbol)]
+    if not chosen:
+        known = ", ".join(artifact.symbol for artifact in artifacts)
+        raise _Problem(f"{path} has no region '{region}'; it has: {known}.")
+    if as_json:
+        print(json.dumps([artifact.to_dict() for artifact in chosen], indent=2))
+    else:
+        print("\n\n".join(map(str, chosen)))
+
+
 def main() -> int:
     """Run the command line.
 
@@ -197,13 +248,27 @@ def main() -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", help="tell whether the backend works here, and what to do if not")
-    parser.parse_args()
+    commands.add_parser("options", help="list what can be set when a model is compiled")
+    inspection = commands.add_parser("inspect", help="tell what is in a compiled library")
+    inspection.add_argument("path", help="the exported library, or a dumped artifact")
+    inspection.add_argument("--region", metavar="SYMBOL", help="one region only")
+    inspection.add_argument("--json", action="store_true", help="as JSON")
+    arguments = parser.parse_args()
     try:
-        check()
+        if arguments.command == "check":
+            check()
+            print("All is well.")
+        elif arguments.command == "options":
+            show_options()
+        else:
+            show_artifacts(arguments.path, arguments.region, arguments.json)
+        sys.stdout.flush()
     except _Problem as problem:
-        print(f"FAILED: {problem}")
+        print(f"FAILED: {problem}", file=None if arguments.command == "check" else sys.stderr)
         return 1
-    print("All is well.")
+    except BrokenPipeError:
+        # Whoever reads, 'head' for example, has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -19,6 +19,11 @@ DISTRIBUTION = "tvm-example-npu"
 _SUFFIXES = {"win32": (".dll",), "darwin": (".dylib", ".so")}.get(sys.platform, (".so",))
 _PREFIX = "" if sys.platform == "win32" else "lib"
 
+_REBUILD = (
+    "Build the backend again with 'pip install .' in its source tree, against the TVM that is "
+    "installed here."
+)
+
 loaded: dict[str, Any] = {}
 """The loaded libraries by role: "runtime" and, where there is a compiler, "codegen"."""
 
@@ -65,6 +70,10 @@ def load() -> None:
 
     _check_tvm_ffi(tvm_ffi.__version__)
     libraries = {"runtime": _open("runtime")}
+    try:
+        tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
+    except Exception as error:
+        raise LoadError(f"{PACKAGE}: {error}. {_REBUILD}") from error
     if not _RUNTIME_ONLY and find("codegen") is not None:
         libraries["codegen"] = _open("codegen")
         unknown = tvm_ffi.get_global_func(f"{BACKEND}.codegen.check_ir")()
@@ -108,10 +117,7 @@ def _open(role: str) -> Any:
     try:
         return tvm_ffi.load_module(path)
     except Exception as error:
-        raise LoadError(
-            f"{path} cannot be loaded: {error}. Build the backend again with 'pip install .' in "
-            "its source tree, against the TVM that is installed here."
-        ) from error
+        raise LoadError(f"{path} cannot be loaded: {error}. {_REBUILD}") from error
 
 
 def _check_tvm_ffi(found: str) -> None:

@@ -16,7 +16,6 @@ from .capability import (  # noqa: F401 (all the words, so that an edit needs no
     Anything,
     AtLeast,
     AtMost,
-    Constraint,
     Equal,
     Fuses,
     Input,
@@ -26,12 +25,6 @@ from .capability import (  # noqa: F401 (all the words, so that an edit needs no
     Range,
     Tolerance,
 )
-
-OPTIONS: dict[str, Constraint] = {
-    # How many threads the emulator uses.
-    "threads": Range(min=1, max=64),
-}
-"""The settings that callers may hand to the driver, and their values."""
 
 
 def declined_by_sdk(op: Op, call: Any) -> str | None:
@@ -69,6 +62,7 @@ OPS: tuple[Op, ...] = (
         attributes={
             "out_dtype": OneOf("", "float32"),
         },
+        operations="2 * size(out) * x1[-1]",
         output_dtypes=("float32", "float16"),
         fuses=Fuses(
             bias=-1,
@@ -100,6 +94,7 @@ OPS: tuple[Op, ...] = (
             "out_layout": OneOf("NCW"),
             "out_dtype": OneOf("", "float32"),
         },
+        operations="2 * size(out) * size(weight[1:])",
         output_dtypes=("float32", "float16"),
         fuses=Fuses(
             bias=1,
@@ -130,6 +125,7 @@ OPS: tuple[Op, ...] = (
             "out_layout": OneOf("NCHW"),
             "out_dtype": OneOf("", "float32"),
         },
+        operations="2 * size(out) * size(weight[1:])",
         output_dtypes=("float32", "float16"),
         fuses=Fuses(
             bias=1,
@@ -161,6 +157,7 @@ OPS: tuple[Op, ...] = (
             "out_dtype": OneOf("", "float32"),
         },
         rules=(Equal("attr.groups", "data.shape[1]"),),
+        operations="2 * size(out) * size(weight[1:])",
         output_dtypes=("float32", "float16"),
         fuses=Fuses(
             bias=1,
@@ -188,6 +185,7 @@ OPS: tuple[Op, ...] = (
             "layout": OneOf("NCHW"),
             "out_layout": OneOf("NCHW"),
         },
+        operations="size(out) * size(pool_size)",
         tolerance={
             "float32": Tolerance(rtol=0, atol=0),
             "float16": Tolerance(rtol=0, atol=0),
@@ -209,6 +207,7 @@ OPS: tuple[Op, ...] = (
             "layout": OneOf("NCHW"),
             "out_layout": OneOf("NCHW"),
         },
+        operations="size(out) * size(pool_size)",
         tolerance={
             "float32": Tolerance(rtol=1e-05, atol=1e-06),
             "float16": Tolerance(rtol=0.01, atol=0.005),
@@ -225,6 +224,7 @@ OPS: tuple[Op, ...] = (
             "layout": OneOf("NCHW"),
             "out_layout": OneOf("NCHW"),
         },
+        operations="size(data)",
         tolerance={
             "float32": Tolerance(rtol=1e-05, atol=1e-06),
             "float16": Tolerance(rtol=0.01, atol=0.005),
@@ -250,6 +250,7 @@ OPS: tuple[Op, ...] = (
             "momentum": Anything(),
             "training": OneOf(False),
         },
+        operations="2 * size(data)",
         tolerance={
             "float32": Tolerance(rtol=1e-05, atol=1e-05),
             "float16": Tolerance(rtol=0.01, atol=0.01),
@@ -271,6 +272,7 @@ OPS: tuple[Op, ...] = (
             "center": OneOf(True),
             "scale": OneOf(True),
         },
+        operations="8 * size(data)",
         tolerance={
             "float32": Tolerance(rtol=1e-05, atol=1e-05),
             "float16": Tolerance(rtol=0.01, atol=0.01),
@@ -285,6 +287,7 @@ OPS: tuple[Op, ...] = (
         attributes={
             "axis": Anything(),
         },
+        operations="5 * size(data)",
         tolerance={
             "float32": Tolerance(rtol=1e-05, atol=1e-06),
             "float16": Tolerance(rtol=0.01, atol=0.005),
@@ -427,6 +430,7 @@ OPS: tuple[Op, ...] = (
             "axis": Anything(),
             "keepdims": Anything(),
         },
+        operations="size(x)",
         tolerance={
             "float32": Tolerance(rtol=1e-05, atol=1e-06),
             "float16": Tolerance(rtol=0.01, atol=0.005),
@@ -443,6 +447,7 @@ OPS: tuple[Op, ...] = (
         attributes={
             "shape": Anything(),
         },
+        operations="0",
         tolerance={
             "float32": Tolerance(rtol=0, atol=0),
             "float16": Tolerance(rtol=0, atol=0),
@@ -472,6 +477,7 @@ OPS: tuple[Op, ...] = (
         inputs=(
             Input("x", dtypes=("float32", "float16", "int8", "uint8"), ranks=(0, 1, 2, 3, 4, 5, 6)),
         ),
+        operations="0",
         tolerance={
             "float32": Tolerance(rtol=0, atol=0),
             "float16": Tolerance(rtol=0, atol=0),

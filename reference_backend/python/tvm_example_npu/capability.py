@@ -8,6 +8,8 @@ input or attribute, what its value is, and what is supported.
 
 from __future__ import annotations
 
+import ast
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -289,6 +291,10 @@ class Op:
         What each attribute and each other argument may be. One that is not listed is refused.
     rules
         Relations that must hold.
+    operations
+        How much arithmetic a call is: an expression over the shapes of the inputs, by name, of
+        the result, `out`, and the attributes, with `size` for the number of elements. It decides
+        which regions are the largest.
     output_dtypes
         The supported element types of the result; none: that of the first input.
     fuses
@@ -306,6 +312,7 @@ class Op:
     inputs: tuple[Input, ...] = ()
     attributes: Mapping[str, Constraint] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
+    operations: str = "size(out)"
     output_dtypes: tuple[str, ...] = ()
     fuses: Fuses | None = None
     absorbs_transpose: tuple[int, ...] = ()
@@ -328,6 +335,12 @@ class Op:
         for index in self.absorbs_transpose:
             if index not in range(len(inputs)):
                 raise ValueError(f"{self.name}: absorbs_transpose names input {index}, no input")
+        try:
+            unknown = _formula(self.operations)[1] - {*inputs, *self.attributes, "out"}
+        except ValueError as error:
+            raise ValueError(f"{self.name}: operations: {error}") from None
+        for name in sorted(unknown):
+            raise ValueError(f"{self.name}: operations has '{name}', no input and no attribute")
 
 
 Decline = Callable[[Op, Any], str | None]
@@ -406,6 +419,45 @@ class Table:
         # The entries that came furthest are those that were meant.
         furthest = max(stage for stage, _ in refusals)
         return "; ".join(dict.fromkeys(reason for stage, reason in refusals if stage == furthest))
+
+    def count_operations(self, call: Any, values: Values, bounds: Mapping[str, int]) -> int:
+        """Return how much arithmetic a call that suits the table is.
+
+        Parameters
+        ----------
+        call
+            The call.
+        values
+            What variables are bound to.
+        bounds
+            What to take for symbols, by name.
+
+        Returns
+        -------
+        operations
+            Their number, as `Op.operations` has it.
+        """
+        entries = self.entries_of(call.op.name)
+        suiting = (op for op in entries if self.refusal(call, values, op=op) is None)
+        entry = next(suiting, entries[0] if entries else None)
+        if entry is None:
+            return 0
+
+        def shape_of(tensor: Any) -> tuple[int, ...]:
+            sizes = tensor_type(tensor.ty)[1]
+            return tuple(
+                size.factor * bounds[size.name] if isinstance(size, Size) else size
+                for size in sizes
+            )
+
+        tensors, known = _arguments(call, values)
+        for item, tensor in zip(entry.inputs, tensors, strict=True):
+            fields = tensor.fields if isinstance(tensor, relax.Tuple) else None
+            shapes = tuple(map(shape_of, fields)) if fields is not None else shape_of(tensor)
+            known[item.name] = shapes
+        result = getattr(call.ty, "fields", [call.ty])[0]
+        known["out"] = shape_of(relax.Var("out", result))
+        return int(eval(_formula(entry.operations)[0], {"__builtins__": {}, **_FUNCTIONS}, known))
 
 
 def _check(entry: Op, call: Any, values: Values, bind_constants: bool) -> tuple[int, str | None]:
@@ -630,6 +682,35 @@ def _wrap(axis: Any, rank: int) -> Any:
     if isinstance(axis, tuple):
         return tuple(_wrap(item, rank) for item in axis)
     return axis + rank if isinstance(axis, int) and axis < 0 else axis
+
+
+# ---- Numbers of operations ----------------------------------------------------------------------
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"size": math.prod, "len": len, "max": max, "min": min}
+_ARITHMETIC = (
+    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.USub),
+    *(ast.Constant, ast.Name, ast.Load, ast.Subscript, ast.Slice, ast.Call),
+)
+
+
+@cache
+def _formula(text: str) -> tuple[Any, frozenset[str]]:
+    """Compile an expression that does arithmetic and nothing else, and return its names too."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except SyntaxError:
+        raise ValueError(f"'{text}' is no expression") from None
+    names = set()
+    for node in ast.walk(tree):
+        called = node.func if isinstance(node, ast.Call) else None
+        if not isinstance(node, _ARITHMETIC) or (
+            called is not None and getattr(called, "id", None) not in _FUNCTIONS
+        ):
+            part = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
+            raise ValueError(f"'{part}' is no arithmetic of {', '.join(_FUNCTIONS)}")
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+    return compile(tree, "operations", "eval"), frozenset(names - set(_FUNCTIONS))
 
 
 # ---- Operands of rules --------------------------------------------------------------------------

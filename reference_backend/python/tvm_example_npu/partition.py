@@ -13,8 +13,10 @@ import tvm_ffi
 from tvm import relax
 
 from ._library import BACKEND
-from .capabilities import OPTIONS
-from .capability import Constant, Range
+from .capability import Constant
+from .linking import link_artifacts
+from .options import Options, Source
+from .overlap import overlapping_pipeline
 from .patterns import TABLE
 from .prepasses import is_opaque, simplify
 from .regions import Partitioner
@@ -26,9 +28,8 @@ def partition_for_example_npu(
     mod: tvm.IRModule,
     params: Params | None = None,
     *,
-    bind_constants: bool = True,
-    on_decline: str = "host",
-    options: Mapping[str, Any] | None = None,
+    options: Source = None,
+    **settings: Any,
 ) -> tvm.IRModule:
     """Move what the NPU can run into regions, and leave the rest to the host.
 
@@ -39,13 +40,11 @@ def partition_for_example_npu(
     params
         Weights to bind, by the name of the parameter; or what `relax.frontend.detach_params`
         returns. Weights that are not bound stay arguments of the model.
-    bind_constants
-        Whether weights become part of the NPU's program, or are passed at each call.
-    on_decline
-        What happens where the driver declines what the table allows: "host" leaves it to the host,
-        "error" raises.
     options
-        Settings for the driver. Hand the same to `RunCodegen`, under the backend's name.
+        `Options`, a mapping, or the path of a .toml or .json file. Hand the same to `RunCodegen`,
+        under the backend's name: `Options.load(options).to_dict()`.
+    **settings
+        Single options, which go before those.
 
     Returns
     -------
@@ -55,15 +54,13 @@ def partition_for_example_npu(
     Raises
     ------
     ValueError
-        An option is not known, or a parameter not there.
+        An option is not known or not supported, or a parameter not there.
     RuntimeError
-        The driver declined something and `on_decline` is "error".
+        Something stays on the host, which `on_decline` or `strict` forbids.
     """
-    if on_decline not in ("host", "error"):
-        raise ValueError(f"on_decline is '{on_decline}'; supported: 'host' and 'error'.")
-    checked = check_options(options)
+    loaded = Options.load(options).merged(**settings)
     mod = simplify(_bind(mod, params), TABLE)
-    return Partitioner(mod, TABLE, bind_constants, on_decline, checked).run()
+    return Partitioner(mod, TABLE, loaded).run()
 
 
 def compile_for_example_npu(
@@ -71,9 +68,8 @@ def compile_for_example_npu(
     params: Params | None = None,
     *,
     target: Any = "llvm",
-    bind_constants: bool = True,
-    on_decline: str = "host",
-    options: Mapping[str, Any] | None = None,
+    options: Source = None,
+    **settings: Any,
 ) -> relax.VMExecutable:
     """Partition a model, and compile both parts of it.
 
@@ -85,67 +81,29 @@ def compile_for_example_npu(
         Weights to bind, as for the partitioning.
     target
         What the host part is compiled for.
-    bind_constants
-        Whether weights become part of the NPU's program, or are passed at each call.
-    on_decline
-        "host" or "error", as for the partitioning.
     options
-        Settings for the driver.
+        `Options`, a mapping, or the path of a .toml or .json file.
+    **settings
+        Single options, which go before those.
 
     Returns
     -------
     executable
         To be run by `relax.VirtualMachine`, or exported as a library.
-    """
-    mod = partition_for_example_npu(
-        mod,
-        params,
-        bind_constants=bind_constants,
-        on_decline=on_decline,
-        options=options,
-    )
-    if any("Codegen" in (function.attrs or {}) for _, function in mod.functions_items()):
-        mod = relax.transform.RunCodegen({BACKEND: check_options(options)})(mod)
-    return tvm.compile(drop_unused_constants(mod), target=target)
-
-
-def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Refuse settings that the driver does not know.
-
-    Parameters
-    ----------
-    options
-        Settings by name.
-
-    Returns
-    -------
-    options
-        The same settings.
 
     Raises
     ------
     ValueError
-        A name or a value is not supported.
+        An option is not known or not supported, or a parameter not there.
+    RuntimeError
+        Something stays on the host, which `on_decline` or `strict` forbids.
     """
-    if options is not None and not isinstance(options, Mapping):
-        raise ValueError(f"options is a {type(options).__name__}; it must map names to values.")
-    for name, value in (options or {}).items():
-        if name not in OPTIONS:
-            known = ", ".join(f"'{key}'" for key in OPTIONS) or "none"
-            raise ValueError(f"The option '{name}' is not known to {BACKEND}; known: {known}.")
-        allowed, plain = OPTIONS[name], _plain(value)
-        is_whole = isinstance(allowed, Range) and isinstance(allowed.min, int)
-        if isinstance(value, tuple) or (is_whole and isinstance(plain, float)):
-            raise ValueError(f"The option '{name}' is {value!r}; supported: one whole number.")
-        if not allowed.accepts(plain):
-            raise ValueError(f"The option '{name}' is {value!r}; supported: {allowed}.")
-    return {name: _plain(value) for name, value in (options or {}).items()}
-
-
-def _plain(value: Any) -> Any:
-    """Return a number of NumPy, or a whole one that is written as a float, as Python's."""
-    value = value.item() if isinstance(value, np.generic) else value
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    loaded = Options.load(options).merged(**settings)
+    mod = partition_for_example_npu(mod, params, options=loaded)
+    if any("Codegen" in (function.attrs or {}) for _, function in mod.functions_items()):
+        mod = relax.transform.RunCodegen({BACKEND: loaded.to_dict()})(mod)
+    mod = link_artifacts(drop_unused_constants(mod), target)
+    return tvm.compile(mod, target=target, relax_pipeline=overlapping_pipeline(target))
 
 
 def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:

@@ -9,7 +9,8 @@ sometimes let two regions wait for each other, and know only the function `main`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import count
@@ -30,8 +31,12 @@ from tvm.relax.dpl import (
 from . import report
 from ._library import BACKEND
 from .capability import Constant, Table, resolve
+from .codegen import BOUNDS_ATTRIBUTE, known_bounds, symbol_bounds
+from .options import Options
 from .patterns import escapes
 from .prepasses import bound_values, drop_unused, is_opaque
+
+_log = logging.getLogger(__name__)
 
 
 class Partitioner:
@@ -43,37 +48,25 @@ class Partitioner:
         The module, simplified.
     table
         The capabilities, which give the reasons.
-    bind_constants
-        Whether constants become part of the program.
-    on_decline
-        "host" or "error".
     options
-        Settings for the driver.
+        What may go to the NPU, and the settings of the driver.
     """
 
-    def __init__(
-        self,
-        mod: tvm.IRModule,
-        table: Table,
-        bind_constants: bool,
-        on_decline: str,
-        options: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, mod: tvm.IRModule, table: Table, options: Options) -> None:
         self.mod = mod
         self.table = table
-        self.bind_constants = bind_constants
-        self.on_decline = on_decline
         self.options = options
-        self.decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
+        self.bind_constants = options.bind_constants
+        self._decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
+        self._driver_options = tvm_ffi.convert(options.driver_options())
         self.patterns = [_Entry(item) for item in get_patterns_with_prefix(f"{BACKEND}.")]
         self.depth = max((_depth(entry.pattern.pattern) for entry in self.patterns), default=0)
         self.regions: dict[Any, Any] = {}
         self.records: list[report.OpPlacement] = []
         self.declines: list[str] = []
-        # Of the function at hand:
-        self.function = ""
-        self.names: Iterator[str] = iter(())
-        self.values: dict[Any, Any] = {}
+        self.blocks: dict[int, _Block] = {}
+        self.symbols: set[str] = set()
+        self.function = ""  # The one at hand.
 
     def run(self) -> tvm.IRModule:
         """Partition all functions that are not another backend's.
@@ -84,23 +77,33 @@ class Partitioner:
             The module with regions, and with the report among its attributes.
         """
         functions = dict(self.mod.functions_items())
+        own = {var: item for var, item in functions.items() if not is_opaque(item)}
         recursive = _recursive_function(functions)
-        for global_var, function in functions.items():
-            if is_opaque(function):
-                continue
+        if recursive is None:
+            for global_var, function in own.items():
+                self._plan_function(global_var.name_hint, function)
+            self._limit_regions()
+            self._check_bounds()
+        for global_var, function in own.items():
+            self.function = global_var.name_hint
             if recursive is None:
-                functions[global_var] = self._rewrite_function(global_var.name_hint, function)
+                functions[global_var] = self._rewrite_function(function)
             else:
-                self.function = global_var.name_hint
                 self._leave(
                     function.body,
                     f"the function '{recursive}' is recursive, and TVM's RunCodegen cannot go on "
                     "from there",
                 )
-        if self.declines and self.on_decline == "error":
+        if self.declines and self.options.on_decline == "error":
             raise RuntimeError(
                 f"The driver of {BACKEND} declines a part of the model, which on_decline='error' "
                 "forbids. " + " ".join(self.declines)
+            )
+        left = [item for item in self.records if item.placement == "host" and not item.bookkeeping]
+        if left and self.options.strict:
+            raise RuntimeError(
+                f"The option 'strict' of {BACKEND} forbids that ops stay on the host, where these "
+                "do: " + "; ".join(f"{item.op} ({item.name}): {item.reason}" for item in left) + "."
             )
         mod = tvm.IRModule(
             {**functions, **self.regions},
@@ -117,12 +120,75 @@ class Partitioner:
             return ()
         return report.offload_report(self.mod).offloaded
 
-    def _rewrite_function(self, name: str, function: Any) -> Any:
+    def _plan_function(self, name: str, function: Any) -> None:
         taken = {global_var.name_hint for global_var in self.mod.get_global_vars()}
         symbols = (f"{BACKEND}_{name}_{index}" for index in count())
-        self.function = name
-        self.names = (symbol for symbol in symbols if symbol not in taken)
-        self.values = bound_values(function.body)
+        bounds = symbol_bounds(function, self.options, known_bounds(function))
+        self.symbols.update(bounds)
+        scope = _Scope(
+            name=name,
+            symbols=(symbol for symbol in symbols if symbol not in taken),
+            values=bound_values(function.body),
+            bounds=bounds,
+        )
+        self._plan_body(function.body, scope)
+
+    def _plan_body(self, body: Any, scope: _Scope) -> None:
+        for block in body.blocks:
+            if isinstance(block, relax.DataflowBlock):
+                planned = _Block(self, scope, list(block.bindings))
+                planned.plan()
+                self.blocks[id_of(block)] = planned
+                continue
+            for binding in block.bindings:
+                if isinstance(binding.value, relax.If):
+                    self._plan_body(binding.value.true_branch, scope)
+                    self._plan_body(binding.value.false_branch, scope)
+
+    def _check_bounds(self) -> None:
+        """Tell which bounds are for no symbol; one set of options may serve several models."""
+        unknown = [name for name in self.options.symbol_bounds if name not in self.symbols]
+        if unknown and self.symbols:
+            _log.warning(
+                "The option 'symbol_bounds' of %s names %s, which the model does not have; it has: "
+                "%s",
+                *(BACKEND, ", ".join(unknown), ", ".join(sorted(self.symbols))),
+            )
+
+    def _limit_regions(self) -> None:
+        """Send regions back to the host where there are too many; the largest stay."""
+        limit = self.options.max_regions
+        regions = [region for block in self.blocks.values() for region in block.regions]
+        regions = [region for region in regions if region.symbol]
+        if not limit or len(regions) <= limit:
+            return
+        regions.sort(key=lambda region: region.count_operations(), reverse=True)
+        for region in regions[limit:]:
+            region.reason = (
+                f"its region has {region.count_operations():,} operations, and max_regions, which "
+                f"is {limit}, keeps the largest"
+            )
+
+    def ask_driver(self, function: Any, bounds: Mapping[str, int], finish: bool) -> str:
+        """Return why the driver declines a composite or, with `finish`, a region; else nothing.
+
+        Parameters
+        ----------
+        function
+            The composite or the region.
+        bounds
+            The largest values of symbols.
+        finish
+            Whether it is all that the driver compiles at once.
+
+        Returns
+        -------
+        reason
+            A sentence, or an empty text.
+        """
+        return str(self._decline_reason(function, self._driver_options, bounds, finish))
+
+    def _rewrite_function(self, function: Any) -> Any:
         known = len(self.regions)
         body = self._rewrite_body(function.body)
         rewritten = relax.Function(
@@ -130,14 +196,14 @@ class Partitioner:
         )
         if len(self.regions) > known and "global_symbol" not in function.attrs:
             # RunCodegen looks into public functions only.
-            rewritten = rewritten.with_attr("global_symbol", name)
+            rewritten = rewritten.with_attr("global_symbol", self.function)
         return rewritten
 
     def _rewrite_body(self, body: Any) -> Any:
         blocks = []
         for block in body.blocks:
             if isinstance(block, relax.DataflowBlock):
-                blocks.append(relax.DataflowBlock(_Block(self, list(block.bindings)).rewrite()))
+                blocks.append(relax.DataflowBlock(self.blocks[id_of(block)].rewrite()))
             else:
                 blocks.append(relax.BindingBlock([self._visit(item) for item in block.bindings]))
         return relax.SeqExpr(blocks, body.body, body.span)
@@ -215,10 +281,16 @@ class Partitioner:
                 name=str(binding.var.name),
                 op=_callee(call),
                 placement="npu" if "region" in where else "host",
-                bookkeeping=not any(isinstance(ty, relax.TensorType) for ty in _fields(call.ty)),
+                bookkeeping=self._is_bookkeeping(call),
                 **where,
             )
         )
+
+    def _is_bookkeeping(self, call: Any) -> bool:
+        """Whether a call itself computes nothing."""
+        if isinstance(call.op, relax.GlobalVar) and not is_opaque(self.mod[call.op]):
+            return True  # What it calls is looked into.
+        return not any(isinstance(ty, relax.TensorType) for ty in _fields(call.ty))
 
 
 # ---- Composites ---------------------------------------------------------------------------------
@@ -275,6 +347,19 @@ class _Match:
     reasons: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, eq=False)
+class _Scope:
+    """What the blocks of one function of the model share."""
+
+    name: str
+    symbols: Iterator[str]
+    """Names for regions."""
+    values: Mapping[Any, Any]
+    """What variables are bound to."""
+    bounds: Mapping[str, int]
+    """The largest values of symbols, by name."""
+
+
 @dataclass(eq=False)
 class _Unit:
     """What is placed as a whole: a composite of the NPU, or one binding of the host."""
@@ -300,6 +385,28 @@ class _Unit:
                 unit.region = unit.region.region
             unit = unit.region
         return unit
+
+    def part(self) -> None:
+        """Forget which units it is connected with."""
+        self.phase, self.sources, self.users, self.region = 0, [], [], None
+
+
+@dataclass(eq=False)
+class _Region:
+    """Units of the NPU that run in one call."""
+
+    units: list[_Unit]
+    outputs: list[Any]
+    function: Any
+    arguments: list[Any]
+    calls: list[Any]
+    """The calls of Relax ops in it."""
+    count_operations: Callable[[], int]
+    symbol: str = ""
+    reason: str = ""
+    """Why it goes back to the host."""
+    declined: str = ""
+    """What the driver says, where that is why."""
 
 
 class _FunctionBuilder:
@@ -359,10 +466,11 @@ class _FunctionBuilder:
 class _Block:
     """Plans and rewrites one dataflow block."""
 
-    def __init__(self, owner: Partitioner, bindings: list[Any]) -> None:
+    def __init__(self, owner: Partitioner, scope: _Scope, bindings: list[Any]) -> None:
         self.owner = owner
+        self.scope = scope
         self.bindings = bindings
-        self.values = owner.values
+        self.values = scope.values
         self.position = {binding.var: index for index, binding in enumerate(bindings)}
         self.position_of_value = {
             id_of(binding.value): index for index, binding in enumerate(bindings)
@@ -375,13 +483,30 @@ class _Block:
         self.declined: dict[int, str] = {}
         self.notes: dict[int, list[str]] = {}
         self.surroundings: dict[int, Any] = {}
+        self.answers: dict[tuple[int, ...], str] = {}
+        self.groups: list[list[_Unit]] = []
+        self.regions: list[_Region] = []
 
-    def rewrite(self) -> list[Any]:
-        """Return the bindings with calls of regions among them."""
+    def plan(self) -> None:
+        """Decide what is a region, and which of them stay on the host."""
         self._select_composites()
-        units = self._link_units()
-        _assign_phases(units, self.bindings)
-        return self._emit(units)
+        while True:
+            units = self._link_units()
+            _assign_phases(units, self.bindings, self.owner.options.merge_regions)
+            groups: dict[_Unit, list[_Unit]] = {}
+            for unit in units:
+                groups.setdefault(unit.root(), []).append(unit)
+            order = sorted(
+                groups.values(), key=lambda group: (group[0].phase, group[0].members[-1])
+            )
+            self.groups = order
+            self.regions = [self._make_region(group) for group in order if group[0].on_npu]
+            # Where the driver declines a region because of some composites, others make new ones.
+            if not any([self._part(region) for region in self.regions]):
+                break
+        for region in self.regions:
+            if region.function is not None and not region.reason:
+                region.symbol = next(self.scope.symbols)
 
     def _select_composites(self) -> None:
         by_op: dict[str, list[tuple[int, set[str]]]] = {}
@@ -437,9 +562,9 @@ class _Block:
         if field_index != index:
             members.append(field_index)
         unit = self._make_unit(members, entry.label)
-        reason = self.owner.decline_reason(unit.function, self.owner.options, False)
+        reason = self.owner.ask_driver(unit.function, self.scope.bounds, False)
         if reason:
-            self.declined[index] = str(reason)
+            self.declined[index] = reason
         else:
             self.unit_of.update((member, unit) for member in members)
 
@@ -490,6 +615,9 @@ class _Block:
 
     def _link_units(self) -> list[_Unit]:
         """Return the units of the block in order, with what each depends on."""
+        self.unit_of = {index: unit for index, unit in self.unit_of.items() if unit.on_npu}
+        for unit in self.unit_of.values():
+            unit.part()
         units = []
         for index in range(len(self.bindings)):
             unit = self.unit_of.setdefault(index, _Unit([index]))
@@ -517,69 +645,123 @@ class _Block:
         units = (self.unit_of.get(self.position[user]) for user in users)
         return all(unit is not None and unit.on_npu for unit in units)
 
-    def _emit(self, units: list[_Unit]) -> list[Any]:
-        groups: dict[_Unit, list[_Unit]] = {}
-        for unit in units:
-            groups.setdefault(unit.root(), []).append(unit)
-        ordered = sorted(groups.values(), key=lambda group: (group[0].phase, group[0].members[-1]))
-        result: list[Any] = []
-        where: dict[int, dict[str, Any]] = {}
-        for group in ordered:
-            if not group[0].on_npu:
-                binding = self.bindings[group[0].members[0]]
-                result.append(binding)
-                if isinstance(binding.value, relax.Function):
-                    self.owner.leave_local(binding.value)
-                if isinstance(binding.value, relax.Call):
-                    where[group[0].members[0]] = {"reason": self._reason(group[0].members[0])}
-                continue
-            calls, symbol, declined = self._make_region(group)
-            result += calls
-            for unit in group:
-                for member in unit.members:
-                    if declined:
-                        where[member] = {"reason": f"the driver declines the region: {declined}"}
-                        self._note_decline(member, declined)
-                    else:
-                        where[member] = {"region": symbol, "composite": unit.label}
-        for index, binding in enumerate(self.bindings):
-            if index in where and isinstance(binding.value, relax.Call):
-                self.owner.record(binding, **where[index])
-        return result
+    def _make_region(self, group: list[_Unit]) -> _Region:
+        """Make a region of units; with nothing that others use, it has no function."""
+        root = group[0].root()
+        outputs = [
+            var
+            for unit in group
+            for var in [self.bindings[unit.members[-1]].var]
+            if any(user.root() is not root for user in unit.users)
+            or not isinstance(var, relax.DataflowVar)
+        ]
+        return self._region_of(group, outputs)
 
-    def _make_region(self, group: list[_Unit]) -> tuple[list[Any], str, str]:
-        """Return the bindings that stand for a region, its symbol, and why it is declined."""
+    def _region_of(self, units: list[_Unit], outputs: list[Any]) -> _Region:
         builder = _FunctionBuilder(self.values, self.owner.bind_constants)
-        outputs = []
-        for number, unit in enumerate(group):
+        for number, unit in enumerate(units):
             var = self.bindings[unit.members[-1]].var
             callee = relax.Var(f"composite{number}", unit.function.ty)
             arguments = [builder.use(item) for item in unit.arguments]
             builder.bind(callee, unit.function)
             builder.bind(var, tvm.ir.Call(builder.use(callee), arguments, ret_ty=var.ty))
-            outside = any(user.root() is not group[0].root() for user in unit.users)
-            if outside or not isinstance(var, relax.DataflowVar):
-                outputs.append(var)
-        if not outputs:
-            return [], "", ""
-        symbol = next(self.owner.names)
-        function = builder.finish(outputs, {"Codegen": BACKEND, "global_symbol": symbol})
-        declined = str(self.owner.decline_reason(function, self.owner.options, True))
-        if declined:
-            return [item for unit in group for item in self._on_host(unit)], symbol, declined
-        global_var = relax.GlobalVar(symbol)
+        attributes = {"Codegen": BACKEND, "global_symbol": self.scope.name}
+        function = builder.finish(outputs, attributes) if outputs else None
+        values = [self.bindings[member].value for unit in units for member in unit.members]
+        calls = [value for value in values if isinstance(value, relax.Call)]
+
+        def count_operations() -> int:
+            table, bounds = self.owner.table, self.scope.bounds
+            return sum(table.count_operations(call, self.values, bounds) for call in calls)
+
+        return _Region(units, outputs, function, builder.arguments, calls, count_operations)
+
+    def _part(self, region: _Region) -> bool:
+        """Note why a region cannot be; return whether some of its units have left it instead."""
+        if region.function is None:
+            return False
+        count, least = len(region.calls), self.owner.options.min_region_ops
+        if count < least:
+            ops = "1 op" if count == 1 else f"{count} ops"
+            region.reason = f"its region has {ops}; min_region_ops is {least}"
+            return False
+        declined = self._ask(region)
+        if not declined:
+            return False
+        leaving = False
+        for unit in region.units if len(region.units) > 1 else []:
+            alone = self._ask(self._region_of([unit], [self.bindings[unit.members[-1]].var]))
+            if alone:
+                leaving = True
+                for member in unit.members:
+                    self.declined[member] = alone
+                    del self.unit_of[member]
+        region.declined = declined
+        region.reason = f"the driver declines the region: {declined}"
+        return leaving
+
+    def _ask(self, region: _Region) -> str:
+        key = tuple(member for unit in region.units for member in unit.members)
+        if key not in self.answers:
+            reason = self.owner.ask_driver(region.function, self.scope.bounds, True)
+            self.answers[key] = reason.removeprefix(f"the region {self.scope.name}: ")
+        return self.answers[key]
+
+    def rewrite(self) -> list[Any]:
+        """Return the bindings with calls of regions among them."""
+        result: list[Any] = []
+        where: dict[int, dict[str, Any]] = {}
+        regions = iter(self.regions)
+        for group in self.groups:
+            if not group[0].on_npu:
+                index = group[0].members[0]
+                value = self.bindings[index].value
+                result.append(self.bindings[index])
+                if isinstance(value, relax.Function):
+                    self.owner.leave_local(value)
+                if isinstance(value, relax.Call):
+                    where[index] = {"reason": self._reason(index)}
+                continue
+            region = next(regions)
+            result += self._call_region(region)
+            for unit in group:
+                for member in unit.members:
+                    if region.declined:
+                        self._note_decline(member, region.declined)
+                    if region.reason:
+                        where[member] = {"reason": region.reason}
+                    else:
+                        where[member] = {"region": region.symbol, "composite": unit.label}
+        for index, binding in enumerate(self.bindings):
+            if index in where and isinstance(binding.value, relax.Call):
+                self.owner.record(binding, **where[index])
+        return result
+
+    def _call_region(self, region: _Region) -> list[Any]:
+        """Return the bindings that stand for a region, which becomes a function of the module."""
+        if region.reason:
+            return [item for unit in region.units for item in self._on_host(unit)]
+        if region.function is None:
+            return []
+        function = region.function.with_attr("global_symbol", region.symbol)
+        bounds = symbol_bounds(function, self.owner.options, self.scope.bounds)
+        # What has the default may still be decided by the options of RunCodegen.
+        known = {name: bound for name, bound in bounds.items() if bound != Options.symbol_bound}
+        if known:
+            function = function.with_attr(BOUNDS_ATTRIBUTE, known)
+        global_var = relax.GlobalVar(region.symbol)
         relax.expr._update_type(global_var, function.ty)
         self.owner.regions[global_var] = function
-        ret_ty = _tuple_type([var.ty for var in outputs])
-        call = tvm.ir.Call(global_var, builder.arguments, ret_ty=ret_ty)
-        if len(outputs) == 1:
-            return [relax.VarBinding(outputs[0], call)], symbol, ""
-        results = relax.DataflowVar(symbol, ret_ty)
+        ret_ty = _tuple_type([var.ty for var in region.outputs])
+        call = tvm.ir.Call(global_var, region.arguments, ret_ty=ret_ty)
+        if len(region.outputs) == 1:
+            return [relax.VarBinding(region.outputs[0], call)]
+        results = relax.DataflowVar(region.symbol, ret_ty)
         fields = [
             relax.VarBinding(var, relax.TupleGetItem(results, index))
-            for index, var in enumerate(outputs)
+            for index, var in enumerate(region.outputs)
         ]
-        return [relax.VarBinding(results, call), *fields], symbol, ""
+        return [relax.VarBinding(results, call), *fields]
 
     def _on_host(self, unit: _Unit) -> Iterator[Any]:
         """Generate the bindings of a unit as the host compiles them."""
@@ -620,8 +802,10 @@ class _Block:
             self.owner.declines.append(who + reason.removeprefix(who).rstrip(".") + ".")
 
 
-def _assign_phases(units: list[_Unit], bindings: list[Any]) -> None:
+def _assign_phases(units: list[_Unit], bindings: list[Any], merge: bool) -> None:
     """Say when each unit runs; NPU units of one phase that are connected make one region.
+
+    Without `merge`, each is a region of its own.
 
     The value of the host is ready in a phase after that of the NPU units that it reads, and the
     reverse, so that two regions never wait for each other. Linear in the size of the graph.
@@ -642,7 +826,7 @@ def _assign_phases(units: list[_Unit], bindings: list[Any]) -> None:
             last = min(user.phase - (not user.on_npu) for user in unit.users)
             if any(user.on_npu and user.phase == last for user in unit.users):
                 unit.phase = max(unit.phase, last)
-    for unit in units:
+    for unit in units if merge else []:
         for source in unit.sources:
             if unit.on_npu and source.on_npu and unit.phase == source.phase:
                 one, other = unit.root(), source.root()

@@ -2,18 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file codegen.cc
- * \brief relax.ext.example_npu: each region becomes a module.
+ * \brief What Python calls to compile a region to an artifact.
  */
 #include <tvm/ffi/any.h>
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
+#include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
-#include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
+#include "artifact.h"
+#include "backend.h"
 #include "graph.h"
 #include "ir_adapter.h"
 #include "lowering.h"
@@ -23,62 +27,64 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-constexpr const char* kBackend = "example_npu";
-
-using OptionMap = ffi::Map<ffi::String, ffi::Any>;
 using ConstantNames = ffi::Map<ffi::ObjectRef, ffi::String>;
+using OptionMap = ffi::Map<ffi::String, ffi::String>;
+using BoundMap = ffi::Map<ffi::String, int64_t>;
 
-/*! \brief Options as the driver takes them: pairs of strings. */
-DriverOptions ReadOptions(const OptionMap& options) {
-  DriverOptions result;
-  for (const auto& [key, value] : options) {
-    std::string text;
-    if (auto string = value.try_cast<ffi::String>()) {
-      text = *string;
-    } else if (value.type_index() == ffi::TypeIndex::kTVMFFIBool) {
-      text = value.cast<bool>() ? "1" : "0";
-    } else if (auto integer = value.try_cast<int64_t>()) {
-      text = std::to_string(*integer);
-    } else if (auto number = value.try_cast<double>()) {
-      text = std::to_string(*number);
-    } else {
-      throw Refusal("the option '" + std::string(key) + "' must be a number, a bool or a string");
-    }
-    result.emplace_back(std::string(key), text);
-  }
-  return result;
+LoweringOptions ReadOptions(const OptionMap& driver_options, const BoundMap& symbol_bounds) {
+  LoweringOptions options;
+  for (const auto& [key, value] : driver_options) options.driver.emplace_back(key, value);
+  for (const auto& [name, bound] : symbol_bounds) options.symbol_bounds[name] = bound;
+  return options;
 }
 
-ffi::Module CompileRegion(const ffi::ObjectRef& function, const DriverOptions& options,
-                          const ConstantNames& constant_names) {
-  Graph graph = ReadFunction(function, constant_names);
-  std::string program = LowerGraph(graph, options, /*finish=*/true);
-  // The runtime is a library of its own, found by name: a board has it without this one.
-  auto create = ffi::Function::GetGlobal("runtime.ExampleNPUJSONRuntimeCreate");
-  if (!create.has_value()) throw Refusal("the runtime library is not loaded");
-  // The program holds the constants, so that TVM need not keep them for this module.
-  return (*create)(ffi::String(graph.symbol), ffi::String(ToJson(graph)), ffi::Array<ffi::String>(),
-                   ffi::Bytes(program))
-      .cast<ffi::Module>();
-}
-
-ffi::Array<ffi::Module> Compile(const ffi::Array<ffi::ObjectRef>& functions,
-                                const OptionMap& options, const ConstantNames& constant_names) {
-  ffi::Array<ffi::Module> modules;
+/*! \brief Runs a piece of the API; a refusal becomes an error for the user. */
+template <typename Body>
+auto Refusable(const Body& body) {
   try {
-    DriverOptions driver_options = ReadOptions(options);
-    for (const ffi::ObjectRef& function : functions) {
-      modules.push_back(CompileRegion(function, driver_options, constant_names));
-    }
+    return body();
   } catch (const Refusal& refusal) {
     TVM_FFI_THROW(ValueError) << kBackend << " cannot compile " << refusal.what();
   }
-  return modules;
+  TVM_FFI_UNREACHABLE();
 }
 
-ffi::String DeclineReason(const ffi::ObjectRef& function, const OptionMap& options, bool finish) {
+/*! \brief The region as data: all that its program depends on, but for options. */
+ffi::Map<ffi::String, ffi::Any> DescribeGraph(const ffi::ObjectRef& function,
+                                              const ConstantNames& constant_names) {
+  return Refusable([&]() -> ffi::Map<ffi::String, ffi::Any> {
+    Graph graph = ReadFunction(function, constant_names);
+    ffi::Array<ffi::Tensor> constants;
+    for (const Node& node : graph.nodes) {
+      if (node.value.has_value()) constants.push_back(node.value.value());
+    }
+    return {
+        {"symbol", ffi::String(graph.symbol)},
+        {"graph", ffi::String(ToJson(graph))},
+        {"constants", constants},
+    };
+  });
+}
+
+ffi::Bytes Compile(const ffi::ObjectRef& function, const ConstantNames& constant_names,
+                   const OptionMap& driver_options, const BoundMap& symbol_bounds,
+                   const ffi::String& manifest) {
+  return Refusable([&] {
+    Graph graph = ReadFunction(function, constant_names);
+    LoweringOptions options = ReadOptions(driver_options, symbol_bounds);
+    LoweredProgram program = LowerGraph(graph, options, LoweringGoal::kProgram);
+    std::string graph_json = ToJson(graph);
+    std::string_view manifest_json(manifest.data(), manifest.size());
+    return ffi::Bytes(WriteArtifact({manifest_json, graph_json, program.bytes}));
+  });
+}
+
+ffi::String DeclineReason(const ffi::ObjectRef& function, const OptionMap& driver_options,
+                          const BoundMap& symbol_bounds, bool finish) {
   try {
-    LowerGraph(ReadFunction(function, ConstantNames()), ReadOptions(options), finish);
+    Graph graph = ReadFunction(function, ConstantNames());
+    LowerGraph(graph, ReadOptions(driver_options, symbol_bounds),
+               finish ? LoweringGoal::kCheck : LoweringGoal::kOps);
   } catch (const Refusal& refusal) {
     return refusal.what();
   }
@@ -95,10 +101,11 @@ ffi::String CheckIRToString() { return CheckIR(); }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef()
-      .def("relax.ext.example_npu", Compile)
-      .def("example_npu.codegen.decline_reason", DeclineReason)
-      .def("example_npu.codegen.lowered_ops", ListLoweredOps)
-      .def("example_npu.codegen.check_ir", CheckIRToString);
+      .def(BACKEND_NAME ".codegen.graph", DescribeGraph)
+      .def(BACKEND_NAME ".codegen.compile", Compile)
+      .def(BACKEND_NAME ".codegen.decline_reason", DeclineReason)
+      .def(BACKEND_NAME ".codegen.lowered_ops", ListLoweredOps)
+      .def(BACKEND_NAME ".codegen.check_ir", CheckIRToString);
 }
 
 }  // namespace

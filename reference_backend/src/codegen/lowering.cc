@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <memory>
 #include <optional>
 #include <unordered_map>
 
@@ -133,17 +132,18 @@ npu_vector_program VectorBuilder::Finish(Value result) {
 /*! \brief Walks a graph and calls the driver's build half. */
 class ProgramBuilder {
  public:
-  ProgramBuilder(const Graph& graph, const DriverOptions& options) : graph_(graph) {
+  ProgramBuilder(const Graph& graph, const LoweringOptions& options)
+      : graph_(graph), options_(options) {
     std::vector<npu_option> pairs;
-    for (const auto& [key, value] : options) pairs.push_back({key.c_str(), value.c_str()});
+    for (const auto& [key, value] : options.driver) pairs.push_back({key.c_str(), value.c_str()});
     npu_builder* builder = nullptr;
     npu_status status = BuildApi().create(pairs.data(), pairs.size(), &builder);
-    builder_.reset(builder);
+    result_.builder.reset(builder);
     Check(status, "the driver's options");
     index_ = IndexRegistry();
   }
 
-  std::string Run(bool finish) {
+  LoweredProgram Run(LoweringGoal goal) {
     AddSymbolsAndInputs();
     CountUses();
     FormUnits();
@@ -152,13 +152,17 @@ class ProgramBuilder {
       if (unit != unit_ending_at_.end()) LowerUnit(units_[unit->second]);
     }
     for (const EntryRef& head : graph_.heads) {
-      Check(BuildApi().mark_output(builder_.get(), Get(head).id), "an output of the region");
+      Check(BuildApi().mark_output(builder(), Get(head).id), "an output of the region");
     }
-    if (!finish) return "";
-    const uint8_t* bytes = nullptr;
-    size_t size = 0;
-    Check(BuildApi().finish(builder_.get(), &bytes, &size), "the region " + graph_.symbol);
-    return std::string(reinterpret_cast<const char*>(bytes), size);
+    if (goal != LoweringGoal::kOps) {
+      const uint8_t* bytes = nullptr;
+      size_t size = 0;
+      bool compile = goal == LoweringGoal::kProgram;
+      Check(BuildApi().finish(builder(), compile ? &bytes : nullptr, compile ? &size : nullptr),
+            "the region " + graph_.symbol);
+      result_.bytes = {reinterpret_cast<const char*>(bytes), size};
+    }
+    return std::move(result_);
   }
 
   // ---- For Lowering ----
@@ -180,7 +184,7 @@ class ProgramBuilder {
       throw Refusal("the constant " + node.name + " is not in host memory");
     }
     const char* data = static_cast<const char*>(value->data) + value->byte_offset;
-    Check(BuildApi().add_constant(builder_.get(), &tensor.desc, data, ffi::GetDataSize(*value),
+    Check(BuildApi().add_constant(builder(), &tensor.desc, data, ffi::GetDataSize(*value),
                                   &tensor.id),
           "the constant " + node.name);
     tensors_[Key(entry)] = tensor;
@@ -203,40 +207,51 @@ class ProgramBuilder {
   Tensor NewTensor(const npu_tensor_desc& desc, const std::string& who) {
     Tensor tensor;
     tensor.desc = desc;
-    Check(BuildApi().add_tensor(builder_.get(), &desc, &tensor.id), who);
+    Check(BuildApi().add_tensor(builder(), &desc, &tensor.id), who);
     return tensor;
   }
 
-  npu_builder* builder() const { return builder_.get(); }
+  Tensor NewScalar(float value, const std::string& who) {
+    Tensor tensor;
+    tensor.desc = MakeDesc(NPU_FLOAT32, {});
+    const float& kept = result_.scalars.emplace_back(value);
+    Check(BuildApi().add_constant(builder(), &tensor.desc, &kept, sizeof(kept), &tensor.id), who);
+    return tensor;
+  }
+
+  npu_builder* builder() const { return result_.builder.get(); }
 
   void Check(npu_status status, const std::string& who) const {
     if (status == NPU_OK) return;
-    const char* reason = BuildApi().error(builder_.get());
-    throw Refusal(who + (status == NPU_DECLINED ? ": " : ": the driver failed: ") +
+    const char* reason = BuildApi().error(builder());
+    // Too little memory for a model is no failure of the driver, either.
+    bool refused = status == NPU_DECLINED || status == NPU_OUT_OF_MEMORY;
+    throw Refusal(who + (refused ? ": " : ": the driver failed: ") +
                   (reason == nullptr ? "no reason given" : reason));
   }
 
  private:
-  struct DestroyBuilder {
-    void operator()(npu_builder* builder) const { BuildApi().destroy(builder); }
-  };
-
   static uint64_t Key(const EntryRef& entry) {
     return static_cast<uint64_t>(entry.node) << 16 | static_cast<uint64_t>(entry.index);
   }
 
   void AddSymbolsAndInputs() {
     for (const std::string& name : graph_.symbols) {
+      auto bound = options_.symbol_bounds.find(name);
+      if (bound == options_.symbol_bounds.end()) {
+        throw Refusal("the size " + name + ": its largest value, for which memory is planned, is " +
+                      "not given; set it in the option symbol_bounds");
+      }
       int32_t symbol = 0;
-      Check(BuildApi().add_symbol(builder_.get(), name.c_str(), &symbol), "the size " + name);
+      Check(BuildApi().add_symbol(builder(), name.c_str(), bound->second, &symbol),
+            "the size " + name);
     }
     for (size_t argument : graph_.arguments) {
       const Node& node = graph_.nodes[argument];
       if (node.outputs.empty()) continue;  // A shape: the driver reads sizes off the tensors.
       Tensor tensor;
       tensor.desc = MakeDesc(node.outputs[0], "the argument " + node.name);
-      Check(BuildApi().add_input(builder_.get(), &tensor.desc, &tensor.id),
-            "the argument " + node.name);
+      Check(BuildApi().add_input(builder(), &tensor.desc, &tensor.id), "the argument " + node.name);
       Set(EntryRef{argument, 0}, tensor);
     }
   }
@@ -375,6 +390,7 @@ class ProgramBuilder {
 
   void LowerUnit(const Unit& unit) {
     Lowering lowering(this, &unit);
+    Check(BuildApi().set_label(builder(), lowering.Name().c_str()), lowering.Name());
     if (unit.lowering->elementwise != nullptr) {
       lowering.LowerAsElementwise();
     } else {
@@ -392,7 +408,8 @@ class ProgramBuilder {
   }
 
   const Graph& graph_;
-  std::unique_ptr<npu_builder, DestroyBuilder> builder_;
+  const LoweringOptions& options_;
+  LoweredProgram result_;
   std::unordered_map<std::string, std::vector<const OpLowering*>> index_;
   std::unordered_map<uint64_t, Tensor> tensors_;
   std::unordered_map<uint64_t, int> uses_;
@@ -575,14 +592,7 @@ Tensor Lowering::View(const Tensor& tensor, const std::vector<npu_dim>& dims) {
   return view;
 }
 
-Tensor Lowering::Scalar(float value) {
-  Tensor tensor;
-  tensor.desc = MakeDesc(NPU_FLOAT32, {});
-  program_->Check(
-      BuildApi().add_constant(program_->builder(), &tensor.desc, &value, sizeof(value), &tensor.id),
-      Name());
-  return tensor;
-}
+Tensor Lowering::Scalar(float value) { return program_->NewScalar(value, Name()); }
 
 void Lowering::Emit(const npu_matmul& op) {
   program_->Check(BuildApi().add_matmul(program_->builder(), &op), Name());
@@ -667,8 +677,8 @@ std::vector<std::string> LoweredOps() {
   return ops;
 }
 
-std::string LowerGraph(const Graph& graph, const DriverOptions& options, bool finish) {
-  return ProgramBuilder(graph, options).Run(finish);
+LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal) {
+  return ProgramBuilder(graph, options).Run(goal);
 }
 
 }  // namespace tvm_example_npu

@@ -18,8 +18,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -234,18 +237,47 @@ class Refusal : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/*! \brief A setting for the driver, by name. */
-using DriverOptions = std::vector<std::pair<std::string, std::string>>;
+/*! \brief What a graph is compiled with. */
+struct LoweringOptions {
+  /*! \brief Settings for the driver, by name. */
+  std::vector<std::pair<std::string, std::string>> driver;
+  /*! \brief The largest value of each symbol, by name. */
+  std::map<std::string, int64_t> symbol_bounds;
+};
+
+/*! \brief How far LowerGraph goes. */
+enum class LoweringGoal {
+  /*! \brief Hands each op to the driver: can it be lowered? */
+  kOps,
+  /*! \brief Asks the driver about the whole, too: can it be compiled? */
+  kCheck,
+  /*! \brief Compiles it to bytes. */
+  kProgram,
+};
+
+/*! \brief What the driver made of a graph. */
+struct LoweredProgram {
+  struct DestroyBuilder {
+    void operator()(npu_builder* builder) const { BuildApi().destroy(builder); }
+  };
+
+  /*! \brief Scalar constants of lowerings. Declared first: the builder refers to them. */
+  std::deque<float> scalars;
+  std::unique_ptr<npu_builder, DestroyBuilder> builder;
+  /*! \brief The driver's bytes, which live as long as the builder; empty but for kProgram. */
+  std::string_view bytes;
+};
 
 /*!
  * \brief Lowers a graph with the registered ops.
- * \param graph The graph of one region or one composite.
- * \param options Settings that are handed to the driver.
- * \param finish Whether to compile to bytes, or only to ask whether each op can be lowered.
- * \return The driver's program; empty without `finish`.
+ * \param graph The graph of one region or one composite; it must outlive what is returned, which
+ *   refers to its constants.
+ * \param options What it is compiled with.
+ * \param goal How far to go.
+ * \return The driver's program.
  * \throws Refusal naming the op and the reason.
  */
-std::string LowerGraph(const Graph& graph, const DriverOptions& options, bool finish);
+LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal);
 
 }  // namespace tvm_example_npu
 

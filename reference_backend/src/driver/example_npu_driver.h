@@ -11,7 +11,7 @@
  * - *run* (a workstation or a board): open a device, load the bytes, bind buffers, submit, wait.
  *
  * The bytes are opaque to every other layer. Nothing here knows of TVM. All functions are safe to
- * call from several threads as long as no two calls share a builder or a request.
+ * call from several threads as long as no two calls share a builder or a request (but `cancel`).
  */
 #ifndef EXAMPLE_NPU_DRIVER_H_
 #define EXAMPLE_NPU_DRIVER_H_
@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 /*! \brief Version of both tables; raised whenever a struct or a function below changes. */
-#define NPU_DRIVER_API_VERSION 1
+#define NPU_DRIVER_API_VERSION 2
 /*! \brief The most dimensions that a tensor may have. */
 #define NPU_MAX_RANK 8
 /*! \brief The most spatial dimensions of a convolution or a pool. */
@@ -43,6 +43,10 @@ typedef enum npu_status {
   NPU_OUT_OF_MEMORY = 3,
   /*! \brief The device failed while it ran. */
   NPU_DEVICE_ERROR = 4,
+  /*! \brief The time was up before the work was done; the work goes on. */
+  NPU_TIMEOUT = 5,
+  /*! \brief The work was cancelled before it was done. */
+  NPU_CANCELLED = 6,
 } npu_status;
 
 /*! \brief Element types. */
@@ -242,12 +246,12 @@ typedef struct npu_build_api {
   void (*destroy)(npu_builder* builder);
   /*! \brief A sentence: why this builder failed, or (NULL) the last `create` on this thread. */
   const char* (*error)(const npu_builder* builder);
-  /*! \brief Adds a symbol, a size that is known at the call: it is at least 1, and the shapes of
+  /*! \brief Adds a symbol, a size that is known at the call: it is 1 to `bound`, and the shapes of
    *  the inputs tell it. */
-  npu_status (*add_symbol)(npu_builder* builder, const char* name, int32_t* symbol);
+  npu_status (*add_symbol)(npu_builder* builder, const char* name, int64_t bound, int32_t* symbol);
   /*! \brief Adds the next input of the program. */
   npu_status (*add_input)(npu_builder* builder, const npu_tensor_desc* desc, npu_tensor* tensor);
-  /*! \brief Adds a constant; the data is copied. */
+  /*! \brief Adds a constant; the data is not copied and must live as long as the builder. */
   npu_status (*add_constant)(npu_builder* builder, const npu_tensor_desc* desc, const void* data,
                              size_t bytes, npu_tensor* tensor);
   /*! \brief Adds a tensor that operations write. */
@@ -255,6 +259,8 @@ typedef struct npu_build_api {
   /*! \brief The same elements under another shape. */
   npu_status (*add_view)(npu_builder* builder, npu_tensor data, const npu_tensor_desc* desc,
                          npu_tensor* tensor);
+  /*! \brief Names the operations that follow, for messages and listings; the text is copied. */
+  npu_status (*set_label)(npu_builder* builder, const char* label);
   npu_status (*add_matmul)(npu_builder* builder, const npu_matmul* op);
   npu_status (*add_convolution)(npu_builder* builder, const npu_convolution* op);
   npu_status (*add_pool)(npu_builder* builder, const npu_pool* op);
@@ -263,7 +269,8 @@ typedef struct npu_build_api {
   npu_status (*add_copy)(npu_builder* builder, const npu_copy* op);
   /*! \brief Makes a tensor (of any kind, also an input or one already marked) the next output. */
   npu_status (*mark_output)(npu_builder* builder, npu_tensor tensor);
-  /*! \brief Compiles to bytes that stay valid until the builder is destroyed. */
+  /*! \brief Compiles to bytes that stay valid until the builder is destroyed. With `bytes` null it
+   *  only tells whether it could. */
   npu_status (*finish)(npu_builder* builder, const uint8_t** bytes, size_t* size);
 } npu_build_api;
 
@@ -274,30 +281,60 @@ typedef struct npu_program npu_program;
 /*! \brief One execution of a program, with the memory that it needs; reusable, one at a time. */
 typedef struct npu_request npu_request;
 
-/*! \brief What a request did since it was created. */
+/*! \brief The engines of the device whose time is counted. */
+typedef enum npu_engine {
+  NPU_ENGINE_MATRIX = 0,
+  NPU_ENGINE_VECTOR,
+  /*! \brief Transfers to the scratchpad. */
+  NPU_ENGINE_DMA_IN,
+  /*! \brief All other transfers. */
+  NPU_ENGINE_DMA_OUT,
+  NPU_ENGINE_COUNT,
+} npu_engine;
+
+/*! \brief What a request did since it was created; sums over its submissions but where it says
+ *  otherwise. A device that cannot count something leaves it 0. */
 typedef struct npu_counters {
   uint64_t submissions;
+  /*! \brief Submissions that did not end with NPU_OK. */
+  uint64_t failures;
   uint64_t commands;
   /*! \brief Floating-point operations of matmuls and convolutions. */
   uint64_t matrix_operations;
-  /*! \brief Bytes of memory that intermediates share; not a sum. */
-  uint64_t arena_bytes;
+  /*! \brief Device cycles from the first command to the end of the last one. */
+  uint64_t cycles;
+  /*! \brief By engine, over all cores: cycles of work, and cycles of waiting for other engines. */
+  uint64_t busy_cycles[NPU_ENGINE_COUNT];
+  uint64_t stalled_cycles[NPU_ENGINE_COUNT];
+  /*! \brief Bytes read and written. */
+  uint64_t dram_bytes_read, dram_bytes_written;
+  uint64_t scratchpad_bytes_read, scratchpad_bytes_written;
+  /*! \brief Bytes of DRAM that intermediates share, of the scratchpad in use at most, and of
+   *  constants; not sums. */
+  uint64_t arena_bytes, scratchpad_bytes, constant_bytes;
+  /*! \brief Cycles per microsecond; not a sum. */
+  uint64_t frequency_mhz;
 } npu_counters;
 
-/*! \brief The run half. */
+/*! \brief The run half. A board needs no other. */
 typedef struct npu_run_api {
   uint32_t version;
   /*! \brief A sentence about the last failure on this thread. */
   const char* (*error)(void);
+  /*! \brief Opens device `index`, counted from 0. */
   npu_status (*open)(int32_t index, npu_device** device);
   /*! \brief Accepts NULL. Programs of the device must have been unloaded. */
   void (*close)(npu_device* device);
-  /*! \brief Checks the bytes and keeps a copy; corrupt ones are NPU_INVALID, never a crash. */
+  /*! \brief Checks the bytes; corrupt ones are NPU_INVALID, never a crash. They are aligned to 64
+   *  bytes, do not change, and live until the program is unloaded: a driver need not copy them. */
   npu_status (*load)(npu_device* device, const uint8_t* bytes, size_t size, npu_program** program);
   /*! \brief Accepts NULL. Requests of the program must have been destroyed. */
   void (*unload)(npu_program* program);
+  /*! \brief A text for people that says what the program does, and with which memory; valid until
+   *  the program is unloaded. */
+  npu_status (*describe)(npu_program* program, const char** text);
   npu_status (*create_request)(npu_program* program, npu_request** request);
-  /*! \brief Accepts NULL. */
+  /*! \brief Accepts NULL. A request that runs is cancelled, and waited for. */
   void (*destroy_request)(npu_request* request);
   /*! \brief Sets input `index` to `data` of this shape; symbols take their values from it. Data is
    *  aligned to its elements. */
@@ -307,16 +344,23 @@ typedef struct npu_run_api {
    *  overlaps with no other one of the request. */
   npu_status (*bind_output)(npu_request* request, size_t index, void* data, const int64_t* shape,
                             int32_t rank);
-  /*! \brief Starts the work. Until `wait` returns, bound buffers must live, and the request can
-   *  neither be bound nor submitted. */
+  /*! \brief Does the work and returns when it is done: submit and wait, without the hand-over. */
+  npu_status (*execute)(npu_request* request);
+  /*! \brief Starts the work and returns. Until `wait` has returned something else than NPU_TIMEOUT,
+   *  bound buffers must live, and the request can neither be bound nor submitted. */
   npu_status (*submit)(npu_request* request);
-  /*! \brief Returns when the work is done, with its status. */
-  npu_status (*wait)(npu_request* request);
+  /*! \brief Waits until the work is done and returns its status, or NPU_TIMEOUT after so many
+   *  microseconds (negative: never). Needed once after each successful submit. */
+  npu_status (*wait)(npu_request* request, int64_t timeout_us);
+  /*! \brief Asks for the end of work that was submitted; `wait` then returns NPU_CANCELLED, or the
+   *  status of work that was done before. May be called from another thread than `wait`. */
+  npu_status (*cancel)(npu_request* request);
+  /*! \brief Not while the request runs. */
   npu_status (*counters)(const npu_request* request, npu_counters* counters);
 } npu_run_api;
 
 #pragma GCC visibility push(default)
-/*! \brief The build half of this driver. */
+/*! \brief The build half of this driver: in the library that compiles, not on a board. */
 const npu_build_api* example_npu_build_api(void);
 /*! \brief The run half of this driver. */
 const npu_run_api* example_npu_run_api(void);

@@ -4,9 +4,9 @@
  * \file execute.cc
  * \brief From commands to kernels.
  */
-#include <algorithm>
-
 #include "execute.h"
+
+#include <algorithm>
 
 namespace tvm_example_npu::emulator {
 namespace {
@@ -34,42 +34,33 @@ size_t Scratch(const ElementwiseArgs& args, int threads) {
 size_t Scratch(const ReduceArgs& args, int threads) { return ReduceScratch(args, threads); }
 size_t Scratch(const CopyArgs& args, int threads) { return CopyScratch(args, threads); }
 
-// A multiplication and an addition for each element that is summed.
-uint64_t MatrixOperations(const MatMulArgs& args) {
-  return 2 * ElementCount(args.out) * args.a.dims[args.a.rank - (args.transpose_a ? 2 : 1)];
-}
-uint64_t MatrixOperations(const ConvolutionArgs& args) {
-  return 2 * ElementCount(args.out) * (ElementCount(args.weight) / args.weight.dims[0]);
-}
-template <typename Args>
-uint64_t MatrixOperations(const Args&) {
-  return 0;
-}
-
 }  // namespace
 
 /*! \brief Turns commands into steps. */
 class Execution::Preparer {
  public:
-  Preparer(const Program& program, const Plan& plan, uint8_t* arena, Execution* execution)
-      : program_(program), plan_(plan), arena_(arena), execution_(*execution) {
-    // Slots refer to steps and views, which must not move.
-    execution_.steps_.reserve(program.commands().size() + plan.copies.size());
+  Preparer(const Program& program, const Accesses& accesses, const Elision& elision,
+           uint8_t* scratchpad, uint8_t* arena, Execution* execution)
+      : program_(program),
+        accesses_(accesses),
+        elision_(elision),
+        scratchpad_(scratchpad),
+        arena_(arena),
+        execution_(*execution) {
+    // Slots and shapes refer to steps and views, which must not move.
+    execution_.steps_.reserve(program.commands.size());
     size_t views = 0;
-    for (const Command& command : program.commands()) views += command.inputs.size();
+    for (const Command& command : program.commands) views += command.inputs.size();
     execution_.views_.reserve(views);
   }
 
-  void Prepare(const Command& command) {
-    std::visit([&](const auto& op) { Prepare(op, command); }, command.op);
-  }
-
-  void Prepare(const OutputCopy& copy) {
-    auto& args = Step<CopyArgs>();
-    Set(copy.tensor, &args.data);
-    args.out = Resolve(program_.tensors()[copy.tensor].desc, plan_.symbols.data());
-    execution_.slots_.push_back({&args.out.data, program_.inputs().size() + copy.output});
-    for (int32_t i = 0; i < args.out.rank; ++i) args.permutation[i] = i;
+  void Run() {
+    for (size_t i = 0; i < program_.commands.size(); ++i) {
+      if (elision_.skipped[i]) continue;
+      const Command& command = program_.commands[i];
+      next_ = accesses_.begin(i);
+      std::visit([&](const auto& op) { Prepare(op, command); }, command.op);
+    }
   }
 
  private:
@@ -78,37 +69,53 @@ class Execution::Preparer {
     return std::get<Args>(execution_.steps_.emplace_back(Args()));
   }
 
-  /*! \brief Describes a tensor to a kernel. */
-  void Set(npu_tensor tensor, TensorView* view) {
-    *view = Resolve(program_.tensors()[tensor].desc, plan_.symbols.data());
-    const Location& location = plan_.locations[tensor];
-    switch (location.place) {
-      case Location::kInput:
-        execution_.slots_.push_back({&view->data, location.position});
+  // Tensors are set in the order of their accesses.
+
+  /*! \brief The address of the next tensor; those of inputs and outputs are set later. */
+  void SetAddress(void** address) {
+    const Place& place = elision_.places[accesses_.index(next_++)];
+    switch (place.memory) {
+      case Memory::kInput:
+        execution_.slots_.push_back({address, place.index, place.offset});
         break;
-      case Location::kOutput:
-        execution_.slots_.push_back({&view->data, program_.inputs().size() + location.position});
+      case Memory::kOutput:
+        execution_.slots_.push_back({address, program_.inputs.size() + place.index, place.offset});
         break;
-      case Location::kConstant: {
-        const Constant& constant = program_.constants()[location.position];
+      case Memory::kConstants:
         // Kernels write only to outputs.
-        if (constant.storage == Storage::kPlain) view->data = const_cast<uint8_t*>(constant.data);
+        *address = const_cast<uint8_t*>(program_.constants) + place.offset;
         break;
-      }
-      case Location::kArena:
-        view->data = arena_ + location.position;
+      case Memory::kArena:
+        *address = arena_ + place.offset;
         break;
-      case Location::kNowhere:
+      case Memory::kScratchpad:
+        *address = scratchpad_ + place.offset;
         break;
     }
   }
 
-  /*! \brief The packed form of a tensor, or null. */
-  const void* Packed(npu_tensor tensor) const {
-    const Location& location = plan_.locations[tensor];
-    if (location.place != Location::kConstant) return nullptr;
-    const Constant& constant = program_.constants()[location.position];
-    return constant.storage == Storage::kPacked ? constant.data : nullptr;
+  void SetShape(npu_tensor tensor, TensorView* view) {
+    const Desc& desc = program_.tensors[tensor].desc;
+    view->dtype = desc.dtype;
+    view->rank = desc.rank;
+    bool symbolic = false;
+    for (int32_t d = 0; d < desc.rank; ++d) {
+      view->dims[d] = desc.dims[d].Most();
+      symbolic = symbolic || desc.dims[d].symbol >= 0;
+    }
+    if (symbolic) execution_.shapes_.push_back({view, &desc});
+  }
+
+  void Set(npu_tensor tensor, TensorView* view) {
+    SetShape(tensor, view);
+    SetAddress(&view->data);
+  }
+
+  /*! \brief Sets an operand that may be packed. */
+  void SetWeight(npu_tensor tensor, TensorView* view, const void** packed) {
+    Set(tensor, view);
+    // Packed data is in no input or output, so its address is known.
+    if (program_.tensors[tensor].packed_bytes != 0) *packed = view->data;
   }
 
   void SetVector(const Command& command, VectorProgram* vector) {
@@ -128,33 +135,30 @@ class Execution::Preparer {
   void Prepare(const npu_matmul& op, const Command& command) {
     auto& args = Step<MatMulArgs>();
     Set(op.a, &args.a);
-    Set(op.b, &args.b);
-    Set(op.out, &args.out);
+    SetWeight(op.b, &args.b, &args.packed_b);
     args.transpose_a = op.transpose_a != 0;
     args.transpose_b = op.transpose_b != 0;
-    args.packed_b = Packed(op.b);
     SetVector(command, &args.epilogue);
+    Set(op.out, &args.out);
   }
 
   void Prepare(const npu_convolution& op, const Command& command) {
     auto& args = Step<ConvolutionArgs>();
     Set(op.data, &args.data);
-    Set(op.weight, &args.weight);
-    Set(op.out, &args.out);
+    SetWeight(op.weight, &args.weight, &args.packed_weight);
     args.spatial_rank = op.spatial_rank;
     std::copy_n(op.strides, NPU_MAX_SPATIAL, args.strides);
     std::copy_n(op.dilations, NPU_MAX_SPATIAL, args.dilations);
     std::copy_n(op.pads_begin, NPU_MAX_SPATIAL, args.pads_begin);
     std::copy_n(op.pads_end, NPU_MAX_SPATIAL, args.pads_end);
     args.groups = op.groups;
-    args.packed_weight = Packed(op.weight);
     SetVector(command, &args.epilogue);
+    Set(op.out, &args.out);
   }
 
   void Prepare(const npu_pool& op, const Command&) {
     auto& args = Step<PoolArgs>();
     Set(op.data, &args.data);
-    Set(op.out, &args.out);
     args.kind = op.kind;
     args.spatial_rank = op.spatial_rank;
     std::copy_n(op.window, NPU_MAX_SPATIAL, args.window);
@@ -162,61 +166,102 @@ class Execution::Preparer {
     std::copy_n(op.dilations, NPU_MAX_SPATIAL, args.dilations);
     std::copy_n(op.pads_begin, NPU_MAX_SPATIAL, args.pads_begin);
     std::copy_n(op.pads_end, NPU_MAX_SPATIAL, args.pads_end);
+    Set(op.out, &args.out);
   }
 
   void Prepare(const npu_elementwise& op, const Command& command) {
     auto& args = Step<ElementwiseArgs>();
-    Set(op.out, &args.out);
     SetVector(command, &args.program);
+    Set(op.out, &args.out);
   }
 
   void Prepare(const npu_reduce& op, const Command& command) {
     auto& args = Step<ReduceArgs>();
     Set(op.data, &args.data);
-    Set(op.out, &args.out);
     args.kind = op.kind;
     args.axes = op.axes;
     SetVector(command, &args.epilogue);
+    Set(op.out, &args.out);
   }
 
-  void Prepare(const npu_copy& op, const Command&) {
+  void Prepare(const Transfer& op, const Command&) {
     auto& args = Step<CopyArgs>();
-    Set(op.data, &args.data);
-    Set(op.out, &args.out);
-    std::copy_n(op.permutation, NPU_MAX_RANK, args.permutation);
-    std::copy_n(op.offset, NPU_MAX_RANK, args.offset);
+    uint64_t packed = program_.tensors[op.out].packed_bytes;
+    if (packed != 0) {
+      args.data.dtype = args.out.dtype = NPU_UINT8;
+      args.data.rank = args.out.rank = 1;
+      args.data.dims[0] = args.out.dims[0] = static_cast<int64_t>(packed);
+      SetAddress(&args.data.data);
+      SetAddress(&args.out.data);
+      return;
+    }
     args.fill = op.fill != 0;
     args.fill_value = op.fill_value;
+    if (op.data >= 0) {
+      Set(op.data, &args.data);
+      std::copy_n(op.permutation, NPU_MAX_RANK, args.permutation);
+      std::copy_n(op.data_offset, NPU_MAX_RANK, args.data_offset);
+      std::copy_n(op.out_offset, NPU_MAX_RANK, args.out_offset);
+    }
+    Set(op.out, &args.out);
+    args.data.rank = args.out.rank;
   }
 
   const Program& program_;
-  const Plan& plan_;
+  const Accesses& accesses_;
+  const Elision& elision_;
+  uint8_t* scratchpad_;
   uint8_t* arena_;
   Execution& execution_;
+  const Access* next_ = nullptr;
 };
 
-Execution::Execution(const Program& program, const Plan& plan, uint8_t* arena, int32_t threads) {
-  Preparer preparer(program, plan, arena, this);
-  for (const Command& command : program.commands()) preparer.Prepare(command);
-  for (const OutputCopy& copy : plan.copies) preparer.Prepare(copy);
+Execution::Execution(const Program& program, const Accesses& accesses, const Elision& elision,
+                     uint8_t* scratchpad, uint8_t* arena)
+    : threads_(program.machine.threads) {
+  Preparer(program, accesses, elision, scratchpad, arena, this).Run();
+  // What kernels need grows with the sizes, but not steadily: they work in blocks of powers of two.
+  std::vector<int64_t> symbols(program.symbols.size());
+  int64_t most = 1;
+  for (const Symbol& symbol : program.symbols) most = std::max(most, symbol.bound);
+  for (int64_t value = 1;; value *= 2) {
+    for (size_t i = 0; i < symbols.size(); ++i) {
+      symbols[i] = std::min(value, program.symbols[i].bound);
+    }
+    SetSymbols(symbols.data());
+    most_scratch_bytes_ = std::max(most_scratch_bytes_, scratch_bytes_);
+    if (value >= most) break;
+  }
+}
+
+void Execution::SetSymbols(const int64_t* symbols) {
+  for (const Shape& shape : shapes_) {
+    for (int32_t d = 0; d < shape.desc->rank; ++d) {
+      shape.view->dims[d] = shape.desc->dims[d].Extent(symbols);
+    }
+  }
+  scratch_bytes_ = 0;
   for (const Step& step : steps_) {
     std::visit(
         [&](const auto& args) {
-          scratch_bytes_ = std::max(scratch_bytes_, Scratch(args, threads));
-          matrix_operations_ += MatrixOperations(args);
+          scratch_bytes_ = std::max(scratch_bytes_, Scratch(args, threads_));
         },
         step);
   }
 }
 
 void Execution::Bind(const std::vector<void*>& buffers) {
-  for (const Slot& slot : slots_) *slot.address = buffers[slot.buffer];
+  for (const Slot& slot : slots_) {
+    *slot.address = static_cast<uint8_t*>(buffers[slot.buffer]) + slot.offset;
+  }
 }
 
-void Execution::Run(const KernelContext& context) const {
+bool Execution::Run(const KernelContext& context, const std::atomic<bool>& cancel) const {
   for (const Step& step : steps_) {
+    if (cancel.load(std::memory_order_relaxed)) return false;
     std::visit([&context](const auto& args) { Execute(args, context); }, step);
   }
+  return true;
 }
 
 }  // namespace tvm_example_npu::emulator

@@ -2,33 +2,376 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file program.cc
- * \brief Programs as bytes.
+ * \brief The rules that programs obey, and their form as bytes.
  */
+#include "program.h"
+
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <utility>
 
-#include "program.h"
+#include "rules.h"
 
 namespace tvm_example_npu::emulator {
 namespace {
 
+constexpr const char* kMemories[] = {"input", "output", "constants", "arena", "scratchpad"};
+
+// ---- Rules ----
+
+/*! \brief What a tensor of an input or an output takes of it, in elements.
+ *
+ * Such memory is only as large as the symbols at hand make it. The elements of a dense shape are a
+ * factor times some symbols; of a tile, times what is left of one symbol, too.
+ */
+struct Elements {
+  int64_t factor = 1;
+  std::vector<int32_t> symbols;
+  const Dim* tile = nullptr;
+
+  Elements(const Desc& desc, const std::vector<Symbol>& all) {
+    for (const Dim* dim = desc.dims; dim != desc.dims + desc.rank; ++dim) {
+      bool whole =
+          dim->symbol >= 0 && dim->begin == 0 && dim->limit == dim->size * all[dim->symbol].bound;
+      if (whole) symbols.push_back(dim->symbol);
+      if (dim->symbol >= 0 && !whole && tile == nullptr) {
+        tile = dim;
+      } else {
+        factor *= whole ? dim->size : dim->Most();
+      }
+    }
+  }
+};
+
+/*! \brief Checks one program. */
+class Verifier : public OperationRules {
+ public:
+  explicit Verifier(const Program& program) : program_(program) {}
+
+  void Run() {
+    program_.machine.Check();
+    CheckSymbols();
+    for (size_t i = 0; i < program_.tensors.size(); ++i) CheckTensor(static_cast<npu_tensor>(i));
+    CheckMemories();
+    for (; command_ < program_.commands.size(); ++command_) {
+      const Command& command = program_.commands[command_];
+      if (command.label < 0 || command.label >= static_cast<int32_t>(program_.labels.size())) {
+        Invalid("Command ", command_, " has no label.");
+      }
+      std::visit([&](const auto& op) { CheckCommand(op, command); }, command.op);
+      CheckOverlaps(command);
+    }
+  }
+
+ protected:
+  const Desc& Read(npu_tensor tensor, const char* role, bool may_be_packed) override {
+    const Tensor& read = Get(tensor, role);
+    RequireScratchpad(tensor, role);
+    if (read.packed_bytes != 0 && !may_be_packed) {
+      Invalid("The ", role, " of ", Where(), ", ", Describe(tensor), ", is packed.");
+    }
+    return read.desc;
+  }
+
+  const Desc& Write(npu_tensor tensor) override {
+    const Tensor& written = Get(tensor, "output");
+    RequireScratchpad(tensor, "output");
+    if (written.packed_bytes != 0) {
+      Invalid("The output of ", Where(), ", ", Describe(tensor), ", is packed.");
+    }
+    return written.desc;
+  }
+
+  std::string Where() const override {
+    static const char* const operations[] = {"matmul",      "convolution", "pool",
+                                             "elementwise", "reduce",      "transfer"};
+    return Join(operations[program_.commands[command_].op.index()], " (command ", command_, ")");
+  }
+
+  std::string Describe(npu_tensor tensor) const override {
+    return Join("tensor ", tensor, " (", ToString(program_.tensors[tensor].desc, program_.symbols),
+                ")");
+  }
+
+ private:
+  void CheckSymbols() {
+    for (const Symbol& symbol : program_.symbols) {
+      if (symbol.bound < 1 || symbol.bound > kMaxElements) {
+        Invalid("The bound of symbol ", symbol.name, " is ", symbol.bound, "; it must be 1 to ",
+                kMaxElements, ".");
+      }
+    }
+    std::vector<bool> known(program_.symbols.size());
+    for (const Desc& desc : program_.inputs) {
+      CheckBound(desc);
+      for (int32_t d = 0; d < desc.rank; ++d) {
+        if (desc.dims[d].symbol >= 0) known[desc.dims[d].symbol] = true;
+      }
+    }
+    for (const Desc& desc : program_.outputs) CheckBound(desc);
+    for (size_t i = 0; i < known.size(); ++i) {
+      if (!known[i]) {
+        Invalid("Symbol ", program_.symbols[i].name, " is in no input's shape, and so not known.");
+      }
+    }
+    if (program_.outputs.empty()) Invalid("The program has no outputs.");
+  }
+
+  /*! \brief Checks the shape of an input or output. */
+  void CheckBound(const Desc& desc) const {
+    CheckDesc(desc, program_.symbols);
+    if (Elements(desc, program_.symbols).tile != nullptr) {
+      Invalid("An input or output has the shape of a tile, ", ToString(desc, program_.symbols),
+              ".");
+    }
+  }
+
+  void CheckTensor(npu_tensor index) const {
+    const Tensor& tensor = program_.tensors[index];
+    const Place& place = tensor.place;
+    CheckDesc(tensor.desc, program_.symbols);
+    if (place.memory > Memory::kScratchpad) Invalid("Tensor ", index, " is in no memory.");
+    if (place.offset % ElementSize(tensor.desc.dtype) != 0 ||
+        (tensor.packed_bytes != 0 && place.offset % sizeof(float) != 0)) {
+      Invalid("Tensor ", index, " lies at byte ", place.offset, ", which splits an element.");
+    }
+    bool bound = place.memory == Memory::kInput || place.memory == Memory::kOutput;
+    if (tensor.packed_bytes != 0) {
+      for (int32_t d = 0; d < tensor.desc.rank; ++d) {
+        if (tensor.desc.dims[d].symbol >= 0) Invalid("Tensor ", index, " is packed and symbolic.");
+      }
+      if (bound) Invalid("Tensor ", index, " is packed, in an input or output.");
+    }
+    bool fits;
+    if (bound) {
+      const auto& descs = place.memory == Memory::kInput ? program_.inputs : program_.outputs;
+      fits = place.index < descs.size() && FitsAtAnyCall(tensor, descs[place.index]);
+    } else {
+      uint64_t size = place.memory == Memory::kArena       ? program_.arena_bytes
+                      : place.memory == Memory::kConstants ? program_.constant_bytes
+                                                           : program_.machine.scratchpad_bytes;
+      fits = place.index == 0 && place.offset <= size && MostBytes(tensor) <= size - place.offset;
+    }
+    if (!fits) {
+      Invalid("Tensor ", index, ", ", MostBytes(tensor), " bytes at byte ", place.offset,
+              ", does not fit into its memory, ", Name(place.memory), " ", place.index, ".");
+    }
+    if (place.memory == Memory::kScratchpad && program_.machine.max_tile_bytes > 0 &&
+        MostBytes(tensor) > static_cast<uint64_t>(program_.machine.max_tile_bytes)) {
+      Invalid("Tensor ", index, " has ", MostBytes(tensor), " bytes in the scratchpad; the machine",
+              " allows ", program_.machine.max_tile_bytes, " (max_tile_bytes).");
+    }
+  }
+
+  /*! \brief Whether the tensor is inside of the input or output for all values of the symbols. */
+  bool FitsAtAnyCall(const Tensor& tensor, const Desc& desc) const {
+    if (tensor.desc.dtype != desc.dtype) return false;
+    Elements part(tensor.desc, program_.symbols);
+    Elements all(desc, program_.symbols);
+    auto offset = static_cast<int64_t>(
+        std::min<uint64_t>(tensor.place.offset / ElementSize(desc.dtype), kMaxCount));
+    // Whatever other symbols are, they are at least 1, and make both larger alike.
+    for (int32_t symbol : part.symbols) {
+      auto found = std::find(all.symbols.begin(), all.symbols.end(), symbol);
+      if (found == all.symbols.end()) return false;
+      all.symbols.erase(found);
+    }
+    if (part.tile == nullptr) return Plus(offset, part.factor) <= all.factor;
+    const Dim& tile = *part.tile;
+    auto found = std::find(all.symbols.begin(), all.symbols.end(), tile.symbol);
+    if (found == all.symbols.end()) return false;
+    // Where the tile has its first elements. With the symbol, what it takes then grows by less
+    // than what there is.
+    int64_t value = tile.begin / tile.size + 1;
+    if (value > program_.symbols[tile.symbol].bound) return true;
+    int64_t extent = std::min(tile.size * value - tile.begin, tile.limit);
+    return Times(part.factor, tile.size) <= all.factor &&
+           Plus(offset, Times(part.factor, extent)) <= Times(all.factor, value);
+  }
+
+  void CheckMemories() const {
+    uint64_t bytes = 0;
+    // No sum overflows: neither has more than kMaxCount.
+    auto add = [&](uint64_t more) {
+      bytes = Plus(static_cast<int64_t>(bytes),
+                   static_cast<int64_t>(std::min<uint64_t>(more, kMaxCount)));
+    };
+    for (const Desc& desc : program_.inputs) add(MostBytes(desc));
+    for (const Desc& desc : program_.outputs) add(MostBytes(desc));
+    add(program_.arena_bytes);
+    add(program_.constant_bytes);
+    auto size = static_cast<uint64_t>(program_.machine.dram_bytes);
+    if (bytes > size) {
+      Invalid("Inputs, outputs, constants and intermediates take ", bytes,
+              " bytes of DRAM; the machine has ", size, " (dram_bytes): ", bytes - size,
+              " too few.");
+    }
+  }
+
+  const Tensor& Get(npu_tensor tensor, const char* role) const {
+    if (tensor < 0 || tensor >= static_cast<npu_tensor>(program_.tensors.size())) {
+      Invalid("The ", role, " of ", Where(), " is tensor ", tensor, ", but there are ",
+              program_.tensors.size(), " tensors.");
+    }
+    return program_.tensors[tensor];
+  }
+
+  void RequireScratchpad(npu_tensor tensor, const char* role) const {
+    if (program_.tensors[tensor].place.memory != Memory::kScratchpad) {
+      Invalid("The ", role, " of ", Where(), ", ", Describe(tensor), ", is not in the scratchpad.");
+    }
+  }
+
+  template <typename Op>
+  void CheckCommand(const Op& op, const Command& command) {
+    constexpr bool kElementwise = std::is_same_v<Op, npu_elementwise>;
+    if (command.core < 0 || command.core >= program_.machine.cores) {
+      Invalid("Command ", command_, " is for core ", command.core, "; the machine has ",
+              program_.machine.cores, ".");
+    }
+    Check(op);
+    CheckVector(command.instructions, command.inputs, program_.tensors[op.out].desc, !kElementwise);
+    if constexpr (std::is_same_v<Op, npu_pool>) {
+      if (!command.instructions.empty()) Invalid("An epilogue is given for ", Where(), ".");
+      const Desc& data = program_.tensors[op.data].desc;
+      if (op.kind != NPU_POOL_AVERAGE_ADAPTIVE) {
+        CheckWindows(op, data, program_.tensors[op.out].desc, op.window);
+      }
+    }
+    if constexpr (std::is_same_v<Op, npu_convolution>) {
+      const Desc& weight = program_.tensors[op.weight].desc;
+      int64_t window[NPU_MAX_SPATIAL] = {};
+      for (int32_t i = 0; i < op.spatial_rank; ++i) window[i] = weight.dims[i + 2].size;
+      CheckWindows(op, program_.tensors[op.data].desc, program_.tensors[op.out].desc, window);
+      CheckPacked(op.weight, PackedConvolutionWeightBytes(Fixed(op.weight), op.groups));
+    }
+    if constexpr (std::is_same_v<Op, npu_matmul>) {
+      CheckPacked(op.b, PackedMatMulBBytes(Fixed(op.b), op.transpose_b != 0));
+    }
+  }
+
+  /*! \brief The shape of a tensor; symbols have their bounds. */
+  TensorView Fixed(npu_tensor tensor) const {
+    TensorView view;
+    const Desc& desc = program_.tensors[tensor].desc;
+    view.dtype = desc.dtype;
+    view.rank = desc.rank;
+    for (int32_t d = 0; d < desc.rank; ++d) view.dims[d] = desc.dims[d].Most();
+    return view;
+  }
+
+  void CheckPacked(npu_tensor weight, size_t bytes) const {
+    uint64_t packed = program_.tensors[weight].packed_bytes;
+    if (packed != 0 && packed != bytes) {
+      Invalid("The packed weight of ", Where(), ", ", Describe(weight), ", has ", packed,
+              " bytes instead of ", bytes, ".");
+    }
+  }
+
+  /*! \brief Kernels make padded copies of the data, whose size shall not overflow. */
+  template <typename Op>
+  void CheckWindows(const Op& op, const Desc& data, const Desc& out, const int64_t* window) const {
+    int64_t elements = data.dims[1].size;
+    for (int32_t i = 0; i < op.spatial_rank; ++i) {
+      int64_t part = out.dims[i + 2].size + (window[i] - 1) * op.dilations[i] / op.strides[i];
+      elements = Times(elements, Times(part, std::min(window[i], op.strides[i])));
+    }
+    if (elements > kMaxElements) {
+      Declined("The padded data of ", Where(), " has more than ", kMaxElements,
+               " elements, which is more than is supported.");
+    }
+  }
+
+  void CheckCommand(const Transfer& op, const Command& command) {
+    if (command.core != 0 || !command.instructions.empty() || !command.inputs.empty()) {
+      Invalid("Command ", command_, ", a transfer, has a core or a vector program.");
+    }
+    const Tensor& out = Get(op.out, "output");
+    if (out.place.memory == Memory::kInput || out.place.memory == Memory::kConstants) {
+      Invalid("The output of ", Where(), ", ", Describe(op.out), ", is in ", Name(out.place.memory),
+              ", which cannot be written.");
+    }
+    if (op.data == -1) {
+      if (op.fill == 0 || out.packed_bytes != 0) Invalid("There is no data for ", Where(), ".");
+      return;
+    }
+    const Tensor& data = Get(op.data, "data");
+    if (data.desc.rank != out.desc.rank || data.desc.dtype != out.desc.dtype ||
+        data.packed_bytes != out.packed_bytes) {
+      Invalid("The data of ", Where(), ", ", Describe(op.data), ", and its output, ",
+              Describe(op.out), ", must have the same rank, element type and packing.");
+    }
+    uint32_t seen = 0;
+    for (int32_t d = 0; d < out.desc.rank; ++d) {
+      int32_t from = op.permutation[d];
+      if (from < 0 || from >= out.desc.rank || (seen >> from & 1) != 0) {
+        Invalid("The permutation of ", Where(), " does not name every dimension once.");
+      }
+      seen |= 1u << from;
+      if (op.data_offset[d] < 0 || op.data_offset[d] > data.desc.dims[d].Most() ||
+          op.out_offset[d] < 0 || op.out_offset[d] > out.desc.dims[d].Most()) {
+        Invalid("The box of ", Where(), " begins outside of its tensors in dimension ", d, ".");
+      }
+      bool whole = from == d && op.data_offset[d] == 0 && op.out_offset[d] == 0 &&
+                   data.desc.dims[d] == out.desc.dims[d];
+      if (out.packed_bytes != 0 && !whole) Invalid("A part of packed data is moved by ", Where());
+    }
+  }
+
+  /*! \brief A command may not overwrite what it reads, but element by element; see kernels.h. */
+  void CheckOverlaps(const Command& command) const {
+    npu_tensor output = OutputOf(command);
+    const Tensor& out = program_.tensors[output];
+    // The first reads are operands, the last ones inputs of the vector program.
+    bool elementwise = std::holds_alternative<npu_elementwise>(command.op);
+    size_t vector_inputs = command.inputs.size();
+    if (!elementwise && vector_inputs > 0) --vector_inputs;
+    size_t reads = 0;
+    ForEachRead(command, [&](npu_tensor) { ++reads; });
+    size_t operands = reads - vector_inputs;
+    ForEachRead(command, [&](npu_tensor input) {
+      bool operand = operands > 0;
+      if (operand) --operands;
+      const Tensor& in = program_.tensors[input];
+      if (in.place.memory != out.place.memory || in.place.index != out.place.index) return;
+      if (in.place.offset >= out.place.offset + MostBytes(out) ||
+          out.place.offset >= in.place.offset + MostBytes(in)) {
+        return;
+      }
+      bool same = in.place.offset == out.place.offset && in.desc.dtype == out.desc.dtype &&
+                  in.desc.rank == out.desc.rank &&
+                  std::equal(in.desc.dims, in.desc.dims + in.desc.rank, out.desc.dims);
+      if (operand || !same) {
+        Invalid("The output of ", Where(), ", ", Describe(output), ", overlaps with its input ",
+                Describe(input), ".");
+      }
+    });
+  }
+
+  const Program& program_;
+  size_t command_ = 0;
+};
+
+// ---- Bytes ----
+
 constexpr char kMagic[8] = {'N', 'P', 'U', 'E', 'M', 'U', '\r', '\n'};
 /*! \brief Raised whenever the format or the meaning of a field changes. */
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "programs are little-endian");
 
-/*! \brief What the bytes begin with; the tables follow, then the constants. */
+/*! \brief What the bytes begin with; the tables follow, then, aligned, the constants. */
 struct Header {
   char magic[8];
   uint32_t version;
-  int32_t threads;
+  uint32_t reserved;
   uint64_t size;
   uint64_t tables_size;
-  /*! \brief Of all bytes, with this field as 0. */
+  uint64_t constant_bytes;
+  /*! \brief Of header and tables, with this field as 0. */
   uint64_t checksum;
 };
-static_assert(sizeof(Header) == 40, "the header has no padding");
+static_assert(sizeof(Header) == 48, "the header has no padding");
 
 /*! \brief Every change of up to 8 neighbouring bytes changes the result. */
 uint64_t Checksum(uint64_t state, const uint8_t* data, size_t size) {
@@ -51,7 +394,7 @@ uint64_t Checksum(uint64_t state, const uint8_t* data, size_t size) {
 uint64_t Checksum(Header header, const uint8_t* bytes) {
   header.checksum = 0;
   uint64_t state = Checksum(0, reinterpret_cast<const uint8_t*>(&header), sizeof(header));
-  return Checksum(state, bytes + sizeof(header), header.size - sizeof(header));
+  return Checksum(state, bytes + sizeof(header), header.tables_size);
 }
 
 /*! \brief Appends numbers. */
@@ -67,6 +410,10 @@ class Writer {
   template <typename T>
   void Length(const T& things) {
     (*this)(static_cast<uint32_t>(things.size()));
+  }
+  void String(const std::string& text) {
+    Length(text);
+    bytes_.insert(bytes_.end(), text.begin(), text.end());
   }
   const std::vector<uint8_t>& bytes() const { return bytes_; }
 
@@ -84,8 +431,7 @@ class Reader {
     Need(sizeof(value));
     // Enumerators are checked later: as bytes any value may pass here.
     std::memcpy(&value, data_, sizeof(value));
-    data_ += sizeof(value);
-    left_ -= sizeof(value);
+    Skip(sizeof(value));
   }
   template <typename T>
   T Get() {
@@ -99,11 +445,21 @@ class Reader {
     Need(length * least);
     return length;
   }
+  std::string String() {
+    uint32_t length = Length(1);
+    std::string text(reinterpret_cast<const char*>(data_), length);
+    Skip(length);
+    return text;
+  }
   bool done() const { return left_ == 0; }
 
  private:
   void Need(size_t bytes) const {
     if (bytes > left_) Invalid("The program is corrupt: its tables end early.");
+  }
+  void Skip(size_t bytes) {
+    data_ += bytes;
+    left_ -= bytes;
   }
 
   const uint8_t* data_;
@@ -115,6 +471,23 @@ class Reader {
 template <typename Archive, typename T, size_t count>
 void Array(Archive& archive, T (&values)[count]) {
   for (T& value : values) archive(value);
+}
+
+template <typename Archive>
+void Fields(Archive& archive, Machine& machine) {
+  archive(machine.scratchpad_bytes);
+  archive(machine.dram_bytes);
+  archive(machine.max_tile_bytes);
+  archive(machine.cores);
+  archive(machine.matrix_rows);
+  archive(machine.matrix_columns);
+  archive(machine.vector_lanes);
+  archive(machine.dram_megabytes_per_second);
+  archive(machine.dma_latency_cycles);
+  archive(machine.power_mode);
+  archive(machine.precision);
+  archive(machine.threads);
+  archive(machine.pace);
 }
 
 template <typename Archive>
@@ -166,11 +539,12 @@ void Fields(Archive& archive, npu_reduce& op) {
 }
 
 template <typename Archive>
-void Fields(Archive& archive, npu_copy& op) {
+void Fields(Archive& archive, Transfer& op) {
   archive(op.data);
   archive(op.out);
   Array(archive, op.permutation);
-  Array(archive, op.offset);
+  Array(archive, op.data_offset);
+  Array(archive, op.out_offset);
   archive(op.fill);
   archive(op.fill_value);
 }
@@ -183,34 +557,69 @@ void Fields(Archive& archive, npu_vector_instruction& instruction) {
   archive(instruction.c);
   archive(instruction.immediate);
 }
+
+// The least bytes that each of these takes.
+constexpr size_t kSymbolBytes = 12;
+constexpr size_t kDescBytes = 2;
+constexpr size_t kTensorBytes = kDescBytes + 21;
+constexpr size_t kCommandBytes = 21;
 constexpr size_t kInstructionBytes = 20;
 
-void Write(Writer& writer, const npu_tensor_desc& desc) {
-  writer(desc.dtype);
-  writer(desc.rank);
-  for (int32_t i = 0; i < desc.rank; ++i) {
-    writer(desc.dims[i].size);
-    writer(desc.dims[i].symbol);
+void Write(Writer& writer, const Desc& desc) {
+  writer(static_cast<uint8_t>(desc.dtype));
+  writer(static_cast<uint8_t>(desc.rank));
+  for (const Dim* dim = desc.dims; dim != desc.dims + desc.rank; ++dim) {
+    writer(dim->size);
+    writer(dim->symbol);
+    if (dim->symbol < 0) continue;
+    writer(dim->begin);
+    writer(dim->limit);
   }
 }
 
-npu_tensor_desc ReadDesc(Reader& reader) {
-  npu_tensor_desc desc = {};
-  reader(desc.dtype);
-  reader(desc.rank);
-  if (desc.rank < 0 || desc.rank > NPU_MAX_RANK) {
-    Invalid("The program is corrupt: a tensor has rank ", desc.rank, ".");
+Desc ReadDesc(Reader& reader) {
+  Desc desc;
+  auto dtype = reader.Get<uint8_t>();
+  auto rank = reader.Get<uint8_t>();
+  if (dtype > NPU_BOOL || rank > NPU_MAX_RANK) {
+    Invalid("The program is corrupt: a tensor has element type ", int{dtype}, " and rank ",
+            int{rank}, ".");
   }
-  for (int32_t i = 0; i < desc.rank; ++i) {
-    reader(desc.dims[i].size);
-    reader(desc.dims[i].symbol);
+  desc.dtype = static_cast<npu_dtype>(dtype);
+  desc.rank = rank;
+  for (Dim* dim = desc.dims; dim != desc.dims + desc.rank; ++dim) {
+    reader(dim->size);
+    reader(dim->symbol);
+    if (dim->symbol < 0) continue;
+    reader(dim->begin);
+    reader(dim->limit);
   }
   return desc;
+}
+
+void Write(Writer& writer, const Tensor& tensor) {
+  Write(writer, tensor.desc);
+  writer(tensor.place.memory);
+  writer(tensor.place.index);
+  writer(tensor.place.offset);
+  writer(tensor.packed_bytes);
+}
+
+Tensor ReadTensor(Reader& reader) {
+  Tensor tensor;
+  tensor.desc = ReadDesc(reader);
+  reader(tensor.place.memory);
+  reader(tensor.place.index);
+  reader(tensor.place.offset);
+  reader(tensor.packed_bytes);
+  return tensor;
 }
 
 void Write(Writer& writer, Command command) {
   writer(static_cast<uint8_t>(command.op.index()));
   std::visit([&writer](auto& op) { Fields(writer, op); }, command.op);
+  writer(command.core);
+  writer(command.label);
   writer.Length(command.instructions);
   for (npu_vector_instruction& instruction : command.instructions) Fields(writer, instruction);
   writer.Length(command.inputs);
@@ -228,8 +637,11 @@ decltype(Command::op) OperationOf(size_t index, std::index_sequence<indices...>)
 
 Command ReadCommand(Reader& reader) {
   using Kinds = std::make_index_sequence<std::variant_size_v<decltype(Command::op)>>;
-  Command command = {OperationOf(reader.Get<uint8_t>(), Kinds()), {}, {}};
+  Command command;
+  command.op = OperationOf(reader.Get<uint8_t>(), Kinds());
   std::visit([&reader](auto& op) { Fields(reader, op); }, command.op);
+  reader(command.core);
+  reader(command.label);
   command.instructions.resize(reader.Length(kInstructionBytes));
   for (npu_vector_instruction& instruction : command.instructions) Fields(reader, instruction);
   command.inputs.resize(reader.Length(sizeof(npu_tensor)));
@@ -237,106 +649,95 @@ Command ReadCommand(Reader& reader) {
   return command;
 }
 
-/*! \brief For each constant, the command that alone reads it and can have it packed, or null. */
-std::vector<const Command*> Packers(const Program& program) {
-  std::vector<const Command*> packers(program.constants().size());
-  for (const Command& command : program.commands()) {
-    npu_tensor weight = MatrixWeight(command);
-    if (weight < 0) continue;
-    npu_tensor base = program.tensors()[weight].base;
-    const Tensor& tensor = program.tensors()[base];
-    if (tensor.kind == TensorKind::kConstant && program.Uses(base) == 1) {
-      packers[tensor.index] = &command;
-    }
-  }
-  return packers;
-}
-
-void Pack(const Program& program, const Command& command, const Constant& constant, uint8_t* to) {
-  TensorView weight = Resolve(program.tensors()[MatrixWeight(command)].desc, nullptr);
-  weight.data = const_cast<uint8_t*>(constant.data);
-  if (auto* matmul = std::get_if<npu_matmul>(&command.op)) {
-    PackMatMulB(weight, matmul->transpose_b != 0, to);
-  } else {
-    PackConvolutionWeight(weight, std::get<npu_convolution>(command.op).groups, to);
-  }
+/*! \brief Reads a length and so many things of at least `least` bytes. */
+template <typename Thing, typename Read>
+std::vector<Thing> ReadAll(Reader& reader, size_t least, const Read& read) {
+  std::vector<Thing> things(reader.Length(least));
+  for (Thing& thing : things) thing = read(reader);
+  return things;
 }
 
 }  // namespace
 
-size_t PackedBytes(const Program& program, const Command& command) {
-  TensorView weight = Resolve(program.tensors()[MatrixWeight(command)].desc, nullptr);
-  if (auto* matmul = std::get_if<npu_matmul>(&command.op)) {
-    return PackedMatMulBBytes(weight, matmul->transpose_b != 0);
+npu_engine EngineOf(const Command& command, const std::vector<Tensor>& tensors) {
+  if (auto* transfer = std::get_if<Transfer>(&command.op)) {
+    bool in = tensors[transfer->out].place.memory == Memory::kScratchpad;
+    return in ? NPU_ENGINE_DMA_IN : NPU_ENGINE_DMA_OUT;
   }
-  return PackedConvolutionWeightBytes(weight, std::get<npu_convolution>(command.op).groups);
+  bool matrix = std::holds_alternative<npu_matmul>(command.op) ||
+                std::holds_alternative<npu_convolution>(command.op);
+  return matrix ? NPU_ENGINE_MATRIX : NPU_ENGINE_VECTOR;
 }
 
-Buffer Serialize(const Program& program) {
-  std::vector<const Command*> packers = Packers(program);
-  // What is stored of each constant; offsets count from the end of the tables.
-  struct Stored {
-    Storage storage;
-    uint64_t offset, bytes;
-  };
-  std::vector<Stored> stored;
-  uint64_t constants_size = 0;
+npu_tensor OutputOf(const Command& command) {
+  return std::visit([](const auto& op) { return op.out; }, command.op);
+}
 
+const char* Name(Memory memory) { return kMemories[static_cast<uint8_t>(memory)]; }
+
+uint64_t MostBytes(const Tensor& tensor) {
+  return tensor.packed_bytes != 0 ? tensor.packed_bytes
+                                  : static_cast<uint64_t>(MostBytes(tensor.desc));
+}
+
+uint64_t ScratchpadBytes(const Program& program) {
+  uint64_t end = 0;
+  for (const Tensor& tensor : program.tensors) {
+    if (tensor.place.memory != Memory::kScratchpad) continue;
+    end = std::max(end, tensor.place.offset + MostBytes(tensor));
+  }
+  return end;
+}
+
+void Verify(const Program& program) { Verifier(program).Run(); }
+
+Buffer Serialize(const Program& program, const std::function<void(uint8_t*)>& write_constants) {
   Writer writer;
-  writer.Length(program.symbols());
-  for (const std::string& symbol : program.symbols()) {
-    writer.Length(symbol);
-    for (char letter : symbol) writer(letter);
+  Machine machine = program.machine;
+  Fields(writer, machine);
+  writer.Length(program.symbols);
+  for (const Symbol& symbol : program.symbols) {
+    writer(symbol.bound);
+    writer.String(symbol.name);
   }
-  writer.Length(program.tensors());
-  for (size_t i = 0; i < program.tensors().size(); ++i) {
-    const Tensor& tensor = program.tensors()[i];
-    writer(tensor.kind);
-    Write(writer, tensor.desc);
-    if (tensor.kind == TensorKind::kView) writer(tensor.base);
-    if (tensor.kind == TensorKind::kConstant) {
-      const Command* packer = packers[tensor.index];
-      Stored constant = {Storage::kPlain, constants_size, program.constants()[tensor.index].bytes};
-      if (packer != nullptr) {
-        constant = {Storage::kPacked, constants_size, PackedBytes(program, *packer)};
-      } else if (program.Uses(static_cast<npu_tensor>(i)) == 0) {
-        constant = {Storage::kAbsent, constants_size, 0};
-      }
-      writer(constant.storage);
-      writer(constant.offset);
-      writer(constant.bytes);
-      stored.push_back(constant);
-      constants_size += Aligned(constant.bytes);
-    }
-  }
-  writer.Length(program.commands());
-  for (const Command& command : program.commands()) Write(writer, command);
-  writer.Length(program.outputs());
-  for (npu_tensor output : program.outputs()) writer(output);
+  writer.Length(program.inputs);
+  for (const Desc& desc : program.inputs) Write(writer, desc);
+  writer.Length(program.outputs);
+  for (const Desc& desc : program.outputs) Write(writer, desc);
+  writer(program.arena_bytes);
+  writer(program.arena_lower_bound);
+  writer.Length(program.tensors);
+  for (const Tensor& tensor : program.tensors) Write(writer, tensor);
+  writer.Length(program.labels);
+  for (const std::string& label : program.labels) writer.String(label);
+  writer.Length(program.commands);
+  for (const Command& command : program.commands) Write(writer, command);
 
   size_t tables_size = writer.bytes().size();
   size_t tables_end = Aligned(sizeof(Header) + tables_size);
-  Buffer bytes(tables_end + constants_size);
-  std::memset(bytes.data(), 0, bytes.size());
-  std::memcpy(bytes.data() + sizeof(Header), writer.bytes().data(), tables_size);
-  for (size_t i = 0; i < stored.size(); ++i) {
-    const Constant& constant = program.constants()[i];
-    uint8_t* to = bytes.data() + tables_end + stored[i].offset;
-    if (stored[i].storage == Storage::kPacked) {
-      Pack(program, *packers[i], constant, to);
-    } else {
-      std::memcpy(to, constant.data, stored[i].bytes);
-    }
-  }
+  Buffer bytes(tables_end + program.constant_bytes);
   Header header = {};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.version = kVersion;
-  header.threads = program.threads();
   header.size = bytes.size();
   header.tables_size = tables_size;
-  header.checksum = Checksum(header, bytes.data());
+  header.constant_bytes = program.constant_bytes;
+  // All of it: equal programs have equal bytes, also between constants.
+  std::memset(bytes.data(), 0, bytes.size());
   std::memcpy(bytes.data(), &header, sizeof(header));
+  std::memcpy(bytes.data() + sizeof(Header), writer.bytes().data(), tables_size);
+  Seal(bytes.data(), bytes.size());
+  if (program.constant_bytes > 0) write_constants(bytes.data() + tables_end);
   return bytes;
+}
+
+void Seal(uint8_t* bytes, size_t size) {
+  Header header;
+  if (size < sizeof(header)) return;
+  std::memcpy(&header, bytes, sizeof(header));
+  if (header.tables_size > size - sizeof(header)) return;
+  header.checksum = Checksum(header, bytes);
+  std::memcpy(bytes, &header, sizeof(header));
 }
 
 Program Deserialize(const uint8_t* bytes, size_t size) {
@@ -352,57 +753,34 @@ Program Deserialize(const uint8_t* bytes, size_t size) {
   if (header.size != size) {
     Invalid("The program has ", size, " bytes, but its header says ", header.size, ".");
   }
+  bool fits = header.tables_size <= size - sizeof(header);
+  size_t tables_end = fits ? Aligned(sizeof(header) + header.tables_size) : 0;
+  if (!fits || tables_end > size || header.constant_bytes != size - tables_end) {
+    Invalid("The program is corrupt: its tables and constants do not fill it.");
+  }
   if (header.checksum != Checksum(header, bytes)) {
     Invalid("The program is corrupt: its checksum does not match.");
   }
-  if (header.tables_size > size - sizeof(header)) {
-    Invalid("The program is corrupt: its tables do not fit into it.");
-  }
-  size_t tables_end = std::min(size, Aligned(sizeof(header) + header.tables_size));
-  Reader reader(bytes + sizeof(header), header.tables_size);
 
+  Reader reader(bytes + sizeof(header), header.tables_size);
   Program program;
-  program.SetThreads(header.threads);
-  for (uint32_t i = reader.Length(sizeof(uint32_t)); i > 0; --i) {
-    std::string symbol(reader.Length(1), ' ');
-    for (char& letter : symbol) reader(letter);
-    program.AddSymbol(symbol);
-  }
-  for (uint32_t i = reader.Length(1); i > 0; --i) {
-    auto kind = reader.Get<TensorKind>();
-    npu_tensor_desc desc = ReadDesc(reader);
-    switch (kind) {
-      case TensorKind::kInput:
-        program.AddInput(desc);
-        break;
-      case TensorKind::kResult:
-        program.AddResult(desc);
-        break;
-      case TensorKind::kView:
-        program.AddView(reader.Get<npu_tensor>(), desc);
-        break;
-      case TensorKind::kConstant: {
-        auto storage = reader.Get<Storage>();
-        auto offset = reader.Get<uint64_t>();
-        auto length = reader.Get<uint64_t>();
-        if (storage > Storage::kAbsent || offset % Buffer::kAlignment != 0 ||
-            offset > size - tables_end || length > size - tables_end - offset) {
-          Invalid("The program is corrupt: constant tensor ", program.tensors().size(),
-                  " has no data.");
-        }
-        program.AddConstant(desc, {storage, bytes + tables_end + offset, length});
-        break;
-      }
-      default:
-        Invalid("The program is corrupt: tensor ", program.tensors().size(), " is of no kind.");
-    }
-  }
-  for (uint32_t i = reader.Length(1); i > 0; --i) program.Add(ReadCommand(reader));
-  for (uint32_t i = reader.Length(sizeof(npu_tensor)); i > 0; --i) {
-    program.MarkOutput(reader.Get<npu_tensor>());
-  }
-  program.Finish();
+  Fields(reader, program.machine);
+  program.symbols = ReadAll<Symbol>(reader, kSymbolBytes, [](Reader& from) {
+    auto bound = from.Get<int64_t>();
+    return Symbol{from.String(), bound};
+  });
+  program.inputs = ReadAll<Desc>(reader, kDescBytes, ReadDesc);
+  program.outputs = ReadAll<Desc>(reader, kDescBytes, ReadDesc);
+  reader(program.arena_bytes);
+  reader(program.arena_lower_bound);
+  program.tensors = ReadAll<Tensor>(reader, kTensorBytes, ReadTensor);
+  program.labels =
+      ReadAll<std::string>(reader, sizeof(uint32_t), [](Reader& from) { return from.String(); });
+  program.commands = ReadAll<Command>(reader, kCommandBytes, ReadCommand);
   if (!reader.done()) Invalid("The program is corrupt: its tables have bytes left over.");
+  program.constants = bytes + tables_end;
+  program.constant_bytes = header.constant_bytes;
+  Verify(program);
   return program;
 }
 

@@ -5,10 +5,15 @@
  * \brief What the driver promises, tested through its C API alone. It holds for any implementation
  *        but for the sentences, the number of devices and the sizes of arenas.
  */
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <limits>
@@ -55,7 +60,23 @@ const npu_build_api& build = *example_npu_build_api();
 const npu_run_api& run = *example_npu_run_api();
 
 using Floats = std::vector<float>;
-using Bytes = std::vector<uint8_t>;
+
+/*! \brief Memory with the alignment that the driver wants of programs. */
+template <typename T>
+struct Aligned {
+  using value_type = T;
+  Aligned() = default;
+  template <typename Other>
+  Aligned(const Aligned<Other>&) {}
+  T* allocate(size_t count) {
+    return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(64)));
+  }
+  void deallocate(T* data, size_t) { ::operator delete(data, std::align_val_t(64)); }
+  bool operator==(const Aligned&) const { return true; }
+  bool operator!=(const Aligned&) const { return false; }
+};
+
+using Bytes = std::vector<uint8_t, Aligned<uint8_t>>;
 using Shape = std::vector<int64_t>;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -167,9 +188,9 @@ class Net {
   Net(const Net&) = delete;
   Net& operator=(const Net&) = delete;
 
-  int32_t Symbol(const char* name) {
+  int32_t Symbol(const char* name, int64_t bound = 256) {
     int32_t symbol = -1;
-    Ok(build.add_symbol(builder_, name, &symbol));
+    Ok(build.add_symbol(builder_, name, bound, &symbol));
     return symbol;
   }
   npu_tensor Input(const Dims& dims, npu_dtype dtype = NPU_FLOAT32) {
@@ -181,7 +202,9 @@ class Net {
   npu_tensor Constant(const Dims& dims, const Floats& data) {
     npu_tensor_desc desc = Desc(dims);
     npu_tensor tensor = -1;
-    Ok(build.add_constant(builder_, &desc, data.data(), data.size() * sizeof(float), &tensor));
+    // The builder does not copy it.
+    const Floats& kept = constants_.emplace_back(data);
+    Ok(build.add_constant(builder_, &desc, kept.data(), kept.size() * sizeof(float), &tensor));
     return tensor;
   }
   npu_tensor Tensor(const Dims& dims, npu_dtype dtype = NPU_FLOAT32) {
@@ -240,6 +263,7 @@ class Net {
   }
 
   npu_builder* builder_ = nullptr;
+  std::deque<Floats> constants_;
   npu_status status_ = NPU_OK;
   bool failing_ = false;
 };
@@ -247,9 +271,9 @@ class Net {
 /*! \brief A loaded program with a request. */
 class Machine {
  public:
-  explicit Machine(const Bytes& bytes, int32_t device = 0) {
+  explicit Machine(const Bytes& bytes, int32_t device = 0) : bytes_(bytes) {
     Ok(run.open(device, &device_));
-    Ok(run.load(device_, bytes.data(), bytes.size(), &program_));
+    Ok(run.load(device_, bytes_.data(), bytes_.size(), &program_));
     Ok(run.create_request(program_, &request_));
   }
   ~Machine() {
@@ -276,10 +300,7 @@ class Machine {
     Ok(run.bind_output(request_, index, data->data(), shape.data(),
                        static_cast<int32_t>(shape.size())));
   }
-  void Run() {
-    Ok(run.submit(request_));
-    Ok(run.wait(request_));
-  }
+  void Run() { Ok(run.execute(request_)); }
   npu_counters Counters() const {
     npu_counters counters = {};
     CHECK_EQ(run.counters(request_, &counters), NPU_OK);
@@ -293,6 +314,7 @@ class Machine {
     if (status != NPU_OK) check::Fail(__FILE__, __LINE__, run.error());
   }
 
+  Bytes bytes_;
   npu_device* device_ = nullptr;
   npu_program* program_ = nullptr;
   npu_request* request_ = nullptr;
@@ -778,8 +800,8 @@ TEST(ShapesThatDoNotFitAreRefused) {
     return run.bind_output(request, index, buffer, shape.data(),
                            static_cast<int32_t>(shape.size()));
   };
-  CHECK_EQ(run.wait(request), NPU_INVALID);
-  CHECK_CONTAINS(run.error(), "Nothing was submitted");
+  CHECK_EQ(run.wait(request, -1), NPU_INVALID);
+  CHECK_CONTAINS(run.error(), "nothing to wait for");
   CHECK_EQ(run.submit(request), NPU_INVALID);
   CHECK_CONTAINS(run.error(), "Input 0 is not bound");
   CHECK_EQ(input(2, {2, 3}, data), NPU_INVALID);
@@ -818,14 +840,18 @@ TEST(ShapesThatDoNotFitAreRefused) {
   CHECK_EQ(run.submit(request), NPU_INVALID);
   CHECK_CONTAINS(run.error(), "call wait before");
   CHECK_EQ(input(0, {4, 3}, data), NPU_INVALID);
-  CHECK_CONTAINS(run.error(), "while the request runs");
-  CHECK_EQ(run.wait(request), NPU_OK);
+  CHECK_CONTAINS(run.error(), "call wait before the next bind");
+  CHECK_EQ(run.wait(request, -1), NPU_OK);
   CHECK_EQ(data[16], 1.0f);
   const int64_t huge = int64_t{1} << 50;
   CHECK_EQ(input(0, {2 * huge, 3}, data), NPU_OK);
   CHECK_EQ(input(1, {huge, 3}, data), NPU_OK);
-  CHECK_EQ(run.submit(request), NPU_OUT_OF_MEMORY);
-  CHECK_EQ(run.wait(request), NPU_INVALID);
+  CHECK_EQ(run.submit(request), NPU_INVALID);
+  CHECK_CONTAINS(run.error(),
+                 "Symbol n is 1125899906842624 by dimension 0 of input 0, but the "
+                 "program was compiled for at most 256; compile the model with a "
+                 "larger symbol_bound.");
+  CHECK_EQ(run.wait(request, -1), NPU_INVALID);
 }
 
 TEST(NullArgumentsAreRefused) {
@@ -844,8 +870,12 @@ TEST(NullArgumentsAreRefused) {
   CHECK_EQ(run.load(device, nullptr, 0, &program), NPU_INVALID);
   CHECK_CONTAINS(run.error(), "argument bytes is null");
   CHECK_EQ(run.create_request(nullptr, &request), NPU_INVALID);
+  const char* text = nullptr;
+  CHECK_EQ(run.describe(nullptr, &text), NPU_INVALID);
+  CHECK_EQ(run.execute(nullptr), NPU_INVALID);
+  CHECK_EQ(run.cancel(nullptr), NPU_INVALID);
   CHECK_EQ(run.submit(nullptr), NPU_INVALID);
-  CHECK_EQ(run.wait(nullptr), NPU_INVALID);
+  CHECK_EQ(run.wait(nullptr, -1), NPU_INVALID);
   CHECK_EQ(run.counters(nullptr, &counters), NPU_INVALID);
   run.destroy_request(nullptr);
   run.unload(nullptr);
@@ -939,9 +969,9 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
          vector.Op(NPU_VECTOR_ADD, vector.Load(0), 1);
          net.Elementwise(vector, {2});
        }},
-      {NPU_INVALID, "does not broadcast to the output's shape [2, 3]",
+      {NPU_INVALID, "(float32 [2, 2]), does not broadcast to the output's shape",
        [](Net& net) { net.Elementwise(Unary(NPU_VECTOR_EXP, net.Input({2, 2})), {2, 3}); }},
-      {NPU_INVALID, "does not broadcast to the output's shape [2]",
+      {NPU_INVALID, "(float32 [1, 2]), does not broadcast to the output's shape",
        [](Net& net) { net.Elementwise(Unary(NPU_VECTOR_EXP, net.Input({1, 2})), {2}); }},
       {NPU_DECLINED, "reads 17 tensors; at most 16",
        [](Net& net) {
@@ -970,18 +1000,18 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
       // Matmul.
       {NPU_INVALID, "at least 2 dimensions",
        [](Net& net) { net.MatMul(net.Input({3}), net.Input({3, 2}), {2}); }},
-      {NPU_DECLINED, "int8 and int8; both must be float32 or both float16",
+      {NPU_DECLINED, "(int8 [2, 2]); both must be float32 or float16",
        [](Net& net) {
          npu_tensor a = net.Input({2, 2}, NPU_INT8);
          net.MatMul(a, a, {2, 2});
        }},
-      {NPU_DECLINED, "float32 and float16",
+      {NPU_DECLINED, "must be float32, or both float16",
        [](Net& net) { net.MatMul(net.Input({2, 2}), net.Input({2, 2}, NPU_FLOAT16), {2, 2}); }},
       {NPU_INVALID, "do not agree in the summed dimension",
        [](Net& net) { net.MatMul(net.Input({2, 3}), net.Input({2, 3}), {2, 3}); }},
       {NPU_INVALID, "do not broadcast",
        [](Net& net) { net.MatMul(net.Input({2, 2, 2}), net.Input({3, 2, 2}), {3, 2, 2}); }},
-      {NPU_INVALID, "but the result has shape [2, 4]",
+      {NPU_INVALID, "does not have the shape of the product",
        [](Net& net) { net.MatMul(net.Input({2, 3}), net.Input({3, 4}), {4, 2}); }},
       // Convolution.
       {NPU_INVALID, "spatial_rank of convolution (command 0) is 4",
@@ -1039,7 +1069,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        [](Net& net) {
          net.Add(Convolution(net.Input({1, 1, 4}), net.Input({1, 1, 5}), net.Tensor({1, 1, 1}), 1));
        }},
-      {NPU_INVALID, "but the result has shape [1, 1, 3]",
+      {NPU_INVALID, "has 4 positions in spatial dimension 0; the window has 3.",
        [](Net& net) {
          net.Add(Convolution(net.Input({1, 1, 4}), net.Input({1, 1, 2}), net.Tensor({1, 1, 4}), 1));
        }},
@@ -1063,14 +1093,14 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
          op.pads_begin[0] = op.pads_end[0] = 1;
          net.Add(op);
        }},
-      {NPU_DECLINED, "float32 and its output int32",
+      {NPU_DECLINED, "and its output tensor 0 (int32 [1, 1, 3])",
        [](Net& net) {
          net.Add(Pool(net.Input({1, 1, 4}), net.Tensor({1, 1, 3}, NPU_INT32), NPU_POOL_MAX, 1, 2));
        }},
       // Reduce.
       {NPU_INVALID, "name a dimension",
        [](Net& net) { net.Reduce(net.Input({2, 3}), NPU_REDUCE_SUM, 0b100, {2, 3}); }},
-      {NPU_INVALID, "the result has shape [3] or [1, 3]",
+      {NPU_INVALID, "does not have the dimensions that are kept",
        [](Net& net) { net.Reduce(net.Input({2, 3}), NPU_REDUCE_SUM, 0b01, {2}); }},
       {NPU_INVALID, "kind of reduce (command 0) is 7",
        [](Net& net) { net.Reduce(net.Input({2, 3}), static_cast<npu_reduce_kind>(7), 0b01, {3}); }},
@@ -1166,8 +1196,8 @@ TEST(OptionsAreChecked) {
 namespace {
 
 /*! \brief A program with every kind of tensor and command. */
-Bytes EverythingProgram() {
-  Net net;
+Bytes EverythingProgram(const std::vector<npu_option>& options = {}) {
+  Net net(options);
   Dim n(1, net.Symbol("batch"));
   npu_tensor data = net.Input({n, 2, 4, 4});
   Vector bias = BiasRelu(net.Constant({3, 1, 1}, {1, 2, 3}));
@@ -1207,7 +1237,8 @@ TEST(DamagedBytesAreRefused) {
   for (size_t size = 1; size < bytes.size(); ++size) {
     CHECK(refused(Bytes(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size))));
   }
-  for (size_t i = 0; i < bytes.size(); ++i) {
+  // Whoever keeps the bytes checks those of constants, which lie at the end.
+  for (size_t i = 0; i < 1500; ++i) {
     for (uint8_t flip : {0x01, 0x80, 0xff}) {
       Bytes damaged = bytes;
       damaged[i] ^= flip;
@@ -1217,6 +1248,9 @@ TEST(DamagedBytesAreRefused) {
   Bytes longer = bytes;
   longer.push_back(0);
   CHECK(refused(longer));
+  longer.insert(longer.begin(), 0);
+  CHECK_EQ(run.load(device, longer.data() + 1, bytes.size(), &program), NPU_INVALID);
+  CHECK_CONTAINS(run.error(), "not aligned to 64 bytes");
   CHECK_EQ(run.load(device, bytes.data(), bytes.size(), &program), NPU_OK);
   run.unload(program);
   run.close(device);
@@ -1283,7 +1317,7 @@ TEST(ThreadsMayShareAProgram) {
           CHECK_EQ(run.bind_input(request, 0, data.data(), shape, 2), NPU_OK);
           CHECK_EQ(run.bind_output(request, 0, out.data(), out_shape, 2), NPU_OK);
           CHECK_EQ(run.submit(request), NPU_OK);
-          CHECK_EQ(run.wait(request), NPU_OK);
+          CHECK_EQ(run.wait(request, -1), NPU_OK);
           for (int64_t k = 0; k < rows * 96; ++k) CHECK(check::Near(out[k], want[k]));
           // Errors belong to their thread.
           CHECK_EQ(run.bind_input(request, 100 + t, data.data(), shape, 2), NPU_INVALID);
@@ -1302,19 +1336,22 @@ TEST(WarmCallsAllocateNothing) {
   machine.Input(0, {3, 2, 4, 4}, data);
   machine.Output(0, {3, 6}, &more);
   machine.Output(0, {3, 6}, &out);
-  machine.Run();
-  Shape shape = {3, 2, 4, 4}, out_shape = {3, 6};
   npu_request* request = machine.request();
-  uint64_t before = allocations;
-  bool ok = true;
-  for (int i = 0; i < 10; ++i) {
+  auto call = [&](int i) {
+    // The symbol changes, too.
+    int64_t images = i / 3 % 2 == 0 ? 3 : 2;
+    const int64_t shape[] = {images, 2, 4, 4}, out_shape[] = {images, 6};
     const Floats& in = i % 2 == 0 ? data : other;
     Floats& to = i % 2 == 0 ? out : more;
-    ok = run.bind_input(request, 0, in.data(), shape.data(), 4) == NPU_OK && ok;
-    ok = run.bind_output(request, 0, to.data(), out_shape.data(), 2) == NPU_OK && ok;
-    ok = run.submit(request) == NPU_OK && ok;
-    ok = run.wait(request) == NPU_OK && ok;
-  }
+    bool ok = run.bind_input(request, 0, in.data(), shape, 4) == NPU_OK;
+    ok = ok && run.bind_output(request, 0, to.data(), out_shape, 2) == NPU_OK;
+    if (i % 3 == 0) return ok && run.execute(request) == NPU_OK;
+    return ok && run.submit(request) == NPU_OK && run.wait(request, 10000000) == NPU_OK;
+  };
+  bool ok = true;
+  for (int i = 0; i < 10; ++i) ok = call(i) && ok;
+  uint64_t before = allocations;
+  for (int i = 0; i < 12; ++i) ok = call(i) && ok;
   CHECK_EQ(allocations - before, 0u);
   CHECK(ok);
   CHECK(out != more);
@@ -1324,15 +1361,271 @@ TEST(WarmCallsAllocateNothing) {
 TEST(CountersAddUp) {
   Machine machine(EverythingProgram());
   Floats data = Noise(3 * 32, 12), out;
-  machine.Input(0, {3, 2, 4, 4}, data);
-  machine.Output(0, {3, 6}, &out);
-  machine.Run();
-  machine.Run();
-  npu_counters counters = machine.Counters();
-  CHECK_EQ(counters.submissions, 2u);
-  CHECK_EQ(counters.commands, 2u * 6);
-  CHECK_EQ(counters.matrix_operations, 2u * (2 * 3 * 3 * 4 * 18 + 2 * 3 * 4 * 3));
-  CHECK(counters.arena_bytes > 0);
+  auto counters_after = [&](int64_t images) {
+    machine.Input(0, {images, 2, 4, 4}, data);
+    machine.Output(0, {images, 6}, &out);
+    machine.Run();
+    return machine.Counters();
+  };
+  npu_counters one = counters_after(1);
+  npu_counters two = counters_after(3);
+  npu_counters three = counters_after(1);
+  CHECK_EQ(one.submissions, 1u);
+  CHECK_EQ(three.submissions, 3u);
+  CHECK_EQ(three.failures, 0u);
+  CHECK_EQ(one.matrix_operations, 1u * (2 * 3 * 4 * 18 + 2 * 3 * 4));
+  CHECK_EQ(two.matrix_operations, 4u * (2 * 3 * 4 * 18 + 2 * 3 * 4));
+  CHECK(one.commands > 0 && one.cycles > 0 && one.scratchpad_bytes > 0 && one.constant_bytes > 0);
+  CHECK_EQ(one.frequency_mhz, 1000u);
+  // The third call does again what the first one did.
+  auto adds_up = [&](uint64_t npu_counters::* counter) {
+    CHECK_EQ(three.*counter - two.*counter, one.*counter);
+    CHECK(two.*counter - one.*counter >= one.*counter);
+  };
+  adds_up(&npu_counters::commands);
+  adds_up(&npu_counters::cycles);
+  adds_up(&npu_counters::matrix_operations);
+  adds_up(&npu_counters::dram_bytes_read);
+  adds_up(&npu_counters::dram_bytes_written);
+  adds_up(&npu_counters::scratchpad_bytes_read);
+  adds_up(&npu_counters::scratchpad_bytes_written);
+  uint64_t waiting = 0;
+  for (int engine = 0; engine < NPU_ENGINE_COUNT; ++engine) {
+    CHECK(one.busy_cycles[engine] > 0);
+    CHECK(one.busy_cycles[engine] + one.stalled_cycles[engine] <= one.cycles);
+    CHECK_EQ(three.busy_cycles[engine] - two.busy_cycles[engine], one.busy_cycles[engine]);
+    CHECK_EQ(three.stalled_cycles[engine] - two.stalled_cycles[engine], one.stalled_cycles[engine]);
+    waiting += one.stalled_cycles[engine];
+  }
+  CHECK(waiting > 0);
+}
+
+TEST(CyclesDoNotDependOnThreads) {
+  npu_counters counters[2];
+  Floats out[2];
+  for (int i = 0; i < 2; ++i) {
+    Machine machine(EverythingProgram({{"threads", i == 0 ? "1" : "5"}}));
+    machine.Input(0, {7, 2, 4, 4}, Noise(7 * 32, 13));
+    machine.Output(0, {7, 6}, &out[i]);
+    machine.Run();
+    counters[i] = machine.Counters();
+  }
+  CHECK_EQ(std::memcmp(&counters[0], &counters[1], sizeof(npu_counters)), 0);
+  CHECK(out[0] == out[1]);
+}
+
+TEST(ProgramsDescribeThemselves) {
+  Machine machine(EverythingProgram());
+  const char* text = nullptr;
+  CHECK_EQ(run.describe(machine.program(), &text), NPU_OK);
+  for (const char* part : {"scratchpad_bytes", "batch: 1 to 256", "convolution", "totals"}) {
+    CHECK_CONTAINS(text, part);
+  }
+  const char* again = nullptr;
+  CHECK_EQ(run.describe(machine.program(), &again), NPU_OK);
+  CHECK_EQ(again, text);
+}
+
+// ---- Work in flight
+// ------------------------------------------------------------------------------
+
+namespace {
+
+/*! \brief exp of 8 numbers, on a device so slow that it takes at least so many seconds (0: as fast
+ *  as it can). */
+Bytes SlowProgram(double seconds) {
+  double pace = 0;
+  std::string text;
+  for (int pass = 0; pass < 2; ++pass) {
+    text = std::to_string(static_cast<int64_t>(pace));
+    Net net({{"pace", text.c_str()}, {"dma_latency_cycles", "1000000"}});
+    net.Output(net.Elementwise(Unary(NPU_VECTOR_EXP, net.Input({8})), {8}));
+    Bytes bytes = net.Finish();
+    if (pass == 1 || seconds == 0) return bytes;
+    Machine machine(bytes);
+    Floats out;
+    machine.Input(0, {8}, Range(8));
+    machine.Output(0, {8}, &out);
+    machine.Run();
+    npu_counters counters = machine.Counters();
+    pace = seconds * 1e6 * static_cast<double>(counters.frequency_mhz) /
+           static_cast<double>(counters.cycles);
+  }
+  return {};
+}
+
+/*! \brief Time for the others to begin. */
+constexpr int64_t kShort = 20000;
+
+/*! \brief A request of a slow program, with its buffers. */
+struct Flight {
+  explicit Flight(npu_program* program, float first = 0) : in(Range(8, first)), out(8, 77) {
+    CHECK_EQ(run.create_request(program, &request), NPU_OK);
+    const int64_t shape[] = {8};
+    CHECK_EQ(run.bind_input(request, 0, in.data(), shape, 1), NPU_OK);
+    CHECK_EQ(run.bind_output(request, 0, out.data(), shape, 1), NPU_OK);
+  }
+  ~Flight() { run.destroy_request(request); }
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
+
+  bool HasRun() const { return check::Near(out[1], std::exp(in[1])); }
+  npu_counters Counters() const {
+    npu_counters counters = {};
+    CHECK_EQ(run.counters(request, &counters), NPU_OK);
+    return counters;
+  }
+
+  npu_request* request = nullptr;
+  Floats in, out;
+};
+
+}  // namespace
+
+TEST(SeveralRequestsAreInFlight) {
+  Machine machine(SlowProgram(0));
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::unique_ptr<Flight>> flights;
+    for (int i = 0; i < 7; ++i) {
+      flights.push_back(std::make_unique<Flight>(machine.program(), static_cast<float>(-i)));
+      CHECK_EQ(run.submit(flights.back()->request), NPU_OK);
+    }
+    // In another order than they were submitted.
+    for (size_t i = 0; i < flights.size(); ++i) {
+      Flight& flight = *flights[i * 3 % flights.size()];
+      CHECK_EQ(run.wait(flight.request, -1), NPU_OK);
+      CHECK(flight.HasRun());
+      CHECK_EQ(flight.Counters().submissions, 1u);
+    }
+  }
+}
+
+TEST(WaitingHasATimeout) {
+  Machine machine(SlowProgram(0.5));
+  Flight flight(machine.program());
+  CHECK_EQ(run.submit(flight.request), NPU_OK);
+  CHECK_EQ(run.wait(flight.request, 0), NPU_TIMEOUT);
+  CHECK_CONTAINS(run.error(), "time was up");
+  CHECK_EQ(run.wait(flight.request, 1000), NPU_TIMEOUT);
+  CHECK_EQ(run.wait(flight.request, std::numeric_limits<int64_t>::max()), NPU_OK);
+  CHECK(flight.HasRun());
+  CHECK_EQ(flight.Counters().submissions, 1u);
+  CHECK_EQ(flight.Counters().failures, 0u);
+}
+
+TEST(RequestsAreSubmittedOnceAndWaitedForOnce) {
+  Machine machine(SlowProgram(0));
+  Flight flight(machine.program());
+  npu_request* request = flight.request;
+  CHECK_EQ(run.wait(request, 0), NPU_INVALID);
+  CHECK_CONTAINS(run.error(), "nothing to wait for");
+  CHECK_EQ(run.submit(request), NPU_OK);
+  CHECK_EQ(run.submit(request), NPU_INVALID);
+  CHECK_CONTAINS(run.error(), "call wait before the next submit");
+  CHECK_EQ(run.execute(request), NPU_INVALID);
+  const int64_t shape[] = {8};
+  CHECK_EQ(run.bind_input(request, 0, flight.in.data(), shape, 1), NPU_INVALID);
+  CHECK_EQ(run.bind_output(request, 0, flight.out.data(), shape, 1), NPU_INVALID);
+  CHECK_EQ(run.wait(request, -1), NPU_OK);
+  CHECK_EQ(run.wait(request, -1), NPU_INVALID);
+  CHECK_EQ(run.submit(request), NPU_OK);
+  CHECK_EQ(run.wait(request, -1), NPU_OK);
+  CHECK_EQ(flight.Counters().submissions, 2u);
+}
+
+TEST(WorkCanBeCancelled) {
+  Machine machine(SlowProgram(100));
+  // More than a device does at once: the last one waits.
+  Flight first(machine.program()), second(machine.program()), third(machine.program());
+  for (Flight* flight : {&first, &second, &third}) {
+    CHECK_EQ(run.submit(flight->request), NPU_OK);
+  }
+  CHECK_EQ(run.wait(third.request, kShort), NPU_TIMEOUT);
+  CHECK_EQ(run.cancel(third.request), NPU_OK);
+  CHECK_EQ(run.wait(third.request, -1), NPU_CANCELLED);
+  CHECK_CONTAINS(run.error(), "was cancelled");
+  CHECK_EQ(third.out[1], 77.0f);
+  std::thread other([&] { CHECK_EQ(run.cancel(first.request), NPU_OK); });
+  CHECK_EQ(run.wait(first.request, -1), NPU_CANCELLED);
+  other.join();
+  CHECK_EQ(first.Counters().submissions, 1u);
+  CHECK_EQ(first.Counters().failures, 1u);
+  CHECK_EQ(first.Counters().cycles, 0u);
+  // Nothing to cancel: nothing happens.
+  CHECK_EQ(run.cancel(first.request), NPU_OK);
+  CHECK_EQ(run.wait(first.request, -1), NPU_INVALID);
+  // Once more, and left to be destroyed while one runs and one waits.
+  for (Flight* flight : {&first, &third}) CHECK_EQ(run.submit(flight->request), NPU_OK);
+}
+
+TEST(CancelledRequestsRunAgain) {
+  Machine machine(SlowProgram(0));
+  Flight flight(machine.program());
+  for (int i = 0; i < 200; ++i) {
+    CHECK_EQ(run.submit(flight.request), NPU_OK);
+    CHECK_EQ(run.cancel(flight.request), NPU_OK);
+    npu_status status = run.wait(flight.request, -1);
+    CHECK(status == NPU_CANCELLED || status == NPU_OK);
+    CHECK_EQ(run.execute(flight.request), NPU_OK);
+  }
+  npu_counters counters = flight.Counters();
+  CHECK_EQ(counters.submissions, 400u);
+  CHECK_EQ(counters.commands % (counters.submissions - counters.failures), 0u);
+  CHECK(flight.HasRun());
+}
+
+TEST(ExecuteCanBeCancelledByAnotherThread) {
+  Machine machine(SlowProgram(100));
+  Flight flight(machine.program());
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    while (!done) {
+      CHECK_EQ(run.cancel(flight.request), NPU_OK);
+      std::this_thread::yield();
+    }
+  });
+  CHECK_EQ(run.execute(flight.request), NPU_CANCELLED);
+  done = true;
+  other.join();
+  CHECK_EQ(flight.Counters().failures, 1u);
+}
+
+#if !defined(__SANITIZE_THREAD__)  // It does not support threads in forked processes.
+TEST(ForkedProcessesHaveTheirOwnDevice) {
+  Machine machine(SlowProgram(0));
+  Machine slow(SlowProgram(100));
+  Flight flight(machine.program()), pending(slow.program());
+  CHECK_EQ(run.submit(flight.request), NPU_OK);
+  CHECK_EQ(run.wait(flight.request, -1), NPU_OK);
+  CHECK_EQ(run.submit(pending.request), NPU_OK);
+  pid_t child = fork();
+  if (child == 0) {
+    bool ok = run.execute(flight.request) == NPU_OK;
+    ok = ok && run.submit(flight.request) == NPU_OK;
+    ok = ok && run.wait(flight.request, -1) == NPU_OK && flight.HasRun();
+    // The parent's work is not done here.
+    ok = ok && run.cancel(pending.request) == NPU_OK;
+    ok = ok && run.wait(pending.request, -1) == NPU_DEVICE_ERROR;
+    ok = ok && std::string(run.error()).find("forked") != std::string::npos;
+    _exit(ok ? 0 : 1);
+  }
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
+  CHECK_EQ(run.cancel(pending.request), NPU_OK);
+  CHECK_EQ(run.wait(pending.request, -1), NPU_CANCELLED);
+}
+#endif
+
+TEST(DevicesRestAndStartAgain) {
+  Bytes bytes = SlowProgram(0);
+  for (int round = 0; round < 50; ++round) {
+    Machine machine(bytes, 3);
+    Flight flight(machine.program());
+    CHECK_EQ(run.submit(flight.request), NPU_OK);
+    CHECK_EQ(run.wait(flight.request, -1), NPU_OK);
+    CHECK(flight.HasRun());
+  }
 }
 
 namespace {
@@ -1367,8 +1660,8 @@ TEST(IntermediatesShareMemory) {
 }
 
 TEST(LongProgramsRun) {
-  CHECK_EQ(RunChain(10000, false).commands, 10000u);
-  CHECK_EQ(RunChain(10000, true).commands, 10000u);
+  CHECK(RunChain(10000, false).commands >= 10000u);
+  CHECK(RunChain(10000, true).commands >= 10000u);
 }
 
 TEST(ReusedMemoryIsNeverStillNeeded) {

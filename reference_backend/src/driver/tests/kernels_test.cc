@@ -783,18 +783,25 @@ TEST(copy) {
     for (int64_t d = rank - 1; d > 0 && random.Chance(80); --d) {
       std::swap(args.permutation[d], args.permutation[random.Between(0, d)]);
     }
+    // The box may end with the data or with the output, and may be empty.
     bool larger = random.Chance(50);
-    args.fill = larger && random.Chance(70);
+    bool smaller = random.Chance(50);
+    args.fill = random.Chance(60);
     args.fill_value = static_cast<float>(random.Between(-2, 2));
     for (int64_t d = 0; d < rank; ++d) {
       int64_t size = data[static_cast<size_t>(args.permutation[d])];
-      if (larger) args.offset[d] = random.Between(0, 3);
-      out.push_back(size + args.offset[d] + (larger ? random.Between(0, 3) : 0));
+      if (larger) args.out_offset[d] = random.Between(0, 3);
+      if (smaller) {
+        args.data_offset[args.permutation[d]] = random.Between(0, std::min<int64_t>(size, 3));
+        size = random.Between(0, size);
+      }
+      out.push_back(size + args.out_offset[d] + (larger ? random.Between(0, 3) : 0));
     }
     npu_dtype dtype = AnyType(&random);
     Tensor x(&random, data, dtype, dtype == NPU_BOOL ? Values::kReal : Values::kBits);
     Tensor y(out, dtype);
     args.data = x.View();
+    if (random.Chance(5)) args.data.data = nullptr;
     args.out = y.View();
     Compare(Describe("copy", {args.data, args.out}), args, &y, 0, Copy, CopyScratch, oracle::Copy);
   }

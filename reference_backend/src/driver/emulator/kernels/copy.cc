@@ -29,9 +29,11 @@ struct Box {
     stride = 1;
     for (int d = args.out.rank - 1; d >= 0; --d) {
       int axis = args.permutation[d];
-      Dimension next = {args.data.dims[axis], from[axis], stride};
-      begin += args.offset[d] * stride;
+      Dimension next = {args.Extent(d), from[axis], stride};
+      data_begin += args.data_offset[axis] * from[axis];
+      out_begin += args.out_offset[d] * stride;
       stride *= args.out.dims[d];
+      elements *= next.size;
       if (next.size == 1) continue;
       Dimension* last = rank == 0 ? nullptr : &dimensions[rank - 1];
       if (last != nullptr && next.from == last->from * last->size &&
@@ -46,7 +48,8 @@ struct Box {
   // Innermost first; those that can be walked as one are one.
   int rank = 0;
   Dimension dimensions[NPU_MAX_RANK];
-  int64_t begin = 0;
+  int64_t data_begin = 0, out_begin = 0;
+  int64_t elements = 1;
 
   // Takes the dimension of which elements lie side by side, on that side, out of the others.
   Dimension Remove(int64_t Dimension::* side) {
@@ -88,8 +91,7 @@ void CopyPiece(const Dimension& inner, const Dimension& outer, const T* from, T*
 }
 
 template <typename T>
-void CopyBox(const CopyArgs& args, const KernelContext& context) {
-  Box box(args);
+void CopyBox(const CopyArgs& args, Box box, const KernelContext& context) {
   Dimension inner = box.Remove(&Dimension::to);
   Dimension outer = {1, 1, 1};
   int64_t inner_step = 16384;
@@ -109,8 +111,8 @@ void CopyBox(const CopyArgs& args, const KernelContext& context) {
   int64_t outer_count = CeilDivide(outer.size, outer_step);
   int64_t count = inner_count * outer_count;
   for (int d = 0; d < box.rank; ++d) count *= box.dimensions[d].size;
-  const T* data = static_cast<const T*>(args.data.data);
-  T* out = static_cast<T*>(args.out.data) + box.begin;
+  const T* data = static_cast<const T*>(args.data.data) + box.data_begin;
+  T* out = static_cast<T*>(args.out.data) + box.out_begin;
   auto run = [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       Dimension x = inner, y = outer;
@@ -133,15 +135,13 @@ void CopyBox(const CopyArgs& args, const KernelContext& context) {
   Parallel(context, count, Grain(piece), run);
 }
 
-// Sets what the box does not cover.
+// Sets what a box does not cover; it is not empty, and smaller than the output.
 template <typename T>
-void FillRest(const CopyArgs& args, const KernelContext& context) {
-  T value;
-  ActiveSimd().store(args.out.dtype, &args.fill_value, 1, &value);
+void FillRest(const CopyArgs& args, T value, const KernelContext& context) {
   int last = args.out.rank - 1;
   int64_t length = args.out.dims[last];
-  int64_t box_begin = args.offset[last];
-  int64_t box_end = box_begin + args.data.dims[args.permutation[last]];
+  int64_t box_begin = args.out_offset[last];
+  int64_t box_end = box_begin + args.Extent(last);
   T* out = static_cast<T*>(args.out.data);
   int64_t rows = 1;
   for (int d = 0; d < last; ++d) rows *= args.out.dims[d];
@@ -150,9 +150,9 @@ void FillRest(const CopyArgs& args, const KernelContext& context) {
       bool inside = true;
       int64_t rest = row;
       for (int d = last - 1; d >= 0; --d) {
-        int64_t at = rest % args.out.dims[d] - args.offset[d];
+        int64_t at = rest % args.out.dims[d] - args.out_offset[d];
         rest /= args.out.dims[d];
-        inside = inside && at >= 0 && at < args.data.dims[args.permutation[d]];
+        inside = inside && at >= 0 && at < args.Extent(d);
       }
       T* line = out + row * length;
       std::fill(line, line + (inside ? box_begin : length), value);
@@ -163,11 +163,28 @@ void FillRest(const CopyArgs& args, const KernelContext& context) {
 }
 
 template <typename T>
+void FillAll(const CopyArgs& args, int64_t count, T value, const KernelContext& context) {
+  T* out = static_cast<T*>(args.out.data);
+  auto run = [&](int64_t begin, int64_t end, int) { std::fill(out + begin, out + end, value); };
+  Parallel(context, count, Grain(1), run);
+}
+
+template <typename T>
 void CopyElements(const CopyArgs& args, const KernelContext& context) {
-  int64_t box = ElementCount(args.data);
   int64_t all = ElementCount(args.out);
-  if (args.fill && box < all) FillRest<T>(args, context);
-  if (box > 0) CopyBox<T>(args, context);
+  if (all == 0) return;
+  Box box(args);
+  if (args.data.data == nullptr) box.elements = 0;
+  if (args.fill && box.elements < all) {
+    T value;
+    ActiveSimd().store(args.out.dtype, &args.fill_value, 1, &value);
+    if (box.elements == 0) {
+      FillAll<T>(args, all, value, context);
+    } else {
+      FillRest<T>(args, value, context);
+    }
+  }
+  if (box.elements > 0) CopyBox<T>(args, box, context);
 }
 
 }  // namespace

@@ -118,14 +118,25 @@ struct ReduceArgs {
   VectorProgram epilogue;
 };
 
-/*! \brief Operands of Copy, which moves bytes: all types are exact. `data` and `out` have the same
- *  rank and type. */
+/*! \brief Operands of Copy, which moves a box as a Transfer of program.h does. It moves bytes: all
+ *  types are exact. `data` and `out` have the same rank and type. */
 struct CopyArgs {
+  /*! \brief Without the memory of `data` there is no box: `out` is only filled. */
   TensorView data, out;
   int32_t permutation[NPU_MAX_RANK] = {};
-  int64_t offset[NPU_MAX_RANK] = {};
+  int64_t data_offset[NPU_MAX_RANK] = {};
+  int64_t out_offset[NPU_MAX_RANK] = {};
   bool fill = false;
   float fill_value = 0;
+
+  /*! \brief The extent of the box in a dimension of `out`: what fits into both. */
+  int64_t Extent(int dimension) const {
+    int32_t from = permutation[dimension];
+    int64_t extent = data.dims[from] - data_offset[from];
+    int64_t room = out.dims[dimension] - out_offset[dimension];
+    extent = room < extent ? room : extent;
+    return extent < 0 ? 0 : extent;
+  }
 };
 
 /*!

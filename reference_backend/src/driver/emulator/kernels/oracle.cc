@@ -362,14 +362,19 @@ void Copy(const CopyArgs& args) {
   if (args.fill) {
     for (int64_t i = 0; i < ElementCount(args.out); ++i) Store(args.out, i, args.fill_value);
   }
-  ForEach(Shape(args.data), [&](const Index& index) {
-    Index to(index.size());
+  if (args.data.data == nullptr) return;
+  Index box;
+  for (int d = 0; d < args.out.rank; ++d) box.push_back(args.Extent(d));
+  ForEach(box, [&](const Index& index) {
+    Index from(index.size()), to(index.size());
     for (size_t d = 0; d < to.size(); ++d) {
-      to[d] = args.offset[d] + index[static_cast<size_t>(args.permutation[d])];
+      auto axis = static_cast<size_t>(args.permutation[d]);
+      from[axis] = args.data_offset[axis] + index[d];
+      to[d] = args.out_offset[d] + index[d];
     }
     std::memcpy(out + static_cast<size_t>(Flat(args.out, to)) * element,
                 static_cast<const char*>(args.data.data) +
-                    static_cast<size_t>(Flat(args.data, index)) * element,
+                    static_cast<size_t>(Flat(args.data, from)) * element,
                 element);
   });
 }

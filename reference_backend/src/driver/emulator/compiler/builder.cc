@@ -2,21 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file builder.cc
- * \brief The build half of the driver.
+ * \brief The build half of the driver's API.
  */
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
+#include <memory>
 #include <utility>
 
-#include "program.h"
+#include "compile.h"
 
 namespace emulator = tvm_example_npu::emulator;
 
 struct npu_builder {
-  emulator::Program program;
-  /*! \brief The data of constants. */
-  std::vector<emulator::Buffer> constants;
+  emulator::Machine machine;
+  emulator::Graph graph;
   /*! \brief What finish returned. */
   emulator::Buffer bytes;
   bool finished = false;
@@ -41,25 +38,10 @@ npu_status Build(npu_builder* builder, const Body& body) {
   if (builder->status == NPU_OK) {
     builder->status = Guard(&builder->sentence, [&] {
       if (builder->finished) Invalid("The builder is finished; it can only be destroyed.");
-      body(builder->program);
+      body(builder->graph);
     });
   }
   return builder->status;
-}
-
-void SetOption(const npu_option& option, Program* program) {
-  RequireArgument(option.key, "key of an option");
-  RequireArgument(option.value, "value of an option");
-  if (std::strcmp(option.key, "threads") != 0) {
-    Invalid("Option ", option.key, " is unknown; the one option is threads.");
-  }
-  char* end = nullptr;
-  errno = 0;
-  int64_t threads = std::strtoll(option.value, &end, 10);
-  if (end == option.value || *end != '\0' || errno != 0) {
-    Invalid("Option threads is \"", option.value, "\", which is not a whole number.");
-  }
-  program->SetThreads(threads);
 }
 
 npu_status Create(const npu_option* options, size_t option_count, npu_builder** builder) {
@@ -67,7 +49,12 @@ npu_status Create(const npu_option* options, size_t option_count, npu_builder** 
     RequireArgument(builder, "builder");
     if (option_count > 0) RequireArgument(options, "options");
     auto created = std::make_unique<npu_builder>();
-    for (size_t i = 0; i < option_count; ++i) SetOption(options[i], &created->program);
+    for (size_t i = 0; i < option_count; ++i) {
+      RequireArgument(options[i].key, "key of an option");
+      RequireArgument(options[i].value, "value of an option");
+      created->machine.Set(options[i].key, options[i].value);
+    }
+    created->machine.Check();
     *builder = created.release();
   });
 }
@@ -78,105 +65,112 @@ const char* LastError(const npu_builder* builder) {
   return builder == nullptr ? create_sentence.c_str() : builder->sentence.c_str();
 }
 
-npu_status AddSymbol(npu_builder* builder, const char* name, int32_t* symbol) {
-  return Build(builder, [&](Program& program) {
+npu_status AddSymbol(npu_builder* builder, const char* name, int64_t bound, int32_t* symbol) {
+  return Build(builder, [&](Graph& graph) {
     RequireArgument(name, "name");
     RequireArgument(symbol, "symbol");
-    *symbol = program.AddSymbol(name);
+    *symbol = graph.AddSymbol(name, bound);
   });
 }
 
 npu_status AddInput(npu_builder* builder, const npu_tensor_desc* desc, npu_tensor* tensor) {
-  return Build(builder, [&](Program& program) {
+  return Build(builder, [&](Graph& graph) {
     RequireArgument(desc, "desc");
     RequireArgument(tensor, "tensor");
-    *tensor = program.AddInput(*desc);
+    *tensor = graph.AddInput(*desc);
   });
 }
 
 npu_status AddConstant(npu_builder* builder, const npu_tensor_desc* desc, const void* data,
                        size_t bytes, npu_tensor* tensor) {
-  return Build(builder, [&](Program& program) {
+  return Build(builder, [&](Graph& graph) {
     RequireArgument(desc, "desc");
     RequireArgument(data, "data");
     RequireArgument(tensor, "tensor");
-    Buffer copy(bytes);
-    *tensor = program.AddConstant(*desc, {Storage::kPlain, copy.data(), bytes});
-    std::memcpy(copy.data(), data, bytes);
-    builder->constants.push_back(std::move(copy));
+    *tensor = graph.AddConstant(*desc, data, bytes);
   });
 }
 
 npu_status AddTensor(npu_builder* builder, const npu_tensor_desc* desc, npu_tensor* tensor) {
-  return Build(builder, [&](Program& program) {
+  return Build(builder, [&](Graph& graph) {
     RequireArgument(desc, "desc");
     RequireArgument(tensor, "tensor");
-    *tensor = program.AddResult(*desc);
+    *tensor = graph.AddResult(*desc);
   });
 }
 
 npu_status AddView(npu_builder* builder, npu_tensor data, const npu_tensor_desc* desc,
                    npu_tensor* tensor) {
-  return Build(builder, [&](Program& program) {
+  return Build(builder, [&](Graph& graph) {
     RequireArgument(desc, "desc");
     RequireArgument(tensor, "tensor");
-    *tensor = program.AddView(data, *desc);
+    *tensor = graph.AddView(data, *desc);
   });
 }
 
-/*! \brief Copies a vector program into a command. */
-void SetVector(const npu_vector_program& vector, Command* command) {
+npu_status SetLabel(npu_builder* builder, const char* label) {
+  return Build(builder, [&](Graph& graph) {
+    RequireArgument(label, "label");
+    graph.SetLabel(label);
+  });
+}
+
+/*! \brief Copies a vector program into an operation. */
+void SetVector(const npu_vector_program& vector, Operation* operation) {
   if (vector.instruction_count < 0 || vector.input_count < 0) {
     Invalid("A vector program has a negative number of instructions or inputs.");
   }
   if (vector.instruction_count > 0) RequireArgument(vector.instructions, "instructions");
   if (vector.input_count > 0) RequireArgument(vector.inputs, "inputs");
-  command->instructions.assign(vector.instructions, vector.instructions + vector.instruction_count);
-  command->inputs.assign(vector.inputs, vector.inputs + vector.input_count);
+  operation->instructions.assign(vector.instructions,
+                                 vector.instructions + vector.instruction_count);
+  operation->inputs.assign(vector.inputs, vector.inputs + vector.input_count);
 }
 
-void SetVector(npu_elementwise* op, Command* command) {
-  SetVector(op->program, command);
+void SetVector(npu_elementwise* op, Operation* operation) {
+  SetVector(op->program, operation);
   op->program = {};
 }
 
-void SetVector(npu_copy*, Command*) {}
+void SetVector(npu_copy*, Operation*) {}
+
+void SetVector(npu_pool*, Operation*) {}
 
 template <typename Op>
-void SetVector(Op* op, Command* command) {
+void SetVector(Op* op, Operation* operation) {
   if (op->epilogue != nullptr) {
-    SetVector(*op->epilogue, command);
-    if (command->instructions.empty()) Invalid("An epilogue has no instructions.");
+    SetVector(*op->epilogue, operation);
+    if (operation->instructions.empty()) Invalid("An epilogue has no instructions.");
   }
   op->epilogue = nullptr;
 }
 
-void SetVector(npu_pool*, Command*) {}
-
 template <typename Op>
 npu_status AddOperation(npu_builder* builder, const Op* op) {
-  return Build(builder, [&](Program& program) {
+  return Build(builder, [&](Graph& graph) {
     RequireArgument(op, "op");
     Op copy = *op;
-    Command command;
-    SetVector(&copy, &command);
-    command.op = copy;
-    program.Add(std::move(command));
+    Operation operation;
+    SetVector(&copy, &operation);
+    operation.op = copy;
+    graph.Add(std::move(operation));
   });
 }
 
 npu_status MarkOutput(npu_builder* builder, npu_tensor tensor) {
-  return Build(builder, [&](Program& program) { program.MarkOutput(tensor); });
+  return Build(builder, [&](Graph& graph) { graph.MarkOutput(tensor); });
 }
 
 npu_status Finish(npu_builder* builder, const uint8_t** bytes, size_t* size) {
-  return Build(builder, [&](Program& program) {
-    RequireArgument(bytes, "bytes");
-    RequireArgument(size, "size");
-    program.Finish();
-    builder->bytes = Serialize(program);
-    builder->constants.clear();
+  return Build(builder, [&](Graph& graph) {
+    if (bytes != nullptr) RequireArgument(size, "size");
+    graph.Finish();
+    Compiled compiled = Compile(graph, builder->machine);
+    Verify(compiled.program);  // A mistake of the compiler shows here, not on a board.
     builder->finished = true;
+    if (bytes == nullptr) return;
+    builder->bytes =
+        Serialize(compiled.program, [&](uint8_t* to) { WriteConstants(graph, compiled, to); });
     *bytes = builder->bytes.data();
     *size = builder->bytes.size();
   });
@@ -192,6 +186,7 @@ constexpr npu_build_api kBuildApi = {
     AddConstant,
     AddTensor,
     AddView,
+    SetLabel,
     AddOperation<npu_matmul>,
     AddOperation<npu_convolution>,
     AddOperation<npu_pool>,

@@ -1,0 +1,24 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file listing.h
+ * \brief A program as a text for people.
+ */
+#ifndef EMULATOR_LISTING_H_
+#define EMULATOR_LISTING_H_
+
+#include <string>
+
+#include "accesses.h"
+#include "program.h"
+#include "timeline.h"
+
+namespace tvm_example_npu::emulator {
+
+/*! \brief The machine, the memory map, one line for each command, and what they come to. Times are
+ *  those of `timeline`. */
+std::string Listing(const Program& program, const Accesses& accesses, const Timeline& timeline);
+
+}  // namespace tvm_example_npu::emulator
+
+#endif  // EMULATOR_LISTING_H_
