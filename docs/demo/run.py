@@ -47,8 +47,10 @@ def main() -> int:
     held_out = np.load(HERE / "digits_held_out.npz")
     images = held_out["images"].astype("float32") / 16
 
-    partitioned = getattr(backend, f"partition_for_{name}")(model)
-    on_npu = getattr(backend, f"compile_for_{name}")(model)
+    # The batch is symbolic: the NPU's memory is planned for the largest one.
+    bounds = {"symbol_bound": len(images)}
+    partitioned = getattr(backend, f"partition_for_{name}")(model, **bounds)
+    on_npu = getattr(backend, f"compile_for_{name}")(model, **bounds)
     on_host = tvm.compile(model, target="llvm")
 
     npu_probabilities, npu_digits = classify(on_npu, images)
