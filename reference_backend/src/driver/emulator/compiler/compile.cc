@@ -21,10 +21,6 @@
 namespace tvm_example_npu::emulator {
 namespace {
 
-int64_t AlignedBytes(int64_t bytes) {
-  return static_cast<int64_t>(Aligned(static_cast<size_t>(bytes)));
-}
-
 /*! \brief What is known of a value that is no view. */
 struct State {
   /*! \brief With the type in which it is kept. */

@@ -15,10 +15,6 @@ namespace {
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t AlignedBytes(int64_t bytes) {
-  return static_cast<int64_t>(Aligned(static_cast<size_t>(bytes)));
-}
-
 bool IsOne(const Dim& dim) { return dim.symbol < 0 && dim.size == 1; }
 
 // ---- Loops ----

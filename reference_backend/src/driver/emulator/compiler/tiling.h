@@ -20,6 +20,11 @@
 
 namespace tvm_example_npu::emulator {
 
+/*! \brief Aligned, for the signed sizes that plans count in. */
+inline int64_t AlignedBytes(int64_t bytes) {
+  return static_cast<int64_t>(Aligned(static_cast<size_t>(bytes)));
+}
+
 /*! \brief Batch dimensions, rows, columns and the summed dimension of a matmul. */
 constexpr int32_t kMaxAxes = NPU_MAX_RANK + 1;
 
