@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from npu_scaffold import pages
 from support import ROOT, Workshop, run
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_ONNX = importlib.util.find_spec("onnx") is not None
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
 
@@ -55,6 +57,21 @@ def board(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_tutorial_of_tvm_computes_right_values(reference: Path) -> None:
     assert run(reference, HERE / "run_tutorial.py").strip().endswith("right")
+
+
+def test_the_conformance_kit_passes_and_finds_what_the_docs_say(
+    reference: Path, tmp_path: Path
+) -> None:
+    output = run(reference, "-m", "tvm_example_npu", "conformance", "--output", tmp_path)
+    assert output.splitlines()[-1].startswith("PASSED"), output
+    found = pages.summarize(tmp_path / "conformance.json")["suites"]
+    known = json.loads((ROOT / pages.SUMMARY).read_text())["suites"]
+    # How many graphs a time allows depends on the machine.
+    suites = found.keys() - {"fuzz"}
+    suites -= set() if HAS_ONNX else {"onnx_nodes"}
+    suites -= set() if HAS_ONNX and HAS_TORCH else {"models"}
+    for suite in sorted(suites):
+        assert found[suite] == known[suite], f"{suite}: run 'npu-scaffold docs --write' again"
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: pip install torch")

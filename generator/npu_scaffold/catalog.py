@@ -94,7 +94,15 @@ def _files(template: Path, catalog: dict[str, Entry]) -> Iterator[str]:
         if isinstance(entry, dict) and "family" in entry
     }
     for folder, suffix, names in (
-        (OPS, ".cc.jinja", {str(op): f"the lowering of {op}" for op in catalog}),
+        (
+            OPS,
+            ".cc.jinja",
+            {
+                str(op): f"the lowering of {op}"
+                for op, entry in catalog.items()
+                if not isinstance(entry, dict) or "relax" in entry
+            },
+        ),
         (
             OPS / "_families",
             ".h.jinja",
@@ -109,13 +117,17 @@ def _files(template: Path, catalog: dict[str, Entry]) -> Iterator[str]:
             yield f"{folder / file}: no entry of {CATALOG} uses it."
 
 
-def _entry(op: Any, entry: Any, catalog: Collection[str]) -> Iterator[str]:
+def _entry(op: Any, entry: Any, catalog: dict[str, Entry]) -> Iterator[str]:
     if not isinstance(op, str) or not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", op):
         yield "the op id must be in snake case."
     if not isinstance(entry, dict):
         yield "the entry must be a mapping."
         return
     yield from _keys(entry, _ENTRY, "")
+    if "relax" not in entry and "chains" not in entry:
+        yield "the key 'relax' is missing."
+    if ("relax" not in entry) != ("parts" in entry):
+        yield "parts: they are for an entry without 'relax', which must have them."
     for key, (_, check) in _ENTRY.items():
         if key in entry:
             yield from check(entry[key], key, entry, catalog)
@@ -275,23 +287,88 @@ def _rules(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
 
 def _fuses(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{key}: it must be a mapping of bias, residual and activations."
+        yield f"{key}: it must be a mapping of scale, bias and residual."
         return
-    yield from _keys(value, ("bias", "residual", "activations"), key)
+    yield from _keys(value, ("scale", "bias", "residual"), key)
     if "bias" in value and not _is_integer(value["bias"]):
         yield f"{key}: bias: {value['bias']!r} is not the axis of a dimension."
-    if not isinstance(value.get("residual", False), bool):
-        yield f"{key}: residual: {value['residual']!r} is neither true nor false."
-    activations = value.get("activations", [])
-    if not isinstance(activations, list):
-        yield f"{key}: activations: {activations!r} is not a list of op ids."
+    for flag in ("scale", "residual"):
+        yield from _flag(value.get(flag, False), f"{key}: {flag}", entry, catalog)
+
+
+def _flag(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    if not isinstance(value, bool):
+        yield f"{key}: {value!r} is neither true nor false."
+
+
+def _results(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    if not _is_integer(value) or value < 1:
+        yield f"{key}: {value!r} is not a number of results."
+
+
+_OPERATORS = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+    ast.Pow: "power",
+    ast.Gt: "greater",
+    ast.USub: None,
+}
+
+
+def _chains(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    if not isinstance(value, list) or not value:
+        yield f"{key}: it must be a list of expressions."
         return
-    for activation in activations:
-        if activation not in catalog:
-            yield (
-                f"{key}: activations: '{activation}' is no op of the catalogue"
-                f"{did_you_mean(activation, catalog)}."
-            )
+    for index, chain in enumerate(value):
+        where = f"{key}[{index}]"
+        lines = [chain] if isinstance(chain, str) else chain
+        known = {*_names(entry, "inputs"), *_names(entry, "attributes")}
+        try:
+            for line in lines[:-1]:
+                (statement,) = ast.parse(line).body
+                if not isinstance(statement, ast.Assign):
+                    yield f"{where}: {line!r} is not a definition."
+                    continue
+                yield from _names_of_chain(statement.value, where, known)
+                known.add(ast.unparse(statement.targets[0]))
+            yield from _names_of_chain(ast.parse(lines[-1], mode="eval"), where, known)
+        except (SyntaxError, TypeError, ValueError):
+            yield f"{where}: {chain!r} is not a Python expression."
+
+
+def _names_of_chain(tree: ast.AST, where: str, known: Collection[str]) -> Iterator[str]:
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and id(node) not in called and node.id not in known:
+            yield f"{where}: '{node.id}' is neither an input nor an attribute."
+
+
+def _ops_of_chain(chain: Any) -> Iterator[str]:
+    """Generate the last names of the Relax ops in a chain."""
+    for line in [chain] if isinstance(chain, str) else chain:
+        for node in ast.walk(ast.parse(line)):
+            if isinstance(node, ast.Call):
+                yield ast.unparse(node.func)
+            elif type(node) in _OPERATORS and _OPERATORS[type(node)]:
+                yield str(_OPERATORS[type(node)])
+
+
+def _parts(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    yield from _list_of(catalog)(value, key, entry, catalog)
+    try:
+        names = {name for chain in entry.get("chains", []) for name in _ops_of_chain(chain)}
+    except (SyntaxError, TypeError):
+        return  # Said of the chains.
+    for name in sorted(names - set(value) if isinstance(value, list) else ()):
+        yield f"{key}: '{name}' is missing, of which a chain is made."
+
+
+def _activation(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    yield from _flag(value, key, entry, catalog)
+    if len(_names(entry, "inputs")) != 1:
+        yield f"{key}: only an op of one tensor can be fused behind another one."
 
 
 def _indices(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
@@ -301,19 +378,27 @@ def _indices(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> It
 
 
 def _tolerance(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
-    if not isinstance(value, dict):
-        yield f"{key}: it must be a mapping of dtypes to {{rtol: ..., atol: ...}}."
+    if isinstance(value, str):
+        yield from _one_of(("exact", "elementwise"))(value, key, entry, catalog)
         return
-    yield from _keys(value, DTYPES, key)
-    for dtype, bounds in value.items():
-        where = f"{key}: {dtype}"
-        if not isinstance(bounds, dict):
-            yield f"{where}: {bounds!r} is not a mapping of rtol and atol."
-            continue
-        yield from _keys(bounds, _BOUNDS, where)
-        for name, bound in bounds.items():
-            if not _is_number(bound) or bound < 0:
-                yield f"{where}: {name}: {bound!r} is not a number from 0 on (write 1.0e-5)."
+    if not isinstance(value, dict) or len(value) != 1:
+        yield f"{key}: it must be 'exact', or one of {', '.join(_TOLERANCES)} with its bounds."
+        return
+    yield from _keys(value, tuple(_TOLERANCES), key)
+    ((kind, given),) = value.items()
+    if kind not in _TOLERANCES:
+        return
+    # One value alone is that of the first bound.
+    bounds = given if isinstance(given, dict) else {next(iter(_TOLERANCES[kind])): given}
+    yield from _keys(bounds, _TOLERANCES[kind], f"{key}: {kind}")
+    for name, bound in bounds.items():
+        where = f"{key}: {kind}: {name}"
+        if name == "count":
+            yield from _operations(bound, where, entry, catalog)
+        elif name == "accumulator":
+            yield from _one_of(("float16", "float32", "float64"))(bound, where, entry, catalog)
+        elif not _is_number(bound) or bound < 0:
+            yield f"{where}: {bound!r} is not a number from 0 on (write 1.0e-5)."
 
 
 def _expression(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
@@ -417,6 +502,10 @@ def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
                 yield (
                     f"{where}: attributes: '{name}' is not listed{did_you_mean(name, attributes)}."
                 )
+        if not isinstance(case.get("host", True), bool):
+            yield f"{where}: host: {case['host']!r} is neither true nor false."
+        if "dtypes" in case:
+            yield from _list_of(DTYPES)(case["dtypes"], f"{where}: dtypes", entry, catalog)
         if key == "refused" and not isinstance(case.get("reason", ""), str):
             yield f"{where}: reason: {case['reason']!r} is not a text."
         if not isinstance(case.get("torch", ""), str):
@@ -435,7 +524,7 @@ _ARITHMETIC = (
 )
 # Key: is it required, and its check.
 _ENTRY: dict[str, tuple[bool, Check]] = {
-    "relax": (True, _text(r"relax(\.\w+)+", "a Relax op, for example relax.nn.conv2d")),
+    "relax": (False, _text(r"relax(\.\w+)+", "a Relax op, for example relax.nn.conv2d")),
     "summary": (True, _text(r"[^\n{}]{1,80}", "one line of at most 80 characters without braces")),
     "engine": (True, _one_of(ENGINES)),
     "family": (False, _text(r"[a-z][a-z0-9_]*", "a name in snake case")),
@@ -444,7 +533,11 @@ _ENTRY: dict[str, tuple[bool, Check]] = {
     "attributes": (True, _attributes),
     "rules": (False, _rules),
     "operations": (False, _operations),
+    "results": (False, _results),
     "output_dtypes": (False, _list_of(DTYPES)),
+    "chains": (False, _chains),
+    "parts": (False, _parts),
+    "activation": (False, _activation),
     "fuses": (False, _fuses),
     "absorbs_transpose": (False, _indices),
     "tolerance": (True, _tolerance),
@@ -462,8 +555,14 @@ _INPUT = {
     "tuple": (False, None),
 }
 _CONSTRAINTS = ("min", "max", "not", "one_of")
-_BOUNDS = {"rtol": (True, None), "atol": (True, None)}
+# Kind: its bounds, as in capability.py.
+_TOLERANCES: dict[str, Any] = {
+    "elementwise": {"ulps": (False, None), "rtol": (False, None), "atol": (False, None)},
+    "accumulated": {"count": (True, None), "factor": (False, None), "accumulator": (False, None)},
+    "buckets": {"steps": (True, None)},
+}
 _TENSOR = ("shape", "dtype", "low", "high", "values", "constant")
-_CASE = {"name": (True, None), "inputs": (True, None), "attributes": (False, None)}
-_BENCHMARK = {**_CASE, "torch": (False, None), "onnx": (False, None)}
-_REFUSED = {**_CASE, "reason": (True, None), "without": (False, None)}
+_BASIC = {"name": (True, None), "inputs": (True, None), "attributes": (False, None)}
+_CASE = {**_BASIC, "dtypes": (False, None), "host": (False, None)}
+_BENCHMARK = {**_BASIC, "torch": (False, None), "onnx": (False, None)}
+_REFUSED = {**_BASIC, "reason": (True, None), "without": (False, None), "host": (False, None)}

@@ -12,7 +12,7 @@ from typing import Any
 from copier.errors import CopierError
 from jinja2 import TemplateError
 
-from . import __version__
+from . import __version__, pages
 from .catalog import catalog_problems, load_catalog
 from .errors import ScaffoldError
 from .render import new_backend, read_answers, reference_differences, write_reference
@@ -55,7 +55,7 @@ def _ops(arguments: argparse.Namespace) -> None:
     rows += [
         (
             op,
-            entry["relax"],
+            entry.get("relax", "a chain of others"),
             entry["engine"],
             ", ".join(entry["presets"]),
             _dtypes(entry),
@@ -75,6 +75,19 @@ def _reference(arguments: argparse.Namespace) -> None:
     if differences:
         differences.append("Run 'npu-scaffold reference --write' and commit what it changes.")
         raise ScaffoldError("\n".join(differences))
+
+
+def _docs(arguments: argparse.Namespace) -> None:
+    template = find_template(arguments.template)
+    if arguments.write:
+        pages.write(template, Path(arguments.result) if arguments.result else None)
+        return
+    if arguments.result:
+        raise ScaffoldError("--result is for --write: it renews what the page is made from.")
+    found = pages.differences(template)
+    if found:
+        found.append("Run 'npu-scaffold docs --write' and commit what it changes.")
+        raise ScaffoldError("\n".join(found))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,6 +128,19 @@ def _parser() -> argparse.ArgumentParser:
     mode.add_argument("--check", action="store_true", help="list the files that differ")
     mode.add_argument("--write", action="store_true", help="render it anew")
     reference.set_defaults(run=_reference)
+
+    docs = commands.add_parser(
+        "docs", parents=[common], help="compare or renew the page of the ops, docs/ops.md"
+    )
+    mode = docs.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--check", action="store_true", help="tell whether it is up to date")
+    mode.add_argument("--write", action="store_true", help="make it anew")
+    docs.add_argument(
+        "--result",
+        metavar="FILE",
+        help="conformance.json of a run on the reference backend (default: the last one)",
+    )
+    docs.set_defaults(run=_docs)
     return parser
 
 

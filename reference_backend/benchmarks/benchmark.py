@@ -33,13 +33,11 @@ import tvm_ffi  # noqa: E402
 from tvm import relax  # noqa: E402
 from tvm.relax.backend.pattern_registry import get_patterns_with_prefix  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-import models  # noqa: E402
 import tvm_example_npu as backend  # noqa: E402
-from op_cases import OPS  # noqa: E402
-from support import BACKEND, TABLE, Case, compile_for, partition_for  # noqa: E402
+from support import BACKEND, OPS, TABLE, Case, compile_for, partition_for  # noqa: E402
+from tvm_example_npu.conformance import networks  # noqa: E402
 
 Work = Callable[[], Any]
 
@@ -90,8 +88,8 @@ def benchmark_models() -> None:
     print(f"\nModels: {BACKEND}, and each peer with its time as a multiple of ours")
     shape = (1, 3, 224, 224)
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    for network in (models.resnet18, models.mobilenet_v2):
-        module = models.build_relax(network, shape)
+    for network in (networks.resnet18, networks.mobilenet_v2):
+        module = networks.build_relax(network, shape)
         works = {
             BACKEND: on_vm(compile_for(module), x),
             "llvm": on_vm(tvm.compile(module, target="llvm"), x),
@@ -117,7 +115,7 @@ def onnx_session(model: bytes) -> Any:
 
 def onnxruntime_work(network: Any, shape: tuple[int, ...], x: Any) -> Work:
     """Prepare calls of a network in ONNX Runtime."""
-    session = onnx_session(models.build_onnx(network, shape))
+    session = onnx_session(networks.build_onnx(network, shape))
     return lambda: session.run(None, {"x": x})
 
 
@@ -126,7 +124,7 @@ def torch_work(network: Any, x: Any) -> Work:
     import torch
 
     torch.set_num_threads(1)
-    net = models.TorchNet()
+    net = networks.TorchNet()
     data = torch.from_numpy(x)
 
     def run() -> Any:
@@ -294,12 +292,12 @@ def benchmark_compile() -> None:
             )
 
 
-def networks() -> dict[str, Any]:
+def large_models() -> dict[str, Any]:
     """Build the models that are compiled and deployed."""
     shape = (1, 3, 224, 224)
     return {
-        network.__name__: models.build_relax(network, shape)
-        for network in (models.resnet18, models.mobilenet_v2)
+        network.__name__: networks.build_relax(network, shape)
+        for network in (networks.resnet18, networks.mobilenet_v2)
     }
 
 
@@ -309,7 +307,7 @@ def benchmark_build() -> None:
     options = backend.Options()
     with tempfile.TemporaryDirectory() as directory:
         cache = options.merged(cache_dir=directory)
-        for name, module in networks().items():
+        for name, module in large_models().items():
             times: dict[str, float] = {}
 
             def timed(step: str, work: Work, times: dict[str, float] = times) -> Any:
@@ -372,7 +370,7 @@ def benchmark_deploy() -> None:
     """What it costs to load and run an exported library, where nothing compiles."""
     print("\nDeploy: in a new process with the runtime only")
     with tempfile.TemporaryDirectory() as directory:
-        for name, module in networks().items():
+        for name, module in large_models().items():
             path = f"{directory}/{name}.so"
             executable = compile_for(module)
             executable.export_library(path)

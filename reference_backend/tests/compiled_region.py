@@ -4,18 +4,14 @@
 
 import numpy as np
 import pytest
-import tvm
-import tvm_ffi
-from tvm import relax
 
-from op_cases import OPS
-from support import BACKEND, TABLE, Case, partition_for
-from tvm_example_npu import Options, offload_report
+from support import OPS, TABLE, Case
+from tvm_example_npu import Options
+from tvm_example_npu.conformance import region as kit
 
 # Those of capabilities.py: an entry may have been taken out.
 OP_NAMES = [op for op in OPS if TABLE.get(op) is not None]
 FIRST_OP = OP_NAMES[0]
-LOAD = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
 
 LASTING = {"dma_latency_cycles": 100_000, "pace": 500}
 """Options that make a call take some tenths of a second."""
@@ -25,35 +21,11 @@ can_last = pytest.mark.skipif(
 )
 
 
-def region_of(model, **options):
-    """Compile a model to the module of its only region."""
-    partitioned = partition_for(tvm.IRModule({model.name: model.function()}), **options)
-    report = offload_report(partitioned)
-    assert len(report.regions) == 1, report
-    compiled = relax.transform.RunCodegen({BACKEND: options})(partitioned)
-    (module,) = compiled.attrs["external_mods"]
-    return module
-
-
-class Region:
+class Region(kit.Region):
     """The region of the first op's first case; outputs come last."""
 
     def __init__(self, **options):
-        self.model = Case(FIRST_OP, OPS[FIRST_OP]["cases"][0]).model()
-        self.module = region_of(self.model, **options)
-        self.symbol = self.module["get_symbol"]()
-        self.inputs = [argument.values[1] for argument in self.model.arguments]
-        self.expected = [output.values[1] for output in self.model.outputs]
-
-    @property
-    def bytes(self):
-        """The artifact."""
-        return bytes(self.module["save_to_bytes"]())
-
-    def tensors(self):
-        """Make arguments for a call, with outputs to be written."""
-        arrays = [*self.inputs, *(np.full_like(array, 77) for array in self.expected)]
-        return [tvm.runtime.tensor(array) for array in arrays]
+        super().__init__(Case(FIRST_OP, OPS[FIRST_OP]["cases"][0]), **options)
 
     def assert_right(self, tensors):
         """Compare what a call has written."""

@@ -12,8 +12,9 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from compiled_region import LOAD, Region, region_of
+from compiled_region import Region
 from support import BACKEND, partition_for
+from tvm_example_npu.conformance.region import load_module, region_of
 from tvm_example_npu.linking import link_artifacts
 
 # The format, written down a second time so that a change of it by mistake is seen.
@@ -108,7 +109,7 @@ def test_an_artifact_is_as_its_format_says(region):
     assert parts.graph.decode() == region.module.inspect_source("")
     sizes = {name: len(getattr(parts, name)) for name in SECTIONS}
     assert dict(region.module["sizes"]()) == sizes
-    region.assert_computes(LOAD(parts.write()))
+    region.assert_computes(load_module(parts.write()))
 
 
 def test_a_manifest_says_what_was_compiled_and_by_what(region):
@@ -129,7 +130,7 @@ def test_a_manifest_says_what_was_compiled_and_by_what(region):
 
 
 def test_a_module_is_the_same_after_its_bytes(region):
-    copy = LOAD(region.bytes)
+    copy = load_module(region.bytes)
     region.assert_computes(copy)
     assert bytes(copy["save_to_bytes"]()) == region.bytes
     assert copy.inspect_source("") == region.module.inspect_source("")
@@ -146,7 +147,7 @@ def test_the_same_region_is_compiled_to_the_same_bytes(region):
 def refusal(data):
     """Load what cannot be loaded; return the one sentence that the error is."""
     with pytest.raises(ValueError) as caught:
-        LOAD(data)
+        load_module(data)
     message = str(caught.value)
     assert message.startswith(f"{BACKEND}: the artifact "), message
     assert "\n" not in message
@@ -275,7 +276,7 @@ def test_other_bytes_are_refused_with_a_sentence(region, name):
     change, words = REFUSED[name]
     data = change(region.bytes, Parts.read(region.bytes))
     with pytest.raises(ValueError, match=words):
-        LOAD(data)
+        load_module(data)
     refusal(data)
 
 
@@ -297,7 +298,7 @@ def test_each_flipped_bit_is_noticed(region):
 def test_a_damaged_program_is_the_drivers_error(region):
     parts = Parts.read(region.bytes)
     for program in (b"", parts.program[:-1], b"no program" * 100):
-        module = LOAD(Parts(parts.version, parts.manifest, parts.graph, program).write())
+        module = load_module(Parts(parts.version, parts.manifest, parts.graph, program).write())
         with pytest.raises((ValueError, RuntimeError), match=f"{BACKEND}.*driver.*loading"):
             region.assert_computes(module)
 
@@ -383,7 +384,7 @@ def test_damage_in_a_library_is_an_error(region, linked):
     "triple", ["wasm32-unknown-emscripten", "arm64-apple-darwin", "x86_64-pc-windows"]
 )
 def test_for_other_systems_an_artifact_stays_in_its_module(region, triple):
-    module = LOAD(region.bytes)
+    module = load_module(region.bytes)
     assert not module["link_apart"](triple)
     assert not module.imports
     region.assert_computes(module)
@@ -391,7 +392,7 @@ def test_for_other_systems_an_artifact_stays_in_its_module(region, triple):
 
 def test_for_another_processor_an_artifact_is_an_object_of_it(region, tmp_path):
     for triple, machine in (("x86_64-linux-gnu", 62), ("aarch64-linux-gnu", 183)):
-        module = LOAD(region.bytes)
+        module = load_module(region.bytes)
         assert module["link_apart"](triple)
         (artifact,) = module.imports
         artifact.write_to_file(str(tmp_path / "artifact.o"))
@@ -412,27 +413,27 @@ def reference(region, **changes):
 
 
 def test_a_reference_without_its_artifact_is_an_error(region):
-    module = LOAD(reference(region))
+    module = load_module(reference(region))
     with pytest.raises(ValueError, match="not in the library that refers to it"):
         module["get_symbol"]()
     with pytest.raises(ValueError, match="refers to no artifact"):
-        LOAD(reference(region, function="main"))["get_symbol"]()
+        load_module(reference(region, function="main"))["get_symbol"]()
     with pytest.raises(ValueError, match="too short"):
-        LOAD(write(2, {"external": b"123"}))
+        load_module(write(2, {"external": b"123"}))
     with pytest.raises(ValueError, match="'external' is missing"):
-        LOAD(write(2, {"manifest": b"{}"}))
+        load_module(write(2, {"manifest": b"{}"}))
 
 
 def test_a_reference_finds_its_artifact_and_no_other_one(region):
-    good = LOAD(region.bytes)
+    good = load_module(region.bytes)
     good["link_apart"]("x86_64-linux-gnu")
     (artifact,) = good.imports
-    module = LOAD(reference(region))
+    module = load_module(reference(region))
     module.import_module(artifact)
     region.assert_computes(module)
     for changes in ({"size": len(region.bytes) - 1}, {"checksum": 1}):
         function = f"{BACKEND}_artifact_{HEADER.unpack_from(region.bytes)[4]:016x}"
-        module = LOAD(reference(region, function=function, **changes))
+        module = load_module(reference(region, function=function, **changes))
         module.import_module(artifact)
         with pytest.raises(ValueError, match="corrupt|truncated"):
             module["get_symbol"]()
@@ -482,7 +483,7 @@ def test_mutated_artifacts_are_errors_or_work(region):
             setattr(parts, name, mutate(generator, content, content[::-1]))
             data = parts.write()
         try:
-            module = LOAD(data)
+            module = load_module(data)
         except ValueError as error:
             assert str(error).startswith(BACKEND)
             continue

@@ -15,8 +15,7 @@ import tvm_ffi
 from tvm import relax
 
 import tvm_example_npu as backend
-from op_cases import OPS
-from support import BACKEND, TABLE, Case, compile_for
+from support import BACKEND, OPS, TABLE, Case, compile_for
 from tvm_example_npu import codegen
 from tvm_example_npu.cache import Cache
 

@@ -14,8 +14,7 @@ import tvm_ffi
 from tvm import relax
 
 import tvm_example_npu as backend
-from op_cases import OPS
-from support import BACKEND, TABLE, Case, compile_for, partition_for
+from support import BACKEND, OPS, TABLE, Case, compile_for, partition_for
 from tvm_example_npu import Options
 from tvm_example_npu import options as module
 from tvm_example_npu.capability import OneOf
@@ -248,7 +247,8 @@ def test_a_bound_for_no_symbol_is_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         partition_for(builder.get(), symbol_bounds={"n": 7})
         assert not caplog.records
-        partition_for(builder.get(), symbol_bounds={"n": 7, "batch": 3})
+        options = {"symbol_bounds": {"n": 7, "batch": 3}}
+        compile_for(partition_for(builder.get(), **options), **options)
     (record,) = caplog.records
     assert record.getMessage().endswith(" names batch, which the model does not have; it has: n")
 

@@ -9,17 +9,16 @@ import tvm
 from tvm import relax
 
 import tvm_example_npu as backend
-from op_cases import OPS
-from support import BACKEND, TABLE, Case, partition_for
+from support import BACKEND, SINGLE, TABLE, needs_single, partition_for
 
-CASES = [Case(op, OPS[op]["cases"][0]) for op in OPS if TABLE.get(op)]
+pytestmark = needs_single
 
 
 @pytest.fixture(scope="module")
 def partitioned():
     """All ops, each in a function of its own, with something for the host behind it."""
     functions = {}
-    for case in CASES:
+    for case in SINGLE:
         model = case.model(constants=True)
         first = model.outputs[0]
         size = model.bind(relax.op.shape_of(first.expr))
@@ -30,21 +29,21 @@ def partitioned():
 
 def test_each_op_of_the_model_has_one_entry_in_the_order_of_the_model(partitioned):
     report = backend.offload_report(partitioned)
-    for case in CASES:
+    for case in SINGLE:
         ops = [entry.op for entry in report.ops if entry.function == case.symbol]
         assert ops == [TABLE.get(case.op).relax, "relax.shape_of", "relax.shape_to_tensor"]
-    assert len(report.ops) == 3 * len(CASES)
+    assert len(report.ops) == 3 * len(SINGLE)
 
 
 def test_what_is_on_the_npu_has_a_region_and_a_composite(partitioned):
     report = backend.offload_report(partitioned)
     names = {str(item.name_hint) for item in partitioned.get_global_vars()}
-    assert len(report.offloaded) == len(CASES)
+    assert len(report.offloaded) == len(SINGLE)
     for entry in report.offloaded:
         assert entry.region in names
         assert entry.composite in entry.function or entry.composite in TABLE._by_name
         assert entry.reason is None
-    assert len(report.regions) == len(CASES)
+    assert len(report.regions) == len(SINGLE)
 
 
 def test_what_is_on_the_host_has_a_reason(partitioned):
@@ -88,7 +87,7 @@ def test_the_table_has_a_line_for_each_op_and_one_of_totals(partitioned):
 
 
 def test_a_module_without_a_report_is_an_error_that_says_what_to_do():
-    mod = tvm.IRModule({CASES[0].symbol: CASES[0].model().function()})
+    mod = tvm.IRModule({SINGLE[0].symbol: SINGLE[0].model().function()})
     with pytest.raises(ValueError, match=f"partition_for_{BACKEND}"):
         backend.offload_report(mod)
 

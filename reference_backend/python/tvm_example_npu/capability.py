@@ -207,6 +207,68 @@ class Among(Rule):
         return left in right
 
 
+# ---- Tolerances: how far a result may be from the exact one -------------------------------------
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The result has the exact value. Integers and booleans always do, if not in buckets."""
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """Each element of the result is about as good as its type can be.
+
+    What is allowed adds up.
+
+    Parameters
+    ----------
+    ulps
+        Units in the last place of the result.
+    rtol, atol
+        The relative and the absolute part of what is allowed beside these.
+    """
+
+    ulps: float = 2.0
+    rtol: float = 0.0
+    atol: float = 0.0
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """Each element is a sum, whose error grows with the square root of the number of elements.
+
+    Parameters
+    ----------
+    count
+        How many elements are summed: an expression as in `Op.operations`.
+    factor
+        How many times the expected error is allowed.
+    accumulator
+        The element type in which the sum is kept; the result is rounded once more.
+    """
+
+    count: str
+    factor: float = 4.0
+    accumulator: str = "float32"
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Each element, of a quantised type, is at most some steps off.
+
+    Parameters
+    ----------
+    steps
+        How many.
+    """
+
+    steps: int = 1
+
+
+Tolerance = Exact | Elementwise | Accumulated | Buckets
+
+
 # ---- A table entry ------------------------------------------------------------------------------
 
 
@@ -240,35 +302,24 @@ class Input:
 
 @dataclass(frozen=True)
 class Fuses:
-    """What the hardware computes together with an op, behind it.
+    """What the hardware computes together with an op, behind it, in this order.
 
     Parameters
     ----------
+    scale
+        Whether the output may be multiplied or divided by a constant number.
     bias
         The axis of the output along which a per-channel constant may be added.
     residual
         Whether another tensor of the output's shape may be added.
     activations
-        Names of the table's entries that may come last.
+        Names of the entries that may come last; none: all entries that are an activation.
     """
 
+    scale: bool = False
     bias: int | None = None
     residual: bool = False
-    activations: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far a result may be from the exact one.
-
-    Parameters
-    ----------
-    rtol, atol
-        The relative and the absolute part, as in `numpy.testing.assert_allclose`.
-    """
-
-    rtol: float = 0.0
-    atol: float = 0.0
+    activations: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -280,7 +331,8 @@ class Op:
     name
         The name of the entry; composites are called after it.
     relax
-        The Relax op. Several entries may share one; a call then needs to suit one of them.
+        The Relax op. Several entries may share one; a call then needs to suit one of them. None: it
+        is made of `chains` alone.
     summary
         What it is, in one line.
     engine
@@ -297,16 +349,20 @@ class Op:
         which regions are the largest.
     output_dtypes
         The supported element types of the result; none: that of the first input.
+    chains
+        The ways in which front ends spell it in several ops; see `chains.py`.
+    activation
+        Whether it may be fused behind the ops that fuse something: it is element-wise.
     fuses
         What may be fused behind it.
     absorbs_transpose
         Inputs that may come from a swap of the last two dimensions, which then costs nothing.
     tolerance
-        By element type, how exact the results are.
+        How exact the results are; the conformance kit holds them to it.
     """
 
     name: str
-    relax: str
+    relax: str = ""
     summary: str = ""
     engine: str = ""
     inputs: tuple[Input, ...] = ()
@@ -314,9 +370,11 @@ class Op:
     rules: tuple[Rule, ...] = ()
     operations: str = "size(out)"
     output_dtypes: tuple[str, ...] = ()
+    chains: tuple[str | tuple[str, ...], ...] = ()
+    activation: bool = False
     fuses: Fuses | None = None
     absorbs_transpose: tuple[int, ...] = ()
-    tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
+    tolerance: Tolerance = Exact()
 
     def __post_init__(self) -> None:
         """Refuse an entry that cannot be meant."""
@@ -335,12 +393,16 @@ class Op:
         for index in self.absorbs_transpose:
             if index not in range(len(inputs)):
                 raise ValueError(f"{self.name}: absorbs_transpose names input {index}, no input")
-        try:
-            unknown = _formula(self.operations)[1] - {*inputs, *self.attributes, "out"}
-        except ValueError as error:
-            raise ValueError(f"{self.name}: operations: {error}") from None
-        for name in sorted(unknown):
-            raise ValueError(f"{self.name}: operations has '{name}', no input and no attribute")
+        formulas = {"operations": self.operations}
+        if isinstance(self.tolerance, Accumulated):
+            formulas["tolerance"] = self.tolerance.count
+        for what, formula in formulas.items():
+            try:
+                unknown = _formula(formula)[1] - {*inputs, *self.attributes, "out"}
+            except ValueError as error:
+                raise ValueError(f"{self.name}: {what}: {error}") from None
+            for name in sorted(unknown):
+                raise ValueError(f"{self.name}: {what} has '{name}', no input and no attribute")
 
 
 Decline = Callable[[Op, Any], str | None]
@@ -366,7 +428,8 @@ class Table:
             if op.name in self._by_name:
                 raise ValueError(f"The table has two entries named '{op.name}'.")
             self._by_name[op.name] = op
-            self._by_relax.setdefault(op.relax, []).append(op)
+            if op.relax:
+                self._by_relax.setdefault(op.relax, []).append(op)
 
     def get(self, name: str) -> Op | None:
         """Return the entry of this name."""
@@ -375,6 +438,15 @@ class Table:
     def entries_of(self, relax_op: str) -> list[Op]:
         """Return the entries for a Relax op."""
         return self._by_relax.get(relax_op, [])
+
+    def activations_of(self, op: Op) -> list[Op]:
+        """Return the entries that may be fused behind an op."""
+        if op.fuses is None:
+            return []
+        named = op.fuses.activations
+        return [
+            item for item in self.ops if item.activation and (named is None or item.name in named)
+        ]
 
     def refusal(
         self,
@@ -408,7 +480,8 @@ class Table:
             return f"{name} is not in the table of this backend"
         refusals = []
         for entry in entries:
-            stage, reason = _check(entry, call, values or {}, bind_constants)
+            known = _arguments(call, values or {})
+            stage, reason = _check(entry, *known, call.ty, values or {}, bind_constants)
             if reason is None and self._declined_by_sdk is not None:
                 stage, reason = 4, self._declined_by_sdk(entry, call)
                 if reason is not None:
@@ -419,6 +492,44 @@ class Table:
         # The entries that came furthest are those that were meant.
         furthest = max(stage for stage, _ in refusals)
         return "; ".join(dict.fromkeys(reason for stage, reason in refusals if stage == furthest))
+
+    def refusal_of_chain(
+        self,
+        op: Op,
+        inputs: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+        call: Any,
+        values: Values | None = None,
+        *,
+        bind_constants: bool = True,
+    ) -> str | None:
+        """Say why the hardware cannot run a chain of calls as one op.
+
+        Parameters
+        ----------
+        op
+            The entry.
+        inputs, attributes
+            What the chain is given, by name.
+        call
+            The last call of the chain.
+        values
+            What variables are bound to.
+        bind_constants
+            Whether constants become part of the program.
+
+        Returns
+        -------
+        reason
+            A sentence, or none where the hardware can run it.
+        """
+        tensors = [inputs[item.name] for item in op.inputs]
+        known = {name: _plain(value) for name, value in attributes.items()}
+        reason = _check(op, tensors, known, call.ty, values or {}, bind_constants)[1]
+        if reason is None and self._declined_by_sdk is not None:
+            declined = self._declined_by_sdk(op, call)
+            reason = None if declined is None else f"{op.name}: {declined}"
+        return reason
 
     def count_operations(self, call: Any, values: Values, bounds: Mapping[str, int]) -> int:
         """Return how much arithmetic a call that suits the table is.
@@ -457,16 +568,22 @@ class Table:
             known[item.name] = shapes
         result = getattr(call.ty, "fields", [call.ty])[0]
         known["out"] = shape_of(relax.Var("out", result))
-        return int(eval(_formula(entry.operations)[0], {"__builtins__": {}, **_FUNCTIONS}, known))
+        return count(entry.operations, known)
 
 
-def _check(entry: Op, call: Any, values: Values, bind_constants: bool) -> tuple[int, str | None]:
-    """Check a call against one entry; the first result grows with what was right."""
+def _check(
+    entry: Op,
+    tensors: list[Any],
+    attributes: Mapping[str, Any],
+    ty: Any,
+    values: Values,
+    bind_constants: bool,
+) -> tuple[int, str | None]:
+    """Check what a call is given against one entry; the first result grows with what was right."""
 
     def no(stage: int, text: str) -> tuple[int, str]:
         return stage, f"{entry.name}: {text}"
 
-    tensors, attributes = _arguments(call, values)
     if len(tensors) != len(entry.inputs):
         return no(0, f"has {len(tensors)} tensor arguments; supported: {len(entry.inputs)}")
 
@@ -526,7 +643,7 @@ def _check(entry: Op, call: Any, values: Values, bind_constants: bool) -> tuple[
             return no(2, f"{_relation(rule)}, which cannot be told for this call")
 
     try:
-        outputs = [tensor_type(ty) for ty in (getattr(call.ty, "fields", None) or [call.ty])]
+        outputs = [tensor_type(ty) for ty in (getattr(ty, "fields", None) or [ty])]
     except Unknown as unknown:
         return no(3, f"{unknown} the result")
     for index, (dtype, _) in enumerate(outputs):
@@ -611,9 +728,18 @@ def _size(dim: Any) -> int | Size:
     raise Unknown(f"a size that is no multiple of one symbol ({dim}) in")
 
 
+_ARGUMENTS = {"relax.strided_slice": ("x", "axes", "begin", "end", "strides")}
+"""The names of arguments that Relax itself does not name; `ir_adapter.cc` has them too."""
+
+
+def _is_numbers(ty: Any) -> bool:
+    """Whether a type is a tuple of numbers."""
+    return all(isinstance(item, tvm.ir.PrimType) for item in ty.fields)
+
+
 @cache
 def _argument_names(op: Any) -> tuple[str, ...]:
-    return tuple(str(argument.name) for argument in op.arguments)
+    return _ARGUMENTS.get(op.name) or tuple(str(argument.name) for argument in op.arguments)
 
 
 @cache
@@ -630,7 +756,7 @@ def _arguments(call: Any, values: Values) -> tuple[list[Any], dict[str, Any]]:
         known = resolve(argument, values)
         if isinstance(known.ty, relax.TensorType):
             tensors.append(argument)
-        elif isinstance(known.ty, relax.TupleType):
+        elif isinstance(known.ty, relax.TupleType) and not _is_numbers(known.ty):
             tensors.append(known)
         else:
             name = names[index] if index < len(names) else f"argument {index}"
@@ -640,6 +766,24 @@ def _arguments(call: Any, values: Values) -> tuple[list[Any], dict[str, Any]]:
         for name in _attribute_names(kind):
             attributes[name] = _plain(getattr(call.attrs, name))
     return tensors, attributes
+
+
+def attributes_of(call: Any, values: Values) -> dict[str, Any]:
+    """Return everything that a call is given but tensors.
+
+    Parameters
+    ----------
+    call
+        The call.
+    values
+        What variables are bound to.
+
+    Returns
+    -------
+    attributes
+        Plain values, by name.
+    """
+    return _arguments(call, values)[1]
 
 
 def _plain(value: Any) -> Any:
@@ -652,6 +796,8 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, relax.ShapeExpr):
         value = value.values
+    if isinstance(value, relax.Tuple):
+        value = value.fields
     if isinstance(value, (list, tuple, tvm_ffi.Array)):
         return tuple(_plain(item) for item in value)
     if isinstance(value, (tvm.tirx.IntImm, tvm.tirx.FloatImm)):
@@ -691,6 +837,24 @@ _ARITHMETIC = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.USub),
     *(ast.Constant, ast.Name, ast.Load, ast.Subscript, ast.Slice, ast.Call),
 )
+
+
+def count(formula: str, names: Mapping[str, Any]) -> int:
+    """Compute a number of operations, or of elements.
+
+    Parameters
+    ----------
+    formula
+        An expression as in `Op.operations`.
+    names
+        The shapes and the attributes in it.
+
+    Returns
+    -------
+    number
+        Its value.
+    """
+    return int(eval(_formula(formula)[0], {"__builtins__": {}, **_FUNCTIONS}, dict(names)))
 
 
 @cache

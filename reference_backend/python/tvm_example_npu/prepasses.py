@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Set
 from functools import partial
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 
-from .capability import Constant, Table, Unknown, Values, resolve, tensor_type
+from .capability import Constant, Op, Table, Unknown, Values, attributes_of, resolve, tensor_type
+from .chains import Found, chains_of, count_steps, find, function_of, heads
+from .kernels import as_clip, is_kernel_call, op_of
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 
@@ -76,14 +80,25 @@ def simplify(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
     """
     before = mod
     mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
+    if _any_call(mod, is_kernel_call):
+        mod = _rewrite(mod, partial(_as_op, mod, table))
     mod = _rewrite(mod, partial(_as_reshape, table))
     mod = relax.transform.CanonicalizeBindings()(mod)
-    if _any_call(mod, _is_constant_call):
-        mod = relax.transform.FoldConstant()(mod)
+    created = _rewrite(mod, _as_constant)
+    if created is not mod or _any_call(mod, _is_constant_call):
+        mod = created
+        mod = _fold_constants(mod)
+    mod = _rewrite(mod, partial(_as_clip, table))
     if _any_call(mod, _is_batch_norm):
         # TVM's FoldBatchnormToConv2D folds in training mode and in other layouts too, wrongly.
         mod = _rewrite(mod, partial(_folded, table))
-    mod = drop_unused(mod)
+    mod = _rewrite(mod, _as_one_clip)
+    mod = _rewrite(mod, _as_full_norm)
+    batched = _rewrite(mod, partial(_as_batched_matmul, table))
+    # The views that are left over would be further users of what is in a chain.
+    mod = mod if batched is mod else drop_unused(batched)
+    mod = _rewrite_blocks(mod, partial(_recognized, table))
+    mod = _separate_results(drop_unused(mod), table)
     restored = {
         global_var: before[global_var.name_hint]
         for global_var in mod.get_global_vars()
@@ -138,8 +153,135 @@ def _is_constant_call(call: Any) -> bool:
     )
 
 
+def _fold_constants(mod: tvm.IRModule) -> tvm.IRModule:
+    """Fold constants, but none that would make a model large; TVM's pass minds no sizes."""
+    hidden: dict[str, list[Any]] = {}
+    functions = dict(mod.functions_items())
+    for global_var, function in functions.items():
+        if is_opaque(function):
+            continue
+        params: dict[Any, Any] = {}
+        blocks = []
+        for block in function.body.blocks:
+            bindings = [_with_hidden_constants(item, params) for item in block.bindings]
+            blocks.append(type(block)(bindings))
+        if params:
+            hidden[global_var.name_hint] = list(params.values())
+            functions[global_var] = relax.Function(
+                [*function.params, *params],
+                relax.SeqExpr(blocks, function.body.body),
+                function.ret_ty,
+                function.is_pure,
+                function.attrs,
+            )
+    if hidden:
+        mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    mod = relax.transform.FoldConstant()(mod)
+    for name, constants in hidden.items():
+        params = mod[name].params[-len(constants) :]
+        bound = dict(zip(params, constants, strict=True))
+        mod.update_func(mod.get_global_var(name), mod[name].bind_params(bound))
+    return mod
+
+
+def _with_hidden_constants(binding: Any, params: dict[Any, Any]) -> Any:
+    """Put parameters for the constants of a call whose result is large, and larger than they."""
+    call = binding.value
+    if not isinstance(call, relax.Call) or not _is_constant_call(call):
+        return binding
+    constants = [item for item in call.args if isinstance(item, Constant)]
+    try:
+        dtype, shape = tensor_type(call.ty)
+    except Unknown:
+        return binding
+    count = math.prod(size for size in shape if isinstance(size, int))
+    read = sum(math.prod(item.value.shape) for item in constants)
+    if count <= read or count * np.dtype(dtype).itemsize <= _LARGEST_CONSTANT:
+        return binding
+    arguments = list(call.args)
+    for index, item in enumerate(arguments):
+        if isinstance(item, Constant):
+            arguments[index] = relax.Var(f"constant_{len(params)}", item.ty)
+            params[arguments[index]] = item
+    call = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span, call.ty)
+    return relax.VarBinding(binding.var, call)
+
+
 def _is_batch_norm(call: Any) -> bool:
     return isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.nn.batch_norm"
+
+
+def _separate_results(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
+    """Put a variable for each result that is used right behind a call with several results."""
+    return _rewrite_blocks(mod, lambda bindings, _: _results_apart(bindings, table))
+
+
+def _rewrite_blocks(
+    mod: tvm.IRModule, rewriter: Callable[[list[Any], dict[Any, Any]], list[Any] | None]
+) -> tvm.IRModule:
+    """Replace the bindings of dataflow blocks, as a whole; the rewriter gets values too."""
+    functions = dict(mod.functions_items())
+    changed = False
+    for global_var, function in functions.items():
+        if is_opaque(function):
+            continue
+        values = bound_values(function.body)
+        blocks = []
+        for block in function.body.blocks:
+            if isinstance(block, relax.DataflowBlock):
+                bindings = rewriter(list(block.bindings), values)
+                if bindings is not None:
+                    changed = True
+                    block = relax.DataflowBlock(bindings)
+            blocks.append(block)
+        body = relax.SeqExpr(blocks, function.body.body)
+        functions[global_var] = relax.Function(
+            function.params, body, function.ret_ty, function.is_pure, function.attrs
+        )
+    if not changed:
+        return mod
+    mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return relax.transform.Normalize()(mod)
+
+
+def _results_apart(bindings: list[Any], table: Table) -> list[Any] | None:
+    """Return the bindings of a block with the results of calls apart; none if there are none."""
+    fields: dict[Any, list[Any]] = {
+        binding.var: []
+        for binding in bindings
+        if isinstance(binding.value, relax.Call)
+        and isinstance(binding.value.op, tvm.ir.Op)
+        and isinstance(binding.value.ty, relax.TupleType)
+        and table.entries_of(binding.value.op.name)
+    }
+    if not fields:
+        return None
+    # Those that are read as a tuple too.
+    whole = {var for var in fields if not isinstance(var, relax.DataflowVar)}
+    for binding in bindings:
+        value = binding.value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in fields:
+            fields[value.tuple_value].append(binding)
+        else:
+            whole.update(var for var in relax.analysis.free_vars(value) if var in fields)
+    result = []
+    for binding in bindings:
+        var, value = binding.var, binding.value
+        if var in whole:
+            call = relax.DataflowVar(f"{var.name}_results", value.ty)
+            parts = [
+                relax.DataflowVar(f"{var.name}_{index}", ty)
+                for index, ty in enumerate(value.ty.fields)
+            ]
+            result.append(relax.VarBinding(call, value))
+            items = [*enumerate(parts), *((item.value.index, item.var) for item in fields[var])]
+            result += [relax.VarBinding(part, relax.TupleGetItem(call, at)) for at, part in items]
+            result.append(relax.VarBinding(var, relax.Tuple(parts)))
+        elif var in fields:
+            result += [binding, *fields[var]]
+        elif not (isinstance(value, relax.TupleGetItem) and value.tuple_value in fields):
+            result.append(binding)
+    return result
 
 
 Rewriter = Callable[[Any, dict[Any, Any], dict[Any, int]], "list[Any] | None"]
@@ -179,6 +321,28 @@ def _rewrite(mod: tvm.IRModule, rewriter: Rewriter) -> tvm.IRModule:
     return relax.transform.Normalize()(mod)
 
 
+def _as_op(
+    mod: tvm.IRModule, table: Table, binding: Any, values: Values, uses: dict[Any, int]
+) -> list[Any] | None:
+    """Return what replaces a kernel that is an op of the table."""
+    call = binding.value
+    if not isinstance(call, relax.Call) or not is_kernel_call(call):
+        return None
+    op = op_of(mod, call)
+    return None if op is None else [relax.VarBinding(binding.var, op)]
+
+
+def _as_clip(table: Table, binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
+    """Return what replaces a minimum of a maximum, by which ONNX spells a clip."""
+    call = binding.value
+    if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != "relax.minimum":
+        return None
+    if not table.entries_of("relax.clip") or not _is_used_once(call.args[0], uses):
+        return None
+    clip = as_clip(call, values)
+    return None if clip is None else [relax.VarBinding(binding.var, clip)]
+
+
 def _as_reshape(
     table: Table, binding: Any, values: Values, uses: dict[Any, int]
 ) -> list[Any] | None:
@@ -191,13 +355,207 @@ def _as_reshape(
         if name in ("relax.broadcast_to", "relax.astype"):
             if tensor_type(call.ty) == tensor_type(call.args[0].ty):
                 return [relax.VarBinding(binding.var, call.args[0])]
-        elif name in ("relax.expand_dims", "relax.squeeze") and table.entries_of("relax.reshape"):
+        elif (
+            name in ("relax.expand_dims", "relax.squeeze")
+            and not table.entries_of(name)
+            and table.entries_of("relax.reshape")
+        ):
             tensor_type(call.ty)
             view = relax.op.reshape(call.args[0], call.ty.shape)
             return [relax.VarBinding(binding.var, view)]
     except Unknown:
         pass
     return None
+
+
+# What is made of nothing is computed on the NPU or the host where it would make a model large.
+_LARGEST_CONSTANT = 4 * 2**20
+
+
+def _as_constant(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
+    """Return the constant that a call without tensors makes, such as positions or a mask of ones.
+
+    TVM's own pass compiles a kernel for each, and leaves those of more than 1,024 elements.
+    """
+    call = binding.value
+    name = call.op.name if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.Op) else ""
+    if name not in ("relax.zeros", "relax.ones", "relax.full", "relax.arange"):
+        return None
+    try:
+        dtype, shape = tensor_type(call.ty)
+    except Unknown:
+        return None
+    sizes = [size for size in shape if isinstance(size, int)]
+    if len(sizes) != len(shape):
+        return None
+    if math.prod(sizes) * np.dtype(dtype).itemsize > _LARGEST_CONSTANT:
+        return None
+    if name == "relax.arange":
+        numbers: list[Any] = [getattr(argument, "value", None) for argument in call.args]
+        if any(not isinstance(number, int | float) for number in numbers):
+            return None
+        array = np.arange(*numbers).astype(dtype)
+    else:
+        value: Any = {"relax.zeros": 0, "relax.ones": 1}.get(name)
+        if name == "relax.full":
+            constant = resolve(call.args[1], values)
+            if not isinstance(constant, Constant):
+                return None
+            value = constant.value.numpy()
+        array = np.full(sizes, value, dtype)
+    if array.shape != shape:
+        return None
+    return [relax.VarBinding(binding.var, relax.const(array, dtype))]
+
+
+def _as_one_clip(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
+    """Return one clip in the place of two: front ends limit a value at one end after the other."""
+    limits: list[list[Any]] = []
+    data = binding.value
+    while isinstance(data, relax.Call) and getattr(data.op, "name", "") == "relax.clip":
+        limits.append([getattr(argument, "value", None) for argument in data.args[1:]])
+        first, data = data.args[0], values.get(data.args[0])
+    numbers = [number for pair in limits for number in pair]
+    if len(limits) < 2 or any(not isinstance(number, int | float) for number in numbers):
+        return None
+    low, high = max(pair[0] for pair in limits), min(pair[1] for pair in limits)
+    return [relax.VarBinding(binding.var, relax.op.clip(first, low, high))] if low <= high else None
+
+
+_NORMS = ("relax.nn.layer_norm", "relax.nn.group_norm", "relax.nn.instance_norm")
+
+
+def _as_full_norm(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
+    """Return a normalisation that applies gamma and beta, where they are ones and zeros anyway.
+
+    Front ends that apply their own say so twice: by these, and by `center` and `scale`.
+    """
+    call = binding.value
+    if not any(_is_call_of(name, call) for name in _NORMS):
+        return None
+    if call.attrs.center and call.attrs.scale:
+        return None
+    if not call.attrs.scale and not _is_full_of(1, call.args[1], values):
+        return None
+    if not call.attrs.center and not _is_full_of(0, call.args[2], values):
+        return None
+    attributes = {**attributes_of(call, values), "center": True, "scale": True}
+    norm = function_of(call.op.name)(*call.args, **attributes)
+    return [relax.VarBinding(binding.var, norm)]
+
+
+def _is_full_of(number: int, tensor: Any, values: Values) -> bool:
+    """Whether all elements of a tensor are known to be 0, or 1."""
+    known = resolve(tensor, values)
+    if isinstance(known, Constant):
+        return bool((known.value.numpy() == number).all())
+    return _is_call_of("relax.ones_like" if number else "relax.zeros_like", values.get(tensor))
+
+
+def _as_batched_matmul(
+    table: Table, binding: Any, values: Values, uses: dict[Any, int]
+) -> list[Any] | None:
+    """Return a product of batches of batches, which PyTorch makes one batch for a while."""
+    view = binding.value
+    if not _is_call_of("relax.reshape", view) or not _is_used_once(view.args[0], uses):
+        return None
+    product: Any = values.get(view.args[0])
+    if not _is_call_of("relax.matmul", product):
+        return None
+    flat: list[Any] = [values.get(operand) for operand in product.args]
+    if not all(_is_call_of("relax.reshape", operand) for operand in flat):
+        return None
+    operands = [operand.args[0] for operand in flat]
+    try:
+        shapes = [tensor_type(item.ty)[1] for item in (*operands, *flat, view)]
+    except Unknown:
+        return None
+    *wide, result = (shapes[index] for index in (0, 1, 4))
+    if any(len(shape) != 3 for shape in shapes[2:4]) or min(map(len, (*wide, result))) < 2:
+        return None
+    if any(shape[:-2] != result[:-2] or 0 in shape for shape in wide):
+        return None
+    if any(one[-2:] != other[-2:] for one, other in zip(wide, shapes[2:4], strict=True)):
+        return None
+    call = relax.op.matmul(*operands, out_dtype=product.attrs.out_dtype)
+    call = relax.BlockBuilder().normalize(call)
+    fits = tvm_ffi.structural_equal(call.ty, view.ty) and table.refusal(call, values) is None
+    return [relax.VarBinding(binding.var, call)] if fits else None
+
+
+def _is_call_of(op: str, value: Any) -> bool:
+    is_call = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
+    return is_call and bool(value.op.name == op)
+
+
+def _recognized(table: Table, bindings: list[Any], values: Values) -> list[Any] | None:
+    """Return the bindings of a block with a call in the place of each chain of an op; see `chains`.
+
+    The longest go first: one may contain another. What has no Relax op stays for the patterns.
+    """
+    by_op: dict[str, list[Any]] = {}
+    users: dict[Any, list[Any]] = {}
+    for binding in bindings:
+        value = binding.value
+        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op):
+            by_op.setdefault(value.op.name, []).append(binding)
+        for var in relax.analysis.free_vars(value):
+            users.setdefault(var, []).append(binding.var)
+    own = {binding.var for calls in by_op.values() for binding in calls}
+    taken: set[Any] = set()
+    replaced = {}
+    chains = [(op, chain) for op in table.ops for chain in chains_of(op)]
+    chains.sort(key=lambda item: count_steps(item[1].node), reverse=True)
+    for op, chain in chains:
+        for head in heads(chain.node):
+            for binding in by_op.get(head, ()):
+                var = binding.var
+                for found in find(chain, var, values) if var not in taken else ():
+                    inside = found.calls.keys()
+                    if inside & taken or not inside <= own or _leaks(inside, var, users):
+                        continue
+                    call = _as_call(table, op, found, binding.value, values)
+                    if call is not None:
+                        taken |= inside
+                        replaced[var] = call
+                        break
+    if not any(replaced[item.var] is not item.value for item in bindings if item.var in replaced):
+        return None
+    return [
+        relax.VarBinding(item.var, replaced[item.var]) if item.var in replaced else item
+        for item in bindings
+    ]
+
+
+def _leaks(inside: Set[Any], last: Any, users: dict[Any, list[Any]]) -> bool:
+    """Whether a value of a chain, but the last one, is used outside of it."""
+    return any(
+        not var.same_as(last)
+        and (not isinstance(var, relax.DataflowVar) or any(u not in inside for u in users[var]))
+        for var in inside
+    )
+
+
+def _as_call(table: Table, op: Op, found: Found, last: Any, values: Values) -> Any | None:
+    """Return a call that does what a chain does, none if there cannot be one.
+
+    For an op that is made of chains alone, that is the last call of the chain itself.
+    """
+    if not op.relax:
+        reason = table.refusal_of_chain(op, found.inputs, found.attributes, last, values)
+        return last if reason is None else None
+    attributes = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in found.attributes.items()
+    }
+    tensors = [found.inputs[item.name] for item in op.inputs]
+    try:
+        call = function_of(op.relax)(*tensors, **attributes)
+        call = relax.BlockBuilder().normalize(call)
+    except (TypeError, ValueError, RuntimeError):
+        return None  # The types do not go together as the op wants it; some ops only assert it.
+    same = tvm_ffi.structural_equal(call.ty, last.ty)
+    return call if same and table.refusal(call, values, op=op) is None else None
 
 
 def _folded(table: Table, binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:

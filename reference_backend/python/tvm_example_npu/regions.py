@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import count
 from typing import Any
@@ -33,10 +34,12 @@ from ._library import BACKEND
 from .capability import Constant, Table, resolve
 from .codegen import BOUNDS_ATTRIBUTE, known_bounds, symbol_bounds
 from .options import Options
-from .patterns import escapes
+from .patterns import escapes, label_of
 from .prepasses import bound_values, drop_unused, is_opaque
 
 _log = logging.getLogger(__name__)
+_TOLD = f"{BACKEND}_unknown_bounds"
+"""An attribute of a module: which names of bounds a warning was about."""
 
 
 class Partitioner:
@@ -59,8 +62,8 @@ class Partitioner:
         self.bind_constants = options.bind_constants
         self._decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
         self._driver_options = tvm_ffi.convert(options.driver_options())
-        self.patterns = [_Entry(item) for item in get_patterns_with_prefix(f"{BACKEND}.")]
-        self.depth = max((_depth(entry.pattern.pattern) for entry in self.patterns), default=0)
+        self.patterns = [_entry_of(item) for item in get_patterns_with_prefix(f"{BACKEND}.")]
+        self.depth = max((entry.depth for entry in self.patterns), default=0)
         self.regions: dict[Any, Any] = {}
         self.records: list[report.OpPlacement] = []
         self.declines: list[str] = []
@@ -146,13 +149,19 @@ class Partitioner:
                     self._plan_body(binding.value.false_branch, scope)
 
     def _check_bounds(self) -> None:
-        """Tell which bounds are for no symbol; one set of options may serve several models."""
+        """Tell which bounds are for no symbol; one set of options may serve several models.
+
+        Of a model that was partitioned before, only what was not told then.
+        """
         unknown = [name for name in self.options.symbol_bounds if name not in self.symbols]
-        if unknown and self.symbols:
+        told = ", ".join(unknown)
+        attributes = dict(self.mod.attrs or {})
+        if told and self.symbols and attributes.get(_TOLD) != told:
+            self.mod = self.mod.with_attr(_TOLD, told)
             _log.warning(
                 "The option 'symbol_bounds' of %s names %s, which the model does not have; it has: "
                 "%s",
-                *(BACKEND, ", ".join(unknown), ", ".join(sorted(self.symbols))),
+                *(BACKEND, told, ", ".join(sorted(self.symbols))),
             )
 
     def _limit_regions(self) -> None:
@@ -303,6 +312,7 @@ class _Entry:
         self.pattern = pattern
         self.label = str(pattern.name).partition(".")[2]
         self.annotations = dict(pattern.annotation_patterns.items())
+        self.depth, self.needed = _extent(pattern.pattern, {})
         self.heads: dict[str, list[frozenset[str]]] = {}
         for op, arguments in _heads(pattern.pattern):
             producers = frozenset(name for item in arguments for name, _ in _heads(item))
@@ -310,6 +320,11 @@ class _Entry:
 
     def may_match(self, op: str, producers: set[str]) -> bool:
         return any(not known or known & producers for known in self.heads.get(op, ()))
+
+
+@cache
+def _entry_of(pattern: Any) -> _Entry:
+    return _Entry(pattern)
 
 
 def _heads(pattern: Any) -> list[tuple[str, list[Any]]]:
@@ -321,17 +336,34 @@ def _heads(pattern: Any) -> list[tuple[str, list[Any]]]:
     return []
 
 
-def _depth(pattern: Any) -> int:
-    """Return how many calls a pattern has one behind the other."""
-    if isinstance(pattern, OrPattern):
-        return max(_depth(pattern.left), _depth(pattern.right))
-    if isinstance(pattern, CallPattern):
-        return 1 + max((_depth(item) for item in pattern.args), default=0)
-    if isinstance(pattern, TupleGetItemPattern):
-        return 1 + _depth(pattern.tuple)
-    if isinstance(pattern, TuplePattern):
-        return 1 + max((_depth(item) for item in pattern.fields), default=0)
-    return 0
+def _extent(
+    pattern: Any, known: dict[int, tuple[int, frozenset[str]]]
+) -> tuple[int, frozenset[str]]:
+    """Return how many calls a pattern has one behind the other, and the ops that it must have.
+
+    What is `known` is not looked at again: a pattern is a graph whose paths are too many to walk.
+    """
+    key = id_of(pattern)
+    if key not in known:
+        depth, needed = 0, frozenset[str]()
+        if isinstance(pattern, OrPattern):
+            left, right = _extent(pattern.left, known), _extent(pattern.right, known)
+            depth, needed = max(left[0], right[0]), left[1] & right[1]
+        elif isinstance(pattern, CallPattern | TuplePattern | TupleGetItemPattern):
+            inside = (
+                list(pattern.args)
+                if isinstance(pattern, CallPattern)
+                else list(pattern.fields)
+                if isinstance(pattern, TuplePattern)
+                else [pattern.tuple]
+            )
+            parts = [_extent(item, known) for item in inside]
+            depth = 1 + max((part[0] for part in parts), default=0)
+            needed = needed.union(*(part[1] for part in parts))
+            if isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
+                needed |= {str(pattern.op.expr.name)}
+        known[key] = depth, needed
+    return known[key]
 
 
 @dataclass(eq=False)
@@ -366,6 +398,7 @@ class _Unit:
 
     members: list[int]
     label: str = ""
+    results: list[Any] = field(default_factory=list)
     function: Any = None
     arguments: list[Any] = field(default_factory=list)
     phase: int = 0
@@ -479,10 +512,12 @@ class _Block:
         for binding in bindings:
             for var in relax.analysis.free_vars(binding.value):
                 self.users.setdefault(var, []).append(binding.var)
+        self.op_bits: dict[str, int] = {}
         self.unit_of: dict[int, _Unit] = {}
+        self.readers: dict[Any, list[_Unit]] = {}
         self.declined: dict[int, str] = {}
         self.notes: dict[int, list[str]] = {}
-        self.surroundings: dict[int, Any] = {}
+        self.surroundings: dict[tuple[int, int], Any] = {}
         self.answers: dict[tuple[int, ...], str] = {}
         self.groups: list[list[_Unit]] = []
         self.regions: list[_Region] = []
@@ -516,16 +551,46 @@ class _Block:
                 sources: list[Any] = [self.values.get(item) for item in _operands(value)]
                 names = {item.op.name for item in sources if _is_op_call(item)}
                 by_op.setdefault(value.op.name, []).append((index, names))
+        within_reach = self._ops_within_reach()
         for entry in self.owner.patterns:
+            if not entry.needed <= by_op.keys():
+                continue
+            near = within_reach[entry.depth]
+            needed = sum(self.op_bits[op] for op in entry.needed)
             for op in entry.heads:
                 for index, producers in by_op.get(op, ()):
-                    if index not in self.unit_of and entry.may_match(op, producers):
+                    if (
+                        near[index] & needed == needed
+                        and index not in self.unit_of
+                        and entry.may_match(op, producers)
+                    ):
                         self._try(entry, index)
+
+    def _ops_within_reach(self) -> list[list[int]]:
+        """Return the ops that a pattern of each depth can reach from each binding, as bits."""
+        own, sources = [], []
+        for binding in self.bindings:
+            value = binding.value
+            name = value.op.name if _is_op_call(value) else ""
+            own.append(self.op_bits.setdefault(name, 1 << len(self.op_bits)))
+            positions = [self.position.get(item) for item in _operands(value)]
+            sources.append([item for item in positions if item is not None])
+        levels = [[0] * len(own)]
+        for _ in range(self.owner.depth):
+            last = levels[-1]
+            level = []
+            for bits, producers in zip(own, sources, strict=True):
+                for producer in producers:
+                    bits |= last[producer]
+                level.append(bits)
+            levels.append(level)
+        return levels
 
     def _try(self, entry: _Entry, index: int) -> None:
         """Make a composite of a pattern that ends in this binding, if it matches."""
         call = self.bindings[index].value
-        matched = entry.pattern.pattern.extract_matched_expr(call, self._surroundings(index))
+        surroundings = self._surroundings(index, entry.depth)
+        matched = entry.pattern.pattern.extract_matched_expr(call, surroundings)
         if matched is None:
             return
         members = []
@@ -555,49 +620,50 @@ class _Block:
             if len(members) > 1:
                 self.notes.setdefault(index, []).extend(match.reasons)
             return
-        field_index = self._field_in_use(index)
-        if field_index is None:
-            self.notes.setdefault(index, []).append("more than one of its results is used")
+        results = self._results(index)
+        if results is None:
+            self.notes.setdefault(index, []).append("its results are used as a tuple")
             return
-        if field_index != index:
-            members.append(field_index)
-        unit = self._make_unit(members, entry.label)
+        label = label_of(entry.label, match.annotated_expr, self.owner.table)
+        unit = self._make_unit(members, results, label)
         reason = self.owner.ask_driver(unit.function, self.scope.bounds, False)
         if reason:
             self.declined[index] = reason
         else:
-            self.unit_of.update((member, unit) for member in members)
+            self.unit_of.update((member, unit) for member in unit.members)
 
-    def _surroundings(self, index: int) -> Any:
+    def _surroundings(self, index: int, depth: int) -> Any:
         """Return what the variables are bound to that a pattern can reach from a binding.
 
         The matcher copies what it is given: with all bindings, matching would be quadratic.
         """
-        if index not in self.surroundings:
+        if (index, depth) not in self.surroundings:
             reached: dict[Any, Any] = {}
             values = [self.bindings[index].value]
-            for _ in range(self.owner.depth):
+            for _ in range(depth):
                 variables = [var for value in values for var in _operands(value)]
                 values = []
                 for var in variables:
                     if var not in reached and var in self.values:
                         reached[var] = self.values[var]
                         values.append(reached[var])
-            self.surroundings[index] = tvm_ffi.Map(reached)
-        return self.surroundings[index]
+            self.surroundings[index, depth] = tvm_ffi.Map(reached)
+        return self.surroundings[index, depth]
 
-    def _field_in_use(self, index: int) -> int | None:
-        """Return the binding of the only result that is used; of a tensor, itself."""
+    def _results(self, index: int) -> list[int] | None:
+        """Return the bindings of the results in use, which `prepasses.simplify` puts behind it."""
         binding = self.bindings[index]
         if not isinstance(binding.value.ty, relax.TupleType):
-            return index
-        users = self.users.get(binding.var, [])
-        if len(users) != 1 or not isinstance(binding.var, relax.DataflowVar):
-            return None
-        user = self.position[users[0]]
-        return user if isinstance(self.bindings[user].value, relax.TupleGetItem) else None
+            return [index]
+        results = [self.position[var] for var in self.users.get(binding.var, ())]
+        apart = all(isinstance(self.bindings[at].value, relax.TupleGetItem) for at in results)
+        behind = results == list(range(index + 1, index + 1 + len(results)))
+        whole = not results or not isinstance(binding.var, relax.DataflowVar)
+        return results if apart and behind and not whole else None
 
-    def _make_unit(self, members: list[int], label: str) -> _Unit:
+    def _make_unit(self, members: list[int], last: list[int], label: str) -> _Unit:
+        results = [self.bindings[index].var for index in last]
+        members = sorted({*members, *last})
         builder = _FunctionBuilder(self.values, self.owner.bind_constants)
         for member in members:
             binding = self.bindings[member]
@@ -607,9 +673,8 @@ class _Block:
             else:
                 value = relax.TupleGetItem(builder.use(value.tuple_value), value.index)
             builder.bind(binding.var, value)
-        result = self.bindings[members[-1]].var
-        function = builder.finish([result], {"Composite": f"{BACKEND}.{label}"})
-        return _Unit(members, label, function, builder.arguments)
+        function = builder.finish(results, {"Composite": f"{BACKEND}.{label}"})
+        return _Unit(members, label, results, function, builder.arguments)
 
     # ---- Regions ----
 
@@ -619,6 +684,7 @@ class _Block:
         for unit in self.unit_of.values():
             unit.part()
         units = []
+        self.readers = {}
         for index in range(len(self.bindings)):
             unit = self.unit_of.setdefault(index, _Unit([index]))
             if unit.members[-1] != index or self._is_dead_tuple(index):
@@ -628,6 +694,8 @@ class _Block:
                 used = [var for item in unit.arguments for var in relax.analysis.free_vars(item)]
             else:
                 used = list(relax.analysis.free_vars(self.bindings[index].value))
+            for var in used:
+                self.readers.setdefault(var, []).append(unit)
             producers = (self.unit_of[self.position[var]] for var in used if var in self.position)
             unit.sources = list(dict.fromkeys(producers))
             for source in unit.sources:
@@ -651,8 +719,8 @@ class _Block:
         outputs = [
             var
             for unit in group
-            for var in [self.bindings[unit.members[-1]].var]
-            if any(user.root() is not root for user in unit.users)
+            for var in unit.results
+            if any(reader.root() is not root for reader in self.readers.get(var, ()))
             or not isinstance(var, relax.DataflowVar)
         ]
         return self._region_of(group, outputs)
@@ -660,11 +728,18 @@ class _Block:
     def _region_of(self, units: list[_Unit], outputs: list[Any]) -> _Region:
         builder = _FunctionBuilder(self.values, self.owner.bind_constants)
         for number, unit in enumerate(units):
-            var = self.bindings[unit.members[-1]].var
+            ret_ty = _tuple_type([var.ty for var in unit.results])
             callee = relax.Var(f"composite{number}", unit.function.ty)
             arguments = [builder.use(item) for item in unit.arguments]
             builder.bind(callee, unit.function)
-            builder.bind(var, tvm.ir.Call(builder.use(callee), arguments, ret_ty=var.ty))
+            call = tvm.ir.Call(builder.use(callee), arguments, ret_ty=ret_ty)
+            if len(unit.results) == 1:
+                builder.bind(unit.results[0], call)
+                continue
+            fields = relax.Var(f"results{number}", ret_ty)
+            builder.bind(fields, call)
+            for index, var in enumerate(unit.results):
+                builder.bind(var, relax.TupleGetItem(builder.use(fields), index))
         attributes = {"Codegen": BACKEND, "global_symbol": self.scope.name}
         function = builder.finish(outputs, attributes) if outputs else None
         values = [self.bindings[member].value for unit in units for member in unit.members]
@@ -690,7 +765,7 @@ class _Block:
             return False
         leaving = False
         for unit in region.units if len(region.units) > 1 else []:
-            alone = self._ask(self._region_of([unit], [self.bindings[unit.members[-1]].var]))
+            alone = self._ask(self._region_of([unit], unit.results))
             if alone:
                 leaving = True
                 for member in unit.members:

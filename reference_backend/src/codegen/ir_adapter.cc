@@ -35,7 +35,11 @@ constexpr const char* kVarBinding = "relax.expr.VarBinding";
 constexpr const char* kShapeExpr = "relax.expr.ShapeExpr";
 constexpr const char* kIntImm = "ir.IntImm";
 constexpr const char* kFloatImm = "ir.FloatImm";
+constexpr const char* kAdd = "prim.Add";
 constexpr const char* kMul = "prim.Mul";
+constexpr const char* kFloorDiv = "prim.FloorDiv";
+constexpr const char* kFloorMod = "prim.FloorMod";
+constexpr const char* kIndexMap = "tirx.IndexMap";
 constexpr const char* kTensorType = "relax.TensorType";
 constexpr const char* kPrimType = "ir.PrimType";
 
@@ -64,7 +68,11 @@ const std::vector<RequiredType>& RequiredTypes() {
       {"relax.ShapeType", {"values"}},
       {kIntImm, {"value"}},
       {kFloatImm, {"value"}},
+      {kAdd, {"a", "b"}},
       {kMul, {"a", "b"}},
+      {kFloorDiv, {"a", "b"}},
+      {kFloorMod, {"a", "b"}},
+      {kIndexMap, {"initial_indices", "final_indices"}},
       {kTensorType, {"shape", "dtype"}},
       {kPrimType, {"dtype"}},
       {"ir.TupleType", {"fields"}},
@@ -115,6 +123,81 @@ bool IsVar(const ffi::ObjectRef& object) { return Is(object, kVar) || Is(object,
 
 std::string TypeKey(const ffi::ObjectRef& object) {
   return object.defined() ? std::string(object->GetTypeKey()) : "nothing";
+}
+
+/*! \brief The name of an argument of an op. Those that Relax itself leaves out are here; the table
+ *  in capability.py has them too. */
+std::string ArgumentName(const ffi::ObjectRef& op, size_t index) {
+  static const std::unordered_map<std::string, std::vector<std::string>> names = {
+      {"relax.strided_slice", {"x", "axes", "begin", "end", "strides"}},
+  };
+  auto known = names.find(std::string(FieldAs<ffi::String>(op, "name")));
+  if (known != names.end() && index < known->second.size()) return known->second[index];
+  auto arguments = FieldAs<ffi::Array<ffi::Any>>(op, "arguments");
+  if (index >= arguments.size()) return "argument_" + std::to_string(index);
+  auto info = arguments[static_cast<int64_t>(index)].cast<ffi::ObjectRef>();
+  return std::string(FieldAs<ffi::String>(info, "name"));
+}
+
+/*! \brief The terms that add up to one index of an index map; false if they are none. */
+bool ReadIndexTerms(const ffi::ObjectRef& expr, const ffi::Array<ffi::Any>& indices,
+                    std::vector<IndexTerm>* terms) {
+  for (int64_t i = 0; IsVar(expr) && i < static_cast<int64_t>(indices.size()); ++i) {
+    if (indices[i].cast<ffi::ObjectRef>().same_as(expr)) {
+      terms->push_back(IndexTerm{i});
+      return true;
+    }
+  }
+  if (Is(expr, kIntImm)) return FieldAs<int64_t>(expr, "value") == 0;
+  if (!Is(expr, kAdd) && !Is(expr, kMul) && !Is(expr, kFloorDiv) && !Is(expr, kFloorMod)) {
+    return false;
+  }
+  auto a = FieldAs<ffi::ObjectRef>(expr, "a");
+  auto b = FieldAs<ffi::ObjectRef>(expr, "b");
+  if (Is(expr, kAdd)) return ReadIndexTerms(a, indices, terms) && ReadIndexTerms(b, indices, terms);
+  if (Is(expr, kMul) && Is(a, kIntImm)) std::swap(a, b);
+  if (!Is(b, kIntImm)) return false;
+  const auto number = FieldAs<int64_t>(b, "value");
+  std::vector<IndexTerm> inner;
+  if (number < 1 || !ReadIndexTerms(a, indices, &inner)) return false;
+  for (IndexTerm& term : inner) {
+    if (Is(expr, kMul)) {
+      term.multiply *= number;
+      continue;
+    }
+    // Only of one index, or of a part of one, is the quotient or the remainder again such a part.
+    if (inner.size() != 1 || term.multiply != 1 || term.modulo % number != 0) return false;
+    if (Is(expr, kFloorDiv)) {
+      term.divide *= number;
+      term.modulo /= number;
+    } else {
+      term.modulo = number;
+    }
+  }
+  terms->insert(terms->end(), inner.begin(), inner.end());
+  return true;
+}
+
+/*! \brief For each index of the result its terms, each an object such as
+ *  {"axis": 1, "divide": 4, "modulo": 0, "multiply": 1}; None where it has other ones. */
+ffi::Any ReadIndexMap(const ffi::ObjectRef& map) {
+  auto indices = FieldAs<ffi::Array<ffi::Any>>(map, "initial_indices");
+  ffi::Array<ffi::Any> result;
+  for (const ffi::Any& index : FieldAs<ffi::Array<ffi::Any>>(map, "final_indices")) {
+    std::vector<IndexTerm> terms;
+    if (!ReadIndexTerms(index.cast<ffi::ObjectRef>(), indices, &terms)) return ffi::Any(nullptr);
+    ffi::Array<ffi::Any> list;
+    for (const IndexTerm& term : terms) {
+      ffi::json::Object object;
+      object.Set(ffi::String("axis"), term.axis);
+      object.Set(ffi::String("divide"), term.divide);
+      object.Set(ffi::String("modulo"), term.modulo);
+      object.Set(ffi::String("multiply"), term.multiply);
+      list.push_back(object);
+    }
+    result.push_back(list);
+  }
+  return result;
 }
 
 /*! \brief What a Relax variable stands for while a function is read. */
@@ -424,15 +507,9 @@ class FunctionReader {
     node.op = std::string(FieldAs<ffi::String>(op, "name"));
     node.composite = composite_;
     node.composite_label = composite_label_;
-    auto arguments = FieldAs<ffi::Array<ffi::Any>>(op, "arguments");
     for (size_t i = 0; i < args.size(); ++i) {
       Binding value = ReadExpr(args[static_cast<int64_t>(i)].cast<ffi::ObjectRef>(), name);
-      std::string argument =
-          i < arguments.size()
-              ? std::string(FieldAs<ffi::String>(
-                    arguments[static_cast<int64_t>(i)].cast<ffi::ObjectRef>(), "name"))
-              : "argument_" + std::to_string(i);
-      AddOperand(value, argument, &node);
+      AddOperand(value, ArgumentName(op, i), &node);
     }
     auto attrs = FieldAs<ffi::Optional<ffi::ObjectRef>>(call, "attrs");
     if (attrs.has_value()) {
@@ -468,9 +545,20 @@ class FunctionReader {
       case Binding::Kind::kTensor:
         node->inputs.push_back(value.entry);
         return;
-      case Binding::Kind::kTuple:
-        for (const Binding& field : value.fields) AddOperand(field, argument, node);
+      case Binding::Kind::kTuple: {
+        ffi::Array<ffi::Any> numbers;
+        for (const Binding& field : value.fields) {
+          if (field.kind == Binding::Kind::kNumber) {
+            numbers.push_back(KnownNumber(field, argument, *node));
+          } else {
+            AddOperand(field, argument, node);
+          }
+        }
+        if (numbers.size() == value.fields.size()) {
+          node->attributes.Set(ffi::String(argument), numbers);
+        }
         return;
+      }
       case Binding::Kind::kShape: {
         ffi::Array<ffi::Any> dims;
         for (const Dim& dim : value.shape) {
@@ -481,15 +569,19 @@ class FunctionReader {
         return;
       }
       case Binding::Kind::kNumber:
-        if (value.number == nullptr) {
-          throw Refusal(node->op + " (" + node->name + "): '" + argument +
-                        "' is known only at the call; it must be a constant");
-        }
-        node->attributes.Set(ffi::String(argument), value.number);
+        node->attributes.Set(ffi::String(argument), KnownNumber(value, argument, *node));
         return;
       case Binding::Kind::kFunction:
         throw Refusal(node->op + " (" + node->name + "): takes a function as '" + argument + "'");
     }
+  }
+
+  static ffi::Any KnownNumber(const Binding& value, const std::string& argument, const Node& node) {
+    if (value.number == nullptr) {
+      throw Refusal(node.op + " (" + node.name + "): '" + argument +
+                    "' is known only at the call; it must be a constant");
+    }
+    return value.number;
   }
 
   /*! \brief A value as JSON has it; None where there is nothing to say. */
@@ -514,6 +606,7 @@ class FunctionReader {
     }
     if (auto object = value.try_cast<ffi::ObjectRef>()) {
       if (Is(*object, kIntImm) || Is(*object, kFloatImm)) return Field(*object, "value");
+      if (Is(*object, kIndexMap)) return ReadIndexMap(*object);
       if (Is(*object, kPrimType)) return ReadAttribute(Field(*object, "dtype"));
       // Immediates of other kinds (strings, types) keep their content in one field.
       if (const TVMFFIFieldInfo* info = FindField((*object)->type_index(), "value")) {

@@ -3,10 +3,12 @@
 #include "lowering.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "graph.h"
 
@@ -19,6 +21,27 @@ namespace {
 std::deque<OpLowering>& Registry() {
   static std::deque<OpLowering> registry;
   return registry;
+}
+
+/*! \brief What a scale, a bias and a residual are made of. */
+const std::vector<OpLowering>& FusedArithmetic() {
+  static const std::vector<OpLowering> entries = [] {
+    std::vector<OpLowering> entries(3);
+    entries[0].op = "relax.add";
+    entries[0].elementwise = [](const Lowering&, VectorBuilder& v, const Values& x) {
+      return v.Add(x[0], x[1]);
+    };
+    entries[1].op = "relax.multiply";
+    entries[1].elementwise = [](const Lowering&, VectorBuilder& v, const Values& x) {
+      return v.Multiply(x[0], x[1]);
+    };
+    entries[2].op = "relax.divide";
+    entries[2].elementwise = [](const Lowering&, VectorBuilder& v, const Values& x) {
+      return v.Divide(x[0], x[1]);
+    };
+    return entries;
+  }();
+  return entries;
 }
 
 /*! \brief The table's entries by op, those with a predicate first. */
@@ -98,7 +121,7 @@ struct Unit {
 // ---- VectorBuilder ----
 
 Value VectorBuilder::Emit(npu_vector_opcode opcode, Value a, Value b, Value c) {
-  instructions_.push_back(npu_vector_instruction{opcode, a.index, b.index, c.index, 0.0f});
+  instructions_.push_back(npu_vector_instruction{opcode, a.index, b.index, c.index, 0.0});
   return Value{static_cast<int32_t>(instructions_.size()) - 1};
 }
 
@@ -116,7 +139,7 @@ Value VectorBuilder::LoadAccumulator() {
 
 Value VectorBuilder::Constant(double value) {
   Value result = Emit(NPU_VECTOR_CONSTANT, Value{0});
-  instructions_.back().immediate = static_cast<float>(value);
+  instructions_.back().immediate = value;
   return result;
 }
 
@@ -204,6 +227,12 @@ class ProgramBuilder {
   void Set(const EntryRef& entry, const Tensor& tensor) { tensors_[Key(entry)] = tensor; }
   bool Has(const EntryRef& entry) const { return tensors_.count(Key(entry)) != 0; }
 
+  /*! \brief How often a value is read. */
+  int Uses(const EntryRef& entry) const {
+    auto it = uses_.find(Key(entry));
+    return it == uses_.end() ? 0 : it->second;
+  }
+
   Tensor NewTensor(const npu_tensor_desc& desc, const std::string& who) {
     Tensor tensor;
     tensor.desc = desc;
@@ -211,11 +240,14 @@ class ProgramBuilder {
     return tensor;
   }
 
-  Tensor NewScalar(float value, const std::string& who) {
+  Tensor NewConstant(const npu_tensor_desc& desc, const void* data, size_t bytes,
+                     const std::string& who) {
     Tensor tensor;
-    tensor.desc = MakeDesc(NPU_FLOAT32, {});
-    const float& kept = result_.scalars.emplace_back(value);
-    Check(BuildApi().add_constant(builder(), &tensor.desc, &kept, sizeof(kept), &tensor.id), who);
+    tensor.desc = desc;
+    // Words, so that every element type is aligned.
+    std::vector<uint64_t>& kept = result_.constants.emplace_back((bytes + 7) / 8);
+    std::memcpy(kept.data(), data, bytes);
+    Check(BuildApi().add_constant(builder(), &desc, kept.data(), bytes, &tensor.id), who);
     return tensor;
   }
 
@@ -261,11 +293,6 @@ class ProgramBuilder {
       for (const EntryRef& input : node.inputs) ++uses_[Key(input)];
     }
     for (const EntryRef& head : graph_.heads) ++uses_[Key(head)];
-  }
-
-  int Uses(const EntryRef& entry) const {
-    auto it = uses_.find(Key(entry));
-    return it == uses_.end() ? 0 : it->second;
   }
 
   /*! \brief The table's entry for a call, or NULL. */
@@ -324,13 +351,8 @@ class ProgramBuilder {
       }
       claimed[i] = 1;
       if (lowering->takes_epilogue || lowering->elementwise != nullptr) {
-        size_t operands = unit.inputs.size();
-        while (std::optional<size_t> next = NextFused(unit.Last(), users, claimed)) {
-          operands += graph_.nodes[*next].inputs.size();
-          if (operands > NPU_MAX_VECTOR_INPUTS) break;
-          unit.epilogue.emplace_back(*next, FindFused(*next));
-          claimed[*next] = 1;
-        }
+        FuseInto(&unit, users, claimed);
+        for (const auto& fused : unit.epilogue) claimed[fused.first] = 1;
       }
       unit_ending_at_[unit.Last()] = units_.size();
       units_.push_back(std::move(unit));
@@ -353,39 +375,70 @@ class ProgramBuilder {
     return true;
   }
 
-  /*! \brief The element-wise entry for a call that is fused behind another one, or NULL. A bias or
-   *  a residual belongs to the op before it: such an add needs no entry of its own. */
+  /*! \brief The element-wise entry for a call that is fused behind another one, or NULL. A scale, a
+   *  bias or a residual belongs to the op before it: it needs no entry of its own. */
   const OpLowering* FindFused(size_t node) const {
-    static const OpLowering fused_add = [] {
-      OpLowering entry;
-      entry.op = "relax.add";
-      entry.elementwise = [](const Lowering&, VectorBuilder& v, const Values& x) {
-        return v.Add(x[0], x[1]);
-      };
-      return entry;
-    }();
     const OpLowering* lowering = Find(node);
-    if (lowering == nullptr) return graph_.nodes[node].op == fused_add.op ? &fused_add : nullptr;
-    return lowering->elementwise == nullptr ? nullptr : lowering;
+    if (lowering != nullptr) return lowering->elementwise == nullptr ? nullptr : lowering;
+    const auto& arithmetic = FusedArithmetic();
+    auto it = std::find_if(arithmetic.begin(), arithmetic.end(), [&](const OpLowering& entry) {
+      return entry.op == graph_.nodes[node].op;
+    });
+    return it == arithmetic.end() ? nullptr : &*it;
   }
 
-  /*! \brief The element-wise call of the same composite that alone uses this result. */
-  std::optional<size_t> NextFused(size_t last, const std::vector<std::vector<size_t>>& users,
-                                  const std::vector<char>& claimed) const {
-    const Node& node = graph_.nodes[last];
-    if (node.composite < 0 || node.outputs.size() != 1 || users[last].empty()) return std::nullopt;
-    size_t user = users[last].front();
-    for (size_t other : users[last]) {
-      if (other != user) return std::nullopt;
+  /*! \brief Adds the element-wise calls of the composite that can be one vector program with the
+   *  unit: those of the same shape, as far as nothing else reads what they compute on the way. */
+  void FuseInto(Unit* unit, const std::vector<std::vector<size_t>>& users,
+                const std::vector<char>& claimed) const {
+    const Node& anchor = graph_.nodes[unit->anchor];
+    if (anchor.composite < 0 || !MayBeInside(unit->anchor)) return;
+    std::unordered_set<size_t> members = {unit->anchor};
+    std::unordered_set<uint64_t> operands;
+    AddOperands(unit->inputs, members, &operands);
+    for (size_t i = unit->anchor + 1; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (node.kind != Node::Kind::kCall || claimed[i]) continue;
+      if (node.composite != anchor.composite) break;
+      if (!MayBeInside(unit->Last()) || node.outputs.size() != 1 ||
+          !(node.outputs[0].shape == anchor.outputs[0].shape)) {
+        continue;
+      }
+      const OpLowering* lowering = FindFused(i);
+      if (lowering == nullptr) continue;
+      AddOperands(node.inputs, members, &operands);
+      if (operands.size() > NPU_MAX_VECTOR_INPUTS) break;
+      unit->epilogue.emplace_back(i, lowering);
+      members.insert(i);
     }
-    bool is_head = Uses(EntryRef{last, 0}) != static_cast<int>(users[last].size());
-    const Node& candidate = graph_.nodes[user];
-    if (is_head || claimed[user] || candidate.composite != node.composite) return std::nullopt;
-    if (candidate.outputs.size() != 1 || !IsFloat(node.outputs[0].dtype) ||
-        !(candidate.outputs[0].shape == node.outputs[0].shape) || FindFused(user) == nullptr) {
-      return std::nullopt;
+    auto is_read_elsewhere = [&](size_t member) {
+      if (member == unit->Last()) return false;
+      if (Uses(EntryRef{member, 0}) != static_cast<int>(users[member].size())) return true;
+      return std::any_of(users[member].begin(), users[member].end(),
+                         [&](size_t user) { return members.count(user) == 0; });
+    };
+    while (std::any_of(members.begin(), members.end(), is_read_elsewhere)) {
+      members.erase(unit->Last());
+      unit->epilogue.pop_back();
     }
-    return user;
+  }
+
+  /*! \brief Whether a result may stay inside of a vector program. Numbers there are those of
+   * float32; a comparison of such numbers is 0 or 1. */
+  bool MayBeInside(size_t index) const {
+    const Node& node = graph_.nodes[index];
+    if (node.outputs.size() != 1) return false;
+    if (node.outputs[0].dtype != "bool") return IsFloat(node.outputs[0].dtype);
+    return std::all_of(node.inputs.begin(), node.inputs.end(),
+                       [&](const EntryRef& input) { return IsFloat(graph_.Info(input).dtype); });
+  }
+
+  static void AddOperands(const std::vector<EntryRef>& inputs,
+                          const std::unordered_set<size_t>& members,
+                          std::unordered_set<uint64_t>* operands) {
+    for (const EntryRef& input : inputs) {
+      if (members.count(input.node) == 0) operands->insert(Key(input));
+    }
   }
 
   void LowerUnit(const Unit& unit) {
@@ -445,6 +498,14 @@ std::vector<npu_dim> Lowering::InputDims(size_t i) const {
   return dims;
 }
 
+size_t Lowering::OutputCount() const {
+  return program_->graph().nodes[unit_->Last()].outputs.size();
+}
+
+bool Lowering::OutputIsUsed(size_t i) const {
+  return program_->Uses(EntryRef{unit_->Last(), i}) != 0;
+}
+
 Tensor Lowering::Output(size_t i) {
   EntryRef entry{unit_->Last(), i};
   if (!program_->Has(entry)) {
@@ -458,43 +519,49 @@ std::vector<npu_dim> Lowering::OutputDims(size_t i) const {
   return ReadDims(program_->graph().Info(EntryRef{unit_->Last(), i}));
 }
 
+npu_dtype Lowering::OutputDtype(size_t i) const {
+  return MakeDesc(program_->graph().Info(EntryRef{unit_->Last(), i}), Name()).dtype;
+}
+
 void Lowering::SetOutput(size_t i, const Tensor& tensor) {
   program_->Set(EntryRef{unit_->Last(), i}, tensor);
 }
 
-Value Lowering::Apply(VectorBuilder* vector, const EntryRef* known, Value known_value) const {
+Value Lowering::Apply(VectorBuilder* vector, const std::map<size_t, Value>& known) const {
   Values values;
   for (const EntryRef& input : unit_->inputs) {
-    bool is_known = known != nullptr && input == *known;
-    values.push_back(is_known ? known_value : vector->Load(program_->Get(input)));
+    auto it = known.find(input.node);
+    values.push_back(it != known.end() ? it->second : vector->Load(program_->Get(input)));
   }
   return unit_->lowering->elementwise(*this, *vector, values);
 }
 
 Value Lowering::AppendFused(VectorBuilder* vector, Value value) const {
-  EntryRef known{unit_->anchor, 0};
+  std::map<size_t, Value> known;
+  known[unit_->anchor] = value;
   for (const auto& [node, op] : unit_->epilogue) {
     Unit unit = program_->MakeUnit(node, op);
-    value = Lowering(program_, &unit).Apply(vector, &known, value);
-    known = EntryRef{node, 0};
+    value = Lowering(program_, &unit).Apply(vector, known);
+    known[node] = value;
   }
   return value;
 }
 
 const npu_vector_program* Lowering::Epilogue() {
   if (unit_->epilogue.empty()) return nullptr;
-  if (epilogue_.instructions == nullptr) {
-    VectorBuilder& vector = vectors_.emplace_back();
-    epilogue_ = vector.Finish(AppendFused(&vector, vector.LoadAccumulator()));
-  }
-  return &epilogue_;
+  return EpilogueOf([this](VectorBuilder& v, Value value) { return AppendFused(&v, value); });
+}
+
+const npu_vector_program* Lowering::EpilogueOf(
+    const std::function<Value(VectorBuilder&, Value)>& program) {
+  VectorBuilder& vector = vectors_.emplace_back();
+  return &epilogues_.emplace_back(vector.Finish(program(vector, vector.LoadAccumulator())));
 }
 
 void Lowering::LowerAsElementwise() {
   Tensor out = Output();
-  Elementwise(out, [this](VectorBuilder& vector) {
-    return AppendFused(&vector, Apply(&vector, nullptr, Value{}));
-  });
+  Elementwise(out,
+              [this](VectorBuilder& vector) { return AppendFused(&vector, Apply(&vector, {})); });
 }
 
 // ---- Attributes ----
@@ -525,6 +592,18 @@ T ReadAttribute(const Lowering& lowering, const Node& node, const std::string& n
   return *result;
 }
 
+template <typename T>
+std::vector<T> ReadList(const Lowering& lowering, const Node& node, const std::string& name,
+                        const char* kind) {
+  std::vector<T> values;
+  for (const ffi::Any& item : ReadAttribute<ffi::Array<ffi::Any>>(lowering, node, name, kind)) {
+    auto value = item.try_cast<T>();
+    if (!value.has_value()) lowering.Refuse("its attribute '" + name + "' is not " + kind);
+    values.push_back(*value);
+  }
+  return values;
+}
+
 }  // namespace
 
 bool Lowering::Bool(const std::string& name) const {
@@ -546,15 +625,29 @@ std::string Lowering::String(const std::string& name) const {
 }
 
 std::vector<int64_t> Lowering::Ints(const std::string& name) const {
-  auto array = ReadAttribute<ffi::Array<ffi::Any>>(*this, AnchorOf(program_->graph(), *unit_), name,
-                                                   "a list of integers");
-  std::vector<int64_t> values;
-  for (const ffi::Any& item : array) {
-    auto value = item.try_cast<int64_t>();
-    if (!value.has_value()) Refuse("its attribute '" + name + "' is not a list of integers");
-    values.push_back(*value);
+  return ReadList<int64_t>(*this, AnchorOf(program_->graph(), *unit_), name, "a list of integers");
+}
+
+std::vector<double> Lowering::Floats(const std::string& name) const {
+  return ReadList<double>(*this, AnchorOf(program_->graph(), *unit_), name, "a list of numbers");
+}
+
+std::vector<std::vector<IndexTerm>> Lowering::IndexMap(const std::string& name) const {
+  if (IsNone(name)) {
+    Refuse("its attribute '" + name + "' is more than sums of indices, quotients and remainders");
   }
-  return values;
+  std::vector<std::vector<IndexTerm>> map;
+  auto rows = ReadAttribute<ffi::Array<ffi::Any>>(*this, AnchorOf(program_->graph(), *unit_), name,
+                                                  "an index map");
+  for (const ffi::Any& row : rows) {
+    std::vector<IndexTerm>& terms = map.emplace_back();
+    for (const ffi::Any& item : row.cast<ffi::Array<ffi::Any>>()) {
+      auto object = item.cast<ffi::json::Object>();
+      auto number = [&](const char* key) { return object[ffi::String(key)].cast<int64_t>(); };
+      terms.push_back({number("axis"), number("divide"), number("modulo"), number("multiply")});
+    }
+  }
+  return map;
 }
 
 void Lowering::RequireOneOf(const std::string& name,
@@ -578,6 +671,18 @@ int64_t Lowering::FixedSize(const Tensor& tensor, int dim) const {
   return size.size;
 }
 
+npu_dim Lowering::Joined(const std::vector<npu_dim>& dims) const {
+  npu_dim joined = FixedDim(1);
+  for (const npu_dim& dim : dims) {
+    if (dim.symbol >= 0 && joined.symbol >= 0) {
+      Refuse("dimensions that are known only at the call would have to be joined");
+    }
+    joined.size *= dim.size;
+    if (dim.symbol >= 0) joined.symbol = dim.symbol;
+  }
+  return joined;
+}
+
 // ---- Driver operations ----
 
 Tensor Lowering::Temporary(npu_dtype dtype, const std::vector<npu_dim>& dims) {
@@ -592,7 +697,10 @@ Tensor Lowering::View(const Tensor& tensor, const std::vector<npu_dim>& dims) {
   return view;
 }
 
-Tensor Lowering::Scalar(float value) { return program_->NewScalar(value, Name()); }
+Tensor Lowering::ConstantOf(npu_dtype dtype, const std::vector<npu_dim>& dims, const void* data,
+                            size_t bytes) {
+  return program_->NewConstant(MakeDesc(dtype, dims), data, bytes, Name());
+}
 
 void Lowering::Emit(const npu_matmul& op) {
   program_->Check(BuildApi().add_matmul(program_->builder(), &op), Name());
@@ -612,6 +720,29 @@ void Lowering::Emit(const npu_reduce& op) {
 
 void Lowering::Emit(const npu_copy& op) {
   program_->Check(BuildApi().add_copy(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_gather& op) {
+  program_->Check(BuildApi().add_gather(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_scan& op) {
+  program_->Check(BuildApi().add_scan(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_order& op) {
+  program_->Check(BuildApi().add_order(program_->builder(), &op), Name());
+}
+
+npu_copy Lowering::CopyOf(const Tensor& data, const Tensor& out) const {
+  npu_copy copy = {};
+  copy.data = data.id;
+  copy.out = out.id;
+  for (int32_t i = 0; i < NPU_MAX_RANK; ++i) {
+    copy.permutation[i] = i;
+    copy.data_step[i] = copy.out_step[i] = 1;
+  }
+  return copy;
 }
 
 void Lowering::Elementwise(const Tensor& out, const std::function<Value(VectorBuilder&)>& program) {
@@ -636,12 +767,7 @@ void Lowering::Reduce(npu_reduce_kind kind, const Tensor& data, const std::vecto
     }
     op.axes |= 1u << static_cast<uint32_t>(axis < 0 ? axis + rank : axis);
   }
-  npu_vector_program program = {};
-  if (epilogue) {
-    VectorBuilder& vector = vectors_.emplace_back();
-    program = vector.Finish(epilogue(vector, vector.LoadAccumulator()));
-    op.epilogue = &program;
-  }
+  if (epilogue) op.epilogue = EpilogueOf(epilogue);
   Emit(op);
 }
 

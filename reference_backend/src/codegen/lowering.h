@@ -47,8 +47,19 @@ struct Tensor {
   std::vector<npu_dim> dims() const { return {desc.dims, desc.dims + desc.rank}; }
 };
 
+/*! \brief Whether elements are real numbers. */
+inline bool IsFloat(npu_dtype dtype) { return dtype == NPU_FLOAT32 || dtype == NPU_FLOAT16; }
+
 /*! \brief A dimension of fixed size. */
 inline npu_dim FixedDim(int64_t size) { return npu_dim{size, -1}; }
+
+/*! \brief A part of an index: index / divide % modulo * multiply; without %, if modulo is 0. */
+struct IndexTerm {
+  int64_t axis = 0;
+  int64_t divide = 1;
+  int64_t modulo = 0;
+  int64_t multiply = 1;
+};
 
 /*! \brief A value inside a vector program. */
 struct Value {
@@ -68,16 +79,26 @@ class VectorBuilder {
   Value Divide(Value a, Value b) { return Emit(NPU_VECTOR_DIVIDE, a, b); }
   Value Maximum(Value a, Value b) { return Emit(NPU_VECTOR_MAXIMUM, a, b); }
   Value Minimum(Value a, Value b) { return Emit(NPU_VECTOR_MINIMUM, a, b); }
+  Value FloorDivide(Value a, Value b) { return Emit(NPU_VECTOR_FLOOR_DIVIDE, a, b); }
+  Value Remainder(Value a, Value b) { return Emit(NPU_VECTOR_REMAINDER, a, b); }
+  Value Less(Value a, Value b) { return Emit(NPU_VECTOR_LESS, a, b); }
+  Value Equal(Value a, Value b) { return Emit(NPU_VECTOR_EQUAL, a, b); }
+  Value Absolute(Value a) { return Emit(NPU_VECTOR_ABSOLUTE, a); }
+  Value Power(Value a, Value b) { return Emit(NPU_VECTOR_POWER, a, b); }
   Value Exp(Value a) { return Emit(NPU_VECTOR_EXP, a); }
   Value Log(Value a) { return Emit(NPU_VECTOR_LOG, a); }
   Value Sqrt(Value a) { return Emit(NPU_VECTOR_SQRT, a); }
   Value Tanh(Value a) { return Emit(NPU_VECTOR_TANH, a); }
   Value Erf(Value a) { return Emit(NPU_VECTOR_ERF, a); }
   Value Sigmoid(Value a) { return Emit(NPU_VECTOR_SIGMOID, a); }
+  Value Sin(Value a) { return Emit(NPU_VECTOR_SIN, a); }
+  Value Cos(Value a) { return Emit(NPU_VECTOR_COS, a); }
+  Value Tan(Value a) { return Emit(NPU_VECTOR_TAN, a); }
+  Value Atan(Value a) { return Emit(NPU_VECTOR_ATAN, a); }
   Value Floor(Value a) { return Emit(NPU_VECTOR_FLOOR, a); }
+  Value Truncate(Value a) { return Emit(NPU_VECTOR_TRUNCATE, a); }
   Value RoundEven(Value a) { return Emit(NPU_VECTOR_ROUND_EVEN, a); }
   Value RoundAway(Value a) { return Emit(NPU_VECTOR_ROUND_AWAY, a); }
-  Value Less(Value a, Value b) { return Emit(NPU_VECTOR_LESS, a, b); }
   Value Select(Value condition, Value yes, Value no) {
     return Emit(NPU_VECTOR_SELECT, condition, yes, no);
   }
@@ -112,16 +133,25 @@ class Lowering {
   /*! \brief The logical shape of argument `i`. */
   std::vector<npu_dim> InputDims(size_t i) const;
 
+  /*! \brief The number of results. */
+  size_t OutputCount() const;
+  /*! \brief Whether anything reads result `i`; one that nothing reads need not be written. */
+  bool OutputIsUsed(size_t i) const;
   /*! \brief Result `i`, to be written; allocated at the first call. With an epilogue this is the
    *  result of the last fused op. */
   Tensor Output(size_t i = 0);
   /*! \brief The shape of result `i`. */
   std::vector<npu_dim> OutputDims(size_t i = 0) const;
+  /*! \brief The element type of result `i`. */
+  npu_dtype OutputDtype(size_t i = 0) const;
   /*! \brief Says that result `i` is an existing tensor or a view of one: nothing is computed. */
   void SetOutput(size_t i, const Tensor& tensor);
 
   /*! \brief The element-wise ops fused behind this one, or NULL. */
   const npu_vector_program* Epilogue();
+  /*! \brief An epilogue of the lowering's own, given the value that the operation computes; valid
+   *  while the op is lowered. */
+  const npu_vector_program* EpilogueOf(const std::function<Value(VectorBuilder&, Value)>& program);
 
   /*! \name Attributes and non-tensor arguments, by the names that Relax gives them.
    * One that is absent or of another type is an error that names it. */
@@ -131,6 +161,9 @@ class Lowering {
   double Float(const std::string& name) const;
   std::string String(const std::string& name) const;
   std::vector<int64_t> Ints(const std::string& name) const;
+  std::vector<double> Floats(const std::string& name) const;
+  /*! \brief An index map: for each dimension of the result, the terms whose sum is the index. */
+  std::vector<std::vector<IndexTerm>> IndexMap(const std::string& name) const;
   /*! \brief Whether the attribute is absent or None. */
   bool IsNone(const std::string& name) const;
   ///@}
@@ -141,6 +174,8 @@ class Lowering {
   [[noreturn]] void Refuse(const std::string& why) const;
   /*! \brief The size of a dimension; refuses one that is known only at the call. */
   int64_t FixedSize(const Tensor& tensor, int dim) const;
+  /*! \brief One dimension as large as all of these together; refuses a product of symbols. */
+  npu_dim Joined(const std::vector<npu_dim>& dims) const;
 
   /*! \name Driver operations. A refusal of the driver becomes one that names this op. */
   ///@{
@@ -148,13 +183,25 @@ class Lowering {
   Tensor Temporary(npu_dtype dtype, const std::vector<npu_dim>& dims);
   /*! \brief The same elements under another shape. */
   Tensor View(const Tensor& tensor, const std::vector<npu_dim>& dims);
-  /*! \brief A constant scalar. */
-  Tensor Scalar(float value);
+  /*! \brief A constant that the lowering computes; `values` are in row-major order. */
+  Tensor Constant(const std::vector<npu_dim>& dims, const std::vector<float>& values) {
+    return ConstantOf(NPU_FLOAT32, dims, values.data(), values.size() * sizeof(float));
+  }
+  /*! \brief The same with integers, for indices. */
+  Tensor Constant(const std::vector<npu_dim>& dims, const std::vector<int64_t>& values) {
+    return ConstantOf(NPU_INT64, dims, values.data(), values.size() * sizeof(int64_t));
+  }
+  /*! \brief A copy of all of `data` to the beginning of `out`, for the caller to change: in the
+   *  same order of dimensions, with steps of 1, without fill. */
+  npu_copy CopyOf(const Tensor& data, const Tensor& out) const;
   void Emit(const npu_matmul& op);
   void Emit(const npu_convolution& op);
   void Emit(const npu_pool& op);
   void Emit(const npu_reduce& op);
   void Emit(const npu_copy& op);
+  void Emit(const npu_gather& op);
+  void Emit(const npu_scan& op);
+  void Emit(const npu_order& op);
   /*! \brief out = program(...), one value per element. */
   void Elementwise(const Tensor& out, const std::function<Value(VectorBuilder&)>& program);
   /*! \brief A reduction whose result goes through `epilogue`, given the reduced value. */
@@ -166,10 +213,12 @@ class Lowering {
  private:
   friend class ProgramBuilder;
 
+  Tensor ConstantOf(npu_dtype dtype, const std::vector<npu_dim>& dims, const void* data,
+                    size_t bytes);
   Lowering(ProgramBuilder* program, const Unit* unit) : program_(program), unit_(unit) {}
   void LowerAsElementwise();
-  /*! \brief This element-wise call, with `known_value` in the place of its argument `known`. */
-  Value Apply(VectorBuilder* vector, const EntryRef* known, Value known_value) const;
+  /*! \brief This element-wise call; what `known` nodes give is not loaded. */
+  Value Apply(VectorBuilder* vector, const std::map<size_t, Value>& known) const;
   /*! \brief The calls fused behind this one, given its own value. */
   Value AppendFused(VectorBuilder* vector, Value value) const;
 
@@ -177,7 +226,7 @@ class Lowering {
   const Unit* unit_;
   /*! \brief What the driver reads while it is called: deque, so that addresses are stable. */
   std::deque<VectorBuilder> vectors_;
-  npu_vector_program epilogue_ = {};
+  std::deque<npu_vector_program> epilogues_;
 };
 
 /*! \brief How an op is lowered; made by the macros below. */
@@ -261,8 +310,8 @@ struct LoweredProgram {
     void operator()(npu_builder* builder) const { BuildApi().destroy(builder); }
   };
 
-  /*! \brief Scalar constants of lowerings. Declared first: the builder refers to them. */
-  std::deque<float> scalars;
+  /*! \brief Constants of lowerings. Declared first: the builder refers to them. */
+  std::deque<std::vector<uint64_t>> constants;
   std::unique_ptr<npu_builder, DestroyBuilder> builder;
   /*! \brief The driver's bytes, which live as long as the builder; empty but for kProgram. */
   std::string_view bytes;

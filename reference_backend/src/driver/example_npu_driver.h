@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 /*! \brief Version of both tables; raised whenever a struct or a function below changes. */
-#define NPU_DRIVER_API_VERSION 2
+#define NPU_DRIVER_API_VERSION 3
 /*! \brief The most dimensions that a tensor may have. */
 #define NPU_MAX_RANK 8
 /*! \brief The most spatial dimensions of a convolution or a pool. */
@@ -88,8 +88,13 @@ typedef int32_t npu_tensor;
 /* ---- Vector programs -------------------------------------------------------------------------
  * The vector engine computes one value per output element with a short program in single
  * assignment form: instruction i defines value i, its operands name earlier instructions, and the
- * last value is stored. Arithmetic is in float32; loads convert from the tensor's type, the store
- * converts to the output's type (to nearest even, saturating, for integers).
+ * last value is stored.
+ *
+ * Arithmetic is in int64 where the output and everything that is loaded (also the accumulator) are
+ * integers or bools: sums and products keep the low 64 bits, the store keeps the low bits of the
+ * output's type. Elsewhere it is in float32: loads convert to it, the store converts to the
+ * output's type (to nearest even, saturating, for integers; NaN becomes 0). A bool is loaded as 0
+ * or 1, and stored as whether the value is not 0.
  */
 
 /*! \brief Operations of the vector engine. `a`, `b`, `c` are operands. */
@@ -97,16 +102,31 @@ typedef enum npu_vector_opcode {
   /*! \brief Element of input number `a`, broadcast to the output's shape as NumPy does. In the
    *  epilogue of a matmul, convolution or reduction, input 0 is the accumulator. */
   NPU_VECTOR_LOAD = 0,
-  /*! \brief The number `immediate`. */
+  /*! \brief The number `immediate`. In int64: rounded to the nearest integer, which must be one of
+   *  64 bits. */
   NPU_VECTOR_CONSTANT,
   NPU_VECTOR_ADD,
   NPU_VECTOR_SUBTRACT,
   NPU_VECTOR_MULTIPLY,
+  /*! \brief a / b. In int64: rounded towards zero, and 0 where b is 0. */
   NPU_VECTOR_DIVIDE,
   /*! \brief The larger operand; NaN if either is NaN. */
   NPU_VECTOR_MAXIMUM,
   /*! \brief The smaller operand; NaN if either is NaN. */
   NPU_VECTOR_MINIMUM,
+  /*! \brief The quotient, rounded to the next lower integer. In int64: 0 where b is 0. */
+  NPU_VECTOR_FLOOR_DIVIDE,
+  /*! \brief a - b * trunc(a / b): the sign is a's. In int64: 0 where b is 0. */
+  NPU_VECTOR_REMAINDER,
+  /*! \brief 1 where a < b, else 0. */
+  NPU_VECTOR_LESS,
+  /*! \brief 1 where a == b, else 0. */
+  NPU_VECTOR_EQUAL,
+  /*! \brief b where a is not 0, else c. */
+  NPU_VECTOR_SELECT,
+  NPU_VECTOR_ABSOLUTE,
+  /* Those that follow are for float32 only. */
+  NPU_VECTOR_POWER,
   NPU_VECTOR_EXP,
   NPU_VECTOR_LOG,
   NPU_VECTOR_SQRT,
@@ -114,15 +134,16 @@ typedef enum npu_vector_opcode {
   NPU_VECTOR_ERF,
   /*! \brief 1 / (1 + exp(-a)). */
   NPU_VECTOR_SIGMOID,
+  NPU_VECTOR_SIN,
+  NPU_VECTOR_COS,
+  NPU_VECTOR_TAN,
+  NPU_VECTOR_ATAN,
   NPU_VECTOR_FLOOR,
+  NPU_VECTOR_TRUNCATE,
   /*! \brief To the nearest integer, halves to even. */
   NPU_VECTOR_ROUND_EVEN,
   /*! \brief To the nearest integer, halves away from zero. */
   NPU_VECTOR_ROUND_AWAY,
-  /*! \brief 1 where a < b, else 0. */
-  NPU_VECTOR_LESS,
-  /*! \brief b where a is not 0, else c. */
-  NPU_VECTOR_SELECT,
   NPU_VECTOR_OPCODE_COUNT,
 } npu_vector_opcode;
 
@@ -130,7 +151,7 @@ typedef enum npu_vector_opcode {
 typedef struct npu_vector_instruction {
   npu_vector_opcode opcode;
   int32_t a, b, c;
-  float immediate;
+  double immediate;
 } npu_vector_instruction;
 
 /*! \brief A program and the tensors that it reads. */
@@ -204,11 +225,12 @@ typedef enum npu_reduce_kind {
   NPU_REDUCE_MEAN = 1,
   NPU_REDUCE_MAX = 2,
   NPU_REDUCE_MIN = 3,
+  NPU_REDUCE_PRODUCT = 4,
 } npu_reduce_kind;
 
 /*! \brief Reduction of `data` over the axes whose bit is set in `axes`. `out` has the kept
  *  dimensions, with or without the reduced ones as 1. Inputs of the epilogue broadcast against
- *  `out`. */
+ *  `out`. Integers are summed in int64 (no mean), real numbers in float32. */
 typedef struct npu_reduce {
   npu_tensor data, out;
   npu_reduce_kind kind;
@@ -216,23 +238,69 @@ typedef struct npu_reduce {
   const npu_vector_program* epilogue;
 } npu_reduce;
 
-/*! \brief Copies a box of elements with its dimensions in another order.
+/*! \brief Copies a box of elements, with steps, and with its dimensions in another order.
  *
- * out[offset + i] = data[i[inverse of permutation]]: dimension d of the box is dimension
- * permutation[d] of `data`, and the box has the size of the whole of `data`. With `fill` not 0 the
- * rest of `out` is set to `fill_value`; otherwise it is left for other copies to write. Boxes of
- * several copies do not overlap, only the first copy fills, and `out` is complete before it is
- * read.
+ * out[out_offset + i * out_step] = data[data_offset + j * data_step], where dimension d of `out`
+ * runs with dimension permutation[d] of `data`: j[permutation[d]] = i[d]. The box is as large as
+ * fits into both from their offsets on. With `fill` not 0 the rest of `out` is set to `fill_value`;
+ * otherwise it is left for other copies to write. Boxes of several copies do not overlap, only the
+ * first copy fills, one with an out_step other than 1 must fill and be the only one, and `out` is
+ * complete before it is read.
  */
 typedef struct npu_copy {
   npu_tensor data, out;
   int32_t permutation[NPU_MAX_RANK];
-  /*! \brief Where the box starts in `out`; a dimension with an offset, or one in which `out` is
-   *  larger than the box, must have a fixed size. */
-  int64_t offset[NPU_MAX_RANK];
+  /*! \brief Where the box starts, and how far apart its elements are, by dimension of `data`. A
+   * step is not 0; a negative one goes backwards from the offset. */
+  int64_t data_offset[NPU_MAX_RANK];
+  int64_t data_step[NPU_MAX_RANK];
+  /*! \brief The same by dimension of `out`; steps are positive. A dimension whose box is not all of
+   *  both, in their order, must have a fixed size. */
+  int64_t out_offset[NPU_MAX_RANK];
+  int64_t out_step[NPU_MAX_RANK];
   int32_t fill;
-  float fill_value;
+  double fill_value;
 } npu_copy;
+
+/*! \brief Elements of `data` by their indices (int32 or int64) along one axis. An index outside of
+ *  the data reads its nearest element.
+ *
+ * - Whole slices: out[i..., j..., k...] = data[i..., indices[j...], k...], where i... are the
+ *   dimensions before the axis and k... those behind it.
+ * - `elementwise` not 0: `indices` has the shape of `out`, and as many dimensions as `data`;
+ *   out[i] = data[i with indices[i] in the place of i[axis]].
+ */
+typedef struct npu_gather {
+  npu_tensor data, indices, out;
+  int32_t axis;
+  int32_t elementwise;
+} npu_gather;
+
+/*! \brief What a scan collects. */
+typedef enum npu_scan_kind {
+  NPU_SCAN_SUM = 0,
+  NPU_SCAN_PRODUCT = 1,
+} npu_scan_kind;
+
+/*! \brief Running sums or products along an axis: out[i] collects data[0] to data[i], without
+ *  data[i] if `exclusive` is not 0. `out` has the shape of `data`; both are integers (computed in
+ *  int64) or both real numbers (in float32). */
+typedef struct npu_scan {
+  npu_tensor data, out;
+  npu_scan_kind kind;
+  int32_t axis;
+  int32_t exclusive;
+} npu_scan;
+
+/*! \brief The order of the elements along an axis: out[..., i, ...] is the index of the i-th
+ *  smallest, or largest (`descending` not 0) element. Equal elements keep their order; NaN counts
+ * as larger than any number. `out` is int32 or int64, and may be shorter than `data` along the
+ * axis: then the first ones count. */
+typedef struct npu_order {
+  npu_tensor data, out;
+  int32_t axis;
+  int32_t descending;
+} npu_order;
 
 /*! \brief Collects tensors and operations; see npu_build_api. */
 typedef struct npu_builder npu_builder;
@@ -267,6 +335,9 @@ typedef struct npu_build_api {
   npu_status (*add_elementwise)(npu_builder* builder, const npu_elementwise* op);
   npu_status (*add_reduce)(npu_builder* builder, const npu_reduce* op);
   npu_status (*add_copy)(npu_builder* builder, const npu_copy* op);
+  npu_status (*add_gather)(npu_builder* builder, const npu_gather* op);
+  npu_status (*add_scan)(npu_builder* builder, const npu_scan* op);
+  npu_status (*add_order)(npu_builder* builder, const npu_order* op);
   /*! \brief Makes a tensor (of any kind, also an input or one already marked) the next output. */
   npu_status (*mark_output)(npu_builder* builder, npu_tensor tensor);
   /*! \brief Compiles to bytes that stay valid until the builder is destroyed. With `bytes` null it

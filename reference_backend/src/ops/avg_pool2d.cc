@@ -6,9 +6,7 @@
 namespace tvm_example_npu {
 namespace {
 
-void AvgPool2D(Lowering& op) {
-  LowerPool2D(op, op.Bool("count_include_pad") ? NPU_POOL_AVERAGE_INCLUDE_PAD : NPU_POOL_AVERAGE);
-}
+void AvgPool2D(Lowering& op) { LowerAvgPool(op, 2); }
 
 REGISTER_LOWERING("relax.nn.avg_pool2d", AvgPool2D);
 

@@ -1,13 +1,22 @@
 // Yours: written once, then never touched by 'copier update'.
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "lowering.h"
 
 namespace tvm_example_npu {
 namespace {
 
 Value Clip(const Lowering& op, VectorBuilder& v, const Values& x) {
-  Value raised = v.Maximum(x[0], v.Constant(op.Float("min")));
-  return v.Minimum(raised, v.Constant(op.Float("max")));
+  const double min = op.Float("min");
+  const double max = op.Float("max");
+  for (double bound : {min, max}) {
+    bool whole = std::trunc(bound) == bound && std::abs(bound) < 0x1p63;
+    if (!whole && !IsFloat(op.OutputDtype())) {
+      op.Refuse("its data are integers; supported: min and max that are integers, too");
+    }
+  }
+  return v.Minimum(v.Maximum(x[0], v.Constant(min)), v.Constant(max));
 }
 
 REGISTER_ELEMENTWISE("relax.clip", Clip);

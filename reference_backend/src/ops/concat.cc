@@ -13,16 +13,14 @@ void Concat(Lowering& op) {
   const int64_t rank = out.rank();
   // None is allowed for vectors only.
   const int64_t axis = op.IsNone("axis") ? 0 : (op.Int("axis") + rank) % rank;
-  npu_copy copy = {};
-  copy.out = out.id;
-  for (int64_t i = 0; i < rank; ++i) copy.permutation[i] = static_cast<int32_t>(i);
+  npu_copy copy = op.CopyOf(op.Input(0), out);
   for (size_t i = 0; i < op.InputCount(); ++i) {
     const Tensor data = op.Input(i);
     const bool alone = op.InputCount() == 1;
     const int64_t size = alone ? 0 : op.FixedSize(data, static_cast<int>(axis));
     copy.data = data.id;
     op.Emit(copy);
-    copy.offset[axis] += size;
+    copy.out_offset[axis] += size;
   }
 }
 

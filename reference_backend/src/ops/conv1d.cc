@@ -6,7 +6,7 @@
 namespace tvm_example_npu {
 namespace {
 
-void Conv1D(Lowering& op) { LowerConvolution(op, 1, "NCW", "OIW"); }
+void Conv1D(Lowering& op) { LowerConvolution(op, 1); }
 
 REGISTER_LOWERING("relax.nn.conv1d", Conv1D).TakesEpilogue();
 

@@ -6,7 +6,7 @@
 namespace tvm_example_npu {
 namespace {
 
-void Conv2D(Lowering& op) { LowerConvolution(op, 2, "NCHW", "OIHW"); }
+void Conv2D(Lowering& op) { LowerConvolution(op, 2); }
 
 REGISTER_LOWERING("relax.nn.conv2d", Conv2D).TakesEpilogue();
 

@@ -14,7 +14,7 @@ bool IsDepthwise(const Lowering& op) {
 
 // The emulator sees by the groups that this is depthwise. An NPU with an engine of its own for such
 // convolutions is programmed here.
-void DepthwiseConv2D(Lowering& op) { LowerConvolution(op, 2, "NCHW", "OIHW"); }
+void DepthwiseConv2D(Lowering& op) { LowerConvolution(op, 2); }
 
 REGISTER_LOWERING("relax.nn.conv2d", DepthwiseConv2D).When(IsDepthwise).TakesEpilogue();
 

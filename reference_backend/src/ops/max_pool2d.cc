@@ -6,8 +6,7 @@
 namespace tvm_example_npu {
 namespace {
 
-// The attribute count_include_pad means nothing here: padding is never the maximum.
-void MaxPool2D(Lowering& op) { LowerPool2D(op, NPU_POOL_MAX); }
+void MaxPool2D(Lowering& op) { LowerMaxPool(op, 2); }
 
 REGISTER_LOWERING("relax.nn.max_pool2d", MaxPool2D);
 

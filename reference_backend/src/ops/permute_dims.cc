@@ -11,9 +11,7 @@ namespace {
 void PermuteDims(Lowering& op) {
   const Tensor data = op.Input(0);
   const int64_t rank = data.rank();
-  npu_copy copy = {};
-  copy.data = data.id;
-  copy.out = op.Output().id;
+  npu_copy copy = op.CopyOf(data, op.Output());
   if (op.IsNone("axes")) {
     for (int64_t i = 0; i < rank; ++i) copy.permutation[i] = static_cast<int32_t>(rank - 1 - i);
   } else {

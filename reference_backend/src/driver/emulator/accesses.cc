@@ -6,6 +6,7 @@
  */
 #include "accesses.h"
 
+#include <algorithm>
 #include <tuple>
 
 namespace tvm_example_npu::emulator {
@@ -19,7 +20,7 @@ struct Range {
 };
 
 /*! \brief The bytes of a box of a tensor, from its first to its last, counted from the tensor's. */
-Range BoxOf(const Desc& desc, const int64_t* offset, const int64_t* extent) {
+Range BoxOf(const Desc& desc, const int64_t* offset, const int64_t* step, const int64_t* extent) {
   auto element = static_cast<int64_t>(ElementSize(desc.dtype));
   int64_t first = 0;
   int64_t last = 0;
@@ -27,8 +28,9 @@ Range BoxOf(const Desc& desc, const int64_t* offset, const int64_t* extent) {
     if (extent[d] <= 0) return {0, 0};
     // Where elements lie depends on the sizes of all dimensions but the first.
     if (d > 0 && desc.dims[d].symbol >= 0) return {0, static_cast<uint64_t>(MostBytes(desc))};
-    first = first * desc.dims[d].Most() + offset[d];
-    last = last * desc.dims[d].Most() + offset[d] + extent[d] - 1;
+    int64_t end = offset[d] + (extent[d] - 1) * step[d];
+    first = first * desc.dims[d].Most() + std::min(offset[d], end);
+    last = last * desc.dims[d].Most() + std::max(offset[d], end);
   }
   return {static_cast<uint64_t>(first * element), static_cast<uint64_t>((last + 1) * element)};
 }
@@ -43,11 +45,12 @@ Range TransferRange(const Transfer& op, bool output, const std::vector<Tensor>& 
   int64_t extents[NPU_MAX_RANK];
   for (int32_t d = 0; d < out.desc.rank; ++d) {
     int32_t from = op.permutation[d];
-    extents[output ? d : from] = std::min(out.desc.dims[d].Most() - op.out_offset[d],
-                                          data.desc.dims[from].Most() - op.data_offset[from]);
+    extents[output ? d : from] =
+        std::min(StepsIn(out.desc.dims[d].Most(), op.out_offset[d], op.out_step[d]),
+                 StepsIn(data.desc.dims[from].Most(), op.data_offset[from], op.data_step[from]));
   }
-  return output ? BoxOf(out.desc, op.out_offset, extents)
-                : BoxOf(data.desc, op.data_offset, extents);
+  return output ? BoxOf(out.desc, op.out_offset, op.out_step, extents)
+                : BoxOf(data.desc, op.data_offset, op.data_step, extents);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "execute.h"
+#include "faults.h"
 #include "listing.h"
 #include "program.h"
 #include "queue.h"
@@ -237,6 +238,7 @@ npu_status Load(npu_device* device, const uint8_t* bytes, size_t size, npu_progr
     if (reinterpret_cast<uintptr_t>(bytes) % Buffer::kAlignment != 0) {
       Invalid("The bytes of the program are not aligned to ", Buffer::kAlignment, " bytes.");
     }
+    FailOnDemand(Call::kLoad);
     *program = new npu_program{std::make_shared<Loaded>(device->device, bytes, size)};
   });
 }
@@ -259,6 +261,7 @@ npu_status CreateRequest(npu_program* program, npu_request** request) {
   return Run([&] {
     RequireArgument(program, "program");
     RequireArgument(request, "request");
+    FailOnDemand(Call::kCreateRequest);
     *request = new npu_request(program->loaded);
   });
 }
@@ -397,6 +400,7 @@ npu_status StatusOf(const npu_request* request) {
 npu_status Execute(npu_request* request) {
   npu_status status = Run([&] {
     RequireIdle(request, "execute");
+    FailOnDemand(Call::kExecute);
     if (request->bound) TakeOver(request);
     Queue::Execute(request);
   });
@@ -406,6 +410,7 @@ npu_status Execute(npu_request* request) {
 npu_status Submit(npu_request* request) {
   return Run([&] {
     RequireIdle(request, "submit");
+    FailOnDemand(Call::kSubmit);
     if (request->bound) TakeOver(request);
     request->queue = &QueueOf(request->loaded->device);
     try {
@@ -426,7 +431,10 @@ npu_status Wait(npu_request* request, int64_t timeout_us) {
       throw Error(NPU_DEVICE_ERROR,
                   "The request was submitted before this process was forked; its parent has it.");
     }
+    npu_status fault = TakeFault(Call::kWait);
+    if (fault == NPU_TIMEOUT) return;  // As if it were still at work.
     done = request->queue->Wait(request, timeout_us);
+    if (fault != NPU_OK) throw Error(fault, "The emulated device was asked to fail at a wait.");
   });
   if (status != NPU_OK) return status;
   if (done) return StatusOf(request);

@@ -162,10 +162,13 @@ class Elider {
     const Desc& data = program_.tensors[transfer->data].desc;
     for (int32_t d = 0; d < out.rank; ++d) {
       int32_t from = transfer->permutation[d];
-      if (transfer->out_offset[d] != 0 ||
-          !Covers(out.dims[d], data.dims[from], transfer->data_offset[from])) {
-        return false;
-      }
+      int64_t offset = transfer->data_offset[from];
+      int64_t step = transfer->data_step[from];
+      // Steps are only in fixed dimensions.
+      bool covers = step == 1 ? Covers(out.dims[d], data.dims[from], offset)
+                              : out.dims[d].symbol < 0 &&
+                                    out.dims[d].size <= StepsIn(data.dims[from].size, offset, step);
+      if (transfer->out_offset[d] != 0 || transfer->out_step[d] != 1 || !covers) return false;
     }
     return true;
   }
@@ -197,7 +200,7 @@ class Elider {
     const Access& data = *accesses_.begin(i);
     const Access& out = accesses_.output(i);
     for (int32_t d = 0; d < TensorOf(out).desc.rank; ++d) {
-      if (op.permutation[d] != d) return;
+      if (op.permutation[d] != d || op.data_step[d] != 1 || op.out_step[d] != 1) return;
     }
     bool load = InScratchpad(out) && !InScratchpad(data);
     bool store = InScratchpad(data) && !InScratchpad(out) && op.fill == 0;

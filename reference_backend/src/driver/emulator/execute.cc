@@ -11,7 +11,7 @@
 namespace tvm_example_npu::emulator {
 namespace {
 
-// One name for the six kernels, and one for what they need.
+// One name for all kernels, and one for what they need.
 void Execute(const MatMulArgs& args, const KernelContext& context) { MatMul(args, context); }
 void Execute(const ConvolutionArgs& args, const KernelContext& context) {
   Convolution(args, context);
@@ -22,6 +22,9 @@ void Execute(const ElementwiseArgs& args, const KernelContext& context) {
 }
 void Execute(const ReduceArgs& args, const KernelContext& context) { Reduce(args, context); }
 void Execute(const CopyArgs& args, const KernelContext& context) { Copy(args, context); }
+void Execute(const GatherArgs& args, const KernelContext& context) { Gather(args, context); }
+void Execute(const ScanArgs& args, const KernelContext& context) { Scan(args, context); }
+void Execute(const OrderArgs& args, const KernelContext& context) { Order(args, context); }
 
 size_t Scratch(const MatMulArgs& args, int threads) { return MatMulScratch(args, threads); }
 size_t Scratch(const ConvolutionArgs& args, int threads) {
@@ -33,6 +36,9 @@ size_t Scratch(const ElementwiseArgs& args, int threads) {
 }
 size_t Scratch(const ReduceArgs& args, int threads) { return ReduceScratch(args, threads); }
 size_t Scratch(const CopyArgs& args, int threads) { return CopyScratch(args, threads); }
+size_t Scratch(const GatherArgs& args, int threads) { return GatherScratch(args, threads); }
+size_t Scratch(const ScanArgs& args, int threads) { return ScanScratch(args, threads); }
+size_t Scratch(const OrderArgs& args, int threads) { return OrderScratch(args, threads); }
 
 }  // namespace
 
@@ -201,10 +207,38 @@ class Execution::Preparer {
       Set(op.data, &args.data);
       std::copy_n(op.permutation, NPU_MAX_RANK, args.permutation);
       std::copy_n(op.data_offset, NPU_MAX_RANK, args.data_offset);
+      std::copy_n(op.data_step, NPU_MAX_RANK, args.data_step);
       std::copy_n(op.out_offset, NPU_MAX_RANK, args.out_offset);
+      std::copy_n(op.out_step, NPU_MAX_RANK, args.out_step);
     }
     Set(op.out, &args.out);
     args.data.rank = args.out.rank;
+  }
+
+  void Prepare(const npu_gather& op, const Command&) {
+    auto& args = Step<GatherArgs>();
+    Set(op.data, &args.data);
+    Set(op.indices, &args.indices);
+    args.axis = op.axis;
+    args.elementwise = op.elementwise != 0;
+    Set(op.out, &args.out);
+  }
+
+  void Prepare(const npu_scan& op, const Command&) {
+    auto& args = Step<ScanArgs>();
+    Set(op.data, &args.data);
+    args.kind = op.kind;
+    args.axis = op.axis;
+    args.exclusive = op.exclusive != 0;
+    Set(op.out, &args.out);
+  }
+
+  void Prepare(const npu_order& op, const Command&) {
+    auto& args = Step<OrderArgs>();
+    Set(op.data, &args.data);
+    args.axis = op.axis;
+    args.descending = op.descending != 0;
+    Set(op.out, &args.out);
   }
 
   const Program& program_;

@@ -45,8 +45,8 @@ class Execution {
   size_t most_scratch_bytes() const { return most_scratch_bytes_; }
 
  private:
-  using Step =
-      std::variant<MatMulArgs, ConvolutionArgs, PoolArgs, ElementwiseArgs, ReduceArgs, CopyArgs>;
+  using Step = std::variant<MatMulArgs, ConvolutionArgs, PoolArgs, ElementwiseArgs, ReduceArgs,
+                            CopyArgs, GatherArgs, ScanArgs, OrderArgs>;
   /*! \brief An address to be set by Bind. */
   struct Slot {
     void** address;

@@ -12,21 +12,15 @@
 #include <tuple>
 #include <type_traits>
 
+#include "rules.h"
+
 namespace tvm_example_npu::emulator {
 namespace {
 
 constexpr const char* kEngines[] = {"matrix", "vector", "dma_in", "dma_out"};
 
-constexpr const char* kOpcodes[] = {"load",       "constant",   "add",     "subtract", "multiply",
-                                    "divide",     "maximum",    "minimum", "exp",      "log",
-                                    "sqrt",       "tanh",       "erf",     "sigmoid",  "floor",
-                                    "round_even", "round_away", "less",    "select"};
-constexpr int kOperands[] = {0, 0, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3};
-static_assert(sizeof(kOperands) / sizeof(kOperands[0]) == NPU_VECTOR_OPCODE_COUNT, "");
-static_assert(sizeof(kOpcodes) / sizeof(kOpcodes[0]) == NPU_VECTOR_OPCODE_COUNT, "");
-
 constexpr const char* kPoolKinds[] = {"max", "average", "average_include_pad", "average_adaptive"};
-constexpr const char* kReduceKinds[] = {"sum", "mean", "max", "min"};
+constexpr const char* kReduceKinds[] = {"sum", "mean", "max", "min", "product"};
 
 /*! \brief Text of at least so many characters, the missing ones in front or behind. */
 std::string Right(const std::string& text, size_t width) {
@@ -203,9 +197,10 @@ class Lister {
         bool accumulator = epilogue && instruction.a == 0;
         text += accumulator ? "result" : Operand(command.inputs[instruction.a]);
       } else {
-        text += kOpcodes[instruction.opcode];
+        const VectorOpcode& opcode = kVectorOpcodes[instruction.opcode];
+        text += opcode.name;
         const int32_t operands[] = {instruction.a, instruction.b, instruction.c};
-        for (int k = 0; k < kOperands[instruction.opcode]; ++k) {
+        for (int k = 0; k < opcode.operands; ++k) {
           text += Join(k > 0 ? ", v" : " v", operands[k]);
         }
       }
@@ -261,15 +256,32 @@ class Lister {
     int32_t rank = program_.tensors[op.out].desc.rank;
     std::string text = Operand(op.out);
     if (AnyNot(op.out_offset, rank, 0)) text += " from " + List(op.out_offset, rank);
+    if (AnyNot(op.out_step, rank, 1)) text += " step " + List(op.out_step, rank);
     if (op.data >= 0) {
       text += " = " + Operand(op.data);
       if (AnyNot(op.data_offset, rank, 0)) text += " from " + List(op.data_offset, rank);
+      if (AnyNot(op.data_step, rank, 1)) text += " step " + List(op.data_step, rank);
       bool in_order = true;
       for (int32_t d = 0; d < rank; ++d) in_order = in_order && op.permutation[d] == d;
       if (!in_order) text += " permuted " + List(op.permutation, rank);
     }
     if (op.fill != 0) text += Join(op.data >= 0 ? ", else " : " = ", op.fill_value);
     return text;
+  }
+
+  std::string Operation(const npu_gather& op, const Command&) const {
+    return Join(Operand(op.out), " = gather ", Operand(op.data), ", ", Operand(op.indices),
+                " axis ", op.axis, op.elementwise != 0 ? " elementwise" : "");
+  }
+
+  std::string Operation(const npu_scan& op, const Command&) const {
+    return Join(Operand(op.out), " = scan ", op.kind == NPU_SCAN_PRODUCT ? "product " : "sum ",
+                Operand(op.data), " axis ", op.axis, op.exclusive != 0 ? " exclusive" : "");
+  }
+
+  std::string Operation(const npu_order& op, const Command&) const {
+    return Join(Operand(op.out), " = order ", Operand(op.data), " axis ", op.axis,
+                op.descending != 0 ? " descending" : "");
   }
 
   void ListTotals() {

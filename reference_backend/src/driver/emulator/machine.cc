@@ -139,6 +139,12 @@ int64_t VectorCycles(const Machine& machine, int64_t elements, int64_t instructi
   return Times(CeilDivide(elements, machine.vector_lanes), instructions);
 }
 
+int64_t OrderInstructions(int64_t count) {
+  int64_t instructions = 1;
+  for (int64_t reach = 1; reach < count; reach *= 2) ++instructions;
+  return instructions;
+}
+
 int64_t DmaCycles(const Machine& machine, int64_t runs, int64_t run_bytes) {
   int64_t bytes = Times(runs, Times(CeilDivide(run_bytes, kBurstBytes), kBurstBytes));
   if (bytes == 0) return 0;

@@ -88,6 +88,9 @@ constexpr int64_t kBurstBytes = 64;
 int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n);
 /*! \brief A vector program: one instruction for `vector_lanes` elements in a cycle. */
 int64_t VectorCycles(const Machine& machine, int64_t elements, int64_t instructions);
+/*! \brief Instructions for each element of a row of which the first `count` are put in order:
+ *  1 + ceil(log2(count)) comparisons, with the first ones so far as a sorted list. */
+int64_t OrderInstructions(int64_t count);
 /*! \brief A transfer of `runs` pieces of `run_bytes` each, of which DRAM moves whole bursts: the
  *  latency, and bursts * 64 bytes at the bandwidth, rounded up. */
 int64_t DmaCycles(const Machine& machine, int64_t runs, int64_t run_bytes);

@@ -85,7 +85,8 @@ class Verifier : public OperationRules {
 
   std::string Where() const override {
     static const char* const operations[] = {"matmul",      "convolution", "pool",
-                                             "elementwise", "reduce",      "transfer"};
+                                             "elementwise", "reduce",      "transfer",
+                                             "gather",      "scan",        "order"};
     return Join(operations[program_.commands[command_].op.index()], " (command ", command_, ")");
   }
 
@@ -218,22 +219,42 @@ class Verifier : public OperationRules {
   }
 
   void RequireScratchpad(npu_tensor tensor, const char* role) const {
+    // The DMA reaches all memories.
+    if (std::holds_alternative<npu_gather>(program_.commands[command_].op)) return;
     if (program_.tensors[tensor].place.memory != Memory::kScratchpad) {
       Invalid("The ", role, " of ", Where(), ", ", Describe(tensor), ", is not in the scratchpad.");
     }
   }
 
+  void RequireWritable(npu_tensor tensor) const {
+    Memory memory = program_.tensors[tensor].place.memory;
+    if (memory == Memory::kInput || memory == Memory::kConstants) {
+      Invalid("The output of ", Where(), ", ", Describe(tensor), ", is in ", Name(memory),
+              ", which cannot be written.");
+    }
+  }
+
   template <typename Op>
   void CheckCommand(const Op& op, const Command& command) {
-    constexpr bool kElementwise = std::is_same_v<Op, npu_elementwise>;
     if (command.core < 0 || command.core >= program_.machine.cores) {
       Invalid("Command ", command_, " is for core ", command.core, "; the machine has ",
               program_.machine.cores, ".");
     }
     Check(op);
-    CheckVector(command.instructions, command.inputs, program_.tensors[op.out].desc, !kElementwise);
+    CheckVector(command.instructions, command.inputs, program_.tensors[op.out].desc,
+                Accumulator(op));
+    if constexpr (std::is_same_v<Op, npu_gather>) {
+      if (command.core != 0 || !command.instructions.empty()) {
+        Invalid("Command ", command_, ", a gather, has a core or a vector program.");
+      }
+      RequireWritable(op.out);
+    }
+    constexpr bool kPlain = std::is_same_v<Op, npu_pool> || std::is_same_v<Op, npu_scan> ||
+                            std::is_same_v<Op, npu_order>;
+    if (kPlain && !command.instructions.empty()) {
+      Invalid("An epilogue is given for ", Where(), ".");
+    }
     if constexpr (std::is_same_v<Op, npu_pool>) {
-      if (!command.instructions.empty()) Invalid("An epilogue is given for ", Where(), ".");
       const Desc& data = program_.tensors[op.data].desc;
       if (op.kind != NPU_POOL_AVERAGE_ADAPTIVE) {
         CheckWindows(op, data, program_.tensors[op.out].desc, op.window);
@@ -288,10 +309,7 @@ class Verifier : public OperationRules {
       Invalid("Command ", command_, ", a transfer, has a core or a vector program.");
     }
     const Tensor& out = Get(op.out, "output");
-    if (out.place.memory == Memory::kInput || out.place.memory == Memory::kConstants) {
-      Invalid("The output of ", Where(), ", ", Describe(op.out), ", is in ", Name(out.place.memory),
-              ", which cannot be written.");
-    }
+    RequireWritable(op.out);
     if (op.data == -1) {
       if (op.fill == 0 || out.packed_bytes != 0) Invalid("There is no data for ", Where(), ".");
       return;
@@ -313,9 +331,19 @@ class Verifier : public OperationRules {
           op.out_offset[d] < 0 || op.out_offset[d] > out.desc.dims[d].Most()) {
         Invalid("The box of ", Where(), " begins outside of its tensors in dimension ", d, ".");
       }
+      CheckStep(op.data_step[d], -kMaxElements, data.desc.dims[d], "data");
+      CheckStep(op.out_step[d], 1, out.desc.dims[d], "output");
       bool whole = from == d && op.data_offset[d] == 0 && op.out_offset[d] == 0 &&
+                   op.data_step[d] == 1 && op.out_step[d] == 1 &&
                    data.desc.dims[d] == out.desc.dims[d];
       if (out.packed_bytes != 0 && !whole) Invalid("A part of packed data is moved by ", Where());
+    }
+  }
+
+  /*! \brief With steps, a dimension that can end earlier might be left at its beginning. */
+  void CheckStep(int64_t step, int64_t least, const Dim& dim, const char* role) const {
+    if (step < least || step > kMaxElements || step == 0 || (step != 1 && dim.symbol >= 0)) {
+      Invalid("A step in the ", role, " of ", Where(), " is ", step, ", which cannot be.");
     }
   }
 
@@ -357,7 +385,7 @@ class Verifier : public OperationRules {
 
 constexpr char kMagic[8] = {'N', 'P', 'U', 'E', 'M', 'U', '\r', '\n'};
 /*! \brief Raised whenever the format or the meaning of a field changes. */
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "programs are little-endian");
 
 /*! \brief What the bytes begin with; the tables follow, then, aligned, the constants. */
@@ -544,9 +572,37 @@ void Fields(Archive& archive, Transfer& op) {
   archive(op.out);
   Array(archive, op.permutation);
   Array(archive, op.data_offset);
+  Array(archive, op.data_step);
   Array(archive, op.out_offset);
+  Array(archive, op.out_step);
   archive(op.fill);
   archive(op.fill_value);
+}
+
+template <typename Archive>
+void Fields(Archive& archive, npu_gather& op) {
+  archive(op.data);
+  archive(op.indices);
+  archive(op.out);
+  archive(op.axis);
+  archive(op.elementwise);
+}
+
+template <typename Archive>
+void Fields(Archive& archive, npu_scan& op) {
+  archive(op.data);
+  archive(op.out);
+  archive(op.kind);
+  archive(op.axis);
+  archive(op.exclusive);
+}
+
+template <typename Archive>
+void Fields(Archive& archive, npu_order& op) {
+  archive(op.data);
+  archive(op.out);
+  archive(op.axis);
+  archive(op.descending);
 }
 
 template <typename Archive>
@@ -563,7 +619,7 @@ constexpr size_t kSymbolBytes = 12;
 constexpr size_t kDescBytes = 2;
 constexpr size_t kTensorBytes = kDescBytes + 21;
 constexpr size_t kCommandBytes = 21;
-constexpr size_t kInstructionBytes = 20;
+constexpr size_t kInstructionBytes = 24;
 
 void Write(Writer& writer, const Desc& desc) {
   writer(static_cast<uint8_t>(desc.dtype));
@@ -660,8 +716,9 @@ std::vector<Thing> ReadAll(Reader& reader, size_t least, const Read& read) {
 }  // namespace
 
 npu_engine EngineOf(const Command& command, const std::vector<Tensor>& tensors) {
-  if (auto* transfer = std::get_if<Transfer>(&command.op)) {
-    bool in = tensors[transfer->out].place.memory == Memory::kScratchpad;
+  if (std::holds_alternative<Transfer>(command.op) ||
+      std::holds_alternative<npu_gather>(command.op)) {
+    bool in = tensors[OutputOf(command)].place.memory == Memory::kScratchpad;
     return in ? NPU_ENGINE_DMA_IN : NPU_ENGINE_DMA_OUT;
   }
   bool matrix = std::holds_alternative<npu_matmul>(command.op) ||

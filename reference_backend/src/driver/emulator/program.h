@@ -7,6 +7,7 @@
 #ifndef EMULATOR_PROGRAM_H_
 #define EMULATOR_PROGRAM_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -50,30 +51,41 @@ struct Tensor {
 /*!
  * \brief Moves a box of elements; the work of the DMA engines.
  *
- * out[out_offset + i] = data[data_offset + i[inverse of permutation]]: dimension d of the box is
- * dimension permutation[d] of `data`. The box is as large as fits into both from their offsets on.
- * With `fill`, all of `out` that is outside of the box is set to `fill_value`. A packed tensor
- * moves as a whole to another packed one. `data` may be -1: then all of `out` is filled.
+ * As npu_copy of the driver: out[out_offset + i * out_step] = data[data_offset + j * data_step],
+ * where j[permutation[d]] = i[d]. The box is as large as fits into both from their offsets on. A
+ * step is 1 where the dimension is symbolic. With `fill`, all of `out` that is outside of the box
+ * is set to `fill_value`. A packed tensor moves as a whole to another packed one. `data` may be -1:
+ * then all of `out` is filled.
  */
 struct Transfer {
+  Transfer() {
+    std::fill_n(data_step, NPU_MAX_RANK, 1);
+    std::fill_n(out_step, NPU_MAX_RANK, 1);
+  }
+
   npu_tensor data = -1, out = -1;
   int32_t permutation[NPU_MAX_RANK] = {};
   int64_t data_offset[NPU_MAX_RANK] = {};
+  int64_t data_step[NPU_MAX_RANK];
   int64_t out_offset[NPU_MAX_RANK] = {};
+  int64_t out_step[NPU_MAX_RANK];
   int32_t fill = 0;
-  float fill_value = 0;
+  double fill_value = 0;
 };
 
 /*!
  * \brief A command of one engine.
  *
- * Tensors of operations are in the scratchpad, all of them; a transfer reaches all memories. In
+ * Tensors of operations are in the scratchpad, all of them; the DMA, whose work are transfers and
+ * gathers, reaches all memories. In
  * `op`, pointers are null: `instructions` and `inputs` are the vector program of an elementwise
  * operation, or the epilogue of another (empty: there is none; entry 0 of inputs is ignored, -1).
  * An output that has no elements with the symbols at hand makes the command do nothing, in no time.
  */
 struct Command {
-  std::variant<npu_matmul, npu_convolution, npu_pool, npu_elementwise, npu_reduce, Transfer> op;
+  std::variant<npu_matmul, npu_convolution, npu_pool, npu_elementwise, npu_reduce, Transfer,
+               npu_gather, npu_scan, npu_order>
+      op;
   std::vector<npu_vector_instruction> instructions;
   std::vector<npu_tensor> inputs;
   /*! \brief The core whose engine this is for; transfers have none. */
@@ -82,8 +94,8 @@ struct Command {
   int32_t label = 0;
 };
 
-/*! \brief The engine that runs a command: transfers to the scratchpad are DMA_IN, others
- *  DMA_OUT; matmul and convolution are MATRIX; the rest is VECTOR. */
+/*! \brief The engine that runs a command: transfers and gathers to the scratchpad are DMA_IN,
+ *  others DMA_OUT; matmul and convolution are MATRIX; the rest is VECTOR. */
 npu_engine EngineOf(const Command& command, const std::vector<Tensor>& tensors);
 
 /*! \brief The tensor that a command writes. */
@@ -105,6 +117,13 @@ void ForEachRead(const Command& command, const Visitor& visit) {
     visit(reduce->data);
   } else if (auto* transfer = std::get_if<Transfer>(&command.op)) {
     if (transfer->data >= 0) visit(transfer->data);
+  } else if (auto* gather = std::get_if<npu_gather>(&command.op)) {
+    visit(gather->data);
+    visit(gather->indices);
+  } else if (auto* scan = std::get_if<npu_scan>(&command.op)) {
+    visit(scan->data);
+  } else if (auto* order = std::get_if<npu_order>(&command.op)) {
+    visit(order->data);
   } else {
     epilogue = false;
   }

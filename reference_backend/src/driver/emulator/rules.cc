@@ -5,6 +5,7 @@
  * \brief The rules of each operation.
  */
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "rules.h"
@@ -15,10 +16,6 @@ namespace {
 /*! \brief Strides, pads and the like stay below this, so that no product of sizes overflows. */
 constexpr int64_t kMaxParameter = int64_t{1} << 30;
 constexpr size_t kMaxInstructions = 256;
-
-/*! \brief Number of operands of each vector opcode. */
-constexpr int32_t kOperands[] = {0, 0, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3};
-static_assert(sizeof(kOperands) / sizeof(kOperands[0]) == NPU_VECTOR_OPCODE_COUNT, "");
 
 /*! \brief The number behind an enumerator that came from C or from bytes, where it may be any. */
 template <typename Enum>
@@ -38,7 +35,7 @@ bool HasDims(const Desc& desc, const std::vector<Dim>& dims) {
          std::equal(dims.begin(), dims.end(), desc.dims);
 }
 
-bool IsFloat(npu_dtype dtype) { return dtype == NPU_FLOAT32 || dtype == NPU_FLOAT16; }
+bool IsFloat(npu_dtype dtype) { return !IsInteger(dtype); }
 
 /*! \brief The window of a convolution or pool along one spatial dimension. */
 struct Window {
@@ -155,7 +152,10 @@ void CheckDesc(const Desc& desc, const std::vector<Symbol>& symbols) {
 
 void OperationRules::CheckVector(const std::vector<npu_vector_instruction>& instructions,
                                  const std::vector<npu_tensor>& inputs, const Desc& out,
-                                 bool epilogue) {
+                                 std::optional<npu_dtype> accumulator) {
+  bool epilogue = accumulator.has_value();
+  std::vector<npu_dtype> types(1, accumulator.value_or(NPU_FLOAT32));
+  types.resize(std::max<size_t>(1, inputs.size()));
   if (inputs.size() > NPU_MAX_VECTOR_INPUTS) {
     Declined("The vector program of ", Where(), " reads ", inputs.size(), " tensors; at most ",
              NPU_MAX_VECTOR_INPUTS, " are supported.");
@@ -177,6 +177,7 @@ void OperationRules::CheckVector(const std::vector<npu_vector_instruction>& inst
       Invalid("Input ", i, " of ", Where(), ", ", Describe(inputs[i]),
               ", does not broadcast to the output's shape.");
     }
+    types[i] = in.dtype;
   }
   for (size_t i = 0; i < instructions.size(); ++i) {
     const npu_vector_instruction& instruction = instructions[i];
@@ -193,13 +194,45 @@ void OperationRules::CheckVector(const std::vector<npu_vector_instruction>& inst
       }
     }
     const int32_t operands[] = {instruction.a, instruction.b, instruction.c};
-    for (int32_t k = 0; k < kOperands[opcode]; ++k) {
+    for (int32_t k = 0; k < kVectorOpcodes[opcode].operands; ++k) {
       if (operands[k] < 0 || operands[k] >= static_cast<int32_t>(i)) {
         Invalid("Instruction ", i, " of ", Where(), " uses value ", operands[k],
                 ", which no earlier instruction defines.");
       }
     }
   }
+  bool integers = IsInteger(out.dtype) && (!epilogue || IsInteger(*accumulator)) &&
+                  LoadsIntegers(instructions.data(), instructions.size(),
+                                [&](int32_t input) { return types[input]; });
+  if (integers) {
+    CheckIntegers(instructions);
+  } else if (epilogue && IsInteger(*accumulator)) {
+    Declined("The ", Where(), " computes integers, but its output or what its epilogue loads are ",
+             "real numbers; this mixture is not supported.");
+  }
+}
+
+void OperationRules::CheckIntegers(const std::vector<npu_vector_instruction>& instructions) const {
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    const npu_vector_instruction& instruction = instructions[i];
+    const VectorOpcode& opcode = kVectorOpcodes[instruction.opcode];
+    if (!opcode.integers) {
+      Invalid("Instruction ", i, " of ", Where(), " is ", opcode.name,
+              ", which exists for real numbers only; all that this program loads and stores are ",
+              "integers.");
+    }
+    // The limits are powers of two, the rounded number is below them. NaN is not.
+    bool fits =
+        std::round(instruction.immediate) >= -0x1p63 && std::round(instruction.immediate) < 0x1p63;
+    if (instruction.opcode == NPU_VECTOR_CONSTANT && !fits) {
+      Invalid("Instruction ", i, " of ", Where(), " is the constant ", instruction.immediate,
+              ", which is no integer of 64 bits.");
+    }
+  }
+}
+
+std::optional<npu_dtype> OperationRules::Accumulator(const npu_reduce& op) {
+  return IsInteger(Read(op.data, "data", false).dtype) ? NPU_INT64 : NPU_FLOAT32;
 }
 
 void OperationRules::Check(const npu_matmul& op) {
@@ -336,14 +369,24 @@ void OperationRules::Check(const npu_pool& op) {
   }
 }
 
+void OperationRules::CheckAxis(int32_t axis, npu_tensor tensor, const Desc& desc) const {
+  if (axis < 0 || axis >= desc.rank) {
+    Invalid("The axis of ", Where(), " is ", axis, ", which ", Describe(tensor), " does not have.");
+  }
+}
+
 void OperationRules::Check(const npu_elementwise& op) { Write(op.out); }
 
 void OperationRules::Check(const npu_reduce& op) {
   const Desc data = Read(op.data, "data", false);
   const Desc out = Write(op.out);
   int32_t kind = Number(op.kind);
-  if (kind < 0 || kind > NPU_REDUCE_MIN) {
+  if (kind < 0 || kind > NPU_REDUCE_PRODUCT) {
     Invalid("The kind of ", Where(), " is ", kind, ", which does not exist.");
+  }
+  if (kind == NPU_REDUCE_MEAN && IsInteger(data.dtype)) {
+    Declined("The data of ", Where(), " is ", Describe(op.data),
+             "; a mean is supported of float32 or float16 only.");
   }
   if (op.axes >> data.rank != 0) {
     Invalid("The axes of ", Where(), " name a dimension that ", Describe(op.data),
@@ -359,6 +402,88 @@ void OperationRules::Check(const npu_reduce& op) {
   if (!HasDims(out, kept) && !HasDims(out, all)) {
     Invalid("The output of ", Where(), " is ", Describe(op.out),
             ", which does not have the dimensions that are kept of ", Describe(op.data), ".");
+  }
+}
+
+void OperationRules::Check(const npu_gather& op) {
+  const Desc data = Read(op.data, "data", false);
+  const Desc indices = Read(op.indices, "indices", false);
+  const Desc out = Write(op.out);
+  if (data.dtype != out.dtype) {
+    Invalid("The data of ", Where(), ", ", Describe(op.data), ", and its output, ",
+            Describe(op.out), ", must have the same element type.");
+  }
+  if (indices.dtype != NPU_INT32 && indices.dtype != NPU_INT64) {
+    Declined("The indices of ", Where(), ", ", Describe(op.indices), ", must be int32 or int64.");
+  }
+  CheckAxis(op.axis, op.data, data);
+  // Part of a symbolic dimension may have no elements to take.
+  if (data.dims[op.axis].begin != 0) {
+    Invalid("The axis of ", Where(), " is a part of a symbolic dimension.");
+  }
+  bool fits;
+  if (op.elementwise != 0) {
+    fits = data.rank == out.rank && HasDims(indices, {out.dims, out.dims + out.rank});
+    for (int32_t d = 0; fits && d < data.rank; ++d) {
+      const Dim& all = data.dims[d];
+      const Dim& part = out.dims[d];
+      bool smaller = Fixed(all) && Fixed(part) && part.size <= all.size;
+      fits = d == op.axis || smaller || part == all;
+    }
+  } else {
+    std::vector<Dim> dims(data.dims, data.dims + op.axis);
+    dims.insert(dims.end(), indices.dims, indices.dims + indices.rank);
+    dims.insert(dims.end(), data.dims + op.axis + 1, data.dims + data.rank);
+    fits = HasDims(out, dims);
+  }
+  if (!fits) {
+    Invalid("The output of ", Where(), " is ", Describe(op.out),
+            ", which does not have the shape of what is gathered of ", Describe(op.data), " by ",
+            Describe(op.indices), ".");
+  }
+}
+
+void OperationRules::Check(const npu_scan& op) {
+  const Desc data = Read(op.data, "data", false);
+  const Desc out = Write(op.out);
+  int32_t kind = Number(op.kind);
+  if (kind < 0 || kind > NPU_SCAN_PRODUCT) {
+    Invalid("The kind of ", Where(), " is ", kind, ", which does not exist.");
+  }
+  CheckAxis(op.axis, op.data, data);
+  if (IsInteger(data.dtype) != IsInteger(out.dtype) || out.dtype == NPU_BOOL) {
+    Declined("The data of ", Where(), " is ", Describe(op.data), " and its output ",
+             Describe(op.out), "; both must be integers, or both float32 or float16.");
+  }
+  if (!HasDims(out, {data.dims, data.dims + data.rank})) {
+    Invalid("The output of ", Where(), ", ", Describe(op.out), ", does not have the shape of ",
+            Describe(op.data), ".");
+  }
+}
+
+void OperationRules::Check(const npu_order& op) {
+  const Desc data = Read(op.data, "data", false);
+  const Desc out = Write(op.out);
+  CheckAxis(op.axis, op.data, data);
+  if (out.dtype != NPU_INT32 && out.dtype != NPU_INT64) {
+    Declined("The output of ", Where(), ", ", Describe(op.out), ", must be int32 or int64.");
+  }
+  const Dim& size = data.dims[op.axis];
+  if (size.Most() > INT32_MAX) {
+    Declined("The rows of ", Where(), ", ", Describe(op.data), ", have more than ", INT32_MAX,
+             " elements, which is more than is supported.");
+  }
+  bool fits = out.rank == data.rank;
+  for (int32_t d = 0; fits && d < data.rank; ++d) {
+    fits = d == op.axis || out.dims[d] == data.dims[d];
+  }
+  // A symbol is at least 1.
+  const Dim& count = out.dims[op.axis];
+  int64_t least = size.begin > 0 ? 0 : std::min(size.size, size.Most());
+  if (!fits || !(count == size || (Fixed(count) && count.size <= least))) {
+    Invalid("The output of ", Where(), " is ", Describe(op.out),
+            ", which does not have the shape of ", Describe(op.data),
+            ", or of its first elements along the axis.");
   }
 }
 

@@ -7,6 +7,7 @@
 #include "timeline.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 namespace tvm_example_npu::emulator {
@@ -109,6 +110,17 @@ class Worker {
         Plus(Vector(ElementCount(View(op.data)), 1), Vector(ElementCount(out), after));
   }
 
+  void Add(const npu_scan&, const TensorView& out) {
+    AddOperands();
+    work_.cycles[NPU_ENGINE_VECTOR] = Vector(ElementCount(out), 1);
+  }
+
+  void Add(const npu_order& op, const TensorView& out) {
+    AddOperands();
+    work_.cycles[NPU_ENGINE_VECTOR] =
+        Vector(ElementCount(View(op.data)), OrderInstructions(out.dims[op.axis]));
+  }
+
   void Add(const Transfer& op, const TensorView& out) {
     auto element = static_cast<int64_t>(ElementSize(out.dtype));
     bool packed = program_.tensors[op.out].packed_bytes != 0;
@@ -116,7 +128,9 @@ class Worker {
     box.out = out;
     std::copy_n(op.permutation, NPU_MAX_RANK, box.permutation);
     std::copy_n(op.data_offset, NPU_MAX_RANK, box.data_offset);
+    std::copy_n(op.data_step, NPU_MAX_RANK, box.data_step);
     std::copy_n(op.out_offset, NPU_MAX_RANK, box.out_offset);
+    std::copy_n(op.out_step, NPU_MAX_RANK, box.out_step);
     if (op.data >= 0) box.data = View(op.data);
     int64_t out_extents[NPU_MAX_RANK];
     int64_t data_extents[NPU_MAX_RANK];
@@ -136,7 +150,7 @@ class Worker {
         work_.scratchpad_bytes_read = bytes;
       } else {
         work_.dram_bytes_read = bytes;
-        cycles = packed ? Dma(1, bytes) : Dma(box.data, data_extents, bytes);
+        cycles = packed ? Dma(1, bytes) : Dma(box.data, data_extents, op.data_step);
       }
     }
     if (program_.tensors[op.out].place.memory == Memory::kScratchpad) {
@@ -144,23 +158,51 @@ class Worker {
     } else {
       work_.dram_bytes_written = written;
       bool whole = packed || op.fill != 0;
-      cycles = Plus(cycles, whole ? Dma(1, written) : Dma(out, out_extents, bytes));
+      cycles = Plus(cycles, whole ? Dma(1, written) : Dma(out, out_extents, op.out_step));
     }
     if (cycles == 0) cycles = Dma(1, written);
+  }
+
+  void Add(const npu_gather& op, const TensorView& out) {
+    TensorView data = View(op.data);
+    int64_t slice = static_cast<int64_t>(ElementSize(out.dtype));
+    int64_t slices = ElementCount(out);
+    for (int32_t d = op.axis + 1; d < data.rank && op.elementwise == 0; ++d) {
+      slice *= data.dims[d];
+      slices /= data.dims[d];
+    }
+    int64_t& cycles = work_.cycles[EngineOf(command_, program_.tensors)];
+    cycles = Dma(slices, slice);
+    auto move = [&](npu_tensor tensor, int64_t bytes, int64_t* scratchpad, int64_t* dram) {
+      bool inside = program_.tensors[tensor].place.memory == Memory::kScratchpad;
+      int64_t& moved = inside ? *scratchpad : *dram;
+      moved = Plus(moved, bytes);
+      if (!inside && tensor != op.data) cycles = Plus(cycles, Dma(1, bytes));
+    };
+    int64_t bytes = BytesOf(op.out);
+    move(op.data, bytes, &work_.scratchpad_bytes_read, &work_.dram_bytes_read);
+    move(op.indices, BytesOf(op.indices), &work_.scratchpad_bytes_read, &work_.dram_bytes_read);
+    move(op.out, bytes, &work_.scratchpad_bytes_written, &work_.dram_bytes_written);
   }
 
   int64_t Dma(int64_t runs, int64_t bytes) const {
     return DmaCycles(program_.machine, runs, bytes);
   }
 
-  /*! \brief The cycles of a box of a tensor in DRAM: what lies side by side is one piece. */
-  int64_t Dma(const TensorView& tensor, const int64_t* extents, int64_t bytes) const {
-    int64_t run = static_cast<int64_t>(ElementSize(tensor.dtype));
-    for (int32_t d = tensor.rank - 1; d >= 0; --d) {
-      run *= extents[d];
-      if (extents[d] != tensor.dims[d]) break;
+  /*! \brief The cycles of a box of a tensor in DRAM: what lies side by side is one piece, in which
+   *  direction it is read or not; and so is what steps over less than a burst. */
+  int64_t Dma(const TensorView& tensor, const int64_t* extents, const int64_t* steps) const {
+    auto run = static_cast<int64_t>(ElementSize(tensor.dtype));
+    int32_t d = tensor.rank - 1;
+    for (bool all = true; all && d >= 0; --d) {
+      int64_t step = extents[d] > 1 ? std::abs(steps[d]) : 1;
+      if (step > 1 && step * run > kBurstBytes) break;
+      run *= (extents[d] - 1) * step + 1;
+      all = extents[d] == tensor.dims[d];
     }
-    return Dma(bytes / run, run);
+    int64_t runs = 1;
+    for (; d >= 0; --d) runs *= extents[d];
+    return Dma(runs, run);
   }
 
   const Program& program_;

@@ -26,8 +26,11 @@ namespace tvm_example_npu::emulator {
  * - The vector engine handles each element of the output once per instruction. A pool has an
  *   instruction for each element of a window, a reduction one for each element of the data;
  *   averages have one more.
+ *   A scan has one instruction, an order OrderInstructions for each element of the data.
  * - A transfer costs DmaCycles for each of its two sides that is in DRAM, in pieces that lie side
- *   by side there; where neither is, it is one piece.
+ *   by side there (or less than a burst apart); where neither is, it is one piece.
+ * - A gather is a transfer whose data is a piece for each slice that it takes, wherever that is;
+ *   its indices are one more piece if they are in DRAM.
  */
 struct Work {
   /*! \brief Cycles of each engine that the command keeps busy; for others 0. */

@@ -152,9 +152,9 @@ class Model {
     op.out = Result(dims, desc.dtype);
     return Add(op);
   }
-  npu_tensor Elementwise(const Vector& vector, const Dims& dims) {
+  npu_tensor Elementwise(const Vector& vector, const Dims& dims, npu_dtype dtype = NPU_FLOAT32) {
     npu_elementwise op = {};
-    op.out = Result(dims);
+    op.out = Result(dims, dtype);
     return Add(op, vector);
   }
   npu_tensor Binary(npu_vector_opcode opcode, npu_tensor a, npu_tensor b, const Dims& dims) {
@@ -168,17 +168,20 @@ class Model {
     return Elementwise(vector, dims);
   }
   npu_tensor Reduce(npu_tensor data, npu_reduce_kind kind, uint32_t axes, const Dims& dims,
-                    const Vector& epilogue = {}) {
-    return Add(npu_reduce{data, Result(dims), kind, axes, nullptr}, epilogue);
+                    const Vector& epilogue = {}, npu_dtype dtype = NPU_FLOAT32) {
+    return Add(npu_reduce{data, Result(dims, dtype), kind, axes, nullptr}, epilogue);
   }
   npu_tensor Copy(npu_tensor data, npu_tensor out, const std::vector<int64_t>& offset = {},
                   const std::vector<int32_t>& permutation = {}, bool fill = false) {
     npu_copy op = {};
     op.data = data;
     op.out = out;
-    for (int32_t d = 0; d < NPU_MAX_RANK; ++d) op.permutation[d] = d;
+    for (int32_t d = 0; d < NPU_MAX_RANK; ++d) {
+      op.permutation[d] = d;
+      op.data_step[d] = op.out_step[d] = 1;
+    }
     std::copy(permutation.begin(), permutation.end(), op.permutation);
-    std::copy(offset.begin(), offset.end(), op.offset);
+    std::copy(offset.begin(), offset.end(), op.out_offset);
     op.fill = fill;
     op.fill_value = 0.5f;
     return Add(op);
@@ -295,6 +298,32 @@ struct Caller {
     args.epilogue = Vector(true);
     run(args);
   }
+  void operator()(const npu_gather& op) {
+    emulator::GatherArgs args;
+    args.data = view(op.data);
+    args.indices = view(op.indices);
+    args.out = view(op.out);
+    args.axis = op.axis;
+    args.elementwise = op.elementwise != 0;
+    run(args);
+  }
+  void operator()(const npu_scan& op) {
+    emulator::ScanArgs args;
+    args.data = view(op.data);
+    args.out = view(op.out);
+    args.kind = op.kind;
+    args.axis = op.axis;
+    args.exclusive = op.exclusive != 0;
+    run(args);
+  }
+  void operator()(const npu_order& op) {
+    emulator::OrderArgs args;
+    args.data = view(op.data);
+    args.out = view(op.out);
+    args.axis = op.axis;
+    args.descending = op.descending != 0;
+    run(args);
+  }
   template <typename Op>
   void operator()(const Op& op) {
     emulator::CopyArgs args;
@@ -307,11 +336,11 @@ struct Caller {
                     view.PackedBytes(op.out));
         return;
       }
-      std::copy_n(op.data_offset, NPU_MAX_RANK, args.data_offset);
-      std::copy_n(op.out_offset, NPU_MAX_RANK, args.out_offset);
-    } else {
-      std::copy_n(op.offset, NPU_MAX_RANK, args.out_offset);
     }
+    std::copy_n(op.data_offset, NPU_MAX_RANK, args.data_offset);
+    std::copy_n(op.data_step, NPU_MAX_RANK, args.data_step);
+    std::copy_n(op.out_offset, NPU_MAX_RANK, args.out_offset);
+    std::copy_n(op.out_step, NPU_MAX_RANK, args.out_step);
     args.fill = op.fill != 0;
     args.fill_value = op.fill_value;
     run(args);
@@ -357,6 +386,9 @@ class Expected {
   }
   void operator()(const emulator::ReduceArgs& args) const { emulator::oracle::Reduce(args); }
   void operator()(const emulator::CopyArgs& args) const { emulator::oracle::Copy(args); }
+  void operator()(const emulator::GatherArgs& args) const { emulator::oracle::Gather(args); }
+  void operator()(const emulator::ScanArgs& args) const { emulator::oracle::Scan(args); }
+  void operator()(const emulator::OrderArgs& args) const { emulator::oracle::Order(args); }
 
  private:
   const Graph& graph_;
@@ -419,6 +451,15 @@ class Execution {
   }
   void operator()(const emulator::CopyArgs& args) const {
     Copy(args, Context(emulator::CopyScratch(args, 1)));
+  }
+  void operator()(const emulator::GatherArgs& args) const {
+    Gather(args, Context(emulator::GatherScratch(args, 1)));
+  }
+  void operator()(const emulator::ScanArgs& args) const {
+    Scan(args, Context(emulator::ScanScratch(args, 1)));
+  }
+  void operator()(const emulator::OrderArgs& args) const {
+    Order(args, Context(emulator::OrderScratch(args, 1)));
   }
 
  private:
@@ -552,6 +593,10 @@ npu_counters Check(const Model& model, const Machine& machine, const Symbols& sy
       float w = emulator::oracle::Load(expected, k);
       float g = emulator::oracle::Load(result, k);
       bool right = check::Near(g, w, tolerance, tolerance * 10);
+      if (emulator::IsInteger(expected.dtype)) {
+        right =
+            emulator::oracle::LoadInteger(result, k) == emulator::oracle::LoadInteger(expected, k);
+      }
       if (!right && wrong < 3) {
         std::fprintf(stderr, "output %zu [%ld] is %g, not %g; scratchpad %ld\n", i,
                      static_cast<long>(k), g, w, static_cast<long>(machine.scratchpad_bytes));
@@ -678,6 +723,38 @@ TEST(ReduceOnMachinesOfManySizes) {
   }
 }
 
+TEST(ProductsOnMachinesOfManySizes) {
+  Model model;
+  // Near 1, so that products are neither 0 nor infinite.
+  npu_tensor x = model.Unary(NPU_VECTOR_EXP, model.Input({6, 20, 35}), {6, 20, 35});
+  npu_tensor bias = model.Constant({20, 1});
+  model.graph.MarkOutput(model.Reduce(x, NPU_REDUCE_PRODUCT, 4, {6, 20, 1}, BiasRelu(bias)));
+  model.graph.MarkOutput(model.Reduce(x, NPU_REDUCE_PRODUCT, 2, {6, 35}));
+  CheckSizes(model);
+}
+
+// Sums of parts have more bits than the output, and floats have less.
+TEST(ReduceOfIntegersOnMachinesOfManySizes) {
+  for (npu_dtype dtype : {NPU_INT8, NPU_UINT8, NPU_INT32, NPU_INT64, NPU_BOOL}) {
+    Model model;
+    npu_tensor given = model.Input({6, 20, 35}, dtype);
+    npu_tensor bias = model.Input({20, 1}, NPU_INT32);
+    // 2 x + 1, so that no product is 0.
+    Vector odd = Combine(NPU_VECTOR_ADD, given, given);
+    odd.instructions.push_back({NPU_VECTOR_CONSTANT, 0, 0, 0, 1});
+    odd.instructions.push_back({NPU_VECTOR_ADD, 2, 3, 0, 0});
+    npu_tensor x = model.Elementwise(odd, {6, 20, 35}, NPU_INT64);
+    for (npu_reduce_kind kind :
+         {NPU_REDUCE_SUM, NPU_REDUCE_MAX, NPU_REDUCE_MIN, NPU_REDUCE_PRODUCT}) {
+      Vector epilogue = Combine(NPU_VECTOR_ADD, -1, bias);
+      model.graph.MarkOutput(model.Reduce(x, kind, 4, {6, 20, 1}, epilogue, NPU_INT64));
+      model.graph.MarkOutput(model.Reduce(x, kind, 2, {6, 35}, {}, NPU_INT32));
+      model.graph.MarkOutput(model.Reduce(given, kind, 7, {}, {}, dtype));
+    }
+    CheckSizes(model, {Symbols()}, true);
+  }
+}
+
 TEST(CopiesMoveBoxes) {
   Model model;
   npu_tensor x = model.Input({4, 10, 6});
@@ -692,6 +769,154 @@ TEST(CopiesMoveBoxes) {
   model.graph.MarkOutput(joined);
   model.graph.MarkOutput(padded);
   CheckSizes(model, {Symbols()}, true);
+}
+
+TEST(CopiesTakeSteps) {
+  Model model;
+  npu_tensor x = model.Input({4, 10, 6});
+  npu_tensor y = model.Unary(NPU_VECTOR_EXP, x, {4, 10, 6});
+  npu_copy op = {};
+  for (int32_t d = 0; d < NPU_MAX_RANK; ++d) {
+    op.permutation[d] = d;
+    op.data_step[d] = op.out_step[d] = 1;
+  }
+  op.data = y;
+  op.data_offset[1] = 9;
+  op.data_step[1] = -1;
+  op.data_offset[2] = 1;
+  op.data_step[2] = 2;
+  op.out = model.Result({4, 10, 3});
+  npu_tensor flipped = model.Add(op);
+  op.data = flipped;
+  op.data_offset[2] = 0;
+  op.data_step[2] = 1;
+  op.out_offset[2] = 1;
+  op.out_step[2] = 3;
+  op.fill = 1;
+  op.out = model.Result({4, 12, 9});
+  npu_tensor spread = model.Add(op);
+  model.graph.MarkOutput(flipped);
+  model.graph.MarkOutput(model.Unary(NPU_VECTOR_TANH, spread, {4, 12, 9}));
+  model.graph.MarkOutput(spread);
+  CheckSizes(model, {Symbols()}, true);
+}
+
+TEST(CopiesOfConstantsAreDoneByTheCompiler) {
+  Model model;
+  npu_tensor x = model.Input({1, 8, 9, 9});
+  // The weight of a transposed convolution, turned and flipped.
+  npu_copy op = {};
+  op.data = model.Constant({8, 6, 3, 3});
+  for (int32_t d = 0; d < NPU_MAX_RANK; ++d) {
+    op.permutation[d] = d < 2 ? 1 - d : d;
+    op.data_step[d] = op.out_step[d] = 1;
+  }
+  op.data_offset[2] = op.data_offset[3] = 2;
+  op.data_step[2] = op.data_step[3] = -1;
+  op.out = model.Result({6, 8, 3, 3});
+  npu_convolution convolution = {};
+  convolution.data = x;
+  convolution.weight = model.Add(op);
+  convolution.spatial_rank = 2;
+  convolution.groups = 1;
+  std::fill_n(convolution.strides, NPU_MAX_SPATIAL, 1);
+  std::fill_n(convolution.dilations, NPU_MAX_SPATIAL, 1);
+  convolution.out = model.Result({1, 6, 7, 7});
+  model.graph.MarkOutput(model.Add(convolution));
+  // In parts, through a view, and as an output.
+  npu_tensor joined = model.Result({4, 6});
+  model.Copy(model.View(model.Constant({12}), {2, 6}), joined, {2, 0}, {}, true);
+  model.Copy(model.Constant({1, 6}), joined);
+  npu_tensor turned = model.Copy(joined, model.Result({6, 4}), {}, {1, 0});
+  model.graph.MarkOutput(turned);
+  // With what is computed, it is not constant.
+  npu_tensor mixed = model.Result({2, 6});
+  model.Copy(model.Constant({1, 6}), mixed);
+  model.Copy(model.Input({1, 6}), mixed, {1, 0});
+  model.graph.MarkOutput(mixed);
+
+  model.graph.Finish();
+  std::vector<Bytes> inputs = Inputs(model.graph, {});
+  Expected before(model.graph, inputs, {});
+  auto values = [&](const Expected& expected) {
+    std::vector<Bytes> all;
+    for (npu_tensor output : model.graph.outputs()) {
+      TensorView view = expected(output);
+      auto* bytes = static_cast<const uint8_t*>(view.data);
+      all.emplace_back(bytes, bytes + BytesOf(view));
+    }
+    return all;
+  };
+  std::vector<Bytes> want = values(before);
+  size_t operations = model.graph.operations().size();
+  model.graph.FoldCopies();
+  CHECK_EQ(model.graph.operations().size(), operations - 4);
+  CHECK(values(Expected(model.graph, inputs, {})) == want);
+  CheckSizes(model);
+  Compiled compiled = emulator::Compile(model.graph, Large());
+  size_t packed = 0;
+  for (const Tensor& tensor : compiled.program.tensors) packed += tensor.packed_bytes > 0;
+  CHECK(packed > 0);
+  for (const Command& command : compiled.program.commands) {
+    auto* move = std::get_if<Transfer>(&command.op);
+    if (move == nullptr) continue;
+    for (int32_t d = 0; d < NPU_MAX_RANK; ++d) {
+      CHECK(move->permutation[d] == d && move->data_step[d] == 1);
+    }
+  }
+}
+
+TEST(GathersReadTheirTableWhereItIs) {
+  Model model;
+  int32_t n = model.graph.AddSymbol("n", 12);
+  npu_tensor table = model.Constant({1000, 24});
+  npu_tensor tokens = model.Input({Dim(1, n), 5}, NPU_INT64);
+  Dims dims = {Dim(1, n), 5, 24};
+  npu_tensor embedded = model.Add(npu_gather{table, tokens, model.Result(dims), 0, 0});
+  npu_tensor sum = model.Binary(NPU_VECTOR_ADD, embedded, embedded, dims);
+  npu_tensor columns = model.Input({3}, NPU_INT32);
+  Dims few = {Dim(1, n), 5, 3};
+  npu_tensor picked = model.Add(npu_gather{sum, columns, model.Result(few), 2, 0});
+  npu_tensor places = model.Input(few, NPU_INT32);
+  npu_tensor elements = model.Add(npu_gather{sum, places, model.Result(few), 2, 1});
+  // Along a dimension that is known at the call.
+  npu_tensor first = model.Add(npu_gather{sum, columns, model.Result({3, 5, 24}), 0, 0});
+  for (npu_tensor out : {picked, elements, first, embedded}) model.graph.MarkOutput(out);
+  CheckSizes(model, {Symbols{1}, {7}, {12}}, true);
+  // What is gathered has the type of its data, also where that is kept as float16.
+  Machine half = WithScratchpad(16384);
+  half.precision = emulator::Precision::kFloat16;
+  Check(model, half, {7}, false, 2e-3);
+  Compiled compiled = emulator::Compile(model.graph, WithScratchpad(16384));
+  for (const Tensor& tensor : compiled.program.tensors) {
+    bool inside = tensor.place.memory == Memory::kScratchpad;
+    CHECK(!inside || tensor.desc.rank != 2 || tensor.desc.dims[0].size != 1000);
+  }
+  CHECK(Count(compiled, {1}).dram_bytes_read < 24 * 1000);
+}
+
+TEST(RowsAreScannedAndOrdered) {
+  Model model;
+  int32_t n = model.graph.AddSymbol("n", 9);
+  Dims dims = {Dim(1, n), 40, 12};
+  npu_tensor x = model.Input(dims);
+  npu_tensor y = model.Unary(NPU_VECTOR_TANH, x, dims);
+  npu_tensor counts = model.Input({30, 6}, NPU_INT64);
+  for (int32_t axis = 0; axis < 3; ++axis) {
+    npu_tensor sums = model.Result(dims);
+    model.graph.MarkOutput(model.Add(npu_scan{y, sums, NPU_SCAN_SUM, axis, axis % 2}));
+    npu_tensor order = model.Result(dims, NPU_INT32);
+    model.graph.MarkOutput(model.Add(npu_order{y, order, axis, axis % 2}));
+    Dims one = dims;
+    one[axis] = 1;
+    order = model.Result(one, NPU_INT64);
+    model.graph.MarkOutput(model.Add(npu_order{y, order, axis, 1}));
+  }
+  npu_tensor first = model.Result({3, 6}, NPU_INT32);
+  model.graph.MarkOutput(model.Add(npu_order{counts, first, 0, 1}));
+  npu_tensor product = model.Result({30, 6}, NPU_INT64);
+  model.graph.MarkOutput(model.Add(npu_scan{counts, product, NPU_SCAN_PRODUCT, 1, 0}));
+  CheckSizes(model, {Symbols{1}, {4}, {9}});
 }
 
 TEST(OutputsOfEveryKind) {
@@ -742,6 +967,11 @@ TEST(SymbolicSumsInParts) {
   npu_tensor y = model.Input({Dim(1, n), 3});
   for (npu_reduce_kind kind : {NPU_REDUCE_SUM, NPU_REDUCE_MAX, NPU_REDUCE_MIN}) {
     model.graph.MarkOutput(model.Reduce(x, kind, 2, {3}));
+  }
+  npu_tensor whole = model.Input({3, Dim(1, n)}, NPU_INT8);
+  for (npu_reduce_kind kind :
+       {NPU_REDUCE_SUM, NPU_REDUCE_MAX, NPU_REDUCE_MIN, NPU_REDUCE_PRODUCT}) {
+    model.graph.MarkOutput(model.Reduce(whole, kind, 2, {3}, {}, NPU_INT8));
   }
   model.graph.MarkOutput(model.MatMul(x, y, {3, 3}));
   CheckSizes(model, {Symbols{1}, {37}, {500}});

@@ -174,7 +174,10 @@ npu_copy Copy(npu_tensor data, npu_tensor out) {
   npu_copy op = {};
   op.data = data;
   op.out = out;
-  for (int i = 0; i < NPU_MAX_RANK; ++i) op.permutation[i] = i;
+  for (int i = 0; i < NPU_MAX_RANK; ++i) {
+    op.permutation[i] = i;
+    op.data_step[i] = op.out_step[i] = 1;
+  }
   return op;
 }
 
@@ -231,8 +234,8 @@ class Net {
     return out;
   }
   npu_tensor Reduce(npu_tensor data, npu_reduce_kind kind, uint32_t axes, const Dims& dims,
-                    const npu_vector_program* epilogue = nullptr) {
-    npu_tensor out = Tensor(dims);
+                    const npu_vector_program* epilogue = nullptr, npu_dtype dtype = NPU_FLOAT32) {
+    npu_tensor out = Tensor(dims, dtype);
     Add(npu_reduce{data, out, kind, axes, epilogue});
     return out;
   }
@@ -242,6 +245,9 @@ class Net {
   void Add(const npu_elementwise& op) { Ok(build.add_elementwise(builder_, &op)); }
   void Add(const npu_reduce& op) { Ok(build.add_reduce(builder_, &op)); }
   void Add(const npu_copy& op) { Ok(build.add_copy(builder_, &op)); }
+  void Add(const npu_gather& op) { Ok(build.add_gather(builder_, &op)); }
+  void Add(const npu_scan& op) { Ok(build.add_scan(builder_, &op)); }
+  void Add(const npu_order& op) { Ok(build.add_order(builder_, &op)); }
   void Output(npu_tensor tensor) { Ok(build.mark_output(builder_, tensor)); }
   Bytes Finish() {
     const uint8_t* bytes = nullptr;
@@ -540,7 +546,13 @@ TEST(VectorProgramsKnowEveryOpcode) {
       {NPU_VECTOR_TANH, [](float a, float) { return std::tanh(a); }},
       {NPU_VECTOR_ERF, [](float a, float) { return std::erf(a); }},
       {NPU_VECTOR_SIGMOID, [](float a, float) { return 1 / (1 + std::exp(-a)); }},
+      {NPU_VECTOR_ABSOLUTE, [](float a, float) { return std::fabs(a); }},
+      {NPU_VECTOR_SIN, [](float a, float) { return std::sin(a); }},
+      {NPU_VECTOR_COS, [](float a, float) { return std::cos(a); }},
+      {NPU_VECTOR_TAN, [](float a, float) { return std::tan(a); }},
+      {NPU_VECTOR_ATAN, [](float a, float) { return std::atan(a); }},
       {NPU_VECTOR_FLOOR, [](float a, float) { return std::floor(a); }},
+      {NPU_VECTOR_TRUNCATE, [](float a, float) { return std::trunc(a); }},
       {NPU_VECTOR_ROUND_EVEN, [](float a, float) { return std::nearbyint(a); }},
       {NPU_VECTOR_ROUND_AWAY, [](float a, float) { return std::round(a); }},
   };
@@ -557,8 +569,14 @@ TEST(VectorProgramsKnowEveryOpcode) {
        [](float a, float b) { return a != a || b != b ? kNaN
                                      : a < b          ? a
                                                       : b; }},
+      {NPU_VECTOR_FLOOR_DIVIDE, [](float a, float b) { return std::floor(a / b); }},
+      {NPU_VECTOR_REMAINDER, [](float a, float b) { return std::fmod(a, b); }},
       {NPU_VECTOR_LESS, [](float a, float b) { return a < b ? 1.0f : 0.0f; }},
+      {NPU_VECTOR_EQUAL, [](float a, float b) { return a == b ? 1.0f : 0.0f; }},
+      {NPU_VECTOR_POWER, [](float a, float b) { return std::pow(a, b); }},
   };
+  // And LOAD, CONSTANT and SELECT.
+  CHECK_EQ(unary.size() + binary.size() + 3, static_cast<size_t>(NPU_VECTOR_OPCODE_COUNT));
   const Floats left = {-2.5, -1, -0.5, 0, 0.5, 1.5, 2.5, 3, 7, kNaN};
   const Floats right = {1, -1, 2, 3, -4, 0.25, 2.5, 8, kNaN, 1};
   Net net;
@@ -588,6 +606,42 @@ TEST(VectorProgramsKnowEveryOpcode) {
     }
     CHECK_VALUES(out[i], want);
   }
+}
+
+// One float, also in what is loaded, makes the arithmetic real.
+TEST(VectorProgramsOfIntegersAreExact) {
+  constexpr int64_t kOdd = (int64_t{1} << 53) + 1;
+  Net net;
+  npu_tensor a = net.Input({3}, NPU_INT64);
+  npu_tensor b = net.Input({3}, NPU_INT32);
+  npu_tensor one = net.Input({});
+  net.Output(net.Elementwise(Binary(NPU_VECTOR_ADD, a, b), {3}, NPU_INT64));
+  net.Output(net.Elementwise(Binary(NPU_VECTOR_MULTIPLY, a, b), {3}, NPU_INT32));
+  net.Output(net.Elementwise(Binary(NPU_VECTOR_MULTIPLY, a, one), {3}, NPU_INT64));
+  Vector plus({a});
+  plus.Op(NPU_VECTOR_ADD, plus.Load(0), plus.Constant(3));
+  Vector epilogue({-1, b});
+  epilogue.Op(NPU_VECTOR_DIVIDE, epilogue.Load(0), epilogue.Load(1));
+  net.Output(net.Reduce(net.Elementwise(plus, {3}, NPU_INT64), NPU_REDUCE_SUM, 1, {1}, nullptr,
+                        NPU_INT64));
+  net.Output(net.Reduce(a, NPU_REDUCE_PRODUCT, 0, {3}, epilogue.get(), NPU_INT64));
+  Machine machine(net.Finish());
+  machine.Input(0, {3}, std::vector<int64_t>{kOdd, -7, INT64_MAX});
+  machine.Input(1, {3}, std::vector<int32_t>{2, 0, -2});
+  machine.Input(2, {}, Floats{1});
+  std::vector<int64_t> sum, real, total, quotients;
+  std::vector<int32_t> low;
+  machine.Output(0, {3}, &sum);
+  machine.Output(1, {3}, &low);
+  machine.Output(2, {3}, &real);
+  machine.Output(3, {1}, &total);
+  machine.Output(4, {3}, &quotients);
+  machine.Run();
+  CHECK((sum == std::vector<int64_t>{kOdd + 2, -7, INT64_MAX - 2}));
+  CHECK((low == std::vector<int32_t>{2, 0, 2}));
+  CHECK((real == std::vector<int64_t>{kOdd - 1, -7, INT64_MAX}));
+  CHECK_EQ(total[0], INT64_MIN + kOdd - 7 + 8);
+  CHECK((quotients == std::vector<int64_t>{kOdd / 2, 0, INT64_MAX / -2}));
 }
 
 TEST(ElementwiseBroadcastsAsNumPyDoes) {
@@ -651,18 +705,21 @@ TEST(ReduceCombinesAlongAxes) {
   net.Output(net.Reduce(data, NPU_REDUCE_MEAN, 0b010, {2, 1, 2}));
   net.Output(net.Reduce(data, NPU_REDUCE_MAX, 0b110, {2}));
   net.Output(net.Reduce(data, NPU_REDUCE_MIN, 0b111, {}));
+  net.Output(net.Reduce(data, NPU_REDUCE_PRODUCT, 0b100, {2, 3}));
   Machine machine(net.Finish());
   machine.Input(0, {2, 3, 2}, Floats{1, -2, 3, 4, 5, 0, -7, 2, 1, 1, 3, 3});
-  Floats out[4];
+  Floats out[5];
   machine.Output(0, {3}, &out[0]);
   machine.Output(1, {2, 1, 2}, &out[1]);
   machine.Output(2, {2}, &out[2]);
   machine.Output(3, {}, &out[3]);
+  machine.Output(4, {2, 3}, &out[4]);
   machine.Run();
   CHECK_VALUES(out[0], {0, 5, 3});
   CHECK_VALUES(out[1], {3, 2.0f / 3, -1, 2});
   CHECK_VALUES(out[2], {5, 3});
   CHECK_VALUES(out[3], {-7});
+  CHECK_VALUES(out[4], {-2, 12, 0, -14, 1, 9});
 }
 
 TEST(CopiesPermuteConcatenateAndPad) {
@@ -676,18 +733,18 @@ TEST(CopiesPermuteConcatenateAndPad) {
   net.Add(op);
   npu_tensor joined = net.Tensor({4, 2});
   op = Copy(b, joined);
-  op.offset[0] = 3;
+  op.out_offset[0] = 3;
   net.Add(op);
   net.Add(Copy(permuted, joined));
   npu_tensor padded = net.Tensor({2, 5});
   op = Copy(b, padded);
-  op.offset[0] = 1;
-  op.offset[1] = 1;
+  op.out_offset[0] = 1;
+  op.out_offset[1] = 1;
   op.fill = 1;
   op.fill_value = -0.5;
   net.Add(op);
   op.fill = 0;
-  op.offset[1] = 3;
+  op.out_offset[1] = 3;
   net.Add(op);
   net.Output(joined);
   net.Output(padded);
@@ -700,6 +757,163 @@ TEST(CopiesPermuteConcatenateAndPad) {
   machine.Run();
   CHECK_VALUES(out[0], {0, 3, 1, 4, 2, 5, 8, 9});
   CHECK_VALUES(out[1], {-0.5, -0.5, -0.5, -0.5, -0.5, -0.5, 8, 9, 8, 9});
+}
+
+TEST(CopiesSliceFlipAndSpread) {
+  Net net;
+  npu_tensor a = net.Input({3, 5});
+  npu_tensor ints = net.Input({2}, NPU_INT64);
+  // a[::-2, 1:4:2]
+  npu_tensor slice = net.Tensor({2, 2});
+  npu_copy op = Copy(a, slice);
+  op.data_offset[0] = 2;
+  op.data_step[0] = -2;
+  op.data_offset[1] = 1;
+  op.data_step[1] = 2;
+  net.Add(op);
+  // a[:, ::-1], transposed.
+  npu_tensor flipped = net.Tensor({5, 3});
+  op = Copy(a, flipped);
+  op.permutation[0] = 1;
+  op.permutation[1] = 0;
+  op.data_offset[1] = 4;
+  op.data_step[1] = -1;
+  net.Add(op);
+  // Two halves that are not what fits, but what is left of the output.
+  npu_tensor halves = net.Tensor({4});
+  op = Copy(net.View(a, {15}), halves);
+  op.out_offset[0] = 2;
+  op.data_offset[0] = 9;
+  net.Add(op);
+  op.data_offset[0] = 1;
+  op.data_step[0] = -1;
+  op.out_offset[0] = 0;
+  net.Add(op);
+  npu_tensor spread = net.Tensor({6}, NPU_INT64);
+  op = Copy(ints, spread);
+  op.out_offset[0] = 1;
+  op.out_step[0] = 3;
+  op.fill = 1;
+  op.fill_value = 9007199254740991;
+  net.Add(op);
+  for (npu_tensor out : {slice, flipped, halves, spread}) net.Output(out);
+  Machine machine(net.Finish());
+  machine.Input(0, {3, 5}, Range(15));
+  machine.Input(1, {2}, std::vector<int64_t>{-5, INT64_MAX});
+  Floats out[3];
+  machine.Output(0, {2, 2}, &out[0]);
+  machine.Output(1, {5, 3}, &out[1]);
+  machine.Output(2, {4}, &out[2]);
+  std::vector<int64_t> numbers;
+  machine.Output(3, {6}, &numbers);
+  machine.Run();
+  CHECK_VALUES(out[0], {11, 13, 1, 3});
+  CHECK_VALUES(out[1], {4, 9, 14, 3, 8, 13, 2, 7, 12, 1, 6, 11, 0, 5, 10});
+  CHECK_VALUES(out[2], {1, 0, 9, 10});
+  int64_t rest = 9007199254740991;
+  CHECK((numbers == std::vector<int64_t>{rest, -5, rest, rest, INT64_MAX, rest}));
+}
+
+TEST(GathersTakeSlicesOrElements) {
+  Net net;
+  npu_tensor data = net.Input({2, 3, 2});
+  npu_tensor rows = net.Input({2, 2}, NPU_INT64);
+  npu_tensor one = net.Input({}, NPU_INT32);
+  npu_tensor places = net.Input({2, 1, 2}, NPU_INT32);
+  npu_tensor slices = net.Tensor({2, 2, 2, 2});
+  net.Add(npu_gather{data, rows, slices, 1, 0});
+  npu_tensor slice = net.Tensor({2, 3});
+  net.Add(npu_gather{data, one, slice, 2, 0});
+  npu_tensor elements = net.Tensor({2, 1, 2});
+  net.Add(npu_gather{data, places, elements, 1, 1});
+  npu_tensor along_last = net.Tensor({2, 1, 2});
+  net.Add(npu_gather{data, places, along_last, 2, 1});
+  for (npu_tensor out : {slices, slice, elements, along_last}) net.Output(out);
+  Machine machine(net.Finish());
+  machine.Input(0, {2, 3, 2}, Range(12));
+  // Those outside of the data mean its ends.
+  machine.Input(1, {2, 2}, std::vector<int64_t>{2, INT64_MIN, 1, INT64_MAX});
+  machine.Input(2, {}, std::vector<int32_t>{1});
+  machine.Input(3, {2, 1, 2}, std::vector<int32_t>{2, 0, -1, 1});
+  Floats out[4];
+  machine.Output(0, {2, 2, 2, 2}, &out[0]);
+  machine.Output(1, {2, 3}, &out[1]);
+  machine.Output(2, {2, 1, 2}, &out[2]);
+  machine.Output(3, {2, 1, 2}, &out[3]);
+  machine.Run();
+  CHECK_VALUES(out[0], {4, 5, 0, 1, 2, 3, 4, 5, 10, 11, 6, 7, 8, 9, 10, 11});
+  CHECK_VALUES(out[1], {1, 3, 5, 7, 9, 11});
+  CHECK_VALUES(out[2], {4, 1, 6, 9});
+  CHECK_VALUES(out[3], {1, 0, 6, 7});
+}
+
+TEST(ScansCollectAlongAnAxis) {
+  Net net;
+  npu_tensor data = net.Input({2, 3});
+  npu_tensor ints = net.Input({3}, NPU_INT32);
+  npu_tensor flags = net.Input({4}, NPU_BOOL);
+  npu_tensor sums = net.Tensor({2, 3});
+  net.Add(npu_scan{data, sums, NPU_SCAN_SUM, 1, 0});
+  npu_tensor products = net.Tensor({2, 3});
+  net.Add(npu_scan{data, products, NPU_SCAN_PRODUCT, 0, 1});
+  npu_tensor wrapped = net.Tensor({3}, NPU_INT32);
+  net.Add(npu_scan{ints, wrapped, NPU_SCAN_SUM, 0, 0});
+  npu_tensor wide = net.Tensor({3}, NPU_INT64);
+  net.Add(npu_scan{ints, wide, NPU_SCAN_SUM, 0, 0});
+  npu_tensor counted = net.Tensor({4}, NPU_INT32);
+  net.Add(npu_scan{flags, counted, NPU_SCAN_SUM, 0, 1});
+  for (npu_tensor out : {sums, products, wrapped, wide, counted}) net.Output(out);
+  Machine machine(net.Finish());
+  machine.Input(0, {2, 3}, Floats{1, 2, 3, 4, 5, 6});
+  machine.Input(1, {3}, std::vector<int32_t>{INT32_MAX, 1, 1});
+  machine.Input(2, {4}, std::vector<uint8_t>{1, 0, 2, 1});
+  Floats out[2];
+  std::vector<int32_t> narrow[2];
+  std::vector<int64_t> numbers;
+  machine.Output(0, {2, 3}, &out[0]);
+  machine.Output(1, {2, 3}, &out[1]);
+  machine.Output(2, {3}, &narrow[0]);
+  machine.Output(3, {3}, &numbers);
+  machine.Output(4, {4}, &narrow[1]);
+  machine.Run();
+  CHECK_VALUES(out[0], {1, 3, 6, 4, 9, 15});
+  CHECK_VALUES(out[1], {1, 1, 1, 1, 2, 3});
+  CHECK((narrow[0] == std::vector<int32_t>{INT32_MAX, INT32_MIN, INT32_MIN + 1}));
+  int64_t most = INT32_MAX;
+  CHECK((numbers == std::vector<int64_t>{most, most + 1, most + 2}));
+  CHECK((narrow[1] == std::vector<int32_t>{0, 1, 1, 2}));
+}
+
+TEST(OrderIsStableAndNanIsTheLargest) {
+  Net net;
+  npu_tensor data = net.Input({2, 6});
+  npu_tensor ints = net.Input({4}, NPU_INT64);
+  auto add = [&](npu_tensor from, const Dims& dims, int32_t axis, int32_t descending) {
+    npu_tensor out = net.Tensor(dims, NPU_INT32);
+    net.Add(npu_order{from, out, axis, descending});
+    net.Output(out);
+  };
+  add(data, {2, 6}, 1, 0);
+  add(data, {2, 6}, 1, 1);
+  add(data, {2, 1}, 1, 1);
+  add(data, {1, 6}, 0, 0);
+  add(ints, {3}, 0, 0);
+  add(ints, {1}, 0, 1);
+  Machine machine(net.Finish());
+  machine.Input(0, {2, 6}, Floats{2, -0.0f, NAN, 0, -HUGE_VALF, 2, 1, NAN, -NAN, HUGE_VALF, 1, -1});
+  int64_t large = int64_t{1} << 60;
+  machine.Input(1, {4}, std::vector<int64_t>{large + 1, large, INT64_MIN, large + 2});
+  const std::vector<int32_t> want[] = {{4, 1, 3, 0, 5, 2, 5, 0, 4, 3, 1, 2},
+                                       {2, 0, 5, 1, 3, 4, 1, 2, 3, 0, 4, 5},
+                                       {2, 1},
+                                       {1, 0, 0, 0, 0, 1},
+                                       {2, 1, 0},
+                                       {3}};
+  const Shape shapes[] = {{2, 6}, {2, 6}, {2, 1}, {1, 6}, {3}, {1}};
+  std::vector<int32_t> out[6];
+  for (size_t i = 0; i < 6; ++i) machine.Output(i, shapes[i], &out[i]);
+  machine.Run();
+  for (size_t i = 0; i < 6; ++i) CHECK(out[i] == want[i]);
 }
 
 // ---- Programs
@@ -955,7 +1169,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        }},
       // Vector programs.
       {NPU_INVALID, "has no instructions", [](Net& net) { net.Elementwise(Vector(), {2}); }},
-      {NPU_INVALID, "opcode 19, which does not exist",
+      {NPU_INVALID, "opcode 29, which does not exist",
        [](Net& net) { net.Elementwise(Unary(NPU_VECTOR_OPCODE_COUNT, net.Input({2})), {2}); }},
       {NPU_INVALID, "loads input 1, but there are 1",
        [](Net& net) {
@@ -984,6 +1198,33 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
          Vector vector;
          for (int i = 0; i < 257; ++i) vector.Constant(1);
          net.Elementwise(vector, {2});
+       }},
+      // Programs of integers.
+      {NPU_INVALID,
+       "Instruction 1 of elementwise (command 0) is exp, which exists for real numbers",
+       [](Net& net) {
+         net.Elementwise(Unary(NPU_VECTOR_EXP, net.Input({2}, NPU_INT32)), {2}, NPU_INT8);
+       }},
+      {NPU_INVALID, "is the constant nan, which is no integer of 64 bits",
+       [](Net& net) {
+         Vector vector;
+         vector.Constant(kNaN);
+         net.Elementwise(vector, {2}, NPU_INT64);
+       }},
+      {NPU_INVALID, "is the constant 9.22337e+18, which is no integer of 64 bits",
+       [](Net& net) {
+         Vector vector;
+         vector.Constant(0x1p63f);
+         net.Elementwise(vector, {2}, NPU_INT64);
+       }},
+      {NPU_DECLINED, "a mean is supported of float32 or float16 only",
+       [](Net& net) { net.Reduce(net.Input({2, 3}, NPU_INT8), NPU_REDUCE_MEAN, 0b01, {3}); }},
+      {NPU_DECLINED, "this mixture is not supported",
+       [](Net& net) { net.Reduce(net.Input({2, 3}, NPU_INT8), NPU_REDUCE_SUM, 0b01, {3}); }},
+      {NPU_DECLINED, "this mixture is not supported",
+       [](Net& net) {
+         npu_tensor a = net.Input({2, 3}, NPU_INT8);
+         net.Reduce(a, NPU_REDUCE_SUM, 0b01, {3}, BiasRelu(net.Input({3})).get(), NPU_INT8);
        }},
       {NPU_INVALID, "epilogue input",
        [](Net& net) {
@@ -1104,6 +1345,79 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        [](Net& net) { net.Reduce(net.Input({2, 3}), NPU_REDUCE_SUM, 0b01, {2}); }},
       {NPU_INVALID, "kind of reduce (command 0) is 7",
        [](Net& net) { net.Reduce(net.Input({2, 3}), static_cast<npu_reduce_kind>(7), 0b01, {3}); }},
+      // Scan.
+      {NPU_INVALID, "The kind of scan (command 0) is 2",
+       [](Net& net) {
+         npu_tensor data = net.Input({2});
+         net.Add(npu_scan{data, net.Tensor({2}), static_cast<npu_scan_kind>(2), 0, 0});
+       }},
+      {NPU_INVALID, "The axis of scan (command 0) is -1",
+       [](Net& net) {
+         npu_tensor data = net.Input({2});
+         net.Add(npu_scan{data, net.Tensor({2}), NPU_SCAN_SUM, -1, 0});
+       }},
+      {NPU_DECLINED, "both must be integers, or both float32 or float16",
+       [](Net& net) {
+         npu_tensor data = net.Input({2});
+         net.Add(npu_scan{data, net.Tensor({2}, NPU_INT32), NPU_SCAN_SUM, 0, 0});
+       }},
+      {NPU_DECLINED, "both must be integers",
+       [](Net& net) {
+         npu_tensor data = net.Input({2}, NPU_BOOL);
+         net.Add(npu_scan{data, net.Tensor({2}, NPU_BOOL), NPU_SCAN_SUM, 0, 0});
+       }},
+      {NPU_INVALID, "does not have the shape of",
+       [](Net& net) {
+         npu_tensor data = net.Input({2});
+         net.Add(npu_scan{data, net.Tensor({3}), NPU_SCAN_SUM, 0, 0});
+       }},
+      // Order.
+      {NPU_INVALID, "The axis of order (command 0) is 1",
+       [](Net& net) {
+         npu_tensor data = net.Input({2});
+         net.Add(npu_order{data, net.Tensor({2}, NPU_INT32), 1, 0});
+       }},
+      {NPU_DECLINED, "must be int32 or int64",
+       [](Net& net) {
+         npu_tensor data = net.Input({2});
+         net.Add(npu_order{data, net.Tensor({2}), 0, 0});
+       }},
+      {NPU_INVALID, "or of its first elements along the axis",
+       [](Net& net) {
+         npu_tensor data = net.Input({2});
+         net.Add(npu_order{data, net.Tensor({3}, NPU_INT32), 0, 0});
+       }},
+      {NPU_INVALID, "or of its first elements along the axis",
+       [](Net& net) {
+         // There may be one alone.
+         npu_tensor data = net.Input({Dim(1, net.Symbol("n"))});
+         net.Add(npu_order{data, net.Tensor({2}, NPU_INT32), 0, 0});
+       }},
+      // Gather.
+      {NPU_INVALID, "The axis of gather (command 0) is 2, which tensor 0",
+       [](Net& net) {
+         npu_tensor data = net.Input({2, 3});
+         net.Add(npu_gather{data, net.Input({4}, NPU_INT32), net.Tensor({2, 4}), 2, 0});
+       }},
+      {NPU_INVALID, "must have the same element type",
+       [](Net& net) {
+         npu_tensor indices = net.Input({4}, NPU_INT32);
+         net.Add(npu_gather{net.Input({2}), indices, net.Tensor({4}, NPU_INT8), 0, 0});
+       }},
+      {NPU_DECLINED, "must be int32 or int64",
+       [](Net& net) {
+         net.Add(npu_gather{net.Input({2}), net.Input({4}), net.Tensor({4}), 0, 0});
+       }},
+      {NPU_INVALID, "does not have the shape of what is gathered",
+       [](Net& net) {
+         npu_tensor indices = net.Input({4}, NPU_INT32);
+         net.Add(npu_gather{net.Input({2, 3}), indices, net.Tensor({2, 4}), 0, 0});
+       }},
+      {NPU_INVALID, "does not have the shape of what is gathered",
+       [](Net& net) {
+         npu_tensor indices = net.Input({4, 4}, NPU_INT32);
+         net.Add(npu_gather{net.Input({2, 3}), indices, net.Tensor({4, 4}), 0, 1});
+       }},
       // Copy.
       {NPU_INVALID, "does not name every dimension once",
        [](Net& net) {
@@ -1115,10 +1429,59 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        [](Net& net) { net.Add(Copy(net.Input({2, 2}), net.Tensor({4}))); }},
       {NPU_INVALID, "same rank and element type",
        [](Net& net) { net.Add(Copy(net.Input({2, 2}), net.Tensor({2, 2}, NPU_INT32))); }},
-      {NPU_INVALID, "at offset 2 in dimension 0 does not fit",
+      {NPU_INVALID, "(float32 [3]), which is outside of it",
        [](Net& net) {
          npu_copy op = Copy(net.Input({2}), net.Tensor({3}));
-         op.offset[0] = 2;
+         op.out_offset[0] = 3;
+         net.Add(op);
+       }},
+      {NPU_INVALID, "(float32 [2, 3]), which is outside of it",
+       [](Net& net) {
+         npu_copy op = Copy(net.Input({2, 3}), net.Tensor({2, 2}));
+         op.data_offset[1] = -1;
+         net.Add(op);
+       }},
+      {NPU_INVALID, "(float32 [2]) is 0; it must not be 0",
+       [](Net& net) {
+         npu_copy op = Copy(net.Input({2}), net.Tensor({2}));
+         op.data_step[0] = 0;
+         net.Add(op);
+       }},
+      {NPU_INVALID, "nor so large",
+       [](Net& net) {
+         npu_copy op = Copy(net.Input({2}), net.Tensor({1}));
+         op.data_step[0] = INT64_MIN;
+         net.Add(op);
+       }},
+      {NPU_INVALID, "(float32 [3]) is -1; it must be 1 or more",
+       [](Net& net) {
+         npu_copy op = Copy(net.Input({2}), net.Tensor({3}));
+         op.out_step[0] = -1;
+         op.fill = 1;
+         net.Add(op);
+       }},
+      {NPU_INVALID, "With an out_step other than 1, copy (command 0) must fill",
+       [](Net& net) {
+         npu_copy op = Copy(net.Input({2}), net.Tensor({3}));
+         op.out_step[0] = 2;
+         net.Add(op);
+       }},
+      {NPU_INVALID, "is written twice",
+       [](Net& net) {
+         npu_copy op = Copy(net.Input({2}), net.Tensor({3}));
+         op.out_step[0] = 2;
+         op.fill = 1;
+         net.Add(op);
+         op.out_step[0] = 1;
+         op.out_offset[0] = 1;
+         op.fill = 0;
+         net.Add(op);
+       }},
+      {NPU_INVALID, "is not all of dimension 0",
+       [](Net& net) {
+         Dim n(1, net.Symbol("n"));
+         npu_copy op = Copy(net.Input({n}), net.Tensor({n}));
+         op.data_step[0] = -1;
          net.Add(op);
        }},
       {NPU_INVALID, "symbolic dimensions must be equal",
@@ -1128,7 +1491,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
          npu_tensor a = net.Input({2});
          npu_copy op = Copy(a, net.Tensor({3}));
          net.Add(op);
-         op.offset[0] = 1;
+         op.out_offset[0] = 1;
          net.Add(op);
        }},
       {NPU_INVALID, "is read before all of it is written",
@@ -1141,7 +1504,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        [](Net& net) {
          npu_copy op = Copy(net.Input({2}), net.Tensor({4}));
          net.Add(op);
-         op.offset[0] = 2;
+         op.out_offset[0] = 2;
          op.fill = 1;
          net.Add(op);
        }},
@@ -1151,7 +1514,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
          op.fill = 1;
          net.Add(op);
          net.Elementwise(Unary(NPU_VECTOR_EXP, op.out), {4});
-         op.offset[0] = 2;
+         op.out_offset[0] = 2;
          op.fill = 0;
          net.Add(op);
        }},
@@ -1211,7 +1574,7 @@ Bytes EverythingProgram(const std::vector<npu_option>& options = {}) {
   npu_tensor dense = net.MatMul(flat, net.Constant({3, 4}, Noise(12, 6)), {n, 4});
   npu_tensor padded = net.Tensor({n, 6});
   npu_copy copy = Copy(dense, padded);
-  copy.offset[1] = 1;
+  copy.out_offset[1] = 1;
   copy.fill = 1;
   net.Add(copy);
   npu_tensor mean = net.Reduce(padded, NPU_REDUCE_MEAN, 0b10, {n, 1});

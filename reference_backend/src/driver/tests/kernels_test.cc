@@ -19,6 +19,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -55,7 +56,7 @@ class Random {
 };
 
 // What a tensor is filled with.
-enum class Values { kWhole, kReal, kSpecial, kBits };
+enum class Values { kWhole, kReal, kPowers, kSpecial, kBits };
 
 class Tensor {
  public:
@@ -71,6 +72,8 @@ class Tensor {
     for (int64_t i = 0; i < ElementCount(view_) && values != Values::kBits; ++i) {
       float value =
           values == Values::kWhole ? static_cast<float>(random->Between(-3, 3)) : random->Real();
+      // Products of these are exact, and stay small.
+      if (values == Values::kPowers) value = random->Pick({0.5f, 1.0f, 2.0f, -0.5f, -1.0f, -2.0f});
       if (values == Values::kSpecial && random->Chance(10)) {
         value = random->Pick({NAN, HUGE_VALF, -HUGE_VALF, 0.0f, -0.0f, 1e-40f, 3e38f, 2.5f});
       }
@@ -95,9 +98,12 @@ class Tensor {
 
 npu_dtype AnyFloat(Random* random) { return random->Chance(70) ? NPU_FLOAT32 : NPU_FLOAT16; }
 
-npu_dtype AnyType(Random* random) {
-  if (random->Chance(50)) return AnyFloat(random);
+npu_dtype AnyInteger(Random* random) {
   return random->Pick({NPU_INT8, NPU_UINT8, NPU_INT32, NPU_INT64, NPU_BOOL});
+}
+
+npu_dtype AnyType(Random* random) {
+  return random->Chance(50) ? AnyFloat(random) : AnyInteger(random);
 }
 
 // A shape that broadcasts to this one.
@@ -117,7 +123,7 @@ struct Program {
   std::vector<TensorView> inputs;
 
   int32_t Add(npu_vector_opcode opcode, int32_t a = 0, int32_t b = 0, int32_t c = 0,
-              float immediate = 0) {
+              double immediate = 0) {
     instructions.push_back({opcode, a, b, c, immediate});
     return static_cast<int32_t>(instructions.size()) - 1;
   }
@@ -136,17 +142,18 @@ struct Program {
 
 // A program for results of this shape. For whole values it keeps them whole; for real ones it is
 // continuous, so that a small difference stays small.
-Program AnyProgram(Random* random, const Shape& shape, Values values, bool epilogue) {
+Program AnyProgram(Random* random, const Shape& shape, Values values, bool epilogue,
+                   npu_dtype (*type)(Random*) = AnyType) {
   Program program;
   if (epilogue && random->Chance(30)) return program;
   program.tensors.emplace_back();
   if (!epilogue) {
-    program.tensors[0] = Tensor(random, Narrowed(random, shape), AnyType(random), values);
+    program.tensors[0] = Tensor(random, Narrowed(random, shape), type(random), values);
   }
   program.Add(NPU_VECTOR_LOAD, 0);
   for (int64_t extra = random->Between(0, 3); extra > 0; --extra) {
     Shape narrowed = random->Chance(40) ? shape : Narrowed(random, shape);
-    program.tensors.emplace_back(random, narrowed, AnyType(random), values);
+    program.tensors.emplace_back(random, narrowed, type(random), values);
     program.Add(NPU_VECTOR_LOAD, static_cast<int32_t>(program.tensors.size()) - 1);
   }
   // Each step goes on from the last one, so that the result depends on input 0.
@@ -197,6 +204,15 @@ double Tolerance(npu_dtype dtype, Values values) {
 
 bool Same(const TensorView& got, const TensorView& want, double tolerance) {
   int64_t count = ElementCount(want);
+  for (int64_t i = 0; i < count && tolerance == 0 && IsInteger(want.dtype); ++i) {
+    int64_t a = oracle::LoadInteger(got, i);
+    int64_t b = oracle::LoadInteger(want, i);
+    if (a == b) continue;
+    std::fprintf(stderr, "element %lld of %lld is %lld instead of %lld\n",
+                 static_cast<long long>(i), static_cast<long long>(count),
+                 static_cast<long long>(a), static_cast<long long>(b));
+    return false;
+  }
   double largest = 0;
   for (int64_t i = 0; i < count; ++i) {
     double value = std::fabs(oracle::Load(want, i));
@@ -518,9 +534,12 @@ TEST(elementwise) {
     }
     Values values = random.Chance(50) ? Values::kWhole : Values::kReal;
     Program program = AnyProgram(&random, shape, values, false);
-    Tensor out(shape, AnyType(&random));
     ElementwiseArgs args;
     args.program = program.View();
+    npu_dtype dtype = AnyType(&random);
+    // Not all instructions exist for integers.
+    if (values == Values::kReal && IsIntegerProgram(args.program, dtype)) dtype = NPU_FLOAT32;
+    Tensor out(shape, dtype);
     args.out = out.View();
     std::string what = Describe("elementwise", {args.out});
     for (const TensorView& input : program.inputs) what += Describe(" ", {input});
@@ -577,9 +596,10 @@ TEST(instructions) {
     program.tensors = {a, b, c};
     for (int32_t i = 0; i < 3; ++i) program.Add(NPU_VECTOR_LOAD, i);
     program.Add(static_cast<npu_vector_opcode>(opcode), 0, 1, 2);
-    bool function = opcode == NPU_VECTOR_EXP || opcode == NPU_VECTOR_LOG ||
-                    opcode == NPU_VECTOR_TANH || opcode == NPU_VECTOR_ERF ||
-                    opcode == NPU_VECTOR_SIGMOID;
+    const std::set<int> functions = {
+        NPU_VECTOR_POWER,   NPU_VECTOR_EXP, NPU_VECTOR_LOG, NPU_VECTOR_TANH, NPU_VECTOR_ERF,
+        NPU_VECTOR_SIGMOID, NPU_VECTOR_SIN, NPU_VECTOR_COS, NPU_VECTOR_TAN,  NPU_VECTOR_ATAN};
+    bool function = functions.count(opcode) > 0;
     Tensor out({count, count, 2}, NPU_FLOAT32);
     ElementwiseArgs args;
     args.program = program.View();
@@ -613,6 +633,10 @@ TEST(accuracy_of_functions) {
       {NPU_VECTOR_TANH, "tanh", [](double x) { return std::tanh(x); }, 3},
       {NPU_VECTOR_ERF, "erf", [](double x) { return std::erf(x); }, 3},
       {NPU_VECTOR_SIGMOID, "sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); }, 3},
+      {NPU_VECTOR_SIN, "sin", [](double x) { return std::sin(x); }, 1.5},
+      {NPU_VECTOR_COS, "cos", [](double x) { return std::cos(x); }, 1.5},
+      {NPU_VECTOR_TAN, "tan", [](double x) { return std::tan(x); }, 1.5},
+      {NPU_VECTOR_ATAN, "atan", [](double x) { return std::atan(x); }, 1.5},
   };
   // Floats of all sizes; numbers from 2^-6 to 2^7, where functions do most, more densely.
   std::vector<float> x;
@@ -650,7 +674,219 @@ TEST(accuracy_of_functions) {
   }
 }
 
+// Exponents that are the same everywhere, which may be computed in another way, and others.
+TEST(accuracy_of_powers) {
+  std::vector<float> bases;
+  for (float sign : {1.0f, -1.0f}) {
+    for (float base :
+         {0.0f, 1e-40f, 3e-20f, 0.1f, 0.99f, 1.0f, 1.7f, 3.0f, 6e12f, 3e38f, HUGE_VALF}) {
+      bases.push_back(sign * base);
+    }
+  }
+  bases.push_back(NAN);
+  int64_t count = static_cast<int64_t>(bases.size());
+  for (const std::string& name : InstructionSets()) {
+    SelectSimd(name.c_str());
+    for (float exponent : {0.0f, -0.0f, 0.5f, 1.0f, 2.0f, 2.5f, 3.0f, 4.0f, 17.0f, -1.0f, -2.0f,
+                           -3.0f, 1e10f, HUGE_VALF, -HUGE_VALF, NAN}) {
+      std::vector<float> exponents(std::max<size_t>(bases.size(), kSplat), exponent);
+      for (int64_t mask : {0, -1}) {
+        std::vector<float> got(bases.size());
+        ActiveSimd().apply(NPU_VECTOR_POWER, {bases.data()}, {exponents.data(), mask}, {}, count,
+                           got.data());
+        for (size_t i = 0; i < bases.size(); ++i) {
+          double want = std::pow(static_cast<double>(bases[i]), static_cast<double>(exponent));
+          bool good = Error(got[i], want) <= 2.5 &&
+                      (got[i] != 0 || std::signbit(got[i]) == std::signbit(want));
+          if (good) continue;
+          check::Fail(__FILE__, __LINE__,
+                      std::to_string(bases[i]) + " to the " + std::to_string(exponent) + " is " +
+                          std::to_string(got[i]));
+        }
+      }
+    }
+  }
+}
+
+// ---- Programs of integers ----
+
+// Where sums wrap around, quotients overflow, and floats have no room.
+const std::vector<int64_t>& Extremes() {
+  static const std::vector<int64_t> numbers = {INT64_MIN,
+                                               INT64_MIN + 1,
+                                               -(int64_t{1} << 53) - 1,
+                                               INT32_MIN,
+                                               -129,
+                                               -7,
+                                               -2,
+                                               -1,
+                                               0,
+                                               1,
+                                               2,
+                                               7,
+                                               255,
+                                               256,
+                                               INT32_MAX,
+                                               int64_t{1} << 32,
+                                               (int64_t{1} << 53) + 1,
+                                               INT64_MAX - 1,
+                                               INT64_MAX};
+  return numbers;
+}
+
+Tensor AnyIntegers(Random* random, const Shape& shape, npu_dtype dtype) {
+  Tensor tensor(random, shape, dtype, random->Chance(50) ? Values::kWhole : Values::kBits);
+  for (int64_t i = 0; i < ElementCount(tensor.View()); ++i) {
+    if (!random->Chance(30)) continue;
+    int64_t last = static_cast<int64_t>(Extremes().size()) - 1;
+    oracle::StoreInteger(tensor.View(), i,
+                         Extremes()[static_cast<size_t>(random->Between(0, last))]);
+  }
+  return tensor;
+}
+
+bool ForIntegers(int opcode) { return opcode < NPU_VECTOR_POWER; }
+
+TEST(instructions_on_integers) {
+  int64_t count = static_cast<int64_t>(Extremes().size());
+  Tensor a({count, 1}, NPU_INT64), b({count}, NPU_INT64), c({1}, NPU_INT64);
+  for (int64_t i = 0; i < count; ++i) {
+    oracle::StoreInteger(a.View(), i, Extremes()[static_cast<size_t>(i)]);
+    oracle::StoreInteger(b.View(), i, Extremes()[static_cast<size_t>(i)]);
+  }
+  oracle::StoreInteger(c.View(), 0, 5);
+  for (int opcode = NPU_VECTOR_ADD; ForIntegers(opcode); ++opcode) {
+    for (npu_dtype dtype : {NPU_INT64, NPU_INT32, NPU_INT8, NPU_UINT8, NPU_BOOL}) {
+      Program program;
+      program.tensors = {a, b, c};
+      for (int32_t i = 0; i < 3; ++i) program.Add(NPU_VECTOR_LOAD, i);
+      program.Add(static_cast<npu_vector_opcode>(opcode), 0, 1, 2);
+      Tensor out({count, count}, dtype);
+      ElementwiseArgs args;
+      args.program = program.View();
+      args.out = out.View();
+      Compare("integer opcode " + std::to_string(opcode), args, &out, 0, Elementwise,
+              ElementwiseScratch, oracle::Elementwise);
+    }
+  }
+}
+
+// What the driver's header says, in numbers.
+TEST(integers_wrap_and_quotients_are_whole) {
+  auto compute = [](npu_vector_opcode opcode, int64_t x, int64_t y, npu_dtype dtype = NPU_INT64) {
+    Program program;
+    for (int64_t value : {x, y}) {
+      program.tensors.emplace_back(Shape(), NPU_INT64);
+      oracle::StoreInteger(program.tensors.back().View(), 0, value);
+    }
+    int32_t left = program.Add(NPU_VECTOR_LOAD, 0);
+    program.Add(opcode, left, program.Add(NPU_VECTOR_LOAD, 1));
+    Tensor out({}, dtype);
+    ElementwiseArgs args;
+    args.program = program.View();
+    args.out = out.View();
+    ScratchMemory memory(ElementwiseScratch(args, 1));
+    KernelContext context;
+    context.scratch = memory.get();
+    Elementwise(args, context);
+    return oracle::LoadInteger(args.out, 0);
+  };
+  int64_t odd = (int64_t{1} << 53) + 1;
+  CHECK_EQ(compute(NPU_VECTOR_ADD, odd, 0), odd);
+  CHECK_EQ(compute(NPU_VECTOR_ADD, INT64_MAX, 1), INT64_MIN);
+  CHECK_EQ(compute(NPU_VECTOR_SUBTRACT, INT64_MIN, 1), INT64_MAX);
+  CHECK_EQ(compute(NPU_VECTOR_MULTIPLY, INT64_MAX, 2), -2);
+  CHECK_EQ(compute(NPU_VECTOR_DIVIDE, -7, 2), -3);
+  CHECK_EQ(compute(NPU_VECTOR_DIVIDE, 7, 0), 0);
+  CHECK_EQ(compute(NPU_VECTOR_DIVIDE, INT64_MIN, -1), INT64_MIN);
+  CHECK_EQ(compute(NPU_VECTOR_FLOOR_DIVIDE, -7, 2), -4);
+  CHECK_EQ(compute(NPU_VECTOR_FLOOR_DIVIDE, 7, -2), -4);
+  CHECK_EQ(compute(NPU_VECTOR_FLOOR_DIVIDE, -7, 0), 0);
+  CHECK_EQ(compute(NPU_VECTOR_REMAINDER, -7, 2), -1);
+  CHECK_EQ(compute(NPU_VECTOR_REMAINDER, 7, -2), 1);
+  CHECK_EQ(compute(NPU_VECTOR_REMAINDER, INT64_MIN, -1), 0);
+  CHECK_EQ(compute(NPU_VECTOR_REMAINDER, 7, 0), 0);
+  CHECK_EQ(compute(NPU_VECTOR_ABSOLUTE, INT64_MIN, 0), INT64_MIN);
+  CHECK_EQ(compute(NPU_VECTOR_LESS, INT64_MIN, INT64_MAX), 1);
+  CHECK_EQ(compute(NPU_VECTOR_EQUAL, odd, odd - 1), 0);
+  CHECK_EQ(compute(NPU_VECTOR_ADD, 300, 0, NPU_INT8), 44);
+  CHECK_EQ(compute(NPU_VECTOR_ADD, 0, -1, NPU_UINT8), 255);
+  CHECK_EQ(compute(NPU_VECTOR_ADD, int64_t{1} << 32, 5, NPU_INT32), 5);
+  CHECK_EQ(compute(NPU_VECTOR_ADD, 256, 0, NPU_BOOL), 1);
+}
+
+TEST(programs_of_integers) {
+  Random random(15);
+  for (int i = 0; i < 200; ++i) {
+    Shape shape;
+    int64_t rank = random.Between(0, 4);
+    for (int64_t d = 0; d < rank; ++d) {
+      shape.push_back(random.Between(random.Chance(5) ? 0 : 1, rank < 3 ? 60 : 7));
+    }
+    Program program;
+    auto inputs = static_cast<int32_t>(random.Between(1, 4));
+    for (int32_t input = 0; input < inputs; ++input) {
+      Shape narrowed = random.Chance(40) ? shape : Narrowed(&random, shape);
+      program.tensors.push_back(AnyIntegers(&random, narrowed, AnyInteger(&random)));
+      program.Add(NPU_VECTOR_LOAD, input);
+    }
+    for (int64_t steps = random.Between(0, 6); steps > 0; --steps) {
+      if (random.Chance(20)) {
+        program.Add(NPU_VECTOR_CONSTANT, 0, 0, 0,
+                    random.Pick({-1.0, 0.0, 2.5, -0.5, 3.0, 1e18, -0x1p63, 0x1p53}));
+      }
+      auto any = [&] {
+        return static_cast<int32_t>(
+            random.Between(0, static_cast<int64_t>(program.instructions.size()) - 1));
+      };
+      auto opcode =
+          static_cast<npu_vector_opcode>(random.Between(NPU_VECTOR_ADD, NPU_VECTOR_ABSOLUTE));
+      int32_t a = any();
+      int32_t b = any();
+      program.Add(opcode, a, b, any());
+    }
+    Tensor out(shape, AnyInteger(&random));
+    ElementwiseArgs args;
+    args.program = program.View();
+    args.out = out.View();
+    std::string what = Describe("integers", {args.out});
+    for (const TensorView& input : program.inputs) what += Describe(" ", {input});
+    Compare(what, args, &out, 0, Elementwise, ElementwiseScratch, oracle::Elementwise);
+  }
+}
+
+TEST(integers_in_place) {
+  Random random(16);
+  Program program;
+  program.tensors.push_back(AnyIntegers(&random, {7, 301}, NPU_INT32));
+  program.Add(NPU_VECTOR_LOAD, 0);
+  program.Add(NPU_VECTOR_MULTIPLY, 0, 0);
+  program.Add(NPU_VECTOR_SUBTRACT, 1, 0);
+  ElementwiseArgs args;
+  args.program = program.View();
+  args.out = program.inputs[0];
+  Compare("integers in place", args, &program.tensors[0], 0, Elementwise, ElementwiseScratch,
+          oracle::Elementwise);
+}
+
 // ---- Conversions ----
+
+TEST(integers_become_the_nearest_floats) {
+  const std::vector<int64_t> wholes = {INT64_MAX, INT64_MIN, 16777217,
+                                       16777219,  -16777217, (int64_t{1} << 40) + (1 << 16) + 1};
+  const std::vector<float> floats = {0x1p63f,  -0x1p63f,  16777216,
+                                     16777220, -16777216, 0x1.000002p40f};
+  for (const std::string& name : InstructionSets()) {
+    SelectSimd(name.c_str());
+    std::vector<float> loaded(wholes.size());
+    ActiveSimd().load(NPU_INT64, wholes.data(), static_cast<int64_t>(wholes.size()), loaded.data());
+    CHECK(loaded == floats);
+    const int32_t most = INT32_MAX;
+    float got;
+    ActiveSimd().load(NPU_INT32, &most, 1, &got);
+    CHECK_EQ(got, 0x1p31f);
+  }
+}
 
 TEST(conversions) {
   // All halves, and floats near the limits of every type.
@@ -684,6 +920,10 @@ TEST(conversions) {
                                2147483520.0f,
                                9.2233720368547758e18f,
                                -9.2233720368547758e18f,
+                               0x1.fffffep62f,
+                               -0x1.fffffep62f,
+                               0x1.000002p63f,
+                               -0x1.000002p63f,
                                2.5f,
                                3.5f};
   Random random(11);
@@ -727,6 +967,7 @@ TEST(conversions) {
 void CheckReduce(Random* random, const Shape& data, uint32_t axes, npu_reduce_kind kind) {
   bool sum = kind == NPU_REDUCE_SUM || kind == NPU_REDUCE_MEAN;
   Values values = random->Chance(50) ? Values::kReal : sum ? Values::kWhole : Values::kSpecial;
+  if (kind == NPU_REDUCE_PRODUCT) values = Values::kPowers;
   bool keep = random->Chance(50);
   Shape out;
   for (size_t d = 0; d < data.size(); ++d) {
@@ -734,11 +975,15 @@ void CheckReduce(Random* random, const Shape& data, uint32_t axes, npu_reduce_ki
     if (!over || keep) out.push_back(over ? 1 : data[d]);
   }
   npu_dtype dtype = random->Chance(70) ? NPU_FLOAT32 : AnyType(random);
+  bool integers = kind != NPU_REDUCE_MEAN && IsInteger(dtype);
+  if (IsInteger(dtype) && !integers) dtype = NPU_FLOAT16;
+  if (integers) values = Values::kWhole;
   // The quotients of a mean are not whole.
   double tolerance = Tolerance(dtype, kind == NPU_REDUCE_MEAN ? Values::kReal : values);
-  Tensor x(random, data, dtype, values);
-  Tensor y(out, dtype);
+  Tensor x = integers ? AnyIntegers(random, data, dtype) : Tensor(random, data, dtype, values);
+  Tensor y(out, integers && random->Chance(50) ? AnyInteger(random) : dtype);
   Program epilogue;
+  if (integers) epilogue = AnyProgram(random, out, values, true, AnyInteger);
   if (values == Values::kReal) epilogue = AnyProgram(random, out, values, true);
   ReduceArgs args;
   args.data = x.View();
@@ -753,7 +998,7 @@ void CheckReduce(Random* random, const Shape& data, uint32_t axes, npu_reduce_ki
 
 TEST(reduce) {
   Random random(12);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 500; ++i) {
     Shape data;
     int64_t rank = random.Between(0, 5);
     for (int64_t d = 0; d < rank; ++d) {
@@ -761,11 +1006,27 @@ TEST(reduce) {
     }
     uint32_t axes = static_cast<uint32_t>(random.Between(0, (1 << rank) - 1));
     CheckReduce(&random, data, axes,
-                random.Pick({NPU_REDUCE_SUM, NPU_REDUCE_MEAN, NPU_REDUCE_MAX, NPU_REDUCE_MIN}));
+                random.Pick({NPU_REDUCE_SUM, NPU_REDUCE_MEAN, NPU_REDUCE_MAX, NPU_REDUCE_MIN,
+                             NPU_REDUCE_PRODUCT}));
   }
   CheckReduce(&random, {70000}, 1, NPU_REDUCE_SUM);
   CheckReduce(&random, {300, 700}, 1, NPU_REDUCE_MEAN);
   CheckReduce(&random, {3, 200, 2, 150}, 10, NPU_REDUCE_SUM);
+  for (npu_reduce_kind kind :
+       {NPU_REDUCE_SUM, NPU_REDUCE_MAX, NPU_REDUCE_MIN, NPU_REDUCE_PRODUCT}) {
+    Tensor x = AnyIntegers(&random, {3, 200, 1500}, NPU_INT64);
+    for (uint32_t axes : {4, 2, 7, 5}) {
+      Shape out;
+      for (uint32_t d = 0; d < 3; ++d) out.push_back((axes >> d & 1) != 0 ? 1 : x.View().dims[d]);
+      Tensor y(out, NPU_INT64);
+      ReduceArgs args;
+      args.data = x.View();
+      args.out = y.View();
+      args.kind = kind;
+      args.axes = axes;
+      Compare("large reduce of integers", args, &y, 0, Reduce, ReduceScratch, oracle::Reduce);
+    }
+  }
 }
 
 // ---- Copies ----
@@ -787,13 +1048,22 @@ TEST(copy) {
     bool larger = random.Chance(50);
     bool smaller = random.Chance(50);
     args.fill = random.Chance(60);
-    args.fill_value = static_cast<float>(random.Between(-2, 2));
+    args.fill_value = static_cast<double>(random.Between(-2, 2));
+    if (random.Chance(20)) args.fill_value = random.Chance(50) ? 1e18 : -(1 << 24) - 1;
+    bool steps = random.Chance(50);
     for (int64_t d = 0; d < rank; ++d) {
       int64_t size = data[static_cast<size_t>(args.permutation[d])];
       if (larger) args.out_offset[d] = random.Between(0, 3);
       if (smaller) {
         args.data_offset[args.permutation[d]] = random.Between(0, std::min<int64_t>(size, 3));
         size = random.Between(0, size);
+      }
+      if (steps && size > 0) {
+        int64_t axis = args.permutation[d];
+        int64_t& offset = args.data_offset[axis];
+        args.data_step[axis] = random.Pick({-3, -2, -1, -1, 1, 1, 2, 3});
+        if (args.data_step[axis] < 0) offset = data[static_cast<size_t>(axis)] - 1 - offset;
+        args.out_step[d] = random.Pick({1, 1, 1, 2, 3});
       }
       out.push_back(size + args.out_offset[d] + (larger ? random.Between(0, 3) : 0));
     }
@@ -804,6 +1074,99 @@ TEST(copy) {
     if (random.Chance(5)) args.data.data = nullptr;
     args.out = y.View();
     Compare(Describe("copy", {args.data, args.out}), args, &y, 0, Copy, CopyScratch, oracle::Copy);
+  }
+}
+
+TEST(gather) {
+  Random random(15);
+  for (int i = 0; i < 200; ++i) {
+    GatherArgs args;
+    Shape data;
+    int64_t rank = random.Between(1, 4);
+    for (int64_t d = 0; d < rank; ++d) data.push_back(random.Between(1, rank < 3 ? 60 : 9));
+    args.axis = static_cast<int32_t>(random.Between(0, rank - 1));
+    args.elementwise = random.Chance(50);
+    int64_t size = data[static_cast<size_t>(args.axis)];
+    Shape taken, out = data;
+    if (args.elementwise) {
+      for (int64_t& length : out) length = random.Between(random.Chance(5) ? 0 : 1, length);
+      out[static_cast<size_t>(args.axis)] = random.Between(1, 70);
+      taken = out;
+    } else {
+      for (int64_t d = random.Between(0, 2); d > 0; --d) {
+        taken.push_back(random.Between(random.Chance(5) ? 0 : 1, 20));
+      }
+      out.erase(out.begin() + args.axis);
+      out.insert(out.begin() + args.axis, taken.begin(), taken.end());
+    }
+    npu_dtype dtype = AnyType(&random);
+    Tensor x(&random, data, dtype, dtype == NPU_BOOL ? Values::kReal : Values::kBits);
+    Tensor y(out, dtype);
+    // Some are outside of the data.
+    Tensor indices(taken, random.Chance(50) ? NPU_INT32 : NPU_INT64);
+    TensorView numbers = indices.View();
+    for (int64_t k = 0; k < ElementCount(numbers); ++k) {
+      oracle::Store(numbers, k, static_cast<float>(random.Between(-3, size + 2)));
+    }
+    args.data = x.View();
+    args.indices = numbers;
+    args.out = y.View();
+    Compare(Describe("gather", {args.data, args.indices, args.out}), args, &y, 0, Gather,
+            GatherScratch, oracle::Gather);
+  }
+}
+
+TEST(scan) {
+  Random random(16);
+  for (int i = 0; i < 150; ++i) {
+    Shape shape;
+    int64_t rank = random.Between(1, 4);
+    for (int64_t d = 0; d < rank; ++d) {
+      shape.push_back(random.Between(random.Chance(3) ? 0 : 1, rank < 3 ? 90 : 8));
+    }
+    if (random.Chance(5)) shape = {3, 1100};
+    npu_dtype dtype = AnyType(&random);
+    npu_dtype type = IsInteger(dtype) ? random.Pick({NPU_INT8, NPU_UINT8, NPU_INT32, NPU_INT64})
+                                      : AnyFloat(&random);
+    Tensor x(&random, shape, dtype, IsInteger(dtype) ? Values::kBits : Values::kReal);
+    Tensor y(shape, type);
+    ScanArgs args;
+    args.data = x.View();
+    args.out = y.View();
+    args.axis = static_cast<int32_t>(random.Between(0, static_cast<int64_t>(shape.size()) - 1));
+    args.exclusive = random.Chance(50);
+    args.kind = random.Pick({NPU_SCAN_SUM, NPU_SCAN_PRODUCT});
+    double tolerance = IsInteger(type) ? 0 : type == NPU_FLOAT16 ? 2e-3 : 1e-5;
+    Compare(Describe("scan", {args.data, args.out}), args, &y, tolerance, Scan, ScanScratch,
+            oracle::Scan);
+  }
+}
+
+TEST(order) {
+  Random random(17);
+  for (int i = 0; i < 200; ++i) {
+    Shape shape;
+    int64_t rank = random.Between(1, 4);
+    for (int64_t d = 0; d < rank; ++d) {
+      shape.push_back(random.Between(random.Chance(3) ? 0 : 1, rank < 3 ? 90 : 8));
+    }
+    if (random.Chance(5)) shape = {2, 1100};
+    if (random.Chance(5)) shape = {1100, 600};
+    OrderArgs args;
+    args.axis = static_cast<int32_t>(random.Between(0, static_cast<int64_t>(shape.size()) - 1));
+    args.descending = random.Chance(50);
+    // Few different numbers: equal ones keep their order.
+    npu_dtype dtype = AnyType(&random);
+    Values values = random.Pick({Values::kWhole, Values::kSpecial, Values::kBits});
+    Tensor x(&random, shape, dtype, values);
+    int64_t& count = shape[static_cast<size_t>(args.axis)];
+    count = random.Pick({count, random.Between(0, count), std::min<int64_t>(count, 1),
+                         std::min<int64_t>(count, random.Between(1, 4))});
+    Tensor y(shape, random.Pick({NPU_INT32, NPU_INT64}));
+    args.data = x.View();
+    args.out = y.View();
+    Compare(Describe("order", {args.data, args.out}), args, &y, 0, Order, OrderScratch,
+            oracle::Order);
   }
 }
 

@@ -6,6 +6,7 @@
  */
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -249,7 +250,48 @@ Maker Symbolic() {
   return maker;
 }
 
-std::vector<Maker> AllPrograms() { return {Everything(), Symbolic()}; }
+/*! \brief Rows of a table by their indices, up to n of them, and elements of these. */
+Maker Gathers() {
+  Maker maker;
+  maker.program.symbols = {{"n", 6}};
+  npu_tensor indices = maker.Input(DescOf({Tile(1, 0, 6)}, NPU_INT32));
+  npu_tensor rows = maker.Output(DescOf({Tile(1, 0, 6), Size(4)}));
+  npu_tensor elements = maker.Output(DescOf({Tile(1, 0, 6), Size(2)}));
+  npu_tensor table = maker.Put(Memory::kConstants, 0, Fixed({5, 4}));
+  npu_tensor here = maker.Scratchpad(0, DescOf({Tile(1, 0, 6), Size(4)}));
+  maker.Add(npu_gather{table, indices, here, 0, 0});
+  npu_tensor columns = maker.Scratchpad(128, DescOf({Tile(1, 0, 6), Size(2)}, NPU_INT32));
+  npu_tensor numbers = maker.Put(Memory::kConstants, 0, Fixed({5, 2}, NPU_INT32));
+  maker.Add(npu_gather{numbers, indices, columns, 0, 0});
+  maker.Add(npu_gather{here, columns, elements, 1, 1});
+  maker.Move(rows, here);
+  return maker;
+}
+
+/*! \brief Running sums of x [n, 6], with n up to 5, and the order of its columns and rows. */
+Maker Rows() {
+  Maker maker;
+  maker.program.symbols = {{"n", 5}};
+  Desc whole = DescOf({Tile(1, 0, 5), Size(6)});
+  npu_tensor x = maker.Input(whole);
+  npu_tensor sums = maker.Output(whole);
+  npu_tensor rows = maker.Output(DescOf({Tile(1, 0, 5), Size(2)}, NPU_INT32));
+  npu_tensor column = maker.Output(DescOf({Size(1), Size(6)}, NPU_INT32));
+  npu_tensor here = maker.Scratchpad(0, whole);
+  maker.Move(here, x);
+  npu_tensor scanned = maker.Scratchpad(128, whole);
+  maker.Add(npu_scan{here, scanned, NPU_SCAN_SUM, 0, 1});
+  maker.Move(sums, scanned);
+  npu_tensor first = maker.Scratchpad(256, DescOf({Tile(1, 0, 5), Size(2)}, NPU_INT32));
+  maker.Add(npu_order{here, first, 1, 1});
+  maker.Move(rows, first);
+  npu_tensor best = maker.Scratchpad(320, DescOf({Size(1), Size(6)}, NPU_INT32));
+  maker.Add(npu_order{here, best, 0, 0});
+  maker.Move(column, best);
+  return maker;
+}
+
+std::vector<Maker> AllPrograms() { return {Everything(), Symbolic(), Gathers(), Rows()}; }
 
 /*! \brief What is thrown; empty if nothing is. */
 std::string Sentence(const std::function<void()>& body) {
@@ -634,6 +676,62 @@ TEST(EpiloguesTakeBothEnginesOfACore) {
   CHECK_EQ(counters.stalled_cycles[NPU_ENGINE_VECTOR], 0u);
 }
 
+TEST(GathersMoveSlices) {
+  Maker maker = Gathers();
+  maker.program.machine = EasyMachine();
+  Machine& machine = maker.program.machine;
+  int64_t symbols[] = {5};
+  auto work = [&](size_t i) { return WorkOf(maker.program, maker.program.commands[i], symbols); };
+  // Rows of 16 bytes, each a burst of its own, and the indices.
+  CHECK_EQ(work(0).cycles[NPU_ENGINE_DMA_IN],
+           DmaCycles(machine, 5, 16) + DmaCycles(machine, 1, 20));
+  CHECK_EQ(work(0).dram_bytes_read, 5 * 16 + 5 * 4);
+  CHECK_EQ(work(0).scratchpad_bytes_written, 5 * 16);
+  // Elements, by indices in the scratchpad.
+  CHECK_EQ(work(2).cycles[NPU_ENGINE_DMA_OUT],
+           DmaCycles(machine, 10, 4) + DmaCycles(machine, 1, 40));
+  CHECK_EQ(work(2).dram_bytes_read, 0);
+  CHECK_EQ(work(2).scratchpad_bytes_read, 2 * 40);
+  CHECK_EQ(work(2).dram_bytes_written, 40);
+}
+
+TEST(RowsTakeInstructionsForEachElement) {
+  Maker maker = Rows();
+  maker.program.machine = EasyMachine();
+  int64_t symbols[] = {4};
+  auto cycles = [&](size_t i) {
+    Work work = WorkOf(maker.program, maker.program.commands[i], symbols);
+    return work.cycles[NPU_ENGINE_VECTOR];
+  };
+  CHECK_EQ(cycles(1), VectorCycles(maker.program.machine, 24, 1));
+  // The first two of each row: two comparisons.
+  CHECK_EQ(cycles(3), VectorCycles(maker.program.machine, 24, 2));
+  CHECK_EQ(cycles(5), VectorCycles(maker.program.machine, 24, 1));
+  CHECK_EQ(OrderInstructions(1), 1);
+  CHECK_EQ(OrderInstructions(5), 4);
+  CHECK_EQ(OrderInstructions(8), 4);
+}
+
+TEST(StepsMoveWholeBursts) {
+  Maker maker;
+  npu_tensor data = maker.Input(Fixed({64, 64}));
+  npu_tensor out = maker.Scratchpad(0, Fixed({16, 64}));
+  auto cycles = [&](int64_t row_step, int64_t column_step) {
+    Transfer& move = maker.Move(out, data);
+    move.data_step[0] = row_step;
+    move.data_step[1] = column_step;
+    move.data_offset[0] = row_step < 0 ? 63 : 0;
+    move.data_offset[1] = column_step < 0 ? 63 : 0;
+    return WorkOf(maker.program, maker.program.commands.back(), nullptr).cycles[NPU_ENGINE_DMA_IN];
+  };
+  const Machine& machine = maker.program.machine;
+  CHECK_EQ(cycles(1, 1), DmaCycles(machine, 1, 16 * 256));
+  CHECK_EQ(cycles(-1, -1), DmaCycles(machine, 1, 16 * 256));
+  CHECK_EQ(cycles(2, 1), DmaCycles(machine, 16, 256));
+  CHECK_EQ(cycles(1, 2), DmaCycles(machine, 16, (31 * 2 + 1) * 4));
+  CHECK_EQ(cycles(1, -32), DmaCycles(machine, 16 * 2, 4));
+}
+
 TEST(EmptyTilesTakeNoTime) {
   Maker maker = Symbolic();
   Accesses accesses(maker.program);
@@ -691,6 +789,20 @@ TEST(ProgramsSurviveBytes) {
     CHECK_EQ(std::memcmp(again.data(), bytes.data(), bytes.size()), 0);
     CHECK_EQ(reinterpret_cast<uintptr_t>(read.constants) % Buffer::kAlignment, 0u);
   }
+  // Numbers of a program have all their bits.
+  Maker maker = Everything();
+  npu_tensor whole = maker.Scratchpad(4096, Fixed({4}, NPU_INT64));
+  maker.Sum(whole, whole, whole).instructions[1] = {NPU_VECTOR_CONSTANT, 0, 0, 0, 0x1p53 - 1};
+  Buffer bytes = maker.Bytes();
+  Program read = Deserialize(bytes.data(), bytes.size());
+  CHECK_EQ(read.commands.back().instructions[1].immediate, 0x1p53 - 1);
+}
+
+TEST(OlderFormatsAreRefused) {
+  Buffer bytes = Everything().Bytes();
+  bytes.data()[8] = 2;
+  Seal(bytes.data(), bytes.size());
+  CHECK_ERROR(Deserialize(bytes.data(), bytes.size()), "The program has format version 2, but");
 }
 
 TEST(DamagedBytesAreRefused) {
@@ -794,6 +906,21 @@ TEST(EveryRuleIsChecked) {
   });
   CHECK_FORGED("has no instructions",
                [](Maker* m) { FirstCommand<npu_elementwise>(m).instructions.clear(); });
+  CHECK_FORGED("is sin, which exists for real numbers only", [](Maker* m) {
+    npu_tensor whole = m->Scratchpad(4096, Fixed({4}, NPU_INT32));
+    m->Sum(whole, whole, whole).instructions[2].opcode = NPU_VECTOR_SIN;
+  });
+  CHECK_FORGED("which is no integer of 64 bits", [](Maker* m) {
+    npu_tensor whole = m->Scratchpad(4096, Fixed({4}, NPU_INT32));
+    m->Sum(whole, whole, whole).instructions[1] = {NPU_VECTOR_CONSTANT, 0, 0, 0, HUGE_VAL};
+  });
+  CHECK_FORGED("this mixture is not supported", [](Maker* m) {
+    npu_reduce reduce = {};
+    reduce.data = m->Scratchpad(4096, Fixed({4}, NPU_INT32));
+    reduce.out = m->Scratchpad(4160, Fixed({}));
+    reduce.axes = 1;
+    m->Add(reduce);
+  });
   CHECK_FORGED("no earlier instruction defines",
                [](Maker* m) { FirstCommand<npu_elementwise>(m).instructions[2].b = 2; });
 
@@ -835,6 +962,100 @@ TEST(EveryRuleIsChecked) {
   CHECK_FORGED("every dimension once", [](Maker* m) { First<Transfer>(m).permutation[0] = -1; });
   CHECK_FORGED("begins outside", [](Maker* m) { First<Transfer>(m).data_offset[0] = -1; });
   CHECK_FORGED("begins outside", [](Maker* m) { First<Transfer>(m).out_offset[2] = 7; });
+  for (int64_t step : {int64_t{0}, INT64_MIN, INT64_MAX}) {
+    CHECK_FORGED("which cannot be", [=](Maker* m) { First<Transfer>(m).data_step[1] = step; });
+  }
+  for (int64_t step : {int64_t{0}, int64_t{-1}, INT64_MIN, INT64_MAX}) {
+    CHECK_FORGED("which cannot be", [=](Maker* m) { First<Transfer>(m).out_step[1] = step; });
+  }
+
+  // Gathers, of any memory.
+  auto gathers = [](const std::function<void(Maker*)>& forge) { return Forged(forge, Gathers()); };
+  CHECK_EQ(gathers([](Maker*) {}), "");
+  auto check_gather = [&](const char* part, const std::function<void(npu_gather*)>& forge) {
+    std::string got = gathers([&](Maker* m) { forge(&First<npu_gather>(m)); });
+    if (!Contains(got, part)) check::Fail(__FILE__, __LINE__, got);
+  };
+  for (int32_t axis : {-1, 2, INT32_MIN, INT32_MAX}) {
+    check_gather("The axis of gather (command 0) is", [=](npu_gather* op) { op->axis = axis; });
+  }
+  check_gather("does not have the shape", [](npu_gather* op) { op->axis = 1; });
+  check_gather("does not have the shape", [](npu_gather* op) { op->elementwise = 1; });
+  check_gather("must be int32 or int64", [](npu_gather* op) { op->indices = op->data; });
+  for (npu_tensor tensor : {-1, 99}) {
+    check_gather("but there are", [=](npu_gather* op) { op->data = tensor; });
+    check_gather("but there are", [=](npu_gather* op) { op->indices = tensor; });
+    check_gather("but there are", [=](npu_gather* op) { op->out = tensor; });
+  }
+  auto forge_gather = [&](const char* part, const std::function<void(Maker*)>& forge) {
+    std::string got = gathers(forge);
+    if (!Contains(got, part)) check::Fail(__FILE__, __LINE__, got);
+  };
+  forge_gather("has a core", [](Maker* m) {
+    m->program.machine.cores = 2;
+    FirstCommand<npu_gather>(m).core = 1;
+  });
+  forge_gather("cannot be written", [](Maker* m) {
+    m->program.tensors[First<npu_gather>(m).out].place.memory = Memory::kConstants;
+  });
+  forge_gather("has a core or a vector program", [](Maker* m) {
+    FirstCommand<npu_gather>(m).instructions = {{NPU_VECTOR_LOAD, 0, 0, 0, 0}};
+  });
+  forge_gather("has no instructions",
+               [](Maker* m) { FirstCommand<npu_gather>(m).inputs = {-1, 0}; });
+  forge_gather("same element type", [](Maker* m) {
+    m->program.tensors[First<npu_gather>(m).out].desc.dtype = NPU_INT32;
+  });
+  forge_gather("is packed",
+               [](Maker* m) { m->program.tensors[First<npu_gather>(m).data].packed_bytes = 64; });
+  // What is left of a symbolic dimension may be nothing.
+  forge_gather("is a part of a symbolic dimension", [](Maker* m) {
+    m->program.tensors[First<npu_gather>(m).data].desc.dims[0] = Tile(1, 1, 5);
+  });
+  forge_gather("overlaps", [](Maker* m) {
+    m->program.tensors[First<npu_gather>(m).data].place = {Memory::kScratchpad, 0, 80};
+  });
+
+  // Scans and orders.
+  auto check_rows = [](const char* part, const std::function<void(Maker*)>& forge) {
+    std::string got = Forged(forge, Rows());
+    if (got.empty() || !Contains(got, part)) check::Fail(__FILE__, __LINE__, got);
+  };
+  CHECK_EQ(Forged([](Maker*) {}, Rows()), "");
+  for (int32_t axis : {-1, 2, INT32_MIN, INT32_MAX}) {
+    check_rows("The axis of scan (command 1) is",
+               [=](Maker* m) { First<npu_scan>(m).axis = axis; });
+    check_rows("The axis of order (command 3)", [=](Maker* m) { First<npu_order>(m).axis = axis; });
+  }
+  for (int32_t kind : {-1, 2, INT32_MAX}) {
+    check_rows("The kind of scan (command 1) is",
+               [=](Maker* m) { std::memcpy(&First<npu_scan>(m).kind, &kind, sizeof(kind)); });
+  }
+  for (npu_tensor tensor : {-1, 99}) {
+    check_rows("but there are", [=](Maker* m) { First<npu_scan>(m).data = tensor; });
+    check_rows("but there are", [=](Maker* m) { First<npu_scan>(m).out = tensor; });
+    check_rows("but there are", [=](Maker* m) { First<npu_order>(m).data = tensor; });
+    check_rows("but there are", [=](Maker* m) { First<npu_order>(m).out = tensor; });
+  }
+  check_rows("is not in the scratchpad", [](Maker* m) { First<npu_scan>(m).data = 0; });
+  check_rows("is not in the scratchpad", [](Maker* m) { First<npu_order>(m).out = 2; });
+  check_rows("An epilogue is given", [](Maker* m) {
+    FirstCommand<npu_scan>(m).instructions = {{NPU_VECTOR_LOAD, 0, 0, 0, 0}};
+  });
+  check_rows("An epilogue is given", [](Maker* m) {
+    FirstCommand<npu_order>(m).instructions = {{NPU_VECTOR_LOAD, 0, 0, 0, 0}};
+  });
+  check_rows("overlaps", [](Maker* m) { First<npu_scan>(m).out = First<npu_scan>(m).data; });
+  auto data_of_order = [](Maker* m) -> Desc& {
+    return m->program.tensors[First<npu_order>(m).data].desc;
+  };
+  check_rows("does not have the shape", [&](Maker* m) { data_of_order(m).dims[1] = Size(1); });
+  check_rows("does not have the shape", [&](Maker* m) {
+    // Of a part of a symbolic dimension there may be no element.
+    First<npu_order>(m) = std::get<npu_order>(m->program.commands[5].op);
+    data_of_order(m).dims[0] = Tile(1, 1, 4);
+    FirstCommand<npu_scan>(m) = m->program.commands[0];
+  });
 
   // Packed data.
   auto packed = [](Maker* m) -> Tensor& {
@@ -1027,6 +1248,9 @@ Maker AnyProgram(uint32_t seed, bool symbolic) {
                                      maker.Put(Memory::kConstants, 0, Fixed({4, 4}))};
   std::vector<npu_tensor> all = sources;
   std::vector<npu_tensor> computed;
+  // For gathers.
+  npu_tensor numbers = maker.Input(Fixed({2, 4}, NPU_INT32));
+  npu_tensor few = maker.Input(Fixed({2}, NPU_INT32));
   all.push_back(maker.Output(bound));
   all.push_back(maker.Output(Fixed({2, 4})));
   for (int i = 0; i < 10; ++i) {
@@ -1053,11 +1277,28 @@ Maker AnyProgram(uint32_t seed, bool symbolic) {
       Transfer& move = maker.Move(out, data, data_offset, out_offset);
       if (below(8) == 0) move.fill = 1;
       if (below(30) == 0) move.data = -1;
+      if (below(8) == 0) {
+        uint32_t d = below(static_cast<uint32_t>(rank));
+        move.data_step[d] = below(2) == 0 ? -1 : 2;
+        move.data_offset[d] = below(4);
+      }
+      if (below(16) == 0) move.out_step[below(static_cast<uint32_t>(rank))] = 2;
       if (below(8) == 0 && rank > 1) std::swap(move.permutation[0], move.permutation[1]);
     } else if (below(4) == 0) {
       maker.Product(any(computed), any(computed), any(computed));
+    } else if (below(4) == 0) {
+      auto axis = static_cast<int32_t>(below(2));
+      auto elementwise = static_cast<int32_t>(below(2));
+      maker.Add(npu_gather{any(all), below(2) == 0 ? numbers : few, any(all), axis, elementwise});
     } else {
       npu_tensor out = any(computed);
+      if (below(8) == 0) {
+        auto axis = static_cast<int32_t>(below(2));
+        auto exclusive = static_cast<int32_t>(below(2));
+        maker.Add(npu_scan{any(computed), out, NPU_SCAN_SUM, axis, exclusive});
+        if (!Sentence([&] { Verify(maker.program); }).empty()) maker = before;
+        continue;
+      }
       maker.Sum(out, below(3) == 0 ? out : any(computed), any(computed));
     }
     if (!Sentence([&] { Verify(maker.program); }).empty()) maker = before;
@@ -1181,13 +1422,23 @@ TEST(ListingsSayEverything) {
     Timeline timeline(maker.program, accesses);
     std::string text = Listing(maker.program, accesses, timeline);
     CHECK_EQ(text, Listing(maker.program, accesses, timeline));
-    for (const char* part : {"scratchpad_bytes", "input0", "output0", "dma_in", "matrix.0",
-                             "; first", "totals", "cycles"}) {
+    for (const char* part : {"scratchpad_bytes", "input0", "output0", "dma_in", "matrix", "; first",
+                             "totals", "cycles"}) {
       CHECK(Contains(text, part));
     }
     auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
     CHECK(lines > maker.program.commands.size() + maker.program.tensors.size());
   }
+  Maker maker = Gathers();
+  Accesses accesses(maker.program);
+  std::string text = Listing(maker.program, accesses, Timeline(maker.program, accesses));
+  CHECK(Contains(text, " = gather constants[0] float32 [5, 4], input0[0] int32 [n] axis 0"));
+  CHECK(Contains(text, " axis 1 elementwise"));
+  Maker rows = Rows();
+  Accesses touched(rows.program);
+  text = Listing(rows.program, touched, Timeline(rows.program, touched));
+  CHECK(Contains(text, " = scan sum scratchpad[0] float32 [n, 6] axis 0 exclusive"));
+  CHECK(Contains(text, " = order scratchpad[0] float32 [n, 6] axis 1 descending"));
 }
 
 // ---- Mutations ----

@@ -134,6 +134,12 @@ void SetVector(npu_elementwise* op, Operation* operation) {
 
 void SetVector(npu_copy*, Operation*) {}
 
+void SetVector(npu_gather*, Operation*) {}
+
+void SetVector(npu_scan*, Operation*) {}
+
+void SetVector(npu_order*, Operation*) {}
+
 void SetVector(npu_pool*, Operation*) {}
 
 template <typename Op>
@@ -165,6 +171,7 @@ npu_status Finish(npu_builder* builder, const uint8_t** bytes, size_t* size) {
   return Build(builder, [&](Graph& graph) {
     if (bytes != nullptr) RequireArgument(size, "size");
     graph.Finish();
+    graph.FoldCopies();
     Compiled compiled = Compile(graph, builder->machine);
     Verify(compiled.program);  // A mistake of the compiler shows here, not on a board.
     builder->finished = true;
@@ -193,6 +200,9 @@ constexpr npu_build_api kBuildApi = {
     AddOperation<npu_elementwise>,
     AddOperation<npu_reduce>,
     AddOperation<npu_copy>,
+    AddOperation<npu_gather>,
+    AddOperation<npu_scan>,
+    AddOperation<npu_order>,
     MarkOutput,
     Finish,
 };

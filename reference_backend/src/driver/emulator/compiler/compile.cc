@@ -11,6 +11,7 @@
 #include "compile.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "arena.h"
@@ -74,8 +75,10 @@ class Compiler {
       if (!states_[OutputOf(operation)].needed) continue;
       assembler_.SetLabel(operation.label);
       index_ = static_cast<int32_t>(i);
-      if (std::holds_alternative<npu_copy>(operation.op)) {
-        AddCopy(std::get<npu_copy>(operation.op));
+      if (auto* copy = std::get_if<npu_copy>(&operation.op)) {
+        AddMove(*copy);
+      } else if (auto* gather = std::get_if<npu_gather>(&operation.op)) {
+        AddMove(*gather);
       } else {
         AddOperation(operation);
       }
@@ -144,7 +147,7 @@ class Compiler {
   }
 
   /*! \brief With precision float16, what neither comes from outside nor leaves is kept as float16.
-   *  Copies do not convert: what they connect has one type. */
+   *  Copies and gathers do not convert: what they connect has one type. */
   void ChooseTypes() {
     const auto& values = graph_.values();
     std::vector<npu_tensor> group(values.size());
@@ -156,6 +159,8 @@ class Compiler {
     for (const Operation& operation : graph_.operations()) {
       if (auto* copy = std::get_if<npu_copy>(&operation.op)) {
         group[find(Base(copy->data))] = find(copy->out);
+      } else if (auto* gather = std::get_if<npu_gather>(&operation.op)) {
+        group[find(Base(gather->data))] = find(gather->out);
       }
     }
     std::vector<bool> kept(values.size());
@@ -247,28 +252,43 @@ class Compiler {
     return bases;
   }
 
-  // ---- Copies ----
+  // ---- Copies and gathers ----
 
-  void AddCopy(const npu_copy& op) {
+  /*! \brief The work of the DMA for a copy or a gather, wherever its tensors are. */
+  Transfer Move(const npu_copy& op) {
+    Transfer transfer;
+    transfer.data = Anywhere(op.data);
+    transfer.out = Anywhere(op.out);
+    // What is behind the rank stays as it is in all transfers.
+    int32_t rank = descs_[op.out].rank;
+    std::iota(transfer.permutation, transfer.permutation + NPU_MAX_RANK, 0);
+    std::copy_n(op.permutation, rank, transfer.permutation);
+    std::copy_n(op.data_offset, rank, transfer.data_offset);
+    std::copy_n(op.data_step, rank, transfer.data_step);
+    std::copy_n(op.out_offset, rank, transfer.out_offset);
+    std::copy_n(op.out_step, rank, transfer.out_step);
+    transfer.fill = op.fill;
+    transfer.fill_value = op.fill_value;
+    return transfer;
+  }
+
+  npu_gather Move(npu_gather op) {
+    op.data = Anywhere(op.data);
+    op.indices = Anywhere(op.indices);
+    op.out = Anywhere(op.out);
+    return op;
+  }
+
+  template <typename Op>
+  void AddMove(const Op& op) {
     State& out = states_[op.out];
     bool first = !std::exchange(out.begun, true);
     if (first && !out.reads.empty() && MayStay(out)) {
       int64_t offset = space_.Allocate(AlignedBytes(out.bytes), 0);
       if (offset >= 0) Stay(op.out, offset);
     }
-    Transfer transfer;
-    transfer.data = Anywhere(op.data);
-    transfer.out = Anywhere(op.out);
-    std::copy_n(op.permutation, NPU_MAX_RANK, transfer.permutation);
-    std::copy_n(op.offset, NPU_MAX_RANK, transfer.out_offset);
-    transfer.fill = op.fill;
-    transfer.fill_value = op.fill_value;
-    for (int32_t d = descs_[op.out].rank; d < NPU_MAX_RANK; ++d) {
-      transfer.permutation[d] = d;
-      transfer.out_offset[d] = 0;
-    }
     Command command;
-    command.op = transfer;
+    command.op = Move(op);
     assembler_.Add(std::move(command));
     if (out.offset < 0) out.stored = true;
     if (out.last_write == index_ && out.offset >= 0 && assembler_.OutputOf(op.out) >= 0) {
@@ -478,13 +498,12 @@ class Compiler {
 
   [[noreturn]] void OutOfMemory(const char* what, int64_t needed, int64_t given, const char* option,
                                 const Operation& operation) const {
-    static const char* const kinds[] = {"matmul", "convolution", "pool", "elementwise", "reduce"};
     const std::string& label = graph_.labels()[operation.label];
     throw Error(
         NPU_OUT_OF_MEMORY,
-        Join("The ", kinds[operation.op.index()], " ", label, label.empty() ? "" : " ",
-             "needs at least ", needed, " bytes of the scratchpad for ", what, ", but there are ",
-             given, ": ", needed - given, " bytes are missing. Raise the option ", option, "."));
+        Join("The ", NameOf(operation), " ", label, label.empty() ? "" : " ", "needs at least ",
+             needed, " bytes of the scratchpad for ", what, ", but there are ", given, ": ",
+             needed - given, " bytes are missing. Raise the option ", option, "."));
   }
 
   const Graph& graph_;

@@ -167,7 +167,7 @@ class Emitter {
     npu_tensor sum = out;
     if (tiling_.sum_bytes > 0) {
       Desc sums = desc;
-      sums.dtype = NPU_FLOAT32;
+      sums.dtype = loop_.sums;
       sum = assembler_.InScratchpad(sums, turn(placement_.sums));
     }
     Command command;
@@ -244,7 +244,18 @@ class Emitter {
     command->op = op;
   }
 
+  void SetOperation(npu_scan op, const std::vector<npu_tensor>& tiles, Command* command) {
+    op.data = Role(0, tiles);
+    command->op = op;
+  }
+
+  void SetOperation(npu_order op, const std::vector<npu_tensor>& tiles, Command* command) {
+    op.data = Role(0, tiles);
+    command->op = op;
+  }
+
   void SetOperation(const npu_copy&, const std::vector<npu_tensor>&, Command*) {}
+  void SetOperation(const npu_gather&, const std::vector<npu_tensor>&, Command*) {}
 
   // Epilogues on tiles.
 
@@ -271,14 +282,15 @@ class Emitter {
     auto* reduce = std::get_if<npu_reduce>(&operation_.op);
     if (reduce != nullptr && reduce->kind == NPU_REDUCE_MAX) add = NPU_VECTOR_MAXIMUM;
     if (reduce != nullptr && reduce->kind == NPU_REDUCE_MIN) add = NPU_VECTOR_MINIMUM;
+    if (reduce != nullptr && reduce->kind == NPU_REDUCE_PRODUCT) add = NPU_VECTOR_MULTIPLY;
     instructions.push_back({NPU_VECTOR_LOAD, 0, 0, 0, 0});
     instructions.push_back({NPU_VECTOR_LOAD, loaded, 0, 0, 0});
     instructions.push_back({add, 0, 1, 0, 0});
     if (!last) return;
     if (reduce != nullptr && reduce->kind == NPU_REDUCE_MEAN) {
-      float count = 1;
+      double count = 1;
       for (const Axis& axis : loop_.axes) {
-        if (axis.partial) count *= static_cast<float>(axis.dim.size);
+        if (axis.partial) count *= static_cast<double>(axis.dim.size);
       }
       instructions.push_back({NPU_VECTOR_CONSTANT, 0, 0, 0, count});
       instructions.push_back({NPU_VECTOR_DIVIDE, 2, 3, 0, 0});

@@ -31,6 +31,12 @@ std::vector<int32_t> SymbolsOf(const Desc& desc) {
 
 }  // namespace
 
+const char* NameOf(const Operation& operation) {
+  static const char* const names[] = {"matmul", "convolution", "pool", "elementwise", "reduce",
+                                      "copy",   "gather",      "scan", "order"};
+  return names[operation.op.index()];
+}
+
 std::string Graph::Where() const { return Join(operation_, " (command ", operations_.size(), ")"); }
 
 std::string Graph::Describe(npu_tensor tensor) const {
@@ -149,11 +155,8 @@ const Desc& Graph::Write(npu_tensor tensor) {
 }
 
 void Graph::Add(Operation operation) {
-  static const char* const operations[] = {"matmul",      "convolution", "pool",
-                                           "elementwise", "reduce",      "copy"};
-  operation_ = operations[operation.op.index()];
+  operation_ = NameOf(operation);
   operation.label = static_cast<int32_t>(labels_.size() - 1);
-  bool elementwise = std::holds_alternative<npu_elementwise>(operation.op);
   std::visit(
       [this](const auto& op) {
         if constexpr (std::is_same_v<decltype(op), const npu_copy&>) {
@@ -181,10 +184,23 @@ void Graph::Add(Operation operation) {
              " must be float32, or both float16.");
   }
   npu_tensor out = OutputOf(operation);
-  CheckVector(operation.instructions, operation.inputs, values_[out].desc, !elementwise);
+  auto accumulator = std::visit([this](const auto& op) { return Accumulator(op); }, operation.op);
+  CheckVector(operation.instructions, operation.inputs, values_[out].desc, accumulator);
   // Copies say themselves what they have written.
   if (!std::holds_alternative<npu_copy>(operation.op)) progress_[out].complete = true;
   operations_.push_back(std::move(operation));
+}
+
+void Graph::CheckStep(int64_t offset, int64_t step, int64_t least, int64_t size, npu_tensor tensor,
+                      int32_t dimension) const {
+  if (offset < 0 || offset >= size) {
+    Invalid("The box of ", Where(), " begins at ", offset, " in dimension ", dimension, " of ",
+            Describe(tensor), ", which is outside of it.");
+  }
+  if (step < least || step > kMaxElements || step == 0) {
+    Invalid("The step of ", Where(), " in dimension ", dimension, " of ", Describe(tensor), " is ",
+            step, "; it must ", least > 0 ? "be 1 or more." : "not be 0, nor so large.");
+  }
 }
 
 void Graph::CheckCopy(const npu_copy& op) {
@@ -201,6 +217,13 @@ void Graph::CheckCopy(const npu_copy& op) {
     Invalid("The data of ", Where(), ", ", Describe(op.data), ", and its output, ",
             Describe(op.out), ", must have the same rank and element type.");
   }
+  bool alone = false;
+  for (int32_t d = 0; d < out.rank; ++d) {
+    if (op.out_step[d] == 1) continue;
+    // What lies between the steps is not in the box.
+    if (op.fill == 0) Invalid("With an out_step other than 1, ", Where(), " must fill.");
+    alone = true;
+  }
   Box box = {};
   int64_t elements = 1;
   uint32_t seen = 0;
@@ -212,16 +235,20 @@ void Graph::CheckCopy(const npu_copy& op) {
     seen |= 1u << from;
     const Dim& size = data.dims[from];
     bool fixed = size.symbol < 0 && out.dims[d].symbol < 0;
-    bool whole = op.offset[d] == 0 && size == out.dims[d];
-    bool inside = fixed && op.offset[d] >= 0 && op.offset[d] <= out.dims[d].size - size.size;
-    if (!whole && !inside) {
-      Invalid("The box of ", Where(), ", ", Describe(op.data), ", at offset ", op.offset[d],
-              " in dimension ", d, " does not fit into its output, ", Describe(op.out),
-              fixed ? "." : "; symbolic dimensions must be equal.");
+    bool whole = size == out.dims[d] && op.data_offset[from] == 0 && op.data_step[from] == 1 &&
+                 op.out_offset[d] == 0 && op.out_step[d] == 1;
+    if (!fixed && !whole) {
+      Invalid("The box of ", Where(), ", ", Describe(op.data), ", is not all of dimension ", d,
+              " of its output, ", Describe(op.out),
+              "; symbolic dimensions must be equal, and copied as they are.");
     }
-    box.begin[d] = op.offset[d];
-    box.end[d] = op.offset[d] + size.size;
-    elements *= size.size;
+    CheckStep(op.data_offset[from], op.data_step[from], -kMaxElements, size.size, op.data, from);
+    CheckStep(op.out_offset[d], op.out_step[d], 1, out.dims[d].size, op.out, d);
+    int64_t extent = std::min(StepsIn(size.size, op.data_offset[from], op.data_step[from]),
+                              StepsIn(out.dims[d].size, op.out_offset[d], op.out_step[d]));
+    box.begin[d] = op.out_offset[d];
+    box.end[d] = op.out_offset[d] + extent;
+    elements *= extent;
   }
   for (const Box& other : progress.boxes) {
     bool apart = false;
@@ -235,9 +262,9 @@ void Graph::CheckCopy(const npu_copy& op) {
   }
   progress.boxes.push_back(box);
   progress.elements += elements;
-  progress.filled = progress.filled || op.fill != 0;
+  progress.filled = progress.filled || (op.fill != 0 && !alone);
   // Boxes do not overlap, so the count tells whether they cover the tensor.
-  progress.complete = progress.filled || progress.elements == Elements(out);
+  progress.complete = op.fill != 0 || progress.filled || progress.elements == Elements(out);
 }
 
 void Graph::MarkOutput(npu_tensor tensor) {
@@ -245,6 +272,48 @@ void Graph::MarkOutput(npu_tensor tensor) {
     Invalid("Tensor ", tensor, " cannot be an output: there are ", values_.size(), " tensors.");
   }
   outputs_.push_back(tensor);
+}
+
+void Graph::FoldCopies() {
+  // What is read was written in full before: one pass in the order of the graph finds out.
+  std::vector<bool> computed(values_.size());
+  for (const Operation& operation : operations_) {
+    auto* copy = std::get_if<npu_copy>(&operation.op);
+    npu_tensor base = copy == nullptr ? -1 : values_[copy->data].base;
+    bool constant = copy != nullptr && !computed[base] && values_[base].source != Source::kInput;
+    if (!constant) computed[OutputOf(operation)] = true;
+  }
+  std::vector<Operation> kept;
+  for (Operation& operation : operations_) {
+    npu_tensor output = OutputOf(operation);
+    if (computed[output]) {
+      kept.push_back(std::move(operation));
+      continue;
+    }
+    const auto& op = std::get<npu_copy>(operation.op);
+    Value& out = values_[output];
+    if (out.source != Source::kConstant) {
+      folded_.emplace_back(static_cast<size_t>(MostBytes(out.desc)));
+      out.source = Source::kConstant;
+      out.index = static_cast<int32_t>(constants_.size());
+      constants_.push_back(folded_.back().data());
+    }
+    CopyArgs args;
+    args.data = Resolve(values_[op.data].desc, nullptr);
+    args.data.data = const_cast<uint8_t*>(constants_[values_[values_[op.data].base].index]);
+    args.out = Resolve(out.desc, nullptr);
+    args.out.data = const_cast<uint8_t*>(constants_[out.index]);
+    int32_t rank = out.desc.rank;
+    std::copy_n(op.permutation, rank, args.permutation);
+    std::copy_n(op.data_offset, rank, args.data_offset);
+    std::copy_n(op.data_step, rank, args.data_step);
+    std::copy_n(op.out_offset, rank, args.out_offset);
+    std::copy_n(op.out_step, rank, args.out_step);
+    args.fill = op.fill != 0;
+    args.fill_value = op.fill_value;
+    Copy(args, KernelContext());
+  }
+  operations_ = std::move(kept);
 }
 
 void Graph::Finish() const {

@@ -33,12 +33,17 @@ struct Value {
 /*! \brief An operation. Pointers inside `op` are null: `instructions` and `inputs` are the vector
  *  program of an elementwise operation, or the epilogue of another (empty: there is none). */
 struct Operation {
-  std::variant<npu_matmul, npu_convolution, npu_pool, npu_elementwise, npu_reduce, npu_copy> op;
+  std::variant<npu_matmul, npu_convolution, npu_pool, npu_elementwise, npu_reduce, npu_copy,
+               npu_gather, npu_scan, npu_order>
+      op;
   std::vector<npu_vector_instruction> instructions;
   std::vector<npu_tensor> inputs;
   /*! \brief Which of the graph's labels it belongs to. */
   int32_t label = 0;
 };
+
+/*! \brief For messages, e.g. `matmul`. */
+const char* NameOf(const Operation& operation);
 
 /*! \brief The tensor that an operation writes. */
 inline npu_tensor OutputOf(const Operation& operation) {
@@ -61,6 +66,13 @@ void ForEachRead(const Operation& operation, const Visitor& visit) {
     visit(reduce->data);
   } else if (auto* copy = std::get_if<npu_copy>(&operation.op)) {
     visit(copy->data);
+  } else if (auto* gather = std::get_if<npu_gather>(&operation.op)) {
+    visit(gather->data);
+    visit(gather->indices);
+  } else if (auto* scan = std::get_if<npu_scan>(&operation.op)) {
+    visit(scan->data);
+  } else if (auto* order = std::get_if<npu_order>(&operation.op)) {
+    visit(order->data);
   } else {
     epilogue = false;
   }
@@ -92,6 +104,9 @@ class Graph : private OperationRules {
   void MarkOutput(npu_tensor tensor);
   /*! \brief Checks what only the whole graph can break. */
   void Finish() const;
+  /*! \brief Does copies of constants now, whose results are then constants, too: a weight that is
+   *  turned or flipped can be packed as any other. Only of a graph that has passed Finish. */
+  void FoldCopies();
 
   const std::vector<Symbol>& symbols() const { return symbols_; }
   const std::vector<Value>& values() const { return values_; }
@@ -122,6 +137,9 @@ class Graph : private OperationRules {
   Desc ToDesc(const npu_tensor_desc& desc) const;
   const Value& Get(npu_tensor tensor, const char* role) const;
   void CheckCopy(const npu_copy& op);
+  /*! \brief Checks where the box of a copy begins in a fixed dimension, and how it goes on. */
+  void CheckStep(int64_t offset, int64_t step, int64_t least, int64_t size, npu_tensor tensor,
+                 int32_t dimension) const;
 
   const Desc& Read(npu_tensor tensor, const char* role, bool may_be_packed) override;
   const Desc& Write(npu_tensor tensor) override;
@@ -132,6 +150,8 @@ class Graph : private OperationRules {
   std::vector<Value> values_;
   std::vector<Progress> progress_;
   std::vector<const uint8_t*> constants_;
+  /*! \brief The memory of constants that were computed here. */
+  std::vector<Buffer> folded_;
   std::vector<Operation> operations_;
   std::vector<npu_tensor> inputs_;
   std::vector<npu_tensor> outputs_;

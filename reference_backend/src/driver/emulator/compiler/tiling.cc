@@ -162,6 +162,7 @@ class LoopMaker {
   void Make(const npu_reduce& op) {
     Operand data = Reading(op.data);
     bool keeps = loop_.out.desc.rank == data.desc.rank;
+    if (IsInteger(data.desc.dtype)) loop_.sums = NPU_INT64;
     bool counted = op.kind == NPU_REDUCE_MEAN;
     bool symbolic = false;
     int32_t kept = 0;
@@ -179,7 +180,23 @@ class LoopMaker {
     Add(data);
   }
 
+  /*! \brief Scans and orders go along an axis, which is never cut. */
+  template <typename Op>
+  void MakeRows(const Op& op) {
+    Operand data = Reading(op.data);
+    for (int32_t d = 0; d < data.desc.rank; ++d) {
+      if (d == op.axis) continue;
+      data.links[d] = loop_.out.links[d] = {Link::kRange, AddAxis(data.desc.dims[d])};
+    }
+    Add(data);
+  }
+
+  void Make(const npu_scan& op) { MakeRows(op); }
+  void Make(const npu_order& op) { MakeRows(op); }
+
+  // The DMA does not work in tiles.
   void Make(const npu_copy&) {}
+  void Make(const npu_gather&) {}
 
   const Operation& operation_;
   const std::vector<Desc>& descs_;
@@ -269,6 +286,10 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
     int64_t taps = 1;
     for (int32_t i = 0; i < pool->spatial_rank; ++i) taps = Times(taps, pool->window[i]);
     return VectorCycles(machine, out, taps);
+  }
+  if (std::holds_alternative<npu_scan>(operation.op)) return VectorCycles(machine, out, 1);
+  if (auto* order = std::get_if<npu_order>(&operation.op)) {
+    return VectorCycles(machine, elements_read(0), OrderInstructions(part[order->axis].size));
   }
   if (std::holds_alternative<npu_reduce>(operation.op)) {
     return Plus(vector, VectorCycles(machine, elements_read(0), 1));
@@ -366,10 +387,11 @@ class Search {
     t.out = in_place ? Handling::kInPlace : Handling::kStreamed;
     t.out_bytes = in_place ? 0 : AlignedBytes(elements * element);
     t.bytes += t.out_bytes * (results > 1 ? t.buffers : 1);
-    // Partial sums are float32, in the output where it is, too.
-    bool apart = loop_.out.desc.dtype != NPU_FLOAT32 || loop_.replaces;
-    t.sum_bytes = adds && apart ? AlignedBytes(elements * 4) : 0;
-    if (t.sum_bytes > 0) t.largest = std::max(t.largest, elements * 4);
+    // Partial sums are in the output if that has their type.
+    bool apart = loop_.out.desc.dtype != loop_.sums || loop_.replaces;
+    int64_t sums = elements * static_cast<int64_t>(ElementSize(loop_.sums));
+    t.sum_bytes = adds && apart ? AlignedBytes(sums) : 0;
+    if (t.sum_bytes > 0) t.largest = std::max(t.largest, sums);
     t.bytes += t.sum_bytes * (results > 1 ? t.buffers : 1);
     if (!in_place) {
       int64_t& dma = loop_.out.resident() ? dma_in : dma_out;

@@ -99,6 +99,8 @@ struct Loop {
   Operand out;
   /*! \brief Whether the output takes over the memory of what is read: sums cannot be there. */
   bool replaces = false;
+  /*! \brief The type of partial sums. */
+  npu_dtype sums = NPU_FLOAT32;
   /*! \brief Rows under windows: extent of the data, of a window, stride and padding. */
   int64_t in = 0, span = 0, stride = 1, pad = 0;
   /*! \brief Input channels of a group. */

@@ -5,7 +5,9 @@
  * \brief Copies of boxes of elements.
  */
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "internal.h"
 
@@ -29,12 +31,14 @@ struct Box {
     stride = 1;
     for (int d = args.out.rank - 1; d >= 0; --d) {
       int axis = args.permutation[d];
-      Dimension next = {args.Extent(d), from[axis], stride};
+      Dimension next = {args.Extent(d), from[axis] * args.data_step[axis],
+                        stride * args.out_step[d]};
       data_begin += args.data_offset[axis] * from[axis];
       out_begin += args.out_offset[d] * stride;
       stride *= args.out.dims[d];
       elements *= next.size;
       if (next.size == 1) continue;
+      steps = steps || args.out_step[d] != 1;
       Dimension* last = rank == 0 ? nullptr : &dimensions[rank - 1];
       if (last != nullptr && next.from == last->from * last->size &&
           next.to == last->to * last->size) {
@@ -50,6 +54,8 @@ struct Box {
   Dimension dimensions[NPU_MAX_RANK];
   int64_t data_begin = 0, out_begin = 0;
   int64_t elements = 1;
+  // Whether there are gaps between the elements in the output.
+  bool steps = false;
 
   // Takes the dimension of which elements lie side by side, on that side, out of the others.
   Dimension Remove(int64_t Dimension::* side) {
@@ -96,9 +102,9 @@ void CopyBox(const CopyArgs& args, Box box, const KernelContext& context) {
   Dimension outer = {1, 1, 1};
   int64_t inner_step = 16384;
   int64_t outer_step = 1;
-  if (inner.from != 1) {
+  if (inner.from != 1) outer = box.Remove(&Dimension::from);
+  if (outer.size > 1) {
     // Tiles that are read and written while they are in the cache.
-    outer = box.Remove(&Dimension::from);
     inner_step = outer_step = 32;
   } else if (box.rank > 0) {
     // Short lines: several at once.
@@ -133,6 +139,34 @@ void CopyBox(const CopyArgs& args, Box box, const KernelContext& context) {
   };
   int64_t piece = std::min(inner_step, inner.size) * std::min(outer_step, outer.size);
   Parallel(context, count, Grain(piece), run);
+}
+
+template <typename T>
+void StoreInteger(double number, void* to) {
+  using Limits = std::numeric_limits<T>;
+  double nearest = std::isnan(number) ? 0 : std::nearbyint(number);
+  // As doubles, the limits of int64 are a power of two, which is too large by one.
+  T integer = nearest >= static_cast<double>(Limits::max())   ? Limits::max()
+              : nearest <= static_cast<double>(Limits::min()) ? Limits::min()
+                                                              : static_cast<T>(nearest);
+  std::memcpy(to, &integer, sizeof(integer));
+}
+
+// Stores one number: as the kernels do, but integers do not go through float32.
+void StoreNumber(npu_dtype dtype, double number, void* to) {
+  auto real = static_cast<float>(number);
+  switch (dtype) {
+    case NPU_INT8:
+      return StoreInteger<int8_t>(number, to);
+    case NPU_UINT8:
+      return StoreInteger<uint8_t>(number, to);
+    case NPU_INT32:
+      return StoreInteger<int32_t>(number, to);
+    case NPU_INT64:
+      return StoreInteger<int64_t>(number, to);
+    default:
+      ActiveSimd().store(dtype, &real, 1, to);
+  }
 }
 
 // Sets what a box does not cover; it is not empty, and smaller than the output.
@@ -177,8 +211,8 @@ void CopyElements(const CopyArgs& args, const KernelContext& context) {
   if (args.data.data == nullptr) box.elements = 0;
   if (args.fill && box.elements < all) {
     T value;
-    ActiveSimd().store(args.out.dtype, &args.fill_value, 1, &value);
-    if (box.elements == 0) {
+    StoreNumber(args.out.dtype, args.fill_value, &value);
+    if (box.elements == 0 || box.steps) {
       FillAll<T>(args, all, value, context);
     } else {
       FillRest<T>(args, value, context);

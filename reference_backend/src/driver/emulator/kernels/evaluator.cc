@@ -2,13 +2,42 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file evaluator.cc
- * \brief The evaluation of vector programs, and the kernel that is nothing else.
+ * \brief The evaluation of vector programs in float32, and the kernel that is nothing else.
  */
 #include "evaluator.h"
 
 #include <algorithm>
 
+#include "integers.h"
+
 namespace tvm_example_npu::emulator {
+
+Broadcast::Broadcast(const TensorView& data, const TensorView& out)
+    : data(static_cast<const char*>(data.data)),
+      dtype(data.dtype),
+      element(ElementSize(data.dtype)) {
+  int64_t dense = 1;
+  for (int d = 1; d <= out.rank; ++d) {
+    int64_t size = out.dims[out.rank - d];
+    int64_t own = d <= data.rank ? data.dims[data.rank - d] : 1;
+    int64_t stride = own == 1 ? 0 : dense;
+    dense *= own;
+    if (size == 1) continue;
+    int last = rank - 1;
+    if (last >= 0 && stride == strides[last] * sizes[last] &&
+        (stride != 0) == (strides[last] != 0)) {
+      sizes[last] *= size;
+    } else {
+      sizes[rank] = size;
+      strides[rank++] = stride;
+    }
+  }
+  if (rank == 0) {
+    rank = 1;
+    sizes[0] = 1;
+    strides[0] = 0;
+  }
+}
 
 Evaluator::Evaluator(const VectorProgram& program, const TensorView& out, int64_t row_length)
     : simd_(ActiveSimd()),
@@ -17,46 +46,21 @@ Evaluator::Evaluator(const VectorProgram& program, const TensorView& out, int64_
       dtype_(out.dtype),
       element_(ElementSize(out.dtype)),
       row_length_(row_length) {
-  for (int i = 0; i < program.input_count; ++i) Describe(program.inputs[i], out, &inputs_[i]);
-}
-
-void Evaluator::Describe(const TensorView& data, const TensorView& out, Input* input) const {
-  input->data = static_cast<const char*>(data.data);
-  input->dtype = data.dtype;
-  input->element = ElementSize(data.dtype);
-  input->rank = 0;
-  int64_t dense = 1;
-  for (int d = 1; d <= out.rank; ++d) {
-    int64_t size = out.dims[out.rank - d];
-    int64_t own = d <= data.rank ? data.dims[data.rank - d] : 1;
-    int64_t stride = own == 1 ? 0 : dense;
-    dense *= own;
-    if (size == 1) continue;
-    int last = input->rank - 1;
-    if (last >= 0 && stride == input->strides[last] * input->sizes[last] &&
-        (stride != 0) == (input->strides[last] != 0)) {
-      input->sizes[last] *= size;
-    } else {
-      input->sizes[input->rank] = size;
-      input->strides[input->rank++] = stride;
-    }
+  for (int i = 0; i < program.input_count; ++i) {
+    Input& input = inputs_[i];
+    static_cast<Broadcast&>(input) = Broadcast(program.inputs[i], out);
+    bool repeats = input.strides[0] == 0;
+    input.dense = input.rank == 1 && !repeats;
+    input.uniform = input.rank == 1 && repeats;
+    input.uniform_rows = repeats && input.sizes[0] % row_length_ == 0;
   }
-  if (input->rank == 0) {
-    input->rank = 1;
-    input->sizes[0] = 1;
-    input->strides[0] = 0;
-  }
-  bool repeats = input->strides[0] == 0;
-  input->dense = input->rank == 1 && !repeats;
-  input->uniform = input->rank == 1 && repeats;
-  input->uniform_rows = repeats && input->sizes[0] % row_length_ == 0;
 }
 
 void Evaluator::Begin(float* registers) const {
   for (int i = 0; i < program_.instruction_count; ++i) {
     const npu_vector_instruction& instruction = program_.instructions[i];
     if (instruction.opcode != NPU_VECTOR_CONSTANT) continue;
-    simd_.fill(instruction.immediate, kBlock, registers + i * kBlock);
+    simd_.fill(static_cast<float>(instruction.immediate), kBlock, registers + i * kBlock);
   }
 }
 
@@ -74,19 +78,10 @@ void Evaluator::LoadOne(const Input& input, int64_t offset, int64_t count, float
 
 // Elements [index, index + count) in the order of the output.
 void Evaluator::LoadRun(const Input& input, int64_t index, int64_t count, float* out) const {
-  while (count > 0) {
-    int64_t rest = index;
-    int64_t offset = 0;
-    for (int d = 0; d < input.rank; ++d) {
-      offset += rest % input.sizes[d] * input.strides[d];
-      rest /= input.sizes[d];
-    }
-    int64_t run = std::min(count, input.sizes[0] - index % input.sizes[0]);
+  input.ForRuns(index, count, [&](int64_t offset, int64_t run) {
     LoadOne(input, offset, run, out);
-    index += run;
     out += run;
-    count -= run;
-  }
+  });
 }
 
 void Evaluator::LoadTile(const Input& input, int64_t rows, int64_t columns, int64_t row,
@@ -206,21 +201,42 @@ void Evaluator::StoreTile(const float* tile, int64_t rows, int64_t columns, int6
   StoreBlock(tile, rows, columns, row, column, registers);
 }
 
+namespace {
+
+// Calls `body(begin, end, registers)` for parts of the output; each thread has its own registers.
+template <typename Number, typename Body>
+void ForParts(const ElementwiseArgs& args, const KernelContext& context, const Body& body) {
+  int64_t registers = Evaluator::Registers(args.program);
+  int64_t grain = CeilDivide(Grain(args.program.instruction_count), Evaluator::kBlock);
+  Parallel(context, ElementCount(args.out), grain * Evaluator::kBlock,
+           [&](int64_t begin, int64_t end, int worker) {
+             body(begin, end, static_cast<Number*>(context.scratch) + worker * registers);
+           });
+}
+
+}  // namespace
+
 size_t ElementwiseScratch(const ElementwiseArgs& args, int threads) {
-  return static_cast<size_t>(threads * Evaluator::Registers(args.program)) * sizeof(float);
+  bool integers = IsIntegerProgram(args.program, args.out.dtype);
+  size_t number = integers ? sizeof(int64_t) : sizeof(float);
+  return static_cast<size_t>(threads * Evaluator::Registers(args.program)) * number;
 }
 
 void Elementwise(const ElementwiseArgs& args, const KernelContext& context) {
   int64_t count = ElementCount(args.out);
   if (count == 0) return;
+  if (IsIntegerProgram(args.program, args.out.dtype)) {
+    IntegerEvaluator evaluator(args.program, args.out);
+    ForParts<int64_t>(args, context, [&](int64_t begin, int64_t end, int64_t* registers) {
+      evaluator.Begin(registers);
+      evaluator.StoreRun(nullptr, end - begin, begin, registers);
+    });
+    return;
+  }
   Evaluator evaluator(args.program, args.out, count);
-  int64_t registers = Evaluator::Registers(args.program);
-  float* scratch = static_cast<float*>(context.scratch);
-  int64_t grain = CeilDivide(Grain(args.program.instruction_count), Evaluator::kBlock);
-  Parallel(context, count, grain * Evaluator::kBlock, [&](int64_t begin, int64_t end, int worker) {
-    float* own = scratch + worker * registers;
-    evaluator.Begin(own);
-    evaluator.StoreRun(nullptr, end - begin, 0, begin, own);
+  ForParts<float>(args, context, [&](int64_t begin, int64_t end, float* registers) {
+    evaluator.Begin(registers);
+    evaluator.StoreRun(nullptr, end - begin, 0, begin, registers);
   });
 }
 

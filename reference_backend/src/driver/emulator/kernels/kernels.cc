@@ -68,6 +68,13 @@ int64_t ElementCount(const TensorView& tensor) {
   return count;
 }
 
+bool IsIntegerProgram(const VectorProgram& program, npu_dtype out) {
+  auto count = static_cast<size_t>(program.instruction_count);
+  return IsInteger(out) && LoadsIntegers(program.instructions, count, [&](int32_t input) {
+           return program.inputs[input].dtype;
+         });
+}
+
 const Simd& ActiveSimd() { return *Active().load(std::memory_order_acquire); }
 
 bool SelectSimd(const char* name) {

@@ -8,7 +8,8 @@
  * Shapes are known and have been checked by the caller; a dimension of 0 is fine. Arithmetic is in
  * float32: loads convert from the tensor's type, stores convert to it. float16 rounds to nearest
  * even; integers round to nearest even and saturate, NaN becomes 0; a bool is 1 where the value is
- * not 0 (NaN is not 0).
+ * not 0 (NaN is not 0). Vector programs and reductions of integers are in int64 instead, which
+ * stores cut to the low bits.
  *
  * Kernels neither allocate nor throw nor keep state. Each has a function that tells how much
  * scratch memory it needs; those read shapes and types, but no data: of pointers, only whether the
@@ -20,6 +21,7 @@
 #ifndef DRIVER_EMULATOR_KERNELS_KERNELS_H_
 #define DRIVER_EMULATOR_KERNELS_KERNELS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -27,6 +29,21 @@
 #include "../thread_pool.h"
 
 namespace tvm_example_npu::emulator {
+
+/*! \brief Whether this is a type of integers; a bool is one of 1 bit. */
+inline bool IsInteger(npu_dtype dtype) { return dtype != NPU_FLOAT32 && dtype != NPU_FLOAT16; }
+
+/*! \brief Whether all loads of a vector program are of integers; `type_of` tells the type of an
+ *  input. */
+template <typename TypeOf>
+bool LoadsIntegers(const npu_vector_instruction* instructions, size_t count,
+                   const TypeOf& type_of) {
+  for (size_t i = 0; i < count; ++i) {
+    bool load = instructions[i].opcode == NPU_VECTOR_LOAD;
+    if (load && !IsInteger(type_of(instructions[i].a))) return false;
+  }
+  return true;
+}
 
 /*! \brief A dense, row-major tensor in memory, aligned to its elements. Kernels write only to the
  *  one called `out`. */
@@ -51,6 +68,9 @@ struct VectorProgram {
   const TensorView* inputs = nullptr;
   int32_t input_count = 0;
 };
+
+/*! \brief Whether a program that loads no accumulator is computed in int64. */
+bool IsIntegerProgram(const VectorProgram& program, npu_dtype out);
 
 /*! \brief What a kernel works with. */
 struct KernelContext {
@@ -110,7 +130,9 @@ struct ElementwiseArgs {
 };
 
 /*! \brief Operands of Reduce. `out` has the kept dimensions, with or without the reduced ones as
- *  1. Over no elements, a sum is 0, a mean NaN, a maximum -infinity, a minimum +infinity. */
+ *  1. Over no elements, a sum is 0, a product 1, a mean NaN, a maximum -infinity, a minimum
+ *  +infinity. Integers have no mean; `out` and what the epilogue loads are integers, too; and over
+ *  no elements, a maximum is the least number of the data's type, a minimum the largest. */
 struct ReduceArgs {
   TensorView data, out;
   npu_reduce_kind kind = NPU_REDUCE_SUM;
@@ -118,25 +140,62 @@ struct ReduceArgs {
   VectorProgram epilogue;
 };
 
+/*! \brief How many elements of a dimension there are from `offset` on in steps; negative ones go
+ *  backwards. 0 where the offset is outside of it. */
+inline int64_t StepsIn(int64_t size, int64_t offset, int64_t step) {
+  if (offset < 0 || offset >= size) return 0;
+  return (step > 0 ? (size - 1 - offset) / step : offset / -step) + 1;
+}
+
 /*! \brief Operands of Copy, which moves a box as a Transfer of program.h does. It moves bytes: all
  *  types are exact. `data` and `out` have the same rank and type. */
 struct CopyArgs {
+  CopyArgs() {
+    std::fill_n(data_step, NPU_MAX_RANK, 1);
+    std::fill_n(out_step, NPU_MAX_RANK, 1);
+  }
+
   /*! \brief Without the memory of `data` there is no box: `out` is only filled. */
   TensorView data, out;
   int32_t permutation[NPU_MAX_RANK] = {};
   int64_t data_offset[NPU_MAX_RANK] = {};
+  int64_t data_step[NPU_MAX_RANK];
   int64_t out_offset[NPU_MAX_RANK] = {};
+  int64_t out_step[NPU_MAX_RANK];
   bool fill = false;
-  float fill_value = 0;
+  double fill_value = 0;
 
   /*! \brief The extent of the box in a dimension of `out`: what fits into both. */
   int64_t Extent(int dimension) const {
     int32_t from = permutation[dimension];
-    int64_t extent = data.dims[from] - data_offset[from];
-    int64_t room = out.dims[dimension] - out_offset[dimension];
-    extent = room < extent ? room : extent;
-    return extent < 0 ? 0 : extent;
+    return std::min(StepsIn(data.dims[from], data_offset[from], data_step[from]),
+                    StepsIn(out.dims[dimension], out_offset[dimension], out_step[dimension]));
   }
+};
+
+/*! \brief Operands of Gather; indices outside of the data are moved to its ends. Along the axis,
+ *  `data` has elements unless `out` has none. */
+struct GatherArgs {
+  TensorView data, indices, out;
+  int32_t axis = 0;
+  bool elementwise = false;
+};
+
+/*! \brief Operands of Scan: `data` and `out` are both integers, computed in int64, or both real
+ *  numbers, computed in float32. */
+struct ScanArgs {
+  TensorView data, out;
+  npu_scan_kind kind = NPU_SCAN_SUM;
+  int32_t axis = 0;
+  bool exclusive = false;
+};
+
+/*! \brief Operands of Order. Along the axis, `out` is not longer than `data`, which has less than
+ *  2^32 elements. */
+struct OrderArgs {
+  TensorView data, out;
+  int32_t axis = 0;
+  bool descending = false;
 };
 
 /*!
@@ -161,6 +220,9 @@ size_t PoolScratch(const PoolArgs& args, int threads);
 size_t ElementwiseScratch(const ElementwiseArgs& args, int threads);
 size_t ReduceScratch(const ReduceArgs& args, int threads);
 size_t CopyScratch(const CopyArgs& args, int threads);
+size_t GatherScratch(const GatherArgs& args, int threads);
+size_t ScanScratch(const ScanArgs& args, int threads);
+size_t OrderScratch(const OrderArgs& args, int threads);
 /*! @} */
 
 /*!
@@ -173,6 +235,9 @@ void Pool(const PoolArgs& args, const KernelContext& context);
 void Elementwise(const ElementwiseArgs& args, const KernelContext& context);
 void Reduce(const ReduceArgs& args, const KernelContext& context);
 void Copy(const CopyArgs& args, const KernelContext& context);
+void Gather(const GatherArgs& args, const KernelContext& context);
+void Scan(const ScanArgs& args, const KernelContext& context);
+void Order(const OrderArgs& args, const KernelContext& context);
 /*! @} */
 
 /*! \brief The instruction set in use: "generic", "avx2" or "avx512". */

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 namespace tvm_example_npu::emulator::oracle {
@@ -92,11 +93,92 @@ double Apply(const npu_vector_instruction& instruction, double a, double b, doub
       return a < b ? 1 : 0;
     case NPU_VECTOR_SELECT:
       return a != 0 ? b : c;
+    case NPU_VECTOR_FLOOR_DIVIDE:
+      return std::floor(static_cast<float>(a / b));
+    case NPU_VECTOR_REMAINDER:
+      return std::fmod(a, b);
+    case NPU_VECTOR_EQUAL:
+      return a == b ? 1 : 0;
+    case NPU_VECTOR_ABSOLUTE:
+      return std::fabs(a);
+    case NPU_VECTOR_POWER:
+      return std::pow(a, b);
+    case NPU_VECTOR_SIN:
+      return std::sin(a);
+    case NPU_VECTOR_COS:
+      return std::cos(a);
+    case NPU_VECTOR_TAN:
+      return std::tan(a);
+    case NPU_VECTOR_ATAN:
+      return std::atan(a);
+    case NPU_VECTOR_TRUNCATE:
+      return std::trunc(a);
     case NPU_VECTOR_LOAD:
     case NPU_VECTOR_OPCODE_COUNT:
       break;
   }
   return kNan;
+}
+
+// Wide enough for sums, products and quotients of all int64.
+__extension__ typedef __int128 Wide;
+
+int64_t Low(Wide value) { return static_cast<int64_t>(static_cast<uint64_t>(value)); }
+
+Wide ApplyIntegers(const npu_vector_instruction& instruction, Wide a, Wide b, Wide c) {
+  switch (instruction.opcode) {
+    case NPU_VECTOR_CONSTANT:
+      return static_cast<Wide>(std::round(instruction.immediate));
+    case NPU_VECTOR_ADD:
+      return a + b;
+    case NPU_VECTOR_SUBTRACT:
+      return a - b;
+    case NPU_VECTOR_MULTIPLY:
+      return a * b;
+    case NPU_VECTOR_DIVIDE:
+      return b == 0 ? 0 : a / b;
+    case NPU_VECTOR_MAXIMUM:
+      return std::max(a, b);
+    case NPU_VECTOR_MINIMUM:
+      return std::min(a, b);
+    case NPU_VECTOR_FLOOR_DIVIDE:
+      return b == 0 ? 0 : (a - ((a % b) + b) % b) / b;
+    case NPU_VECTOR_REMAINDER:
+      return b == 0 ? 0 : a % b;
+    case NPU_VECTOR_LESS:
+      return a < b ? 1 : 0;
+    case NPU_VECTOR_EQUAL:
+      return a == b ? 1 : 0;
+    case NPU_VECTOR_SELECT:
+      return a != 0 ? b : c;
+    case NPU_VECTOR_ABSOLUTE:
+      return a < 0 ? -a : a;
+    default:
+      return 0;
+  }
+}
+
+// The same in int64.
+void FinishIntegers(const VectorProgram& program, const TensorView& out, const Index& index,
+                    const int64_t* accumulator) {
+  std::vector<int64_t> values;
+  if (program.instruction_count == 0) values.push_back(*accumulator);
+  for (int i = 0; i < program.instruction_count; ++i) {
+    const npu_vector_instruction& instruction = program.instructions[i];
+    auto operand = [&](int32_t number) -> Wide {
+      return number >= 0 && number < i ? values[static_cast<size_t>(number)] : 0;
+    };
+    if (instruction.opcode != NPU_VECTOR_LOAD) {
+      values.push_back(Low(ApplyIntegers(instruction, operand(instruction.a),
+                                         operand(instruction.b), operand(instruction.c))));
+    } else if (accumulator != nullptr && instruction.a == 0) {
+      values.push_back(*accumulator);
+    } else {
+      const TensorView& input = program.inputs[instruction.a];
+      values.push_back(LoadInteger(input, Flat(input, index)));
+    }
+  }
+  StoreInteger(out, Flat(out, index), values.back());
 }
 
 // Runs a program for one element of the output and stores the result.
@@ -153,8 +235,8 @@ uint16_t FloatToHalf(float value) {
 }
 
 template <typename T>
-T ToInteger(float value) {
-  double rounded = std::isnan(value) ? 0 : std::nearbyint(static_cast<double>(value));
+T ToInteger(double value) {
+  double rounded = std::isnan(value) ? 0 : std::nearbyint(value);
   if (rounded <= static_cast<double>(std::numeric_limits<T>::min())) {
     return std::numeric_limits<T>::min();
   }
@@ -176,6 +258,22 @@ void ForTaps(const Index& window, const Index& at, const int64_t* strides, const
     }
     body(tap, position);
   });
+}
+
+// The least or the largest number of a type of integers.
+int64_t Limit(npu_dtype dtype, bool largest) {
+  switch (dtype) {
+    case NPU_INT8:
+      return largest ? 127 : -128;
+    case NPU_UINT8:
+      return largest ? 255 : 0;
+    case NPU_INT32:
+      return largest ? INT32_MAX : INT32_MIN;
+    case NPU_INT64:
+      return largest ? INT64_MAX : INT64_MIN;
+    default:
+      return largest ? 1 : 0;
+  }
 }
 
 Index Join(int64_t first, int64_t second, const Index& rest) {
@@ -230,6 +328,34 @@ void Store(const TensorView& tensor, int64_t index, float value) {
       static_cast<uint8_t*>(tensor.data)[index] = value != 0 ? 1 : 0;
       return;
   }
+}
+
+int64_t LoadInteger(const TensorView& tensor, int64_t index) {
+  switch (tensor.dtype) {
+    case NPU_INT8:
+      return static_cast<const int8_t*>(tensor.data)[index];
+    case NPU_UINT8:
+      return static_cast<const uint8_t*>(tensor.data)[index];
+    case NPU_INT32:
+      return static_cast<const int32_t*>(tensor.data)[index];
+    case NPU_INT64:
+      return static_cast<const int64_t*>(tensor.data)[index];
+    case NPU_BOOL:
+      return static_cast<const uint8_t*>(tensor.data)[index] != 0 ? 1 : 0;
+    default:
+      return 0;
+  }
+}
+
+void StoreInteger(const TensorView& tensor, int64_t index, int64_t value) {
+  if (tensor.dtype == NPU_BOOL) {
+    static_cast<uint8_t*>(tensor.data)[index] = value != 0 ? 1 : 0;
+    return;
+  }
+  // The low bytes are the first ones.
+  size_t element = ElementSize(tensor.dtype);
+  std::memcpy(static_cast<char*>(tensor.data) + static_cast<size_t>(index) * element, &value,
+              element);
 }
 
 void MatMul(const MatMulArgs& args) {
@@ -319,8 +445,19 @@ void Pool(const PoolArgs& args) {
 }
 
 void Elementwise(const ElementwiseArgs& args) {
-  ForEach(Shape(args.out),
-          [&](const Index& index) { Finish(args.program, args.out, index, nullptr); });
+  bool integers = IsInteger(args.out.dtype);
+  for (int i = 0; i < args.program.instruction_count; ++i) {
+    const npu_vector_instruction& instruction = args.program.instructions[i];
+    if (instruction.opcode != NPU_VECTOR_LOAD) continue;
+    integers = integers && IsInteger(args.program.inputs[instruction.a].dtype);
+  }
+  ForEach(Shape(args.out), [&](const Index& index) {
+    if (integers) {
+      FinishIntegers(args.program, args.out, index, nullptr);
+    } else {
+      Finish(args.program, args.out, index, nullptr);
+    }
+  });
 }
 
 void Reduce(const ReduceArgs& args) {
@@ -337,21 +474,39 @@ void Reduce(const ReduceArgs& args) {
   ForEach(kept, [&](const Index& base) {
     bool most = args.kind == NPU_REDUCE_MAX;
     bool least = args.kind == NPU_REDUCE_MIN;
-    double value = most ? -kInfinity : least ? kInfinity : 0;
+    bool product = args.kind == NPU_REDUCE_PRODUCT;
+    bool integers = IsInteger(args.data.dtype);
+    double value = most ? -kInfinity : least ? kInfinity : product ? 1 : 0;
+    int64_t integer = product ? 1 : 0;
+    if (most || least) integer = Limit(args.data.dtype, least);
     double count = 0;
     ForEach(reduced, [&](const Index& offset) {
       Index index = base;
       for (size_t d = 0; d < index.size(); ++d) index[d] += offset[d];
+      if (integers) {
+        Wide element = LoadInteger(args.data, Flat(args.data, index));
+        integer = Low(product ? element * integer
+                      : most  ? std::max<Wide>(element, integer)
+                      : least ? std::min<Wide>(element, integer)
+                              : element + integer);
+        return;
+      }
       double element = Load(args.data, Flat(args.data, index));
       ++count;
-      if (!most && !least) {
+      if (product) {
+        value *= element;
+      } else if (!most && !least) {
         value += element;
       } else if (std::isnan(element) || (most ? element > value : element < value)) {
         value = element;
       }
     });
     if (args.kind == NPU_REDUCE_MEAN) value = count == 0 ? kNan : value / count;
-    Finish(args.epilogue, args.out, out_index, &value);
+    if (integers) {
+      FinishIntegers(args.epilogue, args.out, out_index, &integer);
+    } else {
+      Finish(args.epilogue, args.out, out_index, &value);
+    }
     Next(out, &out_index);
   });
 }
@@ -360,7 +515,15 @@ void Copy(const CopyArgs& args) {
   size_t element = ElementSize(args.out.dtype);
   char* out = static_cast<char*>(args.out.data);
   if (args.fill) {
-    for (int64_t i = 0; i < ElementCount(args.out); ++i) Store(args.out, i, args.fill_value);
+    for (int64_t i = 0; i < ElementCount(args.out); ++i) {
+      Store(args.out, i, static_cast<float>(args.fill_value));
+      // Beyond what float32 holds.
+      if (args.out.dtype == NPU_INT32) {
+        static_cast<int32_t*>(args.out.data)[i] = ToInteger<int32_t>(args.fill_value);
+      } else if (args.out.dtype == NPU_INT64) {
+        static_cast<int64_t*>(args.out.data)[i] = ToInteger<int64_t>(args.fill_value);
+      }
+    }
   }
   if (args.data.data == nullptr) return;
   Index box;
@@ -369,13 +532,88 @@ void Copy(const CopyArgs& args) {
     Index from(index.size()), to(index.size());
     for (size_t d = 0; d < to.size(); ++d) {
       auto axis = static_cast<size_t>(args.permutation[d]);
-      from[axis] = args.data_offset[axis] + index[d];
-      to[d] = args.out_offset[d] + index[d];
+      from[axis] = args.data_offset[axis] + index[d] * args.data_step[axis];
+      to[d] = args.out_offset[d] + index[d] * args.out_step[d];
     }
     std::memcpy(out + static_cast<size_t>(Flat(args.out, to)) * element,
                 static_cast<const char*>(args.data.data) +
                     static_cast<size_t>(Flat(args.data, from)) * element,
                 element);
+  });
+}
+
+void Gather(const GatherArgs& args) {
+  size_t element = ElementSize(args.out.dtype);
+  auto axis = static_cast<size_t>(args.axis);
+  ForEach(Shape(args.out), [&](const Index& index) {
+    Index place = index;
+    Index from = index;
+    if (!args.elementwise) {
+      place = Index(index.begin() + args.axis, index.begin() + args.axis + args.indices.rank);
+      from.erase(from.begin() + args.axis, from.begin() + args.axis + args.indices.rank);
+      from.insert(from.begin() + args.axis, 0);
+    }
+    int64_t flat = Flat(args.indices, place);
+    int64_t wanted = LoadInteger(args.indices, flat);
+    from[axis] = std::max<int64_t>(0, std::min(wanted, args.data.dims[args.axis] - 1));
+    auto to = static_cast<size_t>(Flat(args.out, index)) * element;
+    auto at = static_cast<size_t>(Flat(args.data, from)) * element;
+    std::memcpy(static_cast<char*>(args.out.data) + to,
+                static_cast<const char*>(args.data.data) + at, element);
+  });
+}
+
+void Scan(const ScanArgs& args) {
+  auto axis = static_cast<size_t>(args.axis);
+  bool product = args.kind == NPU_SCAN_PRODUCT;
+  ForEach(Shape(args.out), [&](const Index& index) {
+    double real = product ? 1 : 0;
+    uint64_t integer = product ? 1 : 0;
+    int64_t end = index[axis] + (args.exclusive ? 0 : 1);
+    Index at = index;
+    for (at[axis] = 0; at[axis] < end; ++at[axis]) {
+      int64_t flat = Flat(args.data, at);
+      double value = Load(args.data, flat);
+      auto whole = static_cast<uint64_t>(LoadInteger(args.data, flat));
+      real = product ? real * value : real + value;
+      integer = product ? integer * whole : integer + whole;
+    }
+    int64_t flat = Flat(args.out, index);
+    if (IsInteger(args.out.dtype)) {
+      StoreInteger(args.out, flat, static_cast<int64_t>(integer));
+    } else {
+      Store(args.out, flat, static_cast<float>(real));
+    }
+  });
+}
+
+void Order(const OrderArgs& args) {
+  auto axis = static_cast<size_t>(args.axis);
+  Index rows = Shape(args.out);
+  rows[axis] = std::min<int64_t>(rows[axis], 1);
+  ForEach(rows, [&](const Index& row) {
+    auto flat = [&](int64_t i) {
+      Index at = row;
+      at[axis] = i;
+      return Flat(args.data, at);
+    };
+    auto less = [&](int64_t i, int64_t j) {
+      if (IsInteger(args.data.dtype)) {
+        return LoadInteger(args.data, flat(i)) < LoadInteger(args.data, flat(j));
+      }
+      float a = Load(args.data, flat(i)), b = Load(args.data, flat(j));
+      return std::isnan(b) ? !std::isnan(a) : a < b;
+    };
+    Index order(static_cast<size_t>(args.data.dims[args.axis]));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) {
+      return args.descending ? less(j, i) : less(i, j);
+    });
+    for (int64_t i = 0; i < args.out.dims[args.axis]; ++i) {
+      Index at = row;
+      at[axis] = i;
+      StoreInteger(args.out, Flat(args.out, at), order[static_cast<size_t>(i)]);
+    }
   });
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "evaluator.h"
+#include "integers.h"
 #include "internal.h"
 
 namespace tvm_example_npu::emulator {
@@ -81,6 +82,9 @@ class Reducer {
     if (args.kind == NPU_REDUCE_MAX || least) {
       opcode_ = least ? NPU_VECTOR_MINIMUM : NPU_VECTOR_MAXIMUM;
       start_ = least ? infinity : -infinity;
+    } else if (args.kind == NPU_REDUCE_PRODUCT) {
+      opcode_ = NPU_VECTOR_MULTIPLY;
+      start_ = 1;
     }
   }
 
@@ -165,38 +169,168 @@ class Reducer {
   float start_ = 0;
 };
 
-int64_t WorkerFloats(const ReduceArgs& args) {
-  return 3 * kBlock + Evaluator::Registers(args.epilogue);
+/*! \brief The same in int64, where the order of elements does not matter. */
+class IntegerReducer {
+ public:
+  explicit IntegerReducer(const ReduceArgs& args)
+      : shape_(args),
+        data_(static_cast<const char*>(args.data.data)),
+        dtype_(args.data.dtype),
+        element_(static_cast<int64_t>(ElementSize(args.data.dtype))) {
+    if (args.kind == NPU_REDUCE_PRODUCT) {
+      opcode_ = NPU_VECTOR_MULTIPLY;
+      start_ = 1;
+    } else if (args.kind == NPU_REDUCE_MAX) {
+      opcode_ = NPU_VECTOR_MAXIMUM;
+      start_ = Least(dtype_);
+    } else if (args.kind == NPU_REDUCE_MIN) {
+      opcode_ = NPU_VECTOR_MINIMUM;
+      start_ = Largest(dtype_);
+    }
+  }
+
+  // Elements [first, first + count) of the result, at most kBlock; `memory` is for kBlock numbers.
+  void Block(int64_t first, int64_t count, int64_t* memory, int64_t* results) const {
+    std::fill_n(results, count, start_);
+    if (shape_.count == 0) return;
+    if (shape_.inner_reduced) {
+      for (int64_t i = 0; i < count; ++i) {
+        results[i] = Row(shape_.kept.Offset(first + i), memory);
+      }
+      return;
+    }
+    int64_t inner = shape_.kept.sizes[0];
+    for (int64_t i = 0; i < count;) {
+      int64_t run = std::min(count - i, inner - (first + i) % inner);
+      int64_t offset = shape_.kept.Offset(first + i);
+      for (int64_t j = 0; j < shape_.count; ++j) {
+        Load(offset + shape_.reduced.Offset(j), run, memory);
+        ApplyIntegers(opcode_, results + i, memory, nullptr, run, results + i);
+      }
+      i += run;
+    }
+  }
+
+  const Shape& shape() const { return shape_; }
+
+ private:
+  static int64_t Least(npu_dtype dtype) {
+    switch (dtype) {
+      case NPU_INT8:
+        return std::numeric_limits<int8_t>::min();
+      case NPU_INT32:
+        return std::numeric_limits<int32_t>::min();
+      case NPU_INT64:
+        return std::numeric_limits<int64_t>::min();
+      default:
+        return 0;
+    }
+  }
+
+  static int64_t Largest(npu_dtype dtype) {
+    switch (dtype) {
+      case NPU_BOOL:
+        return 1;
+      case NPU_UINT8:
+        return std::numeric_limits<uint8_t>::max();
+      default:
+        return -1 - Least(dtype);
+    }
+  }
+
+  void Load(int64_t offset, int64_t count, int64_t* memory) const {
+    LoadIntegers(dtype_, data_ + offset * element_, count, memory);
+  }
+
+  // Lanes of partial results, which are combined at the end.
+  int64_t Row(int64_t offset, int64_t* memory) const {
+    constexpr int64_t kLanes = 8;
+    int64_t lanes[kLanes];
+    std::fill_n(lanes, kLanes, start_);
+    int64_t inner = shape_.reduced.rank == 0 ? 1 : shape_.reduced.sizes[0];
+    for (int64_t i = 0; i < shape_.count; i += inner) {
+      int64_t row = offset + shape_.reduced.Offset(i);
+      for (int64_t j = 0; j < inner; j += kBlock) {
+        int64_t count = std::min(kBlock, inner - j);
+        Load(row + j, count, memory);
+        // Halves onto each other, until it is few.
+        for (; count > kLanes; count -= count / 2) {
+          int64_t half = count / 2;
+          ApplyIntegers(opcode_, memory, memory + count - half, nullptr, half, memory);
+        }
+        ApplyIntegers(opcode_, lanes, memory, nullptr, count, lanes);
+      }
+    }
+    for (int64_t i = 1; i < kLanes; ++i) {
+      ApplyIntegers(opcode_, lanes, lanes + i, nullptr, 1, lanes);
+    }
+    return lanes[0];
+  }
+
+  Shape shape_;
+  const char* data_;
+  npu_dtype dtype_;
+  int64_t element_;
+  npu_vector_opcode opcode_ = NPU_VECTOR_ADD;
+  int64_t start_ = 0;
+};
+
+// Results, and the memory of a reducer.
+constexpr int64_t kWorkerBlocks = 3;
+
+int64_t WorkerNumbers(const ReduceArgs& args) {
+  return kWorkerBlocks * kBlock + Evaluator::Registers(args.epilogue);
+}
+
+// Calls `body(begin, count, results, memory, registers)` for blocks of the output, which begin at
+// the same elements for any number of threads.
+template <typename Number, typename Body>
+void ForBlocks(const ReduceArgs& args, int64_t reduced, const KernelContext& context,
+               const Body& body) {
+  int64_t numbers = WorkerNumbers(args);
+  int64_t grain = std::min(Grain(std::max<int64_t>(reduced, 1)), kBlock);
+  Parallel(context, ElementCount(args.out), grain, [&](int64_t begin, int64_t end, int worker) {
+    Number* results = static_cast<Number*>(context.scratch) + worker * numbers;
+    Number* memory = results + kBlock;
+    body(begin, end - begin, results, memory, results + kWorkerBlocks * kBlock);
+  });
 }
 
 }  // namespace
 
 size_t ReduceScratch(const ReduceArgs& args, int threads) {
-  return static_cast<size_t>(threads * WorkerFloats(args)) * sizeof(float);
+  size_t number = IsInteger(args.data.dtype) ? sizeof(int64_t) : sizeof(float);
+  return static_cast<size_t>(threads * WorkerNumbers(args)) * number;
 }
 
 void Reduce(const ReduceArgs& args, const KernelContext& context) {
   int64_t count = ElementCount(args.out);
   if (count == 0) return;
+  if (IsInteger(args.data.dtype)) {
+    IntegerReducer reducer(args);
+    IntegerEvaluator evaluator(args.epilogue, args.out);
+    ForBlocks<int64_t>(
+        args, reducer.shape().count, context,
+        [&](int64_t begin, int64_t size, int64_t* results, int64_t* memory, int64_t* registers) {
+          evaluator.Begin(registers);
+          reducer.Block(begin, size, memory, results);
+          evaluator.StoreRun(results, size, begin, registers);
+        });
+    return;
+  }
   Reducer reducer(args);
   Evaluator evaluator(args.epilogue, args.out, count);
-  int64_t floats = WorkerFloats(args);
   float divisor = static_cast<float>(reducer.shape().count);
-  // Blocks begin at the same elements for any number of threads.
-  int64_t cost = std::max<int64_t>(reducer.shape().count, 1);
-  int64_t grain = std::min(Grain(cost), kBlock);
-  auto run = [&](int64_t begin, int64_t end, int worker) {
-    float* results = static_cast<float*>(context.scratch) + worker * floats;
-    float* memory = results + kBlock;
-    float* registers = memory + 2 * kBlock;
-    evaluator.Begin(registers);
-    reducer.Block(begin, end - begin, memory, results);
-    if (args.kind == NPU_REDUCE_MEAN) {
-      for (int64_t i = 0; i < end - begin; ++i) results[i] /= divisor;
-    }
-    evaluator.StoreRun(results, end - begin, 0, begin, registers);
-  };
-  Parallel(context, count, grain, run);
+  ForBlocks<float>(
+      args, reducer.shape().count, context,
+      [&](int64_t begin, int64_t size, float* results, float* memory, float* registers) {
+        evaluator.Begin(registers);
+        reducer.Block(begin, size, memory, results);
+        if (args.kind == NPU_REDUCE_MEAN) {
+          for (int64_t i = 0; i < size; ++i) results[i] /= divisor;
+        }
+        evaluator.StoreRun(results, size, 0, begin, registers);
+      });
 }
 
 }  // namespace tvm_example_npu::emulator

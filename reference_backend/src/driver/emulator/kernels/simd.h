@@ -85,7 +85,7 @@ struct Simd {
    *  operand. */
   void (*apply)(npu_vector_opcode opcode, const Operand& a, const Operand& b, const Operand& c,
                 int64_t count, float* out);
-  /*! \brief Combines elements with ADD, MAXIMUM or MINIMUM; `count` is at least 1. */
+  /*! \brief Combines elements with ADD, MULTIPLY, MAXIMUM or MINIMUM; `count` is at least 1. */
   float (*reduce)(npu_vector_opcode opcode, const float* data, int64_t count);
 };
 

@@ -1,0 +1,14 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+#include "pool.h"
+
+namespace tvm_example_npu {
+namespace {
+
+void AdaptiveAvgPool3D(Lowering& op) { LowerAdaptiveAvgPool(op, 3); }
+
+REGISTER_LOWERING("relax.nn.adaptive_avg_pool3d", AdaptiveAvgPool3D);
+
+}  // namespace
+}  // namespace tvm_example_npu

@@ -1,0 +1,63 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file along_axis.h
+ * \brief What the ops that look at elements in their order along an axis have in common.
+ */
+#ifndef OPS_ALONG_AXIS_H_
+#define OPS_ALONG_AXIS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "lowering.h"
+
+namespace tvm_example_npu {
+
+/*! \brief Data and one of its axes. */
+struct AlongAxis {
+  Tensor data;
+  int64_t axis = 0;
+};
+
+/*! \brief The data along the attribute `axis`; None means along all elements, in one dimension. */
+inline AlongAxis ReadAlongAxis(Lowering& op) {
+  const Tensor data = op.Input(0);
+  if (op.IsNone("axis")) return {op.View(data, {op.Joined(data.dims())}), 0};
+  const int64_t rank = data.rank();
+  return {data, (op.Int("axis") + rank) % rank};
+}
+
+/*! \brief Lowers the index of the first largest or smallest element. */
+inline void LowerArgument(Lowering& op, bool largest) {
+  const auto [data, axis] = ReadAlongAxis(op);
+  std::vector<npu_dim> kept = data.dims();
+  kept[axis] = FixedDim(1);
+  const Tensor first = op.Temporary(NPU_INT64, kept);
+  npu_order order = {};
+  order.data = data.id;
+  order.out = first.id;
+  order.axis = static_cast<int32_t>(axis);
+  order.descending = largest;
+  op.Emit(order);
+  // The attribute keepdims is in the shape of the output.
+  op.SetOutput(0, op.View(first, op.OutputDims()));
+}
+
+/*! \brief Lowers a running sum or product. */
+inline void LowerScan(Lowering& op, npu_scan_kind kind) {
+  const auto [data, axis] = ReadAlongAxis(op);
+  // The attribute dtype is in the type of the output.
+  const Tensor out = op.Output();
+  npu_scan scan = {};
+  scan.data = data.id;
+  scan.out = out.id;
+  scan.kind = kind;
+  scan.axis = static_cast<int32_t>(axis);
+  scan.exclusive = op.Bool("exclusive");
+  op.Emit(scan);
+}
+
+}  // namespace tvm_example_npu
+
+#endif  // OPS_ALONG_AXIS_H_

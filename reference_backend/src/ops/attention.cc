@@ -1,0 +1,14 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "attention.h"
+#include "lowering.h"
+
+namespace tvm_example_npu {
+namespace {
+
+void Attention(Lowering& op) { LowerAttention(op, false); }
+
+REGISTER_LOWERING("relax.nn.attention", Attention);
+
+}  // namespace
+}  // namespace tvm_example_npu

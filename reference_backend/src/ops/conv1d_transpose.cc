@@ -1,0 +1,14 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "convolution.h"
+#include "lowering.h"
+
+namespace tvm_example_npu {
+namespace {
+
+void Conv1DTranspose(Lowering& op) { LowerTransposedConvolution(op, 1); }
+
+REGISTER_LOWERING("relax.nn.conv1d_transpose", Conv1DTranspose).TakesEpilogue();
+
+}  // namespace
+}  // namespace tvm_example_npu

@@ -1,0 +1,14 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "convolution.h"
+#include "lowering.h"
+
+namespace tvm_example_npu {
+namespace {
+
+void Conv2DTranspose(Lowering& op) { LowerTransposedConvolution(op, 2); }
+
+REGISTER_LOWERING("relax.nn.conv2d_transpose", Conv2DTranspose).TakesEpilogue();
+
+}  // namespace
+}  // namespace tvm_example_npu

@@ -1,0 +1,14 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "convolution.h"
+#include "lowering.h"
+
+namespace tvm_example_npu {
+namespace {
+
+void Conv3D(Lowering& op) { LowerConvolution(op, 3); }
+
+REGISTER_LOWERING("relax.nn.conv3d", Conv3D).TakesEpilogue();
+
+}  // namespace
+}  // namespace tvm_example_npu

@@ -1,0 +1,14 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "convolution.h"
+#include "lowering.h"
+
+namespace tvm_example_npu {
+namespace {
+
+void Conv3DTranspose(Lowering& op) { LowerTransposedConvolution(op, 3); }
+
+REGISTER_LOWERING("relax.nn.conv3d_transpose", Conv3DTranspose).TakesEpilogue();
+
+}  // namespace
+}  // namespace tvm_example_npu

@@ -1,0 +1,13 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+namespace tvm_example_npu {
+namespace {
+
+Value Equal(const Lowering&, VectorBuilder& v, const Values& x) { return v.Equal(x[0], x[1]); }
+
+REGISTER_ELEMENTWISE("relax.equal", Equal);
+
+}  // namespace
+}  // namespace tvm_example_npu

@@ -1,0 +1,16 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+namespace tvm_example_npu {
+namespace {
+
+Value LeakyRelu(const Lowering& op, VectorBuilder& v, const Values& x) {
+  Value scaled = v.Multiply(x[0], v.Constant(op.Float("alpha")));
+  return v.Select(v.Less(v.Constant(0), x[0]), x[0], scaled);
+}
+
+REGISTER_ELEMENTWISE("relax.nn.leakyrelu", LeakyRelu);
+
+}  // namespace
+}  // namespace tvm_example_npu

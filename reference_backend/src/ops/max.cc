@@ -1,0 +1,14 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+#include "reduction.h"
+
+namespace tvm_example_npu {
+namespace {
+
+void Max(Lowering& op) { LowerReduction(op, NPU_REDUCE_MAX); }
+
+REGISTER_LOWERING("relax.max", Max);
+
+}  // namespace
+}  // namespace tvm_example_npu

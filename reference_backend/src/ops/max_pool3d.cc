@@ -1,0 +1,14 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+#include "pool.h"
+
+namespace tvm_example_npu {
+namespace {
+
+void MaxPool3D(Lowering& op) { LowerMaxPool(op, 3); }
+
+REGISTER_LOWERING("relax.nn.max_pool3d", MaxPool3D);
+
+}  // namespace
+}  // namespace tvm_example_npu

@@ -1,0 +1,13 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+namespace tvm_example_npu {
+namespace {
+
+Value Mod(const Lowering&, VectorBuilder& v, const Values& x) { return v.Remainder(x[0], x[1]); }
+
+REGISTER_ELEMENTWISE("relax.mod", Mod);
+
+}  // namespace
+}  // namespace tvm_example_npu

@@ -1,0 +1,14 @@
+// Yours: written once, then never touched by 'copier update'.
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+#include "reduction.h"
+
+namespace tvm_example_npu {
+namespace {
+
+void Prod(Lowering& op) { LowerReduction(op, NPU_REDUCE_PRODUCT); }
+
+REGISTER_LOWERING("relax.prod", Prod);
+
+}  // namespace
+}  // namespace tvm_example_npu

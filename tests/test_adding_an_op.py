@@ -1,0 +1,54 @@
+"""The page about adding an op: its entry and its snippet make an op that works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from npu_scaffold.catalog import load_catalog
+from support import ROOT, Workshop, copy_template, render, run
+
+PAGE = ROOT / "docs/adding-an-op.md"
+
+
+def block(language: str) -> str:
+    """Return the only block of the page in a language."""
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    return str(found)
+
+
+OP = next(iter(yaml.safe_load(block("yaml"))))
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the template, to which has been done what the page says."""
+    copy = tmp_path_factory.mktemp("extended")
+    copy_template(copy)
+    with (copy / "template/_catalog/ops.yml").open("a") as catalog:
+        catalog.write("\n" + block("yaml"))
+    (copy / f"template/_ops/{OP}.cc.jinja").write_text(block("cpp"))
+    return copy
+
+
+def test_the_op_is_new_and_its_entry_is_right(extended: Path) -> None:
+    assert OP not in load_catalog(ROOT)
+    assert OP in load_catalog(extended)
+    assert f"ops=[{OP}, relu]" in PAGE.read_text(), "the command of the page renders the op"
+
+
+@pytest.mark.slow
+def test_the_new_op_passes_the_conformance_kit(
+    extended: Path, workshop: Workshop, tmp_path: Path
+) -> None:
+    project = render(
+        extended, tmp_path / "backend", backend_name="try_npu", op_preset="custom", ops=[OP, "relu"]
+    )
+    python = workshop.environment(workshop.build(project))
+    kit = (python, "-m", "tvm_try_npu", "conformance", "--suite", "ops")
+    assert f"ops/{OP}-plain" in run(*kit, "--list", "--filter", f"ops/{OP}-")
+    run(*kit, "--filter", f"ops/{OP}-")
+    run(python, "-m", "pytest", "-q", "tests/test_ops.py", "-k", OP, cwd=project)

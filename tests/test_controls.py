@@ -1,0 +1,231 @@
+"""Negative controls: broken backends that the conformance kit must catch.
+
+One backend is built that has all the mistakes, each behind an environment variable, so that each
+costs a run of the kit and not a build. Without the variable it is sound, and the kit says so.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support import Workshop, attempt
+
+pytestmark = pytest.mark.slow
+
+VARIABLE = "MISTAKE"
+HEADER = f"""
+#include <cstdlib>
+#include <cstring>
+inline bool Broken(const char* control) {{
+  const char* chosen = std::getenv("{VARIABLE}");
+  return chosen != nullptr && std::strcmp(chosen, control) == 0;
+}}
+"""
+OPS = ["conv2d", "matmul", "max_pool2d", "add", "subtract", "relu", "softmax", "mean", "concat"]
+OPS += ["pad", "quantize", "dequantize", "permute_dims", "tanh"]
+
+
+@dataclass(frozen=True)
+class Control:
+    """A mistake: where it is made, and which part of the kit has to see it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    suite: str
+    filter: str
+
+
+def behind(statement: str, mistake: str) -> tuple[str, str]:
+    """Put a mistake behind a statement."""
+    return statement, f"{statement}\n    {mistake}"
+
+
+EXECUTE = "src/driver/emulator/execute.cc"
+STRIDES = "std::copy_n(op.strides, NPU_MAX_SPATIAL, args.strides);"
+DILATIONS = "std::copy_n(op.dilations, NPU_MAX_SPATIAL, args.dilations);"
+PADS = "std::copy_n(op.pads_begin, NPU_MAX_SPATIAL, args.pads_begin);"
+CONTROLS = [
+    Control(
+        "ignored_stride",
+        EXECUTE,
+        *behind(STRIDES, 'if (Broken("ignored_stride")) std::fill_n(args.strides, 3, 1);'),
+        "ops",
+        "conv2d",
+    ),
+    Control(
+        "ignored_dilation",
+        EXECUTE,
+        *behind(DILATIONS, 'if (Broken("ignored_dilation")) std::fill_n(args.dilations, 3, 1);'),
+        "ops",
+        "conv2d",
+    ),
+    Control(
+        "padding_off_by_one",
+        EXECUTE,
+        *behind(PADS, 'if (Broken("padding_off_by_one")) ++args.pads_begin[0];'),
+        "ops",
+        "conv2d",
+    ),
+    Control(
+        "lost_batch_element",
+        EXECUTE,
+        "    args.kind = op.kind;\n    args.spatial_rank = op.spatial_rank;",
+        "    args.kind = op.kind;\n    args.spatial_rank = op.spatial_rank;\n"
+        '    if (Broken("lost_batch_element") && args.data.dims[0] > 1) --args.data.dims[0];',
+        "ops",
+        "max_pool2d",
+    ),
+    Control(
+        "ignored_fill",
+        EXECUTE,
+        *behind(
+            "args.fill_value = op.fill_value;", 'if (Broken("ignored_fill")) args.fill_value = 0;'
+        ),
+        "ops",
+        "pad",
+    ),
+    Control(
+        "ignored_permutation",
+        EXECUTE,
+        "std::copy_n(op.permutation, NPU_MAX_RANK, args.permutation);",
+        "std::copy_n(op.permutation, NPU_MAX_RANK, args.permutation);\n"
+        '      if (Broken("ignored_permutation")) {\n'
+        "        for (int32_t d = 0; d < NPU_MAX_RANK; ++d) args.permutation[d] = d;\n      }",
+        "ops",
+        "permute_dims",
+    ),
+    Control(
+        "stale_buffer",
+        EXECUTE,
+        "  for (const Step& step : steps_) {\n    if (cancel",
+        "  // What an earlier call has left in the buffers passes for the result.\n"
+        "  static std::atomic<int> calls{0};\n"
+        '  if (Broken("stale_buffer") && ++calls % 2 == 0) return true;\n'
+        "  for (const Step& step : steps_) {\n    if (cancel",
+        "contract",
+        "matmul",
+    ),
+    Control(
+        "dropped_bias",
+        "src/codegen/lowering.cc",
+        "    Unit unit = program_->MakeUnit(node, op);",
+        '    if (Broken("dropped_bias") && op->op == "relax.add") {\n'
+        "      known[node] = value;\n      continue;\n    }\n"
+        "    Unit unit = program_->MakeUnit(node, op);",
+        "composites",
+        "bias",
+    ),
+    Control(
+        "swapped_operands",
+        "src/ops/subtract.cc",
+        "v.Subtract(x[0], x[1])",
+        'Broken("swapped_operands") ? v.Subtract(x[1], x[0]) : v.Subtract(x[0], x[1])',
+        "ops",
+        "subtract",
+    ),
+    Control(
+        "wrong_axis",
+        "src/ops/softmax.cc",
+        '(op.Int("axis") + rank) % rank',
+        'Broken("wrong_axis") ? rank - 1 : (op.Int("axis") + rank) % rank',
+        "ops",
+        "softmax",
+    ),
+    Control(
+        "wrong_zero_point",
+        "src/ops/dequantize.cc",
+        "v.Load(zero_point)",
+        'Broken("wrong_zero_point") ? v.Constant(0) : v.Load(zero_point)',
+        "ops",
+        "dequantize",
+    ),
+    Control(
+        "wrong_rounding",
+        "src/ops/quantize.cc",
+        "v.RoundEven(v.Divide(v.Load(data), v.Load(scale)))",
+        'Broken("wrong_rounding") ? v.RoundAway(v.Divide(v.Load(data), v.Load(scale)))\n'
+        "                                   : v.RoundEven(v.Divide(v.Load(data), v.Load(scale)))",
+        "ops",
+        "quantize",
+    ),
+    Control(
+        "lost_nan",
+        "src/ops/relu.cc",
+        "v.Maximum(x[0], v.Constant(0))",
+        'Broken("lost_nan") ? v.Select(v.Less(v.Constant(0), x[0]), x[0], v.Constant(0))\n'
+        "                            : v.Maximum(x[0], v.Constant(0))",
+        "ops",
+        "relu",
+    ),
+    Control(
+        "swallowed_error",
+        "src/runtime/execution.cc",
+        "    npu_status status = RunApi().execute(request->handle);",
+        "    npu_status status = RunApi().execute(request->handle);\n"
+        '    if (Broken("swallowed_error")) status = NPU_OK;',
+        "contract",
+        "matmul",
+    ),
+    Control(
+        "declines_everything",
+        "src/codegen/lowering.cc",
+        "  void LowerUnit(const Unit& unit) {",
+        "  void LowerUnit(const Unit& unit) {\n"
+        '    if (Broken("declines_everything")) throw Refusal("no");',
+        "ops",
+        "relu",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def kit(
+    render: Callable[..., Path], workshop: Workshop, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[int, str]]:
+    """A backend with all mistakes, and its kit: exit code and output of a run."""
+    project = tmp_path_factory.mktemp("broken") / "backend"
+    shutil.copytree(render(backend_name="broken", op_preset="custom", ops=OPS), project)
+    for control in CONTROLS:
+        path = project / control.file
+        text = path.read_text()
+        assert text.count(control.old) >= 1, f"{control.name}: {control.file} has changed"
+        text = text.replace(control.old, control.new)
+        if path.suffix == ".cc" and HEADER not in text:
+            # Behind the comments that begin the file.
+            text = re.sub(r"^#include", f"{HEADER}\n#include", text, count=1, flags=re.MULTILINE)
+        path.write_text(text)
+    python = workshop.environment(workshop.build(project))
+
+    def run_kit(suite: str, filters: Iterable[str], mistake: str = "") -> tuple[int, str]:
+        command = [python, "-m", "tvm_broken", "conformance", "--suite", suite]
+        command += [part for text in filters for part in ("--filter", text)]
+        done = attempt(*command, **{VARIABLE: mistake})
+        return done.returncode, done.stdout
+
+    return run_kit
+
+
+@pytest.mark.parametrize("suite", sorted({control.suite for control in CONTROLS}))
+def test_the_kit_passes_the_backend_without_a_mistake(
+    suite: str, kit: Callable[..., tuple[int, str]]
+) -> None:
+    code, text = kit(suite, {control.filter for control in CONTROLS if control.suite == suite})
+    assert code == 0, text
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
+def test_the_kit_catches_each_mistake(
+    control: Control, kit: Callable[..., tuple[int, str]]
+) -> None:
+    code, text = kit(control.suite, [control.filter], control.name)
+    assert code == 1, text
+    # It came to its end, and found it.
+    assert "FAILED: " in text.splitlines()[-1], text
