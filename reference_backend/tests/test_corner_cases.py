@@ -144,3 +144,15 @@ def test_a_forked_process_runs_what_was_compiled_for_threads():
         right = np.array_equal(machine["main"](array).numpy(), array.numpy())
         os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@needs("clip")
+def test_bounds_that_float64_would_round_stay_on_the_host():
+    bound = 2**53 + 1
+    x = relax.Var("x", relax.TensorType((3,), "int64"))
+    mod = build([x], lambda emit: emit(relax.op.clip(x, -bound, bound)))
+    partitioned = partition_for(mod)
+    (placement,) = offload_report(partitioned).on_host
+    assert "2^53" in placement.reason
+    data = np.array([bound, -bound, 2**62])
+    assert run(compile_for(partitioned), data).tolist() == [bound, -bound, bound]

@@ -615,7 +615,14 @@ int64_t Lowering::Int(const std::string& name) const {
 }
 
 double Lowering::Float(const std::string& name) const {
-  return ReadAttribute<double>(*this, AnchorOf(program_->graph(), *unit_), name, "a number");
+  const Node& node = AnchorOf(program_->graph(), *unit_);
+  auto integer = FindAttribute(node, name).try_cast<int64_t>();
+  constexpr int64_t kLimit = int64_t{1} << 53;
+  if (integer.has_value() && (*integer >= kLimit || *integer <= -kLimit)) {
+    Refuse("its attribute '" + name + "' is " + std::to_string(*integer) +
+           "; integers must be below 2^53 here, where float64 can tell them apart");
+  }
+  return ReadAttribute<double>(*this, node, name, "a number");
 }
 
 std::string Lowering::String(const std::string& name) const {

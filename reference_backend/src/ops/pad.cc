@@ -1,6 +1,7 @@
 // Yours: written once, then never touched by 'copier update'.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -29,6 +30,10 @@ void Pad(Lowering& op) {
     for (int i = 0; i < data.rank(); ++i) copy.out_offset[i] = widths.at(2 * i);
     copy.fill = 1;
     copy.fill_value = op.Float("pad_value");
+    // Relax has it as float64, which cannot tell larger integers apart.
+    if (!IsFloat(data.desc.dtype) && std::abs(copy.fill_value) >= 0x1p53) {
+      op.Refuse("its data are integers, and its pad_value is not below 2^53");
+    }
     op.Emit(copy);
     return;
   }

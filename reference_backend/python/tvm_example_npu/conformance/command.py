@@ -138,8 +138,14 @@ def _problem(arguments: argparse.Namespace, suites: list[str], settings: Setting
         return "--jobs and --fuzz-seconds are numbers from 0 on"
     if arguments.ledger != LEDGER and not arguments.ledger.is_file():
         return f"there is no file {arguments.ledger}"
-    if arguments.output is not None and arguments.output.is_file():
-        return f"{arguments.output} is a file; --output wants a folder"
+    if arguments.output is not None:
+        if arguments.output.is_file():
+            return f"{arguments.output} is a file; --output wants a folder"
+        # Now, and not when everything has run.
+        try:
+            arguments.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            return f"--output {arguments.output} cannot be made: {error.strerror}"
     if settings.filters and not any(_known(suite, settings) for suite in suites or SUITES):
         return f"no case has {' or '.join(map(repr, settings.filters))} in it; --list shows all"
     return ""
