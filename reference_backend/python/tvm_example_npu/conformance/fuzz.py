@@ -29,7 +29,7 @@ from .compare import judge
 from .extract import CaseFile
 from .graphs import Graph
 from .imported import sentence
-from .model import Compiled, compile_all, compile_on_host, placement
+from .model import SIZES, Compiled, compile_all, compile_on_host, placement
 from .result import Outcome
 from .suite import NotRun, Settings
 from .workers import Announce, in_workers
@@ -167,6 +167,8 @@ class _Round:
         """Run graphs, and return which is wrong, if one is."""
         self.count += len(graphs)
         extent = "" if _CUTTING & options.keys() else "all"
+        # Memory is planned for the largest size, which a graph may have in many dimensions.
+        options = {"symbol_bound": max(SIZES), **options}
         self.save([graph.case_file(graph.model.sizes[0], extent, options) for graph in graphs])
         compiled = compile_all([graph.model for graph in graphs], **options)
         host = compile_on_host([graph.model for graph in graphs if graph.asks_host])
