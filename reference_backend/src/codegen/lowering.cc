@@ -778,6 +778,17 @@ void Lowering::Reduce(npu_reduce_kind kind, const Tensor& data, const std::vecto
   Emit(op);
 }
 
+Tensor Lowering::Exponentials(const Tensor& data, int64_t axis, Tensor* maximum) {
+  std::vector<npu_dim> kept = data.dims();
+  kept[axis] = FixedDim(1);
+  *maximum = Temporary(NPU_FLOAT32, kept);
+  Reduce(NPU_REDUCE_MAX, data, {axis}, *maximum);
+  Tensor result = Temporary(NPU_FLOAT32, data.dims());
+  Elementwise(result,
+              [&](VectorBuilder& v) { return v.Exp(v.Subtract(v.Load(data), v.Load(*maximum))); });
+  return result;
+}
+
 // ---- Table ----
 
 namespace {

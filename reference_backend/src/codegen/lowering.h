@@ -208,6 +208,9 @@ class Lowering {
   void Reduce(npu_reduce_kind kind, const Tensor& data, const std::vector<int64_t>& axes,
               const Tensor& out,
               const std::function<Value(VectorBuilder&, Value)>& epilogue = nullptr);
+  /*! \brief exp(data - maximum), with the maxima along an axis, as exp alone would overflow.
+   *  `maximum` gets the maxima: the shape of data, with size 1 in the axis. */
+  Tensor Exponentials(const Tensor& data, int64_t axis, Tensor* maximum);
   ///@}
 
  private:

@@ -89,16 +89,9 @@ inline void LowerAttention(Lowering& op, bool has_bias) {
   });
   op.Emit(product);
 
-  // Without the maximum, exp would overflow.
-  std::vector<npu_dim> kept = dims;
-  kept[4] = FixedDim(1);
-  const Tensor maximum = op.Temporary(NPU_FLOAT32, kept);
-  op.Reduce(NPU_REDUCE_MAX, scores, {4}, maximum);
-  const Tensor weights = op.Temporary(NPU_FLOAT32, dims);
-  op.Elementwise(weights, [&](VectorBuilder& v) {
-    return v.Exp(v.Subtract(v.Load(scores), v.Load(maximum)));
-  });
-  const Tensor sum = op.Temporary(NPU_FLOAT32, kept);
+  Tensor maximum;
+  const Tensor weights = op.Exponentials(scores, 4, &maximum);
+  const Tensor sum = op.Temporary(NPU_FLOAT32, maximum.dims());
   op.Reduce(NPU_REDUCE_SUM, weights, {4}, sum);
 
   // Rounding the weights to float16 would cost more than the conversion of the values.

@@ -836,8 +836,9 @@ TEST(CopiesOfConstantsAreDoneByTheCompiler) {
   model.graph.MarkOutput(mixed);
 
   model.graph.Finish();
-  std::vector<Bytes> inputs = Inputs(model.graph, {});
-  Expected before(model.graph, inputs, {});
+  const Symbols none = {};
+  std::vector<Bytes> inputs = Inputs(model.graph, none);
+  Expected before(model.graph, inputs, none);
   auto values = [&](const Expected& expected) {
     std::vector<Bytes> all;
     for (npu_tensor output : model.graph.outputs()) {
@@ -851,7 +852,7 @@ TEST(CopiesOfConstantsAreDoneByTheCompiler) {
   size_t operations = model.graph.operations().size();
   model.graph.FoldCopies();
   CHECK_EQ(model.graph.operations().size(), operations - 4);
-  CHECK(values(Expected(model.graph, inputs, {})) == want);
+  CHECK(values(Expected(model.graph, inputs, none)) == want);
   CheckSizes(model);
   Compiled compiled = emulator::Compile(model.graph, Large());
   size_t packed = 0;
