@@ -115,7 +115,7 @@ class Workshop:
             f"-Ccmake.define.{'' if name.startswith('CMAKE_') else prefix}{name}={value}"
             for name, value in {"WERROR": "ON", **defines}.items()
         ]
-        out = self.root / f"wheels_of_{project.name}"
+        out = project / "dist"
         run(
             *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"),
             *(*settings, "-w", out, project),
