@@ -115,9 +115,9 @@ def needs(*ops: str) -> Any:
     return pytest.mark.skipif(bool(missing), reason=f"capabilities.py has no {missing}")
 
 
-def variable(name: str, *shape: Any) -> Any:
-    """Make a float32 variable."""
-    return relax.Var(name, relax.TensorType(shape, "float32"))
+def variable(name: str, *shape: Any, dtype: str = "float32") -> Any:
+    """Make a variable."""
+    return relax.Var(name, relax.TensorType(shape, dtype))
 
 
 def build(arguments: Sequence[Any], body: Any, name: str = "main", dataflow: bool = True) -> Any:

@@ -121,6 +121,7 @@ def test_each_tensor_of_a_tuple_is_checked():
         (relax.TensorType(None, "float32"), "rank"),
         (relax.TensorType(None, "float32", ndim=2), "shape"),
         (relax.TensorType((0, 3), "float32"), "no elements"),
+        (relax.TensorType((2, -1), "float32"), "a negative size"),
     ],
 )
 def test_what_is_not_known_of_a_tensor_is_a_reason(ty, word):
@@ -393,6 +394,14 @@ def test_operations_are_counted_from_shapes_and_attributes():
     assert operations(PRODUCT, product) == 2 * 5 * 2 * 4 * 3
     pooled = image_pool(pool_size=(3, 2))
     assert operations("size(out) * size(pool_size)", pooled) == 2 * 18 * 19 * 6
+
+
+def test_an_attribute_may_be_called_as_a_function_is():
+    call = relax.op.clip(tensor(2, 3), 0, 6)
+    limits = {"min": Anything(), "max": Anything()}
+    formula = "max(size(out), 7)"
+    entry = Op("clip", call.op.name, inputs=(Input("x"),), attributes=limits, operations=formula)
+    assert operations("", call, entry=entry) == 7
 
 
 def test_symbols_count_with_their_bounds():

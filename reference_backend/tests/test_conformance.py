@@ -348,7 +348,7 @@ def result():
             "platform": "here",
             "options": {"suites": ["ops"], "filters": ["x"]},
         },
-        {"ops": 3.0},
+        {"ops": 3.0, "models": 0.0},
         [
             Outcome("ops", "good", "passed", "relu", "float32", "all", "all", 1e-6, 2e-6, 0.5, 3.0),
             Outcome("ops", "a|<b>", "failed", "relu", "float16", "all", "none", reason="x < y\n z"),
@@ -375,7 +375,7 @@ def test_the_file_comes_back_as_it_was(result, tmp_path):
 
 def test_the_summary_is_one_line_that_says_it(result):
     line = result.summary()
-    assert line.startswith("FAILED: 1 passed, 2 failed, in 3 cases of 1 suites")
+    assert line.startswith("FAILED: 1 passed, 2 failed, in 3 cases of 2 suites")
     assert "\n" not in line
     result.outcomes = result.outcomes[:1]
     assert result.summary().startswith("PASSED: 1 passed, 0 failed, in 1 cases")
@@ -386,6 +386,7 @@ def test_pages_show_failures_first_and_need_no_other_file(result):
     data = result.to_dict()
     text = as_markdown(data)
     assert text.index("## Failures (2)") < text.index("## Passed of ops")
+    assert "Passed of models" not in text + as_html(data), "no case of it was asked for"
     assert "ops/a\\|<b>" in text
     assert "| relu | | 0/1 failed | 1/1 |" in re.sub(r" +", " ", text)
     page = as_html(data)

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of models as cases that stand alone."""
 
+import json
+import sys
+
 import numpy as np
 import pytest
 import tvm
@@ -10,6 +13,7 @@ from tvm import relax
 import support
 from compiled_region import FIRST_OP
 from support import OPS, Case
+from tvm_example_npu.__main__ import main
 from tvm_example_npu.conformance.extract import CaseFile, extract, parts
 from tvm_example_npu.conformance.files import run_case
 
@@ -57,12 +61,94 @@ def test_a_case_with_other_results_fails(model, tmp_path):
 
 def test_what_is_no_case_file_or_no_part_is_an_error(model, tmp_path):
     path = tmp_path / "case.npz"
+    with pytest.raises(ValueError, match=r"there is no file .*case\.npz"):
+        CaseFile.load(path)
     path.write_bytes(b"nothing of the kind")
-    with pytest.raises(ValueError, match="case.npz is no case file"):
+    with pytest.raises(ValueError, match="case.npz is no case file, as 'extract' writes them"):
         CaseFile.load(path)
     np.savez(path, other=np.zeros(3))
-    with pytest.raises(ValueError, match="case.npz is no case file"):
+    with pytest.raises(ValueError, match="case.npz is no case file, as 'extract' writes them"):
         CaseFile.load(path)
+    for fields, text in (
+        ({"format_version": 0}, "of format version 0, and this package reads 1"),
+        ({"format_version": 1, "module": "{}"}, "is a case file that is damaged"),
+    ):
+        np.savez(path, about=np.frombuffer(json.dumps(fields).encode(), np.uint8))
+        with pytest.raises(ValueError, match=text):
+            CaseFile.load(path)
     module = tvm.IRModule({"main": model.function()})
     with pytest.raises(ValueError, match=r"no part 'nowhere'; there are .*_0"):
         extract(module, [], "nowhere")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Run a command of the package in a folder with a model; return its exit code and last line."""
+    monkeypatch.chdir(tmp_path)
+    n = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType([n, 3], "float32"))
+    y = relax.Var("y", relax.TensorType([n, 3], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(relax.op.acosh(relax.op.add(x, y))))
+        builder.emit_func_output(result)
+    (tmp_path / "model.json").write_text(tvm.ir.save_json(builder.get()))
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["", *arguments])
+        code = main()
+        return code, capsys.readouterr().out.splitlines()[-1]
+
+    return run
+
+
+def test_what_cannot_be_extracted_is_said_in_a_sentence(command, tmp_path):
+    (tmp_path / "text").write_text("nothing of the kind")
+    (tmp_path / "text.onnx").write_text("nothing of the kind")
+    good = np.zeros((2, 3), "float32")
+    np.savez("one.npz", x=good)
+    np.savez("rank.npz", x=good[0], y=good)
+    np.savez("size.npz", x=good, y=np.zeros((4, 3), "float32"))
+    np.savez("dtype.npz", x=good, y=good.astype("float64"))
+    np.savez("objects.npz", x=np.array([None]), y=good)
+    np.save("array.npy", good)
+    model = ("model.json", "--part", "any")
+    for arguments, sentence in (
+        (("none",), "there is no file none"),
+        (("text",), "text is no module that tvm.ir.save_json of this version of TVM has written"),
+        (("text.onnx",), "ONNX model"),
+        (model, "the size of 'x' is open: give the --inputs"),
+        ((*model, "--function", "f"), "the model has no function 'f'; it has main"),
+        ((*model, "--inputs", "none"), "there is no file none"),
+        ((*model, "--inputs", "text"), "text is no file of arrays, as numpy.savez writes them"),
+        ((*model, "--inputs", "array.npy"), "array.npy is no file of arrays"),
+        ((*model, "--inputs", "objects.npz"), "objects.npz is no file of arrays"),
+        ((*model, "--inputs", "one.npz"), "one.npz has 1 arrays, the model 2 inputs"),
+        (
+            (*model, "--inputs", "rank.npz"),
+            "'x' in rank.npz is float32 of shape [3], and the input 'x' is float32 of shape [n, 3]",
+        ),
+        (
+            (*model, "--inputs", "size.npz"),
+            "float32 of shape [4, 3], and the input 'y' is float32 of shape [2, 3]",
+        ),
+        (
+            (*model, "--inputs", "dtype.npz"),
+            "float64 of shape [2, 3], and the input 'y' is float32 of shape [2, 3]",
+        ),
+    ):
+        code, line = command("extract", *arguments)
+        assert code == 2
+        assert line.startswith("extract: ")
+        assert sentence in line
+
+
+def test_a_file_that_is_no_case_makes_no_sense(command, tmp_path):
+    (tmp_path / "text").write_text("nothing of the kind")
+    for arguments in (("text",), ("text", "--list")):
+        code, line = command("conformance", *arguments)
+        assert (code, line) == (
+            2,
+            "conformance: text is no case file, as 'extract' writes them",
+        )

@@ -32,6 +32,7 @@ def kernel_call(function, *arguments):
         (topi.tile, (variable("x", 2, 3), (2, 1)), "R.tile(x, repeats=[2, 1])"),
         (topi.nn.pad, (variable("x", 2, 3), (0, 1), (2, 0), 1.5), "pad_width=[0, 2, 1, 0]"),
         (topi.nn.pad, (variable("x", 2, 3), (0, 1), (2, 0), 1.5), "pad_value=1.5"),
+        (topi.nn.pad, (variable("x", 2, 3), (0, 0), (0, 0), 1.5), "R.broadcast_to(x"),
     ],
 )
 def test_a_kernel_that_is_an_op_is_known_again(function, arguments, text):
@@ -50,6 +51,10 @@ def one_more(x, y):
         (topi.nn.mirror_pad, (variable("x", 4, 5), (1, 1), (1, 1), "REFLECT")),
         (topi.nn.relu, (variable("x", 2, 3),)),
         (topi.sum, (variable("x", 2, 3), 1)),
+        (
+            topi.nn.pad,
+            (variable("x", 4, dtype="int64"), (1,), (2,), tvm.tirx.const(2**53 + 1, "int64")),
+        ),
     ],
 )
 def test_another_kernel_stays_what_it_is(function, arguments):
@@ -58,7 +63,13 @@ def test_another_kernel_stays_what_it_is(function, arguments):
 
 @pytest.mark.parametrize(
     "low, high, is_clip",
-    [(0.0, 6.0, True), ([0.0], 6.0, True), ([0.0, 1.0, 2.0], 6.0, False), (np.nan, 6.0, False)],
+    [
+        (0.0, 6.0, True),
+        ([0.0], 6.0, True),
+        ([0.0, 1.0, 2.0], 6.0, False),
+        (np.nan, 6.0, False),
+        (6.0, 0.0, False),
+    ],
 )
 def test_a_minimum_of_a_maximum_is_a_clip(low, high, is_clip):
     x = variable("x", 2, 3)

@@ -224,3 +224,15 @@ def test_each_op_computes_the_same_in_a_small_memory(op):
         for n in model.sizes:
             arguments = [argument.values[n] for argument in model.arguments]
             support.assert_right(model, compiled(size).run(model.name, arguments), n)
+
+
+@needs("max_pool2d", "matmul")
+def test_the_last_tile_of_a_pool_may_be_smaller_than_its_window():
+    x, weight = support.variable("x", 1, 2, 6, 7), relax.const(np.ones((4, 6), "float32"))
+
+    def body(emit):
+        pool = emit(relax.op.nn.max_pool2d(x, (3, 2), (2, 2), ceil_mode=True))
+        return emit(relax.op.matmul(pool, weight))
+
+    mod = support.partition_for(support.build([x], body), cores=3)
+    assert support.placement(mod, "main").extent == "all"

@@ -713,8 +713,8 @@ def tensor_type(ty: Any) -> tuple[str, tuple[int | Size, ...]]:
 
 def _size(dim: Any) -> int | Size:
     if isinstance(dim, tvm.tirx.IntImm):
-        if dim.value == 0:
-            raise Unknown("no elements in")
+        if dim.value <= 0:
+            raise Unknown("no elements in" if dim.value == 0 else "a negative size in")
         return int(dim.value)
     for attempt in (dim, tvm.sym.Analyzer().simplify(dim)):
         if isinstance(attempt, tvm.tirx.IntImm):
@@ -854,7 +854,8 @@ def count(formula: str, names: Mapping[str, Any]) -> int:
     number
         Its value.
     """
-    return int(eval(_formula(formula)[0], {"__builtins__": {}, **_FUNCTIONS}, dict(names)))
+    # An attribute may be called as a function is.
+    return int(eval(_formula(formula)[0], {"__builtins__": {}}, {**names, **_FUNCTIONS}))
 
 
 @cache

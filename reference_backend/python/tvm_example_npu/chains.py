@@ -8,6 +8,10 @@ numbers need not be written twice: the order of factors and terms, a division by
 multiplication by its inverse, a factor of a product of matrices and of one of its operands,
 squares, roots, ways to limit a value, and a swap of the last two dimensions behind another
 transposition.
+
+What a chain broadcasts, the op that is written in its place may group or align in another way. So
+an attribute in the place of `axis` stands for the last axes alone, along which a gamma of their
+size broadcasts, and a product of matrices is one of equal batches, without heads that share keys.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import DFPattern, is_const, is_op
 
-from .capability import Constant, Op, Values, attributes_of, resolve
+from .capability import Constant, Op, Unknown, Values, attributes_of, resolve, tensor_type
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "add",
@@ -381,6 +385,8 @@ def _find(node: Node, expr: Any, values: Values, found: Found) -> Iterator[Found
         call = values.get(expr) if isinstance(expr, relax.Var) else None
         if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != node.op:
             return
+        if node.op == "relax.matmul" and not _has_equal_batches(call):
+            return
         wanted = [replace(found, calls={**found.calls, expr: call})]
         if node.attributes:
             given = attributes_of(call, values)
@@ -391,6 +397,8 @@ def _find(node: Node, expr: Any, values: Values, found: Found) -> Iterator[Found
                     wanted = [item for item in wanted if (given[name] - value) % rank == 0]
                 elif number is None:
                     wanted = [item for item in wanted if _same(given.get(name), value)]
+                elif name == "axis" and not _are_last(given[name], call.args[0].ty.ndim):
+                    return
                 else:
                     wanted = [
                         bound for item in wanted for bound in _bind(number, given.get(name), item)
@@ -404,6 +412,22 @@ def _same(given: Any, value: Any, precision: float = _DEFAULT_PRECISION) -> bool
     if isinstance(given, bool) or not isinstance(given, int | float):
         return bool(given == value)
     return math.isclose(given, value, rel_tol=precision)
+
+
+def _has_equal_batches(product: Any) -> bool:
+    """Whether each matrix meets one other."""
+    try:
+        one, other = (tensor_type(operand.ty)[1][:-2] for operand in product.args)
+    except Unknown:
+        return False
+    return one == other
+
+
+def _are_last(axes: Any, rank: int) -> bool:
+    """Whether axes are the last ones, in order."""
+    if not isinstance(axes, tuple):
+        return False
+    return [axis % rank for axis in axes] == [*range(rank - len(axes), rank)]
 
 
 def _bind(

@@ -63,7 +63,7 @@ def is_kernel_call(call: Any) -> bool:
 
 
 def as_clip(call: Any, values: Values) -> Any | None:
-    """Make a clip of a minimum of a maximum, where both bounds are constant numbers.
+    """Make a clip of a minimum of a maximum, where both bounds are constant numbers in order.
 
     Parameters
     ----------
@@ -80,11 +80,14 @@ def as_clip(call: Any, values: Values) -> Any | None:
     inner = values.get(call.args[0])
     if not isinstance(inner, relax.Call) or getattr(inner.op, "name", "") != "relax.maximum":
         return None
-    bounds = [_number(resolve(item.args[1], values)) for item in (inner, call)]
-    same = tvm_ffi.structural_equal(inner.ty, call.ty)
-    if None in bounds or not same or not tvm_ffi.structural_equal(inner.args[0].ty, call.ty):
+    low, high = (_number(resolve(item.args[1], values)) for item in (inner, call))
+    # Of bounds that are crossed, a clip gives the lower one, and the minimum the upper one.
+    if low is None or high is None or low > high:
         return None
-    return relax.op.clip(inner.args[0], *bounds)
+    same = tvm_ffi.structural_equal(inner.ty, call.ty)
+    if not same or not tvm_ffi.structural_equal(inner.args[0].ty, call.ty):
+        return None
+    return relax.op.clip(inner.args[0], low, high)
 
 
 def _number(expr: Any) -> float | int | None:
@@ -121,6 +124,9 @@ def _of_one(inputs: list[Any], shape: list[int], kernel: Any) -> Iterator[_Candi
         return
     data, before = inputs[0], _sizes(inputs[0].ty)
     if before == shape:
+        # A border of nothing, such as a window of Swin's may have: no op, once it is simplified.
+        nothing = [0] * len(shape)
+        yield relax.op.broadcast_to(data, shape), topi.nn.pad, (data, nothing, nothing, 0.0)
         for axis in range(len(shape)):
             yield relax.op.flip(data, axis), topi.flip, (data, axis)
         return
@@ -153,5 +159,8 @@ def _border(kernel: Any) -> tuple[list[int], float | int] | None:
     value = store.value.args[-1] if isinstance(store.value, tvm.ir.Call) else None
     number = getattr(value, "value", None)
     if number is None or not all(isinstance(offset, tvm.tirx.IntImm) for offset in offsets):
+        return None
+    # The op has it as float64, which cannot tell larger integers apart.
+    if isinstance(number, int) and abs(number) >= 1 << 53:
         return None
     return [int(offset) for offset in offsets], number

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Set
 from functools import partial
 from typing import Any
@@ -16,6 +17,16 @@ from tvm import relax
 
 from .capability import Constant, Op, Table, Unknown, Values, attributes_of, resolve, tensor_type
 from .chains import Found, chains_of, count_steps, find, function_of, heads
+from .idioms import (
+    as_biased,
+    as_forward_take,
+    as_guarded_attention,
+    as_one_scale,
+    as_take,
+    as_turned_guard,
+    is_call_of,
+    is_full_of,
+)
 from .kernels import as_clip, is_kernel_call, op_of
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
@@ -84,19 +95,27 @@ def simplify(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
         mod = _rewrite(mod, partial(_as_op, mod, table))
     mod = _rewrite(mod, partial(_as_reshape, table))
     mod = relax.transform.CanonicalizeBindings()(mod)
-    created = _rewrite(mod, _as_constant)
-    if created is not mod or _any_call(mod, _is_constant_call):
-        mod = created
-        mod = _fold_constants(mod)
+    if table.entries_of("relax.take"):
+        mod = _rewrite(mod, as_take)
+    mod = _rewrite(mod, as_forward_take)
+    mod = _rewrite(mod, partial(_as_constant, table))
+    mod = _rewrite(mod, partial(_as_folded, mod))
+    mod = _rewrite(mod, as_forward_take)
     mod = _rewrite(mod, partial(_as_clip, table))
     if _any_call(mod, _is_batch_norm):
         # TVM's FoldBatchnormToConv2D folds in training mode and in other layouts too, wrongly.
         mod = _rewrite(mod, partial(_folded, table))
     mod = _rewrite(mod, _as_one_clip)
     mod = _rewrite(mod, _as_full_norm)
+    mod = _rewrite(mod, _as_one_transposition)
     batched = _rewrite(mod, partial(_as_batched_matmul, table))
     # The views that are left over would be further users of what is in a chain.
     mod = mod if batched is mod else drop_unused(batched)
+    if table.entries_of("relax.nn.attention") or table.entries_of("relax.nn.attention_bias"):
+        for idiom in (as_one_scale, as_guarded_attention, as_biased, as_turned_guard):
+            rewritten = _rewrite(mod, idiom)
+            if rewritten is not mod:
+                mod = drop_unused(_rewrite(rewritten, partial(_as_folded, rewritten)))
     mod = _rewrite_blocks(mod, partial(_recognized, table))
     mod = _separate_results(drop_unused(mod), table)
     restored = {
@@ -139,74 +158,6 @@ def _any_call(mod: tvm.IRModule, wanted: Any) -> bool:
     return False
 
 
-def _is_constant_call(call: Any) -> bool:
-    """Whether a call reads constants and nothing else."""
-    if not isinstance(call.op, tvm.ir.Op):
-        return False
-    fields = [
-        item
-        for argument in call.args
-        for item in (argument.fields if isinstance(argument, relax.Tuple) else [argument])
-    ]
-    return any(isinstance(item, Constant) for item in fields) and not any(
-        isinstance(item, relax.Var) for item in fields
-    )
-
-
-def _fold_constants(mod: tvm.IRModule) -> tvm.IRModule:
-    """Fold constants, but none that would make a model large; TVM's pass minds no sizes."""
-    hidden: dict[str, list[Any]] = {}
-    functions = dict(mod.functions_items())
-    for global_var, function in functions.items():
-        if is_opaque(function):
-            continue
-        params: dict[Any, Any] = {}
-        blocks = []
-        for block in function.body.blocks:
-            bindings = [_with_hidden_constants(item, params) for item in block.bindings]
-            blocks.append(type(block)(bindings))
-        if params:
-            hidden[global_var.name_hint] = list(params.values())
-            functions[global_var] = relax.Function(
-                [*function.params, *params],
-                relax.SeqExpr(blocks, function.body.body),
-                function.ret_ty,
-                function.is_pure,
-                function.attrs,
-            )
-    if hidden:
-        mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-    mod = relax.transform.FoldConstant()(mod)
-    for name, constants in hidden.items():
-        params = mod[name].params[-len(constants) :]
-        bound = dict(zip(params, constants, strict=True))
-        mod.update_func(mod.get_global_var(name), mod[name].bind_params(bound))
-    return mod
-
-
-def _with_hidden_constants(binding: Any, params: dict[Any, Any]) -> Any:
-    """Put parameters for the constants of a call whose result is large, and larger than they."""
-    call = binding.value
-    if not isinstance(call, relax.Call) or not _is_constant_call(call):
-        return binding
-    constants = [item for item in call.args if isinstance(item, Constant)]
-    try:
-        dtype, shape = tensor_type(call.ty)
-    except Unknown:
-        return binding
-    count = math.prod(size for size in shape if isinstance(size, int))
-    read = sum(math.prod(item.value.shape) for item in constants)
-    if count <= read or count * np.dtype(dtype).itemsize <= _LARGEST_CONSTANT:
-        return binding
-    arguments = list(call.args)
-    for index, item in enumerate(arguments):
-        if isinstance(item, Constant):
-            arguments[index] = relax.Var(f"constant_{len(params)}", item.ty)
-            params[arguments[index]] = item
-    call = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span, call.ty)
-    return relax.VarBinding(binding.var, call)
-
-
 def _is_batch_norm(call: Any) -> bool:
     return isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.nn.batch_norm"
 
@@ -217,7 +168,7 @@ def _separate_results(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
 
 
 def _rewrite_blocks(
-    mod: tvm.IRModule, rewriter: Callable[[list[Any], dict[Any, Any]], list[Any] | None]
+    mod: tvm.IRModule, rewriter: Callable[[list[Any], Values], list[Any] | None]
 ) -> tvm.IRModule:
     """Replace the bindings of dataflow blocks, as a whole; the rewriter gets values too."""
     functions = dict(mod.functions_items())
@@ -284,41 +235,24 @@ def _results_apart(bindings: list[Any], table: Table) -> list[Any] | None:
     return result
 
 
-Rewriter = Callable[[Any, dict[Any, Any], dict[Any, int]], "list[Any] | None"]
+Rewriter = Callable[[Any, Values, dict[Any, int]], "list[Any] | None"]
 
 
 def _rewrite(mod: tvm.IRModule, rewriter: Rewriter) -> tvm.IRModule:
     """Replace bindings in dataflow blocks; the rewriter gets values and numbers of uses too."""
-    functions = dict(mod.functions_items())
-    changed = False
-    for global_var, function in functions.items():
-        if is_opaque(function):
-            continue
-        values = bound_values(function.body)
-        uses: dict[Any, int] = {}
-        for block in function.body.blocks:
-            for binding in block.bindings:
-                for var in relax.analysis.free_vars(binding.value):
-                    uses[var] = uses.get(var, 0) + 1
-        blocks = []
-        for block in function.body.blocks:
-            if isinstance(block, relax.DataflowBlock):
-                replaced = [rewriter(binding, values, uses) for binding in block.bindings]
-                if any(bindings is not None for bindings in replaced):
-                    changed = True
-                    pairs = zip(replaced, block.bindings, strict=True)
-                    block = relax.DataflowBlock(
-                        [item for new, old in pairs for item in (new if new is not None else [old])]
-                    )
-            blocks.append(block)
-        body = relax.SeqExpr(blocks, function.body.body)
-        functions[global_var] = relax.Function(
-            function.params, body, function.ret_ty, function.is_pure, function.attrs
+
+    def rewrite(bindings: list[Any], values: Values) -> list[Any] | None:
+        # What a dataflow variable is used by is in the same block.
+        uses = Counter(
+            var for binding in bindings for var in relax.analysis.free_vars(binding.value)
         )
-    if not changed:
-        return mod
-    mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-    return relax.transform.Normalize()(mod)
+        replaced = [rewriter(binding, values, uses) for binding in bindings]
+        if all(new is None for new in replaced):
+            return None
+        pairs = zip(bindings, replaced, strict=True)
+        return [item for old, new in pairs for item in ([old] if new is None else new)]
+
+    return _rewrite_blocks(mod, rewrite)
 
 
 def _as_op(
@@ -370,31 +304,42 @@ def _as_reshape(
 
 # What is made of nothing is computed on the NPU or the host where it would make a model large.
 _LARGEST_CONSTANT = 4 * 2**20
+_MADE_OF_NOTHING = tuple(
+    f"relax.{name}" for name in ("zeros", "ones", "full", "arange", "eye", "eye_like")
+)
 
 
-def _as_constant(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
+def _as_constant(
+    table: Table, binding: Any, values: Values, uses: dict[Any, int]
+) -> list[Any] | None:
     """Return the constant that a call without tensors makes, such as positions or a mask of ones.
 
-    TVM's own pass compiles a kernel for each, and leaves those of more than 1,024 elements.
+    TVM's own pass compiles a kernel for each, and leaves those of more than 1,024 elements. What
+    would be large, or has an open size, becomes a number that is broadcast.
     """
     call = binding.value
     name = call.op.name if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.Op) else ""
-    if name not in ("relax.zeros", "relax.ones", "relax.full", "relax.arange"):
+    if name not in _MADE_OF_NOTHING:
         return None
     try:
         dtype, shape = tensor_type(call.ty)
     except Unknown:
         return None
     sizes = [size for size in shape if isinstance(size, int)]
-    if len(sizes) != len(shape):
-        return None
-    if math.prod(sizes) * np.dtype(dtype).itemsize > _LARGEST_CONSTANT:
-        return None
+    size = math.prod(sizes) * np.dtype(dtype).itemsize
+    is_constant = len(sizes) == len(shape) and size <= _LARGEST_CONSTANT
     if name == "relax.arange":
+        if not is_constant:
+            return None
         numbers: list[Any] = [getattr(argument, "value", None) for argument in call.args]
         if any(not isinstance(number, int | float) for number in numbers):
             return None
         array = np.arange(*numbers).astype(dtype)
+    elif name.startswith("relax.eye"):
+        diagonal = getattr(call.args[-1], "value", None)
+        if not is_constant or not isinstance(diagonal, int):
+            return None
+        array = np.eye(sizes[0], sizes[1], k=diagonal, dtype=dtype)
     else:
         value: Any = {"relax.zeros": 0, "relax.ones": 1}.get(name)
         if name == "relax.full":
@@ -402,10 +347,105 @@ def _as_constant(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any
             if not isinstance(constant, Constant):
                 return None
             value = constant.value.numpy()
+        if not is_constant:
+            if not table.entries_of("relax.broadcast_to"):
+                return None
+            number = relax.const(np.full((), value, dtype), dtype)
+            return [relax.VarBinding(binding.var, relax.op.broadcast_to(number, call.ty.shape))]
         array = np.full(sizes, value, dtype)
     if array.shape != shape:
         return None
     return [relax.VarBinding(binding.var, relax.const(array, dtype))]
+
+
+def _as_folded(
+    mod: tvm.IRModule, binding: Any, values: dict[Any, Any], uses: dict[Any, int]
+) -> list[Any] | None:
+    """Return a call with the constants that it reads, or what it makes of nothing else.
+
+    TVM's own pass minds no sizes, and fails where any call of a model has no kernel: so it gets the
+    calls one by one.
+    """
+    call = binding.value
+    if not isinstance(binding, relax.VarBinding) or not isinstance(call, relax.Call):
+        return None
+
+    def known(expr: Any) -> Any:
+        if isinstance(expr, relax.Tuple):
+            fields = [known(field) for field in expr.fields]
+            same = all(one is other for one, other in zip(fields, expr.fields, strict=True))
+            return expr if same else relax.Tuple(fields)
+        found = resolve(expr, values) if isinstance(expr, relax.Var) else expr
+        return found if isinstance(found, Constant | relax.ShapeExpr) else expr
+
+    arguments = [known(argument) for argument in call.args]
+    changed = any(one is not other for one, other in zip(arguments, call.args, strict=True))
+    if changed:
+        call = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span, call.ty)
+    value = _value_of(mod, call)
+    if value is None:
+        return [relax.VarBinding(binding.var, call)] if changed else None
+    values[binding.var] = value
+    return [relax.VarBinding(binding.var, value)]
+
+
+def _value_of(mod: tvm.IRModule, call: Any) -> Any | None:
+    """Compute a call of constants; not what would make a model large."""
+    fields = [
+        item
+        for argument in call.args
+        for item in (argument.fields if isinstance(argument, relax.Tuple) else [argument])
+    ]
+    constants = [item for item in fields if isinstance(item, Constant)]
+    if getattr(call.op, "name", "") == "relax.shape_of":
+        known = list(call.ty.values or [None])
+        fixed = all(isinstance(size, tvm.tirx.IntImm) for size in known)
+        return relax.ShapeExpr(known) if fixed else None
+    if getattr(call.op, "name", "") == "relax.shape_to_tensor":
+        shape = getattr(call.args[0], "values", [None])
+        if not all(isinstance(size, tvm.tirx.IntImm) for size in shape):
+            return None
+    elif not constants or any(isinstance(item, relax.Var) for item in fields):
+        return None
+    try:
+        dtype, sizes = tensor_type(call.ty)
+        count = math.prod(size for size in sizes if isinstance(size, int))
+        read = sum(math.prod(item.value.shape) for item in constants)
+        if count > read and count * np.dtype(dtype).itemsize > _LARGEST_CONSTANT:
+            return None
+    except Unknown:
+        pass  # Several results, or none: nothing that grows.
+    computed = _computed(call)
+    if computed is not None:
+        return computed
+    kernels = {item: mod[item] for item in call.args if isinstance(item, tvm.ir.GlobalVar)}
+    builder = relax.BlockBuilder(tvm.IRModule(kernels))
+    try:
+        with builder.function("main", []):
+            with builder.dataflow():
+                result = builder.emit_output(call)
+            builder.emit_func_output(result)
+        folded = relax.transform.FoldConstant()(builder.get())["main"]
+    except Exception:
+        return None  # TVM has no kernel for it.
+    value = resolve(folded.body.body, bound_values(folded.body))
+    return None if isinstance(value, relax.Var) else value
+
+
+def _computed(call: Any) -> Any | None:
+    """Compute what masks of packed sequences are made of, and TVM has no kernel for.
+
+    They count the parts, and tell whether two positions are in the same one.
+    """
+    arrays = [item.value.numpy() for item in call.args if isinstance(item, Constant)]
+    name = getattr(call.op, "name", "")
+    if name == "relax.cumsum" and not call.attrs.exclusive:
+        array = np.cumsum(arrays[0], call.attrs.axis, tensor_type(call.ty)[0])
+    elif name in ("relax.equal", "relax.not_equal") and arrays[0].dtype == bool:
+        array = (np.equal if name == "relax.equal" else np.not_equal)(*arrays)
+    else:
+        return None
+    return relax.const(array, str(array.dtype))
 
 
 def _as_one_clip(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
@@ -414,7 +454,9 @@ def _as_one_clip(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any
     data = binding.value
     while isinstance(data, relax.Call) and getattr(data.op, "name", "") == "relax.clip":
         limits.append([getattr(argument, "value", None) for argument in data.args[1:]])
-        first, data = data.args[0], values.get(data.args[0])
+        first = data.args[0]
+        # What others use too stays, so that it joins them to one region.
+        data = values.get(first) if _is_used_once(first, uses) else None
     numbers = [number for pair in limits for number in pair]
     if len(limits) < 2 or any(not isinstance(number, int | float) for number in numbers):
         return None
@@ -431,25 +473,45 @@ def _as_full_norm(binding: Any, values: Values, uses: dict[Any, int]) -> list[An
     Front ends that apply their own say so twice: by these, and by `center` and `scale`.
     """
     call = binding.value
-    if not any(_is_call_of(name, call) for name in _NORMS):
+    if not any(is_call_of(name, call) for name in _NORMS):
         return None
     if call.attrs.center and call.attrs.scale:
         return None
-    if not call.attrs.scale and not _is_full_of(1, call.args[1], values):
+    if not call.attrs.scale and not is_full_of(1, call.args[1], values):
         return None
-    if not call.attrs.center and not _is_full_of(0, call.args[2], values):
+    if not call.attrs.center and not is_full_of(0, call.args[2], values):
         return None
     attributes = {**attributes_of(call, values), "center": True, "scale": True}
     norm = function_of(call.op.name)(*call.args, **attributes)
     return [relax.VarBinding(binding.var, norm)]
 
 
-def _is_full_of(number: int, tensor: Any, values: Values) -> bool:
-    """Whether all elements of a tensor are known to be 0, or 1."""
-    known = resolve(tensor, values)
-    if isinstance(known, Constant):
-        return bool((known.value.numpy() == number).all())
-    return _is_call_of("relax.ones_like" if number else "relax.zeros_like", values.get(tensor))
+def _as_one_transposition(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
+    """Return one transposition, or what is transposed, in the place of several in a row."""
+    call: Any = binding.value
+    axes, data = _transposed(call)
+    changed = False
+    while axes:
+        inner, further = _transposed(values.get(data))
+        both = [inner[axis] for axis in axes] if inner else []
+        # What others read as well is there anyway, and the last one may cost nothing.
+        if not both or (uses.get(data) != 1 and both != sorted(both)):
+            break
+        axes, data, changed = both, further, True
+    if not changed:
+        return None
+    one = data if axes == sorted(axes) else relax.op.permute_dims(data, axes)
+    return [relax.VarBinding(binding.var, one)]
+
+
+def _transposed(value: Any) -> tuple[list[int], Any]:
+    """Return the axes of a transposition and what it transposes; no axes if it is none."""
+    if not is_call_of("relax.permute_dims", value):
+        return [], None
+    rank = value.ty.ndim
+    axes = value.attrs.axes
+    axes = range(rank)[::-1] if axes is None else axes
+    return [int(axis) % rank for axis in axes], value.args[0]
 
 
 def _as_batched_matmul(
@@ -457,13 +519,13 @@ def _as_batched_matmul(
 ) -> list[Any] | None:
     """Return a product of batches of batches, which PyTorch makes one batch for a while."""
     view = binding.value
-    if not _is_call_of("relax.reshape", view) or not _is_used_once(view.args[0], uses):
+    if not is_call_of("relax.reshape", view) or not _is_used_once(view.args[0], uses):
         return None
     product: Any = values.get(view.args[0])
-    if not _is_call_of("relax.matmul", product):
+    if not is_call_of("relax.matmul", product):
         return None
     flat: list[Any] = [values.get(operand) for operand in product.args]
-    if not all(_is_call_of("relax.reshape", operand) for operand in flat):
+    if not all(is_call_of("relax.reshape", operand) for operand in flat):
         return None
     operands = [operand.args[0] for operand in flat]
     try:
@@ -481,11 +543,6 @@ def _as_batched_matmul(
     call = relax.BlockBuilder().normalize(call)
     fits = tvm_ffi.structural_equal(call.ty, view.ty) and table.refusal(call, values) is None
     return [relax.VarBinding(binding.var, call)] if fits else None
-
-
-def _is_call_of(op: str, value: Any) -> bool:
-    is_call = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
-    return is_call and bool(value.op.name == op)
 
 
 def _recognized(table: Table, bindings: list[Any], values: Values) -> list[Any] | None:

@@ -3,6 +3,7 @@
 #include "lowering.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -616,13 +617,14 @@ int64_t Lowering::Int(const std::string& name) const {
 
 double Lowering::Float(const std::string& name) const {
   const Node& node = AnchorOf(program_->graph(), *unit_);
-  auto integer = FindAttribute(node, name).try_cast<int64_t>();
-  constexpr int64_t kLimit = int64_t{1} << 53;
-  if (integer.has_value() && (*integer >= kLimit || *integer <= -kLimit)) {
-    Refuse("its attribute '" + name + "' is " + std::to_string(*integer) +
-           "; integers must be below 2^53 here, where float64 can tell them apart");
+  const auto value = ReadAttribute<double>(*this, node, name, "a number");
+  const bool whole =
+      FindAttribute(node, name).try_cast<int64_t>().has_value() || !IsFloat(node.outputs[0].dtype);
+  if (whole && !std::isinf(value) && !(std::trunc(value) == value && std::abs(value) < 0x1p53)) {
+    Refuse("its attribute '" + name + "' is not among the integers below 2^53, which float64 " +
+           "can tell apart");
   }
-  return ReadAttribute<double>(*this, node, name, "a number");
+  return value;
 }
 
 std::string Lowering::String(const std::string& name) const {
@@ -758,6 +760,17 @@ void Lowering::Elementwise(const Tensor& out, const std::function<Value(VectorBu
   op.program = vector.Finish(program(vector));
   op.out = out.id;
   program_->Check(BuildApi().add_elementwise(program_->builder(), &op), Name());
+}
+
+void Lowering::Gather(const Tensor& data, const Tensor& indices, int64_t axis, const Tensor& out,
+                      bool elementwise) {
+  npu_gather op = {};
+  op.data = data.id;
+  op.indices = indices.id;
+  op.out = out.id;
+  op.axis = static_cast<int32_t>(axis);
+  op.elementwise = elementwise;
+  Emit(op);
 }
 
 void Lowering::Reduce(npu_reduce_kind kind, const Tensor& data, const std::vector<int64_t>& axes,

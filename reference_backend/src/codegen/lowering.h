@@ -158,6 +158,7 @@ class Lowering {
   ///@{
   bool Bool(const std::string& name) const;
   int64_t Int(const std::string& name) const;
+  /*! \brief A number. Where the result has integers, it refuses those that float64 rounds. */
   double Float(const std::string& name) const;
   std::string String(const std::string& name) const;
   std::vector<int64_t> Ints(const std::string& name) const;
@@ -202,6 +203,10 @@ class Lowering {
   void Emit(const npu_gather& op);
   void Emit(const npu_scan& op);
   void Emit(const npu_order& op);
+  /*! \brief The slices of `data` at `indices` along an axis; or its elements, where `out` and
+   *  `indices` have one shape. */
+  void Gather(const Tensor& data, const Tensor& indices, int64_t axis, const Tensor& out,
+              bool elementwise = false);
   /*! \brief out = program(...), one value per element. */
   void Elementwise(const Tensor& out, const std::function<Value(VectorBuilder&)>& program);
   /*! \brief A reduction whose result goes through `epilogue`, given the reduced value. */

@@ -30,7 +30,17 @@ inline AlongAxis ReadAlongAxis(Lowering& op) {
 
 /*! \brief Lowers the index of the first largest or smallest element. */
 inline void LowerArgument(Lowering& op, bool largest) {
-  const auto [data, axis] = ReadAlongAxis(op);
+  auto [data, axis] = ReadAlongAxis(op);
+  // To the driver NaN is the largest of all. The smallest of real numbers is the largest of their
+  // negatives, so that the first NaN is found as NumPy does it.
+  const bool negate = !largest && IsFloat(data.desc.dtype);
+  if (negate) {
+    const Tensor negative = op.Temporary(data.desc.dtype, data.dims());
+    op.Elementwise(negative, [&, data = data](VectorBuilder& v) {
+      return v.Multiply(v.Load(data), v.Constant(-1));
+    });
+    data = negative;
+  }
   std::vector<npu_dim> kept = data.dims();
   kept[axis] = FixedDim(1);
   const Tensor first = op.Temporary(NPU_INT64, kept);
@@ -38,7 +48,7 @@ inline void LowerArgument(Lowering& op, bool largest) {
   order.data = data.id;
   order.out = first.id;
   order.axis = static_cast<int32_t>(axis);
-  order.descending = largest;
+  order.descending = largest || negate;
   op.Emit(order);
   // The attribute keepdims is in the shape of the output.
   op.SetOutput(0, op.View(first, op.OutputDims()));

@@ -61,9 +61,6 @@ inline void LowerAttention(Lowering& op, bool has_bias) {
   if (!op.IsNone("window_size")) op.Refuse("a sliding window is not supported");
   const int64_t heads = op.FixedSize(op.Input(0), 2);
   const int64_t group = heads / op.FixedSize(op.Input(1), 2);
-  if (op.FixedSize(op.Input(1), 2) != op.FixedSize(op.Input(2), 2)) {
-    op.Refuse("its keys and values differ in the number of heads");
-  }
   // Several heads of the queries may share one of the keys and values.
   const Tensor query = HeadsFirst(op, 0, group);
   const Tensor key = HeadsFirst(op, 1, 1);

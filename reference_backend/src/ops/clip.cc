@@ -1,6 +1,6 @@
 // Yours: written once, then never touched by 'copier update'.
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
+#include <limits>
 
 #include "lowering.h"
 
@@ -10,14 +10,12 @@ namespace {
 Value Clip(const Lowering& op, VectorBuilder& v, const Values& x) {
   const double min = op.Float("min");
   const double max = op.Float("max");
-  for (double bound : {min, max}) {
-    // Relax has bounds as float64, which cannot tell larger integers apart.
-    bool whole = std::trunc(bound) == bound && std::abs(bound) < 0x1p53;
-    if (!whole && !IsFloat(op.OutputDtype())) {
-      op.Refuse("its data are integers; supported: min and max that are integers, too, below 2^53");
-    }
-  }
-  return v.Minimum(v.Maximum(x[0], v.Constant(min)), v.Constant(max));
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  Value value = x[0];
+  // Where there is no limit, front ends write infinity, also for integers.
+  if (min != -kInfinity) value = v.Maximum(value, v.Constant(min));
+  if (max != kInfinity) value = v.Minimum(value, v.Constant(max));
+  return value;
 }
 
 REGISTER_ELEMENTWISE("relax.clip", Clip);

@@ -10,13 +10,7 @@ namespace {
 void GatherElements(Lowering& op) {
   const Tensor data = op.Input(0);
   const int64_t rank = data.rank();
-  npu_gather gather = {};
-  gather.data = data.id;
-  gather.indices = op.Input(1).id;
-  gather.out = op.Output().id;
-  gather.axis = static_cast<int32_t>((op.Int("axis") + rank) % rank);
-  gather.elementwise = 1;
-  op.Emit(gather);
+  op.Gather(data, op.Input(1), (op.Int("axis") + rank) % rank, op.Output(), true);
 }
 
 REGISTER_LOWERING("relax.gather_elements", GatherElements);

@@ -53,11 +53,7 @@ void GatherND(Lowering& op) {
   std::vector<npu_dim> flat = data.dims();
   flat.erase(flat.begin(), flat.begin() + indexed);
   flat.insert(flat.begin(), places);
-  npu_gather gather = {};
-  gather.data = op.View(data, flat).id;
-  gather.indices = place.id;
-  gather.out = op.Output().id;
-  op.Emit(gather);
+  op.Gather(op.View(data, flat), place, 0, op.Output());
 }
 
 REGISTER_LOWERING("relax.gather_nd", GatherND);

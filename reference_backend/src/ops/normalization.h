@@ -21,7 +21,7 @@ inline std::vector<int64_t> NormalizedAxes(Lowering& op) {
   const int64_t rank = op.Input(0).rank();
   std::vector<int64_t> axes = op.Ints("axes");
   for (int64_t& axis : axes) axis = (axis + rank) % rank;
-  if (axes.empty() || !std::is_sorted(axes.begin(), axes.end())) {
+  if (!std::is_sorted(axes.begin(), axes.end())) {
     op.Refuse("its attribute 'axes' must name the axes in ascending order");
   }
   return axes;

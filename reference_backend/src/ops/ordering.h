@@ -15,7 +15,7 @@ namespace tvm_example_npu {
 
 /*! \brief Writes to `indices` which element comes first, second, ... along an axis, as many as it
  *  has room for, and returns the axis counted from the front. */
-inline int32_t LowerOrder(Lowering& op, const Tensor& data, bool descending,
+inline int64_t LowerOrder(Lowering& op, const Tensor& data, bool descending,
                           const Tensor& indices) {
   const int64_t rank = data.rank();
   npu_order order = {};
@@ -25,18 +25,6 @@ inline int32_t LowerOrder(Lowering& op, const Tensor& data, bool descending,
   order.descending = descending ? 1 : 0;
   op.Emit(order);
   return order.axis;
-}
-
-/*! \brief Writes the elements at `indices` along an axis. */
-inline void LowerPick(Lowering& op, const Tensor& data, const Tensor& indices, int32_t axis,
-                      const Tensor& out) {
-  npu_gather gather = {};
-  gather.data = data.id;
-  gather.indices = indices.id;
-  gather.out = out.id;
-  gather.axis = axis;
-  gather.elementwise = 1;
-  op.Emit(gather);
 }
 
 }  // namespace tvm_example_npu

@@ -1,7 +1,6 @@
 // Yours: written once, then never touched by 'copier update'.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -30,10 +29,6 @@ void Pad(Lowering& op) {
     for (int i = 0; i < data.rank(); ++i) copy.out_offset[i] = widths.at(2 * i);
     copy.fill = 1;
     copy.fill_value = op.Float("pad_value");
-    // Relax has it as float64, which cannot tell larger integers apart.
-    if (!IsFloat(data.desc.dtype) && std::abs(copy.fill_value) >= 0x1p53) {
-      op.Refuse("its data are integers, and its pad_value is not below 2^53");
-    }
     op.Emit(copy);
     return;
   }
@@ -51,13 +46,9 @@ void Pad(Lowering& op) {
     for (int64_t i = -before; i < size + after; ++i) elements.push_back(ElementAt(mode, i, size));
     std::vector<npu_dim> dims = data.dims();
     dims[axis] = FixedDim(size + before + after);
-    npu_gather gather = {};
-    gather.data = data.id;
-    gather.indices = op.Constant({dims[axis]}, elements).id;
-    data = op.Temporary(data.desc.dtype, dims);
-    gather.out = data.id;
-    gather.axis = axis;
-    op.Emit(gather);
+    const Tensor padded = op.Temporary(data.desc.dtype, dims);
+    op.Gather(data, op.Constant({dims[axis]}, elements), axis, padded);
+    data = padded;
   }
   op.SetOutput(0, data);
 }

@@ -80,12 +80,7 @@ Tensor ResizeToNearest(Lowering& op, const Tensor& data, const ResizedAxis& axis
   std::vector<npu_dim> dims = data.dims();
   dims[axis.axis] = FixedDim(axis.out);
   const Tensor out = op.Temporary(data.desc.dtype, dims);
-  npu_gather gather = {};
-  gather.data = data.id;
-  gather.indices = op.Constant({FixedDim(axis.out)}, indices).id;
-  gather.out = out.id;
-  gather.axis = axis.axis;
-  op.Emit(gather);
+  op.Gather(data, op.Constant({FixedDim(axis.out)}, indices), axis.axis, out);
   return out;
 }
 

@@ -11,8 +11,8 @@ namespace {
 void Sort(Lowering& op) {
   const Tensor data = op.Input(0);
   const Tensor indices = op.Temporary(NPU_INT32, data.dims());
-  const int32_t axis = LowerOrder(op, data, op.Bool("descending"), indices);
-  LowerPick(op, data, indices, axis, op.Output());
+  const int64_t axis = LowerOrder(op, data, op.Bool("descending"), indices);
+  op.Gather(data, indices, axis, op.Output(), true);
 }
 
 REGISTER_LOWERING("relax.sort", Sort);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "lowering.h"
@@ -15,7 +16,7 @@ void StridedSlice(Lowering& op) {
   const int64_t rank = data.rank();
   const std::vector<int64_t> axes = op.Ints("axes");
   const std::vector<int64_t> begin = op.Ints("begin");
-  // `end` is in the shape of the output.
+  const std::vector<int64_t> end = op.Ints("end");
   const std::vector<npu_dim> out_dims = op.OutputDims();
   npu_copy copy = op.CopyOf(data, op.Output());
   for (size_t i = 0; i < axes.size(); ++i) {
@@ -23,11 +24,20 @@ void StridedSlice(Lowering& op) {
     const int64_t step = op.IsNone("strides") ? 1 : op.Ints("strides").at(i);
     const int64_t size = op.FixedSize(data, static_cast<int>(axis));
     // Counted from the end if negative, then moved to where the data is.
-    const int64_t first = begin.at(i) < 0 ? begin.at(i) + size : begin.at(i);
-    copy.data_offset[axis] = std::clamp<int64_t>(first, 0, size - 1);
+    const auto place = [&](int64_t index) {
+      const int64_t moved = index < 0 ? index + size : index;
+      return step < 0 ? std::clamp<int64_t>(moved, -1, size - 1)
+                      : std::clamp<int64_t>(moved, 0, size);
+    };
+    const int64_t first = place(begin.at(i));
+    const int64_t distance = place(end.at(i)) - first;
+    // TVM infers other types with assume_inbound, where a step is negative or a range not inside.
+    if ((distance + step + (step < 0 ? 1 : -1)) / step != out_dims[axis].size) {
+      op.Refuse("its type has " + std::to_string(out_dims[axis].size) + " elements along axis " +
+                std::to_string(axis) + ", and its range has another number of them");
+    }
+    copy.data_offset[axis] = first;
     copy.data_step[axis] = step;
-    const int64_t last = copy.data_offset[axis] + (out_dims[axis].size - 1) * step;
-    if (last < 0 || last >= size) op.Refuse("the slice is not inside of the data");
   }
   op.Emit(copy);
 }

@@ -19,8 +19,8 @@ void TopK(Lowering& op) {
   const bool has_values = kind != "indices" && op.OutputIsUsed(0);
   const bool has_indices = kind != "values" && op.OutputIsUsed(last);
   const Tensor indices = has_indices ? op.Output(last) : op.Temporary(NPU_INT32, op.OutputDims(0));
-  const int32_t axis = LowerOrder(op, data, op.Bool("largest"), indices);
-  if (has_values) LowerPick(op, data, indices, axis, op.Output(0));
+  const int64_t axis = LowerOrder(op, data, op.Bool("largest"), indices);
+  if (has_values) op.Gather(data, indices, axis, op.Output(0), true);
 }
 
 REGISTER_LOWERING("relax.topk", TopK);

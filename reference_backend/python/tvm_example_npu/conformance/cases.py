@@ -36,12 +36,13 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'symbolic depth', 'inputs': {'x1': [4, 'n'], 'x2': ['n', 5]}},
             {'name': 'float16', 'inputs': {'x1': {'shape': [9, 16], 'dtype': 'float16'}, 'x2': {'shape': [16, 7], 'dtype': 'float16'}}},
             {'name': 'float16 to float32', 'inputs': {'x1': {'shape': [4, 16], 'dtype': 'float16'}, 'x2': {'shape': [16, 5], 'dtype': 'float16'}}, 'attributes': {'out_dtype': 'float32'}},
+            {'name': 'named type', 'inputs': {'x1': [4, 16], 'x2': [16, 5]}, 'attributes': {'out_dtype': 'float16'}},
         ],
         "refused": [
             {'name': 'float64', 'inputs': {'x1': {'shape': [4, 5], 'dtype': 'float64'}, 'x2': {'shape': [5, 6], 'dtype': 'float64'}}, 'reason': 'float64'},
             {'name': 'integers', 'inputs': {'x1': {'shape': [4, 5], 'dtype': 'int8'}, 'x2': {'shape': [5, 6], 'dtype': 'int8'}}, 'attributes': {'out_dtype': 'int32'}, 'reason': 'int8'},
             {'name': 'rank 7', 'inputs': {'x1': [1, 1, 1, 1, 1, 2, 3], 'x2': [3, 2]}, 'reason': 'rank'},
-            {'name': 'narrowing', 'inputs': {'x1': [4, 5], 'x2': [5, 6]}, 'attributes': {'out_dtype': 'float16'}, 'reason': 'out_dtype'},
+            {'name': 'to integers', 'inputs': {'x1': [4, 5], 'x2': [5, 6]}, 'attributes': {'out_dtype': 'int32'}, 'reason': 'out_dtype'},
         ],
     },
     "conv1d": {
@@ -60,6 +61,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 3, 10], 'weight': [4, 3, 3]}, 'attributes': {'padding': [1, 1]}},
             {'name': 'float16', 'inputs': {'data': {'shape': [1, 3, 12], 'dtype': 'float16'}, 'weight': {'shape': [4, 3, 3], 'dtype': 'float16'}}, 'attributes': {'strides': [2], 'padding': [1, 0]}},
             {'name': 'float16 to float32', 'inputs': {'data': {'shape': [1, 3, 12], 'dtype': 'float16'}, 'weight': {'shape': [4, 3, 3], 'dtype': 'float16'}}, 'attributes': {'out_dtype': 'float32'}},
+            {'name': 'named type', 'inputs': {'data': [1, 3, 12], 'weight': [4, 3, 3]}, 'attributes': {'out_dtype': 'float16'}},
         ],
         "refused": [
             {'name': 'NWC', 'inputs': {'data': [1, 16, 3], 'weight': [3, 3, 4]}, 'attributes': {'data_layout': 'NWC', 'kernel_layout': 'WIO', 'out_layout': 'NWC'}, 'reason': 'data_layout'},
@@ -80,6 +82,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'strided pointwise', 'inputs': {'data': [1, 6, 7, 7], 'weight': [5, 6, 1, 1]}, 'attributes': {'strides': [2, 2]}},
             {'name': 'asymmetric padding', 'inputs': {'data': [1, 2, 7, 6], 'weight': [3, 2, 3, 2]}, 'attributes': {'padding': [0, 1, 2, 3]}},
             {'name': 'padding wider than the kernel', 'inputs': {'data': [1, 2, 3, 3], 'weight': [3, 2, 2, 2]}, 'attributes': {'padding': [3, 3, 3, 3]}},
+            {'name': 'wide dilation', 'inputs': {'data': [1, 3, 9, 40], 'weight': [4, 3, 3, 3]}, 'attributes': {'padding': [36, 36, 36, 36], 'dilation': [36, 36]}},
             {'name': 'dilation', 'inputs': {'data': [1, 3, 11, 12], 'weight': [4, 3, 3, 3]}, 'attributes': {'dilation': [2, 3], 'padding': [2, 3, 2, 3]}},
             {'name': 'groups', 'inputs': {'data': [1, 6, 7, 7], 'weight': [9, 2, 3, 3]}, 'attributes': {'groups': 3, 'padding': [1, 1, 1, 1]}},
             {'name': 'tall kernel', 'inputs': {'data': [1, 3, 9, 5], 'weight': [4, 3, 7, 1]}, 'attributes': {'padding': [3, 0, 3, 0]}},
@@ -89,6 +92,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 3, 6, 6], 'weight': [4, 3, 3, 3]}, 'attributes': {'strides': [2, 2], 'padding': [1, 0, 0, 1]}},
             {'name': 'float16', 'inputs': {'data': {'shape': [1, 3, 7, 7], 'dtype': 'float16'}, 'weight': {'shape': [4, 3, 3, 3], 'dtype': 'float16'}}, 'attributes': {'padding': [1, 1, 1, 1]}},
             {'name': 'float16 to float32', 'inputs': {'data': {'shape': [1, 3, 5, 5], 'dtype': 'float16'}, 'weight': {'shape': [4, 3, 3, 3], 'dtype': 'float16'}}, 'attributes': {'out_dtype': 'float32'}},
+            {'name': 'named type', 'inputs': {'data': [1, 3, 5, 5], 'weight': [4, 3, 3, 3]}, 'attributes': {'out_dtype': 'float16'}},
         ],
         "refused": [
             {'name': 'NHWC', 'inputs': {'data': [1, 8, 8, 3], 'weight': [3, 3, 3, 4]}, 'attributes': {'data_layout': 'NHWC', 'kernel_layout': 'HWIO', 'out_layout': 'NHWC'}, 'reason': 'data_layout'},
@@ -111,6 +115,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'everything', 'inputs': {'data': [1, 4, 12, 11], 'weight': [8, 1, 3, 2]}, 'attributes': {'groups': 4, 'strides': [1, 2], 'padding': [0, 1, 2, 0], 'dilation': [2, 3]}},
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 4, 6, 6], 'weight': [4, 1, 3, 3]}, 'attributes': {'groups': 4, 'padding': [1, 1, 1, 1]}},
             {'name': 'float16', 'inputs': {'data': {'shape': [1, 4, 6, 6], 'dtype': 'float16'}, 'weight': {'shape': [4, 1, 3, 3], 'dtype': 'float16'}}, 'attributes': {'groups': 4, 'padding': [1, 1, 1, 1]}},
+            {'name': 'named type', 'inputs': {'data': [1, 4, 6, 6], 'weight': [4, 1, 3, 3]}, 'attributes': {'groups': 4, 'out_dtype': 'float16'}},
         ],
         "refused": [
             {'name': 'NHWC', 'inputs': {'data': [1, 6, 6, 4], 'weight': [3, 3, 4, 1]}, 'attributes': {'groups': 4, 'data_layout': 'NHWC', 'kernel_layout': 'HWOI', 'out_layout': 'NHWC'}, 'reason': 'data_layout'},
@@ -126,6 +131,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'overlapping', 'inputs': {'data': [1, 3, 9, 9]}, 'attributes': {'pool_size': [3, 3], 'strides': [2, 2], 'padding': [1, 1, 1, 1]}},
             {'name': 'unequal', 'inputs': {'data': [2, 2, 7, 10]}, 'attributes': {'pool_size': [2, 3], 'strides': [1, 2], 'padding': [1, 0, 0, 2]}},
             {'name': 'ceil mode', 'inputs': {'data': [1, 2, 6, 7]}, 'attributes': {'pool_size': [3, 2], 'strides': [2, 2], 'ceil_mode': True}},
+            {'name': 'ceil mode beyond all of the data', 'inputs': {'data': [1, 2, 2, 5]}, 'attributes': {'pool_size': [3, 3], 'strides': [2, 2], 'ceil_mode': True}},
             {'name': 'ceil mode drops a window of padding', 'inputs': {'data': [1, 2, 5, 6]}, 'attributes': {'pool_size': [2, 2], 'strides': [3, 4], 'padding': [1, 1, 1, 1], 'ceil_mode': True}},
             {'name': 'dilation', 'inputs': {'data': [1, 2, 9, 9]}, 'attributes': {'pool_size': [3, 2], 'dilation': [2, 3], 'padding': [1, 1, 1, 1]}},
             {'name': 'negative data in padding', 'inputs': {'data': {'shape': [1, 2, 4, 4], 'low': -9, 'high': -1}}, 'attributes': {'pool_size': [3, 3], 'padding': [1, 1, 1, 1]}},
@@ -152,6 +158,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'asymmetric counted', 'inputs': {'data': [2, 2, 7, 10]}, 'attributes': {'pool_size': [2, 3], 'strides': [1, 2], 'padding': [1, 0, 0, 2], 'count_include_pad': True}},
             {'name': 'ceil mode left out', 'inputs': {'data': [1, 2, 6, 7]}, 'attributes': {'pool_size': [3, 3], 'strides': [2, 3], 'padding': [0, 1, 0, 0], 'ceil_mode': True}},
             {'name': 'ceil mode counted', 'inputs': {'data': [1, 2, 6, 7]}, 'attributes': {'pool_size': [3, 3], 'strides': [2, 3], 'padding': [0, 1, 0, 0], 'ceil_mode': True, 'count_include_pad': True}},
+            {'name': 'ceil mode beyond all of the data', 'inputs': {'data': [1, 2, 2, 5]}, 'attributes': {'pool_size': [3, 3], 'strides': [2, 2], 'ceil_mode': True, 'count_include_pad': True}},
             {'name': 'ceil mode drops a window of padding', 'inputs': {'data': [1, 2, 5, 6]}, 'attributes': {'pool_size': [2, 2], 'strides': [3, 4], 'padding': [1, 1, 1, 1], 'ceil_mode': True, 'count_include_pad': True}},
             {'name': 'dilation left out', 'inputs': {'data': [1, 2, 9, 9]}, 'attributes': {'pool_size': [3, 2], 'dilation': [2, 3], 'padding': [1, 2, 1, 2]}},
             {'name': 'dilation counted', 'inputs': {'data': [1, 2, 9, 9]}, 'attributes': {'pool_size': [3, 2], 'strides': [2, 1], 'dilation': [2, 3], 'padding': [1, 2, 0, 1], 'ceil_mode': True, 'count_include_pad': True}},
@@ -275,11 +282,14 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'beyond 24 bits', 'inputs': {'x': {'shape': [4], 'dtype': 'int64', 'values': [16777217, -16777217, 9007199254740993, 5]}}, 'attributes': {'min': -16777218, 'max': 16777218}},
             {'name': 'infinities', 'inputs': {'x': {'shape': [3], 'values': [inf, -inf, 1]}}, 'attributes': {'min': -1.0, 'max': 2.0}, 'dtypes': ['float32', 'float16']},
             {'name': 'one sided', 'inputs': {'x': {'shape': [9], 'low': -4, 'high': 9}}, 'attributes': {'min': -1e+30, 'max': 2.5}, 'dtypes': ['float32']},
+            {'name': 'no upper limit', 'inputs': {'x': {'shape': [9], 'low': -4, 'high': 9}}, 'attributes': {'min': 0, 'max': inf}, 'dtypes': ['float32', 'float16', 'int32', 'int64', 'int8'], 'host': False},
+            {'name': 'no lower limit', 'inputs': {'x': {'shape': [9], 'low': -4, 'high': 9}}, 'attributes': {'min': -inf, 'max': 3}, 'dtypes': ['float32', 'int32', 'int64'], 'host': False},
+            {'name': 'no limit', 'inputs': {'x': {'shape': [9], 'low': -4, 'high': 9}}, 'attributes': {'min': -inf, 'max': inf}, 'dtypes': ['float32', 'int64'], 'host': False},
             {'name': 'symbolic batch', 'inputs': {'x': {'shape': ['n', 6], 'low': -4, 'high': 9}}, 'attributes': {'min': 0.0, 'max': 6.0}, 'dtypes': ['float32', 'float16']},
             {'name': 'NaN', 'inputs': {'x': {'shape': [2], 'values': [nan, 3]}}, 'attributes': {'min': -1.0, 'max': 2.0}, 'dtypes': ['float32', 'float16'], 'host': False},
         ],
         "refused": [
-            {'name': 'integers within fractions', 'inputs': {'x': {'shape': [4], 'dtype': 'int32'}}, 'attributes': {'min': 0.5, 'max': 6.0}, 'reason': 'integers'},
+            {'name': 'integers within fractions', 'inputs': {'x': {'shape': [4], 'dtype': 'int32'}}, 'attributes': {'min': 0.5, 'max': 6.0}, 'reason': 'integers below 2^53'},
             {'name': 'empty range', 'inputs': {'x': [4, 5]}, 'attributes': {'min': 2.0, 'max': -1.0}, 'reason': 'min'},
             {'name': 'float64', 'inputs': {'x': {'shape': [4, 5], 'dtype': 'float64'}}, 'attributes': {'min': 0.0, 'max': 6.0}, 'reason': 'float64'},
         ],
@@ -521,6 +531,7 @@ OPS: dict[str, dict[str, Any]] = {
         "refused": [
             {'name': 'reflected twice', 'inputs': {'data': [2, 3]}, 'attributes': {'pad_width': [0, 0, 4, 0], 'pad_mode': 'reflect'}, 'reason': 'wider than the data'},
             {'name': 'float64', 'inputs': {'data': {'shape': [4, 5], 'dtype': 'float64'}}, 'attributes': {'pad_width': [0, 0, 1, 1]}, 'reason': 'float64'},
+            {'name': 'integers within a fraction', 'inputs': {'data': {'shape': [4], 'dtype': 'int32'}}, 'attributes': {'pad_width': [1, 1], 'pad_value': 1.5}, 'reason': 'integers below 2^53'},
             {'name': 'along a symbolic axis', 'inputs': {'data': ['n', 3]}, 'attributes': {'pad_width': [1, 1, 0, 0]}, 'reason': 'symbol'},
         ],
     },
@@ -1332,7 +1343,7 @@ OPS: dict[str, dict[str, Any]] = {
         ],
     },
     "astype": {
-        "numpy": "x.astype(dtype)",
+        "numpy": "cast(x, dtype)",
         "benchmarks": [],
         "results": None,
         "cases": [
@@ -1422,6 +1433,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'one element', 'inputs': {'data': [1, 1, 1, 1, 1], 'weight': [1, 1, 1, 1, 1]}},
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 3, 4, 4, 5], 'weight': [4, 3, 3, 3, 3]}, 'attributes': {'strides': [2, 2, 2], 'padding': [1, 1, 1, 1, 1, 1]}},
             {'name': 'float16 to float32', 'inputs': {'data': {'shape': [1, 3, 3, 4, 5], 'dtype': 'float16'}, 'weight': {'shape': [4, 3, 2, 2, 2], 'dtype': 'float16'}}, 'attributes': {'out_dtype': 'float32'}},
+            {'name': 'named type', 'inputs': {'data': [1, 3, 3, 4, 5], 'weight': [4, 3, 2, 2, 2]}, 'attributes': {'out_dtype': 'float16'}},
         ],
         "refused": [
             {'name': 'NDHWC', 'inputs': {'data': [1, 4, 4, 4, 3], 'weight': [3, 3, 3, 3, 4]}, 'attributes': {'data_layout': 'NDHWC', 'kernel_layout': 'DHWIO', 'out_layout': 'NDHWC'}, 'reason': 'data_layout'},
@@ -1444,6 +1456,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'everything', 'inputs': {'data': [2, 6, 11], 'weight': [6, 2, 4]}, 'attributes': {'strides': [3], 'padding': [2, 1], 'output_padding': [1], 'dilation': [2], 'groups': 3}},
             {'name': 'one element', 'inputs': {'data': [1, 1, 1], 'weight': [1, 1, 1]}},
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 3, 6], 'weight': [3, 4, 3]}, 'attributes': {'strides': [2], 'padding': [1, 1]}},
+            {'name': 'named type', 'inputs': {'data': [1, 3, 6], 'weight': [3, 4, 3]}, 'attributes': {'strides': [2], 'out_dtype': 'float16'}},
         ],
         "refused": [
             {'name': 'float64', 'inputs': {'data': {'shape': [1, 3, 8], 'dtype': 'float64'}, 'weight': {'shape': [3, 4, 3], 'dtype': 'float64'}}, 'reason': 'float64'},
@@ -1472,6 +1485,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'one element spread', 'inputs': {'data': [1, 2, 1, 1], 'weight': [2, 3, 3, 3]}, 'attributes': {'strides': [2, 2]}},
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 3, 4, 5], 'weight': [3, 4, 3, 3]}, 'attributes': {'strides': [2, 2], 'padding': [1, 0, 0, 1]}},
             {'name': 'float16 to float32', 'inputs': {'data': {'shape': [1, 3, 4, 4], 'dtype': 'float16'}, 'weight': {'shape': [3, 4, 2, 2], 'dtype': 'float16'}}, 'attributes': {'strides': [2, 2], 'out_dtype': 'float32'}},
+            {'name': 'named type', 'inputs': {'data': [1, 3, 4, 4], 'weight': [3, 4, 2, 2]}, 'attributes': {'strides': [2, 2], 'out_dtype': 'float16'}},
         ],
         "refused": [
             {'name': 'float64', 'inputs': {'data': {'shape': [1, 3, 5, 5], 'dtype': 'float64'}, 'weight': {'shape': [3, 4, 3, 3], 'dtype': 'float64'}}, 'reason': 'float64'},
@@ -1490,6 +1504,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'dilation', 'inputs': {'data': [1, 2, 3, 4, 3], 'weight': [2, 3, 2, 3, 2]}, 'attributes': {'strides': [2, 1, 2], 'dilation': [1, 2, 3]}},
             {'name': 'everything', 'inputs': {'data': [2, 4, 3, 4, 3], 'weight': [4, 3, 3, 2, 3]}, 'attributes': {'strides': [2, 3, 1], 'padding': [2, 0, 1, 1, 1, 0], 'output_padding': [1, 2, 0], 'dilation': [2, 1, 2], 'groups': 2}},
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 3, 2, 3, 2], 'weight': [3, 4, 2, 2, 2]}, 'attributes': {'strides': [2, 2, 2]}},
+            {'name': 'named type', 'inputs': {'data': [1, 3, 3, 3, 3], 'weight': [3, 4, 2, 2, 2]}, 'attributes': {'strides': [2, 1, 2], 'out_dtype': 'float16'}},
         ],
         "refused": [
             {'name': 'float64', 'inputs': {'data': {'shape': [1, 3, 3, 3, 3], 'dtype': 'float64'}, 'weight': {'shape': [3, 4, 2, 2, 2], 'dtype': 'float64'}}, 'reason': 'float64'},
@@ -1644,6 +1659,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'channels last', 'inputs': {'data': [2, 5, 4, 6], 'gamma': [6], 'beta': [6]}, 'attributes': {'num_groups': 2, 'channel_axis': 3, 'axes': [1, 2]}},
             {'name': 'volume', 'inputs': {'data': [1, 4, 3, 2, 5], 'gamma': [4], 'beta': [4]}, 'attributes': {'num_groups': 2, 'channel_axis': 1, 'axes': [2, 3, 4]}},
             {'name': 'large epsilon', 'inputs': {'data': [1, 4, 3, 3], 'gamma': [4], 'beta': [4]}, 'attributes': {'num_groups': 2, 'channel_axis': 1, 'axes': [2, 3], 'epsilon': 0.5}},
+            {'name': 'vectors', 'inputs': {'data': [3, 6], 'gamma': [6], 'beta': [6]}, 'attributes': {'num_groups': 2, 'channel_axis': 1, 'axes': []}},
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 6, 3, 4], 'gamma': [6], 'beta': [6]}, 'attributes': {'num_groups': 2, 'channel_axis': 1, 'axes': [2, 3]}},
         ],
         "refused": [
@@ -1664,6 +1680,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'volume', 'inputs': {'data': [1, 3, 3, 2, 5], 'gamma': [3], 'beta': [3]}, 'attributes': {'channel_axis': 1, 'axes': [2, 3, 4]}},
             {'name': 'large epsilon', 'inputs': {'data': [1, 4, 3, 3], 'gamma': [4], 'beta': [4]}, 'attributes': {'channel_axis': 1, 'axes': [2, 3], 'epsilon': 0.5}},
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 3, 3, 4], 'gamma': [3], 'beta': [3]}, 'attributes': {'channel_axis': 1, 'axes': [2, 3]}},
+            {'name': 'channels from the end', 'inputs': {'data': [2, 5, 4, 6], 'gamma': [6], 'beta': [6]}, 'attributes': {'channel_axis': -1, 'axes': [1, 2]}, 'host': False},
         ],
         "refused": [
             {'name': 'without beta', 'inputs': {'data': [2, 8, 3], 'gamma': [8], 'beta': [8]}, 'attributes': {'channel_axis': 1, 'axes': [2], 'center': False}, 'reason': 'center'},
@@ -1717,6 +1734,9 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'float64', 'inputs': {'query': {'shape': [1, 4, 2, 8], 'dtype': 'float64'}, 'key': {'shape': [1, 4, 2, 8], 'dtype': 'float64'}, 'value': {'shape': [1, 4, 2, 8], 'dtype': 'float64'}}, 'reason': 'float64'},
             {'name': 'causal over a symbolic sequence', 'inputs': {'query': [1, 'n', 2, 8], 'key': [1, 'n', 2, 8], 'value': [1, 'n', 2, 8]}, 'attributes': {'causal_mask': 'TopLeft'}, 'reason': 'known only at the call'},
             {'name': 'causal from the end with more queries', 'inputs': {'query': [1, 7, 2, 8], 'key': [1, 4, 2, 8], 'value': [1, 4, 2, 8]}, 'attributes': {'causal_mask': 'BottomRight'}, 'reason': 'as many keys as queries'},
+            {'name': 'symbolic heads', 'inputs': {'query': [1, 4, 'n', 8], 'key': [1, 4, 'n', 8], 'value': [1, 4, 'n', 8]}, 'reason': 'query.shape[2]'},
+            {'name': 'symbolic size', 'inputs': {'query': [1, 4, 2, 'n'], 'key': [1, 4, 2, 'n'], 'value': [1, 4, 2, 'n']}, 'reason': 'query.shape[3]'},
+            {'name': 'values in fewer heads', 'inputs': {'query': [1, 4, 2, 8], 'key': [1, 4, 2, 8], 'value': [1, 4, 1, 8]}, 'reason': 'key.shape[2] must equal value.shape[2]'},
         ],
     },
     "attention_bias": {
@@ -1903,6 +1923,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'one element', 'inputs': {'x': [3, 1]}, 'attributes': {'axis': 1}},
             {'name': 'many elements', 'inputs': {'x': [2, 3000]}, 'attributes': {'axis': -1}, 'dtypes': ['float32', 'int32', 'int64']},
             {'name': 'infinite', 'inputs': {'x': {'shape': [2, 3], 'values': [1, inf, -inf, -inf, -inf, inf]}}, 'attributes': {'axis': 1}, 'dtypes': ['float32', 'float16']},
+            {'name': 'not a number', 'inputs': {'x': {'shape': [3, 4], 'values': [1, nan, -inf, nan, inf, 2, nan, -1, nan, nan, 0, 1]}}, 'attributes': {'axis': 1}, 'dtypes': ['float32', 'float16'], 'host': False},
             {'name': 'symbolic batch', 'inputs': {'x': ['n', 6]}, 'attributes': {'axis': 1}},
         ],
         "refused": [
@@ -1924,6 +1945,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'one element', 'inputs': {'x': [3, 1]}, 'attributes': {'axis': 1}},
             {'name': 'many elements', 'inputs': {'x': [2, 3000]}, 'attributes': {'axis': -1}, 'dtypes': ['float32', 'int32', 'int64']},
             {'name': 'infinite', 'inputs': {'x': {'shape': [2, 3], 'values': [1, inf, -inf, -inf, -inf, inf]}}, 'attributes': {'axis': 1}, 'dtypes': ['float32', 'float16']},
+            {'name': 'not a number', 'inputs': {'x': {'shape': [3, 4], 'values': [1, nan, -inf, nan, inf, 2, nan, -1, nan, nan, 0, 1]}}, 'attributes': {'axis': 1}, 'dtypes': ['float32', 'float16'], 'host': False},
             {'name': 'symbolic batch', 'inputs': {'x': ['n', 6]}, 'attributes': {'axis': 1}},
         ],
         "refused": [
@@ -2114,11 +2136,13 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'backwards from beyond', 'inputs': {'x': [4, 7]}, 'attributes': {'axes': [1], 'begin': [99], 'end': [2], 'strides': [-2]}, 'dtypes': ['float32']},
             {'name': 'one element', 'inputs': {'x': [4, 7]}, 'attributes': {'axes': [0, 1], 'begin': [2, 3], 'end': [3, 4]}, 'dtypes': ['float32']},
             {'name': 'inbound', 'inputs': {'x': [4, 7]}, 'attributes': {'axes': [1], 'begin': [1], 'end': [6], 'strides': [2], 'assume_inbound': True}, 'dtypes': ['float32']},
+            {'name': 'inbound and backwards', 'inputs': {'x': [4, 7]}, 'attributes': {'axes': [1], 'begin': [5], 'end': [1], 'strides': [-3], 'assume_inbound': True}, 'dtypes': ['float32']},
             {'name': 'symbolic batch', 'inputs': {'x': ['n', 6]}, 'attributes': {'axes': [1], 'begin': [1], 'end': [6], 'strides': [2]}, 'dtypes': ['float32']},
         ],
         "refused": [
             {'name': 'float64', 'inputs': {'x': {'shape': [4, 5], 'dtype': 'float64'}}, 'attributes': {'axes': [1], 'begin': [2], 'end': [5]}, 'reason': 'float64'},
             {'name': 'nothing', 'inputs': {'x': [4, 5]}, 'attributes': {'axes': [1], 'begin': [3], 'end': [3]}, 'reason': 'no elements'},
+            {'name': 'more in the type than in the range', 'inputs': {'x': [4, 7]}, 'attributes': {'axes': [1], 'begin': [5], 'end': [1], 'strides': [-1], 'assume_inbound': True}, 'reason': 'its type has 6 elements'},
         ],
     },
     "take": {
@@ -2328,6 +2352,8 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'another axis', 'inputs': {'data': [2, 7, 3]}, 'attributes': {'k': 3, 'axis': 1}, 'dtypes': ['float32']},
             {'name': 'all', 'inputs': {'data': [3, 5]}, 'attributes': {'k': 5, 'axis': -1}, 'dtypes': ['float32']},
             {'name': 'infinities', 'inputs': {'data': {'shape': [5], 'values': [1, inf, -inf, 0, -2]}}, 'attributes': {'k': 5}, 'dtypes': ['float32', 'float16']},
+            {'name': 'not a number', 'inputs': {'data': {'shape': [6], 'values': [1, nan, inf, -inf, nan, 2]}}, 'attributes': {'k': 5}, 'dtypes': ['float32', 'float16'], 'host': False},
+            {'name': 'smallest and not a number', 'inputs': {'data': {'shape': [6], 'values': [1, nan, inf, -inf, nan, 2]}}, 'attributes': {'k': 5, 'largest': False}, 'dtypes': ['float32'], 'host': False},
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 6]}, 'attributes': {'k': 2}, 'dtypes': ['float32']},
         ],
         "refused": [
@@ -2343,6 +2369,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'last axis by default', 'inputs': {'data': [3, 7]}},
             {'name': 'descending', 'inputs': {'data': [3, 7]}, 'attributes': {'descending': True}, 'dtypes': ['float32', 'int64']},
             {'name': 'another axis', 'inputs': {'data': [2, 5, 3]}, 'attributes': {'axis': 1}, 'dtypes': ['float32']},
+            {'name': 'not a number', 'inputs': {'data': {'shape': [6], 'values': [1, nan, inf, -inf, nan, 2]}}, 'dtypes': ['float32', 'float16'], 'host': False},
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 5]}, 'dtypes': ['float32']},
         ],
         "refused": [
@@ -2358,6 +2385,7 @@ OPS: dict[str, dict[str, Any]] = {
             {'name': 'descending', 'inputs': {'data': [3, 7]}, 'attributes': {'descending': True, 'dtype': 'int64'}, 'dtypes': ['float32', 'int64']},
             {'name': 'another axis', 'inputs': {'data': [2, 5, 3]}, 'attributes': {'axis': 1}, 'dtypes': ['float32']},
             {'name': 'equal elements', 'inputs': {'data': {'shape': [9], 'values': [1, 0, 1]}}, 'dtypes': ['float32', 'int32']},
+            {'name': 'not a number', 'inputs': {'data': {'shape': [6], 'values': [1, nan, inf, -inf, nan, 2]}}, 'dtypes': ['float32', 'float16'], 'host': False},
             {'name': 'symbolic batch', 'inputs': {'data': ['n', 5]}, 'dtypes': ['float32']},
         ],
         "refused": [

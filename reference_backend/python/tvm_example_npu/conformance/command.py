@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import tvm
+from tvm import relax
 
 from .compare import Array
-from .extract import extract, parts
+from .extract import CaseFile, extract, parts, read_arrays, read_module
+from .imported import sentence
 from .ledger import LEDGER, LedgerError
 from .model import Spec
 from .runner import SUITES, cases_of, run
@@ -22,13 +24,6 @@ USAGE = 2
 
 
 def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command.
-
-    Parameters
-    ----------
-    parser
-        The parser of the command.
-    """
     names = ", ".join(SUITES)
     parser.add_argument(
         "files",
@@ -81,18 +76,7 @@ def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _conformance(arguments: argparse.Namespace) -> int:
-    """Run the command.
-
-    Parameters
-    ----------
-    arguments
-        What the parser has read.
-
-    Returns
-    -------
-    code
-        0 if all is as expected, 1 if not, 2 if what was asked for makes no sense.
-    """
+    """Run the command; return 0 if all is as expected, 1 if not, or `USAGE`."""
     suites = [name.strip() for name in arguments.suite.split(",") if name.strip()]
     settings = Settings(
         filters=tuple(arguments.filter),
@@ -127,13 +111,12 @@ def _conformance(arguments: argparse.Namespace) -> int:
 
 
 def _problem(arguments: argparse.Namespace, suites: list[str], settings: Settings) -> str:
-    """Say what makes no sense."""
+    """Say what makes no sense; files that are none say it themselves, as a ValueError."""
     for suite in suites:
         if suite not in SUITES:
             return f"there is no suite '{suite}'; the suites are {', '.join(SUITES)}"
     for path in settings.files:
-        if not path.is_file():
-            return f"there is no file {path}"
+        CaseFile.load(path)
     if arguments.jobs < 0 or arguments.fuzz_seconds < 0:
         return "--jobs and --fuzz-seconds are numbers from 0 on"
     if arguments.ledger != LEDGER and not arguments.ledger.is_file():
@@ -167,13 +150,6 @@ def _list(suite: str, settings: Settings) -> None:
 
 
 def _add_extract_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command `extract`.
-
-    Parameters
-    ----------
-    parser
-        The parser of the command.
-    """
     parser.add_argument(
         "model", type=Path, help="an ONNX model, or a module that tvm.ir.save_json has written"
     )
@@ -189,18 +165,7 @@ def _add_extract_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _extract(arguments: argparse.Namespace) -> int:
-    """Run the command `extract`.
-
-    Parameters
-    ----------
-    arguments
-        What the parser has read.
-
-    Returns
-    -------
-    code
-        0, or 2 if what was asked for makes no sense.
-    """
+    """Run the command; return 0 or `USAGE`."""
     try:
         mod = _read_model(arguments.model)
         if arguments.part is None:
@@ -210,33 +175,61 @@ def _extract(arguments: argparse.Namespace) -> int:
         inputs = _read_inputs(mod, arguments.function, arguments.inputs)
         case = extract(mod, inputs, arguments.part, arguments.function)
         path = arguments.output or Path(f"{arguments.part}.npz")
-        case.save(path)
-    except (OSError, ValueError) as error:
+        _save(case, path)
+    except ValueError as error:
         print(f"extract: {error}")
         return USAGE
     print(f"written: {path}")
     return 0
 
 
+def _save(case: CaseFile, path: Path) -> None:
+    try:
+        case.save(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+
+
 def _read_model(path: Path) -> tvm.IRModule:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
     if path.suffix != ".onnx":
         try:
-            return tvm.ir.load_json(path.read_text())
-        except (UnicodeDecodeError, RuntimeError, ValueError) as error:
-            raise ValueError(f"{path} is no module that tvm.ir.save_json has written") from error
+            return read_module(path.read_text())
+        except (OSError, ValueError):
+            raise ValueError(
+                f"{path} is no module that tvm.ir.save_json of this version of TVM has written, "
+                "and ONNX models have names that end with .onnx"
+            ) from None
     try:
         import onnx
     except ImportError as error:
         raise ValueError("ONNX models need the package onnx: pip install onnx") from error
     from tvm.relax.frontend.onnx import from_onnx
 
-    return from_onnx(onnx.load(path))
+    try:
+        model = onnx.load(path)
+    except Exception:
+        raise ValueError(f"{path} is no ONNX model, or its data are missing") from None
+    try:
+        return from_onnx(model)
+    except Exception as error:
+        raise ValueError(f"TVM's importer cannot read {path}: {sentence(error)}") from error
 
 
 def _read_inputs(mod: tvm.IRModule, function: str, path: Path | None) -> list[Array]:
-    if function not in {global_var.name_hint for global_var in mod.get_global_vars()}:
-        raise ValueError(f"the model has no function '{function}'")
-    params = mod[function].params
+    functions = {
+        global_var.name_hint: value
+        for global_var, value in mod.functions_items()
+        if isinstance(value, relax.Function)
+    }
+    if function not in functions:
+        known = ", ".join(functions)
+        raise ValueError(f"the model has no function '{function}'; it has {known}")
+    params = functions[function].params
+    for param in params:
+        if not isinstance(getattr(param.ty, "shape", None), relax.ShapeExpr):
+            raise ValueError(f"the input '{param.name}' is no tensor of a known rank")
     if path is None:
         specs = []
         for param in params:
@@ -244,12 +237,27 @@ def _read_inputs(mod: tvm.IRModule, function: str, path: Path | None) -> list[Ar
                 raise ValueError(f"the size of '{param.name}' is open: give the --inputs")
             specs.append(Spec(tuple(map(int, param.ty.shape)), str(param.ty.dtype)))
         return [spec.make(str(param.name))[1] for spec, param in zip(specs, params, strict=True)]
-    with np.load(path, allow_pickle=False) as arrays:
-        names = [str(param.name) for param in params]
-        names = names if set(names) <= set(arrays.files) else arrays.files
-        if len(names) != len(params):
-            raise ValueError(f"{path} has {len(names)} arrays, the model {len(params)} inputs")
-        return [arrays[name] for name in names]
+    arrays = read_arrays(path, "file of arrays, as numpy.savez writes them")
+    names = [str(param.name) for param in params]
+    names = names if set(names) <= set(arrays) else list(arrays)
+    if len(names) != len(params):
+        raise ValueError(f"{path} has {len(names)} arrays, the model {len(params)} inputs")
+    sizes: dict[Any, int] = {}
+    for name, param in zip(names, params, strict=True):
+        array, shape = arrays[name], list(param.ty.shape)
+        wanted = ", ".join(str(sizes.get(size, getattr(size, "value", size))) for size in shape)
+        fits = array.ndim == len(shape) and str(array.dtype) == str(param.ty.dtype)
+        for size, found in zip(shape, array.shape, strict=False):
+            if isinstance(size, tvm.tirx.Var):
+                fits &= sizes.setdefault(size, found) == found
+            elif isinstance(size, tvm.tirx.IntImm):
+                fits &= int(size) == found
+        if not fits:
+            raise ValueError(
+                f"'{name}' in {path} is {array.dtype} of shape {list(array.shape)}, and the input "
+                f"'{param.name}' is {param.ty.dtype} of shape [{wanted}]"
+            )
+    return [arrays[name] for name in names]
 
 
 add_arguments = {"conformance": _add_conformance_arguments, "extract": _add_extract_arguments}

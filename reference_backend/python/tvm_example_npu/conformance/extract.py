@@ -9,7 +9,7 @@ and what TVM's own kernels make of them. `conformance FILE` runs it, here or at 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,25 +97,96 @@ class CaseFile:
         ValueError
             It is no case file that this version can read.
         """
+        kind = "case file, as 'extract' writes them"
+        arrays = read_arrays(path, kind)
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                about = json.loads(arrays["about"].tobytes())
-                version = about["format_version"]
-                if version != FORMAT_VERSION:
-                    raise ValueError(f"it has format version {version}, not {FORMAT_VERSION}")
-                inputs, expected = (
-                    tuple(arrays[f"{role}_{i}"] for i in range(_count(arrays.files, role)))
-                    for role in ("input", "expected")
-                )
-            mod = tvm.ir.load_json(about["module"])
+            about = json.loads(arrays["about"].tobytes())
+            version = about["format_version"]
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"{path} is no {kind}") from None
+        if version != FORMAT_VERSION:
+            raise ValueError(
+                f"{path} is a case file of format version {version}, and this package reads "
+                f"{FORMAT_VERSION}; cut the case out with 'extract' again"
+            )
+        try:
+            mod = read_module(about["module"])
+            inputs, expected = (
+                tuple(arrays[f"{role}_{i}"] for i in range(_count(arrays, role)))
+                for role in ("input", "expected")
+            )
             placement, options = str(about["placement"]), dict(about["options"])
             return cls(str(about["name"]), mod, inputs, expected, placement, options)
-        except Exception as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise ValueError(f"{path} is no case file: {reason[-1]}") from error
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(
+                f"{path} is a case file that is damaged, or its module is of another version of "
+                "TVM; cut the case out with 'extract' again"
+            ) from None
 
 
-def _count(names: Sequence[str], role: str) -> int:
+def read_arrays(path: Path, kind: str) -> dict[str, Array]:
+    """Read an .npz file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    kind
+        What to call such files.
+
+    Returns
+    -------
+    arrays
+        Its arrays by name.
+
+    Raises
+    ------
+    ValueError
+        There is none, or it is of another kind.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+    except PermissionError:
+        raise ValueError(f"{path} may not be read") from None
+    except Exception:
+        # What NumPy and the readers below it raise is without number, and speaks of pickles.
+        arrays = {}
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()) or not arrays:
+        raise ValueError(f"{path} is no {kind}")
+    return arrays
+
+
+def read_module(text: str) -> tvm.IRModule:
+    """Read what `tvm.ir.save_json` has made of a module.
+
+    Parameters
+    ----------
+    text
+        The JSON text.
+
+    Returns
+    -------
+    mod
+        The module.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    try:
+        mod = tvm.ir.load_json(text)
+    except Exception as error:
+        raise ValueError("it is no JSON of TVM") from error
+    if not isinstance(mod, tvm.IRModule):
+        raise ValueError("it is no module")
+    return mod
+
+
+def _count(names: Iterable[str], role: str) -> int:
     return sum(name.startswith(f"{role}_") for name in names)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import secrets
 import shutil
 import tempfile
@@ -46,16 +47,28 @@ _ROUND = 12
 _SHRINK_SECONDS = 60.0
 """How long to make a failure smaller."""
 
-_VARIATIONS: tuple[dict[str, Any], ...] = (
-    {},
-    {"bind_constants": False},
-    {"cores": 3},
-    {"scratchpad_bytes": 1 << 16},
-    {"scratchpad_bytes": 1 << 15, "cores": 2},
-    {"max_tile_bytes": 1 << 12},
-    {"merge_regions": False},
-)
-_CUTTING = {"scratchpad_bytes", "max_tile_bytes", "merge_regions"}
+_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "bind_constants": (False,),
+    "merge_regions": (False,),
+    "min_region_ops": (2, 3),
+    "max_regions": (1, 2),
+    "symbol_bound": (4, 8),
+    "scratchpad_bytes": (1 << 17, 1 << 16, 1 << 15),
+    "max_tile_bytes": (1 << 14, 1 << 12),
+    "cores": (2, 3, 5),
+    "matrix_rows": (1, 7),
+    "matrix_columns": (1, 7),
+    "vector_lanes": (3,),
+    "threads": (3,),
+}
+"""Options, and what they are now and then."""
+_CUTTING = {
+    "merge_regions",
+    "min_region_ops",
+    "max_regions",
+    "scratchpad_bytes",
+    "max_tile_bytes",
+}
 """Options with which a graph need not be one region."""
 
 
@@ -166,17 +179,20 @@ class _Round:
     def find(self, graphs: Sequence[Graph], options: dict[str, Any]) -> int | None:
         """Run graphs, and return which is wrong, if one is."""
         self.count += len(graphs)
-        extent = "" if _CUTTING & options.keys() else "all"
         # Memory is planned for the largest size, which a graph may have in many dimensions.
         options = {"symbol_bound": max(SIZES), **options}
-        self.save([graph.case_file(graph.model.sizes[0], extent, options) for graph in graphs])
+        cases = [
+            graph.case_file(graph.model.sizes[0], _extent(graph, options), options)
+            for graph in graphs
+        ]
+        self.save(cases)
         compiled = compile_all([graph.model for graph in graphs], **options)
         host = compile_on_host([graph.model for graph in graphs if graph.asks_host])
         for index, graph in enumerate(graphs):
-            wrong, n = _complaint(graph, compiled, host, bool(extent))
+            wrong, n = _complaint(graph, compiled, host, bool(cases[index].placement))
             if wrong:
                 self.since = self.since or time.time()
-                case = graph.case_file(n, extent, options)
+                case = graph.case_file(n, cases[index].placement, options)
                 if self.smallest is None or _size(case) <= _size(self.smallest):
                     self.wrong, self.smallest = wrong, case
                 return index
@@ -196,8 +212,7 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
 def _run_round(name: str, announce: Announce) -> Outcome:
     """Make graphs of a seed and run them together; make what is wrong smaller on its own."""
     this = _Round(**json.loads(name))
-    known = _variations()
-    options = known[this.seed % len(known)]
+    options = _options(this.seed)
     graphs: list[Graph] = []
 
     def collect(graph: Graph) -> None:
@@ -206,15 +221,20 @@ def _run_round(name: str, announce: Announce) -> Outcome:
         graph.model.name = f"graph_{len(graphs)}"
         graphs.append(graph)
 
-    _draw(this.seed, collect, shrink=False)
+    try:
+        _draw(this.seed, collect, shrink=False)
+    except Exception as error:
+        return Outcome(SUITE, name, "failed", reason=f"it cannot be drawn: {sentence(error)}")
     announce(name)
     wrong = this.find(graphs, options) if graphs else None
     if wrong is None:
         return Outcome(SUITE, name, reason=str(this.count))
     assert this.smallest is not None
     # What is wrong with less is better still.
-    if options and this.find([graphs[wrong]], {}) is not None:
-        options = {}
+    for left_out in [*options]:
+        fewer = {option: value for option, value in options.items() if option != left_out}
+        if this.find([graphs[wrong]], fewer) is not None:
+            options = fewer
     left = wrong
 
     def examine(graph: Graph) -> None:
@@ -263,11 +283,17 @@ def _draw(seed: int, use: Callable[[Graph], None], shrink: bool) -> None:
         search()
 
 
-def _variations() -> list[dict[str, Any]]:
-    """Return options to try; a vendor may have taken some out."""
-    known = {option.name for option in fields(Options)}
-    some = [options for options in _VARIATIONS if options.keys() <= known]
-    return [some[0], *some]
+def _extent(graph: Graph, options: dict[str, Any]) -> str:
+    """Return how much of a graph must be on the NPU, in one region; "": that cannot be told."""
+    return "all" if graph.whole and not _CUTTING & options.keys() else ""
+
+
+def _options(seed: int) -> dict[str, Any]:
+    """Return up to four options that a seed tries; a vendor may have taken some out."""
+    known = sorted(_OPTIONS.keys() & {option.name for option in fields(Options)})
+    pick = random.Random(seed)
+    names = pick.sample(known, min(len(known), pick.randrange(5)))
+    return {name: pick.choice(_OPTIONS[name]) for name in names}
 
 
 def _complaint(graph: Graph, compiled: Compiled, host: Compiled, whole: bool) -> tuple[str, int]:
@@ -283,6 +309,9 @@ def _complaint(graph: Graph, compiled: Compiled, host: Compiled, whole: bool) ->
         # A few calls that the NPU can do have no kernel for the host.
         by_tvm = host.executables.get(model.name)
         asks_host = by_tvm is not None and not isinstance(by_tvm, Exception)
+        # What the options send to the host is no better than TVM's own kernels are.
+        if found.on_host and not asks_host:
+            return "", n
         for n in model.sizes:
             arguments = [argument.values[n] for argument in model.arguments]
             actual = compiled.run(model.name, arguments)

@@ -3,26 +3,31 @@
 """Random graphs of the ops of the table, all of which belongs into one region.
 
 A graph begins with a case of some op. Then ops are put behind it, whose cases are bent to the
-shapes that are there; what does not fit is not taken. So a new op needs nothing here.
+shapes that are there, with attributes of other cases or near to them; ops with chains come as
+these too, now and then with a wrong number. What does not fit is not taken. So a new op needs
+nothing here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
+from ..capability import OneOf, attributes_of
+from ..chains import Chain, Either, Input, Node, Number, Step, chains_of
 from ..patterns import TABLE
 from .cases import OPS
 from .compare import Array
 from .extract import CaseFile
 from .files import limits
-from .model import SIZES, Arrays, Case, Model, Spec, Tensor, evaluate
+from .model import SIZES, Arrays, Case, Model, Spec, Tensor, entry_of, evaluate
 
 LENGTH = 7
 """How many ops a graph has at most."""
@@ -32,6 +37,8 @@ _NOISE = {"float32": 1e-6, "float16": 1e-3}
 """How much each step may be off, as a part of each number."""
 _LARGEST = 1000.0
 """Up to here all types have all the numbers that are needed."""
+_MOST_ELEMENTS = 1 << 15
+"""How large a tensor may be; NumPy takes its time."""
 
 _CRASHING = ("pixel_shuffle",)
 """Ops at whose call TVM itself crashes where sizes are symbolic."""
@@ -65,15 +72,31 @@ class Graph:
         self._choose = choose
         self._noisy: dict[Tensor, Arrays] = {}
         self._computed: list[Tensor] = []
-        self._begin(first)
+        self._constants: list[Tensor] = []
+        """What is known when the model is compiled."""
+        if not self._begin(first):
+            # As the table has it, if it would not take anything else.
+            self._choose = lambda some: some[0]
+            self._begin(first)
+            self._choose = choose
         for _ in range(choose(range(_TRIES)) if self.ops else 0):
-            if len(self.ops) == LENGTH:
+            if len(self.ops) >= LENGTH:
                 break
-            tensor = choose(self._computed[::-1][:3])
-            known = _cases_for(len(tensor.shape), tensor.dtype)
-            if known:
-                self._step(choose(known[choose([*known])]), tensor)
+            # Most often what is new, so that graphs get deep; never an argument, behind which
+            # there would be a region of its own.
+            older = self._computed + self._constants
+            tensor = choose(choose([self._computed[::-1][:3]] * 5 + [older]))
+            fitting = _cases_for(len(tensor.shape), tensor.dtype)
+            # Half of them what takes part in composites.
+            fusing = [op for op in fitting if op in _fusing()]
+            for ops in filter(None, [choose([[*fitting], fusing])]):
+                self._step(choose(fitting[choose(ops)]), tensor)
         self.model.outputs = self._outputs()
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is one region: what is behind constants alone may be one of its own."""
+        return not any(tensor in self._constants for tensor in self._computed)
 
     @property
     def coarse(self) -> bool:
@@ -96,8 +119,10 @@ class Graph:
             options,
         )
 
-    def _begin(self, first: str) -> None:
-        op = first or self._choose([op for op in OPS if TABLE.get(op)])
+    def _begin(self, first: str) -> bool:
+        known = [entry for op in OPS if (entry := TABLE.get(op))]
+        anchors = [entry for entry in known if entry.fuses is not None] or known
+        op = first or self._choose(self._choose([known, known, anchors])).name
         cases = [case for item in OPS[op]["cases"] for case in Case.variants(op, item)]
         start = self._choose(range(len(cases)))
         for case in [*cases[start:], *cases[:start]]:
@@ -108,43 +133,54 @@ class Graph:
                 for size in dict.fromkeys(spec.shape):
                     if isinstance(size, int):
                         sizes[size] = self._choose([size, 1, size + 1, 2 * size + 3, 40, "n"])
-            tensor = self.model.argument(_bent(spec, sizes), "graph 0")
+            bent = _bent(spec, sizes)
+            if _count(bent.shape) > _MOST_ELEMENTS:
+                continue
+            tensor = self.model.argument(bent, "graph 0")
             self._noisy[tensor] = tensor.values
             if self._step(case, tensor):
-                return
+                return True
             self.model.arguments.clear()
             self._noisy.clear()
+        return False
 
     def _step(self, case: Case, first: Tensor) -> bool:
         """Try to put an op behind a tensor; tell whether that was possible."""
-        arguments, bindings, steps = (
-            len(items) for items in (self.model.arguments, self.model.bindings, self.model.steps)
-        )
-        op, attributes = case.op, case.entry.get("attributes", {})
+        model = self.model
+        grown: list[list[Any]] = [model.arguments, model.bindings, model.steps]
+        grown += [self._computed, self._constants, self.ops]
+        before = [len(items) for items in grown]
         noisy_before = dict(self._noisy)
-        inputs = self._inputs(case, first)
+        sizes = _sizes(next(case.specs())[1][0], first)
         try:
-            if inputs is not None and self.model.refusal(op, *inputs, **attributes) is None:
-                found = self._call(op, inputs, attributes)
-                if all(self._is_steady(tensor, noisy) for tensor, noisy in found):
-                    self._noisy.update(found)
-                    self._computed += [tensor for tensor, _ in found]
-                    self.ops.append(op)
-                    self.asks_host &= _host_knows(case, first) and not self.coarse
-                    return True
-        except (ArithmeticError, IndexError, ValueError):
-            pass  # NumPy says that this cannot be computed.
+            attributes = self._attributes(case, sizes)
+            as_is = attributes == case.entry.get("attributes", {})
+            host_knows = _host_knows(case, first, as_is) and first.dtype != "float16"
+            if first in self._constants and not host_knows:
+                raise ValueError("TVM's own kernel would fold it.")
+            inputs = self._inputs(case, first, sizes)
+            chains = chains_of(entry_of(case.op))
+            if chains and self._choose([False, True]):
+                self._spell(case.op, self._choose(chains), inputs, attributes)
+            else:
+                self._apply(case.op, inputs, attributes)
+            self.asks_host &= host_knows and not self.coarse
+            return True
+        except (ArithmeticError, IndexError, TypeError, ValueError):
+            pass  # This, or NumPy, says that it cannot be computed.
         self._noisy = noisy_before
-        del self.model.arguments[arguments:]
-        del self.model.bindings[bindings:]
-        del self.model.steps[steps:]
+        for items, length in zip(grown, before, strict=True):
+            del items[length:]
         return False
 
-    def _call(
-        self, op: str, inputs: Sequence[Any], attributes: dict[str, Any]
-    ) -> list[tuple[Tensor, Arrays]]:
-        """Call an op, and compute it from noisy values too, with more noise."""
+    def _apply(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
+        """Call an op, and compute it from noisy values too, with more noise; return a result."""
+        reason = self.model.refusal(op, *inputs, **attributes)
+        if reason is not None:
+            raise ValueError(reason)
         call = Model("trial", self.model.symbol).normalize(op, inputs, attributes)
+        if any(_count(ty.shape) > _MOST_ELEMENTS for ty in getattr(call.ty, "fields", [call.ty])):
+            raise ValueError("It is too large.")
         by_size = {}
         for n in SIZES:
             arrays = [
@@ -157,29 +193,96 @@ class Graph:
         result = self.model.call(op, *inputs, **attributes)
         results = result if isinstance(result, tuple) else (result,)
         results = results[: OPS[op]["results"]]
-        return [
-            (tensor, {n: by_size[n][index] for n in SIZES}) for index, tensor in enumerate(results)
-        ]
+        for index, tensor in enumerate(results):
+            noisy = {n: by_size[n][index] for n in SIZES}
+            if not self._is_steady(tensor, noisy):
+                raise ValueError("Rounding errors would grow.")
+            self._noisy[tensor] = noisy
+        given = [one for item in inputs for one in (item if isinstance(item, list) else [item])]
+        if all(one in self._constants for one in given):
+            self._constants += results
+        self._computed += results
+        self.ops.append(op)
+        last: Tensor = results[-1]
+        return last
 
-    def _inputs(self, case: Case, first: Tensor) -> list[Any] | None:
+    def _spell(
+        self, op: str, chain: Chain, inputs: Sequence[Any], attributes: Mapping[str, Any]
+    ) -> None:
+        """Put a chain in the place of an op, in any spelling, now and then with a wrong number."""
+        entry = entry_of(op)
+        if (reason := self.model.refusal(op, *inputs, **attributes)) is not None:
+            raise ValueError(reason)
+        tensors: dict[str, Tensor] = {
+            item.name: one for item, one in zip(entry.inputs, inputs, strict=True)
+        }
+        given = dict(attributes)
+        if entry.relax:
+            trial = Model("trial", self.model.symbol).normalize(op, inputs, attributes)
+            given = attributes_of(trial, {})
+        given |= chain.fixed
+        made: dict[Node, Tensor] = {}
+
+        def value_of(number: Number) -> float:
+            value = given[number.attribute] if number.attribute else 1.0
+            # A default that is no number depends on the shape.
+            value = number.factor * (0.25 if value == "" else value) ** number.power
+            return float(self._choose([value] * 7 + [value * 1.01 + 0.001]))
+
+        def make(node: Node) -> Tensor:
+            if isinstance(node, Input):
+                return tensors[node.name]
+            if isinstance(node, Either):
+                # What stands twice in a spelling is one value.
+                if node not in made:
+                    made[node] = make(self._choose(node.options))
+            elif node not in made and isinstance(node, Number):
+                dtype = tensors[entry.inputs[0].name].dtype
+                made[node] = self._constant(Spec((), dtype, values=[value_of(node)]))
+            elif node not in made and isinstance(node, Step):
+                own = {
+                    name: value_of(value) if isinstance(value, Number) else value
+                    for name, value in node.attributes
+                }
+                for known in TABLE.entries_of(node.op)[:1]:
+                    made[node] = self._apply(known.name, [*map(make, node.arguments)], own)
+            if node not in made:
+                raise ValueError("A part of it is not in the table.")
+            return made[node]
+
+        make(chain.node)
+
+    def _constant(self, spec: Spec) -> Tensor:
+        tensor = self.model.constant(spec, f"graph {len(self._noisy)}")
+        self._noisy[tensor] = tensor.values
+        self._constants.append(tensor)
+        return tensor
+
+    def _inputs(self, case: Case, first: Tensor, sizes: dict[Any, Any]) -> list[Any]:
         """Bend the inputs of a case such that a tensor can be the first one."""
-        (item, (wanted, *fields)), *others = case.specs()
-        if len(wanted.shape) != len(first.shape) or wanted.dtype != first.dtype:
-            return None
+        (item, (_, *fields)), *others = case.specs()
         if case.op in _CRASHING and "n" in first.shape:
-            return None
-        sizes = dict(zip(reversed(wanted.shape), reversed(first.shape), strict=True))
+            raise ValueError("TVM would crash.")
+        folded = first in self._constants
 
         def bend(spec: Spec) -> Tensor:
-            bent = _bent(spec, sizes)
-            alike = [tensor for tensor in self._noisy if _suits(tensor, bent)]
+            # A kernel may be as large as there are channels, and stays so.
+            bent = self._choose([_bent(spec, sizes), _bent(spec, dict(sizes), once=True)])
+            if self._choose([False, False, True]):
+                bent = replace(bent, shape=self._choose(_broadcasts(bent.shape, first.shape)))
+            known = self._constants if folded else self._noisy
+            alike = [tensor for tensor in known if _suits(tensor, bent)]
             if alike and spec.values is None and self._choose([False, True]):
                 tensor: Tensor = self._choose(alike)
                 return tensor
-            seed = f"graph {len(self._noisy)}"
-            fixed = "n" not in bent.shape
-            constant = fixed and (spec.constant or self._choose([True, True, False]))
-            tensor = (self.model.constant if constant else self.model.argument)(bent, seed)
+            if _count(bent.shape) > _MOST_ELEMENTS:
+                raise ValueError("It is too large.")
+            constant = folded or spec.constant or self._choose([True, True, False])
+            if "n" not in bent.shape and constant:
+                return self._constant(bent)
+            if folded:
+                raise ValueError("It would be a region of its own.")
+            tensor = self.model.argument(bent, f"graph {len(self._noisy)}")
             self._noisy[tensor] = tensor.values
             return tensor
 
@@ -187,16 +290,60 @@ class Graph:
         bent = [(item, [first, *map(bend, fields)]), *rest]
         return [tensors if item.is_tuple else tensors[0] for item, tensors in bent]
 
+    def _attributes(self, case: Case, sizes: Mapping[Any, Any]) -> dict[str, Any]:
+        """Return the attributes of a case, some as other cases have them, or near to that."""
+        attributes = dict(case.entry.get("attributes", {}))
+        for name, constraint in entry_of(case.op).attributes.items():
+            if not self._choose([False, False, True]):
+                continue
+            # What others have, that it is left out, and what the table says.
+            known = [other.get("attributes", {}).get(name) for other in OPS[case.op]["cases"]]
+            known += [None, *(constraint.values if isinstance(constraint, OneOf) else ())]
+            value = self._choose(known)
+            value = self._choose([value, self._near(value, sizes)])
+            attributes.pop(name, None)
+            if value is not None and value != "":
+                attributes[name] = value
+        return attributes
+
+    def _near(self, value: Any, sizes: Mapping[Any, Any]) -> Any:
+        """Return an attribute that is a little different."""
+        if isinstance(value, bool):
+            return not value
+        if isinstance(value, int):
+            return value + self._choose([1, -1, 2, -2, 3])
+        if isinstance(value, float):
+            return value * self._choose([0.5, 2.0, -1.0])
+        if not isinstance(value, (list, tuple)) or not value:
+            return value
+        one = self._choose(range(len(value)))
+        return type(value)(
+            self._choose(
+                [
+                    [sizes.get(item, item) for item in value],
+                    [*value[:one], self._near(value[one], sizes), *value[one + 1 :]],
+                    [*value[:one], -1, *value[one + 1 :]],
+                    [*value[:one], *value[one + 1 :]],
+                    [*value[one:], *value[:one]],
+                    [*value[::-1]],
+                ]
+            )
+        )
+
     def _is_steady(self, tensor: Tensor, noisy: Arrays) -> bool:
         """Whether the noise did no harm, and the numbers stay in a range that all types have."""
         if None in tensor.shape:
             return False
         for n, value in tensor.values.items():
             exact, other = (array.astype(np.float64) for array in (value, noisy[n]))
-            if not value.size or not np.abs(exact).max() < _LARGEST:
+            finite = np.abs(exact[np.isfinite(exact)])
+            if not value.size or finite.max(initial=0) >= _LARGEST:
                 return False
             (limit,) = limits([value], self.coarse)
-            if not (np.abs(exact - other) <= 0.5 * limit).all():
+            with np.errstate(invalid="ignore"):
+                close = np.abs(exact - other) <= 0.5 * limit
+            # Masks have infinities; what is not a number would hide all else.
+            if not (close | (exact == other)).all():
                 return False
         return True
 
@@ -209,14 +356,16 @@ class Graph:
         return leaves + ([self._choose(inner)] if inner and self._choose([False, True]) else [])
 
 
-def _host_knows(case: Case, first: Tensor) -> bool:
-    """Whether TVM's own kernels are right: with indices for other sizes they read anything."""
+def _host_knows(case: Case, first: Tensor, as_is: bool) -> bool:
+    """Whether TVM's own kernels are right: with indices beyond a size they read anything."""
     (_, (wanted, *_)), *others = case.specs()
     indices = [
         spec for _, specs in others for spec in specs if spec.dtype.startswith(("int", "uint"))
     ]
     limited = any(spec.values is not None or spec.high is not None for spec in indices)
-    return bool(case.entry.get("host", True)) and not (limited and wanted.shape != first.shape)
+    cases = [case.entry] if as_is else OPS[case.op]["cases"]
+    known = all(entry.get("host", True) for entry in cases)
+    return known and (as_is and wanted.shape == first.shape or not limited)
 
 
 def _with_noise(value: Array) -> Array:
@@ -226,17 +375,35 @@ def _with_noise(value: Array) -> Array:
     signs = np.resize([1.0, -1.0], value.shape)
     with np.errstate(all="ignore"):
         # What is next to nothing beside the others may as well have the other sign.
-        least = size * np.abs(value).max(initial=0)
+        least = size * np.abs(value[np.isfinite(value)]).max(initial=0)
         far = value * (1 + size * signs)
         near = np.where(np.abs(value) < least, value - np.sign(value) * least, far)
-    noisy: Array = near.astype(value.dtype)
+        noisy: Array = near.astype(value.dtype)
     return noisy
 
 
-def _bent(spec: Spec, sizes: dict[Any, Any]) -> Spec:
-    """Return a tensor with other sizes."""
-    shape = tuple(sizes.get(size, size) for size in spec.shape)
-    return Spec(shape, spec.dtype, spec.low, spec.high, spec.values, spec.constant)
+def _sizes(wanted: Spec, first: Tensor) -> dict[Any, Any]:
+    """Return what each size of a case becomes with another first tensor, from the last on."""
+    return dict(zip(reversed(wanted.shape), reversed(first.shape), strict=False))
+
+
+def _bent(spec: Spec, sizes: dict[Any, Any], once: bool = False) -> Spec:
+    """Return a tensor with other sizes, or with each of them used up once."""
+    change = sizes.pop if once else sizes.get
+    return replace(spec, shape=tuple(change(size, size) for size in spec.shape))
+
+
+def _broadcasts(shape: tuple[Any, ...], first: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Return shapes that may go together with another one: a number, one axis, one rank less..."""
+    axes = range(len(first))
+    one_axis = [tuple(size if axis == at else 1 for at, size in enumerate(first)) for axis in axes]
+    return [shape, (), first, shape[1:], first[-1:], (1,) * len(shape), (*first, 2), *one_axis]
+
+
+def _count(shape: Any) -> int:
+    """Return how many elements a tensor has at most; a size of another kind will be refused."""
+    sizes = [int(size) if isinstance(size, (int, tirx.IntImm)) else max(SIZES) for size in shape]
+    return math.prod(sizes)
 
 
 def _suits(tensor: Tensor, spec: Spec) -> bool:
@@ -254,12 +421,33 @@ def _suits(tensor: Tensor, spec: Spec) -> bool:
 
 @cache
 def _cases_for(rank: int, dtype: str) -> dict[str, list[Case]]:
-    """Return the cases whose first input is of this kind, by op."""
+    """Return the cases whose first input can be of this kind, by op."""
     found: dict[str, list[Case]] = {}
     for op in OPS:
-        for item in OPS[op]["cases"] if TABLE.get(op) else []:
-            for case in Case.variants(op, item):
-                spec = next(case.specs())[1][0]
-                if (len(spec.shape), spec.dtype) == (rank, dtype):
-                    found.setdefault(op, []).append(case)
+        entry = TABLE.get(op)
+        if entry is None or rank not in (entry.inputs[0].ranks or [rank]):
+            continue
+        for case in (case for item in OPS[op]["cases"] for case in Case.variants(op, item)):
+            if next(case.specs())[1][0].dtype == dtype:
+                found.setdefault(op, []).append(case)
     return found
+
+
+@cache
+def _fusing() -> frozenset[str]:
+    """Return the ops that fuse something, that are fused, and that chains are made of."""
+
+    def parts(node: Node) -> set[str]:
+        if isinstance(node, Either):
+            return {name for option in node.options for name in parts(option)}
+        if isinstance(node, Step):
+            return {node.op, *(name for item in node.arguments for name in parts(item))}
+        return set()
+
+    spelled = {name for op in TABLE.ops for chain in chains_of(op) for name in parts(chain.node)}
+    spelled |= {"relax.add", "relax.multiply", "relax.divide"}
+    return frozenset(
+        op.name
+        for op in TABLE.ops
+        if op.fuses is not None or op.activation or op.chains or op.relax in spelled
+    )

@@ -470,13 +470,13 @@ def compile_all(models: Sequence[Model], **options: Any) -> Compiled:
 
     def compile_some(models: Sequence[Model]) -> None:
         partitioned = partition_for(_module_of(models), **options)
+        compiled.partitioned.update(dict.fromkeys((model.name for model in models), partitioned))
         executable = compile_for(partitioned, **options)
-        for model in models:
-            compiled.partitioned[model.name] = partitioned
-            compiled.executables[model.name] = executable
+        compiled.executables.update(dict.fromkeys((model.name for model in models), executable))
 
     for model, error in _pinned(models, compile_some):
-        compiled.partitioned[model.name] = compiled.executables[model.name] = error
+        compiled.partitioned.setdefault(model.name, error)
+        compiled.executables[model.name] = error
     return compiled
 
 

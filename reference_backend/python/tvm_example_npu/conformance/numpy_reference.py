@@ -390,6 +390,14 @@ def resize(
     return np.where(outside, extrapolation, data)
 
 
+def cast(x: Any, dtype: Any) -> Any:
+    """Convert numbers; what an integer type does not have is undefined, and so is no test."""
+    result = x.astype(dtype)
+    if x.dtype.kind == "f" and result.dtype.kind in "iu" and (np.trunc(x) != result).any():
+        raise ValueError(f"some numbers are out of the range of {dtype}")
+    return result
+
+
 # ---- Shapes and indices ----
 
 

@@ -21,6 +21,7 @@ from ..patterns import TABLE
 from ..report import offload_report
 from .cases import OPS
 from .compare import Array, Verdict, judge
+from .imported import sentence
 from .model import (
     Case,
     Compiled,
@@ -131,7 +132,7 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
         try:
             models[name] = _model(work)
         except Exception as error:
-            text = f"the case cannot be made: {_sentence(error)}"
+            text = f"the case cannot be made: {sentence(error)}"
             yield Outcome(SUITE, name, "failed", work.case.op, expected=work.expected, reason=text)
     announce("")
     compiled = compile_all(list(models.values()))
@@ -158,11 +159,6 @@ def _asks_host(work: Work) -> bool:
     return bool(work.case.entry.get("host", True))
 
 
-def _sentence(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'without a word'}"[:500]
-
-
 def _run(work: Work, model: Model, compiled: Compiled, host: Compiled) -> Outcome:
     name = str(work.case)
     first = next(iter(model.arguments or model.outputs))
@@ -187,7 +183,7 @@ def _run(work: Work, model: Model, compiled: Compiled, host: Compiled) -> Outcom
             return Outcome(SUITE, name, status, **{**fields, "reason": complaint})
         verdict, seconds, host_seconds = _judge_values(work, model, compiled, host)
     except Exception as error:
-        return Outcome(SUITE, name, "failed", **{**fields, "reason": _sentence(error)})
+        return Outcome(SUITE, name, "failed", **{**fields, "reason": sentence(error)})
     fields.update(error=verdict.error, allowed=verdict.allowed, ratio=verdict.ratio)
     fields["npu_us"] = round(seconds * 1e6, 1) if fields["found"] == "all" else None
     fields["host_us"] = round(host_seconds * 1e6, 1) if host_seconds is not None else None

@@ -64,13 +64,14 @@ def _cell(counts: Counter[str] | None) -> str:
     return text + (" failed" if counts["failed"] + counts["unexpected_pass"] else "")
 
 
-def _ops(data: Data, suite: str) -> Rows:
-    """Return the table of what the cases of a suite are about, by element type."""
-    table = table_of(case for case in data["cases"] if case["suite"] == suite)
-    dtypes = sorted({dtype for row in table.values() for dtype in row})
-    rows = [["", *dtypes]]
-    rows += [[op, *(_cell(row.get(dtype)) for dtype in dtypes)] for op, row in table.items()]
-    return rows
+def _passed(data: Data) -> Iterator[tuple[str, Rows]]:
+    """Yield for each suite with cases a title, and by element type what they are about."""
+    for suite in data["suites"]:
+        table = table_of(case for case in data["cases"] if case["suite"] == suite)
+        dtypes = sorted({dtype for row in table.values() for dtype in row})
+        rows = [[op, *(_cell(row.get(dtype)) for dtype in dtypes)] for op, row in table.items()]
+        if rows:
+            yield f"Passed of {suite}", [["", *dtypes], *rows]
 
 
 def _details(case: Case) -> list[str]:
@@ -132,8 +133,8 @@ def as_markdown(data: Data) -> str:
     for status, title, rows in _lists(data):
         if status != "passed":
             parts += [f"## {title}", table(rows)]
-    for suite in data["suites"]:
-        parts += [f"## Passed of {suite}", table(_ops(data, suite))]
+    for title, rows in _passed(data):
+        parts += [f"## {title}", table(rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -196,8 +197,8 @@ def as_html(data: Data) -> str:
         if status in ("failed", "unexpected_pass"):
             parts += [f"<h2>{escape(heading)}</h2>", table(rows)]
     parts += ["<h2>Suites</h2>", table(_suites(data))]
-    for suite in data["suites"]:
-        parts += [f"<h2>Passed of {escape(suite)}</h2>", table(_ops(data, suite))]
+    for heading, rows in _passed(data):
+        parts += [f"<h2>{escape(heading)}</h2>", table(rows)]
     for status, heading, rows in lists:
         if status not in ("failed", "unexpected_pass"):
             parts.append(f"<details><summary>{escape(heading)}</summary>{table(rows)}</details>")

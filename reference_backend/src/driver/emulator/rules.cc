@@ -44,8 +44,8 @@ struct Window {
   int64_t Span() const { return (size - 1) * dilation + 1; }
   /*! \brief Number of positions; 0 where the window does not fit. */
   int64_t Count(bool ceil) const {
-    int64_t room = in + pad_begin + pad_end - Span();
-    return room < 0 ? 0 : (room + (ceil ? stride - 1 : 0)) / stride + 1;
+    int64_t room = in + pad_begin + pad_end - Span() + (ceil ? stride - 1 : 0);
+    return room < 0 ? 0 : room / stride + 1;
   }
   /*! \brief Whether the window at a position touches an element of the data. */
   bool Touches(int64_t position) const {

@@ -1,0 +1,230 @@
+# Template-owned: 'copier update' brings changes and merges your edits.
+# SPDX-License-Identifier: Apache-2.0
+"""What front ends emit around indices and masks, in the ops of the table."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import support
+from support import TABLE, build, compile_for, variable
+from tvm_example_npu.prepasses import simplify
+
+needs = support.needs  # Not imported: some choices of ops have no test with it.
+RNG = np.random.default_rng(0)
+
+
+def run(mod, *arrays):
+    """Compile a model for the NPU, and run it."""
+    machine = relax.VirtualMachine(compile_for(mod), tvm.cpu())
+    return machine["main"](*(tvm.runtime.tensor(array) for array in arrays)).numpy()
+
+
+def calls_of(mod):
+    """Return the ops of a model as the partitioner gets it."""
+    blocks = simplify(mod, TABLE)["main"].body.blocks
+    values = [binding.value for block in blocks for binding in block.bindings]
+    return [value.op.name for value in values if isinstance(value, relax.Call)]
+
+
+def numbers(*shape):
+    return RNG.standard_normal(shape).astype("float32")
+
+
+# ---- Indices ------------------------------------------------------------------------------------
+
+
+@needs("take")
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_indices_of_several_dimensions_are_one(dtype):
+    x = variable("x", 3, 4, 5)
+    rows, columns = (np.array(item, dtype) for item in ([[0], [-1]], [[1, -4, 3]]))
+    arguments = [
+        relax.Var(name, relax.TensorType(item.shape, dtype))
+        for name, item in (("rows", rows), ("columns", columns))
+    ]
+    data = numbers(3, 4, 5)
+    given = build([x, *arguments], lambda emit: emit(relax.op.index_tensor(x, arguments)))
+    np.testing.assert_array_equal(run(given, data, rows, columns), data[rows, columns])
+
+    known = [relax.const(item) for item in (rows, columns)]
+    constant = build([x], lambda emit: emit(relax.op.index_tensor(x, known)))
+    assert calls_of(constant) == ["relax.reshape", "relax.take"]
+    np.testing.assert_array_equal(run(constant, data), data[rows, columns])
+
+
+@needs("take")
+@pytest.mark.parametrize("index", [-1, [-1, 0, -4], [[2], [-3]]])
+def test_a_constant_index_counts_from_the_end(index):
+    x, data = variable("x", 3, 4, 5), numbers(3, 4, 5)
+    taken = relax.op.take(x, relax.const(np.array(index, "int64")), axis=1)
+    np.testing.assert_array_equal(run(build([x], lambda emit: emit(taken)), data), data[:, index])
+
+
+# ---- Masks --------------------------------------------------------------------------------------
+
+
+def test_masks_of_packed_sequences_are_constants():
+    x = variable("x", 4, 4)
+
+    def body(emit):
+        positions = relax.const(np.array([0, 1, 2, 3]))
+        starts = emit(relax.op.not_equal(positions, relax.const(np.array([0, 1, 2, 2]))))
+        parts = emit(relax.op.cumsum(starts, 0))
+        rows, columns = (emit(relax.op.expand_dims(parts, axis)) for axis in (1, 0))
+        seen = emit(relax.op.equal(rows, columns))
+        return emit(relax.op.add(x, emit(relax.op.astype(seen, "float32"))))
+
+    mod = build([x], body)
+    assert calls_of(mod) == ["relax.add"]
+    expected = np.array([[1, 1, 1, 0]] * 3 + [[0, 0, 0, 1]], "float32")
+    np.testing.assert_array_equal(run(mod, np.zeros((4, 4), "float32")), expected)
+
+
+def test_numbers_of_a_known_shape_are_constants():
+    x = variable("x", 2, 3)
+
+    def body(emit):
+        shape = emit(relax.op.shape_to_tensor(emit(relax.op.shape_of(x))))
+        width = emit(relax.op.take(shape, relax.const(1, "int64"), axis=0))
+        return [emit(relax.op.add(x, x)), emit(relax.op.add(width, width))]
+
+    assert calls_of(build([x], body)) == ["relax.add"]
+
+
+@pytest.mark.parametrize(
+    "orders, left",
+    [
+        (([2, 0, 1, 3], [0, 3, 2, 1]), ["relax.permute_dims"]),
+        (([2, 0, 1, 3], [1, 2, 0, 3]), []),
+        ((None, None), []),
+    ],
+)
+def test_several_transpositions_are_one_or_none(orders, left):
+    x, data = variable("x", 2, 3, 4, 5), numbers(2, 3, 4, 5)
+
+    def body(emit):
+        value = x
+        for axes in orders:
+            value = emit(relax.op.permute_dims(value, axes))
+        return emit(relax.op.abs(value))
+
+    mod = build([x], body)
+    assert calls_of(mod) == [*left, "relax.abs"]
+    expected = np.abs(data)
+    for axes in orders:
+        expected = expected.transpose(axes)
+    np.testing.assert_array_equal(run(mod, data), expected)
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+class Attention:
+    """Attention of 3 heads as PyTorch exports it: `mask` tells where a query may look at a key."""
+
+    def __init__(self, mask, guard="", lowest=-np.inf, constant=False, negated=False):
+        self.mask = np.array(mask)
+        self.arrays = [numbers(2, 4, 3, 8) for _ in range(3)]
+        self.names = [variable(name, 2, 4, 3, 8) for name in ("query", "key", "value")]
+        self.guard, self.lowest, self.negated = guard, lowest, negated
+        given = relax.Var("mask", relax.TensorType(self.mask.shape, "bool"))
+        self.known = relax.const(self.mask) if constant else given
+        self.arguments = [*self.names, *([] if constant else [given])]
+        self.mod = build(self.arguments, self.body)
+
+    def body(self, emit):
+        query, key, value = (emit(relax.op.permute_dims(x, [0, 2, 1, 3])) for x in self.names)
+        key = emit(relax.op.permute_dims(key, [0, 1, 3, 2]))
+        # The root of the scale on both sides.
+        query, key = (emit(relax.op.multiply(x, relax.const(0.5))) for x in (query, key))
+        scores = emit(relax.op.matmul(query, key))
+        lowest, zero = (relax.const(number, "float32") for number in (self.lowest, 0.0))
+        if self.guard:
+            bias = emit(relax.op.where(self.known, zero, lowest))
+            scores = emit(relax.op.add(scores, bias))
+        elif self.negated:
+            hidden = emit(relax.op.logical_not(self.known))
+            scores = emit(relax.op.where(hidden, lowest, scores))
+        else:
+            scores = emit(relax.op.where(self.known, scores, lowest))
+        weights = emit(relax.op.nn.softmax(scores, -1))
+        if self.guard == "numbers":
+            empty = emit(relax.op.isnan(weights))
+            weights = emit(relax.op.where(empty, zero, weights))
+        elif self.guard == "rows":
+            none = emit(relax.op.logical_not(emit(relax.op.equal(scores, lowest))))
+            most = relax.op.max(emit(relax.op.astype(none, "int8")), -1, keepdims=True)
+            seen = emit(relax.op.astype(emit(most), "bool"))
+            zeros = emit(relax.op.full_like(weights, zero))
+            weights = emit(relax.op.where(emit(relax.op.logical_not(seen)), zeros, weights))
+        mixed = emit(relax.op.matmul(weights, value))
+        # As PyTorch turns it, twice.
+        mixed = emit(relax.op.permute_dims(mixed, [2, 0, 1, 3]))
+        mixed = emit(relax.op.permute_dims(mixed, [1, 2, 0, 3]))
+        return emit(relax.op.permute_dims(mixed, [0, 2, 1, 3]))
+
+    def run(self):
+        given = self.arrays if len(self.arguments) == 3 else [*self.arrays, self.mask]
+        return run(self.mod, *given)
+
+    def expected(self):
+        query, key, value = (item.transpose(0, 2, 1, 3).astype("float64") for item in self.arrays)
+        scores = np.where(self.mask, query @ key.swapaxes(-1, -2) / 4, self.lowest)
+        with np.errstate(invalid="ignore"):
+            weights = softmax(scores)
+        weights = np.where(np.isnan(weights), 0.0, weights) if self.guard else weights
+        return (weights @ value).transpose(0, 2, 1, 3)
+
+    @property
+    def labels(self):
+        return sum(support.placement(support.partition_for(self.mod), "main").regions, [])
+
+
+CAUSAL = np.tril(np.ones((4, 4), bool))
+EMPTY = CAUSAL & (np.arange(4) > 0)  # The first query sees nothing.
+PADDED = np.array([[1, 1, 1, 0], [0, 0, 0, 0]], bool)[:, None, None, :]
+
+
+@needs("attention_bias", "matmul", "softmax")
+@pytest.mark.parametrize(
+    "mask, guard, constant",
+    [
+        (CAUSAL, "rows", True),
+        (CAUSAL, "numbers", False),
+        (EMPTY, "numbers", True),
+        (EMPTY, "rows", False),
+        (PADDED, "rows", True),
+        (PADDED, "numbers", False),
+    ],
+)
+def test_a_query_that_may_look_at_nothing_gives_zeros(mask, guard, constant):
+    model = Attention(mask, guard, constant=constant)
+    assert model.labels.count("attention_bias") == 1
+    assert not {"softmax", "isnan"} & set(model.labels)
+    if constant and mask.any(-1).all():
+        assert model.labels == ["attention_bias"]
+    np.testing.assert_allclose(model.run(), model.expected(), rtol=1e-5, atol=1e-6)
+
+
+@needs("attention_bias", "matmul", "softmax")
+@pytest.mark.parametrize(
+    "lowest, negated", [(-np.inf, True), (float(np.finfo("float32").min), False)]
+)
+def test_a_mask_is_a_bias(lowest, negated):
+    model = Attention(CAUSAL, lowest=lowest, negated=negated, constant=True)
+    assert model.labels == ["attention_bias"]
+    np.testing.assert_allclose(model.run(), model.expected(), rtol=1e-5, atol=1e-6)
+    given = Attention(EMPTY, lowest=np.finfo("float32").min, negated=negated)
+    assert given.labels.count("attention_bias") == 1
+    np.testing.assert_allclose(given.run(), given.expected(), rtol=1e-5, atol=1e-6)
+
+
+@needs("attention_bias", "matmul", "softmax")
+def test_a_mask_of_a_moderate_number_is_no_bias():
+    model = Attention(EMPTY, lowest=-100.0)
+    assert "attention_bias" not in model.labels
+    np.testing.assert_allclose(model.run(), model.expected(), rtol=1e-5, atol=1e-6)
