@@ -457,6 +457,7 @@ def test_the_command_fails_where_the_ledger_is_wrong(conformance, tmp_path):
     ("arguments", "sentence"),
     [
         (["--suite", "opps"], "there is no suite 'opps'; the suites are ops"),
+        (["--suite", ","], "there is no suite ''; the suites are ops"),
         (["--filter", "no such case"], "no case has 'no such case' in it"),
         (["--jobs", "-1"], "numbers from 0 on"),
         (["--ledger", "/no/such/ledger.toml"], "there is no file /no/such/ledger.toml"),

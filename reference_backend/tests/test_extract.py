@@ -144,6 +144,17 @@ def test_what_cannot_be_extracted_is_said_in_a_sentence(command, tmp_path):
         assert sentence in line
 
 
+def test_made_up_indices_are_inside_of_the_data(command, tmp_path):
+    x, rows = support.variable("x", 4, 3), support.variable("rows", 5, dtype="int64")
+    taken = relax.op.take(x, rows, axis=0)
+    module = support.build([x, rows], lambda emit: emit(taken))
+    (tmp_path / "take.json").write_text(tvm.ir.save_json(module))
+    (part, *_) = parts(module)
+    code, _ = command("extract", "take.json", "--part", part, "--output", "case.npz")
+    assert code == 0
+    assert set(CaseFile.load(tmp_path / "case.npz").inputs[1]) <= {0, 1}
+
+
 def test_a_file_that_is_no_case_makes_no_sense(command, tmp_path):
     (tmp_path / "text").write_text("nothing of the kind")
     for arguments in (("text",), ("text", "--list")):

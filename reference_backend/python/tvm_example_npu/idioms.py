@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Says in the ops of the table what front ends emit around indices and masks.
 
-A mask becomes a bias that is added to the scores, and what is done for queries that may look at
-nothing moves behind the attention, so that the ops in between are the chain that the table knows.
-All of this is the same for scores that are numbers.
+What is done for queries that may look at nothing moves behind the attention, so that the ops in
+between are the chain that the table knows: the same, unless scores are infinite by themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .capability import Constant, Unknown, Values, resolve, tensor_type
 from .chains import Chain, find, read
 
 _SAFE_ATTENTION = (
-    # PyTorch's, and that of its exporter for ONNX: no number is left of a row without any key.
+    # PyTorch's: where all scores of a row are -inf.
     (
         "s = scores + bias",
         "w = softmax(s, axis=-1)",
@@ -30,13 +29,9 @@ _SAFE_ATTENTION = (
         "n = logical_not(astype(max(m, axis=[-1], keepdims=True), dtype='bool'))",
         "matmul(where(n, zero, w), value)",
     ),
-    (
-        "w = softmax(scores + bias, axis=-1)",
-        "matmul(where(isnan(w), zero, w), value)",
-    ),
 )
-_NO_SCORE = -1e30
-"""What added to a score gives itself, in float32."""
+_SCALES = (2.0**-5, 1.0)
+"""Of queries and keys; other factors may be what keeps their product in the range of its type."""
 
 
 class Steps:
@@ -129,7 +124,7 @@ def as_take(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | N
 
 
 def as_forward_take(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
-    """Return what picks the same without constant indices from the end.
+    """Return what picks the same without constant indices from the end, or by their remainders.
 
     PyTorch's importer leaves them as they are, as in `x[:, -1]`; Relax has no meaning for them.
     """
@@ -144,7 +139,7 @@ def as_forward_take(binding: Any, values: Values, uses: dict[Any, int]) -> list[
     except Unknown:
         return None
     if not isinstance(size, int):
-        return None
+        return Steps(binding).end(relax.op.take(*call.args, call.attrs.axis, mode="wrap"))
     forward = relax.const(_from_start(indices.value.numpy(), size), str(indices.value.dtype))
     return Steps(binding).end(relax.op.take(call.args[0], forward, call.attrs.axis))
 
@@ -154,6 +149,14 @@ def _from_start(indices: Any, size: int) -> Any:
 
 
 # ---- Masks --------------------------------------------------------------------------------------
+
+
+def as_comparison(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
+    """Return whether a number differs from itself in the place of whether it is none."""
+    call = binding.value
+    if not is_call_of("relax.isnan", call):
+        return None
+    return Steps(binding).end(relax.op.not_equal(call.args[0], call.args[0]))
 
 
 def as_one_scale(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
@@ -169,6 +172,9 @@ def as_one_scale(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any
         factor = resolve(scaled.args[1], values)
         if not isinstance(factor, Constant) or factor.value.numpy().shape != ():
             return None
+        low, high = _SCALES
+        if "float" not in str(factor.value.dtype) or not low <= factor.value.numpy() <= high:
+            return None
         factors.append(factor)
         operands.append(scaled.args[0])
     number = math.prod(item.value.numpy().astype("float64").item() for item in factors)
@@ -183,36 +189,11 @@ def as_one_scale(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any
 
 
 def as_biased(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
-    """Return a softmax behind a bias in the place of one behind a mask."""
-    call = binding.value
-    if not is_call_of("relax.nn.softmax", call):
-        return None
-    masked: Any = values.get(call.args[0])
-    if is_call_of("relax.add", masked):
-        return _with_wide_bias(binding, masked, values)
-    if not is_call_of("relax.where", masked) or uses.get(call.args[0]) != 1:
-        return None
-    mask, yes, no = masked.args
-    steps = Steps(binding)
-    for scores, other, order in ((yes, no, 1), (no, yes, -1)):
-        number = resolve(other, values)
-        if not isinstance(number, Constant) or math.prod(number.value.shape) != 1:
-            continue
-        lowest = number.value.numpy()
-        if lowest.item() > (_NO_SCORE if lowest.dtype == "float32" else -math.inf):
-            continue
-        if not tvm_ffi.structural_equal(scores.ty, masked.ty) or not _is_score(scores, values):
-            continue
-        numbers = [relax.const(item, str(lowest.dtype)) for item in (0.0, lowest.item())]
-        bias = steps.add(relax.op.where(mask, *numbers[::order]))
-        bias = _widened(bias, scores, steps)
-        added = steps.add(relax.op.add(scores, bias))
-        return steps.end(relax.op.nn.softmax(added, call.attrs.axis))
-    return None
-
-
-def _with_wide_bias(binding: Any, added: Any, values: Values) -> list[Any] | None:
     """Return a softmax behind a bias of as many dimensions as the scores; none if it is one."""
+    call = binding.value
+    added: Any = values.get(call.args[0]) if is_call_of("relax.nn.softmax", call) else None
+    if not is_call_of("relax.add", added):
+        return None
     for scores, bias in (added.args, added.args[::-1]):
         if _is_score(scores, values) and not _is_score(bias, values):
             steps = Steps(binding)
@@ -220,7 +201,7 @@ def _with_wide_bias(binding: Any, added: Any, values: Values) -> list[Any] | Non
             if wide is bias:
                 return None
             both = steps.add(relax.op.add(scores, wide))
-            return steps.end(relax.op.nn.softmax(both, binding.value.attrs.axis))
+            return steps.end(relax.op.nn.softmax(both, call.attrs.axis))
     return None
 
 

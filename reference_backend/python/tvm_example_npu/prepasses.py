@@ -19,6 +19,7 @@ from .capability import Constant, Op, Table, Unknown, Values, attributes_of, res
 from .chains import Found, chains_of, count_steps, find, function_of, heads
 from .idioms import (
     as_biased,
+    as_comparison,
     as_forward_take,
     as_guarded_attention,
     as_one_scale,
@@ -98,6 +99,8 @@ def simplify(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
     if table.entries_of("relax.take"):
         mod = _rewrite(mod, as_take)
     mod = _rewrite(mod, as_forward_take)
+    if table.entries_of("relax.not_equal"):
+        mod = _rewrite(mod, as_comparison)
     mod = _rewrite(mod, partial(_as_constant, table))
     mod = _rewrite(mod, partial(_as_folded, mod))
     mod = _rewrite(mod, as_forward_take)

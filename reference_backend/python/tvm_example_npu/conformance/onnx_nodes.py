@@ -91,9 +91,19 @@ def collect() -> Mapping[str, Node]:
         # "x_expanded" is the same as "x", in more elementary ops.
         origin = found.get(name.partition("_expanded")[0], case)
         op = origin.model.graph.node[-1].op_type
-        inputs, outputs = case.data_sets[0]
+        inputs, outputs = ([_as_array(value) for value in values] for values in case.data_sets[0])
         nodes[name] = Node(name, op, case.model, inputs, outputs, case.rtol, case.atol)
     return nodes
+
+
+def _as_array(value: Any) -> Any:
+    """Return the array of a tensor that ONNX has in its own form, if NumPy has its element type."""
+    from onnx import TensorProto, numpy_helper
+
+    if not isinstance(value, TensorProto):
+        return value
+    array = numpy_helper.to_array(value)
+    return array if array.dtype.isbuiltin == 1 else value
 
 
 # ---- Importing ----------------------------------------------------------------------------------
@@ -116,6 +126,8 @@ def read(node: Node) -> Imported | str:
         The model, or why it cannot be read.
     """
     for array in (*node.inputs, *node.outputs):
+        if hasattr(array, "data_type"):
+            return "NumPy has no such element type, of 4 or 8 bits or bfloat16"
         if not isinstance(array, (np.ndarray, np.generic)):
             return "sequences and optional values are no tensors"
         if array.dtype.kind in "OSU":
