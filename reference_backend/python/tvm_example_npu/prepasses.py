@@ -496,11 +496,10 @@ def _as_one_transposition(binding: Any, values: Values, uses: dict[Any, int]) ->
     changed = False
     while axes:
         inner, further = _transposed(values.get(data))
-        both = [inner[axis] for axis in axes] if inner else []
-        # What others read as well is there anyway, and the last one may cost nothing.
-        if not both or (uses.get(data) != 1 and both != sorted(both)):
+        # What others read as well is there anyway, and joins them to one region.
+        if not inner or not _is_used_once(data, uses):
             break
-        axes, data, changed = both, further, True
+        axes, data, changed = [inner[axis] for axis in axes], further, True
     if not changed:
         return None
     one = data if axes == sorted(axes) else relax.op.permute_dims(data, axes)
