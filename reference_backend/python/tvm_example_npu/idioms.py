@@ -20,15 +20,13 @@ from tvm import relax
 from .capability import Constant, Unknown, Values, resolve, tensor_type
 from .chains import Chain, find, read
 
+# PyTorch's: zeros where all scores of a row are -inf.
 _SAFE_ATTENTION = (
-    # PyTorch's: where all scores of a row are -inf.
-    (
-        "s = scores + bias",
-        "w = softmax(s, axis=-1)",
-        "m = astype(logical_not(equal(s, -1e999)), dtype='int8')",
-        "n = logical_not(astype(max(m, axis=[-1], keepdims=True), dtype='bool'))",
-        "matmul(where(n, zero, w), value)",
-    ),
+    "s = scores + bias",
+    "w = softmax(s, axis=-1)",
+    "m = astype(logical_not(equal(s, -1e999)), dtype='int8')",
+    "n = logical_not(astype(max(m, axis=[-1], keepdims=True), dtype='bool'))",
+    "matmul(where(n, zero, w), value)",
 )
 _SCALES = (2.0**-5, 1.0)
 """Of queries and keys; other factors may be what keeps their product in the range of its type."""
@@ -222,8 +220,8 @@ def _is_score(expr: Any, values: Values) -> bool:
 
 
 @cache
-def _safe_attention() -> tuple[Chain, ...]:
-    return tuple(read(lines, ["scores", "bias", "value", "zero"]) for lines in _SAFE_ATTENTION)
+def _safe_attention() -> Chain:
+    return read(_SAFE_ATTENTION, ["scores", "bias", "value", "zero"])
 
 
 def as_guarded_attention(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
@@ -235,28 +233,27 @@ def as_guarded_attention(binding: Any, values: Values, uses: dict[Any, int]) -> 
     product = binding.value
     if not is_call_of("relax.matmul", product) or uses.get(product.args[0]) != 1:
         return None
-    for chain in _safe_attention():
-        for found in find(chain, binding.var, values):
-            scores, bias = found.inputs["scores"], found.inputs["bias"]
-            if not _is_score(scores, values) or _is_score(bias, values):
-                continue
-            if not is_full_of(0, found.inputs["zero"], values):
-                continue
-            weights = next(v for v, c in found.calls.items() if is_call_of("relax.nn.softmax", c))
-            steps = Steps(binding)
-            mixed = relax.op.matmul(weights, found.inputs["value"], product.attrs.out_dtype)
-            known = resolve(bias, values)
-            if isinstance(known, Constant) and (known.value.numpy().max(-1) > -math.inf).all():
-                return steps.end(mixed)
-            # Not by the largest number of a row: TVM's own maximum is never less than the least
-            # finite one.
-            lowest = relax.const(-math.inf, str(tensor_type(bias.ty)[0]))
-            hidden = steps.add(relax.op.equal(_widened(bias, scores, steps), lowest))
-            hidden = steps.add(relax.op.astype(hidden, "int8"))
-            hidden = steps.add(relax.op.min(hidden, axis=-1, keepdims=True))
-            masked = steps.add(relax.op.astype(hidden, "bool"))
-            dtype = tensor_type(product.ty)[0]
-            return steps.end(relax.op.where(masked, relax.const(0.0, dtype), steps.add(mixed)))
+    for found in find(_safe_attention(), binding.var, values):
+        scores, bias = found.inputs["scores"], found.inputs["bias"]
+        if not _is_score(scores, values) or _is_score(bias, values):
+            continue
+        if not is_full_of(0, found.inputs["zero"], values):
+            continue
+        weights = next(v for v, c in found.calls.items() if is_call_of("relax.nn.softmax", c))
+        steps = Steps(binding)
+        mixed = relax.op.matmul(weights, found.inputs["value"], product.attrs.out_dtype)
+        known = resolve(bias, values)
+        if isinstance(known, Constant) and (known.value.numpy().max(-1) > -math.inf).all():
+            return steps.end(mixed)
+        # Not by the largest number of a row: TVM's own maximum is never less than the least finite
+        # one.
+        lowest = relax.const(-math.inf, str(tensor_type(bias.ty)[0]))
+        hidden = steps.add(relax.op.equal(_widened(bias, scores, steps), lowest))
+        hidden = steps.add(relax.op.astype(hidden, "int8"))
+        hidden = steps.add(relax.op.min(hidden, axis=-1, keepdims=True))
+        masked = steps.add(relax.op.astype(hidden, "bool"))
+        dtype = tensor_type(product.ty)[0]
+        return steps.end(relax.op.where(masked, relax.const(0.0, dtype), steps.add(mixed)))
     return None
 
 

@@ -105,7 +105,7 @@ def simplify(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
     mod = _rewrite(mod, partial(_as_folded, mod))
     mod = _rewrite(mod, as_forward_take)
     mod = _rewrite(mod, partial(_as_clip, table))
-    if _any_call(mod, _is_batch_norm):
+    if _any_call(mod, partial(is_call_of, "relax.nn.batch_norm")):
         # TVM's FoldBatchnormToConv2D folds in training mode and in other layouts too, wrongly.
         mod = _rewrite(mod, partial(_folded, table))
     mod = _rewrite(mod, _as_one_clip)
@@ -159,10 +159,6 @@ def _any_call(mod: tvm.IRModule, wanted: Any) -> bool:
                     if isinstance(binding.value, relax.Call) and wanted(binding.value):
                         return True
     return False
-
-
-def _is_batch_norm(call: Any) -> bool:
-    return isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.nn.batch_norm"
 
 
 def _separate_results(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
@@ -272,7 +268,7 @@ def _as_op(
 def _as_clip(table: Table, binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
     """Return what replaces a minimum of a maximum, by which ONNX spells a clip."""
     call = binding.value
-    if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != "relax.minimum":
+    if not is_call_of("relax.minimum", call):
         return None
     if not table.entries_of("relax.clip") or not _is_used_once(call.args[0], uses):
         return None
@@ -455,7 +451,7 @@ def _as_one_clip(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any
     """Return one clip in the place of two: front ends limit a value at one end after the other."""
     limits: list[list[Any]] = []
     data = binding.value
-    while isinstance(data, relax.Call) and getattr(data.op, "name", "") == "relax.clip":
+    while is_call_of("relax.clip", data):
         limits.append([getattr(argument, "value", None) for argument in data.args[1:]])
         first = data.args[0]
         # What others use too stays, so that it joins them to one region.
@@ -622,8 +618,8 @@ def _folded(table: Table, binding: Any, values: Values, uses: dict[Any, int]) ->
     item = binding.value
     if not isinstance(item, relax.TupleGetItem) or item.index != 0:
         return None
-    norm = values.get(item.tuple_value)
-    if not isinstance(norm, relax.Call) or not _is_batch_norm(norm):
+    norm: Any = values.get(item.tuple_value)
+    if not is_call_of("relax.nn.batch_norm", norm):
         return None
     if not all(_is_used_once(var, uses) for var in (item.tuple_value, norm.args[0])):
         return None
