@@ -24,13 +24,18 @@ def test_every_op_passes_all_its_cases() -> None:
     found = json.loads((ROOT / pages.SUMMARY).read_text())["suites"]["ops"]["ops"]
     for op in load_catalog(ROOT):
         assert op in found, f"{op} is not in the last result"
-        passed, total = found[op]
+        passed, total, left = found[op]
         assert 0 < passed == total, f"{op}: {passed} of {total} cases passed"
+        assert not left, f"{op}: {left} cases were not run"
     assert found.keys() == load_catalog(ROOT).keys()
 
 
 def _case(op: str, status: str, suite: str = "ops") -> dict[str, Any]:
-    return {"suite": suite, "case": f"{op} {status}", "op": op, "status": status}
+    reason = "not for me: it is new" if status == "not_run" else ""
+    return {
+        **{"suite": suite, "case": f"{op} {status}", "op": op},
+        **{"status": status, "reason": reason},
+    }
 
 
 @pytest.fixture
@@ -49,6 +54,7 @@ def result(tmp_path: Path) -> Path:
             _case("relu", "failed"),
             _case("matmul", "not_run"),
             _case("Relu", "expected_failure", "onnx_nodes"),
+            _case("Relu", "not_run", "onnx_nodes"),
         ],
     }
     path.write_text(json.dumps(data))
@@ -57,8 +63,16 @@ def result(tmp_path: Path) -> Path:
 
 def test_a_result_is_reduced_to_totals(result: Path) -> None:
     assert pages.summarize(result)["suites"] == {
-        "ops": {"statuses": {"failed": 1, "not_run": 1, "passed": 1}, "ops": {"relu": [1, 2]}},
-        "onnx_nodes": {"statuses": {"expected_failure": 1}, "ops": {"Relu": [0, 1]}},
+        "ops": {
+            "statuses": {"failed": 1, "not_run": 1, "passed": 1},
+            "not_run": {"not for me": 1},
+            "ops": {"matmul": [0, 0, 1], "relu": [1, 2, 0]},
+        },
+        "onnx_nodes": {
+            "statuses": {"expected_failure": 1, "not_run": 1},
+            "not_run": {"not for me": 1},
+            "ops": {"Relu": [0, 1, 1]},
+        },
     }
 
 
@@ -82,7 +96,8 @@ def test_the_command_writes_the_page_and_sees_that_it_is_old(
     text = (template / pages.PAGE).read_text()
     assert "| `ops` | 1 | 0 | 1 | 1 |" in text
     assert "| 1 of 2 |" in text
-    assert "| `Relu` | 0 of 1 |" in text
+    assert "| `Relu` | 0 of 1 | 1 |" in text
+    assert "| not for me | 1 |" in text
     assert main(["docs", "--check", "--result", str(result), *where]) == 1
     assert "--result is for --write" in capsys.readouterr().err
 

@@ -396,7 +396,8 @@ def _tolerance(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> 
         if name == "count":
             yield from _operations(bound, where, entry, catalog)
         elif name == "accumulator":
-            yield from _one_of(("float16", "float32", "float64"))(bound, where, entry, catalog)
+            known = ("float16", "float32", "float64", "output")
+            yield from _one_of(known)(bound, where, entry, catalog)
         elif not _is_number(bound) or bound < 0:
             yield f"{where}: {bound!r} is not a number from 0 on (write 1.0e-5)."
 

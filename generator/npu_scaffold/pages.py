@@ -18,6 +18,7 @@ SUMMARY = Path("docs/conformance.json")
 FORMAT_VERSION = 1
 _VERSIONS = ("driver_api_version", "tvm_version", "python_version")
 _PASSED = "passed"
+_NOT_RUN = "not_run"
 
 _ENGINES = {
     "matrix": "Matrix engine",
@@ -28,8 +29,12 @@ _ENGINES = {
 _HEAD = """# What the ops are, and how they did
 
 Made by `npu-scaffold docs --write` from `template/_catalog/ops.yml` and the last result of the
-conformance kit on the reference backend; [how to read it](conformance.md). What is not listed here
-stays on the host, and so does what is outside of the limits below; the report says why.
+conformance kit on the reference backend; [how to read it](conformance.md). What is outside of the
+limits below stays on the host, and so does any other op, but for these: what is made of constants
+alone (`arange`, `full`, `zeros`, `ones`, `eye` and whatever else can be computed when a model is
+compiled) is a constant of the program; `index_tensor` is a `take`, `isnan` a `not_equal`, and
+`full` of an open size a `broadcast_to`. `linear` is a `matmul` with a transposed operand. The
+report says why an op stayed.
 """
 
 
@@ -44,7 +49,8 @@ def summarize(result: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        Versions, totals per suite, and per suite the cases of each op, as ``[passed, all]``.
+        Versions, totals per suite, per suite the cases of each op, as ``[passed, run, not run]``,
+        and why cases were not run.
     """
     try:
         data = json.loads(result.read_text(encoding="utf-8"))
@@ -62,12 +68,15 @@ def summarize(result: Path) -> dict[str, Any]:
             continue
         by_op: dict[str, list[int]] = {}
         for case in cases:
-            if case["op"] and case["status"] != "not_run":
-                numbers = by_op.setdefault(case["op"], [0, 0])
+            if case["op"]:
+                numbers = by_op.setdefault(case["op"], [0, 0, 0])
                 numbers[0] += case["status"] == _PASSED
-                numbers[1] += 1
+                numbers[1] += case["status"] != _NOT_RUN
+                numbers[2] += case["status"] == _NOT_RUN
+        left = [case["reason"] for case in cases if case["status"] == _NOT_RUN]
         suites[suite] = {
             "statuses": dict(sorted(Counter(case["status"] for case in cases).items())),
+            "not_run": dict(Counter(reason.partition(":")[0] for reason in left).most_common()),
             "ops": dict(sorted(by_op.items())),
         }
     return {**{name: data[name] for name in _VERSIONS}, "suites": suites}
@@ -96,8 +105,7 @@ def page(template: Path) -> str:
             parts += [f"## {_ENGINES[engine]}\n", _overview(entries, summary)]
     for suite, found in summary["suites"].items():
         if suite != "ops" and found["ops"]:
-            rows = [[f"`{op}`", f"{good} of {of}"] for op, (good, of) in found["ops"].items()]
-            parts += [f"## Suite `{suite}`\n", _table(["about", "cases passed"], rows)]
+            parts += [f"## Suite `{suite}`\n", _suite(found)]
     parts += ["## Limits\n", _limits(catalog), "## What is fused\n", _fused(catalog)]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -114,7 +122,7 @@ def write(template: Path, result: Path | None) -> None:
     """
     if result is not None:
         text = json.dumps(summarize(result), indent=1)
-        # A list of two numbers is one line.
+        # A list of numbers is one line.
         compact = text.replace("[\n     ", "[").replace(",\n     ", ", ").replace("\n    ]", "]")
         assert json.loads(compact) == json.loads(text)
         (template / SUMMARY).write_text(compact + "\n", encoding="utf-8")
@@ -157,13 +165,13 @@ def _totals(summary: Mapping[str, Any]) -> list[str]:
     suites = summary["suites"]
     if not suites:
         return ["There is no result yet.\n"]
-    statuses = ("passed", "expected_failure", "failed", "unexpected_pass", "not_run")
+    statuses = (_PASSED, "expected_failure", "failed", "unexpected_pass", _NOT_RUN)
     found = {suite: entry["statuses"] for suite, entry in suites.items()}
     # The columns that say nothing are left out, but failures are always told.
     shown = [
         status
         for status in statuses
-        if status in ("passed", "expected_failure", "failed")
+        if status in (_PASSED, "expected_failure", "failed")
         or any(status in counts for counts in found.values())
     ]
     rows = [
@@ -175,6 +183,18 @@ def _totals(summary: Mapping[str, Any]) -> list[str]:
         f"{summary['tvm_version']}, Python {summary['python_version']}.\n"
     )
     return [versions, _table(["suite", *(s.replace("_", " ") for s in shown)], rows)]
+
+
+def _suite(found: Mapping[str, Any]) -> str:
+    head = ["about", "cases passed"]
+    rows = [[f"`{op}`", f"{good} of {run}"] for op, (good, run, _) in found["ops"].items()]
+    if not found["not_run"]:
+        return _table(head, rows)
+    for row, (_, _, left) in zip(rows, found["ops"].values(), strict=True):
+        row.append(str(left) if left else "")
+    why = [[reason, str(number)] for reason, number in found["not_run"].items()]
+    tables = [_table([*head, "not run"], rows), _table(["why not run", "cases"], why)]
+    return "\n".join(tables)
 
 
 def _overview(entries: Mapping[str, Entry], summary: Mapping[str, Any]) -> str:
@@ -195,8 +215,8 @@ def _overview(entries: Mapping[str, Entry], summary: Mapping[str, Any]) -> str:
 
 
 def _passed(op: str, summary: Mapping[str, Any]) -> str:
-    numbers = summary["suites"].get("ops", {}).get("ops", {}).get(op)
-    return "not run" if numbers is None else f"{numbers[0]} of {numbers[1]}"
+    passed, run, _ = summary["suites"].get("ops", {}).get("ops", {}).get(op, (0, 0, 0))
+    return f"{passed} of {run}" if run else "not run"
 
 
 def _span(ranks: list[int]) -> str:

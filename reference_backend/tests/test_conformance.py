@@ -458,6 +458,7 @@ def test_the_command_fails_where_the_ledger_is_wrong(conformance, tmp_path):
     [
         (["--suite", "opps"], "there is no suite 'opps'; the suites are ops"),
         (["--suite", ","], "there is no suite ''; the suites are ops"),
+        (["--suite", "files"], "runs the case files that are given, and there is none"),
         (["--filter", "no such case"], "no case has 'no such case' in it"),
         (["--jobs", "-1"], "numbers from 0 on"),
         (["--ledger", "/no/such/ledger.toml"], "there is no file /no/such/ledger.toml"),

@@ -146,6 +146,14 @@ def test_a_forked_process_runs_what_was_compiled_for_threads():
     assert os.waitpid(child, 0)[1] == 0
 
 
+@needs("gather_nd")
+def test_indices_of_another_batch_stay_on_the_host():
+    data, indices = variable("data", 1, 3), variable("indices", 5, 1, dtype="int64")
+    mod = build([data, indices], lambda emit: emit(relax.op.gather_nd(data, indices, 1)))
+    [found] = offload_report(partition_for(mod)).on_host
+    assert "the indices must have the batch dimensions of the data" in found.reason
+
+
 @needs("clip")
 def test_bounds_that_float64_would_round_stay_on_the_host():
     bound = 2**53 + 1

@@ -73,11 +73,6 @@ class Spelling:
         if leak is not None:
             self.model.outputs.append(Tensor(self.model.bindings[leak].var, {}))
 
-    @property
-    def steps(self):
-        """How many ops it is spelled in."""
-        return len(self.model.bindings)
-
 
 def labels_of(name):
     """Return what the composite of a chain may be called: entries may share a Relax op."""
@@ -101,7 +96,15 @@ def spellings(name):
 @cache
 def leaking(name):
     """Return the plainest spelling with a result inside of it that is a result of the model too."""
-    return [Spelling(name, leak=index) for index in range(spellings(name)[0].steps - 1)]
+    inside = spellings(name)[0].model.bindings[:-1]
+    return [Spelling(name, leak=index) for index, one in enumerate(inside) if not is_idle(one)]
+
+
+def is_idle(binding):
+    """Whether a binding casts to the type that a value has: it is not there in the end."""
+    call = binding.value
+    same = binding.var.ty.dtype == call.args[0].ty.dtype
+    return call.op.name == "relax.astype" and same
 
 
 @cache

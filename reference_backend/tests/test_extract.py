@@ -4,6 +4,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,18 +125,19 @@ def test_what_cannot_be_extracted_is_said_in_a_sentence(command, tmp_path):
         ((*model, "--inputs", "text"), "text is no file of arrays, as numpy.savez writes them"),
         ((*model, "--inputs", "array.npy"), "array.npy is no file of arrays"),
         ((*model, "--inputs", "objects.npz"), "objects.npz is no file of arrays"),
-        ((*model, "--inputs", "one.npz"), "one.npz has 1 arrays, the model 2 inputs"),
+        ((*model, "--inputs", "one.npz"), "there are 1 arrays for 2 inputs"),
         (
             (*model, "--inputs", "rank.npz"),
-            "'x' in rank.npz is float32 of shape [3], and the input 'x' is float32 of shape [n, 3]",
+            "rank.npz does not suit the model: its array for 'x' is float32 of shape [3], and the "
+            "input is float32 of shape [n, 3]",
         ),
         (
             (*model, "--inputs", "size.npz"),
-            "float32 of shape [4, 3], and the input 'y' is float32 of shape [2, 3]",
+            "float32 of shape [4, 3], and the input is float32 of shape [2, 3]",
         ),
         (
             (*model, "--inputs", "dtype.npz"),
-            "float64 of shape [2, 3], and the input 'y' is float32 of shape [2, 3]",
+            "float64 of shape [2, 3], and the input is float32 of shape [2, 3]",
         ),
     ):
         code, line = command("extract", *arguments)
@@ -153,6 +155,30 @@ def test_made_up_indices_are_inside_of_the_data(command, tmp_path):
     code, _ = command("extract", "take.json", "--part", part, "--output", "case.npz")
     assert code == 0
     assert set(CaseFile.load(tmp_path / "case.npz").inputs[1]) <= {0, 1}
+
+
+def test_a_case_that_was_changed_is_refused(model, tmp_path):
+    module = tvm.IRModule({"main": model.function()})
+    inputs = [argument.values[1] for argument in model.arguments]
+    case = extract(module, inputs, next(iter(parts(module))))
+    path = tmp_path / "case.npz"
+    for change, sentence in (
+        ({"inputs": case.inputs[1:]}, r"arrays for \d+ input"),
+        ({"inputs": tuple(array.astype("int8") for array in case.inputs)}, "is int8 of shape"),
+        ({"inputs": tuple(array[None] for array in case.inputs)}, "and the input is"),
+        ({"expected": ()}, "it has no results"),
+    ):
+        replace(case, **change).save(path)
+        with pytest.raises(ValueError, match=f"is a case file that was changed: .*{sentence}"):
+            CaseFile.load(path)
+
+
+def test_a_case_that_is_given_twice_runs_once(command, tmp_path):
+    ones = np.ones((2, 3), "float32")
+    module = tvm.ir.load_json((tmp_path / "model.json").read_text())
+    CaseFile("c", module, (ones, ones), (np.arccosh(2 * ones),), "").save(tmp_path / "case.npz")
+    code, line = command("conformance", "case.npz", "case.npz", "--jobs", "0")
+    assert (code, "in 1 cases" in line) == (0, True), line
 
 
 def test_a_file_that_is_no_case_makes_no_sense(command, tmp_path):

@@ -129,29 +129,36 @@ def softmax(scores):
 
 
 class Attention:
-    """Attention of 3 heads as PyTorch exports it: `mask` tells where a query may look at a key."""
+    """Attention of 3 heads as PyTorch exports it: `mask` tells where a query may look at a key.
 
-    def __init__(self, mask, guard="", lowest=-np.inf, constant=False):
-        self.mask = np.array(mask)
-        self.arrays = [numbers(2, 4, 3, 8) for _ in range(3)]
-        self.names = [variable(name, 2, 4, 3, 8) for name in ("query", "key", "value")]
-        self.guard, self.lowest = guard, lowest
+    Heads are behind the sequence, and turned before it if they are.
+    """
+
+    def __init__(self, mask, guard="", lowest=-np.inf, constant=False, turned=True):
+        self.is_masked = mask is not None
+        self.mask = np.array(mask if self.is_masked else True)
+        shape = (2, 4, 3, 8) if turned else (2, 3, 4, 8)
+        self.arrays = [numbers(*shape) for _ in range(3)]
+        self.names = [variable(name, *shape) for name in ("query", "key", "value")]
+        self.guard, self.lowest, self.turned = guard, lowest, turned
         given = relax.Var("mask", relax.TensorType(self.mask.shape, "bool"))
         self.known = relax.const(self.mask) if constant else given
-        self.arguments = [*self.names, *([] if constant else [given])]
+        self.arguments = [*self.names, *([given] if self.is_masked and not constant else [])]
         self.mod = build(self.arguments, self.body)
 
     def body(self, emit):
-        query, key, value = (emit(relax.op.permute_dims(x, [0, 2, 1, 3])) for x in self.names)
+        query, key, value = self.names
+        if self.turned:
+            query, key, value = (emit(relax.op.permute_dims(x, [0, 2, 1, 3])) for x in self.names)
         key = emit(relax.op.permute_dims(key, [0, 1, 3, 2]))
         # The root of the scale on both sides.
         query, key = (emit(relax.op.multiply(x, relax.const(0.5))) for x in (query, key))
         scores = emit(relax.op.matmul(query, key))
         lowest, zero = (relax.const(number, "float32") for number in (self.lowest, 0.0))
-        if self.guard:
+        if self.guard and self.is_masked:
             bias = emit(relax.op.where(self.known, zero, lowest))
             scores = emit(relax.op.add(scores, bias))
-        else:
+        elif self.is_masked:
             scores = emit(relax.op.where(self.known, scores, lowest))
         weights = emit(relax.op.nn.softmax(scores, -1))
         if self.guard == "numbers":
@@ -164,6 +171,8 @@ class Attention:
             zeros = emit(relax.op.full_like(weights, zero))
             weights = emit(relax.op.where(emit(relax.op.logical_not(seen)), zeros, weights))
         mixed = emit(relax.op.matmul(weights, value))
+        if not self.turned:
+            return mixed
         # As PyTorch turns it, twice.
         mixed = emit(relax.op.permute_dims(mixed, [2, 0, 1, 3]))
         mixed = emit(relax.op.permute_dims(mixed, [1, 2, 0, 3]))
@@ -174,12 +183,13 @@ class Attention:
         return run(self.mod, *given)
 
     def expected(self):
-        query, key, value = (item.transpose(0, 2, 1, 3).astype("float64") for item in self.arrays)
+        heads = (0, 2, 1, 3) if self.turned else (0, 1, 2, 3)
+        query, key, value = (item.transpose(heads).astype("float64") for item in self.arrays)
         scores = np.where(self.mask, query @ key.swapaxes(-1, -2) / 4, self.lowest)
         with np.errstate(invalid="ignore"):
             weights = softmax(scores)
         weights = np.where(np.isnan(weights), 0.0, weights) if self.guard else weights
-        return (weights @ value).transpose(0, 2, 1, 3)
+        return (weights @ value).transpose(heads)
 
     @property
     def labels(self):
@@ -209,6 +219,24 @@ def test_a_query_that_may_look_at_nothing_gives_zeros(mask, guard, constant):
     assert model.labels.count("attention_bias") == (guard == "rows")
     if guard == "rows" and constant and mask.any(-1).all():
         assert model.labels == ["attention_bias"]
+    np.testing.assert_allclose(model.run(), model.expected(), rtol=1e-5, atol=1e-6)
+
+
+@needs("attention", "attention_bias", "sdpa", "sdpa_bias", "sdpa_masked")
+@pytest.mark.parametrize(
+    "model, label",
+    [
+        (Attention(None, "rows"), "attention"),
+        (Attention(None, "rows", turned=False), "sdpa"),
+        (Attention(CAUSAL, "rows", constant=True), "attention_bias"),
+        (Attention(CAUSAL, "rows", constant=True, turned=False), "sdpa_bias"),
+        (Attention(CAUSAL, constant=True), "sdpa_masked"),
+        (Attention(CAUSAL, constant=True, turned=False), "sdpa_masked"),
+    ],
+)
+def test_attention_is_one_composite_where_heads_are_turned_and_where_not(model, label):
+    moves = 4 if model.turned and label == "sdpa_masked" else 0
+    assert sorted(model.labels) == ["permute_dims"] * moves + [label]
     np.testing.assert_allclose(model.run(), model.expected(), rtol=1e-5, atol=1e-6)
 
 

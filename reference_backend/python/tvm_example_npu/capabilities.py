@@ -323,8 +323,6 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("x", dtypes=("float32", "float16"), ranks=(0, 1, 2, 3, 4, 5, 6)),),
         chains=(
             "0.5 * x * (1 + erf(x / 1.4142135623730951))",
-            "x * (1 + erf(x / 1.4142135623730951)) * 0.5",
-            "x * (0.5 * (1 + erf(x / 1.4142135623730951)))",
             "x * (0.5 + 0.5 * erf(x / 1.4142135623730951))",
         ),
         activation=True,
@@ -546,51 +544,8 @@ OPS: tuple[Op, ...] = (
         engine="vector",
         inputs=(Input("x", dtypes=("float32", "float16"), ranks=(0, 1, 2, 3, 4, 5, 6)),),
         chains=(
-            (
-                "c = 0.044715 * power(x, 3)",
-                "t = tanh(0.7978845608028654 * (x + c))",
-                "0.5 * x * (1 + t)",
-            ),
-            (
-                "c = 0.044715 * power(x, 3)",
-                "t = tanh(0.7978845608028654 * (x + c))",
-                "x * (1 + t) * 0.5",
-            ),
-            (
-                "c = 0.044715 * power(x, 3)",
-                "t = tanh(0.7978845608028654 * (x + c))",
-                "x * (0.5 * (1 + t))",
-            ),
-            (
-                "c = 0.044715 * x * x * x",
-                "t = tanh(0.7978845608028654 * (x + c))",
-                "0.5 * x * (1 + t)",
-            ),
-            (
-                "c = 0.044715 * x * x * x",
-                "t = tanh(0.7978845608028654 * (x + c))",
-                "x * (1 + t) * 0.5",
-            ),
-            (
-                "c = 0.044715 * x * x * x",
-                "t = tanh(0.7978845608028654 * (x + c))",
-                "x * (0.5 * (1 + t))",
-            ),
-            (
-                "c = 0.044715 * (x * x * x)",
-                "t = tanh(0.7978845608028654 * (x + c))",
-                "0.5 * x * (1 + t)",
-            ),
-            (
-                "c = 0.044715 * (x * x * x)",
-                "t = tanh(0.7978845608028654 * (x + c))",
-                "x * (1 + t) * 0.5",
-            ),
-            (
-                "c = 0.044715 * (x * x * x)",
-                "t = tanh(0.7978845608028654 * (x + c))",
-                "x * (0.5 * (1 + t))",
-            ),
+            ("t = tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))", "0.5 * x * (1 + t)"),
+            ("t = tanh(0.7978845608028654 * x * (1 + 0.044715 * x * x))", "0.5 * x * (1 + t)"),
         ),
         activation=True,
         tolerance=Elementwise(atol=1e-06),
@@ -1344,7 +1299,14 @@ OPS: tuple[Op, ...] = (
             "epsilon": Anything(),
         },
         operations="5 * size(data)",
-        chains=("data / sqrt(mean(square(data), axis=axes, keepdims=True) + epsilon) * weight",),
+        chains=(
+            "data / sqrt(mean(square(data), axis=axes, keepdims=True) + epsilon) * weight",
+            (
+                "d = astype(data, dtype='float32')",
+                "n = d / sqrt(mean(square(d), axis=axes, keepdims=True) + epsilon)",
+                "astype(n, dtype=data) * weight",
+            ),
+        ),
         tolerance=Accumulated(count="size(weight)", factor=8),
     ),
     Op(
@@ -2079,8 +2041,6 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("x", dtypes=("float32", "float16"), ranks=(0, 1, 2, 3, 4, 5, 6)),),
         chains=(
             "x * clip(x + 3, min=0, max=6) / 6",
-            "x * (clip(x + 3, min=0, max=6) / 6)",
-            "x / 6 * clip(x + 3, min=0, max=6)",
             "x * clip(x / 6 + 0.5, min=0, max=1)",
         ),
         activation=True,
@@ -2099,6 +2059,8 @@ OPS: tuple[Op, ...] = (
             "-alpha * relu(1 - exp(x)) + relu(x)",
             "where(x > 0, x, alpha * (exp(x) - 1))",
             ("alpha = 1", "where(x > 0, x, exp(x) - 1)"),
+            "where(x >= 0, x, alpha * (exp(x) - 1))",
+            ("alpha = 1", "where(x >= 0, x, exp(x) - 1)"),
         ),
         activation=True,
         tolerance=Accumulated("4"),
@@ -2149,6 +2111,175 @@ OPS: tuple[Op, ...] = (
         },
         output_dtypes=("float32", "float16"),
         tolerance=Elementwise(),
+    ),
+    Op(
+        name="sdpa",
+        summary="softmax of queries times keys, times values, with heads before the sequence",
+        engine="matrix",
+        inputs=(
+            Input("query", dtypes=("float32", "float16"), ranks=(2, 3, 4, 5, 6)),
+            Input("key", like="query", ranks=(2, 3, 4, 5, 6)),
+            Input("value", like="query", ranks=(2, 3, 4, 5, 6)),
+        ),
+        attributes={
+            "scale": Anything(),
+        },
+        operations="2 * size(query) * key[-2] + 2 * size(out) * key[-2]",
+        chains=(
+            (
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "w = softmax(matmul(query, k) * scale, axis=-1)",
+                "matmul(w, value)",
+            ),
+            (
+                "scale = 1",
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "w = softmax(matmul(query, k), axis=-1)",
+                "matmul(w, value)",
+            ),
+            (
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "s = astype(matmul(query, k) * scale, dtype='float32')",
+                "w = astype(softmax(s, axis=-1), dtype=query)",
+                "matmul(w, value)",
+            ),
+            (
+                "scale = 1",
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "s = astype(matmul(query, k), dtype='float32')",
+                "w = astype(softmax(s, axis=-1), dtype=query)",
+                "matmul(w, value)",
+            ),
+        ),
+        tolerance=Accumulated(count="query[-1] + key[-2]", accumulator="output"),
+    ),
+    Op(
+        name="sdpa_bias",
+        summary="sdpa with a bias on the scores",
+        engine="matrix",
+        inputs=(
+            Input("query", dtypes=("float32", "float16"), ranks=(2, 3, 4, 5, 6)),
+            Input("key", like="query", ranks=(2, 3, 4, 5, 6)),
+            Input("value", like="query", ranks=(2, 3, 4, 5, 6)),
+            Input("bias", like="query", ranks=(0, 1, 2, 3, 4, 5, 6)),
+        ),
+        attributes={
+            "scale": Anything(),
+        },
+        operations="2 * size(query) * key[-2] + 2 * size(out) * key[-2]",
+        chains=(
+            (
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "w = softmax(matmul(query, k) * scale + bias, axis=-1)",
+                "matmul(w, value)",
+            ),
+            (
+                "scale = 1",
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "w = softmax(matmul(query, k) + bias, axis=-1)",
+                "matmul(w, value)",
+            ),
+            (
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "s = astype(matmul(query, k) * scale + bias, dtype='float32')",
+                "w = astype(softmax(s, axis=-1), dtype=query)",
+                "matmul(w, value)",
+            ),
+            (
+                "scale = 1",
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "s = astype(matmul(query, k) + bias, dtype='float32')",
+                "w = astype(softmax(s, axis=-1), dtype=query)",
+                "matmul(w, value)",
+            ),
+        ),
+        tolerance=Accumulated(count="query[-1] + key[-2]", accumulator="output"),
+    ),
+    Op(
+        name="sdpa_masked",
+        summary="sdpa of the scores where a mask is true, and a number elsewhere",
+        engine="matrix",
+        inputs=(
+            Input("query", dtypes=("float32", "float16"), ranks=(2, 3, 4, 5, 6)),
+            Input("key", like="query", ranks=(2, 3, 4, 5, 6)),
+            Input("value", like="query", ranks=(2, 3, 4, 5, 6)),
+            Input("mask", dtypes=("bool",), ranks=(1, 2, 3, 4, 5, 6)),
+            Input("fill", like="query", ranks=(0, 1, 2, 3, 4, 5, 6)),
+        ),
+        attributes={
+            "scale": Anything(),
+        },
+        operations="2 * size(query) * key[-2] + 2 * size(out) * key[-2]",
+        chains=(
+            (
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "w = softmax(where(mask, matmul(query, k) * scale, fill), axis=-1)",
+                "matmul(w, value)",
+            ),
+            (
+                "scale = 1",
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "w = softmax(where(mask, matmul(query, k), fill), axis=-1)",
+                "matmul(w, value)",
+            ),
+            (
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "s = astype(where(mask, matmul(query, k) * scale, fill), dtype='float32')",
+                "w = astype(softmax(s, axis=-1), dtype=query)",
+                "matmul(w, value)",
+            ),
+            (
+                "scale = 1",
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "s = astype(where(mask, matmul(query, k), fill), dtype='float32')",
+                "w = astype(softmax(s, axis=-1), dtype=query)",
+                "matmul(w, value)",
+            ),
+        ),
+        tolerance=Accumulated(count="query[-1] + key[-2]", accumulator="output"),
+    ),
+    Op(
+        name="sdpa_masked_fill",
+        summary="sdpa of the scores where a mask is false, and a number elsewhere",
+        engine="matrix",
+        inputs=(
+            Input("query", dtypes=("float32", "float16"), ranks=(2, 3, 4, 5, 6)),
+            Input("key", like="query", ranks=(2, 3, 4, 5, 6)),
+            Input("value", like="query", ranks=(2, 3, 4, 5, 6)),
+            Input("mask", dtypes=("bool",), ranks=(1, 2, 3, 4, 5, 6)),
+            Input("fill", like="query", ranks=(0, 1, 2, 3, 4, 5, 6)),
+        ),
+        attributes={
+            "scale": Anything(),
+        },
+        operations="2 * size(query) * key[-2] + 2 * size(out) * key[-2]",
+        chains=(
+            (
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "w = softmax(where(mask, fill, matmul(query, k) * scale), axis=-1)",
+                "matmul(w, value)",
+            ),
+            (
+                "scale = 1",
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "w = softmax(where(mask, fill, matmul(query, k)), axis=-1)",
+                "matmul(w, value)",
+            ),
+            (
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "s = astype(where(mask, fill, matmul(query, k) * scale), dtype='float32')",
+                "w = astype(softmax(s, axis=-1), dtype=query)",
+                "matmul(w, value)",
+            ),
+            (
+                "scale = 1",
+                "k = permute_dims(key, axes=[..., -1, -2])",
+                "s = astype(where(mask, fill, matmul(query, k)), dtype='float32')",
+                "w = astype(softmax(s, axis=-1), dtype=query)",
+                "matmul(w, value)",
+            ),
+        ),
+        tolerance=Accumulated(count="query[-1] + key[-2]", accumulator="output"),
     ),
 )
 """The ops, in the order in which patterns are tried: of equals, the later one wins."""

@@ -245,7 +245,8 @@ class Accumulated:
     factor
         How many times the expected error is allowed.
     accumulator
-        The element type in which the sum is kept; the result is rounded once more.
+        The element type in which the sum is kept; the result is rounded once more. "output" is the
+        type of the result.
     """
 
     count: str

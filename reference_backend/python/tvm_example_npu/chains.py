@@ -4,10 +4,11 @@
 
 A chain is an expression of the inputs and attributes of an entry in Python's syntax: operators, and
 Relax ops by their last name, whose positional arguments are tensors. What is the same for all real
-numbers need not be written twice: the order of factors and terms, a division by a constant and the
-multiplication by its inverse, a factor of a product of matrices and of one of its operands,
-squares, roots, ways to limit a value, and a swap of the last two dimensions behind another
-transposition.
+numbers need not be written twice: the order of factors and terms, which factors are multiplied
+first, a division by a constant or a root and the multiplication by its inverse, a factor of a
+product of matrices and of one of its operands, powers, ways to limit a value, and a swap of the
+last two dimensions behind another transposition. `[..., -1, -2]` are the axes of such a swap in any
+rank; an input in the place of an element type stands for its own.
 
 What a chain broadcasts, the op that is written in its place may group or align in another way. So
 an attribute in the place of `axis` stands for the last axes alone, along which a gamma of their
@@ -37,6 +38,7 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Div: "divide",
     ast.Pow: "power",
     ast.Gt: "greater",
+    ast.GtE: "greater_equal",
 }
 _COMMUTATIVE = ("relax.add", "relax.multiply", "relax.maximum", "relax.minimum")
 # How far a constant may be off, by the type in which it is stored.
@@ -166,15 +168,15 @@ def _node(tree: ast.expr, known: Mapping[str, Node]) -> Node:
         return _step(_OPERATORS[type(tree.ops[0])], sides)
     if isinstance(tree, ast.Call):
         arguments = tuple(_node(argument, known) for argument in tree.args)
-        attributes = {str(item.arg): _attribute(item.value) for item in tree.keywords}
+        attributes = {str(item.arg): _attribute(item.value, known) for item in tree.keywords}
         return _step(ast.unparse(tree.func), arguments, attributes)
     raise ValueError(f"'{ast.unparse(tree)}' is no part of a chain")
 
 
-def _attribute(tree: ast.expr) -> Any:
-    """Return a plain value, or a number that stands for an attribute of the entry."""
+def _attribute(tree: ast.expr, known: Mapping[str, Node]) -> Any:
+    """Return a plain value, an input, or a number that stands for an attribute of the entry."""
     if isinstance(tree, ast.Name):
-        return Number(1.0, tree.id)
+        return known.get(tree.id, Number(1.0, tree.id))
     value = ast.literal_eval(tree)
     return tuple(value) if isinstance(value, list) else value
 
@@ -194,65 +196,112 @@ def _op_names() -> frozenset[str]:
 
 def _step(name: str, arguments: tuple[Node, ...], attributes: Mapping[str, Any] = {}) -> Node:
     """Return a call with the other ways to spell it."""
-    options = [*_spellings(name, arguments, dict(attributes))]
-    plain = [option for option in options if isinstance(option, Step)]
+    written = Step(_relax_op(name), arguments, tuple(attributes.items()))
+    factors = _factors(written)
+    others = _products(factors) if len(factors) > 1 else _spellings(written, dict(attributes))
+    return _either(written, *others)
+
+
+def _either(*options: Node) -> Node:
     swapped = [
         replace(option, arguments=option.arguments[::-1])
-        for option in plain
-        if option.op in _COMMUTATIVE and option.arguments[0] != option.arguments[1]
+        for option in options
+        if isinstance(option, Step) and option.op in _COMMUTATIVE
     ]
-    return options[0] if len(options + swapped) == 1 else Either((*options, *swapped))
+    different = tuple(dict.fromkeys((*options, *swapped)))
+    return Either(different) if len(different) > 1 else different[0]
 
 
-def _spellings(
-    name: str, arguments: tuple[Node, ...], attributes: dict[str, Any]
-) -> Iterator[Node]:
-    yield Step(_relax_op(name), arguments, tuple(attributes.items()))
-    first, last = arguments[0], arguments[-1]
+def _call(name: str, *operands: Node) -> Step:
+    return Step(_relax_op(name), operands)
 
-    def of(other: str, *operands: Node) -> Step:
-        return Step(_relax_op(other), operands)
 
-    if name in ("multiply", "divide") and isinstance(last, Number):
-        yield of("divide" if name == "multiply" else "multiply", first, last.inverse())
-        if name == "multiply" and isinstance(first, Step) and first.op == "relax.matmul":
-            one, other = first.arguments
-            yield of("matmul", _step("multiply", (one, last)), other)
-            yield of("matmul", one, _step("multiply", (other, last)))
-    elif name == "multiply" and isinstance(first, Number):
-        yield of("divide", last, first.inverse())
-    elif name == "divide" and (root := _root(last)) is not None:
-        yield of("multiply", first, of("rsqrt", root))
-        yield of("multiply", first, of("divide", Number(1.0), last))
-    elif name in ("add", "subtract") and isinstance(last, Number):
-        yield of("subtract" if name == "add" else "add", first, last.negative())
+def _spellings(written: Step, attributes: Mapping[str, Any]) -> Iterator[Node]:
+    name = written.op.rpartition(".")[2]
+    first, last = written.arguments[0], written.arguments[-1]
+    if name in ("add", "subtract") and isinstance(last, Number):
+        yield _call("subtract" if name == "add" else "add", first, last.negative())
     elif name == "add" and isinstance(first, Number):
-        yield of("subtract", last, first.negative())
-    elif name == "permute_dims" and attributes["axes"][-1] != len(attributes["axes"]) - 1:
+        yield _call("subtract", last, first.negative())
+    elif name == "permute_dims" and ... not in attributes["axes"]:
         *before, one, other = attributes["axes"]
-        swap = [*range(len(before)), len(before) + 1, len(before)]
-        inner = Step(_relax_op(name), arguments, (("axes", (*before, other, one)),))
-        yield Step(_relax_op(name), (inner,), (("axes", tuple(swap)),))
+        if other != len(attributes["axes"]) - 1:
+            inner = Step(written.op, written.arguments, (("axes", (*before, other, one)),))
+            yield Step(written.op, (inner,), (("axes", (..., -1, -2)),))
     elif name == "negative":
-        yield of("multiply", first, Number(-1.0))
+        yield _call("multiply", first, Number(-1.0))
     elif name == "square":
-        yield of("multiply", first, first)
-        yield of("power", first, Number(2.0))
+        yield from _products((first, first))
     elif name == "sqrt":
-        yield of("power", first, Number(0.5))
+        yield _call("power", first, Number(0.5))
     elif name == "relu":
-        yield of("maximum", first, Number(0.0))
+        yield _call("maximum", first, Number(0.0))
     elif name == "clip" and all(isinstance(item, int | float) for item in attributes.values()):
         low, high = Number(attributes["min"]), Number(attributes["max"])
-        raised = _step("relu", arguments) if low.factor == 0 else _step("maximum", (first, low))
+        raised = _step("relu", (first,)) if low.factor == 0 else _step("maximum", (first, low))
         yield _step("minimum", (raised, high))
         yield _step("maximum", (_step("minimum", (first, high)), low))
 
 
-def _root(node: Node) -> Node | None:
-    """Return what a square root is drawn of."""
-    step = node.options[0] if isinstance(node, Either) else node
-    return step.arguments[0] if isinstance(step, Step) and step.op == "relax.sqrt" else None
+# ---- Products -----------------------------------------------------------------------------------
+
+
+def _factors(node: Node) -> tuple[Node, ...]:
+    """Return what is multiplied; inverse roots are factors too."""
+    written = node.options[0] if isinstance(node, Either) else node
+    if isinstance(written, Step) and written.op in ("relax.multiply", "relax.divide"):
+        first, last = written.arguments
+        if written.op == "relax.multiply":
+            return (*_factors(first), *_factors(last))
+        if isinstance(last, Number):
+            return (*_factors(first), last.inverse())
+        if (root := _operand_of("relax.sqrt", last)) is not None:
+            return (*_factors(first), _call("rsqrt", root))
+    return (node,)
+
+
+def _operand_of(op: str, node: Node) -> Node | None:
+    written = node.options[0] if isinstance(node, Either) else node
+    return written.arguments[0] if isinstance(written, Step) and written.op == op else None
+
+
+def _products(factors: tuple[Node, ...]) -> Iterator[Node]:
+    """Generate the ways to multiply two factors or more."""
+    first, *others = factors
+    if all(factor == first for factor in others):
+        if len(factors) == 2:
+            yield _call("square", first)
+        yield _call("power", first, Number(float(len(factors))))
+    # The first factor is on one side; what is with it there tells the ways apart.
+    for beside in range(2 ** len(others) - 1):
+        one: list[Node] = [first]
+        other: list[Node] = []
+        for index, factor in enumerate(others):
+            (one if beside >> index & 1 else other).append(factor)
+        yield from _multiplied(_product(tuple(one)), _product(tuple(other)))
+
+
+def _product(factors: tuple[Node, ...]) -> Node:
+    if len(factors) > 1:
+        return _either(*_products(factors))
+    root = _operand_of("relax.rsqrt", factors[0])
+    if root is None:
+        return factors[0]
+    return _either(factors[0], _call("divide", Number(1.0), _step("sqrt", (root,))))
+
+
+def _multiplied(one: Node, other: Node) -> Iterator[Node]:
+    """Generate the calls that multiply two values."""
+    for first, last in ((one, other), (other, one)):
+        if isinstance(last, Number):
+            yield _call("divide", first, last.inverse())
+            if isinstance(first, Step) and first.op == "relax.matmul":
+                query, key = first.arguments
+                yield _call("matmul", _step("multiply", (query, last)), key)
+                yield _call("matmul", query, _step("multiply", (key, last)))
+        if (root := _operand_of("relax.rsqrt", last)) is not None:
+            yield _call("divide", first, _step("sqrt", (root,)))
+    yield _call("multiply", one, other)
 
 
 def count_steps(node: Node) -> int:
@@ -391,6 +440,10 @@ def _find(node: Node, expr: Any, values: Values, found: Found) -> Iterator[Found
         if node.attributes:
             given = attributes_of(call, values)
             for name, value in node.attributes:
+                # The type of the result tells whether an element type is that of an input.
+                if isinstance(value, Input):
+                    continue
+                value = _in_rank(value, call.args[0])
                 number = value if isinstance(value, Number) else None
                 if name == "axis" and isinstance(value, int):
                     rank = call.args[0].ty.ndim
@@ -412,6 +465,14 @@ def _same(given: Any, value: Any, precision: float = _DEFAULT_PRECISION) -> bool
     if isinstance(given, bool) or not isinstance(given, int | float):
         return bool(given == value)
     return math.isclose(given, value, rel_tol=precision)
+
+
+def _in_rank(value: Any, data: Any) -> Any:
+    """Return axes in which `...` stands for those that stay, and other values as they are."""
+    if not isinstance(value, tuple) or ... not in value:
+        return value
+    rank, swapped = data.ty.ndim, [axis for axis in value if axis is not ...]
+    return (*range(rank - len(swapped)), *(axis + rank for axis in swapped))
 
 
 def _has_equal_batches(product: Any) -> bool:
@@ -513,21 +574,58 @@ def build(
     def make(node: Node) -> Any:
         if isinstance(node, Input):
             return inputs[node.name]
-        if isinstance(node, Number):
-            return relax.const(value_of(node), dtype)
+        assert not isinstance(node, Number)
         if node not in made:
             if isinstance(node, Either):
                 made[node] = make(pick(node.options))
             else:
                 function = function_of(node.op)
-                given = {
-                    name: value_of(value) if isinstance(value, Number) else value
-                    for name, value in node.attributes
+                tensors = {
+                    item: make(item) for item in node.arguments if not isinstance(item, Number)
                 }
-                made[node] = emit(function(*map(make, node.arguments), **given))
+                # A number is of the type of what it is calculated with.
+                beside = [tensor_type(tensor.ty)[0] for tensor in tensors.values()]
+                operands = [
+                    relax.const(value_of(item), beside[-1])
+                    if isinstance(item, Number)
+                    else tensors[item]
+                    for item in node.arguments
+                ]
+                given = attributes_in(node, value_of, operands[0], dtype)
+                made[node] = emit(function(*operands, **given))
         return made[node]
 
     return make(node)
+
+
+def attributes_in(
+    step: Step, value_of: Callable[[Number], Any], data: Any, dtype: str
+) -> dict[str, Any]:
+    """Return the attributes of a call of a chain.
+
+    Parameters
+    ----------
+    step
+        The call in the chain.
+    value_of
+        Returns the value of a number.
+    data
+        The first argument.
+    dtype
+        The element type of the inputs.
+
+    Returns
+    -------
+    attributes
+        Plain values, by name.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Number):
+            return value_of(value)
+        return dtype if isinstance(value, Input) else _in_rank(value, data)
+
+    return {name: plain(value) for name, value in step.attributes}
 
 
 def function_of(op: str) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from .capability import Constant, Unknown, Values, resolve, tensor_type
 from .chains import Chain, find, read
 
 # PyTorch's: zeros where all scores of a row are -inf.
+_SCORES = ("scores + bias", "scores * scale", "scores")
 _SAFE_ATTENTION = (
-    "s = scores + bias",
     "w = softmax(s, axis=-1)",
     "m = astype(logical_not(equal(s, -1e999)), dtype='int8')",
     "n = logical_not(astype(max(m, axis=[-1], keepdims=True), dtype='bool'))",
@@ -77,6 +78,15 @@ def is_full_of(number: int, tensor: Any, values: Values) -> bool:
     if isinstance(known, Constant):
         return bool((known.value.numpy() == number).all())
     return is_call_of("relax.ones_like" if number else "relax.zeros_like", value)
+
+
+def transposed_axes(value: Any) -> list[int]:
+    """Return the axes of a transposition from 0 on; none if it is another value."""
+    if not is_call_of("relax.permute_dims", value):
+        return []
+    rank = value.ty.ndim
+    axes = value.attrs.axes
+    return [int(axis) % rank for axis in (range(rank)[::-1] if axes is None else axes)]
 
 
 # ---- Indices ------------------------------------------------------------------------------------
@@ -187,13 +197,19 @@ def as_one_scale(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any
 
 
 def as_biased(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
-    """Return a softmax behind a bias of as many dimensions as the scores; none if it is one."""
+    """Return a softmax behind a bias of as many dimensions as the scores; none if it is one.
+
+    That is what Relax's attention wants, whose heads are turned to the front in between.
+    """
     call = binding.value
     added: Any = values.get(call.args[0]) if is_call_of("relax.nn.softmax", call) else None
     if not is_call_of("relax.add", added):
         return None
     for scores, bias in (added.args, added.args[::-1]):
-        if _is_score(scores, values) and not _is_score(bias, values):
+        product = _product_in(scores, values)
+        if product is None or _is_score(bias, values):
+            continue
+        if _is_turned(product.args[0], values):
             steps = Steps(binding)
             wide = _widened(bias, scores, steps)
             if wide is bias:
@@ -211,17 +227,34 @@ def _widened(bias: Any, scores: Any, steps: Steps) -> Any:
     return steps.add(relax.op.reshape(bias, [*[1] * missing, *bias.ty.shape.values]))
 
 
-def _is_score(expr: Any, values: Values) -> bool:
-    """Whether a value comes from a product of matrices, by sums and factors."""
+_SUMS_AND_FACTORS = tuple(f"relax.{op}" for op in ("add", "subtract", "multiply", "divide"))
+
+
+def _product_in(expr: Any, values: Values) -> Any | None:
+    """Return the product of matrices that a value comes from, by sums and factors."""
     value: Any = values.get(expr) if isinstance(expr, relax.Var) else None
-    if any(is_call_of(f"relax.{op}", value) for op in ("add", "subtract", "multiply", "divide")):
-        return any(_is_score(operand, values) for operand in value.args)
-    return is_call_of("relax.matmul", value)
+    if any(is_call_of(op, value) for op in _SUMS_AND_FACTORS):
+        found = (_product_in(operand, values) for operand in value.args)
+        return next((product for product in found if product is not None), None)
+    return value if is_call_of("relax.matmul", value) else None
+
+
+def _is_score(expr: Any, values: Values) -> bool:
+    return _product_in(expr, values) is not None
+
+
+def _is_turned(query: Any, values: Values) -> bool:
+    """Whether the queries, or what they are scaled by, are behind a transposition."""
+    value: Any = values.get(query)
+    if any(is_call_of(op, value) for op in _SUMS_AND_FACTORS):
+        return any(_is_turned(operand, values) for operand in value.args)
+    return is_call_of("relax.permute_dims", value)
 
 
 @cache
-def _safe_attention() -> Chain:
-    return read(_SAFE_ATTENTION, ["scores", "bias", "value", "zero"])
+def _safe_attention() -> tuple[Chain, ...]:
+    inputs = ["scores", "bias", "value", "zero"]
+    return tuple(read((f"s = {scores}", *_SAFE_ATTENTION), inputs) for scores in _SCORES)
 
 
 def as_guarded_attention(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
@@ -233,17 +266,24 @@ def as_guarded_attention(binding: Any, values: Values, uses: dict[Any, int]) -> 
     product = binding.value
     if not is_call_of("relax.matmul", product) or uses.get(product.args[0]) != 1:
         return None
-    for found in find(_safe_attention(), binding.var, values):
-        scores, bias = found.inputs["scores"], found.inputs["bias"]
-        if not _is_score(scores, values) or _is_score(bias, values):
-            continue
+    found_by = (find(one, binding.var, values) for one in _safe_attention())
+    for found in chain.from_iterable(found_by):
+        scores, bias = found.inputs["scores"], found.inputs.get("bias")
         if not is_full_of(0, found.inputs["zero"], values):
+            continue
+        if bias is None:
+            # A bias may be deeper in what is no product.
+            if not is_call_of("relax.matmul", values.get(scores)):
+                continue
+        elif not _is_score(scores, values) or _is_score(bias, values):
             continue
         weights = next(v for v, c in found.calls.items() if is_call_of("relax.nn.softmax", c))
         steps = Steps(binding)
         mixed = relax.op.matmul(weights, found.inputs["value"], product.attrs.out_dtype)
-        known = resolve(bias, values)
-        if isinstance(known, Constant) and (known.value.numpy().max(-1) > -math.inf).all():
+        known = None if bias is None else resolve(bias, values)
+        if bias is None or (
+            isinstance(known, Constant) and (known.value.numpy().max(-1) > -math.inf).all()
+        ):
             return steps.end(mixed)
         # Not by the largest number of a row: TVM's own maximum is never less than the least finite
         # one.
@@ -255,6 +295,27 @@ def as_guarded_attention(binding: Any, values: Values, uses: dict[Any, int]) -> 
         dtype = tensor_type(product.ty)[0]
         return steps.end(relax.op.where(masked, relax.const(0.0, dtype), steps.add(mixed)))
     return None
+
+
+def as_swapped_key(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
+    """Return a product with a swap of the last two dimensions behind another transposition.
+
+    That is as much to do, since the product does the swap, and what is swapped are the keys.
+    """
+    product = binding.value
+    if not is_call_of("relax.matmul", product) or uses.get(product.args[1]) != 1:
+        return None
+    turned: Any = values.get(product.args[1])
+    axes = transposed_axes(turned)
+    if len(axes) < 3 or axes[-2] != len(axes) - 1:
+        return None
+    swap = [*range(len(axes) - 2), len(axes) - 1, len(axes) - 2]
+    if axes == swap:
+        return None
+    steps = Steps(binding)
+    key = steps.add(relax.op.permute_dims(turned.args[0], [axes[axis] for axis in swap]))
+    key = steps.add(relax.op.permute_dims(key, swap))
+    return steps.end(relax.op.matmul(product.args[0], key, product.attrs.out_dtype))
 
 
 def as_turned_guard(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:

@@ -23,10 +23,12 @@ from .idioms import (
     as_forward_take,
     as_guarded_attention,
     as_one_scale,
+    as_swapped_key,
     as_take,
     as_turned_guard,
     is_call_of,
     is_full_of,
+    transposed_axes,
 )
 from .kernels import as_clip, is_kernel_call, op_of
 
@@ -114,8 +116,12 @@ def simplify(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
     batched = _rewrite(mod, partial(_as_batched_matmul, table))
     # The views that are left over would be further users of what is in a chain.
     mod = mod if batched is mod else drop_unused(batched)
-    if table.entries_of("relax.nn.attention") or table.entries_of("relax.nn.attention_bias"):
-        for idiom in (as_one_scale, as_guarded_attention, as_biased, as_turned_guard):
+    if any(op.chains and op.engine == "matrix" for op in table.ops):
+        # Attention in several ops.
+        idioms = [as_one_scale, as_guarded_attention, as_turned_guard, as_swapped_key]
+        if table.entries_of("relax.nn.attention_bias"):
+            idioms.insert(2, as_biased)
+        for idiom in idioms:
             rewritten = _rewrite(mod, idiom)
             if rewritten is not mod:
                 mod = drop_unused(_rewrite(rewritten, partial(_as_folded, rewritten)))
@@ -488,28 +494,20 @@ def _as_full_norm(binding: Any, values: Values, uses: dict[Any, int]) -> list[An
 def _as_one_transposition(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
     """Return one transposition, or what is transposed, in the place of several in a row."""
     call: Any = binding.value
-    axes, data = _transposed(call)
+    axes, data = transposed_axes(call), call
     changed = False
     while axes:
-        inner, further = _transposed(values.get(data))
+        data = data.args[0]
+        inner: Any = values.get(data)
         # What others read as well is there anyway, and joins them to one region.
-        if not inner or not _is_used_once(data, uses):
+        if not transposed_axes(inner) or not _is_used_once(data, uses):
             break
-        axes, data, changed = [inner[axis] for axis in axes], further, True
+        axes = [transposed_axes(inner)[axis] for axis in axes]
+        data, changed = inner, True
     if not changed:
         return None
     one = data if axes == sorted(axes) else relax.op.permute_dims(data, axes)
     return [relax.VarBinding(binding.var, one)]
-
-
-def _transposed(value: Any) -> tuple[list[int], Any]:
-    """Return the axes of a transposition and what it transposes; no axes if it is none."""
-    if not is_call_of("relax.permute_dims", value):
-        return [], None
-    rank = value.ty.ndim
-    axes = value.attrs.axes
-    axes = range(rank)[::-1] if axes is None else axes
-    return [int(axis) % rank for axis in axes], value.args[0]
 
 
 def _as_batched_matmul(

@@ -40,6 +40,9 @@ void GatherND(Lowering& op) {
     int64_t members = 1;
     for (int64_t i = 0; i < batch_dims; ++i) {
       dims[i] = FixedDim(op.FixedSize(data, static_cast<int>(i)));
+      if (op.FixedSize(indices, static_cast<int>(i)) != dims[i].size) {
+        op.Refuse("the indices must have the batch dimensions of the data");
+      }
       members *= dims[i].size;
     }
     std::vector<int64_t> begins(members);

@@ -1373,7 +1373,7 @@ OPS: dict[str, dict[str, Any]] = {
         ],
     },
     "full_like": {
-        "numpy": "np.full(x.shape, fill_value)",
+        "numpy": "np.full(x.shape, cast(fill_value, dtype or x.dtype))",
         "benchmarks": [],
         "results": None,
         "cases": [
@@ -2488,6 +2488,73 @@ OPS: dict[str, dict[str, Any]] = {
         ],
         "refused": [
             {'name': 'int32', 'inputs': {'data': {'shape': [4], 'dtype': 'int32'}, 'scale': {'shape': [], 'values': 0.1}, 'zero_point': {'shape': [], 'dtype': 'int32', 'values': 0}}, 'reason': 'int32'},
+        ],
+    },
+    "sdpa": {
+        "numpy": "np.matmul(softmax(np.matmul(query, np.swapaxes(key, -1, -2)) * scale, -1), value)",
+        "benchmarks": [],
+        "results": None,
+        "cases": [
+            {'name': 'heads', 'inputs': {'query': [2, 3, 5, 8], 'key': [2, 3, 7, 8], 'value': [2, 3, 7, 8]}, 'attributes': {'scale': 0.25}},
+            {'name': 'batch', 'inputs': {'query': [3, 5, 8], 'key': [3, 4, 8], 'value': [3, 4, 6]}, 'attributes': {'scale': 0.25}},
+            {'name': 'one matrix', 'inputs': {'query': [5, 8], 'key': [4, 8], 'value': [4, 6]}, 'attributes': {'scale': 1.0}},
+            {'name': 'one query', 'inputs': {'query': [1, 4, 1, 8], 'key': [1, 4, 33, 8], 'value': [1, 4, 33, 8]}, 'attributes': {'scale': 0.25}},
+            {'name': 'large scores', 'inputs': {'query': {'shape': [2, 2, 4, 8], 'low': -10, 'high': 10}, 'key': {'shape': [2, 2, 6, 8], 'low': -10, 'high': 10}, 'value': [2, 2, 6, 8]}, 'attributes': {'scale': 0.25}, 'dtypes': ['float32']},
+            {'name': 'symbolic batch', 'inputs': {'query': ['n', 2, 4, 8], 'key': ['n', 2, 6, 8], 'value': ['n', 2, 6, 8]}, 'attributes': {'scale': 0.25}},
+            {'name': 'symbolic sequence', 'inputs': {'query': [1, 2, 'n', 8], 'key': [1, 2, 'n', 8], 'value': [1, 2, 'n', 8]}, 'attributes': {'scale': 0.25}},
+        ],
+        "refused": [
+            {'name': 'float64', 'inputs': {'query': {'shape': [2, 4, 8], 'dtype': 'float64'}, 'key': {'shape': [2, 4, 8], 'dtype': 'float64'}, 'value': {'shape': [2, 4, 8], 'dtype': 'float64'}}, 'attributes': {'scale': 0.25}, 'reason': 'float64'},
+        ],
+    },
+    "sdpa_bias": {
+        "numpy": "np.matmul(softmax(np.matmul(query, np.swapaxes(key, -1, -2)) * scale + bias, -1), value)",
+        "benchmarks": [],
+        "results": None,
+        "cases": [
+            {'name': 'bias of everything', 'inputs': {'query': [2, 3, 5, 8], 'key': [2, 3, 7, 8], 'value': [2, 3, 7, 8], 'bias': [2, 3, 5, 7]}, 'attributes': {'scale': 0.25}},
+            {'name': 'bias for all heads', 'inputs': {'query': [2, 3, 5, 8], 'key': [2, 3, 7, 8], 'value': [2, 3, 7, 8], 'bias': [2, 1, 5, 7]}, 'attributes': {'scale': 0.25}},
+            {'name': 'bias per key', 'inputs': {'query': [2, 3, 5, 8], 'key': [2, 3, 7, 8], 'value': [2, 3, 7, 8], 'bias': [7]}, 'attributes': {'scale': 0.25}},
+            {'name': 'batch', 'inputs': {'query': [3, 5, 8], 'key': [3, 4, 8], 'value': [3, 4, 6], 'bias': [5, 4]}, 'attributes': {'scale': 0.25}},
+            {'name': 'mask', 'inputs': {'query': [1, 2, 3, 8], 'key': [1, 2, 4, 8], 'value': [1, 2, 4, 8], 'bias': {'shape': [1, 1, 3, 4], 'values': [0, -inf, -inf, -inf, 0, 0, -inf, -inf, 0, 0, 0, -inf]}}, 'attributes': {'scale': 0.25}},
+            {'name': 'symbolic batch', 'inputs': {'query': ['n', 2, 4, 8], 'key': ['n', 2, 6, 8], 'value': ['n', 2, 6, 8], 'bias': ['n', 1, 4, 6]}, 'attributes': {'scale': 0.25}},
+        ],
+        "refused": [
+            {'name': 'float64', 'inputs': {'query': {'shape': [2, 4, 8], 'dtype': 'float64'}, 'key': {'shape': [2, 4, 8], 'dtype': 'float64'}, 'value': {'shape': [2, 4, 8], 'dtype': 'float64'}, 'bias': {'shape': [4, 4], 'dtype': 'float64'}}, 'attributes': {'scale': 0.25}, 'reason': 'float64'},
+        ],
+    },
+    "sdpa_masked": {
+        "numpy": "np.matmul(softmax(np.where(mask, np.matmul(query, np.swapaxes(key, -1, -2)) * scale, fill), -1), value)",
+        "benchmarks": [],
+        "results": None,
+        "cases": [
+            {'name': 'causal', 'inputs': {'query': [2, 2, 3, 8], 'key': [2, 2, 4, 8], 'value': [2, 2, 4, 8], 'mask': {'shape': [1, 1, 3, 4], 'dtype': 'bool', 'values': [True, False, False, False, True, True, False, False, True, True, True, False]}, 'fill': {'shape': [], 'values': -inf, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'large number', 'inputs': {'query': [2, 2, 3, 8], 'key': [2, 2, 4, 8], 'value': [2, 2, 4, 8], 'mask': {'shape': [3, 4], 'dtype': 'bool', 'values': [True, False, False, False, True, True, False, False, True, True, True, False]}, 'fill': {'shape': [], 'values': -10000, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'per key', 'inputs': {'query': [2, 2, 3, 8], 'key': [2, 2, 4, 8], 'value': [2, 2, 4, 8], 'mask': {'shape': [2, 1, 1, 4], 'dtype': 'bool', 'values': [True, True, False, True, True, False, True, True]}, 'fill': {'shape': [], 'values': -inf, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'nothing is seen', 'inputs': {'query': [2, 1, 3, 8], 'key': [2, 1, 4, 8], 'value': [2, 1, 4, 8], 'mask': {'shape': [4], 'dtype': 'bool', 'values': [False]}, 'fill': {'shape': [], 'values': -10000, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'batch', 'inputs': {'query': [3, 5, 8], 'key': [3, 4, 8], 'value': [3, 4, 6], 'mask': {'shape': [5, 4], 'dtype': 'bool', 'values': [True, True, False]}, 'fill': {'shape': [], 'values': -inf, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'symbolic batch', 'inputs': {'query': ['n', 2, 3, 8], 'key': ['n', 2, 4, 8], 'value': ['n', 2, 4, 8], 'mask': {'shape': [1, 1, 3, 4], 'dtype': 'bool', 'values': [True, False, False, False, True, True, False, False, True, True, True, False]}, 'fill': {'shape': [], 'values': -inf, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'float16', 'inputs': {'query': {'shape': [2, 2, 3, 8], 'dtype': 'float16'}, 'key': {'shape': [2, 2, 4, 8], 'dtype': 'float16'}, 'value': {'shape': [2, 2, 4, 8], 'dtype': 'float16'}, 'mask': {'shape': [3, 4], 'dtype': 'bool', 'values': [True, False, False, False, True, True, False, False, True, True, True, False]}, 'fill': {'shape': [], 'dtype': 'float16', 'values': -inf, 'constant': True}}, 'attributes': {'scale': 0.25}},
+        ],
+        "refused": [
+            {'name': 'float64', 'inputs': {'query': {'shape': [2, 4, 8], 'dtype': 'float64'}, 'key': {'shape': [2, 4, 8], 'dtype': 'float64'}, 'value': {'shape': [2, 4, 8], 'dtype': 'float64'}, 'mask': {'shape': [4, 4], 'dtype': 'bool', 'values': [True]}, 'fill': {'shape': [], 'dtype': 'float64', 'values': -1}}, 'attributes': {'scale': 0.25}, 'reason': 'float64'},
+        ],
+    },
+    "sdpa_masked_fill": {
+        "numpy": "np.matmul(softmax(np.where(mask, fill, np.matmul(query, np.swapaxes(key, -1, -2)) * scale), -1), value)",
+        "benchmarks": [],
+        "results": None,
+        "cases": [
+            {'name': 'causal', 'inputs': {'query': [2, 2, 3, 8], 'key': [2, 2, 4, 8], 'value': [2, 2, 4, 8], 'mask': {'shape': [1, 1, 3, 4], 'dtype': 'bool', 'values': [False, True, True, True, False, False, True, True, False, False, False, True]}, 'fill': {'shape': [], 'values': -inf, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'large number', 'inputs': {'query': [2, 2, 3, 8], 'key': [2, 2, 4, 8], 'value': [2, 2, 4, 8], 'mask': {'shape': [3, 4], 'dtype': 'bool', 'values': [False, True, True, True, False, False, True, True, False, False, False, True]}, 'fill': {'shape': [], 'values': -10000, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'per key', 'inputs': {'query': [2, 2, 3, 8], 'key': [2, 2, 4, 8], 'value': [2, 2, 4, 8], 'mask': {'shape': [2, 1, 1, 4], 'dtype': 'bool', 'values': [False, False, True, False, False, True, False, False]}, 'fill': {'shape': [], 'values': -inf, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'nothing is seen', 'inputs': {'query': [2, 1, 3, 8], 'key': [2, 1, 4, 8], 'value': [2, 1, 4, 8], 'mask': {'shape': [4], 'dtype': 'bool', 'values': [True]}, 'fill': {'shape': [], 'values': -10000, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'batch', 'inputs': {'query': [3, 5, 8], 'key': [3, 4, 8], 'value': [3, 4, 6], 'mask': {'shape': [5, 4], 'dtype': 'bool', 'values': [False, False, True]}, 'fill': {'shape': [], 'values': -inf, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'symbolic batch', 'inputs': {'query': ['n', 2, 3, 8], 'key': ['n', 2, 4, 8], 'value': ['n', 2, 4, 8], 'mask': {'shape': [1, 1, 3, 4], 'dtype': 'bool', 'values': [False, True, True, True, False, False, True, True, False, False, False, True]}, 'fill': {'shape': [], 'values': -inf, 'constant': True}}, 'attributes': {'scale': 0.25}},
+            {'name': 'float16', 'inputs': {'query': {'shape': [2, 2, 3, 8], 'dtype': 'float16'}, 'key': {'shape': [2, 2, 4, 8], 'dtype': 'float16'}, 'value': {'shape': [2, 2, 4, 8], 'dtype': 'float16'}, 'mask': {'shape': [3, 4], 'dtype': 'bool', 'values': [False, True, True, True, False, False, True, True, False, False, False, True]}, 'fill': {'shape': [], 'dtype': 'float16', 'values': -inf, 'constant': True}}, 'attributes': {'scale': 0.25}},
+        ],
+        "refused": [
+            {'name': 'float64', 'inputs': {'query': {'shape': [2, 4, 8], 'dtype': 'float64'}, 'key': {'shape': [2, 4, 8], 'dtype': 'float64'}, 'value': {'shape': [2, 4, 8], 'dtype': 'float64'}, 'mask': {'shape': [4, 4], 'dtype': 'bool', 'values': [False]}, 'fill': {'shape': [], 'dtype': 'float64', 'values': -1}}, 'attributes': {'scale': 0.25}, 'reason': 'float64'},
         ],
     },
 }

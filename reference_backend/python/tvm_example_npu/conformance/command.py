@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import tvm
 from tvm import relax
 
 from .compare import Array
-from .extract import CaseFile, extract, parts, read_arrays, read_module
+from .extract import CaseFile, extract, misfit, parts, read_arrays, read_module
 from .imported import sentence
 from .ledger import LEDGER, LedgerError
 from .model import Spec
@@ -115,6 +114,8 @@ def _problem(arguments: argparse.Namespace, suites: list[str], settings: Setting
     for suite in suites:
         if suite not in SUITES:
             return f"there is no suite '{suite}'; the suites are {', '.join(SUITES)}"
+    if "files" in suites and not settings.files:
+        return "the suite 'files' runs the case files that are given, and there is none"
     for path in settings.files:
         CaseFile.load(path)
     if arguments.jobs < 0 or arguments.fuzz_seconds < 0:
@@ -243,24 +244,11 @@ def _read_inputs(mod: tvm.IRModule, function: str, path: Path | None) -> list[Ar
     arrays = read_arrays(path, "file of arrays, as numpy.savez writes them")
     names = [str(param.name) for param in params]
     names = names if set(names) <= set(arrays) else list(arrays)
-    if len(names) != len(params):
-        raise ValueError(f"{path} has {len(names)} arrays, the model {len(params)} inputs")
-    sizes: dict[Any, int] = {}
-    for name, param in zip(names, params, strict=True):
-        array, shape = arrays[name], list(param.ty.shape)
-        wanted = ", ".join(str(sizes.get(size, getattr(size, "value", size))) for size in shape)
-        fits = array.ndim == len(shape) and str(array.dtype) == str(param.ty.dtype)
-        for size, found in zip(shape, array.shape, strict=False):
-            if isinstance(size, tvm.tirx.Var):
-                fits &= sizes.setdefault(size, found) == found
-            elif isinstance(size, tvm.tirx.IntImm):
-                fits &= int(size) == found
-        if not fits:
-            raise ValueError(
-                f"'{name}' in {path} is {array.dtype} of shape {list(array.shape)}, and the input "
-                f"'{param.name}' is {param.ty.dtype} of shape [{wanted}]"
-            )
-    return [arrays[name] for name in names]
+    given = [arrays[name] for name in names]
+    problem = misfit(params, given)
+    if problem:
+        raise ValueError(f"{path} does not suit the model: {problem}")
+    return given
 
 
 add_arguments = {"conformance": _add_conformance_arguments, "extract": _add_extract_arguments}

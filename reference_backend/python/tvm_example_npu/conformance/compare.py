@@ -123,7 +123,8 @@ def allowance(tolerance: Tolerance, expected: Array, count: int = 1) -> Array:
         return np.asarray(allowed + tolerance.rtol * magnitude + tolerance.atol)
     if isinstance(tolerance, Accumulated):
         scale = np.maximum(magnitude, _typical(magnitude))
-        unit = float(np.finfo(tolerance.accumulator).eps)
+        inside = tolerance.accumulator if tolerance.accumulator != "output" else expected.dtype
+        unit = float(np.finfo(inside).eps)
         growth = tolerance.factor * np.sqrt(max(count, 1)) * unit
         return np.asarray(spacing.astype(np.float64) + growth * scale)
     return np.zeros(expected.shape)

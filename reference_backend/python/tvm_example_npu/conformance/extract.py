@@ -115,13 +115,18 @@ class CaseFile:
                 tuple(arrays[f"{role}_{i}"] for i in range(_count(arrays, role)))
                 for role in ("input", "expected")
             )
-            placement, options = str(about["placement"]), dict(about["options"])
-            return cls(str(about["name"]), mod, inputs, expected, placement, options)
+            name, placement = str(about["name"]), str(about["placement"])
+            case = cls(name, mod, inputs, expected, placement, dict(about["options"]))
+            problem = misfit(mod["main"].params, inputs)
+            problem = problem or ("" if expected else "it has no results")
         except (KeyError, TypeError, ValueError):
             raise ValueError(
                 f"{path} is a case file that is damaged, or its module is of another version of "
                 "TVM; cut the case out with 'extract' again"
             ) from None
+        if problem:
+            raise ValueError(f"{path} is a case file that was changed: {problem}")
+        return case
 
 
 def read_arrays(path: Path, kind: str) -> dict[str, Array]:
@@ -184,6 +189,41 @@ def read_module(text: str) -> tvm.IRModule:
     if not isinstance(mod, tvm.IRModule):
         raise ValueError("it is no module")
     return mod
+
+
+def misfit(params: Sequence[Any], arrays: Sequence[Array]) -> str:
+    """Say why a function does not take arrays.
+
+    Parameters
+    ----------
+    params
+        The parameters of the function: tensors of a known rank.
+    arrays
+        Its arguments.
+
+    Returns
+    -------
+    problem
+        Part of a sentence; "" if it takes them.
+    """
+    if len(arrays) != len(params):
+        return f"there are {len(arrays)} arrays for {len(params)} inputs"
+    sizes: dict[Any, int] = {}
+    for param, array in zip(params, arrays, strict=True):
+        shape = list(param.ty.shape)
+        wanted = ", ".join(str(sizes.get(size, getattr(size, "value", size))) for size in shape)
+        fits = array.ndim == len(shape) and str(array.dtype) == str(param.ty.dtype)
+        for size, found in zip(shape, array.shape, strict=False):
+            if isinstance(size, tvm.tirx.Var):
+                fits &= sizes.setdefault(size, found) == found
+            elif isinstance(size, tvm.tirx.IntImm):
+                fits &= int(size) == found
+        if not fits:
+            return (
+                f"its array for '{param.name}' is {array.dtype} of shape {list(array.shape)}, and "
+                f"the input is {param.ty.dtype} of shape [{wanted}]"
+            )
+    return ""
 
 
 def _count(names: Iterable[str], role: str) -> int:

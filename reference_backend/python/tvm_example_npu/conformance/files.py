@@ -31,7 +31,7 @@ CLOSE = {"float16": 2e-2}
 
 def cases(settings: Settings) -> list[str]:
     """Return the paths of the case files that were given."""
-    return [str(path) for path in settings.files]
+    return list(dict.fromkeys(map(str, settings.files)))
 
 
 def outcomes(settings: Settings) -> Iterator[Outcome]:
@@ -120,6 +120,6 @@ def limits(expected: Sequence[Array], coarse: bool = False) -> list[Array]:
         if np.issubdtype(array.dtype, np.floating):
             finite = np.abs(array[np.isfinite(array)].astype(np.float64))
             dtype = "float16" if coarse else str(array.dtype)
-            limit = CLOSE.get(dtype, 1e-4) * float(finite.max(initial=1e-3))
+            limit = CLOSE.get(dtype, 1e-4) * float(finite.max(initial=1e-2))
         found.append(np.full(array.shape, limit))
     return found

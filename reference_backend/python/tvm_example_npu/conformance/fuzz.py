@@ -319,7 +319,8 @@ def _complaint(graph: Graph, compiled: Compiled, host: Compiled, whole: bool) ->
             verdict = judge(actual, expected, graph.limits(n), "NumPy")
             if not verdict.text and asks_host:
                 by_host = host.run(model.name, arguments)
-                allowed = [2 * limit for limit in graph.limits(n)]
+                # NumPy was the judge; TVM's kernels sum and approximate more coarsely.
+                allowed = [4 * limit for limit in graph.limits(n)]
                 verdict = judge(actual, by_host, allowed, "TVM's llvm")
             if verdict.text:
                 return f"{verdict.text}{f', where n is {n}' if len(model.sizes) > 1 else ''}", n

@@ -20,8 +20,8 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from ..capability import OneOf, attributes_of
-from ..chains import Chain, Either, Input, Node, Number, Step, chains_of
+from ..capability import Accumulated, OneOf, attributes_of
+from ..chains import Chain, Either, Input, Node, Number, Step, attributes_in, chains_of
 from ..patterns import TABLE
 from .cases import OPS
 from .compare import Array
@@ -34,7 +34,7 @@ LENGTH = 7
 
 _TRIES = 3 * LENGTH
 _NOISE = {"float32": 1e-6, "float16": 1e-3}
-"""How much each step may be off, as a part of each number."""
+"""How much each step may be off, as a part of each number, or of the largest if it is a sum."""
 _LARGEST = 1000.0
 """Up to here all types have all the numbers that are needed."""
 _MOST_ELEMENTS = 1 << 15
@@ -189,10 +189,16 @@ class Graph:
                 else self._noisy[item][n]
                 for item in inputs
             ]
-            by_size[n] = list(map(_with_noise, evaluate(op, call, arrays, attributes, n)))
+            is_sum = isinstance(entry_of(op).tolerance, Accumulated)
+            by_size[n] = [
+                _with_noise(one, is_sum) for one in evaluate(op, call, arrays, attributes, n)
+            ]
         result = self.model.call(op, *inputs, **attributes)
         results = result if isinstance(result, tuple) else (result,)
         results = results[: OPS[op]["results"]]
+        sized = any("n" in argument.shape for argument in self.model.arguments)
+        if not sized and any("n" in tensor.shape for tensor in results):
+            raise ValueError("Nothing tells how large it is.")
         for index, tensor in enumerate(results):
             noisy = {n: by_size[n][index] for n in SIZES}
             if not self._is_steady(tensor, noisy):
@@ -201,6 +207,13 @@ class Graph:
         given = [one for item in inputs for one in (item if isinstance(item, list) else [item])]
         if all(one in self._constants for one in given):
             self._constants += results
+        # TVM's own maximum, for one, is never less than the least finite number.
+        self.asks_host &= all(
+            np.isfinite(array).all()
+            for tensor in results
+            for array in tensor.values.values()
+            if array.dtype.kind == "f"
+        )
         self._computed += results
         self.ops.append(op)
         last: Tensor = results[-1]
@@ -232,20 +245,24 @@ class Graph:
         def make(node: Node) -> Tensor:
             if isinstance(node, Input):
                 return tensors[node.name]
-            if isinstance(node, Either):
-                # What stands twice in a spelling is one value.
-                if node not in made:
-                    made[node] = make(self._choose(node.options))
-            elif node not in made and isinstance(node, Number):
-                dtype = tensors[entry.inputs[0].name].dtype
-                made[node] = self._constant(Spec((), dtype, values=[value_of(node)]))
+            # What stands twice in a spelling is one value.
+            if isinstance(node, Either) and node not in made:
+                made[node] = make(self._choose(node.options))
             elif node not in made and isinstance(node, Step):
-                own = {
-                    name: value_of(value) if isinstance(value, Number) else value
-                    for name, value in node.attributes
-                }
+                operands = [
+                    item if isinstance(item, Number) else make(item) for item in node.arguments
+                ]
+                beside = next(one for one in operands[::-1] if isinstance(one, Tensor))
+                given_here = [
+                    one
+                    if isinstance(one, Tensor)
+                    else self._constant(Spec((), beside.dtype, values=[value_of(one)]))
+                    for one in operands
+                ]
+                dtype = tensors[entry.inputs[0].name].dtype
+                own = attributes_in(node, value_of, given_here[0].expr, dtype)
                 for known in TABLE.entries_of(node.op)[:1]:
-                    made[node] = self._apply(known.name, [*map(make, node.arguments)], own)
+                    made[node] = self._apply(known.name, given_here, own)
             if node not in made:
                 raise ValueError("A part of it is not in the table.")
             return made[node]
@@ -363,12 +380,13 @@ def _host_knows(case: Case, first: Tensor, as_is: bool) -> bool:
         spec for _, specs in others for spec in specs if spec.dtype.startswith(("int", "uint"))
     ]
     limited = any(spec.values is not None or spec.high is not None for spec in indices)
+    as_is &= wanted.shape == first.shape
     cases = [case.entry] if as_is else OPS[case.op]["cases"]
-    known = all(entry.get("host", True) for entry in cases)
-    return known and (as_is and wanted.shape == first.shape or not limited)
+    return all(entry.get("host", True) for entry in cases) and (as_is or not limited)
 
 
-def _with_noise(value: Array) -> Array:
+def _with_noise(value: Array, is_sum: bool) -> Array:
+    """Return numbers as inexact as they may be; what a sum is made of may be larger than it is."""
     if not np.issubdtype(value.dtype, np.floating):
         return value
     size = _NOISE[str(value.dtype)]
@@ -376,7 +394,7 @@ def _with_noise(value: Array) -> Array:
     with np.errstate(all="ignore"):
         # What is next to nothing beside the others may as well have the other sign.
         least = size * np.abs(value[np.isfinite(value)]).max(initial=0)
-        far = value * (1 + size * signs)
+        far = value + signs * (least if is_sum else size * np.abs(value))
         near = np.where(np.abs(value) < least, value - np.sign(value) * least, far)
         noisy: Array = near.astype(value.dtype)
     return noisy

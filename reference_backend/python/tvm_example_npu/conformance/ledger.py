@@ -84,7 +84,7 @@ def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
     if content or not isinstance(found, list):
         raise LedgerError(f"{path} may hold nothing but tables named [[expected_failure]].")
     entries: list[Entry] = []
-    known = set(suites)
+    known = list(suites)
     for index, fields in enumerate(found, 1):
         where = f"{path}: entry {index}"
         if not isinstance(fields, dict) or fields.keys() != {"suite", "case", "reason"}:

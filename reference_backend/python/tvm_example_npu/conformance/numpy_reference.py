@@ -441,6 +441,8 @@ def gather_elements(data: Any, indices: Any, axis: Any) -> Any:
 def gather_nd(data: Any, indices: Any, batch_dims: Any) -> Any:
     """Pick slices by indices of the dimensions behind those of the batch."""
     batch, count = data.shape[:batch_dims], indices.shape[-1]
+    if indices.shape[:batch_dims] != batch:
+        raise ValueError("there is no index for each member of the batch")
     rest = data.shape[batch_dims + count :]
     result = np.empty(indices.shape[:-1] + rest, data.dtype)
     for member in np.ndindex(*batch):

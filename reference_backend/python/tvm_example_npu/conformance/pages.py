@@ -71,7 +71,7 @@ def _passed(data: Data) -> Iterator[tuple[str, Rows]]:
         dtypes = sorted({dtype for row in table.values() for dtype in row})
         rows = [[op, *(_cell(row.get(dtype)) for dtype in dtypes)] for op, row in table.items()]
         if rows:
-            yield f"Passed of {suite}", [["", *dtypes], *rows]
+            yield f"Passed of {suite}", [["about", *(name or "cases" for name in dtypes)], *rows]
 
 
 def _details(case: Case) -> list[str]:
