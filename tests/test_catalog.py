@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from npu_scaffold.catalog import catalog_problems
+from npu_scaffold.catalog import catalog_problems, load_catalog
 from support import ROOT
 
 Entry = dict[str, Any]
@@ -209,6 +209,25 @@ def test_every_attribute_of_the_relax_op_is_in_the_table(catalog: dict[str, Entr
         call = set(inspect.signature(function).parameters)
         used = {name for case in entry["cases"] for name in case.get("attributes", {})}
         assert used <= call, f"{op}: {used - call} is no parameter of {entry['relax']}"
+
+
+def test_parts_are_the_ops_of_all_spellings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "reference_backend/python"))
+    from tvm_example_npu import chains  # type: ignore[import-not-found]
+
+    def ops_in(node: Any) -> set[str]:
+        inner = getattr(node, "options", None) or getattr(node, "arguments", ())
+        own = {node.op} if isinstance(node, chains.Step) else set()
+        return own.union(*map(ops_in, inner))
+
+    catalog = load_catalog(ROOT)
+    for op, entry in catalog.items():
+        if "relax" not in entry:
+            inputs = [item["name"] for item in entry["inputs"]]
+            texts = [tuple(one) if isinstance(one, list) else one for one in entry["chains"]]
+            spelled = set().union(*(ops_in(chains.read(text, inputs).node) for text in texts))
+            parts = {catalog[part]["relax"] for part in entry["parts"]}
+            assert parts == spelled, f"{op}: parts: {sorted(parts ^ spelled)}"
 
 
 def test_an_op_takes_two_edits(template: Path, tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+
 # Template-owned: 'copier update' brings changes and merges your edits.
 # SPDX-License-Identifier: Apache-2.0
 """The command line: is all well here, what can be set, and what is in a compiled library."""
