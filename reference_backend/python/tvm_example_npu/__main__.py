@@ -1,4 +1,3 @@
-
 # Template-owned: 'copier update' brings changes and merges your edits.
 # SPDX-License-Identifier: Apache-2.0
 """The command line: is all well here, what can be set, and what is in a compiled library."""
