@@ -33,8 +33,9 @@ conformance kit on the reference backend; [how to read it](conformance.md). What
 limits below stays on the host, and so does any other op, but for these: what is made of constants
 alone (`arange`, `full`, `zeros`, `ones`, `eye` and whatever else can be computed when a model is
 compiled) is a constant of the program; `index_tensor` is a `take`, `isnan` a `not_equal`, and
-`full` of an open size a `broadcast_to`. `linear` is a `matmul` with a transposed operand. The
-report says why an op stayed.
+`full` of an open size a `broadcast_to`. `linear` is a `matmul` with a transposed operand; `sdpa`
+and its like, `elu`, `mish`, `hard_sigmoid` and `hard_swish` are no Relax ops but what front ends
+spell in several, by the `chains` of the table. The report says why an op stayed.
 """
 
 

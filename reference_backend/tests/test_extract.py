@@ -167,6 +167,7 @@ def test_a_case_that_was_changed_is_refused(model, tmp_path):
         ({"inputs": tuple(array.astype("int8") for array in case.inputs)}, "is int8 of shape"),
         ({"inputs": tuple(array[None] for array in case.inputs)}, "and the input is"),
         ({"expected": ()}, "it has no results"),
+        ({"placement": "most"}, "its placement is 'most', and not all or some or none"),
     ):
         replace(case, **change).save(path)
         with pytest.raises(ValueError, match=f"is a case file that was changed: .*{sentence}"):

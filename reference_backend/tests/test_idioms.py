@@ -222,6 +222,48 @@ def test_a_query_that_may_look_at_nothing_gives_zeros(mask, guard, constant):
     np.testing.assert_allclose(model.run(), model.expected(), rtol=1e-5, atol=1e-6)
 
 
+@needs("attention_bias", "matmul", "softmax")
+@pytest.mark.parametrize("dtype, positions", [("float32", True), ("float16", False)])
+def test_what_the_scores_hide_by_themselves_gives_zeros_too(dtype, positions):
+    """Scores that hold a mask below other numbers, and such as float16 has no number for."""
+    query, key, value = (variable(name, 2, 4, 8, dtype=dtype) for name in ("q", "k", "v"))
+    mask = np.where(np.tril(np.ones((4, 4), bool), -1), 0, -np.inf)
+
+    def body(emit):
+        scores = emit(relax.op.matmul(query, emit(relax.op.permute_dims(key, [0, 2, 1]))))
+        for bias in (mask, np.arange(4)) if positions else ():
+            scores = emit(relax.op.add(scores, relax.const(bias.astype(dtype))))
+        seen = emit(relax.op.logical_not(emit(relax.op.equal(scores, relax.const(-np.inf, dtype)))))
+        seen = emit(relax.op.max(emit(relax.op.astype(seen, "int8")), -1, keepdims=True))
+        empty = emit(relax.op.logical_not(emit(relax.op.astype(seen, "bool"))))
+        weights = emit(relax.op.nn.softmax(scores, -1))
+        zeros = emit(relax.op.full_like(weights, relax.const(0.0, dtype)))
+        return emit(relax.op.matmul(emit(relax.op.where(empty, zeros, weights)), value))
+
+    size = 1 if positions else 200
+    arrays = [np.full((2, 4, 8), one, dtype) for one in (size, -size, 1)]
+    result = run(build([query, key, value], body), *arrays)
+    assert (result == 0).all(-1).tolist() == [[True, *[not positions] * 3]] * 2
+    assert np.isfinite(result).all()
+
+
+@needs("sdpa", "permute_dims")
+def test_a_swap_in_one_batch_is_one_of_all():
+    query, key, value = (variable(name, 2, 3, 4, 8) for name in ("q", "k", "v"))
+
+    def body(emit):
+        flat = emit(relax.op.permute_dims(emit(relax.op.reshape(key, [6, 4, 8])), [0, 2, 1]))
+        turned = emit(relax.op.reshape(flat, [2, 3, 8, 4]))
+        weights = emit(relax.op.nn.softmax(emit(relax.op.matmul(query, turned)), -1))
+        return emit(relax.op.matmul(weights, value))
+
+    mod = build([query, key, value], body)
+    assert support.placement(support.partition_for(mod), "main").regions == [["sdpa"]]
+    q, k, v = (numbers(2, 3, 4, 8) for _ in range(3))
+    expected = softmax(q @ k.swapaxes(-1, -2)) @ v
+    np.testing.assert_allclose(run(mod, q, k, v), expected, rtol=1e-5, atol=1e-6)
+
+
 @needs("attention", "attention_bias", "sdpa", "sdpa_bias", "sdpa_masked")
 @pytest.mark.parametrize(
     "model, label",

@@ -560,7 +560,11 @@ OPS: tuple[Op, ...] = (
             "beta": Range(min=0.001),
             "threshold": Anything(),
         },
-        chains=(("b = data * beta", "where(b > threshold, data, log(1 + exp(b)) / beta)"),),
+        chains=(
+            ("b = data * beta", "where(b > threshold, data, log(1 + exp(b)) / beta)"),
+            ("beta = 1", "where(data > threshold, data, log(1 + exp(data)))"),
+            ("beta = 1", "threshold = 20", "relu(data) + log(1 + exp(-abs(data)))"),
+        ),
         activation=True,
         tolerance=Elementwise(atol=1e-06),
     ),
@@ -2073,6 +2077,7 @@ OPS: tuple[Op, ...] = (
         chains=(
             "x * tanh(log(1 + exp(x)))",
             ("s = log(1 + exp(x))", "x * tanh(where(x > 20, x, s))"),
+            "x * tanh(relu(x) + log(1 + exp(-abs(x))))",
             "x * tanh(softplus(x, beta=1, threshold=20))",
         ),
         activation=True,

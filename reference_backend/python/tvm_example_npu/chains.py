@@ -40,6 +40,12 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Gt: "greater",
     ast.GtE: "greater_equal",
 }
+# The same with the sides swapped, and what is true where it is not.
+_COMPARISONS = {
+    "relax.greater": ("less", "less_equal"),
+    "relax.greater_equal": ("less_equal", "less"),
+}
+_MIRRORED = {"relax.less": "greater", "relax.less_equal": "greater_equal"}
 _COMMUTATIVE = ("relax.add", "relax.multiply", "relax.maximum", "relax.minimum")
 # How far a constant may be off, by the type in which it is stored.
 _PRECISION = {"float16": 1e-3}
@@ -234,6 +240,15 @@ def _spellings(written: Step, attributes: Mapping[str, Any]) -> Iterator[Node]:
         yield from _products((first, first))
     elif name == "sqrt":
         yield _call("power", first, Number(0.5))
+    elif written.op in _COMPARISONS:
+        yield _call(_COMPARISONS[written.op][0], last, first)
+    elif name == "where":
+        condition = first.options[0] if isinstance(first, Either) else first
+        if isinstance(condition, Step) and condition.op in _COMPARISONS:
+            one, other = condition.arguments
+            opposite = _call(_COMPARISONS[condition.op][1], one, other)
+            swapped = _call(_MIRRORED[opposite.op], other, one)
+            yield _call("where", _either(opposite, swapped), last, written.arguments[1])
     elif name == "relu":
         yield _call("maximum", first, Number(0.0))
     elif name == "clip" and all(isinstance(item, int | float) for item in attributes.values()):
@@ -444,10 +459,13 @@ def _find(node: Node, expr: Any, values: Values, found: Found) -> Iterator[Found
                 if isinstance(value, Input):
                     continue
                 value = _in_rank(value, call.args[0])
+                if name == "axes":
+                    given[name] = tuple(transposed_axes(call)) or given[name]
                 number = value if isinstance(value, Number) else None
-                if name == "axis" and isinstance(value, int):
+                if name == "axis" and isinstance(value, int | tuple):
                     rank = call.args[0].ty.ndim
-                    wanted = [item for item in wanted if (given[name] - value) % rank == 0]
+                    if _from_start(given[name], rank) != _from_start(value, rank):
+                        return
                 elif number is None:
                     wanted = [item for item in wanted if _same(given.get(name), value)]
                 elif name == "axis" and not _are_last(given[name], call.args[0].ty.ndim):
@@ -467,12 +485,37 @@ def _same(given: Any, value: Any, precision: float = _DEFAULT_PRECISION) -> bool
     return math.isclose(given, value, rel_tol=precision)
 
 
+def transposed_axes(value: Any) -> list[int]:
+    """Return the axes of a transposition.
+
+    Parameters
+    ----------
+    value
+        A value.
+
+    Returns
+    -------
+    axes
+        Numbers from 0 on; none if the value is no transposition.
+    """
+    if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.permute_dims":
+        return []
+    rank = value.ty.ndim
+    axes = value.attrs.axes
+    return [int(axis) % rank for axis in (range(rank)[::-1] if axes is None else axes)]
+
+
 def _in_rank(value: Any, data: Any) -> Any:
     """Return axes in which `...` stands for those that stay, and other values as they are."""
     if not isinstance(value, tuple) or ... not in value:
         return value
     rank, swapped = data.ty.ndim, [axis for axis in value if axis is not ...]
     return (*range(rank - len(swapped)), *(axis + rank for axis in swapped))
+
+
+def _from_start(axes: Any, rank: int) -> list[int]:
+    axes = (axes,) if isinstance(axes, int) else axes
+    return [axis % rank for axis in axes] if isinstance(axes, tuple) else []
 
 
 def _has_equal_batches(product: Any) -> bool:
@@ -488,7 +531,7 @@ def _are_last(axes: Any, rank: int) -> bool:
     """Whether axes are the last ones, in order."""
     if not isinstance(axes, tuple):
         return False
-    return [axis % rank for axis in axes] == [*range(rank - len(axes), rank)]
+    return _from_start(axes, rank) == [*range(rank - len(axes), rank)]
 
 
 def _bind(

@@ -3,7 +3,8 @@
 """Says in the ops of the table what front ends emit around indices and masks.
 
 What is done for queries that may look at nothing moves behind the attention, so that the ops in
-between are the chain that the table knows: the same, unless scores are infinite by themselves.
+between are the chain that the table knows: the same, unless products of queries and keys are beyond
+the range of float32.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import tvm_ffi
 from tvm import relax
 
 from .capability import Constant, Unknown, Values, resolve, tensor_type
-from .chains import Chain, find, read
+from .chains import Chain, find, read, transposed_axes
 
 # PyTorch's: zeros where all scores of a row are -inf.
-_SCORES = ("scores + bias", "scores * scale", "scores")
+_SCORES = ("scores * scale + bias", "scores + bias", "scores * scale", "scores")
 _SAFE_ATTENTION = (
     "w = softmax(s, axis=-1)",
     "m = astype(logical_not(equal(s, -1e999)), dtype='int8')",
@@ -78,15 +79,6 @@ def is_full_of(number: int, tensor: Any, values: Values) -> bool:
     if isinstance(known, Constant):
         return bool((known.value.numpy() == number).all())
     return is_call_of("relax.ones_like" if number else "relax.zeros_like", value)
-
-
-def transposed_axes(value: Any) -> list[int]:
-    """Return the axes of a transposition from 0 on; none if it is another value."""
-    if not is_call_of("relax.permute_dims", value):
-        return []
-    rank = value.ty.ndim
-    axes = value.attrs.axes
-    return [int(axis) % rank for axis in (range(rank)[::-1] if axes is None else axes)]
 
 
 # ---- Indices ------------------------------------------------------------------------------------
@@ -269,13 +261,12 @@ def as_guarded_attention(binding: Any, values: Values, uses: dict[Any, int]) -> 
     found_by = (find(one, binding.var, values) for one in _safe_attention())
     for found in chain.from_iterable(found_by):
         scores, bias = found.inputs["scores"], found.inputs.get("bias")
-        if not is_full_of(0, found.inputs["zero"], values):
+        # A mask may be in what is no product, and float16 has small numbers only.
+        if not is_call_of("relax.matmul", values.get(scores)) or _is_score(bias, values):
             continue
-        if bias is None:
-            # A bias may be deeper in what is no product.
-            if not is_call_of("relax.matmul", values.get(scores)):
-                continue
-        elif not _is_score(scores, values) or _is_score(bias, values):
+        if tensor_type(scores.ty)[0] != "float32" or not is_full_of(
+            0, found.inputs["zero"], values
+        ):
             continue
         weights = next(v for v, c in found.calls.items() if is_call_of("relax.nn.softmax", c))
         steps = Steps(binding)

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import relax
 
 from .capability import Constant, Op, Table, Unknown, Values, attributes_of, resolve, tensor_type
-from .chains import Found, chains_of, count_steps, find, function_of, heads
+from .chains import Found, chains_of, count_steps, find, function_of, heads, transposed_axes
 from .idioms import (
     as_biased,
     as_comparison,
@@ -28,7 +28,6 @@ from .idioms import (
     as_turned_guard,
     is_call_of,
     is_full_of,
-    transposed_axes,
 )
 from .kernels import as_clip, is_kernel_call, op_of
 
@@ -113,6 +112,7 @@ def simplify(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
     mod = _rewrite(mod, _as_one_clip)
     mod = _rewrite(mod, _as_full_norm)
     mod = _rewrite(mod, _as_one_transposition)
+    mod = _rewrite(mod, _as_batched_swap)
     batched = _rewrite(mod, partial(_as_batched_matmul, table))
     # The views that are left over would be further users of what is in a chain.
     mod = mod if batched is mod else drop_unused(batched)
@@ -508,6 +508,31 @@ def _as_one_transposition(binding: Any, values: Values, uses: dict[Any, int]) ->
         return None
     one = data if axes == sorted(axes) else relax.op.permute_dims(data, axes)
     return [relax.VarBinding(binding.var, one)]
+
+
+def _as_batched_swap(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
+    """Return a swap of the last two dimensions, for which ONNX's exporter makes one batch."""
+    view: Any = binding.value
+    if not is_call_of("relax.reshape", view) or not _is_used_once(view.args[0], uses):
+        return None
+    swap: Any = values.get(view.args[0])
+    if transposed_axes(swap) != [0, 2, 1] or not _is_used_once(swap.args[0], uses):
+        return None
+    flat: Any = values.get(swap.args[0])
+    if not is_call_of("relax.reshape", flat):
+        return None
+    data = flat.args[0]
+    try:
+        shapes = [tensor_type(item.ty)[1] for item in (data, flat, view)]
+    except Unknown:
+        return None
+    wide, merged, result = shapes
+    if len(wide) < 3 or 0 in wide or merged[-2:] != wide[-2:]:
+        return None
+    if result != (*wide[:-2], wide[-1], wide[-2]):
+        return None
+    axes = [*range(len(wide) - 2), len(wide) - 1, len(wide) - 2]
+    return [relax.VarBinding(binding.var, relax.op.permute_dims(data, axes))]
 
 
 def _as_batched_matmul(

@@ -29,7 +29,7 @@ def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="*",
         type=Path,
-        help="case files, which 'extract' has written: only these run, unless --suite says more",
+        help="case files, which 'extract' has written: only these run, unless --suite names more",
     )
     parser.add_argument(
         "--suite",
@@ -84,8 +84,8 @@ def _conformance(arguments: argparse.Namespace) -> int:
         files=tuple(arguments.files),
         output=arguments.output,
     )
-    if settings.files and not suites:
-        suites = ["files"]
+    if settings.files and "files" not in suites:
+        suites.append("files")
     try:
         problem = _problem(arguments, suites, settings)
         if problem:
@@ -228,12 +228,11 @@ def _read_inputs(mod: tvm.IRModule, function: str, path: Path | None) -> list[Ar
         known = ", ".join(functions)
         raise ValueError(f"the model has no function '{function}'; it has {known}")
     params = functions[function].params
-    for param in params:
-        if not isinstance(getattr(param.ty, "shape", None), relax.ShapeExpr):
-            raise ValueError(f"the input '{param.name}' is no tensor of a known rank")
     if path is None:
         specs = []
         for param in params:
+            if not isinstance(getattr(param.ty, "shape", None), relax.ShapeExpr):
+                raise ValueError(f"the input '{param.name}' is no tensor of a known rank")
             if not all(isinstance(size, tvm.tirx.IntImm) for size in param.ty.shape):
                 raise ValueError(f"the size of '{param.name}' is open: give the --inputs")
             dtype = str(param.ty.dtype)

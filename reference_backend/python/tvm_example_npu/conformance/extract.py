@@ -26,6 +26,7 @@ from .compare import Array
 from .model import partition_for, run_on_host
 
 FORMAT_VERSION = 1
+PLACEMENTS = ("", "all", "some", "none")
 """Raised when a reader of case files would have to be changed."""
 
 
@@ -106,7 +107,7 @@ class CaseFile:
             raise ValueError(f"{path} is no {kind}") from None
         if version != FORMAT_VERSION:
             raise ValueError(
-                f"{path} is a case file of format version {version}, and this package reads "
+                f"{path} is a case file of format version {version!r}, and this package reads "
                 f"{FORMAT_VERSION}; cut the case out with 'extract' again"
             )
         try:
@@ -119,6 +120,8 @@ class CaseFile:
             case = cls(name, mod, inputs, expected, placement, dict(about["options"]))
             problem = misfit(mod["main"].params, inputs)
             problem = problem or ("" if expected else "it has no results")
+            if placement not in PLACEMENTS:
+                problem = f"its placement is '{placement}', and not {' or '.join(PLACEMENTS[1:])}"
         except (KeyError, TypeError, ValueError):
             raise ValueError(
                 f"{path} is a case file that is damaged, or its module is of another version of "
@@ -150,7 +153,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
         There is none, or it is of another kind.
     """
     if not path.is_file():
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
@@ -210,6 +213,8 @@ def misfit(params: Sequence[Any], arrays: Sequence[Array]) -> str:
         return f"there are {len(arrays)} arrays for {len(params)} inputs"
     sizes: dict[Any, int] = {}
     for param, array in zip(params, arrays, strict=True):
+        if not isinstance(getattr(param.ty, "shape", None), relax.ShapeExpr):
+            return f"the input '{param.name}' is no tensor of a known rank"
         shape = list(param.ty.shape)
         wanted = ", ".join(str(sizes.get(size, getattr(size, "value", size))) for size in shape)
         fits = array.ndim == len(shape) and str(array.dtype) == str(param.ty.dtype)
