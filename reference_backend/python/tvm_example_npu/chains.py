@@ -218,6 +218,11 @@ def _either(*options: Node) -> Node:
     return Either(different) if len(different) > 1 else different[0]
 
 
+def _written(node: Node) -> Node:
+    """Return the plainest spelling."""
+    return node.options[0] if isinstance(node, Either) else node
+
+
 def _call(name: str, *operands: Node) -> Step:
     return Step(_relax_op(name), operands)
 
@@ -243,7 +248,7 @@ def _spellings(written: Step, attributes: Mapping[str, Any]) -> Iterator[Node]:
     elif written.op in _COMPARISONS:
         yield _call(_COMPARISONS[written.op][0], last, first)
     elif name == "where":
-        condition = first.options[0] if isinstance(first, Either) else first
+        condition = _written(first)
         if isinstance(condition, Step) and condition.op in _COMPARISONS:
             one, other = condition.arguments
             opposite = _call(_COMPARISONS[condition.op][1], one, other)
@@ -263,7 +268,7 @@ def _spellings(written: Step, attributes: Mapping[str, Any]) -> Iterator[Node]:
 
 def _factors(node: Node) -> tuple[Node, ...]:
     """Return what is multiplied; inverse roots are factors too."""
-    written = node.options[0] if isinstance(node, Either) else node
+    written = _written(node)
     if isinstance(written, Step) and written.op in ("relax.multiply", "relax.divide"):
         first, last = written.arguments
         if written.op == "relax.multiply":
@@ -276,7 +281,7 @@ def _factors(node: Node) -> tuple[Node, ...]:
 
 
 def _operand_of(op: str, node: Node) -> Node | None:
-    written = node.options[0] if isinstance(node, Either) else node
+    written = _written(node)
     return written.arguments[0] if isinstance(written, Step) and written.op == op else None
 
 

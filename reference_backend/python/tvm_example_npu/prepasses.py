@@ -499,11 +499,11 @@ def _as_one_transposition(binding: Any, values: Values, uses: dict[Any, int]) ->
     while axes:
         data = data.args[0]
         inner: Any = values.get(data)
+        before = transposed_axes(inner)
         # What others read as well is there anyway, and joins them to one region.
-        if not transposed_axes(inner) or not _is_used_once(data, uses):
+        if not before or not _is_used_once(data, uses):
             break
-        axes = [transposed_axes(inner)[axis] for axis in axes]
-        data, changed = inner, True
+        axes, data, changed = [before[axis] for axis in axes], inner, True
     if not changed:
         return None
     one = data if axes == sorted(axes) else relax.op.permute_dims(data, axes)
