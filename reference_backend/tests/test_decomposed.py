@@ -82,14 +82,21 @@ def labels_of(name):
 
 @cache
 def spellings(name):
-    """Return the plainest spelling, in all element types, and those that differ at one point."""
+    """Return the plainest spelling, in all element types, and those that differ at one point.
+
+    With casts, the others are in all element types too.
+    """
     plain = Spelling(name)
     op, chain = CHAINS[name]
     # What is fixed is a number such as a sixth, which other types round.
     dtypes = [] if chain.fixed else op.inputs[0].dtypes[1:]
     others = [Spelling(name, dtype=dtype) for dtype in dtypes]
     for point, options in enumerate(plain.points):
-        others += [Spelling(name, ((point, option),)) for option in range(1, options)]
+        for option in range(1, options):
+            chosen = ((point, option),)
+            others.append(Spelling(name, chosen))
+            if any(map(is_idle, others[-1].model.bindings)):
+                others += [Spelling(name, chosen, dtype=dtype) for dtype in dtypes]
     return [plain, *others]
 
 

@@ -247,6 +247,33 @@ def test_what_the_scores_hide_by_themselves_gives_zeros_too(dtype, positions):
     assert np.isfinite(result).all()
 
 
+@needs("sdpa_bias", "permute_dims", "add")
+@pytest.mark.parametrize("is_result", [False, True])
+def test_positions_and_a_mask_are_one_bias(is_result):
+    query, key, value = (variable(name, 2, 3, 4, 8) for name in ("q", "k", "v"))
+    positions, mask = variable("positions", 3, 4, 4), variable("mask", 2, 1, 1, 4)
+
+    def body(emit):
+        turned = emit(relax.op.permute_dims(key, [0, 1, 3, 2]))
+        scores = emit(relax.op.add(emit(relax.op.matmul(query, turned)), positions))
+        both = emit(relax.op.add(mask, scores))
+        mixed = emit(relax.op.matmul(emit(relax.op.nn.softmax(both, -1)), value))
+        return [mixed, scores] if is_result else mixed
+
+    mod = build([query, key, value, positions, mask], body)
+    (labels,) = support.placement(support.partition_for(mod), "main").regions
+    # Scores that others read as well stay apart.
+    assert labels.count("sdpa_bias") == (not is_result)
+    q, k, v = (numbers(2, 3, 4, 8) for _ in range(3))
+    bias, hidden = numbers(3, 4, 4), np.where(PADDED, 0, -np.inf).astype("float32")
+    hidden[1] = 0
+    machine = relax.VirtualMachine(compile_for(mod), tvm.cpu())
+    result = machine["main"](*(tvm.runtime.tensor(one) for one in (q, k, v, bias, hidden)))
+    expected = softmax(q @ k.swapaxes(-1, -2) + bias + hidden) @ v
+    mixed = result[0] if is_result else result
+    np.testing.assert_allclose(mixed.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
 @needs("sdpa", "permute_dims")
 def test_a_swap_in_one_batch_is_one_of_all():
     query, key, value = (variable(name, 2, 3, 4, 8) for name in ("q", "k", "v"))

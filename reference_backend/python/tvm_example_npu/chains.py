@@ -6,9 +6,10 @@ A chain is an expression of the inputs and attributes of an entry in Python's sy
 Relax ops by their last name, whose positional arguments are tensors. What is the same for all real
 numbers need not be written twice: the order of factors and terms, which factors are multiplied
 first, a division by a constant or a root and the multiplication by its inverse, a factor of a
-product of matrices and of one of its operands, powers, ways to limit a value, and a swap of the
-last two dimensions behind another transposition. `[..., -1, -2]` are the axes of such a swap in any
-rank; an input in the place of an element type stands for its own.
+product of matrices and of one of its operands, powers, ways to limit a value, a softmax of float32
+between casts, and a swap of the last two dimensions behind another transposition. `[..., -1, -2]`
+are the axes of such a swap in any rank, and an input in the place of an element type stands for its
+own.
 
 What a chain broadcasts, the op that is written in its place may group or align in another way. So
 an attribute in the place of `axis` stands for the last axes alone, along which a gamma of their
@@ -47,6 +48,8 @@ _COMPARISONS = {
 }
 _MIRRORED = {"relax.less": "greater", "relax.less_equal": "greater_equal"}
 _COMMUTATIVE = ("relax.add", "relax.multiply", "relax.maximum", "relax.minimum")
+SWAP = (..., -1, -2)
+"""The axes of a swap of the last two dimensions; see `in_rank`."""
 # How far a constant may be off, by the type in which it is stored.
 _PRECISION = {"float16": 1e-3}
 _DEFAULT_PRECISION = 1e-5
@@ -238,7 +241,12 @@ def _spellings(written: Step, attributes: Mapping[str, Any]) -> Iterator[Node]:
         *before, one, other = attributes["axes"]
         if other != len(attributes["axes"]) - 1:
             inner = Step(written.op, written.arguments, (("axes", (*before, other, one)),))
-            yield Step(written.op, (inner,), (("axes", (..., -1, -2)),))
+            yield Step(written.op, (inner,), (("axes", SWAP),))
+    elif name == "softmax":
+        wide = Step("relax.astype", (first,), (("dtype", "float32"),))
+        weights = replace(written, arguments=(wide,))
+        # Of which input does not matter: the type of the result tells.
+        yield Step("relax.astype", (weights,), (("dtype", Input("")),))
     elif name == "negative":
         yield _call("multiply", first, Number(-1.0))
     elif name == "square":
@@ -463,7 +471,7 @@ def _find(node: Node, expr: Any, values: Values, found: Found) -> Iterator[Found
                 # The type of the result tells whether an element type is that of an input.
                 if isinstance(value, Input):
                     continue
-                value = _in_rank(value, call.args[0])
+                value = in_rank(value, call.args[0].ty.ndim)
                 if name == "axes":
                     given[name] = tuple(transposed_axes(call)) or given[name]
                 number = value if isinstance(value, Number) else None
@@ -510,12 +518,25 @@ def transposed_axes(value: Any) -> list[int]:
     return [int(axis) % rank for axis in (range(rank)[::-1] if axes is None else axes)]
 
 
-def _in_rank(value: Any, data: Any) -> Any:
-    """Return axes in which `...` stands for those that stay, and other values as they are."""
+def in_rank(value: Any, rank: int) -> Any:
+    """Return axes in which `...` stands for those that stay, and other values as they are.
+
+    Parameters
+    ----------
+    value
+        An attribute of a call.
+    rank
+        How many dimensions its first argument has.
+
+    Returns
+    -------
+    value
+        Axes from 0 on in the place of such as `SWAP`.
+    """
     if not isinstance(value, tuple) or ... not in value:
         return value
-    rank, swapped = data.ty.ndim, [axis for axis in value if axis is not ...]
-    return (*range(rank - len(swapped)), *(axis + rank for axis in swapped))
+    moved = [axis for axis in value if axis is not ...]
+    return (*range(rank - len(moved)), *(axis + rank for axis in moved))
 
 
 def _from_start(axes: Any, rank: int) -> list[int]:
@@ -671,7 +692,7 @@ def attributes_in(
     def plain(value: Any) -> Any:
         if isinstance(value, Number):
             return value_of(value)
-        return dtype if isinstance(value, Input) else _in_rank(value, data)
+        return dtype if isinstance(value, Input) else in_rank(value, data.ty.ndim)
 
     return {name: plain(value) for name, value in step.attributes}
 

@@ -10,7 +10,7 @@ the range of float32.
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, reduce
 from itertools import chain
 from typing import Any
 
@@ -20,7 +20,7 @@ import tvm_ffi
 from tvm import relax
 
 from .capability import Constant, Unknown, Values, resolve, tensor_type
-from .chains import Chain, find, read, transposed_axes
+from .chains import SWAP, Chain, find, in_rank, read, transposed_axes
 
 # PyTorch's: zeros where all scores of a row are -inf.
 _SCORES = ("scores * scale + bias", "scores + bias", "scores * scale", "scores")
@@ -188,6 +188,28 @@ def as_one_scale(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any
     return steps.end(relax.op.matmul(*operands, call.attrs.out_dtype))
 
 
+def as_one_bias(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
+    """Return a softmax of scores and the sum of what is added to them, as positions and a mask."""
+    call = binding.value
+    if not is_call_of("relax.nn.softmax", call):
+        return None
+    scores, biases = call.args[0], []
+    while uses.get(scores) == 1 and is_call_of("relax.add", values.get(scores)):
+        added: Any = values.get(scores)
+        sides = (added.args, added.args[::-1])
+        apart = [(s, b) for s, b in sides if _is_score(s, values) and not _is_score(b, values)]
+        if not apart:
+            break
+        scores, bias = apart[0]
+        biases.append(bias)
+    if len(biases) < 2:
+        return None
+    steps = Steps(binding)
+    total = reduce(lambda one, other: steps.add(relax.op.add(one, other)), reversed(biases))
+    both = steps.add(relax.op.add(scores, total))
+    return steps.end(relax.op.nn.softmax(both, call.attrs.axis))
+
+
 def as_biased(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
     """Return a softmax behind a bias of as many dimensions as the scores; none if it is one.
 
@@ -268,7 +290,8 @@ def as_guarded_attention(binding: Any, values: Values, uses: dict[Any, int]) -> 
             0, found.inputs["zero"], values
         ):
             continue
-        weights = next(v for v, c in found.calls.items() if is_call_of("relax.nn.softmax", c))
+        guarded: Any = values.get(product.args[0])
+        weights = guarded.args[2]
         steps = Steps(binding)
         mixed = relax.op.matmul(weights, found.inputs["value"], product.attrs.out_dtype)
         known = None if bias is None else resolve(bias, values)
@@ -300,8 +323,8 @@ def as_swapped_key(binding: Any, values: Values, uses: dict[Any, int]) -> list[A
     axes = transposed_axes(turned)
     if len(axes) < 3 or axes[-2] != len(axes) - 1:
         return None
-    swap = [*range(len(axes) - 2), len(axes) - 1, len(axes) - 2]
-    if axes == swap:
+    swap = in_rank(SWAP, len(axes))
+    if tuple(axes) == swap:
         return None
     steps = Steps(binding)
     key = steps.add(relax.op.permute_dims(turned.args[0], [axes[axis] for axis in swap]))

@@ -16,12 +16,23 @@ import tvm_ffi
 from tvm import relax
 
 from .capability import Constant, Op, Table, Unknown, Values, attributes_of, resolve, tensor_type
-from .chains import Found, chains_of, count_steps, find, function_of, heads, transposed_axes
+from .chains import (
+    SWAP,
+    Found,
+    chains_of,
+    count_steps,
+    find,
+    function_of,
+    heads,
+    in_rank,
+    transposed_axes,
+)
 from .idioms import (
     as_biased,
     as_comparison,
     as_forward_take,
     as_guarded_attention,
+    as_one_bias,
     as_one_scale,
     as_swapped_key,
     as_take,
@@ -118,10 +129,16 @@ def simplify(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
     mod = mod if batched is mod else drop_unused(batched)
     if any(op.chains and op.engine == "matrix" for op in table.ops):
         # Attention in several ops.
-        idioms = [as_one_scale, as_guarded_attention, as_turned_guard, as_swapped_key]
-        if table.entries_of("relax.nn.attention_bias"):
-            idioms.insert(2, as_biased)
-        for idiom in idioms:
+        for idiom in (
+            as_one_scale,
+            as_one_bias,
+            as_guarded_attention,
+            as_biased,
+            as_turned_guard,
+            as_swapped_key,
+        ):
+            if idiom is as_biased and not table.entries_of("relax.nn.attention_bias"):
+                continue
             rewritten = _rewrite(mod, idiom)
             if rewritten is not mod:
                 mod = drop_unused(_rewrite(rewritten, partial(_as_folded, rewritten)))
@@ -515,10 +532,10 @@ def _as_batched_swap(binding: Any, values: Values, uses: dict[Any, int]) -> list
     view: Any = binding.value
     if not is_call_of("relax.reshape", view) or not _is_used_once(view.args[0], uses):
         return None
-    swap: Any = values.get(view.args[0])
-    if transposed_axes(swap) != [0, 2, 1] or not _is_used_once(swap.args[0], uses):
+    turned: Any = values.get(view.args[0])
+    if transposed_axes(turned) != [0, 2, 1] or not _is_used_once(turned.args[0], uses):
         return None
-    flat: Any = values.get(swap.args[0])
+    flat: Any = values.get(turned.args[0])
     if not is_call_of("relax.reshape", flat):
         return None
     data = flat.args[0]
@@ -531,8 +548,8 @@ def _as_batched_swap(binding: Any, values: Values, uses: dict[Any, int]) -> list
         return None
     if result != (*wide[:-2], wide[-1], wide[-2]):
         return None
-    axes = [*range(len(wide) - 2), len(wide) - 1, len(wide) - 2]
-    return [relax.VarBinding(binding.var, relax.op.permute_dims(data, axes))]
+    swap = in_rank(SWAP, len(wide))
+    return [relax.VarBinding(binding.var, relax.op.permute_dims(data, swap))]
 
 
 def _as_batched_matmul(
