@@ -7,6 +7,7 @@ import json
 import shutil
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from support import ROOT, Workshop, run
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_ONNX = importlib.util.find_spec("onnx") is not None
+HAS_ONNX_RUNTIME = HAS_ONNX and importlib.util.find_spec("onnxruntime") is not None
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
 
@@ -72,6 +74,20 @@ def test_the_conformance_kit_passes_and_finds_what_the_docs_say(
     suites -= set() if HAS_ONNX and HAS_TORCH else {"models"}
     for suite in sorted(suites):
         assert found[suite] == known[suite], f"{suite}: run 'npu-scaffold docs --write' again"
+
+
+def test_each_benchmark_runs_with_its_peers(
+    reference: Path, catalog: dict[str, dict[str, Any]]
+) -> None:
+    script = ROOT / "reference_backend" / "benchmarks" / "benchmark.py"
+    output = run(reference, script, "models", "ops", "calls", "build", "deploy", "--once")
+    for op, entry in catalog.items():
+        for benchmark in entry.get("benchmarks", []):
+            start = f"  {op}, {benchmark['name']} "
+            (line,) = (line for line in output.splitlines() if line.startswith(start))
+            assert ("   llvm " in line) == benchmark.get("host", True)
+            assert ("   torch " in line) == (HAS_TORCH and "torch" in benchmark)
+            assert ("   onnxruntime " in line) == (HAS_ONNX_RUNTIME and "onnx" in benchmark)
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: pip install torch")

@@ -565,5 +565,5 @@ _TOLERANCES: dict[str, Any] = {
 _TENSOR = ("shape", "dtype", "low", "high", "values", "constant")
 _BASIC = {"name": (True, None), "inputs": (True, None), "attributes": (False, None)}
 _CASE = {**_BASIC, "dtypes": (False, None), "host": (False, None)}
-_BENCHMARK = {**_BASIC, "torch": (False, None), "onnx": (False, None)}
+_BENCHMARK = {**_BASIC, "torch": (False, None), "onnx": (False, None), "host": (False, None)}
 _REFUSED = {**_BASIC, "reason": (True, None), "without": (False, None), "host": (False, None)}

@@ -6,7 +6,7 @@ Everything runs on one thread and in turns, the best of several runs counts, and
 what to quote: a machine's load changes the times, hardly the ratios.
 
 Usage: ``python benchmarks/benchmark.py [models] [ops] [calls] [compile] [build] [deploy]``, all by
-default.
+default. ``--once`` only shows that all runs.
 ONNX Runtime (with onnx) and torch are compared where they are installed.
 """
 
@@ -40,10 +40,13 @@ from support import BACKEND, OPS, TABLE, Case, compile_for, partition_for  # noq
 from tvm_example_npu.conformance import networks  # noqa: E402
 
 Work = Callable[[], Any]
+runs_once = False
+"""To see that all runs; the ratios say little then."""
 
 
 def in_turns(works: dict[str, Work], seconds: float = 2.0, rounds: int = 5) -> dict[str, float]:
     """Seconds of the best run of each work; they take turns, so that load hits all alike."""
+    seconds, rounds = (0.0, 1) if runs_once else (seconds, rounds)
     best: dict[str, float] = {}
     deadline = time.perf_counter() + seconds * len(works)
     done = 0
@@ -143,10 +146,9 @@ def benchmark_ops() -> None:
             model = Case(op, benchmark).model()
             module = tvm.IRModule({"main": model.function().with_attr("global_symbol", "main")})
             inputs = [argument.values[1] for argument in model.arguments]
-            works = {
-                BACKEND: on_vm(compile_for(module), *inputs),
-                "llvm": on_vm(tvm.compile(module, target="llvm"), *inputs),
-            }
+            works = {BACKEND: on_vm(compile_for(module), *inputs)}
+            if benchmark.get("host", True):
+                works["llvm"] = on_vm(tvm.compile(module, target="llvm"), *inputs)
             arrays = arrays_of(op, model)
             if "onnx" in benchmark and have("onnx", "onnxruntime"):
                 works["onnxruntime"] = onnx_node_work(benchmark["onnx"], arrays)
@@ -277,6 +279,7 @@ def benchmark_calls() -> None:
 def benchmark_compile() -> None:
     """Partition and codegen of long chains; time per op should not grow with the length."""
     print("\nPartition and codegen, per op of the chain")
+    relax.transform.RunCodegen()(partition_for(chain(10)))  # What is loaded once.
     for label, every in (("one region", 0), ("a region every 3 ops", 3)):
         for length in (100, 1000, 10000):
             module = chain(length, every)
@@ -317,7 +320,7 @@ def benchmark_build() -> None:
                 times[step] = min(times.get(step, taken), taken)
                 return result
 
-            for _ in range(3):
+            for _ in range(1 if runs_once else 3):
                 partitioned = timed("partition", lambda m=module: partition_for(m))
                 for step, chosen in (("codegen", options), ("codegen, cached", cache)):
                     passed = relax.transform.RunCodegen({BACKEND: chosen.to_dict()})
@@ -378,7 +381,7 @@ def benchmark_deploy() -> None:
             environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
             runs = [
                 json.loads(subprocess.check_output(command, env=environment, text=True))
-                for _ in range(5)
+                for _ in range(1 if runs_once else 5)
             ]
             best = {key: min(run[key] for run in runs) for key in runs[0]}
             print(
@@ -435,7 +438,11 @@ def main() -> None:
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", nargs="*", choices=[[], *parts], help="what to run (default: all)")
-    for part in parser.parse_args().part or parts:
+    parser.add_argument("--once", action="store_true", help="run, but hardly measure")
+    arguments = parser.parse_args()
+    global runs_once
+    runs_once = arguments.once
+    for part in arguments.part or parts:
         parts[part]()
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Set
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -102,31 +103,30 @@ def simplify(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
     mod
         A model whose pure parts are in dataflow blocks.
     """
-    before = mod
-    mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
-    if _any_call(mod, is_kernel_call):
-        mod = _rewrite(mod, partial(_as_op, mod, table))
-    mod = _rewrite(mod, partial(_as_reshape, table))
-    mod = relax.transform.CanonicalizeBindings()(mod)
+    model = _Model(relax.transform.ConvertToDataflow(min_size=1)(mod))
+    if model.calls(is_kernel_call):
+        model.rewrite(partial(_as_op, model.mod, table))
+    model.rewrite(partial(_as_reshape, table))
+    model.mod = relax.transform.CanonicalizeBindings()(model.mod)
     if table.entries_of("relax.take"):
-        mod = _rewrite(mod, as_take)
-    mod = _rewrite(mod, as_forward_take)
+        model.rewrite(as_take)
+    model.rewrite(as_forward_take)
     if table.entries_of("relax.not_equal"):
-        mod = _rewrite(mod, as_comparison)
-    mod = _rewrite(mod, partial(_as_constant, table))
-    mod = _rewrite(mod, partial(_as_folded, mod))
-    mod = _rewrite(mod, as_forward_take)
-    mod = _rewrite(mod, partial(_as_clip, table))
-    if _any_call(mod, partial(is_call_of, "relax.nn.batch_norm")):
+        model.rewrite(as_comparison)
+    model.rewrite(partial(_as_constant, table))
+    model.rewrite(partial(_as_folded, model.mod))
+    model.rewrite(as_forward_take)
+    model.rewrite(partial(_as_clip, table))
+    if model.calls(partial(is_call_of, "relax.nn.batch_norm")):
         # TVM's FoldBatchnormToConv2D folds in training mode and in other layouts too, wrongly.
-        mod = _rewrite(mod, partial(_folded, table))
-    mod = _rewrite(mod, _as_one_clip)
-    mod = _rewrite(mod, _as_full_norm)
-    mod = _rewrite(mod, _as_one_transposition)
-    mod = _rewrite(mod, _as_batched_swap)
-    batched = _rewrite(mod, partial(_as_batched_matmul, table))
-    # The views that are left over would be further users of what is in a chain.
-    mod = mod if batched is mod else drop_unused(batched)
+        model.rewrite(partial(_folded, table))
+    model.rewrite(_as_one_clip)
+    model.rewrite(_as_full_norm)
+    model.rewrite(_as_one_transposition)
+    model.rewrite(_as_batched_swap)
+    if model.rewrite(partial(_as_batched_matmul, table)):
+        # The views that are left over would be further users of what is in a chain.
+        model.mod = drop_unused(model.mod)
     if any(op.chains and op.engine == "matrix" for op in table.ops):
         # Attention in several ops.
         for idiom in (
@@ -139,18 +139,18 @@ def simplify(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
         ):
             if idiom is as_biased and not table.entries_of("relax.nn.attention_bias"):
                 continue
-            rewritten = _rewrite(mod, idiom)
-            if rewritten is not mod:
-                mod = drop_unused(_rewrite(rewritten, partial(_as_folded, rewritten)))
-    mod = _rewrite_blocks(mod, partial(_recognized, table))
-    mod = _separate_results(drop_unused(mod), table)
+            if model.rewrite(idiom):
+                model.rewrite(partial(_as_folded, model.mod))
+                model.mod = drop_unused(model.mod)
+    model.rewrite_blocks(partial(_recognized, table))
+    model.mod = drop_unused(model.mod)
+    model.rewrite_blocks(partial(_results_apart, table))
     restored = {
-        global_var: before[global_var.name_hint]
-        for global_var in mod.get_global_vars()
-        if is_opaque(before[global_var.name_hint])
+        global_var: mod[global_var.name_hint]
+        for global_var in model.mod.get_global_vars()
+        if is_opaque(mod[global_var.name_hint])
     }
-    functions = {**dict(mod.functions_items()), **restored}
-    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return _with_functions(model.mod, {**dict(model.mod.functions_items()), **restored})
 
 
 def drop_unused(mod: tvm.IRModule) -> tvm.IRModule:
@@ -174,51 +174,117 @@ def drop_unused(mod: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.DeadCodeElimination(names)(mod)
 
 
-def _any_call(mod: tvm.IRModule, wanted: Any) -> bool:
-    for _, function in mod.functions_items():
-        if not is_opaque(function):
-            for block in function.body.blocks:
-                for binding in block.bindings:
-                    if isinstance(binding.value, relax.Call) and wanted(binding.value):
-                        return True
-    return False
+def _with_functions(mod: tvm.IRModule, functions: dict[Any, Any]) -> tvm.IRModule:
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def _separate_results(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
-    """Put a variable for each result that is used right behind a call with several results."""
-    return _rewrite_blocks(mod, lambda bindings, _: _results_apart(bindings, table))
+Rewriter = Callable[[Any, Values, dict[Any, int]], "list[Any] | None"]
 
 
-def _rewrite_blocks(
-    mod: tvm.IRModule, rewriter: Callable[[list[Any], Values], list[Any] | None]
-) -> tvm.IRModule:
-    """Replace the bindings of dataflow blocks, as a whole; the rewriter gets values too."""
-    functions = dict(mod.functions_items())
-    changed = False
-    for global_var, function in functions.items():
-        if is_opaque(function):
-            continue
-        values = bound_values(function.body)
-        blocks = []
-        for block in function.body.blocks:
-            if isinstance(block, relax.DataflowBlock):
-                bindings = rewriter(list(block.bindings), values)
-                if bindings is not None:
-                    changed = True
-                    block = relax.DataflowBlock(bindings)
-            blocks.append(block)
-        body = relax.SeqExpr(blocks, function.body.body)
-        functions[global_var] = relax.Function(
-            function.params, body, function.ret_ty, function.is_pure, function.attrs
+@dataclass
+class _Block:
+    """A block, and what its variables and those of its function are bound to."""
+
+    block: Any
+    bindings: list[Any]
+    values: Values
+
+    @cached_property
+    def uses(self) -> dict[Any, int]:
+        """How often variables are used; those of a dataflow block are used in it alone."""
+        return Counter(
+            var for binding in self.bindings for var in relax.analysis.free_vars(binding.value)
         )
-    if not changed:
-        return mod
-    mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-    return relax.transform.Normalize()(mod)
 
 
-def _results_apart(bindings: list[Any], table: Table) -> list[Any] | None:
-    """Return the bindings of a block with the results of calls apart; none if there are none."""
+class _Model:
+    """A module that is rewritten; to read it takes long, and is done after changes only."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self.mod = mod
+
+    @property
+    def mod(self) -> tvm.IRModule:
+        return self._mod
+
+    @mod.setter
+    def mod(self, mod: tvm.IRModule) -> None:
+        self._mod = mod
+        self._read: dict[Any, list[_Block]] | None = None
+
+    def _blocks(self) -> dict[Any, list[_Block]]:
+        """Return the blocks of the functions that are not opaque."""
+        if self._read is None:
+            self._read = {}
+            for global_var, function in self.mod.functions_items():
+                if not is_opaque(function):
+                    values = bound_values(function.body)
+                    self._read[global_var] = [
+                        _Block(block, list(block.bindings), values)
+                        for block in function.body.blocks
+                    ]
+        return self._read
+
+    def calls(self, wanted: Callable[[Any], bool]) -> bool:
+        """Whether there is such a call."""
+        return any(
+            isinstance(binding.value, relax.Call) and wanted(binding.value)
+            for blocks in self._blocks().values()
+            for block in blocks
+            for binding in block.bindings
+        )
+
+    def rewrite_blocks(self, rewriter: Callable[[list[Any], Values], list[Any] | None]) -> None:
+        """Replace the bindings of dataflow blocks, as a whole; the rewriter gets values too."""
+        self._rewrite(lambda block: rewriter(block.bindings, block.values))
+
+    def rewrite(self, rewriter: Rewriter) -> bool:
+        """Replace bindings of dataflow blocks, each by several; return whether any was replaced.
+
+        The rewriter gets values and numbers of uses too.
+        """
+
+        def rewrite(block: _Block) -> list[Any] | None:
+            replaced = [rewriter(one, block.values, block.uses) for one in block.bindings]
+            if all(new is None for new in replaced):
+                return None
+            pairs = zip(block.bindings, replaced, strict=True)
+            return [item for old, new in pairs for item in ([old] if new is None else new)]
+
+        return self._rewrite(rewrite)
+
+    def _rewrite(self, rewriter: Callable[[_Block], list[Any] | None]) -> bool:
+        functions = dict(self.mod.functions_items())
+        changed = False
+        for global_var, blocks in self._blocks().items():
+            rewritten = [
+                rewriter(block) if isinstance(block.block, relax.DataflowBlock) else None
+                for block in blocks
+            ]
+            if all(bindings is None for bindings in rewritten):
+                continue
+            changed = True
+            function = functions[global_var]
+            body = relax.SeqExpr(
+                [
+                    old.block if bindings is None else relax.DataflowBlock(bindings)
+                    for old, bindings in zip(blocks, rewritten, strict=True)
+                ],
+                function.body.body,
+            )
+            functions[global_var] = relax.Function(
+                function.params, body, function.ret_ty, function.is_pure, function.attrs
+            )
+        if changed:
+            self.mod = relax.transform.Normalize()(_with_functions(self.mod, functions))
+        return changed
+
+
+def _results_apart(table: Table, bindings: list[Any], values: Values) -> list[Any] | None:
+    """Return the bindings of a block with a variable for each result that is used.
+
+    They are right behind the call with several results; none if there is no such call.
+    """
     fields: dict[Any, list[Any]] = {
         binding.var: []
         for binding in bindings
@@ -255,26 +321,6 @@ def _results_apart(bindings: list[Any], table: Table) -> list[Any] | None:
         elif not (isinstance(value, relax.TupleGetItem) and value.tuple_value in fields):
             result.append(binding)
     return result
-
-
-Rewriter = Callable[[Any, Values, dict[Any, int]], "list[Any] | None"]
-
-
-def _rewrite(mod: tvm.IRModule, rewriter: Rewriter) -> tvm.IRModule:
-    """Replace bindings in dataflow blocks; the rewriter gets values and numbers of uses too."""
-
-    def rewrite(bindings: list[Any], values: Values) -> list[Any] | None:
-        # What a dataflow variable is used by is in the same block.
-        uses = Counter(
-            var for binding in bindings for var in relax.analysis.free_vars(binding.value)
-        )
-        replaced = [rewriter(binding, values, uses) for binding in bindings]
-        if all(new is None for new in replaced):
-            return None
-        pairs = zip(bindings, replaced, strict=True)
-        return [item for old, new in pairs for item in ([old] if new is None else new)]
-
-    return _rewrite_blocks(mod, rewrite)
 
 
 def _as_op(

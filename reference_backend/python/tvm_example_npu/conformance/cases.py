@@ -1709,7 +1709,7 @@ OPS: dict[str, dict[str, Any]] = {
     },
     "attention": {
         "numpy": "attention(query, key, value, None, scale, causal_mask)",
-        "benchmarks": [],
+        "benchmarks": [{'name': '12 heads', 'inputs': {'query': [1, 128, 12, 64], 'key': [1, 128, 12, 64], 'value': [1, 128, 12, 64]}, 'torch': 'torch.nn.functional.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)).transpose(1, 2)'}],
         "results": None,
         "cases": [
             {'name': 'one head', 'inputs': {'query': [1, 5, 1, 8], 'key': [1, 5, 1, 8], 'value': [1, 5, 1, 8]}},
@@ -1894,7 +1894,7 @@ OPS: dict[str, dict[str, Any]] = {
     },
     "pixel_shuffle": {
         "numpy": "pixel_shuffle(data, upscale_factor)",
-        "benchmarks": [{'name': 'super resolution', 'inputs': {'data': [1, 64, 56, 56]}, 'attributes': {'upscale_factor': 2}, 'torch': 'torch.pixel_shuffle(data, 2)', 'onnx': {'op': 'DepthToSpace', 'attributes': {'blocksize': 2, 'mode': 'CRD'}}}],
+        "benchmarks": [{'name': 'super resolution', 'inputs': {'data': [1, 64, 56, 56]}, 'attributes': {'upscale_factor': 2}, 'torch': 'torch.pixel_shuffle(data, 2)', 'onnx': {'op': 'DepthToSpace', 'attributes': {'blocksize': 2, 'mode': 'CRD'}}, 'host': False}],
         "results": None,
         "cases": [
             {'name': 'by two', 'inputs': {'data': [1, 8, 3, 4]}, 'attributes': {'upscale_factor': 2}, 'host': False},
