@@ -98,6 +98,21 @@ def test_numbers_of_a_known_shape_are_constants():
     assert calls_of(build([x], body)) == ["relax.add"]
 
 
+def test_distances_that_are_limited_at_one_end_are_constants(capfd):
+    x = variable("x", 3)
+
+    def body(emit):
+        distances = relax.const(np.array([1, 40, -7]), "int64")
+        far = emit(relax.op.minimum(distances, relax.const(31, "int64")))
+        near = emit(relax.op.clip(far, 0, np.inf))
+        return emit(relax.op.add(x, emit(relax.op.astype(near, "float32"))))
+
+    mod = build([x], body)
+    assert calls_of(mod) == ["relax.add"]
+    np.testing.assert_array_equal(run(mod, np.zeros(3, "float32")), [1, 31, 0])
+    assert "BlockBuilder" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     "orders, left",
     [
@@ -247,31 +262,89 @@ def test_what_the_scores_hide_by_themselves_gives_zeros_too(dtype, positions):
     assert np.isfinite(result).all()
 
 
-@needs("sdpa_bias", "permute_dims", "add")
-@pytest.mark.parametrize("is_result", [False, True])
-def test_positions_and_a_mask_are_one_bias(is_result):
-    query, key, value = (variable(name, 2, 3, 4, 8) for name in ("q", "k", "v"))
-    positions, mask = variable("positions", 3, 4, 4), variable("mask", 2, 1, 1, 4)
+class Biased:
+    """Attention with positions and a mask that are added one after the other."""
 
-    def body(emit):
+    def __init__(self, dtype="float32", is_result=False):
+        shapes = {name: (2, 3, 4, 8) for name in ("query", "key", "value")}
+        shapes |= {"positions": (3, 4, 4), "mask": (2, 1, 1, 4)}
+        self.arguments = [variable(name, *shape, dtype=dtype) for name, shape in shapes.items()]
+        self.arrays = [numbers(*shape).astype(dtype) for shape in shapes.values()]
+        self.arrays[-1][:] = [[[[0, 0, 0, -np.inf]]], [[[0, 0, 0, 0]]]]
+        self.is_result = is_result
+
+    def body(self, emit):
+        query, key, value, positions, mask = self.arguments
         turned = emit(relax.op.permute_dims(key, [0, 1, 3, 2]))
         scores = emit(relax.op.add(emit(relax.op.matmul(query, turned)), positions))
         both = emit(relax.op.add(mask, scores))
         mixed = emit(relax.op.matmul(emit(relax.op.nn.softmax(both, -1)), value))
-        return [mixed, scores] if is_result else mixed
+        return [mixed, scores] if self.is_result else mixed
 
-    mod = build([query, key, value, positions, mask], body)
+    def expected(self):
+        query, key, value, positions, mask = (item.astype("float64") for item in self.arrays)
+        return softmax(query @ key.swapaxes(-1, -2) + positions + mask) @ value
+
+
+@needs("sdpa_bias", "permute_dims", "add")
+@pytest.mark.parametrize(
+    "dtype, is_result, is_one",
+    [("float32", False, True), ("float32", True, False), ("float16", False, False)],
+)
+def test_positions_and_a_mask_are_one_bias(dtype, is_result, is_one):
+    """Not where others read the scores, nor in float16, whose least number is soon passed."""
+    model = Biased(dtype, is_result)
+    mod = build(model.arguments, model.body)
     (labels,) = support.placement(support.partition_for(mod), "main").regions
-    # Scores that others read as well stay apart.
-    assert labels.count("sdpa_bias") == (not is_result)
-    q, k, v = (numbers(2, 3, 4, 8) for _ in range(3))
-    bias, hidden = numbers(3, 4, 4), np.where(PADDED, 0, -np.inf).astype("float32")
-    hidden[1] = 0
-    machine = relax.VirtualMachine(compile_for(mod), tvm.cpu())
-    result = machine["main"](*(tvm.runtime.tensor(one) for one in (q, k, v, bias, hidden)))
-    expected = softmax(q @ k.swapaxes(-1, -2) + bias + hidden) @ v
-    mixed = result[0] if is_result else result
-    np.testing.assert_allclose(mixed.numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert labels.count("sdpa_bias") == is_one
+    if not is_result:
+        tolerance = 1e-5 if dtype == "float32" else 1e-2
+        np.testing.assert_allclose(run(mod, *model.arrays), model.expected(), tolerance, tolerance)
+
+
+@needs("attention_bias", "matmul", "add")
+def test_what_is_added_to_a_product_stays_behind_it_without_attention():
+    x, bias, residual = variable("x", 4, 8), variable("bias", 8), variable("residual", 4, 8)
+
+    def body(emit):
+        scores = emit(relax.op.matmul(x, relax.const(numbers(8, 8))))
+        both = emit(relax.op.add(emit(relax.op.add(scores, bias)), residual))
+        return emit(relax.op.nn.softmax(both, -1))
+
+    ops = ["relax.matmul", "relax.add", "relax.add", "relax.nn.softmax"]
+    assert calls_of(build([x, bias, residual], body)) == ops
+
+
+def in_two_blocks(arguments, body, after):
+    """Build a model that does what no dataflow block may do, behind so many ops."""
+    builder, variables = relax.BlockBuilder(), []
+
+    def emit(call):
+        variables.append(builder.emit(call))
+        if len(variables) == after:
+            builder.emit(relax.op.print(format="between"))
+        return variables[-1]
+
+    with builder.function("main", arguments, pure=False):
+        builder.emit_func_output(body(emit))
+    assert after < len(variables)
+    return builder.get()
+
+
+@needs("attention_bias", "matmul", "softmax")
+@pytest.mark.parametrize("after", range(1, 22))
+def test_attention_in_two_blocks_is_not_said_in_another_way(after):
+    model = Attention(CAUSAL, "rows", constant=True)
+    mod = in_two_blocks(model.arguments, model.body, after)
+    np.testing.assert_allclose(run(mod, *model.arrays), model.expected(), rtol=1e-5, atol=1e-6)
+
+
+@needs("sdpa_bias", "matmul", "softmax")
+@pytest.mark.parametrize("after", range(1, 6))
+def test_biases_in_two_blocks_are_not_one(after):
+    model = Biased()
+    mod = in_two_blocks(model.arguments, model.body, after)
+    np.testing.assert_allclose(run(mod, *model.arrays), model.expected(), rtol=1e-5, atol=1e-6)
 
 
 @needs("sdpa", "permute_dims")

@@ -189,11 +189,20 @@ def as_one_scale(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any
 
 
 def as_one_bias(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
-    """Return a softmax of scores and the sum of what is added to them, as positions and a mask."""
-    call = binding.value
-    if not is_call_of("relax.nn.softmax", call):
+    """Return attention with one sum of what is added to its scores, such as positions and a mask.
+
+    Not of float16, where the sum of a position and the least number is none.
+    """
+    product = binding.value
+    if not is_call_of("relax.matmul", product) or uses.get(product.args[0]) != 1:
         return None
-    scores, biases = call.args[0], []
+    weights: Any = values.get(product.args[0])
+    if not is_call_of("relax.nn.softmax", weights) or weights.attrs.axis not in (
+        -1,
+        weights.ty.ndim - 1,
+    ):
+        return None
+    scores, biases = weights.args[0], []
     while uses.get(scores) == 1 and is_call_of("relax.add", values.get(scores)):
         added: Any = values.get(scores)
         sides = (added.args, added.args[::-1])
@@ -202,12 +211,13 @@ def as_one_bias(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any]
             break
         scores, bias = apart[0]
         biases.append(bias)
-    if len(biases) < 2:
+    if len(biases) < 2 or str(scores.ty.dtype) != "float32":
         return None
     steps = Steps(binding)
     total = reduce(lambda one, other: steps.add(relax.op.add(one, other)), reversed(biases))
     both = steps.add(relax.op.add(scores, total))
-    return steps.end(relax.op.nn.softmax(both, call.attrs.axis))
+    softmax = steps.add(relax.op.nn.softmax(both, weights.attrs.axis))
+    return steps.end(relax.op.matmul(softmax, product.args[1], product.attrs.out_dtype))
 
 
 def as_biased(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
@@ -286,9 +296,8 @@ def as_guarded_attention(binding: Any, values: Values, uses: dict[Any, int]) -> 
         # A mask may be in what is no product, and float16 has small numbers only.
         if not is_call_of("relax.matmul", values.get(scores)) or _is_score(bias, values):
             continue
-        if tensor_type(scores.ty)[0] != "float32" or not is_full_of(
-            0, found.inputs["zero"], values
-        ):
+        zero = found.inputs["zero"]
+        if str(scores.ty.dtype) != "float32" or not is_full_of(0, zero, values):
             continue
         guarded: Any = values.get(product.args[0])
         weights = guarded.args[2]

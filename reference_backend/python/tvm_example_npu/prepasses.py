@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Set
+from collections import ChainMap, Counter
+from collections.abc import Callable, MutableMapping, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -127,21 +127,20 @@ def simplify(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
     if model.rewrite(partial(_as_batched_matmul, table)):
         # The views that are left over would be further users of what is in a chain.
         model.mod = drop_unused(model.mod)
-    if any(op.chains and op.engine == "matrix" for op in table.ops):
-        # Attention in several ops.
-        for idiom in (
-            as_one_scale,
-            as_one_bias,
-            as_guarded_attention,
-            as_biased,
-            as_turned_guard,
-            as_swapped_key,
-        ):
-            if idiom is as_biased and not table.entries_of("relax.nn.attention_bias"):
-                continue
-            if model.rewrite(idiom):
-                model.rewrite(partial(_as_folded, model.mod))
-                model.mod = drop_unused(model.mod)
+    # Attention in several ops.
+    made_of = [op for op in table.ops if op.chains and op.engine == "matrix"]
+    with_bias = any(item.name == "bias" for op in made_of for item in op.inputs)
+    for idiom, is_of_use in (
+        (as_one_scale, bool(made_of)),
+        (as_one_bias, with_bias),
+        (as_guarded_attention, bool(made_of)),
+        (as_biased, bool(table.entries_of("relax.nn.attention_bias"))),
+        (as_turned_guard, bool(made_of)),
+        (as_swapped_key, bool(made_of)),
+    ):
+        if is_of_use and model.rewrite(idiom):
+            model.rewrite(partial(_as_folded, model.mod))
+            model.mod = drop_unused(model.mod)
     model.rewrite_blocks(partial(_recognized, table))
     model.mod = drop_unused(model.mod)
     model.rewrite_blocks(partial(_results_apart, table))
@@ -183,7 +182,7 @@ Rewriter = Callable[[Any, Values, dict[Any, int]], "list[Any] | None"]
 
 @dataclass
 class _Block:
-    """A block, and what its variables and those of its function are bound to."""
+    """A block, and what variables are bound to that can be used in it."""
 
     block: Any
     bindings: list[Any]
@@ -191,10 +190,32 @@ class _Block:
 
     @cached_property
     def uses(self) -> dict[Any, int]:
-        """How often variables are used; those of a dataflow block are used in it alone."""
+        """How often variables are used that are not seen outside of the block."""
         return Counter(
-            var for binding in self.bindings for var in relax.analysis.free_vars(binding.value)
+            var
+            for binding in self.bindings
+            for var in relax.analysis.free_vars(binding.value)
+            if isinstance(var, relax.DataflowVar)
         )
+
+
+def _blocks_of(function: Any) -> list[_Block]:
+    values: Values = bound_values(function.body)
+    blocks = function.body.blocks
+    if sum(isinstance(block, relax.DataflowBlock) for block in blocks) < 2:
+        return [_Block(block, list(block.bindings), values) for block in blocks]
+    # Of another block, nothing is known that reads what is not seen outside of it.
+    known = {
+        var: value
+        for var, value in values.items()
+        if not any(isinstance(item, relax.DataflowVar) for item in relax.analysis.free_vars(value))
+    }
+    read = []
+    for block in blocks:
+        bindings = list(block.bindings)
+        own = {item.var: values[item.var] for item in bindings if item.var in values}
+        read.append(_Block(block, bindings, ChainMap(known, own)))
+    return read
 
 
 class _Model:
@@ -215,14 +236,11 @@ class _Model:
     def _blocks(self) -> dict[Any, list[_Block]]:
         """Return the blocks of the functions that are not opaque."""
         if self._read is None:
-            self._read = {}
-            for global_var, function in self.mod.functions_items():
-                if not is_opaque(function):
-                    values = bound_values(function.body)
-                    self._read[global_var] = [
-                        _Block(block, list(block.bindings), values)
-                        for block in function.body.blocks
-                    ]
+            self._read = {
+                global_var: _blocks_of(function)
+                for global_var, function in self.mod.functions_items()
+                if not is_opaque(function)
+            }
         return self._read
 
     def calls(self, wanted: Callable[[Any], bool]) -> bool:
@@ -339,7 +357,7 @@ def _as_clip(table: Table, binding: Any, values: Values, uses: dict[Any, int]) -
     call = binding.value
     if not is_call_of("relax.minimum", call):
         return None
-    if not table.entries_of("relax.clip") or not _is_used_once(call.args[0], uses):
+    if not table.entries_of("relax.clip") or uses.get(call.args[0]) != 1:
         return None
     clip = as_clip(call, values)
     return None if clip is None else [relax.VarBinding(binding.var, clip)]
@@ -427,7 +445,7 @@ def _as_constant(
 
 
 def _as_folded(
-    mod: tvm.IRModule, binding: Any, values: dict[Any, Any], uses: dict[Any, int]
+    mod: tvm.IRModule, binding: Any, values: MutableMapping[Any, Any], uses: dict[Any, int]
 ) -> list[Any] | None:
     """Return a call with the constants that it reads, or what it makes of nothing else.
 
@@ -501,9 +519,10 @@ def _value_of(mod: tvm.IRModule, call: Any) -> Any | None:
 
 
 def _computed(call: Any) -> Any | None:
-    """Compute what masks of packed sequences are made of, and TVM has no kernel for.
+    """Compute what masks and positions are made of, and TVM has no kernel for.
 
-    They count the parts, and tell whether two positions are in the same one.
+    Packed sequences count the parts, and tell whether two positions are in the same one; distances
+    are limited at one end.
     """
     arrays = [item.value.numpy() for item in call.args if isinstance(item, Constant)]
     name = getattr(call.op, "name", "")
@@ -511,6 +530,14 @@ def _computed(call: Any) -> Any | None:
         array = np.cumsum(arrays[0], call.attrs.axis, tensor_type(call.ty)[0])
     elif name in ("relax.equal", "relax.not_equal") and arrays[0].dtype == bool:
         array = (np.equal if name == "relax.equal" else np.not_equal)(*arrays)
+    elif name == "relax.clip" and arrays[0].dtype.kind == "i":
+        array, known = arrays[0], np.iinfo(arrays[0].dtype)
+        low, high = (getattr(limit, "value", math.nan) for limit in call.args[1:])
+        low = known.min if low == -math.inf else low
+        high = known.max if high == math.inf else high
+        if any(not known.min <= one <= known.max or one != int(one) for one in (low, high)):
+            return None
+        array = np.clip(array, int(low), int(high))
     else:
         return None
     return relax.const(array, str(array.dtype))
@@ -524,7 +551,7 @@ def _as_one_clip(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any
         limits.append([getattr(argument, "value", None) for argument in data.args[1:]])
         first = data.args[0]
         # What others use too stays, so that it joins them to one region.
-        data = values.get(first) if _is_used_once(first, uses) else None
+        data = values.get(first) if uses.get(first) == 1 else None
     numbers = [number for pair in limits for number in pair]
     if len(limits) < 2 or any(not isinstance(number, int | float) for number in numbers):
         return None
@@ -564,7 +591,7 @@ def _as_one_transposition(binding: Any, values: Values, uses: dict[Any, int]) ->
         inner: Any = values.get(data)
         before = transposed_axes(inner)
         # What others read as well is there anyway, and joins them to one region.
-        if not before or not _is_used_once(data, uses):
+        if not before or uses.get(data) != 1:
             break
         axes, data, changed = [before[axis] for axis in axes], inner, True
     if not changed:
@@ -576,10 +603,10 @@ def _as_one_transposition(binding: Any, values: Values, uses: dict[Any, int]) ->
 def _as_batched_swap(binding: Any, values: Values, uses: dict[Any, int]) -> list[Any] | None:
     """Return a swap of the last two dimensions, for which ONNX's exporter makes one batch."""
     view: Any = binding.value
-    if not is_call_of("relax.reshape", view) or not _is_used_once(view.args[0], uses):
+    if not is_call_of("relax.reshape", view) or uses.get(view.args[0]) != 1:
         return None
     turned: Any = values.get(view.args[0])
-    if transposed_axes(turned) != [0, 2, 1] or not _is_used_once(turned.args[0], uses):
+    if transposed_axes(turned) != [0, 2, 1] or uses.get(turned.args[0]) != 1:
         return None
     flat: Any = values.get(turned.args[0])
     if not is_call_of("relax.reshape", flat):
@@ -603,7 +630,7 @@ def _as_batched_matmul(
 ) -> list[Any] | None:
     """Return a product of batches of batches, which PyTorch makes one batch for a while."""
     view = binding.value
-    if not is_call_of("relax.reshape", view) or not _is_used_once(view.args[0], uses):
+    if not is_call_of("relax.reshape", view) or uses.get(view.args[0]) != 1:
         return None
     product: Any = values.get(view.args[0])
     if not is_call_of("relax.matmul", product):
@@ -707,7 +734,7 @@ def _folded(table: Table, binding: Any, values: Values, uses: dict[Any, int]) ->
     norm: Any = values.get(item.tuple_value)
     if not is_call_of("relax.nn.batch_norm", norm):
         return None
-    if not all(_is_used_once(var, uses) for var in (item.tuple_value, norm.args[0])):
+    if not all(uses.get(var) == 1 for var in (item.tuple_value, norm.args[0])):
         return None
     if norm.attrs.training:
         return None
@@ -747,10 +774,6 @@ def _folded(table: Table, binding: Any, values: Values, uses: dict[Any, int]) ->
     ]
 
 
-def _is_used_once(var: Any, uses: dict[Any, int]) -> bool:
-    return isinstance(var, relax.DataflowVar) and uses.get(var) == 1
-
-
 def _convolution(
     value: Any, values: Values, uses: dict[Any, int]
 ) -> tuple[Any | None, float | np.ndarray]:
@@ -767,7 +790,7 @@ def _convolution(
                 isinstance(conv, relax.Call)
                 and isinstance(conv.op, tvm.ir.Op)
                 and conv.op.name in _CONVOLUTIONS
-                and _is_used_once(value.args[one], uses)
+                and uses.get(value.args[one]) == 1
                 and isinstance(bias, Constant)
             ):
                 array = bias.value.numpy().astype("float64")
