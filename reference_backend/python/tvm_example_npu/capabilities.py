@@ -1,4 +1,3 @@
-# Template-owned: 'copier update' brings changes and merges your edits.
 # SPDX-License-Identifier: Apache-2.0
 """What the hardware can do: this table decides which ops leave the host.
 
@@ -9,9 +8,7 @@ the ops that you select, and keeps your edits of the others.
 
 from __future__ import annotations
 
-from typing import Any
-
-from .capability import (  # noqa: F401 (all the words, so that an edit needs no import)
+from .engine.capability import (  # noqa: F401 (all the words, so that an edit needs no import)
     Accumulated,
     Among,
     Anything,
@@ -28,28 +25,6 @@ from .capability import (  # noqa: F401 (all the words, so that an edit needs no
     Op,
     Range,
 )
-
-
-def declined_by_sdk(op: Op, call: Any) -> str | None:
-    """Ask the hardware's SDK whether it takes a call that suits the table.
-
-    Here is the place for what a table cannot say, such as a size that the SDK computes. The driver
-    is asked once more when a composite, and then a region, is compiled.
-
-    Parameters
-    ----------
-    op
-        The entry that the call suits.
-    call
-        The Relax call (`tvm.relax.Call`).
-
-    Returns
-    -------
-    reason
-        None if the SDK takes it, or a sentence that says why not: the call stays on the host, and
-        the report has the sentence.
-    """
-    return None
 
 
 OPS: tuple[Op, ...] = (

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast the backend is, against its peers in the same run.
+
+Everything runs on one thread and in turns, the best of several runs counts, and the ratios are
+what to quote: a machine's load changes the times, hardly the ratios.
+
+Usage: ``python benchmarks/benchmark.py [models] [ops] [calls] [compile] [build] [deploy]``, all by
+default. ``--once`` only shows that all runs.
+ONNX Runtime (with onnx) and torch are compared where they are installed.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Before any library starts threads of its own.
+os.environ["TVM_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np  # noqa: E402
+import tvm  # noqa: E402
+import tvm_ffi  # noqa: E402
+from tvm import relax  # noqa: E402
+from tvm.relax.backend.pattern_registry import get_patterns_with_prefix  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+import backend  # noqa: E402
+from backend.engine.conformance import networks  # noqa: E402
+from support import BACKEND, OPS, TABLE, Case, compile_for, partition_for  # noqa: E402
+
+Work = Callable[[], Any]
+runs_once = False
+"""To see that all runs; the ratios say little then."""
+
+
+def in_turns(works: dict[str, Work], seconds: float = 2.0, rounds: int = 5) -> dict[str, float]:
+    """Seconds of the best run of each work; they take turns, so that load hits all alike."""
+    seconds, rounds = (0.0, 1) if runs_once else (seconds, rounds)
+    best: dict[str, float] = {}
+    deadline = time.perf_counter() + seconds * len(works)
+    done = 0
+    while done < rounds or (time.perf_counter() < deadline and done < 200):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            taken = time.perf_counter() - start
+            best[name] = min(best.get(name, taken), taken)
+        done += 1
+        if done >= 2 and time.perf_counter() > deadline:
+            break
+    return best
+
+
+def on_vm(executable: Any, *inputs: Any) -> Work:
+    """Prepare calls of ``main`` that allocate no inputs."""
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    arguments = [tvm.runtime.tensor(x) for x in inputs]
+    main = machine["main"]
+    return lambda: main(*arguments)
+
+
+def have(*packages: str) -> bool:
+    """Whether all packages can be imported."""
+    return all(importlib.util.find_spec(package) is not None for package in packages)
+
+
+def print_row(name: str, best: dict[str, float]) -> None:
+    """One line: our time, and how many times faster we are than each peer."""
+    ours = best[BACKEND]
+    cells = [
+        f"{peer} {best[peer] * 1e3:9.3f} ms = {best[peer] / ours:6.2f}x"
+        for peer in best
+        if peer != BACKEND
+    ]
+    print(f"  {name:32} {ours * 1e3:9.3f} ms   " + "   ".join(cells), flush=True)
+
+
+def benchmark_models() -> None:
+    """ResNet-18 and MobileNetV2 at 224x224, batch 1."""
+    print(f"\nModels: {BACKEND}, and each peer with its time as a multiple of ours")
+    shape = (1, 3, 224, 224)
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    for network in (networks.resnet18, networks.mobilenet_v2):
+        module = networks.build_relax(network, shape)
+        works = {
+            BACKEND: on_vm(compile_for(module), x),
+            "llvm": on_vm(tvm.compile(module, target="llvm"), x),
+        }
+        expected = works["llvm"]().numpy()
+        np.testing.assert_allclose(works[BACKEND]().numpy(), expected, rtol=1e-3, atol=1e-3)
+        if have("onnx", "onnxruntime"):
+            works["onnxruntime"] = onnxruntime_work(network, shape, x)
+        if have("torch"):
+            works["torch"] = torch_work(network, x)
+        print_row(network.__name__, in_turns(works, seconds=4.0))
+
+
+def onnx_session(model: bytes) -> Any:
+    """Load a model into ONNX Runtime, on one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def onnxruntime_work(network: Any, shape: tuple[int, ...], x: Any) -> Work:
+    """Prepare calls of a network in ONNX Runtime."""
+    session = onnx_session(networks.build_onnx(network, shape))
+    return lambda: session.run(None, {"x": x})
+
+
+def torch_work(network: Any, x: Any) -> Work:
+    """Prepare calls of a network in torch, on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    net = networks.TorchNet()
+    data = torch.from_numpy(x)
+
+    def run() -> Any:
+        with torch.inference_mode():
+            net.restart()
+            return network(net, data)
+
+    return run
+
+
+def benchmark_ops() -> None:
+    """Each op alone, at the size that the catalogue gives for it."""
+    print(f"\nOps, float32: {BACKEND}, and each peer with its time as a multiple of ours")
+    for op, entry in OPS.items():
+        for benchmark in entry["benchmarks"]:
+            model = Case(op, benchmark).model()
+            module = tvm.IRModule({"main": model.function().with_attr("global_symbol", "main")})
+            inputs = [argument.values[1] for argument in model.arguments]
+            works = {BACKEND: on_vm(compile_for(module), *inputs)}
+            if benchmark.get("host", True):
+                works["llvm"] = on_vm(tvm.compile(module, target="llvm"), *inputs)
+            arrays = arrays_of(op, model)
+            if "onnx" in benchmark and have("onnx", "onnxruntime"):
+                works["onnxruntime"] = onnx_node_work(benchmark["onnx"], arrays)
+            if "torch" in benchmark and have("torch"):
+                works["torch"] = torch_expression_work(benchmark["torch"], op, arrays)
+            print_row(f"{op}, {benchmark['name']}", in_turns(works, seconds=0.3))
+
+
+def arrays_of(op: str, model: Any) -> dict[str, list[Any]]:
+    """Return the values of a case by the names of the op's inputs, constants among them."""
+    call = next(b.value for b in model.bindings if isinstance(b.value, relax.Call))
+    arguments = {tensor.expr: tensor.values[1] for tensor in model.arguments}
+    found = {}
+    for item, argument in zip(TABLE.get(op).inputs, call.args, strict=False):
+        fields = argument.fields if isinstance(argument, relax.Tuple) else [argument]
+        found[item.name] = [
+            arguments[field] if field in arguments else field.value.numpy() for field in fields
+        ]
+    return found
+
+
+def onnx_node_work(node: dict[str, Any], arrays: dict[str, list[Any]]) -> Work:
+    """Prepare runs of one node in ONNX Runtime; no input is a constant there."""
+    from onnx import helper
+
+    feeds = {
+        f"{name}{index}": array
+        for name, values in arrays.items()
+        for index, array in enumerate(values)
+    }
+    graph = helper.make_graph(
+        [helper.make_node(node["op"], list(feeds), ["out"], **node.get("attributes", {}))],
+        "node",
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
+            for name, array in feeds.items()
+        ],
+        [helper.make_empty_tensor_value_info("out")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    model.ir_version = 9
+    session = onnx_session(model.SerializeToString())
+    return lambda: session.run(None, feeds)
+
+
+def torch_expression_work(expression: str, op: str, arrays: dict[str, list[Any]]) -> Work:
+    """Prepare runs of an expression in torch, on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    names: dict[str, Any] = {"torch": torch}
+    for item in TABLE.get(op).inputs:
+        tensors = [torch.from_numpy(array) for array in arrays[item.name]]
+        names[item.name] = tensors if item.is_tuple else tensors[0]
+    code = compile(expression, f"the torch expression of {op}", "eval")
+
+    def run() -> Any:
+        with torch.inference_mode():
+            return eval(code, names)
+
+    return run
+
+
+def unary_op() -> Callable[[Any], Any]:
+    """Return the first op of the table that takes one tensor of shape (1, 8) and keeps its shape.
+
+    Two arguments will do too: they then are the same tensor.
+    """
+    candidates: list[Callable[[Any], Any]] = []
+    for entry in TABLE.ops:
+        function = relax.op
+        for part in entry.relax.split(".")[1:]:
+            function = getattr(function, part)
+        candidates += [function, lambda x, f=function: f(x, x)]
+    x = relax.Var("x", relax.TensorType((1, 8), "float32"))
+    for candidate in candidates:
+        try:
+            call = relax.BlockBuilder().normalize(candidate(x))
+        except Exception:
+            continue  # It needs other arguments.
+        if tvm_ffi.structural_equal(call.ty, x.ty) and TABLE.refusal(call) is None:
+            return candidate
+    sys.exit("The table has no op that keeps a shape, so there is no chain to measure.")
+
+
+def chain(length: int, host_op_every: int = 0) -> Any:
+    """Build a chain of an op of this backend on 8 numbers, with ops of the host between."""
+    op = unary_op()
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = x
+            for i in range(length):
+                is_for_host = host_op_every > 0 and i % host_op_every == host_op_every - 1
+                y = builder.emit(relax.op.acosh(y) if is_for_host else op(y))
+            y = builder.emit_output(y)
+        builder.emit_func_output(y)
+    return builder.get()
+
+
+def benchmark_calls() -> None:
+    """The cost of a region call: many regions of one op against one region of many."""
+    length = 1000
+    module = chain(length)
+    patterns = get_patterns_with_prefix(BACKEND)
+    many = relax.transform.FuseOpsByPattern(patterns, annotate_codegen=True)(module)
+    many = relax.transform.RunCodegen()(many)
+    x = np.ones((1, 8), np.float32)
+    best = in_turns(
+        {
+            BACKEND: on_vm(tvm.compile(many, target="llvm"), x),
+            "one region": on_vm(compile_for(module), x),
+            "llvm": on_vm(tvm.compile(module, target="llvm"), x),
+        }
+    )
+    cost = (best[BACKEND] - best["one region"]) / (length - 1)
+    print(
+        f"\nA region call costs {cost * 1e6:.2f} us beyond its work "
+        f"(work of one op: {best['one region'] / length * 1e6:.2f} us;"
+        f" a call of a TVM llvm kernel, fused where it can be:"
+        f" {best['llvm'] / length * 1e6:.2f} us)"
+    )
+
+
+def benchmark_compile() -> None:
+    """Partition and codegen of long chains; time per op should not grow with the length."""
+    print("\nPartition and codegen, per op of the chain")
+    relax.transform.RunCodegen()(partition_for(chain(10)))  # What is loaded once.
+    for label, every in (("one region", 0), ("a region every 3 ops", 3)):
+        for length in (100, 1000, 10000):
+            module = chain(length, every)
+            start = time.perf_counter()
+            partitioned = partition_for(module)
+            middle = time.perf_counter()
+            relax.transform.RunCodegen()(partitioned)
+            end = time.perf_counter()
+            print(
+                f"  {label:22} {length:6} ops   partition {(middle - start) / length * 1e6:8.1f} us"
+                f"   codegen {(end - middle) / length * 1e6:8.1f} us",
+                flush=True,
+            )
+
+
+def large_models() -> dict[str, Any]:
+    """Build the models that are compiled and deployed."""
+    shape = (1, 3, 224, 224)
+    return {
+        network.__name__: networks.build_relax(network, shape)
+        for network in (networks.resnet18, networks.mobilenet_v2)
+    }
+
+
+def benchmark_build() -> None:
+    """What the backend adds to the time of a build, against TVM's own part of it."""
+    print("\nBuild: our part (partition, codegen) against TVM's (compile, export)")
+    options = backend.Options()
+    with tempfile.TemporaryDirectory() as directory:
+        cache = options.merged(cache_dir=directory)
+        for name, module in large_models().items():
+            times: dict[str, float] = {}
+
+            def timed(step: str, work: Work, times: dict[str, float] = times) -> Any:
+                start = time.perf_counter()
+                result = work()
+                taken = time.perf_counter() - start
+                times[step] = min(times.get(step, taken), taken)
+                return result
+
+            for _ in range(1 if runs_once else 3):
+                partitioned = timed("partition", lambda m=module: partition_for(m))
+                for step, chosen in (("codegen", options), ("codegen, cached", cache)):
+                    passed = relax.transform.RunCodegen({BACKEND: chosen.to_dict()})
+                    compiled = timed(step, lambda p=passed, m=partitioned: p(m))
+                built = timed("compile", lambda m=compiled: tvm.compile(m, target="llvm"))
+                path = f"{directory}/{name}.so"
+                timed("export", lambda b=built, p=path: b.export_library(p))
+            ours = times["partition"] + times["codegen"]
+            theirs = times["compile"] + times["export"]
+            steps = "   ".join(f"{step} {taken * 1e3:.0f} ms" for step, taken in times.items())
+            print(f"  {name:14} {steps}   ours / TVM's = {ours / theirs:.2f}", flush=True)
+
+
+RUN_ON_BOARD = """
+import json, pathlib, re, sys, time
+import numpy as np
+import tvm
+from tvm.runtime.vm import VirtualMachine
+
+def memory(field):
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(field + r":\\s+(\\d+) kB", status)[1]) << 10
+
+def seconds(work):
+    start = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - start
+
+path = pathlib.Path(sys.argv[1])
+x = tvm.runtime.tensor(np.random.default_rng(1).standard_normal((1, 3, 224, 224), dtype="float32"))
+read = min(seconds(path.read_bytes)[1] for _ in range(5))
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # The peak counts from here.
+before, anonymous = memory("VmRSS"), memory("RssAnon")
+
+def load_and_call():
+    main = VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())["main"]
+    main(x)
+    return main
+
+main, first = seconds(load_and_call)
+later = min(seconds(lambda: main(x))[1] for _ in range(10))
+print(json.dumps({
+    "read": read, "first": first, "later": later,
+    "peak": memory("VmHWM") - before, "kept": memory("RssAnon") - anonymous,
+}))
+"""
+
+
+def benchmark_deploy() -> None:
+    """What it costs to load and run an exported library, where nothing compiles."""
+    print("\nDeploy: in a new process with the runtime only")
+    with tempfile.TemporaryDirectory() as directory:
+        for name, module in large_models().items():
+            path = f"{directory}/{name}.so"
+            executable = compile_for(module)
+            executable.export_library(path)
+            command = [sys.executable, "-c", RUN_ON_BOARD, path]
+            environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+            runs = [
+                json.loads(subprocess.check_output(command, env=environment, text=True))
+                for _ in range(1 if runs_once else 5)
+            ]
+            best = {key: min(run[key] for run in runs) for key in runs[0]}
+            print(
+                f"  {name:14} load and first call {best['first'] * 1e3:.1f} ms, later call "
+                f"{best['later'] * 1e3:.1f} ms, reading the file {best['read'] * 1e3:.1f} ms:   "
+                f"first / (later + reading) = {best['first'] / (best['later'] + best['read']):.2f}"
+            )
+            found = counters(executable, np.zeros((1, 3, 224, 224), np.float32))
+            planned = found["constant_bytes"] + found["arena_bytes"]
+            print(
+                f"  {'':14} peak {best['peak'] / 1e6:.1f} MB, kept {best['kept'] / 1e6:.1f} MB, "
+                f"constants and arena {planned / 1e6:.1f} MB:   peak / planned = "
+                f"{best['peak'] / planned:.2f}, kept / planned = {best['kept'] / planned:.2f}"
+            )
+            text = "".join(artifact.program for artifact in backend.read_artifacts(path))
+            bound = sum(map(int, LOWER_BOUND.findall(text)))
+            print(
+                f"  {'':14} arena {found['arena_bytes'] / 1e6:.2f} MB, lower bound of liveness "
+                f"{bound / 1e6:.2f} MB:   planned / bound = "
+                f"{found['arena_bytes'] / bound if bound else 1:.3f};   "
+                f"{found['cycles'] / 1e6:.2f} million cycles on the device",
+                flush=True,
+            )
+
+
+# As the driver's listing has it.
+LOWER_BOUND = re.compile(r"arena +\d+ +of (\d+) that are alive at once")
+
+
+def counters(executable: Any, x: Any) -> dict[str, int]:
+    """Call once, and sum what all regions count."""
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    machine["main"](tvm.runtime.tensor(x))
+    found: dict[str, int] = {}
+    waiting = [machine.module]
+    while waiting:
+        module = waiting.pop()
+        waiting += list(module.imports)
+        if module.kind == BACKEND:
+            for key, value in module["counters"]().items():
+                found[str(key)] = found.get(str(key), 0) + int(value)
+    return found
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parts: dict[str, Callable[[], None]] = {
+        "models": benchmark_models,
+        "ops": benchmark_ops,
+        "calls": benchmark_calls,
+        "compile": benchmark_compile,
+        "build": benchmark_build,
+        "deploy": benchmark_deploy,
+    }
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", nargs="*", choices=[[], *parts], help="what to run (default: all)")
+    parser.add_argument("--once", action="store_true", help="run, but hardly measure")
+    arguments = parser.parse_args()
+    global runs_once
+    runs_once = arguments.once
+    for part in arguments.part or parts:
+        parts[part]()
+
+
+if __name__ == "__main__":
+    main()

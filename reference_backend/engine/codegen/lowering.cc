@@ -1,0 +1,840 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "graph.h"
+
+namespace npu {
+
+namespace ffi = tvm::ffi;
+
+namespace {
+
+std::deque<OpLowering>& Registry() {
+  static std::deque<OpLowering> registry;
+  return registry;
+}
+
+/*! \brief What a scale, a bias and a residual are made of. */
+const std::vector<OpLowering>& FusedArithmetic() {
+  static const std::vector<OpLowering> entries = [] {
+    std::vector<OpLowering> entries(3);
+    entries[0].op = "relax.add";
+    entries[0].elementwise = [](const Lowering&, VectorBuilder& v, const Values& x) {
+      return v.Add(x[0], x[1]);
+    };
+    entries[1].op = "relax.multiply";
+    entries[1].elementwise = [](const Lowering&, VectorBuilder& v, const Values& x) {
+      return v.Multiply(x[0], x[1]);
+    };
+    entries[2].op = "relax.divide";
+    entries[2].elementwise = [](const Lowering&, VectorBuilder& v, const Values& x) {
+      return v.Divide(x[0], x[1]);
+    };
+    return entries;
+  }();
+  return entries;
+}
+
+/*! \brief The table's entries by op, those with a predicate first. */
+std::unordered_map<std::string, std::vector<const OpLowering*>> IndexRegistry() {
+  std::unordered_map<std::string, std::vector<const OpLowering*>> index;
+  for (bool with_predicate : {true, false}) {
+    for (const OpLowering& entry : Registry()) {
+      if ((entry.when != nullptr) == with_predicate) index[entry.op].push_back(&entry);
+    }
+  }
+  return index;
+}
+
+std::string Join(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
+  return text;
+}
+
+std::string DescribeNode(const Node& node) { return node.op + " (" + node.name + ")"; }
+
+std::optional<npu_dtype> ReadDtype(const std::string& name) {
+  static const std::map<std::string, npu_dtype> dtypes = {
+      {"float32", NPU_FLOAT32}, {"float16", NPU_FLOAT16}, {"int8", NPU_INT8}, {"uint8", NPU_UINT8},
+      {"int32", NPU_INT32},     {"int64", NPU_INT64},     {"bool", NPU_BOOL},
+  };
+  auto it = dtypes.find(name);
+  if (it == dtypes.end()) return std::nullopt;
+  return it->second;
+}
+
+std::vector<npu_dim> ReadDims(const TensorInfo& info) {
+  std::vector<npu_dim> dims;
+  for (const Dim& dim : info.shape) dims.push_back(npu_dim{dim.size, dim.symbol});
+  return dims;
+}
+
+npu_tensor_desc MakeDesc(npu_dtype dtype, const std::vector<npu_dim>& dims) {
+  npu_tensor_desc desc = {};
+  desc.dtype = dtype;
+  desc.rank = static_cast<int32_t>(dims.size());
+  std::copy(dims.begin(), dims.end(), desc.dims);
+  return desc;
+}
+
+npu_tensor_desc MakeDesc(const TensorInfo& info, const std::string& who) {
+  std::optional<npu_dtype> dtype = ReadDtype(info.dtype);
+  if (!dtype.has_value()) {
+    throw Refusal(who + ": the element type " + info.dtype +
+                  " is not supported; supported are float32, float16, int8, uint8, int32, int64 "
+                  "and bool");
+  }
+  if (info.shape.size() > NPU_MAX_RANK) {
+    throw Refusal(who + ": rank " + std::to_string(info.shape.size()) +
+                  " is not supported; the largest is " + std::to_string(NPU_MAX_RANK));
+  }
+  return MakeDesc(*dtype, ReadDims(info));
+}
+
+bool IsFloat(const std::string& dtype) { return dtype == "float32" || dtype == "float16"; }
+
+}  // namespace
+
+/*! \brief One op with what joins it: absorbed transposes before it, fused ops behind it. */
+struct Unit {
+  size_t anchor = 0;
+  const OpLowering* lowering = nullptr;
+  /*! \brief The arguments of the anchor, absorbed transposes skipped. */
+  std::vector<EntryRef> inputs;
+  std::vector<bool> transposed;
+  /*! \brief The element-wise calls behind the anchor, in order. */
+  std::vector<std::pair<size_t, const OpLowering*>> epilogue;
+
+  size_t Last() const { return epilogue.empty() ? anchor : epilogue.back().first; }
+};
+
+// ---- VectorBuilder ----
+
+Value VectorBuilder::Emit(npu_vector_opcode opcode, Value a, Value b, Value c) {
+  instructions_.push_back(npu_vector_instruction{opcode, a.index, b.index, c.index, 0.0});
+  return Value{static_cast<int32_t>(instructions_.size()) - 1};
+}
+
+Value VectorBuilder::Load(const Tensor& tensor) {
+  auto input = std::find(inputs_.begin(), inputs_.end(), tensor.id);
+  auto index = static_cast<int32_t>(input - inputs_.begin());
+  if (input == inputs_.end()) inputs_.push_back(tensor.id);
+  return Emit(NPU_VECTOR_LOAD, Value{index});
+}
+
+Value VectorBuilder::LoadAccumulator() {
+  inputs_.push_back(-1);  // Input 0 of an epilogue; the driver knows what it is.
+  return Emit(NPU_VECTOR_LOAD, Value{0});
+}
+
+Value VectorBuilder::Constant(double value) {
+  Value result = Emit(NPU_VECTOR_CONSTANT, Value{0});
+  instructions_.back().immediate = value;
+  return result;
+}
+
+npu_vector_program VectorBuilder::Finish(Value result) {
+  // The last value is the one that is stored.
+  if (result.index + 1 != static_cast<int32_t>(instructions_.size())) Maximum(result, result);
+  return npu_vector_program{instructions_.data(), static_cast<int32_t>(instructions_.size()),
+                            inputs_.data(), static_cast<int32_t>(inputs_.size())};
+}
+
+// ---- ProgramBuilder ----
+
+/*! \brief Walks a graph and calls the driver's build half. */
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const Graph& graph, const LoweringOptions& options)
+      : graph_(graph), options_(options) {
+    std::vector<npu_option> pairs;
+    for (const auto& [key, value] : options.driver) pairs.push_back({key.c_str(), value.c_str()});
+    npu_builder* builder = nullptr;
+    npu_status status = BuildApi().create(pairs.data(), pairs.size(), &builder);
+    result_.builder.reset(builder);
+    Check(status, "the driver's options");
+    index_ = IndexRegistry();
+  }
+
+  LoweredProgram Run(LoweringGoal goal) {
+    AddSymbolsAndInputs();
+    CountUses();
+    FormUnits();
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      auto unit = unit_ending_at_.find(i);
+      if (unit != unit_ending_at_.end()) LowerUnit(units_[unit->second]);
+    }
+    for (const EntryRef& head : graph_.heads) {
+      Check(BuildApi().mark_output(builder(), Get(head).id), "an output of the region");
+    }
+    if (goal != LoweringGoal::kOps) {
+      const uint8_t* bytes = nullptr;
+      size_t size = 0;
+      bool compile = goal == LoweringGoal::kProgram;
+      Check(BuildApi().finish(builder(), compile ? &bytes : nullptr, compile ? &size : nullptr),
+            "the region " + graph_.symbol);
+      result_.bytes = {reinterpret_cast<const char*>(bytes), size};
+    }
+    return std::move(result_);
+  }
+
+  // ---- For Lowering ----
+
+  const Graph& graph() const { return graph_; }
+
+  /*! \brief The driver's tensor of a value; constants are added when first used. */
+  Tensor Get(const EntryRef& entry) {
+    auto it = tensors_.find(Key(entry));
+    if (it != tensors_.end()) return it->second;
+    const Node& node = graph_.nodes[entry.node];
+    if (node.kind != Node::Kind::kConstant) {
+      throw Refusal(DescribeNode(node) + ": its value is used before it is computed");
+    }
+    Tensor tensor;
+    tensor.desc = MakeDesc(node.outputs[0], "the constant " + node.name);
+    const DLTensor* value = node.value.value().GetDLTensorPtr();
+    if (value->device.device_type != kDLCPU) {
+      throw Refusal("the constant " + node.name + " is not in host memory");
+    }
+    const char* data = static_cast<const char*>(value->data) + value->byte_offset;
+    Check(BuildApi().add_constant(builder(), &tensor.desc, data, ffi::GetDataSize(*value),
+                                  &tensor.id),
+          "the constant " + node.name);
+    tensors_[Key(entry)] = tensor;
+    return tensor;
+  }
+
+  /*! \brief A call by itself, with nothing fused or absorbed. */
+  Unit MakeUnit(size_t node, const OpLowering* lowering) const {
+    Unit unit;
+    unit.anchor = node;
+    unit.lowering = lowering;
+    unit.inputs = graph_.nodes[node].inputs;
+    unit.transposed.assign(unit.inputs.size(), false);
+    return unit;
+  }
+
+  void Set(const EntryRef& entry, const Tensor& tensor) { tensors_[Key(entry)] = tensor; }
+  bool Has(const EntryRef& entry) const { return tensors_.count(Key(entry)) != 0; }
+
+  /*! \brief How often a value is read. */
+  int Uses(const EntryRef& entry) const {
+    auto it = uses_.find(Key(entry));
+    return it == uses_.end() ? 0 : it->second;
+  }
+
+  Tensor NewTensor(const npu_tensor_desc& desc, const std::string& who) {
+    Tensor tensor;
+    tensor.desc = desc;
+    Check(BuildApi().add_tensor(builder(), &desc, &tensor.id), who);
+    return tensor;
+  }
+
+  Tensor NewConstant(const npu_tensor_desc& desc, const void* data, size_t bytes,
+                     const std::string& who) {
+    Tensor tensor;
+    tensor.desc = desc;
+    // Words, so that every element type is aligned.
+    std::vector<uint64_t>& kept = result_.constants.emplace_back((bytes + 7) / 8);
+    std::memcpy(kept.data(), data, bytes);
+    Check(BuildApi().add_constant(builder(), &desc, kept.data(), bytes, &tensor.id), who);
+    return tensor;
+  }
+
+  npu_builder* builder() const { return result_.builder.get(); }
+
+  void Check(npu_status status, const std::string& who) const {
+    if (status == NPU_OK) return;
+    const char* reason = BuildApi().error(builder());
+    // Too little memory for a model is no failure of the driver, either.
+    bool refused = status == NPU_DECLINED || status == NPU_OUT_OF_MEMORY;
+    throw Refusal(who + (refused ? ": " : ": the driver failed: ") +
+                  (reason == nullptr ? "no reason given" : reason));
+  }
+
+ private:
+  static uint64_t Key(const EntryRef& entry) {
+    return static_cast<uint64_t>(entry.node) << 16 | static_cast<uint64_t>(entry.index);
+  }
+
+  void AddSymbolsAndInputs() {
+    for (const std::string& name : graph_.symbols) {
+      auto bound = options_.symbol_bounds.find(name);
+      if (bound == options_.symbol_bounds.end()) {
+        throw Refusal("the size " + name + ": its largest value, for which memory is planned, is " +
+                      "not given; set it in the option symbol_bounds");
+      }
+      int32_t symbol = 0;
+      Check(BuildApi().add_symbol(builder(), name.c_str(), bound->second, &symbol),
+            "the size " + name);
+    }
+    for (size_t argument : graph_.arguments) {
+      const Node& node = graph_.nodes[argument];
+      if (node.outputs.empty()) continue;  // A shape: the driver reads sizes off the tensors.
+      Tensor tensor;
+      tensor.desc = MakeDesc(node.outputs[0], "the argument " + node.name);
+      Check(BuildApi().add_input(builder(), &tensor.desc, &tensor.id), "the argument " + node.name);
+      Set(EntryRef{argument, 0}, tensor);
+    }
+  }
+
+  void CountUses() {
+    for (const Node& node : graph_.nodes) {
+      for (const EntryRef& input : node.inputs) ++uses_[Key(input)];
+    }
+    for (const EntryRef& head : graph_.heads) ++uses_[Key(head)];
+  }
+
+  /*! \brief The table's entry for a call, or NULL. */
+  const OpLowering* Find(size_t node) const {
+    auto it = index_.find(graph_.nodes[node].op);
+    if (it == index_.end()) return nullptr;
+    for (const OpLowering* entry : it->second) {
+      if (entry->when == nullptr) return entry;
+      Unit unit = MakeUnit(node, entry);
+      if (entry->when(Lowering(const_cast<ProgramBuilder*>(this), &unit))) return entry;
+    }
+    return nullptr;
+  }
+
+  /*! \brief Decides which calls are lowered together. A call behind another is lowered at the
+   *  place of the last one, where everything that it reads is known. */
+  void FormUnits() {
+    std::vector<char> claimed(graph_.nodes.size(), 0);
+    std::vector<std::vector<size_t>> users(graph_.nodes.size());
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      for (const EntryRef& input : graph_.nodes[i].inputs) users[input.node].push_back(i);
+    }
+    // Absorbed transposes are found first, since they stand before the op that absorbs them.
+    std::vector<std::pair<size_t, size_t>> absorbed;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      auto it = index_.find(graph_.nodes[i].op);
+      if (graph_.nodes[i].kind != Node::Kind::kCall || it == index_.end()) continue;
+      if (!std::any_of(it->second.begin(), it->second.end(),
+                       [](const OpLowering* entry) { return entry->absorbs_transpose; })) {
+        continue;
+      }
+      for (const EntryRef& input : graph_.nodes[i].inputs) {
+        if (SwapsLastDims(input.node) && Uses(input) == 1 &&
+            graph_.nodes[input.node].composite == graph_.nodes[i].composite) {
+          claimed[input.node] = 1;
+        }
+      }
+    }
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (graph_.nodes[i].kind != Node::Kind::kCall || claimed[i]) continue;
+      const OpLowering* lowering = Find(i);
+      if (lowering == nullptr) {
+        throw Refusal(DescribeNode(graph_.nodes[i]) +
+                      ": this backend has no lowering for it; it has one for " +
+                      Join(LoweredOps()));
+      }
+      Unit unit = MakeUnit(i, lowering);
+      if (lowering->absorbs_transpose) {
+        for (size_t k = 0; k < unit.inputs.size(); ++k) {
+          size_t producer = unit.inputs[k].node;
+          if (claimed[producer] && SwapsLastDims(producer)) {
+            unit.inputs[k] = graph_.nodes[producer].inputs[0];
+            unit.transposed[k] = true;
+          }
+        }
+      }
+      claimed[i] = 1;
+      if (lowering->takes_epilogue || lowering->elementwise != nullptr) {
+        FuseInto(&unit, users, claimed);
+        for (const auto& fused : unit.epilogue) claimed[fused.first] = 1;
+      }
+      unit_ending_at_[unit.Last()] = units_.size();
+      units_.push_back(std::move(unit));
+    }
+  }
+
+  bool SwapsLastDims(size_t index) const {
+    const Node& node = graph_.nodes[index];
+    if (node.op != "relax.permute_dims") return false;
+    auto rank = static_cast<int64_t>(node.outputs[0].shape.size());
+    if (rank < 2) return false;
+    auto it = node.attributes.find(ffi::String("axes"));
+    if (it == node.attributes.end()) return false;
+    if ((*it).second == nullptr) return rank == 2;
+    auto axes = (*it).second.cast<ffi::Array<ffi::Any>>();
+    for (int64_t i = 0; i < rank; ++i) {
+      int64_t expected = i == rank - 1 ? rank - 2 : i == rank - 2 ? rank - 1 : i;
+      if ((axes[i].cast<int64_t>() + rank) % rank != expected) return false;
+    }
+    return true;
+  }
+
+  /*! \brief The element-wise entry for a call that is fused behind another one, or NULL. A scale, a
+   *  bias or a residual belongs to the op before it: it needs no entry of its own. */
+  const OpLowering* FindFused(size_t node) const {
+    const OpLowering* lowering = Find(node);
+    if (lowering != nullptr) return lowering->elementwise == nullptr ? nullptr : lowering;
+    const auto& arithmetic = FusedArithmetic();
+    auto it = std::find_if(arithmetic.begin(), arithmetic.end(), [&](const OpLowering& entry) {
+      return entry.op == graph_.nodes[node].op;
+    });
+    return it == arithmetic.end() ? nullptr : &*it;
+  }
+
+  /*! \brief Adds the element-wise calls of the composite that can be one vector program with the
+   *  unit: those of the same shape, as far as nothing else reads what they compute on the way. */
+  void FuseInto(Unit* unit, const std::vector<std::vector<size_t>>& users,
+                const std::vector<char>& claimed) const {
+    const Node& anchor = graph_.nodes[unit->anchor];
+    if (anchor.composite < 0 || !MayBeInside(unit->anchor)) return;
+    std::unordered_set<size_t> members = {unit->anchor};
+    std::unordered_set<uint64_t> operands;
+    AddOperands(unit->inputs, members, &operands);
+    for (size_t i = unit->anchor + 1; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (node.kind != Node::Kind::kCall || claimed[i]) continue;
+      if (node.composite != anchor.composite) break;
+      if (!MayBeInside(unit->Last()) || node.outputs.size() != 1 ||
+          !(node.outputs[0].shape == anchor.outputs[0].shape)) {
+        continue;
+      }
+      const OpLowering* lowering = FindFused(i);
+      if (lowering == nullptr) continue;
+      AddOperands(node.inputs, members, &operands);
+      if (operands.size() > NPU_MAX_VECTOR_INPUTS) break;
+      unit->epilogue.emplace_back(i, lowering);
+      members.insert(i);
+    }
+    auto is_read_elsewhere = [&](size_t member) {
+      if (member == unit->Last()) return false;
+      if (Uses(EntryRef{member, 0}) != static_cast<int>(users[member].size())) return true;
+      return std::any_of(users[member].begin(), users[member].end(),
+                         [&](size_t user) { return members.count(user) == 0; });
+    };
+    while (std::any_of(members.begin(), members.end(), is_read_elsewhere)) {
+      members.erase(unit->Last());
+      unit->epilogue.pop_back();
+    }
+  }
+
+  /*! \brief Whether a result may stay inside of a vector program. Numbers there are those of
+   * float32; a comparison of such numbers is 0 or 1. */
+  bool MayBeInside(size_t index) const {
+    const Node& node = graph_.nodes[index];
+    if (node.outputs.size() != 1) return false;
+    if (node.outputs[0].dtype != "bool") return IsFloat(node.outputs[0].dtype);
+    return std::all_of(node.inputs.begin(), node.inputs.end(),
+                       [&](const EntryRef& input) { return IsFloat(graph_.Info(input).dtype); });
+  }
+
+  static void AddOperands(const std::vector<EntryRef>& inputs,
+                          const std::unordered_set<size_t>& members,
+                          std::unordered_set<uint64_t>* operands) {
+    for (const EntryRef& input : inputs) {
+      if (members.count(input.node) == 0) operands->insert(Key(input));
+    }
+  }
+
+  void LowerUnit(const Unit& unit) {
+    Lowering lowering(this, &unit);
+    Check(BuildApi().set_label(builder(), lowering.Name().c_str()), lowering.Name());
+    if (unit.lowering->elementwise != nullptr) {
+      lowering.LowerAsElementwise();
+    } else {
+      unit.lowering->lower(lowering);
+    }
+    const Node& last = graph_.nodes[unit.Last()];
+    for (size_t i = 0; i < last.outputs.size(); ++i) {
+      if (!Has(EntryRef{unit.Last(), i})) {
+        // A result nobody reads need not be computed.
+        if (Uses(EntryRef{unit.Last(), i}) == 0) continue;
+        throw Refusal(lowering.Name() + ": its lowering does not write output " +
+                      std::to_string(i));
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const LoweringOptions& options_;
+  LoweredProgram result_;
+  std::unordered_map<std::string, std::vector<const OpLowering*>> index_;
+  std::unordered_map<uint64_t, Tensor> tensors_;
+  std::unordered_map<uint64_t, int> uses_;
+  std::vector<Unit> units_;
+  std::unordered_map<size_t, size_t> unit_ending_at_;
+};
+
+// ---- Lowering ----
+
+namespace {
+
+const Node& AnchorOf(const Graph& graph, const Unit& unit) { return graph.nodes[unit.anchor]; }
+
+}  // namespace
+
+std::string Lowering::Name() const { return DescribeNode(AnchorOf(program_->graph(), *unit_)); }
+
+size_t Lowering::InputCount() const { return unit_->inputs.size(); }
+
+Tensor Lowering::Input(size_t i) const {
+  if (i >= unit_->inputs.size()) {
+    Refuse("has " + std::to_string(unit_->inputs.size()) + " tensor arguments, but number " +
+           std::to_string(i) + " is needed");
+  }
+  return program_->Get(unit_->inputs[i]);
+}
+
+bool Lowering::InputIsTransposed(size_t i) const { return unit_->transposed.at(i); }
+
+std::vector<npu_dim> Lowering::InputDims(size_t i) const {
+  std::vector<npu_dim> dims = ReadDims(program_->graph().Info(unit_->inputs.at(i)));
+  if (InputIsTransposed(i)) std::swap(dims[dims.size() - 1], dims[dims.size() - 2]);
+  return dims;
+}
+
+size_t Lowering::OutputCount() const {
+  return program_->graph().nodes[unit_->Last()].outputs.size();
+}
+
+bool Lowering::OutputIsUsed(size_t i) const {
+  return program_->Uses(EntryRef{unit_->Last(), i}) != 0;
+}
+
+Tensor Lowering::Output(size_t i) {
+  EntryRef entry{unit_->Last(), i};
+  if (!program_->Has(entry)) {
+    const TensorInfo& info = program_->graph().Info(entry);
+    program_->Set(entry, program_->NewTensor(MakeDesc(info, Name()), Name()));
+  }
+  return program_->Get(entry);
+}
+
+std::vector<npu_dim> Lowering::OutputDims(size_t i) const {
+  return ReadDims(program_->graph().Info(EntryRef{unit_->Last(), i}));
+}
+
+npu_dtype Lowering::OutputDtype(size_t i) const {
+  return MakeDesc(program_->graph().Info(EntryRef{unit_->Last(), i}), Name()).dtype;
+}
+
+void Lowering::SetOutput(size_t i, const Tensor& tensor) {
+  program_->Set(EntryRef{unit_->Last(), i}, tensor);
+}
+
+Value Lowering::Apply(VectorBuilder* vector, const std::map<size_t, Value>& known) const {
+  Values values;
+  for (const EntryRef& input : unit_->inputs) {
+    auto it = known.find(input.node);
+    values.push_back(it != known.end() ? it->second : vector->Load(program_->Get(input)));
+  }
+  return unit_->lowering->elementwise(*this, *vector, values);
+}
+
+Value Lowering::AppendFused(VectorBuilder* vector, Value value) const {
+  std::map<size_t, Value> known;
+  known[unit_->anchor] = value;
+  for (const auto& [node, op] : unit_->epilogue) {
+    Unit unit = program_->MakeUnit(node, op);
+    value = Lowering(program_, &unit).Apply(vector, known);
+    known[node] = value;
+  }
+  return value;
+}
+
+const npu_vector_program* Lowering::Epilogue() {
+  if (unit_->epilogue.empty()) return nullptr;
+  return EpilogueOf([this](VectorBuilder& v, Value value) { return AppendFused(&v, value); });
+}
+
+const npu_vector_program* Lowering::EpilogueOf(
+    const std::function<Value(VectorBuilder&, Value)>& program) {
+  VectorBuilder& vector = vectors_.emplace_back();
+  return &epilogues_.emplace_back(vector.Finish(program(vector, vector.LoadAccumulator())));
+}
+
+void Lowering::LowerAsElementwise() {
+  Tensor out = Output();
+  Elementwise(out,
+              [this](VectorBuilder& vector) { return AppendFused(&vector, Apply(&vector, {})); });
+}
+
+// ---- Attributes ----
+
+namespace {
+
+/*! \brief The attribute, or None where there is none. */
+ffi::Any FindAttribute(const Node& node, const std::string& name) {
+  auto it = node.attributes.find(ffi::String(name));
+  return it == node.attributes.end() ? ffi::Any(nullptr) : (*it).second;
+}
+
+}  // namespace
+
+bool Lowering::IsNone(const std::string& name) const {
+  return FindAttribute(AnchorOf(program_->graph(), *unit_), name) == nullptr;
+}
+
+namespace {
+
+template <typename T>
+T ReadAttribute(const Lowering& lowering, const Node& node, const std::string& name,
+                const char* kind) {
+  ffi::Any value = FindAttribute(node, name);
+  if (value == nullptr) lowering.Refuse("has no attribute '" + name + "'");
+  auto result = value.try_cast<T>();
+  if (!result.has_value()) lowering.Refuse("its attribute '" + name + "' is not " + kind);
+  return *result;
+}
+
+template <typename T>
+std::vector<T> ReadList(const Lowering& lowering, const Node& node, const std::string& name,
+                        const char* kind) {
+  std::vector<T> values;
+  for (const ffi::Any& item : ReadAttribute<ffi::Array<ffi::Any>>(lowering, node, name, kind)) {
+    auto value = item.try_cast<T>();
+    if (!value.has_value()) lowering.Refuse("its attribute '" + name + "' is not " + kind);
+    values.push_back(*value);
+  }
+  return values;
+}
+
+}  // namespace
+
+bool Lowering::Bool(const std::string& name) const {
+  return ReadAttribute<bool>(*this, AnchorOf(program_->graph(), *unit_), name, "a bool");
+}
+
+int64_t Lowering::Int(const std::string& name) const {
+  return ReadAttribute<int64_t>(*this, AnchorOf(program_->graph(), *unit_), name, "an integer");
+}
+
+double Lowering::Float(const std::string& name) const {
+  const Node& node = AnchorOf(program_->graph(), *unit_);
+  const auto value = ReadAttribute<double>(*this, node, name, "a number");
+  const bool whole =
+      FindAttribute(node, name).try_cast<int64_t>().has_value() || !IsFloat(node.outputs[0].dtype);
+  if (whole && !std::isinf(value) && !(std::trunc(value) == value && std::abs(value) < 0x1p53)) {
+    Refuse("its attribute '" + name + "' is not among the integers below 2^53, which float64 " +
+           "can tell apart");
+  }
+  return value;
+}
+
+std::string Lowering::String(const std::string& name) const {
+  if (IsNone(name)) return "";
+  return std::string(
+      ReadAttribute<ffi::String>(*this, AnchorOf(program_->graph(), *unit_), name, "a string"));
+}
+
+std::vector<int64_t> Lowering::Ints(const std::string& name) const {
+  return ReadList<int64_t>(*this, AnchorOf(program_->graph(), *unit_), name, "a list of integers");
+}
+
+std::vector<double> Lowering::Floats(const std::string& name) const {
+  return ReadList<double>(*this, AnchorOf(program_->graph(), *unit_), name, "a list of numbers");
+}
+
+std::vector<std::vector<IndexTerm>> Lowering::IndexMap(const std::string& name) const {
+  if (IsNone(name)) {
+    Refuse("its attribute '" + name + "' is more than sums of indices, quotients and remainders");
+  }
+  std::vector<std::vector<IndexTerm>> map;
+  auto rows = ReadAttribute<ffi::Array<ffi::Any>>(*this, AnchorOf(program_->graph(), *unit_), name,
+                                                  "an index map");
+  for (const ffi::Any& row : rows) {
+    std::vector<IndexTerm>& terms = map.emplace_back();
+    for (const ffi::Any& item : row.cast<ffi::Array<ffi::Any>>()) {
+      auto object = item.cast<ffi::json::Object>();
+      auto number = [&](const char* key) { return object[ffi::String(key)].cast<int64_t>(); };
+      terms.push_back({number("axis"), number("divide"), number("modulo"), number("multiply")});
+    }
+  }
+  return map;
+}
+
+void Lowering::RequireOneOf(const std::string& name,
+                            const std::vector<std::string>& supported) const {
+  std::string value = String(name);
+  if (std::find(supported.begin(), supported.end(), value) != supported.end()) return;
+  std::vector<std::string> quoted;
+  for (const std::string& item : supported) quoted.push_back("'" + item + "'");
+  Refuse("its attribute '" + name + "' is '" + value + "'; supported: " + Join(quoted));
+}
+
+void Lowering::Refuse(const std::string& why) const { throw Refusal(Name() + ": " + why); }
+
+int64_t Lowering::FixedSize(const Tensor& tensor, int dim) const {
+  const npu_dim& size = tensor.desc.dims[dim];
+  if (size.symbol >= 0) {
+    Refuse("dimension " + std::to_string(dim) + " of an argument is known only at the call ('" +
+           program_->graph().symbols[static_cast<size_t>(size.symbol)] +
+           "'); a fixed size is needed");
+  }
+  return size.size;
+}
+
+npu_dim Lowering::Joined(const std::vector<npu_dim>& dims) const {
+  npu_dim joined = FixedDim(1);
+  for (const npu_dim& dim : dims) {
+    if (dim.symbol >= 0 && joined.symbol >= 0) {
+      Refuse("dimensions that are known only at the call would have to be joined");
+    }
+    joined.size *= dim.size;
+    if (dim.symbol >= 0) joined.symbol = dim.symbol;
+  }
+  return joined;
+}
+
+// ---- Driver operations ----
+
+Tensor Lowering::Temporary(npu_dtype dtype, const std::vector<npu_dim>& dims) {
+  return program_->NewTensor(MakeDesc(dtype, dims), Name());
+}
+
+Tensor Lowering::View(const Tensor& tensor, const std::vector<npu_dim>& dims) {
+  Tensor view;
+  view.desc = MakeDesc(tensor.desc.dtype, dims);
+  program_->Check(BuildApi().add_view(program_->builder(), tensor.id, &view.desc, &view.id),
+                  Name());
+  return view;
+}
+
+Tensor Lowering::ConstantOf(npu_dtype dtype, const std::vector<npu_dim>& dims, const void* data,
+                            size_t bytes) {
+  return program_->NewConstant(MakeDesc(dtype, dims), data, bytes, Name());
+}
+
+void Lowering::Emit(const npu_matmul& op) {
+  program_->Check(BuildApi().add_matmul(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_convolution& op) {
+  program_->Check(BuildApi().add_convolution(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_pool& op) {
+  program_->Check(BuildApi().add_pool(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_reduce& op) {
+  program_->Check(BuildApi().add_reduce(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_copy& op) {
+  program_->Check(BuildApi().add_copy(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_gather& op) {
+  program_->Check(BuildApi().add_gather(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_scan& op) {
+  program_->Check(BuildApi().add_scan(program_->builder(), &op), Name());
+}
+
+void Lowering::Emit(const npu_order& op) {
+  program_->Check(BuildApi().add_order(program_->builder(), &op), Name());
+}
+
+npu_copy Lowering::CopyOf(const Tensor& data, const Tensor& out) const {
+  npu_copy copy = {};
+  copy.data = data.id;
+  copy.out = out.id;
+  for (int32_t i = 0; i < NPU_MAX_RANK; ++i) {
+    copy.permutation[i] = i;
+    copy.data_step[i] = copy.out_step[i] = 1;
+  }
+  return copy;
+}
+
+void Lowering::Elementwise(const Tensor& out, const std::function<Value(VectorBuilder&)>& program) {
+  VectorBuilder& vector = vectors_.emplace_back();
+  npu_elementwise op = {};
+  op.program = vector.Finish(program(vector));
+  op.out = out.id;
+  program_->Check(BuildApi().add_elementwise(program_->builder(), &op), Name());
+}
+
+void Lowering::Gather(const Tensor& data, const Tensor& indices, int64_t axis, const Tensor& out,
+                      bool elementwise) {
+  npu_gather op = {};
+  op.data = data.id;
+  op.indices = indices.id;
+  op.out = out.id;
+  op.axis = static_cast<int32_t>(axis);
+  op.elementwise = elementwise;
+  Emit(op);
+}
+
+void Lowering::Reduce(npu_reduce_kind kind, const Tensor& data, const std::vector<int64_t>& axes,
+                      const Tensor& out,
+                      const std::function<Value(VectorBuilder&, Value)>& epilogue) {
+  npu_reduce op = {};
+  op.data = data.id;
+  op.out = out.id;
+  op.kind = kind;
+  for (int64_t axis : axes) {
+    int64_t rank = data.rank();
+    if (axis < -rank || axis >= rank) {
+      Refuse("axis " + std::to_string(axis) + " is outside of rank " + std::to_string(rank));
+    }
+    op.axes |= 1u << static_cast<uint32_t>(axis < 0 ? axis + rank : axis);
+  }
+  if (epilogue) op.epilogue = EpilogueOf(epilogue);
+  Emit(op);
+}
+
+Tensor Lowering::Exponentials(const Tensor& data, int64_t axis, Tensor* maximum) {
+  std::vector<npu_dim> kept = data.dims();
+  kept[axis] = FixedDim(1);
+  *maximum = Temporary(NPU_FLOAT32, kept);
+  Reduce(NPU_REDUCE_MAX, data, {axis}, *maximum);
+  Tensor result = Temporary(NPU_FLOAT32, data.dims());
+  Elementwise(result,
+              [&](VectorBuilder& v) { return v.Exp(v.Subtract(v.Load(data), v.Load(*maximum))); });
+  return result;
+}
+
+// ---- Table ----
+
+namespace {
+
+OpLowering& AddToRegistry(const std::string& op) {
+  OpLowering& entry = Registry().emplace_back();
+  entry.op = op;
+  return entry;
+}
+
+}  // namespace
+
+OpLowering& RegisterOp(const std::string& op, OpLowering::LowerFunction lower) {
+  OpLowering& entry = AddToRegistry(op);
+  entry.lower = lower;
+  return entry;
+}
+
+OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction elementwise) {
+  OpLowering& entry = AddToRegistry(op);
+  entry.elementwise = elementwise;
+  return entry;
+}
+
+std::vector<std::string> LoweredOps() {
+  std::vector<std::string> ops;
+  for (const OpLowering& entry : Registry()) ops.push_back(entry.op);
+  std::sort(ops.begin(), ops.end());
+  ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
+  return ops;
+}
+
+LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal) {
+  return ProgramBuilder(graph, options).Run(goal);
+}
+
+}  // namespace npu

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file builder.cc
+ * \brief The build half of the driver's API.
+ */
+#include <memory>
+#include <utility>
+
+#include "compile.h"
+
+namespace emulator = npu::emulator;
+
+struct npu_builder {
+  emulator::Machine machine;
+  emulator::Graph graph;
+  /*! \brief What finish returned. */
+  emulator::Buffer bytes;
+  bool finished = false;
+  /*! \brief The failure after which the builder can only be destroyed. */
+  npu_status status = NPU_OK;
+  std::string sentence;
+};
+
+namespace npu::emulator {
+namespace {
+
+/*! \brief The last failure on this thread of a call without a builder. */
+thread_local std::string create_sentence;
+
+/*! \brief Runs a function of the API on a builder that has not failed. */
+template <typename Body>
+npu_status Build(npu_builder* builder, const Body& body) {
+  if (builder == nullptr) {
+    create_sentence = "The builder is null.";
+    return NPU_INVALID;
+  }
+  if (builder->status == NPU_OK) {
+    builder->status = Guard(&builder->sentence, [&] {
+      if (builder->finished) Invalid("The builder is finished; it can only be destroyed.");
+      body(builder->graph);
+    });
+  }
+  return builder->status;
+}
+
+npu_status Create(const npu_option* options, size_t option_count, npu_builder** builder) {
+  return Guard(&create_sentence, [&] {
+    RequireArgument(builder, "builder");
+    if (option_count > 0) RequireArgument(options, "options");
+    auto created = std::make_unique<npu_builder>();
+    for (size_t i = 0; i < option_count; ++i) {
+      RequireArgument(options[i].key, "key of an option");
+      RequireArgument(options[i].value, "value of an option");
+      created->machine.Set(options[i].key, options[i].value);
+    }
+    created->machine.Check();
+    *builder = created.release();
+  });
+}
+
+void Destroy(npu_builder* builder) { delete builder; }
+
+const char* LastError(const npu_builder* builder) {
+  return builder == nullptr ? create_sentence.c_str() : builder->sentence.c_str();
+}
+
+npu_status AddSymbol(npu_builder* builder, const char* name, int64_t bound, int32_t* symbol) {
+  return Build(builder, [&](Graph& graph) {
+    RequireArgument(name, "name");
+    RequireArgument(symbol, "symbol");
+    *symbol = graph.AddSymbol(name, bound);
+  });
+}
+
+npu_status AddInput(npu_builder* builder, const npu_tensor_desc* desc, npu_tensor* tensor) {
+  return Build(builder, [&](Graph& graph) {
+    RequireArgument(desc, "desc");
+    RequireArgument(tensor, "tensor");
+    *tensor = graph.AddInput(*desc);
+  });
+}
+
+npu_status AddConstant(npu_builder* builder, const npu_tensor_desc* desc, const void* data,
+                       size_t bytes, npu_tensor* tensor) {
+  return Build(builder, [&](Graph& graph) {
+    RequireArgument(desc, "desc");
+    RequireArgument(data, "data");
+    RequireArgument(tensor, "tensor");
+    *tensor = graph.AddConstant(*desc, data, bytes);
+  });
+}
+
+npu_status AddTensor(npu_builder* builder, const npu_tensor_desc* desc, npu_tensor* tensor) {
+  return Build(builder, [&](Graph& graph) {
+    RequireArgument(desc, "desc");
+    RequireArgument(tensor, "tensor");
+    *tensor = graph.AddResult(*desc);
+  });
+}
+
+npu_status AddView(npu_builder* builder, npu_tensor data, const npu_tensor_desc* desc,
+                   npu_tensor* tensor) {
+  return Build(builder, [&](Graph& graph) {
+    RequireArgument(desc, "desc");
+    RequireArgument(tensor, "tensor");
+    *tensor = graph.AddView(data, *desc);
+  });
+}
+
+npu_status SetLabel(npu_builder* builder, const char* label) {
+  return Build(builder, [&](Graph& graph) {
+    RequireArgument(label, "label");
+    graph.SetLabel(label);
+  });
+}
+
+/*! \brief Copies a vector program into an operation. */
+void SetVector(const npu_vector_program& vector, Operation* operation) {
+  if (vector.instruction_count < 0 || vector.input_count < 0) {
+    Invalid("A vector program has a negative number of instructions or inputs.");
+  }
+  if (vector.instruction_count > 0) RequireArgument(vector.instructions, "instructions");
+  if (vector.input_count > 0) RequireArgument(vector.inputs, "inputs");
+  operation->instructions.assign(vector.instructions,
+                                 vector.instructions + vector.instruction_count);
+  operation->inputs.assign(vector.inputs, vector.inputs + vector.input_count);
+}
+
+void SetVector(npu_elementwise* op, Operation* operation) {
+  SetVector(op->program, operation);
+  op->program = {};
+}
+
+void SetVector(npu_copy*, Operation*) {}
+
+void SetVector(npu_gather*, Operation*) {}
+
+void SetVector(npu_scan*, Operation*) {}
+
+void SetVector(npu_order*, Operation*) {}
+
+void SetVector(npu_pool*, Operation*) {}
+
+template <typename Op>
+void SetVector(Op* op, Operation* operation) {
+  if (op->epilogue != nullptr) {
+    SetVector(*op->epilogue, operation);
+    if (operation->instructions.empty()) Invalid("An epilogue has no instructions.");
+  }
+  op->epilogue = nullptr;
+}
+
+template <typename Op>
+npu_status AddOperation(npu_builder* builder, const Op* op) {
+  return Build(builder, [&](Graph& graph) {
+    RequireArgument(op, "op");
+    Op copy = *op;
+    Operation operation;
+    SetVector(&copy, &operation);
+    operation.op = copy;
+    graph.Add(std::move(operation));
+  });
+}
+
+npu_status MarkOutput(npu_builder* builder, npu_tensor tensor) {
+  return Build(builder, [&](Graph& graph) { graph.MarkOutput(tensor); });
+}
+
+npu_status Finish(npu_builder* builder, const uint8_t** bytes, size_t* size) {
+  return Build(builder, [&](Graph& graph) {
+    if (bytes != nullptr) RequireArgument(size, "size");
+    graph.Finish();
+    graph.FoldCopies();
+    Compiled compiled = Compile(graph, builder->machine);
+    Verify(compiled.program);  // A mistake of the compiler shows here, not on a board.
+    builder->finished = true;
+    if (bytes == nullptr) return;
+    builder->bytes =
+        Serialize(compiled.program, [&](uint8_t* to) { WriteConstants(graph, compiled, to); });
+    *bytes = builder->bytes.data();
+    *size = builder->bytes.size();
+  });
+}
+
+constexpr npu_build_api kBuildApi = {
+    NPU_DRIVER_API_VERSION,
+    Create,
+    Destroy,
+    LastError,
+    AddSymbol,
+    AddInput,
+    AddConstant,
+    AddTensor,
+    AddView,
+    SetLabel,
+    AddOperation<npu_matmul>,
+    AddOperation<npu_convolution>,
+    AddOperation<npu_pool>,
+    AddOperation<npu_elementwise>,
+    AddOperation<npu_reduce>,
+    AddOperation<npu_copy>,
+    AddOperation<npu_gather>,
+    AddOperation<npu_scan>,
+    AddOperation<npu_order>,
+    MarkOutput,
+    Finish,
+};
+
+}  // namespace
+}  // namespace npu::emulator
+
+const npu_build_api* NPU_BUILD_API(void) { return &emulator::kBuildApi; }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file execute.h
+ * \brief Runs the commands of a program.
+ */
+#ifndef EMULATOR_EXECUTE_H_
+#define EMULATOR_EXECUTE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "elision.h"
+#include "program.h"
+
+namespace npu::emulator {
+
+/*!
+ * \brief A program made ready to run in certain memory: everything but symbols and the addresses of
+ *        inputs and outputs is settled, so that a run does nothing but the work.
+ */
+class Execution {
+ public:
+  /*! \brief `program` must outlive this, and so must scratchpad (ScratchpadBytes) and arena. */
+  Execution(const Program& program, const Accesses& accesses, const Elision& elision,
+            uint8_t* scratchpad, uint8_t* arena);
+  // Slots refer to members.
+  Execution(const Execution&) = delete;
+  Execution& operator=(const Execution&) = delete;
+
+  /*! \brief Sets the symbols, which have their bounds before; allocates nothing. */
+  void SetSymbols(const int64_t* symbols);
+  /*! \brief Sets the addresses of the inputs, followed by those of the outputs. */
+  void Bind(const std::vector<void*>& buffers);
+  /*! \brief Executes; the context's scratch has scratch_bytes(). Stops between two commands, and
+   *  returns false, when `cancel` is set. */
+  bool Run(const KernelContext& context, const std::atomic<bool>& cancel) const;
+
+  /*! \brief What kernels need with the symbols at hand. */
+  size_t scratch_bytes() const { return scratch_bytes_; }
+  /*! \brief What kernels need with any symbols, as far as is known. */
+  size_t most_scratch_bytes() const { return most_scratch_bytes_; }
+
+ private:
+  using Step = std::variant<MatMulArgs, ConvolutionArgs, PoolArgs, ElementwiseArgs, ReduceArgs,
+                            CopyArgs, GatherArgs, ScanArgs, OrderArgs>;
+  /*! \brief An address to be set by Bind. */
+  struct Slot {
+    void** address;
+    size_t buffer;
+    uint64_t offset;
+  };
+  /*! \brief A shape to be set by SetSymbols. */
+  struct Shape {
+    TensorView* view;
+    const Desc* desc;
+  };
+  class Preparer;
+
+  int32_t threads_;
+  std::vector<Step> steps_;
+  /*! \brief The inputs of all vector programs. */
+  std::vector<TensorView> views_;
+  std::vector<Slot> slots_;
+  std::vector<Shape> shapes_;
+  size_t scratch_bytes_ = 0;
+  size_t most_scratch_bytes_ = 0;
+};
+
+}  // namespace npu::emulator
+
+#endif  // EMULATOR_EXECUTE_H_

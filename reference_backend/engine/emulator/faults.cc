@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file faults.cc
+ * \brief Failures on demand.
+ */
+#include "faults.h"
+
+#include <atomic>
+#include <cstring>
+
+namespace npu::emulator {
+namespace {
+
+constexpr const char* kCalls[] = {"load", "create_request", "execute", "submit", "wait"};
+constexpr int kCallCount = static_cast<int>(Call::kCount);
+static_assert(sizeof(kCalls) / sizeof(kCalls[0]) == kCallCount, "");
+
+/*! \brief The status in the upper half, the number of calls that are left in the lower one. */
+std::atomic<uint64_t> faults[kCallCount];
+
+}  // namespace
+
+npu_status TakeFault(Call call) {
+  std::atomic<uint64_t>& fault = faults[static_cast<int>(call)];
+  uint64_t known = fault.load(std::memory_order_relaxed);
+  while (static_cast<uint32_t>(known) != 0) {
+    if (fault.compare_exchange_weak(known, known - 1)) return static_cast<npu_status>(known >> 32);
+  }
+  return NPU_OK;
+}
+
+void FailOnDemand(Call call) {
+  npu_status status = TakeFault(call);
+  if (status == NPU_OK) return;
+  const char* name = kCalls[static_cast<int>(call)];
+  throw Error(status, Join("The emulated device was asked to fail at the next ", name, "."));
+}
+
+}  // namespace npu::emulator
+
+namespace emulator = npu::emulator;
+
+int32_t NPU_FAIL_NEXT(const char* call, int32_t status, int32_t count) {
+  if (call == nullptr || status <= NPU_OK || status > NPU_CANCELLED || count < 0) return -1;
+  for (int i = 0; i < emulator::kCallCount; ++i) {
+    if (std::strcmp(call, emulator::kCalls[i]) != 0) continue;
+    emulator::faults[i] = static_cast<uint64_t>(status) << 32 | static_cast<uint64_t>(count);
+    return 0;
+  }
+  return -1;
+}

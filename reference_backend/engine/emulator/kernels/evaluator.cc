@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file evaluator.cc
+ * \brief The evaluation of vector programs in float32, and the kernel that is nothing else.
+ */
+#include "evaluator.h"
+
+#include <algorithm>
+
+#include "integers.h"
+
+namespace npu::emulator {
+
+Broadcast::Broadcast(const TensorView& data, const TensorView& out)
+    : data(static_cast<const char*>(data.data)),
+      dtype(data.dtype),
+      element(ElementSize(data.dtype)) {
+  int64_t dense = 1;
+  for (int d = 1; d <= out.rank; ++d) {
+    int64_t size = out.dims[out.rank - d];
+    int64_t own = d <= data.rank ? data.dims[data.rank - d] : 1;
+    int64_t stride = own == 1 ? 0 : dense;
+    dense *= own;
+    if (size == 1) continue;
+    int last = rank - 1;
+    if (last >= 0 && stride == strides[last] * sizes[last] &&
+        (stride != 0) == (strides[last] != 0)) {
+      sizes[last] *= size;
+    } else {
+      sizes[rank] = size;
+      strides[rank++] = stride;
+    }
+  }
+  if (rank == 0) {
+    rank = 1;
+    sizes[0] = 1;
+    strides[0] = 0;
+  }
+}
+
+Evaluator::Evaluator(const VectorProgram& program, const TensorView& out, int64_t row_length)
+    : simd_(ActiveSimd()),
+      program_(program),
+      out_(static_cast<char*>(out.data)),
+      dtype_(out.dtype),
+      element_(ElementSize(out.dtype)),
+      row_length_(row_length) {
+  for (int i = 0; i < program.input_count; ++i) {
+    Input& input = inputs_[i];
+    static_cast<Broadcast&>(input) = Broadcast(program.inputs[i], out);
+    bool repeats = input.strides[0] == 0;
+    input.dense = input.rank == 1 && !repeats;
+    input.uniform = input.rank == 1 && repeats;
+    input.uniform_rows = repeats && input.sizes[0] % row_length_ == 0;
+  }
+}
+
+void Evaluator::Begin(float* registers) const {
+  for (int i = 0; i < program_.instruction_count; ++i) {
+    const npu_vector_instruction& instruction = program_.instructions[i];
+    if (instruction.opcode != NPU_VECTOR_CONSTANT) continue;
+    simd_.fill(static_cast<float>(instruction.immediate), kBlock, registers + i * kBlock);
+  }
+}
+
+// Elements along the innermost dimension.
+void Evaluator::LoadOne(const Input& input, int64_t offset, int64_t count, float* out) const {
+  const char* data = input.data + offset * static_cast<int64_t>(input.element);
+  if (input.strides[0] != 0) {
+    simd_.load(input.dtype, data, count, out);
+  } else {
+    float value;
+    simd_.load(input.dtype, data, 1, &value);
+    simd_.fill(value, count, out);
+  }
+}
+
+// Elements [index, index + count) in the order of the output.
+void Evaluator::LoadRun(const Input& input, int64_t index, int64_t count, float* out) const {
+  input.ForRuns(index, count, [&](int64_t offset, int64_t run) {
+    LoadOne(input, offset, run, out);
+    out += run;
+  });
+}
+
+void Evaluator::LoadTile(const Input& input, int64_t rows, int64_t columns, int64_t row,
+                         int64_t column, float* out) const {
+  int64_t index = row * row_length_ + column;
+  if (input.dtype == NPU_FLOAT32 && input.dense) {
+    const float* data = reinterpret_cast<const float*>(input.data) + index;
+    simd_.take(rows, columns, data, row_length_, 1, out, kPanelColumns);
+    return;
+  }
+  // Mostly the innermost dimension is a row: then one division serves for all of them.
+  if (input.sizes[0] != row_length_) {
+    for (int64_t r = 0; r < rows; ++r) {
+      LoadRun(input, index + r * row_length_, columns, out + r * kPanelColumns);
+    }
+    return;
+  }
+  int64_t position[NPU_MAX_RANK];
+  int64_t rest = row;
+  for (int d = 1; d < input.rank; ++d) {
+    position[d] = rest % input.sizes[d];
+    rest /= input.sizes[d];
+  }
+  float values[kPanelRows];
+  bool same = input.strides[0] == 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    int64_t offset = column * input.strides[0];
+    for (int d = 1; d < input.rank; ++d) offset += position[d] * input.strides[d];
+    for (int d = 1; d < input.rank && ++position[d] == input.sizes[d]; ++d) position[d] = 0;
+    if (!same) {
+      LoadOne(input, offset, columns, out + r * kPanelColumns);
+    } else if (input.dtype == NPU_FLOAT32) {
+      values[r] = reinterpret_cast<const float*>(input.data)[offset];
+    } else {
+      simd_.load(input.dtype, input.data + offset * static_cast<int64_t>(input.element), 1,
+                 values + r);
+    }
+  }
+  if (same) simd_.spread(rows, values, out);
+}
+
+void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, int64_t row,
+                           int64_t column, float* registers) const {
+  bool run = rows == 1;
+  int64_t index = row * row_length_ + column;
+  int64_t count = run ? columns : rows * kPanelColumns;
+  char* out = out_ + index * static_cast<int64_t>(element_);
+  int last = program_.instruction_count - 1;
+  // Where the value of an instruction is: what lies in memory as needed is not copied.
+  auto value = [&](int32_t i) -> Operand {
+    const npu_vector_instruction& instruction = program_.instructions[i];
+    float* own = registers + i * kBlock;
+    if (instruction.opcode == NPU_VECTOR_CONSTANT) return {own, i == last ? -1 : 0};
+    if (instruction.opcode != NPU_VECTOR_LOAD) return {own};
+    if (values != nullptr && instruction.a == 0) return {values};
+    const Input& input = inputs_[instruction.a];
+    if (run && input.dtype == NPU_FLOAT32 && input.dense) {
+      return {reinterpret_cast<const float*>(input.data) + index};
+    }
+    bool uniform = run ? input.uniform_rows : input.uniform;
+    return {own, uniform && i != last ? 0 : -1};
+  };
+  const float* result = values;
+  for (int i = 0; i <= last; ++i) {
+    const npu_vector_instruction& instruction = program_.instructions[i];
+    float* to = registers + i * kBlock;
+    Operand own = value(i);
+    result = own.data;
+    if (instruction.opcode == NPU_VECTOR_CONSTANT) continue;
+    if (instruction.opcode == NPU_VECTOR_LOAD) {
+      const Input& input = inputs_[instruction.a];
+      if (result != to) continue;
+      if (own.mask == 0) {
+        LoadRun(input, index, 1, to);
+        simd_.fill(*to, kSplat, to);
+      } else if (run) {
+        LoadRun(input, index, columns, to);
+      } else {
+        LoadTile(input, rows, columns, row, column, to);
+      }
+      continue;
+    }
+    if (i == last && run && dtype_ == NPU_FLOAT32) to = reinterpret_cast<float*>(out);
+    auto operand = [&](int32_t number) {
+      return number >= 0 && number < i ? value(number) : Operand();
+    };
+    simd_.apply(instruction.opcode, operand(instruction.a), operand(instruction.b),
+                operand(instruction.c), count, to);
+    result = to;
+  }
+  if (result == reinterpret_cast<float*>(out)) return;
+  if (dtype_ == NPU_FLOAT32) {
+    simd_.take(rows, columns, result, kPanelColumns, 1, reinterpret_cast<float*>(out), row_length_);
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    simd_.store(dtype_, result + r * kPanelColumns, columns, out);
+    out += row_length_ * static_cast<int64_t>(element_);
+  }
+}
+
+void Evaluator::StoreRun(const float* values, int64_t count, int64_t row, int64_t column,
+                         float* registers) const {
+  if (program_.instruction_count == 0) {
+    int64_t index = row * row_length_ + column;
+    simd_.store(dtype_, values, count, out_ + index * static_cast<int64_t>(element_));
+    return;
+  }
+  for (int64_t i = 0; i < count; i += kBlock) {
+    StoreBlock(values == nullptr ? nullptr : values + i, 1, std::min(kBlock, count - i), row,
+               column + i, registers);
+  }
+}
+
+void Evaluator::StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row,
+                          int64_t column, float* registers) const {
+  StoreBlock(tile, rows, columns, row, column, registers);
+}
+
+namespace {
+
+// Calls `body(begin, end, registers)` for parts of the output; each thread has its own registers.
+template <typename Number, typename Body>
+void ForParts(const ElementwiseArgs& args, const KernelContext& context, const Body& body) {
+  int64_t registers = Evaluator::Registers(args.program);
+  int64_t grain = CeilDivide(Grain(args.program.instruction_count), Evaluator::kBlock);
+  Parallel(context, ElementCount(args.out), grain * Evaluator::kBlock,
+           [&](int64_t begin, int64_t end, int worker) {
+             body(begin, end, static_cast<Number*>(context.scratch) + worker * registers);
+           });
+}
+
+}  // namespace
+
+size_t ElementwiseScratch(const ElementwiseArgs& args, int threads) {
+  bool integers = IsIntegerProgram(args.program, args.out.dtype);
+  size_t number = integers ? sizeof(int64_t) : sizeof(float);
+  return static_cast<size_t>(threads * Evaluator::Registers(args.program)) * number;
+}
+
+void Elementwise(const ElementwiseArgs& args, const KernelContext& context) {
+  int64_t count = ElementCount(args.out);
+  if (count == 0) return;
+  if (IsIntegerProgram(args.program, args.out.dtype)) {
+    IntegerEvaluator evaluator(args.program, args.out);
+    ForParts<int64_t>(args, context, [&](int64_t begin, int64_t end, int64_t* registers) {
+      evaluator.Begin(registers);
+      evaluator.StoreRun(nullptr, end - begin, begin, registers);
+    });
+    return;
+  }
+  Evaluator evaluator(args.program, args.out, count);
+  ForParts<float>(args, context, [&](int64_t begin, int64_t end, float* registers) {
+    evaluator.Begin(registers);
+    evaluator.StoreRun(nullptr, end - begin, 0, begin, registers);
+  });
+}
+
+}  // namespace npu::emulator

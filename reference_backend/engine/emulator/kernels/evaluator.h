@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file evaluator.h
+ * \brief The evaluation of vector programs.
+ */
+#ifndef DRIVER_EMULATOR_KERNELS_EVALUATOR_H_
+#define DRIVER_EMULATOR_KERNELS_EVALUATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "internal.h"
+
+namespace npu::emulator {
+
+/*! \brief An input of a vector program, and how it broadcasts. Dimensions that can be walked as one
+ *  are one; innermost first. */
+struct Broadcast {
+  const char* data = nullptr;
+  npu_dtype dtype = NPU_FLOAT32;
+  size_t element = 0;
+  int rank = 0;
+  int64_t sizes[NPU_MAX_RANK];
+  int64_t strides[NPU_MAX_RANK];
+
+  Broadcast() = default;
+  Broadcast(const TensorView& data, const TensorView& out);
+
+  /*! \brief Calls `body(offset, count)` for elements [index, index + count) in the order of the
+   *  output, in runs that lie on the innermost dimension. */
+  template <typename Body>
+  void ForRuns(int64_t index, int64_t count, const Body& body) const {
+    while (count > 0) {
+      int64_t rest = index;
+      int64_t offset = 0;
+      for (int d = 0; d < rank; ++d) {
+        offset += rest % sizes[d] * strides[d];
+        rest /= sizes[d];
+      }
+      int64_t run = sizes[0] - index % sizes[0];
+      if (run > count) run = count;
+      body(offset, run);
+      index += run;
+      count -= run;
+    }
+  }
+};
+
+/*!
+ * \brief Evaluates a vector program in float32, block by block, and stores the results.
+ *
+ * The output is seen as a matrix with rows of `row_length` elements; a block is a piece of one row
+ * or of several. Values lie in private scratch memory of the thread, the registers.
+ */
+class Evaluator {
+ public:
+  /*! \brief The most elements of a block. */
+  static constexpr int64_t kBlock = 512;
+
+  /*! \brief Numbers that the registers of one thread take. */
+  static int64_t Registers(const VectorProgram& program) {
+    return program.instruction_count * kBlock;
+  }
+
+  Evaluator(const VectorProgram& program, const TensorView& out, int64_t row_length);
+
+  /*! \brief Sets the constants. Needed before blocks, whenever registers may have been used by
+   *  another evaluator. */
+  void Begin(float* registers) const;
+
+  /*! \brief Stores a piece of one row, of any length. `values` is input 0 of an epilogue, else
+   *  null. */
+  void StoreRun(const float* values, int64_t count, int64_t row, int64_t column,
+                float* registers) const;
+
+  /*! \brief Stores the upper left part of a tile of a matrix product. */
+  void StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row, int64_t column,
+                 float* registers) const;
+
+ private:
+  struct Input : Broadcast {
+    // All of it lies side by side.
+    bool dense;
+    // It is one number; it is one number for each row.
+    bool uniform, uniform_rows;
+  };
+
+  void LoadOne(const Input& input, int64_t offset, int64_t count, float* out) const;
+  void LoadRun(const Input& input, int64_t index, int64_t count, float* out) const;
+  void LoadTile(const Input& input, int64_t rows, int64_t columns, int64_t row, int64_t column,
+                float* out) const;
+  void StoreBlock(const float* values, int64_t rows, int64_t columns, int64_t row, int64_t column,
+                  float* registers) const;
+
+  const Simd& simd_;
+  const VectorProgram program_;
+  char* out_;
+  npu_dtype dtype_;
+  size_t element_;
+  int64_t row_length_;
+  Input inputs_[NPU_MAX_VECTOR_INPUTS];
+};
+
+}  // namespace npu::emulator
+
+#endif  // DRIVER_EMULATOR_KERNELS_EVALUATOR_H_

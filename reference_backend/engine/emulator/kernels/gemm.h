@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file gemm.h
+ * \brief Matrix products: what matmul and convolution come down to.
+ */
+#ifndef DRIVER_EMULATOR_KERNELS_GEMM_H_
+#define DRIVER_EMULATOR_KERNELS_GEMM_H_
+
+#include <cstdint>
+
+#include "evaluator.h"
+#include "internal.h"
+
+namespace npu::emulator {
+
+/*! \brief A matrix product. Its left operand is packed; the right one is packed too, or its panels
+ *  are gathered from data where they are needed. */
+struct Gemm {
+  /*! \brief Row panels. */
+  const float* left = nullptr;
+  /*! \brief Column panels; null: gathered. */
+  const float* right = nullptr;
+  /*! \brief Row k of the right operand begins at data + offsets[k]. */
+  const float* data = nullptr;
+  const int64_t* offsets = nullptr;
+  /*! \brief Where the result begins in the output as a matrix. */
+  int64_t out_row = 0;
+};
+
+/*! \brief Where the columns of a gathered operand lie in its rows: they are the positions of a
+ *  volume, whose last dimension lies side by side. */
+struct GatheredColumns {
+  /*! \brief Sizes of the last two dimensions. */
+  int64_t height = 1, width = 1;
+  /*! \brief Distances in the first two. */
+  int64_t depth_stride = 0, height_stride = 0;
+  /*! \brief If not 0: all columns lie side by side, and rows are this far apart. */
+  int64_t row_stride = 0;
+  /*! \brief Nothing may be read behind the last element. */
+  bool exact = false;
+};
+
+/*! \brief How matrix products of one size are cut to tasks. */
+class GemmPlan {
+ public:
+  GemmPlan() = default;
+  /*! \brief Plans for loops over `products` products. */
+  GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t products,
+           const GatheredColumns* gathered, const VectorProgram& epilogue, int threads,
+           Scratch* scratch);
+
+  /*! \brief Tasks of one product. */
+  int64_t tasks() const { return row_blocks_ * column_blocks_; }
+  /*! \brief Multiplications of one task. */
+  int64_t cost() const { return row_block_ * column_block_ * depth_; }
+  void Run(const Gemm& gemm, const Evaluator& evaluator, int64_t task, int worker) const;
+
+ private:
+  struct Panel {
+    const float* data;
+    int64_t stride;
+  };
+  Panel RightPanel(const Simd& simd, const Gemm& gemm, int64_t column, int64_t k, int64_t depth,
+                   float* packed) const;
+
+  int64_t rows_ = 0, columns_ = 0, depth_ = 0;
+  GatheredColumns gathered_;
+  int64_t row_block_ = 0, column_block_ = 0, depth_block_ = 0;
+  int64_t row_blocks_ = 0, column_blocks_ = 0;
+  int64_t panel_floats_ = 0, tile_floats_ = 0, worker_floats_ = 0;
+  float* workers_ = nullptr;
+};
+
+/*! \brief One operand of a matrix product in memory. */
+struct PanelSource {
+  const void* data;
+  npu_dtype dtype;
+  /*! \brief Rows of a left operand, columns of a right one. */
+  int64_t lines;
+  int64_t depth;
+  /*! \brief Whether the elements of a line lie side by side, or those of a step of the depth. */
+  bool lines_dense;
+};
+
+/*! \brief Floats of the panels of an operand. */
+int64_t PanelFloats(int64_t lines, int64_t depth, int width);
+/*! \brief Packs panels [begin, end) of `width` lines. */
+void PackPanels(const PanelSource& source, int width, int64_t begin, int64_t end, float* panels);
+
+}  // namespace npu::emulator
+
+#endif  // DRIVER_EMULATOR_KERNELS_GEMM_H_

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file internal.h
+ * \brief What all kernels share: scratch memory and loops.
+ */
+#ifndef DRIVER_EMULATOR_KERNELS_INTERNAL_H_
+#define DRIVER_EMULATOR_KERNELS_INTERNAL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels.h"
+#include "simd.h"
+
+namespace npu::emulator {
+
+/*! \brief How many pieces of size `b` hold `a`. */
+inline int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/*! \brief As many floats, in whole cache lines: vectors that straddle two are slower. */
+inline int64_t WholeLines(int64_t floats) { return CeilDivide(floats, 16) * 16; }
+
+/*! \brief Hands out pieces of scratch memory. Made from null it only counts, so that the function
+ *  that lays out a kernel's memory also tells its size. */
+class Scratch {
+ public:
+  explicit Scratch(void* base) : base_(static_cast<char*>(base)) {}
+
+  /*! \brief The next `count` elements; null if there is no memory. */
+  template <typename T>
+  T* Take(int64_t count) {
+    char* piece = base_ == nullptr ? nullptr : base_ + used_;
+    size_t bytes = static_cast<size_t>(count) * sizeof(T);
+    used_ += (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+    return reinterpret_cast<T*>(piece);
+  }
+
+  /*! \brief Bytes handed out so far. */
+  size_t used() const { return used_; }
+
+ private:
+  char* base_;
+  size_t used_ = 0;
+};
+
+/*! \brief How many threads a kernel will have. */
+inline int Threads(const KernelContext& context) {
+  return context.pool == nullptr ? 1 : context.pool->size();
+}
+
+/*! \brief Loops over chunks, on the pool if there is one; see ThreadPool::ParallelFor. */
+template <typename Body>
+void Parallel(const KernelContext& context, int64_t count, int64_t grain, const Body& body) {
+  if (context.pool != nullptr) {
+    context.pool->ParallelFor(count, grain, body);
+  } else {
+    for (int64_t i = 0; i < count; i += grain) body(i, i + grain < count ? i + grain : count, 0);
+  }
+}
+
+/*! \brief How many items make a chunk that is worth a thread, if each costs so many operations. */
+inline int64_t Grain(int64_t operations) {
+  constexpr int64_t kWorthwhile = 65536;
+  return operations < 1 ? kWorthwhile : CeilDivide(kWorthwhile, operations);
+}
+
+}  // namespace npu::emulator
+
+#endif  // DRIVER_EMULATOR_KERNELS_INTERNAL_H_

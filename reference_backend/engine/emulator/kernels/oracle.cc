@@ -1,0 +1,619 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file oracle.cc
+ * \brief The operations as plain loops.
+ */
+#include "oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+namespace npu::emulator::oracle {
+
+namespace {
+
+using Index = std::vector<int64_t>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+Index Shape(const TensorView& tensor) { return Index(tensor.dims, tensor.dims + tensor.rank); }
+
+// Goes to the next index in row-major order; false at the end.
+bool Next(const Index& shape, Index* index) {
+  for (size_t d = shape.size(); d-- > 0;) {
+    if (++(*index)[d] < shape[d]) return true;
+    (*index)[d] = 0;
+  }
+  return false;
+}
+
+// Calls `body(index)` for all indices of a shape.
+template <typename Body>
+void ForEach(const Index& shape, const Body& body) {
+  if (std::count(shape.begin(), shape.end(), 0) > 0) return;
+  Index index(shape.size(), 0);
+  do {
+    body(index);
+  } while (Next(shape, &index));
+}
+
+// Where an index of a larger shape lies in a tensor that is broadcast to it.
+int64_t Flat(const TensorView& tensor, const Index& index) {
+  int64_t flat = 0;
+  size_t skip = index.size() - static_cast<size_t>(tensor.rank);
+  for (int d = 0; d < tensor.rank; ++d) {
+    int64_t at = index[skip + static_cast<size_t>(d)];
+    flat = flat * tensor.dims[d] + (tensor.dims[d] == 1 ? 0 : at);
+  }
+  return flat;
+}
+
+double Apply(const npu_vector_instruction& instruction, double a, double b, double c) {
+  bool nan = std::isnan(a) || std::isnan(b);
+  switch (instruction.opcode) {
+    case NPU_VECTOR_CONSTANT:
+      return instruction.immediate;
+    case NPU_VECTOR_ADD:
+      return a + b;
+    case NPU_VECTOR_SUBTRACT:
+      return a - b;
+    case NPU_VECTOR_MULTIPLY:
+      return a * b;
+    case NPU_VECTOR_DIVIDE:
+      return b != 0 ? a / b : a == 0 || nan ? kNan : std::copysign(kInfinity, b) * a;
+    case NPU_VECTOR_MAXIMUM:
+      return nan ? kNan : std::max(a, b);
+    case NPU_VECTOR_MINIMUM:
+      return nan ? kNan : std::min(a, b);
+    case NPU_VECTOR_EXP:
+      return std::exp(a);
+    case NPU_VECTOR_LOG:
+      return std::log(a);
+    case NPU_VECTOR_SQRT:
+      return std::sqrt(a);
+    case NPU_VECTOR_TANH:
+      return std::tanh(a);
+    case NPU_VECTOR_ERF:
+      return std::erf(a);
+    case NPU_VECTOR_SIGMOID:
+      return 1 / (1 + std::exp(-a));
+    case NPU_VECTOR_FLOOR:
+      return std::floor(a);
+    case NPU_VECTOR_ROUND_EVEN:
+      return std::nearbyint(a);
+    case NPU_VECTOR_ROUND_AWAY:
+      return std::round(a);
+    case NPU_VECTOR_LESS:
+      return a < b ? 1 : 0;
+    case NPU_VECTOR_SELECT:
+      return a != 0 ? b : c;
+    case NPU_VECTOR_FLOOR_DIVIDE:
+      return std::floor(static_cast<float>(a / b));
+    case NPU_VECTOR_REMAINDER:
+      return std::fmod(a, b);
+    case NPU_VECTOR_EQUAL:
+      return a == b ? 1 : 0;
+    case NPU_VECTOR_ABSOLUTE:
+      return std::fabs(a);
+    case NPU_VECTOR_POWER:
+      return std::pow(a, b);
+    case NPU_VECTOR_SIN:
+      return std::sin(a);
+    case NPU_VECTOR_COS:
+      return std::cos(a);
+    case NPU_VECTOR_TAN:
+      return std::tan(a);
+    case NPU_VECTOR_ATAN:
+      return std::atan(a);
+    case NPU_VECTOR_TRUNCATE:
+      return std::trunc(a);
+    case NPU_VECTOR_LOAD:
+    case NPU_VECTOR_OPCODE_COUNT:
+      break;
+  }
+  return kNan;
+}
+
+// Wide enough for sums, products and quotients of all int64.
+__extension__ typedef __int128 Wide;
+
+int64_t Low(Wide value) { return static_cast<int64_t>(static_cast<uint64_t>(value)); }
+
+Wide ApplyIntegers(const npu_vector_instruction& instruction, Wide a, Wide b, Wide c) {
+  switch (instruction.opcode) {
+    case NPU_VECTOR_CONSTANT:
+      return static_cast<Wide>(std::round(instruction.immediate));
+    case NPU_VECTOR_ADD:
+      return a + b;
+    case NPU_VECTOR_SUBTRACT:
+      return a - b;
+    case NPU_VECTOR_MULTIPLY:
+      return a * b;
+    case NPU_VECTOR_DIVIDE:
+      return b == 0 ? 0 : a / b;
+    case NPU_VECTOR_MAXIMUM:
+      return std::max(a, b);
+    case NPU_VECTOR_MINIMUM:
+      return std::min(a, b);
+    case NPU_VECTOR_FLOOR_DIVIDE:
+      return b == 0 ? 0 : (a - ((a % b) + b) % b) / b;
+    case NPU_VECTOR_REMAINDER:
+      return b == 0 ? 0 : a % b;
+    case NPU_VECTOR_LESS:
+      return a < b ? 1 : 0;
+    case NPU_VECTOR_EQUAL:
+      return a == b ? 1 : 0;
+    case NPU_VECTOR_SELECT:
+      return a != 0 ? b : c;
+    case NPU_VECTOR_ABSOLUTE:
+      return a < 0 ? -a : a;
+    default:
+      return 0;
+  }
+}
+
+// The same in int64.
+void FinishIntegers(const VectorProgram& program, const TensorView& out, const Index& index,
+                    const int64_t* accumulator) {
+  std::vector<int64_t> values;
+  if (program.instruction_count == 0) values.push_back(*accumulator);
+  for (int i = 0; i < program.instruction_count; ++i) {
+    const npu_vector_instruction& instruction = program.instructions[i];
+    auto operand = [&](int32_t number) -> Wide {
+      return number >= 0 && number < i ? values[static_cast<size_t>(number)] : 0;
+    };
+    if (instruction.opcode != NPU_VECTOR_LOAD) {
+      values.push_back(Low(ApplyIntegers(instruction, operand(instruction.a),
+                                         operand(instruction.b), operand(instruction.c))));
+    } else if (accumulator != nullptr && instruction.a == 0) {
+      values.push_back(*accumulator);
+    } else {
+      const TensorView& input = program.inputs[instruction.a];
+      values.push_back(LoadInteger(input, Flat(input, index)));
+    }
+  }
+  StoreInteger(out, Flat(out, index), values.back());
+}
+
+// Runs a program for one element of the output and stores the result.
+void Finish(const VectorProgram& program, const TensorView& out, const Index& index,
+            const double* accumulator) {
+  std::vector<double> values;
+  if (accumulator != nullptr) values.push_back(*accumulator);
+  if (program.instruction_count > 0) values.clear();
+  for (int i = 0; i < program.instruction_count; ++i) {
+    const npu_vector_instruction& instruction = program.instructions[i];
+    double value;
+    if (instruction.opcode != NPU_VECTOR_LOAD) {
+      auto operand = [&](int32_t number) {
+        return number >= 0 && number < i ? values[static_cast<size_t>(number)] : 0;
+      };
+      value = Apply(instruction, operand(instruction.a), operand(instruction.b),
+                    operand(instruction.c));
+    } else if (accumulator != nullptr && instruction.a == 0) {
+      value = *accumulator;
+    } else {
+      const TensorView& input = program.inputs[instruction.a];
+      value = Load(input, Flat(input, index));
+    }
+    values.push_back(static_cast<float>(value));
+  }
+  Store(out, Flat(out, index), static_cast<float>(values.back()));
+}
+
+uint32_t Bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+float HalfToFloat(uint16_t half) {
+  int exponent = half >> 10 & 31;
+  int fraction = half & 1023;
+  float size = exponent == 0    ? std::ldexp(static_cast<float>(fraction), -24)
+               : exponent == 31 ? (fraction == 0 ? HUGE_VALF : NAN)
+                                : std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+  return (half >> 15) != 0 ? -size : size;
+}
+
+uint16_t FloatToHalf(float value) {
+  int sign = Bits(value) >> 31 != 0 ? 0x8000 : 0;
+  float size = std::fabs(value);
+  if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00);
+  if (size >= 65520) return static_cast<uint16_t>(sign | 0x7c00);
+  // The exponent of the last bit; halves below 2^-14 have the same.
+  int exponent = size < std::ldexp(1.0f, -14) ? -24 : std::ilogb(size) - 10;
+  int fraction = static_cast<int>(std::nearbyint(std::ldexp(size, -exponent)));
+  // A fraction that rounds up to the next power of two carries into the exponent.
+  return static_cast<uint16_t>(sign | ((exponent + 24) * 1024 + fraction));
+}
+
+template <typename T>
+T ToInteger(double value) {
+  double rounded = std::isnan(value) ? 0 : std::nearbyint(value);
+  if (rounded <= static_cast<double>(std::numeric_limits<T>::min())) {
+    return std::numeric_limits<T>::min();
+  }
+  if (rounded >= static_cast<double>(std::numeric_limits<T>::max())) {
+    return std::numeric_limits<T>::max();
+  }
+  return static_cast<T>(rounded);
+}
+
+// Calls `body(tap, position)` for the taps of a window that lie inside [low, high).
+template <typename Body>
+void ForTaps(const Index& window, const Index& at, const int64_t* strides, const int64_t* dilations,
+             const int64_t* pads, const Index& low, const Index& high, const Body& body) {
+  ForEach(window, [&](const Index& tap) {
+    Index position(window.size());
+    for (size_t d = 0; d < window.size(); ++d) {
+      position[d] = at[d] * strides[d] + tap[d] * dilations[d] - pads[d];
+      if (position[d] < low[d] || position[d] >= high[d]) return;
+    }
+    body(tap, position);
+  });
+}
+
+// The least or the largest number of a type of integers.
+int64_t Limit(npu_dtype dtype, bool largest) {
+  switch (dtype) {
+    case NPU_INT8:
+      return largest ? 127 : -128;
+    case NPU_UINT8:
+      return largest ? 255 : 0;
+    case NPU_INT32:
+      return largest ? INT32_MAX : INT32_MIN;
+    case NPU_INT64:
+      return largest ? INT64_MAX : INT64_MIN;
+    default:
+      return largest ? 1 : 0;
+  }
+}
+
+Index Join(int64_t first, int64_t second, const Index& rest) {
+  Index index = {first, second};
+  index.insert(index.end(), rest.begin(), rest.end());
+  return index;
+}
+
+}  // namespace
+
+float Load(const TensorView& tensor, int64_t index) {
+  switch (tensor.dtype) {
+    case NPU_FLOAT32:
+      return static_cast<const float*>(tensor.data)[index];
+    case NPU_FLOAT16:
+      return HalfToFloat(static_cast<const uint16_t*>(tensor.data)[index]);
+    case NPU_INT8:
+      return static_cast<const int8_t*>(tensor.data)[index];
+    case NPU_UINT8:
+      return static_cast<const uint8_t*>(tensor.data)[index];
+    case NPU_INT32:
+      return static_cast<float>(static_cast<const int32_t*>(tensor.data)[index]);
+    case NPU_INT64:
+      return static_cast<float>(static_cast<const int64_t*>(tensor.data)[index]);
+    case NPU_BOOL:
+      return static_cast<const uint8_t*>(tensor.data)[index] != 0 ? 1 : 0;
+  }
+  return 0;
+}
+
+void Store(const TensorView& tensor, int64_t index, float value) {
+  switch (tensor.dtype) {
+    case NPU_FLOAT32:
+      static_cast<float*>(tensor.data)[index] = value;
+      return;
+    case NPU_FLOAT16:
+      static_cast<uint16_t*>(tensor.data)[index] = FloatToHalf(value);
+      return;
+    case NPU_INT8:
+      static_cast<int8_t*>(tensor.data)[index] = ToInteger<int8_t>(value);
+      return;
+    case NPU_UINT8:
+      static_cast<uint8_t*>(tensor.data)[index] = ToInteger<uint8_t>(value);
+      return;
+    case NPU_INT32:
+      static_cast<int32_t*>(tensor.data)[index] = ToInteger<int32_t>(value);
+      return;
+    case NPU_INT64:
+      static_cast<int64_t*>(tensor.data)[index] = ToInteger<int64_t>(value);
+      return;
+    case NPU_BOOL:
+      static_cast<uint8_t*>(tensor.data)[index] = value != 0 ? 1 : 0;
+      return;
+  }
+}
+
+int64_t LoadInteger(const TensorView& tensor, int64_t index) {
+  switch (tensor.dtype) {
+    case NPU_INT8:
+      return static_cast<const int8_t*>(tensor.data)[index];
+    case NPU_UINT8:
+      return static_cast<const uint8_t*>(tensor.data)[index];
+    case NPU_INT32:
+      return static_cast<const int32_t*>(tensor.data)[index];
+    case NPU_INT64:
+      return static_cast<const int64_t*>(tensor.data)[index];
+    case NPU_BOOL:
+      return static_cast<const uint8_t*>(tensor.data)[index] != 0 ? 1 : 0;
+    default:
+      return 0;
+  }
+}
+
+void StoreInteger(const TensorView& tensor, int64_t index, int64_t value) {
+  if (tensor.dtype == NPU_BOOL) {
+    static_cast<uint8_t*>(tensor.data)[index] = value != 0 ? 1 : 0;
+    return;
+  }
+  // The low bytes are the first ones.
+  size_t element = ElementSize(tensor.dtype);
+  std::memcpy(static_cast<char*>(tensor.data) + static_cast<size_t>(index) * element, &value,
+              element);
+}
+
+void MatMul(const MatMulArgs& args) {
+  int64_t depth = args.a.dims[args.a.rank - (args.transpose_a ? 2 : 1)];
+  ForEach(Shape(args.out), [&](const Index& index) {
+    size_t last = index.size() - 1;
+    double sum = 0;
+    for (int64_t k = 0; k < depth; ++k) {
+      Index a = index, b = index;
+      a[last] = b[last - 1] = k;
+      if (args.transpose_a) std::swap(a[last], a[last - 1]);
+      if (args.transpose_b) std::swap(b[last], b[last - 1]);
+      sum += static_cast<double>(Load(args.a, Flat(args.a, a))) * Load(args.b, Flat(args.b, b));
+    }
+    Finish(args.epilogue, args.out, index, &sum);
+  });
+}
+
+void Convolution(const ConvolutionArgs& args) {
+  Index weight = Shape(args.weight);
+  Index data = Shape(args.data);
+  Index window(weight.begin() + 2, weight.end());
+  Index high(data.begin() + 2, data.end());
+  Index low(high.size(), 0);
+  int64_t outputs = weight[0] / args.groups;
+  ForEach(Shape(args.out), [&](const Index& index) {
+    double sum = 0;
+    for (int64_t c = 0; c < weight[1]; ++c) {
+      int64_t channel = index[1] / outputs * weight[1] + c;
+      ForTaps(window, Index(index.begin() + 2, index.end()), args.strides, args.dilations,
+              args.pads_begin, low, high, [&](const Index& tap, const Index& position) {
+                double value = Load(args.data, Flat(args.data, Join(index[0], channel, position)));
+                sum += value * Load(args.weight, Flat(args.weight, Join(index[1], c, tap)));
+              });
+    }
+    Finish(args.epilogue, args.out, index, &sum);
+  });
+}
+
+void Pool(const PoolArgs& args) {
+  Index data = Shape(args.data);
+  Index out = Shape(args.out);
+  size_t rank = static_cast<size_t>(args.spatial_rank);
+  Index in(data.begin() + 2, data.end());
+  ForEach(out, [&](const Index& index) {
+    Index at(index.begin() + 2, index.end());
+    Index window(args.window, args.window + rank);
+    Index strides(args.strides, args.strides + rank);
+    Index dilations(args.dilations, args.dilations + rank);
+    Index pads(args.pads_begin, args.pads_begin + rank);
+    Index low(rank, 0), high = in;
+    if (args.kind == NPU_POOL_AVERAGE_INCLUDE_PAD) {
+      for (size_t d = 0; d < rank; ++d) {
+        low[d] = -pads[d];
+        high[d] += args.pads_end[d];
+      }
+    }
+    if (args.kind == NPU_POOL_AVERAGE_ADAPTIVE) {
+      for (size_t d = 0; d < rank; ++d) {
+        int64_t begin = at[d] * in[d] / out[2 + d];
+        int64_t end = ((at[d] + 1) * in[d] + out[2 + d] - 1) / out[2 + d];
+        window[d] = end - begin;
+        pads[d] = -begin;
+        strides[d] = 0;
+        dilations[d] = 1;
+      }
+    }
+    bool maximum = args.kind == NPU_POOL_MAX;
+    double value = maximum ? -kInfinity : 0;
+    int64_t count = 0;
+    ForTaps(window, at, strides.data(), dilations.data(), pads.data(), low, high,
+            [&](const Index&, const Index& position) {
+              ++count;
+              for (size_t d = 0; d < rank; ++d) {
+                if (position[d] < 0 || position[d] >= in[d]) return;
+              }
+              double element = Load(args.data, Flat(args.data, Join(index[0], index[1], position)));
+              if (!maximum) {
+                value += element;
+              } else if (std::isnan(element) || element > value) {
+                value = element;
+              }
+            });
+    if (!maximum) value /= static_cast<double>(std::max<int64_t>(count, 1));
+    Finish(VectorProgram(), args.out, index, &value);
+  });
+}
+
+void Elementwise(const ElementwiseArgs& args) {
+  bool integers = IsInteger(args.out.dtype);
+  for (int i = 0; i < args.program.instruction_count; ++i) {
+    const npu_vector_instruction& instruction = args.program.instructions[i];
+    if (instruction.opcode != NPU_VECTOR_LOAD) continue;
+    integers = integers && IsInteger(args.program.inputs[instruction.a].dtype);
+  }
+  ForEach(Shape(args.out), [&](const Index& index) {
+    if (integers) {
+      FinishIntegers(args.program, args.out, index, nullptr);
+    } else {
+      Finish(args.program, args.out, index, nullptr);
+    }
+  });
+}
+
+void Reduce(const ReduceArgs& args) {
+  Index shape = Shape(args.data);
+  Index kept, reduced;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    bool over = (args.axes >> d & 1) != 0;
+    kept.push_back(over ? 1 : shape[d]);
+    reduced.push_back(over ? shape[d] : 1);
+  }
+  // With or without the reduced dimensions, elements of the output come in the same order.
+  Index out = Shape(args.out);
+  Index out_index(out.size(), 0);
+  ForEach(kept, [&](const Index& base) {
+    bool most = args.kind == NPU_REDUCE_MAX;
+    bool least = args.kind == NPU_REDUCE_MIN;
+    bool product = args.kind == NPU_REDUCE_PRODUCT;
+    bool integers = IsInteger(args.data.dtype);
+    double value = most ? -kInfinity : least ? kInfinity : product ? 1 : 0;
+    int64_t integer = product ? 1 : 0;
+    if (most || least) integer = Limit(args.data.dtype, least);
+    double count = 0;
+    ForEach(reduced, [&](const Index& offset) {
+      Index index = base;
+      for (size_t d = 0; d < index.size(); ++d) index[d] += offset[d];
+      if (integers) {
+        Wide element = LoadInteger(args.data, Flat(args.data, index));
+        integer = Low(product ? element * integer
+                      : most  ? std::max<Wide>(element, integer)
+                      : least ? std::min<Wide>(element, integer)
+                              : element + integer);
+        return;
+      }
+      double element = Load(args.data, Flat(args.data, index));
+      ++count;
+      if (product) {
+        value *= element;
+      } else if (!most && !least) {
+        value += element;
+      } else if (std::isnan(element) || (most ? element > value : element < value)) {
+        value = element;
+      }
+    });
+    if (args.kind == NPU_REDUCE_MEAN) value = count == 0 ? kNan : value / count;
+    if (integers) {
+      FinishIntegers(args.epilogue, args.out, out_index, &integer);
+    } else {
+      Finish(args.epilogue, args.out, out_index, &value);
+    }
+    Next(out, &out_index);
+  });
+}
+
+void Copy(const CopyArgs& args) {
+  size_t element = ElementSize(args.out.dtype);
+  char* out = static_cast<char*>(args.out.data);
+  if (args.fill) {
+    for (int64_t i = 0; i < ElementCount(args.out); ++i) {
+      Store(args.out, i, static_cast<float>(args.fill_value));
+      // Beyond what float32 holds.
+      if (args.out.dtype == NPU_INT32) {
+        static_cast<int32_t*>(args.out.data)[i] = ToInteger<int32_t>(args.fill_value);
+      } else if (args.out.dtype == NPU_INT64) {
+        static_cast<int64_t*>(args.out.data)[i] = ToInteger<int64_t>(args.fill_value);
+      }
+    }
+  }
+  if (args.data.data == nullptr) return;
+  Index box;
+  for (int d = 0; d < args.out.rank; ++d) box.push_back(args.Extent(d));
+  ForEach(box, [&](const Index& index) {
+    Index from(index.size()), to(index.size());
+    for (size_t d = 0; d < to.size(); ++d) {
+      auto axis = static_cast<size_t>(args.permutation[d]);
+      from[axis] = args.data_offset[axis] + index[d] * args.data_step[axis];
+      to[d] = args.out_offset[d] + index[d] * args.out_step[d];
+    }
+    std::memcpy(out + static_cast<size_t>(Flat(args.out, to)) * element,
+                static_cast<const char*>(args.data.data) +
+                    static_cast<size_t>(Flat(args.data, from)) * element,
+                element);
+  });
+}
+
+void Gather(const GatherArgs& args) {
+  size_t element = ElementSize(args.out.dtype);
+  auto axis = static_cast<size_t>(args.axis);
+  ForEach(Shape(args.out), [&](const Index& index) {
+    Index place = index;
+    Index from = index;
+    if (!args.elementwise) {
+      place = Index(index.begin() + args.axis, index.begin() + args.axis + args.indices.rank);
+      from.erase(from.begin() + args.axis, from.begin() + args.axis + args.indices.rank);
+      from.insert(from.begin() + args.axis, 0);
+    }
+    int64_t flat = Flat(args.indices, place);
+    int64_t wanted = LoadInteger(args.indices, flat);
+    from[axis] = std::max<int64_t>(0, std::min(wanted, args.data.dims[args.axis] - 1));
+    auto to = static_cast<size_t>(Flat(args.out, index)) * element;
+    auto at = static_cast<size_t>(Flat(args.data, from)) * element;
+    std::memcpy(static_cast<char*>(args.out.data) + to,
+                static_cast<const char*>(args.data.data) + at, element);
+  });
+}
+
+void Scan(const ScanArgs& args) {
+  auto axis = static_cast<size_t>(args.axis);
+  bool product = args.kind == NPU_SCAN_PRODUCT;
+  ForEach(Shape(args.out), [&](const Index& index) {
+    double real = product ? 1 : 0;
+    uint64_t integer = product ? 1 : 0;
+    int64_t end = index[axis] + (args.exclusive ? 0 : 1);
+    Index at = index;
+    for (at[axis] = 0; at[axis] < end; ++at[axis]) {
+      int64_t flat = Flat(args.data, at);
+      double value = Load(args.data, flat);
+      auto whole = static_cast<uint64_t>(LoadInteger(args.data, flat));
+      real = product ? real * value : real + value;
+      integer = product ? integer * whole : integer + whole;
+    }
+    int64_t flat = Flat(args.out, index);
+    if (IsInteger(args.out.dtype)) {
+      StoreInteger(args.out, flat, static_cast<int64_t>(integer));
+    } else {
+      Store(args.out, flat, static_cast<float>(real));
+    }
+  });
+}
+
+void Order(const OrderArgs& args) {
+  auto axis = static_cast<size_t>(args.axis);
+  Index rows = Shape(args.out);
+  rows[axis] = std::min<int64_t>(rows[axis], 1);
+  ForEach(rows, [&](const Index& row) {
+    auto flat = [&](int64_t i) {
+      Index at = row;
+      at[axis] = i;
+      return Flat(args.data, at);
+    };
+    auto less = [&](int64_t i, int64_t j) {
+      if (IsInteger(args.data.dtype)) {
+        return LoadInteger(args.data, flat(i)) < LoadInteger(args.data, flat(j));
+      }
+      float a = Load(args.data, flat(i)), b = Load(args.data, flat(j));
+      return std::isnan(b) ? !std::isnan(a) : a < b;
+    };
+    Index order(static_cast<size_t>(args.data.dims[args.axis]));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) {
+      return args.descending ? less(j, i) : less(i, j);
+    });
+    for (int64_t i = 0; i < args.out.dims[args.axis]; ++i) {
+      Index at = row;
+      at[axis] = i;
+      StoreInteger(args.out, Flat(args.out, at), order[static_cast<size_t>(i)]);
+    }
+  });
+}
+
+}  // namespace npu::emulator::oracle

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file windows.cc
+ * \brief The windows of convolutions and pools.
+ */
+#include "windows.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace npu::emulator {
+
+Windows::Windows(const TensorView& data, const TensorView& result, int32_t spatial_rank,
+                 const int64_t* window_sizes, const int64_t* window_strides,
+                 const int64_t* window_dilations, const int64_t* pads_begin)
+    : dtype(data.dtype), taps(1), in_size(1), out_size(1), part_size(1) {
+  for (int d = 0; d < 3; ++d) {
+    int from = d - (3 - spatial_rank);
+    bool exists = from >= 0;
+    in[d] = exists ? data.dims[2 + from] : 1;
+    out[d] = exists ? result.dims[2 + from] : 1;
+    window[d] = exists ? std::max<int64_t>(window_sizes[from], 1) : 1;
+    strides[d] = exists ? window_strides[from] : 1;
+    dilations[d] = exists ? window_dilations[from] : 1;
+    pads[d] = exists ? pads_begin[from] : 0;
+    // Taps k and k + period meet the same positions modulo the stride.
+    int64_t period = strides[d] / std::gcd(strides[d], dilations[d]);
+    phases[d] = std::min(period, window[d]);
+    part[d] = out[d] + (window[d] - 1) * dilations[d] / strides[d];
+    taps *= window[d];
+    in_size *= in[d];
+    out_size *= out[d];
+    part_size *= part[d];
+  }
+  plane_size = part_size * phases[0] * phases[1] * phases[2];
+}
+
+void Windows::Offsets(int64_t* offsets) const {
+  auto phase = [&](int d, int64_t tap) { return tap % phases[d]; };
+  auto shift = [&](int d, int64_t tap) { return tap * dilations[d] / strides[d]; };
+  for (int64_t z = 0; z < window[0]; ++z) {
+    for (int64_t y = 0; y < window[1]; ++y) {
+      for (int64_t x = 0; x < window[2]; ++x) {
+        int64_t number = (phase(0, z) * phases[1] + phase(1, y)) * phases[2] + phase(2, x);
+        int64_t position = (shift(0, z) * part[1] + shift(1, y)) * part[2] + shift(2, x);
+        *offsets++ = number * part_size + position;
+      }
+    }
+  }
+}
+
+bool Windows::Trivial() const {
+  bool trivial = dtype == NPU_FLOAT32;
+  for (int d = 0; d < 3; ++d) {
+    trivial = trivial && phases[d] == 1 && strides[d] == 1 && pads[d] == 0 && part[d] == in[d];
+  }
+  return trivial;
+}
+
+void Windows::Fill(const Simd& simd, const void* channel, float padding, float* line,
+                   float* plane) const {
+  int64_t element = static_cast<int64_t>(ElementSize(dtype));
+  // Elements [begin, end) of a part are data from `first` on, with the stride as distance.
+  struct Range {
+    int64_t begin, end, first;
+  };
+  auto range = [&](int d, int64_t phase) {
+    int64_t shift = phase * dilations[d] % strides[d] - pads[d];
+    int64_t begin = shift < 0 ? CeilDivide(-shift, strides[d]) : 0;
+    int64_t end = in[d] > shift ? CeilDivide(in[d] - shift, strides[d]) : 0;
+    begin = std::min(begin, part[d]);
+    end = std::max(begin, std::min(end, part[d]));
+    return Range{begin, end, begin * strides[d] + shift};
+  };
+  int64_t slice_size = part[1] * part[2];
+  int64_t combinations = phases[0] * phases[1] * phases[2];
+  for (int64_t i = 0; i < combinations; ++i) {
+    Range z = range(0, i / phases[2] / phases[1]);
+    Range y = range(1, i / phases[2] % phases[1]);
+    Range x = range(2, i % phases[2]);
+    int64_t lines = y.end - y.begin;
+    int64_t count = x.end - x.begin;
+    for (int64_t s = 0; s < part[0]; ++s) {
+      float* slice = plane + i * part_size + s * slice_size;
+      if (s < z.begin || s >= z.end || lines == 0 || count == 0) {
+        simd.fill(padding, slice_size, slice);
+        continue;
+      }
+      float* inside = slice + y.begin * part[2];
+      std::fill(slice, inside, padding);
+      std::fill(slice + y.end * part[2], slice + slice_size, padding);
+      for (int64_t l = 0; l < lines; ++l) {
+        float* to = inside + l * part[2];
+        for (int64_t c = 0; c < x.begin; ++c) to[c] = padding;
+        for (int64_t c = x.end; c < part[2]; ++c) to[c] = padding;
+      }
+      int64_t first_line = (z.first + (s - z.begin) * strides[0]) * in[1] + y.first;
+      const char* from = static_cast<const char*>(channel) + first_line * in[2] * element;
+      int64_t step = strides[1] * in[2];
+      if (dtype == NPU_FLOAT32) {
+        simd.take(lines, count, reinterpret_cast<const float*>(from) + x.first, step, strides[2],
+                  inside + x.begin, part[2]);
+        continue;
+      }
+      for (int64_t l = 0; l < lines; ++l) {
+        simd.load(dtype, from + l * step * element, in[2], line);
+        simd.take(1, count, line + x.first, 0, strides[2], inside + l * part[2] + x.begin, 0);
+      }
+    }
+  }
+}
+
+int64_t Windows::BufferFloats() const {
+  return 2 * WholeLines(std::min(Lines(), out[1]) * part[2] + kSlack);
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file queue.h
+ * \brief The threads that stand for a device: they work while the caller goes on.
+ */
+#ifndef EMULATOR_QUEUE_H_
+#define EMULATOR_QUEUE_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace npu::emulator {
+
+/*! \brief Something to be done once; reusable. A subclass knows what. */
+class Job {
+ public:
+  virtual ~Job() = default;
+
+ protected:
+  /*! \brief Does it, on some thread. Must not throw. */
+  virtual void Perform() = 0;
+  /*! \brief It was cancelled before it began. Must not throw. */
+  virtual void Drop() = 0;
+
+  /*! \brief Set when it shall end early. */
+  std::atomic<bool> cancel_{false};
+
+ private:
+  friend class Queue;
+
+  enum class State { kIdle, kQueued, kRunning, kDone };
+  std::atomic<State> state_{State::kIdle};
+  /*! \brief The next one in the queue. */
+  Job* next_ = nullptr;
+};
+
+/*!
+ * \brief Jobs that wait for a few threads. Allocates nothing once the threads are there.
+ *
+ * No two calls share a job, but Cancel. A forked child has the queue, but none of its threads: it
+ * makes another queue, and may only ask this one whether it IsForked.
+ */
+class Queue {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Queue();
+
+  /*! \brief Starts a job. Throws std::system_error when the system has no more threads. */
+  void Submit(Job* job);
+  /*! \brief Does a job on the caller's thread. */
+  static void Execute(Job* job);
+  /*! \brief Waits until a job that was submitted is done; false: the time was up. */
+  bool Wait(Job* job, int64_t timeout_us);
+  /*! \brief Ends a job early; nothing happens if it is not to be done. */
+  void Cancel(Job* job);
+  /*! \brief For a job at work: sleeps, or until it is cancelled. */
+  void Sleep(const Job& job, Clock::time_point until);
+  /*! \brief Ends the threads when nothing is left to do. They start again when needed. */
+  void Rest();
+
+  /*! \brief Whether a job was submitted, and Wait has not seen its end. */
+  static bool IsPending(const Job& job) { return job.state_ != Job::State::kIdle; }
+  /*! \brief In a forked child: what was submitted to the parent's queue is not done here. */
+  static void Forget(Job* job) { job->state_ = Job::State::kIdle; }
+
+  bool IsForked() const;
+
+ private:
+  void Work(uint64_t shift);
+  void Finish(Job* job);
+
+  int64_t process_;
+  std::mutex mutex_;
+  /*! \brief Told when there is work, or the shift ends; when a job is done, or cancelled. */
+  std::condition_variable work_, done_;
+  Job* first_ = nullptr;
+  Job* last_ = nullptr;
+  size_t queued_ = 0, idle_ = 0;
+  std::vector<std::thread> threads_;
+  /*! \brief Threads of earlier shifts end. */
+  uint64_t shift_ = 0;
+};
+
+}  // namespace npu::emulator
+
+#endif  // EMULATOR_QUEUE_H_

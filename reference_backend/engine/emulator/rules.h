@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file rules.h
+ * \brief The rules of each operation: which shapes and types it takes.
+ *
+ * One set of rules for the operations of a model (compiler/graph.h) and for the commands of a
+ * program (program.h), so that neither a builder nor damaged or forged bytes get past them.
+ */
+#ifndef EMULATOR_RULES_H_
+#define EMULATOR_RULES_H_
+
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "tensor.h"
+
+namespace npu::emulator {
+
+/*! \brief An opcode of vector programs. */
+struct VectorOpcode {
+  const char* name;
+  int32_t operands;
+  /*! \brief Whether it exists in int64, too. */
+  bool integers;
+};
+
+/*! \brief All of them, in the order of npu_vector_opcode. */
+constexpr VectorOpcode kVectorOpcodes[] = {
+    {"load", 0, true},        {"constant", 0, true},    {"add", 2, true},
+    {"subtract", 2, true},    {"multiply", 2, true},    {"divide", 2, true},
+    {"maximum", 2, true},     {"minimum", 2, true},     {"floor_divide", 2, true},
+    {"remainder", 2, true},   {"less", 2, true},        {"equal", 2, true},
+    {"select", 3, true},      {"absolute", 1, true},    {"power", 2, false},
+    {"exp", 1, false},        {"log", 1, false},        {"sqrt", 1, false},
+    {"tanh", 1, false},       {"erf", 1, false},        {"sigmoid", 1, false},
+    {"sin", 1, false},        {"cos", 1, false},        {"tan", 1, false},
+    {"atan", 1, false},       {"floor", 1, false},      {"truncate", 1, false},
+    {"round_even", 1, false}, {"round_away", 1, false},
+};
+static_assert(sizeof(kVectorOpcodes) / sizeof(VectorOpcode) == NPU_VECTOR_OPCODE_COUNT, "");
+
+/*! \brief Checks operations; a subclass knows the tensors. Everything throws an Error. */
+class OperationRules {
+ public:
+  virtual ~OperationRules() = default;
+
+ protected:
+  /*! \brief The shape of a tensor that the operation reads in this role. */
+  virtual const Desc& Read(npu_tensor tensor, const char* role, bool may_be_packed) = 0;
+  /*! \brief The shape of the tensor that the operation writes. */
+  virtual const Desc& Write(npu_tensor tensor) = 0;
+  /*! \brief The operation at hand, for messages. */
+  virtual std::string Where() const = 0;
+  /*! \brief A tensor, for messages. */
+  virtual std::string Describe(npu_tensor tensor) const = 0;
+
+  void Check(const npu_matmul& op);
+  void Check(const npu_convolution& op);
+  void Check(const npu_pool& op);
+  void Check(const npu_elementwise& op);
+  void Check(const npu_reduce& op);
+  void Check(const npu_gather& op);
+  void Check(const npu_scan& op);
+  void Check(const npu_order& op);
+  void CheckAxis(int32_t axis, npu_tensor tensor, const Desc& desc) const;
+  /*! \brief The type in which an operation hands its results to its epilogue; none for an
+   *  elementwise operation. */
+  template <typename Op>
+  std::optional<npu_dtype> Accumulator(const Op&) {
+    if constexpr (std::is_same_v<Op, npu_elementwise>) return std::nullopt;
+    return NPU_FLOAT32;
+  }
+  std::optional<npu_dtype> Accumulator(const npu_reduce& op);
+  /*! \brief Checks an elementwise operation's program, or the epilogue of an accumulator. */
+  void CheckVector(const std::vector<npu_vector_instruction>& instructions,
+                   const std::vector<npu_tensor>& inputs, const Desc& out,
+                   std::optional<npu_dtype> accumulator);
+
+ private:
+  /*! \brief Checks a program that is computed in int64. */
+  void CheckIntegers(const std::vector<npu_vector_instruction>& instructions) const;
+};
+
+/*! \brief Throws unless type, rank and sizes are possible. */
+void CheckDesc(const Desc& desc, const std::vector<Symbol>& symbols);
+
+}  // namespace npu::emulator
+
+#endif  // EMULATOR_RULES_H_

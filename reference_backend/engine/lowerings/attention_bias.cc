@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention.h"
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+void AttentionBias(Lowering& op) { LowerAttention(op, true); }
+
+REGISTER_LOWERING("relax.nn.attention_bias", AttentionBias);
+
+}  // namespace
+}  // namespace npu

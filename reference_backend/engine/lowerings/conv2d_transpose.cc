@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "convolution.h"
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+void Conv2DTranspose(Lowering& op) { LowerTransposedConvolution(op, 2); }
+
+REGISTER_LOWERING("relax.nn.conv2d_transpose", Conv2DTranspose).TakesEpilogue();
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+Value Cos(const Lowering&, VectorBuilder& v, const Values& x) { return v.Cos(x[0]); }
+
+REGISTER_ELEMENTWISE("relax.cos", Cos);
+
+}  // namespace
+}  // namespace npu

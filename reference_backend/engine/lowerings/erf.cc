@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+Value Erf(const Lowering&, VectorBuilder& v, const Values& x) { return v.Erf(x[0]); }
+
+REGISTER_ELEMENTWISE("relax.erf", Erf);
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file ordering.h
+ * \brief What topk, sort and argsort have in common.
+ */
+#ifndef OPS_ORDERING_H_
+#define OPS_ORDERING_H_
+
+#include <cstdint>
+
+#include "lowering.h"
+
+namespace npu {
+
+/*! \brief Writes to `indices` which element comes first, second, ... along an axis, as many as it
+ *  has room for, and returns the axis counted from the front. */
+inline int64_t LowerOrder(Lowering& op, const Tensor& data, bool descending,
+                          const Tensor& indices) {
+  const int64_t rank = data.rank();
+  npu_order order = {};
+  order.data = data.id;
+  order.out = indices.id;
+  order.axis = static_cast<int32_t>((op.Int("axis") + rank) % rank);
+  order.descending = descending ? 1 : 0;
+  op.Emit(order);
+  return order.axis;
+}
+
+}  // namespace npu
+
+#endif  // OPS_ORDERING_H_

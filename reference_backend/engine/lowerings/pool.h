@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file pool.h
+ * \brief What the pools have in common.
+ */
+#ifndef OPS_POOL_H_
+#define OPS_POOL_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lowering.h"
+
+namespace npu {
+
+/*! \brief Begins a pool with `spatial_rank` spatial dimensions, channels first. */
+inline npu_pool MakePool(Lowering& op, int spatial_rank, npu_pool_kind kind) {
+  const std::string layout = "NC" + std::string("DHW").substr(3 - spatial_rank);
+  op.RequireOneOf("layout", {layout});
+  op.RequireOneOf("out_layout", {layout});
+  npu_pool pool = {};
+  pool.data = op.Input(0).id;
+  pool.out = op.Output().id;
+  pool.kind = kind;
+  pool.spatial_rank = spatial_rank;
+  return pool;
+}
+
+/*! \brief Lowers a pool with a window of its own. */
+inline void LowerPool(Lowering& op, int spatial_rank, npu_pool_kind kind) {
+  // The attribute ceil_mode is in the shape of the output.
+  const std::vector<int64_t> window = op.Ints("pool_size");
+  const std::vector<int64_t> strides = op.Ints("strides");
+  const std::vector<int64_t> dilation = op.Ints("dilation");
+  const std::vector<int64_t> padding = op.Ints("padding");
+  npu_pool pool = MakePool(op, spatial_rank, kind);
+  for (int i = 0; i < spatial_rank; ++i) {
+    pool.window[i] = window.at(i);
+    pool.strides[i] = strides.at(i);
+    pool.dilations[i] = dilation.at(i);
+    // First the beginning of every dimension, then the end of every dimension.
+    pool.pads_begin[i] = padding.at(i);
+    pool.pads_end[i] = padding.at(spatial_rank + i);
+  }
+  op.Emit(pool);
+}
+
+/*! \brief Lowers a maximum. The attribute count_include_pad means nothing there: padding is never
+ *  the maximum. */
+inline void LowerMaxPool(Lowering& op, int spatial_rank) {
+  LowerPool(op, spatial_rank, NPU_POOL_MAX);
+}
+
+/*! \brief Lowers a mean. */
+inline void LowerAvgPool(Lowering& op, int spatial_rank) {
+  LowerPool(op, spatial_rank,
+            op.Bool("count_include_pad") ? NPU_POOL_AVERAGE_INCLUDE_PAD : NPU_POOL_AVERAGE);
+}
+
+/*! \brief Lowers a mean whose windows follow from the attribute output_size, which is in the shape
+ *  of the output. */
+inline void LowerAdaptiveAvgPool(Lowering& op, int spatial_rank) {
+  op.Emit(MakePool(op, spatial_rank, NPU_POOL_AVERAGE_ADAPTIVE));
+}
+
+}  // namespace npu
+
+#endif  // OPS_POOL_H_

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file quantization.h
+ * \brief What quantize and dequantize have in common.
+ */
+#ifndef OPS_QUANTIZATION_H_
+#define OPS_QUANTIZATION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lowering.h"
+
+namespace npu {
+
+/*! \brief Argument `i`, a scale or a zero point, in a shape that broadcasts against the data: one
+ *  number, or one for each element along the attribute `axis`. */
+inline Tensor QuantizationParameter(Lowering& op, size_t i) {
+  const Tensor parameter = op.Input(i);
+  if (parameter.rank() == 0) return parameter;
+  const int64_t rank = op.Input(0).rank();
+  std::vector<npu_dim> dims(1, parameter.dims()[0]);
+  if (op.FixedSize(parameter, 0) != 1) {
+    const int64_t axis = (op.Int("axis") + rank) % rank;
+    dims.resize(rank - axis, FixedDim(1));
+  }
+  return op.View(parameter, dims);
+}
+
+}  // namespace npu
+
+#endif  // OPS_QUANTIZATION_H_

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+Value Sqrt(const Lowering&, VectorBuilder& v, const Values& x) { return v.Sqrt(x[0]); }
+
+REGISTER_ELEMENTWISE("relax.sqrt", Sqrt);
+
+}  // namespace
+}  // namespace npu

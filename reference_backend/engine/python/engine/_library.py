@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds and loads the shared libraries of this backend."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from .backend import BACKEND, PACKAGE
+
+_SUFFIXES = {"win32": (".dll",), "darwin": (".dylib", ".so")}.get(sys.platform, (".so",))
+_PREFIX = "" if sys.platform == "win32" else "lib"
+
+_REBUILD = (
+    "Build the backend again with 'pip install .' in its source tree, against the TVM that is "
+    "installed here."
+)
+
+loaded: dict[str, Any] = {}
+"""The loaded libraries by role: "runtime" and, where there is a compiler, "codegen"."""
+
+
+class LoadError(RuntimeError):
+    """The backend cannot work here; the message says why and what to do."""
+
+
+def find(role: str) -> Path | None:
+    """Find a library of this backend.
+
+    Parameters
+    ----------
+    role
+        "driver", "runtime" or "codegen".
+
+    Returns
+    -------
+    path
+        Where it is, or none.
+    """
+    # Python's import system finds what looks like an extension module, also where an editable
+    # install has put it, and that install then builds it anew if its sources have changed.
+    spec = importlib.util.find_spec(f"{PACKAGE}.{_PREFIX}{PACKAGE}_{role}")
+    if spec is not None and spec.origin is not None:
+        return Path(spec.origin).resolve()
+    names = [f"{_PREFIX}{PACKAGE}_{role}{suffix}" for suffix in _SUFFIXES]
+    candidates = [Path(place) / name for place in sys.modules[PACKAGE].__path__ for name in names]
+    return next((path.resolve() for path in candidates if path.is_file()), None)
+
+
+def load() -> None:
+    """Load the libraries, once in a process.
+
+    Raises
+    ------
+    LoadError
+        Something is missing, or does not fit to something else.
+    """
+    if loaded:
+        return
+    import tvm_ffi
+    from tvm import _RUNTIME_ONLY
+
+    _check_tvm_ffi(tvm_ffi.__version__)
+    libraries = {"runtime": _open("runtime")}
+    try:
+        tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
+    except Exception as error:
+        raise LoadError(f"{PACKAGE}: {error}. {_REBUILD}") from error
+    if not _RUNTIME_ONLY and find("codegen") is not None:
+        libraries["codegen"] = _open("codegen")
+        unknown = tvm_ffi.get_global_func(f"{BACKEND}.codegen.check_ir")()
+        if unknown:
+            raise LoadError(
+                f"{PACKAGE} does not know this TVM: {unknown}. It has TVM "
+                f"{version('apache-tvm')} and tvm-ffi {version('apache-tvm-ffi')}; update "
+                "engine/codegen/ir_adapter.cc, or install the TVM that pyproject.toml names."
+            )
+    loaded.update(libraries)
+
+
+def version(distribution: str) -> str:
+    """Return the version of an installed distribution.
+
+    Parameters
+    ----------
+    distribution
+        Its name.
+
+    Returns
+    -------
+    version
+        The version, or "unknown".
+    """
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _open(role: str) -> Any:
+    path = find(role)
+    if path is None:
+        raise LoadError(
+            f"The {role} library of {PACKAGE} is missing. Build and install the backend with "
+            "'pip install .' in its source tree."
+        )
+    import tvm_ffi
+
+    try:
+        return tvm_ffi.load_module(path)
+    except Exception as error:
+        raise LoadError(f"{path} cannot be loaded: {error}. {_REBUILD}") from error
+
+
+def _check_tvm_ffi(found: str) -> None:
+    """Refuse a tvm-ffi with which this TVM is known to crash."""
+    if not re.match(r"0\.1\.14\.post\d+", found):
+        raise LoadError(
+            f"{PACKAGE} works with tvm-ffi 0.1.14.post0 and newer below 0.1.15; installed is "
+            f"{found}. Run: pip install 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'"
+        )

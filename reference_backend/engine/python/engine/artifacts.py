@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads back what an exported library holds of this backend; needs the runtime only.
+
+The library is read, not loaded: it may be one for another machine, and none of its code runs.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm_ffi
+
+from .backend import BACKEND
+
+# The head of an artifact: magic, format version, number of sections, size; see docs/artifact.md.
+_MAGIC = b"\x89NPU\r\n\x1a\n"
+_HEADER = struct.Struct("<8sIIQ")
+_TABLE = 32
+_SECTION = struct.Struct("<8sQQ")
+_EXTERNAL = b"external"  # The only section of a reference.
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What was compiled of one region.
+
+    Parameters
+    ----------
+    symbol
+        The name of its function.
+    manifest
+        From which backend, versions, options, graph and constants it was made.
+    sizes
+        Bytes of the whole and of each section.
+    program
+        The driver's text: memory map and listing.
+    """
+
+    symbol: str
+    manifest: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    program: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options, for `Options.from_dict`."""
+        return {**self.manifest["options"], "overrides": self.manifest["overrides"]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """Return it as a text for people."""
+        scalars = {k: v for k, v in self.manifest.items() if isinstance(v, str | int)}
+        lines = [f"region {self.symbol}"]
+        lines += [f"  {name:20}{value}" for name, value in scalars.items() if name != "symbol"]
+        lines += _listed("bytes", self.sizes)
+        for title in ("options", "symbol_bounds"):
+            lines += _listed(title, self.manifest.get(title, {}))
+        for item in self.manifest.get("overrides", ()):
+            value = json.dumps(item["value"])
+            lines.append(f"  {'override':20}{item['option']}={value} from {item['variable']}")
+        lines += ["  program", *(f"    {line}" for line in self.program.splitlines())]
+        return "\n".join(lines)
+
+
+def _listed(title: str, values: Mapping[str, Any]) -> list[str]:
+    """Return values by name, in lines of at most 100 characters."""
+    items = " ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
+    lines = textwrap.wrap(items, 78, break_long_words=False, break_on_hyphens=False)
+    return [f"  {title if line is lines[0] else '':20}{line}" for line in lines]
+
+
+def read_artifacts(path: str | os.PathLike[str]) -> list[Artifact]:
+    """Read what an exported library, or a dumped artifact, holds of this backend.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    artifacts
+        One for each region.
+
+    Raises
+    ------
+    ValueError
+        The file cannot be read, holds no region of this backend, or a corrupt one.
+    """
+    path = Path(path)
+    load = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
+    artifacts = []
+    others: set[str] = set()
+    for backend, data in _find(path):
+        if backend not in (BACKEND, None):
+            others.add(str(backend))
+            continue
+        try:
+            module = load(data)
+        except Exception as error:
+            raise ValueError(f"{path}: {_first_line(error)}") from None
+        artifacts.append(
+            Artifact(
+                symbol=str(module["get_symbol"]()),
+                manifest=json.loads(module["manifest"]()),
+                sizes={"artifact": len(data), **_integers(module["sizes"]())},
+                program=str(module["describe"]()),
+            )
+        )
+    if not artifacts:
+        why = "it is not a library that was exported with one"
+        if others:
+            why = f"those in it are for {', '.join(sorted(others))}"
+        raise ValueError(f"{path} holds no region of {BACKEND}: {why}.")
+    return artifacts
+
+
+def _find(path: Path) -> Iterator[tuple[str | None, bytes]]:
+    """Generate the artifacts in a file, wherever they are in it, and whose each is."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                start = data.find(_MAGIC)
+                while start >= 0:
+                    head = data[start : start + _HEADER.size].ljust(_HEADER.size, b"\0")
+                    _, _, count, length = _HEADER.unpack(head)
+                    if not _HEADER.size <= length <= size - start:
+                        raise ValueError(f"{path}: a region in it is cut off or corrupt.")
+                    artifact = data[start : start + length]
+                    # A reference is to an artifact that is elsewhere in the file.
+                    if artifact[_TABLE : _TABLE + len(_EXTERNAL)] != _EXTERNAL:
+                        yield _backend(artifact, count), artifact
+                    start = data.find(_MAGIC, start + length)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _backend(artifact: bytes, section_count: int) -> str | None:
+    """Return whose artifact it is, which others may be, too; none if it is corrupt."""
+    table = artifact[_TABLE : _TABLE + section_count * _SECTION.size]
+    try:
+        sections = {name.rstrip(b"\0"): where for name, *where in _SECTION.iter_unpack(table)}
+        offset, size = sections[b"manifest"]
+        return str(json.loads(artifact[offset : offset + size])["backend"])
+    except (ValueError, KeyError, TypeError, struct.error):
+        return None
+
+
+def _integers(values: Mapping[Any, Any]) -> dict[str, int]:
+    return {str(name): int(value) for name, value in values.items()}
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps what was compiled in a folder that processes share.
+
+An entry is one file. It appears at once and whole, so that no locks are needed: two processes that
+compile the same thing write the same file. Readers must check what they read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_SUFFIX = ".artifact"
+_ABANDONED = 3600.0
+"""Seconds after which a file that is not finished belongs to a process that is no more."""
+
+_log = logging.getLogger(__name__)
+
+
+class Cache:
+    """A folder of entries, of which the least recently used are dropped.
+
+    Parameters
+    ----------
+    folder
+        The folder; it is made if it is not there.
+    limit
+        How many bytes all entries may have together.
+
+    Raises
+    ------
+    ValueError
+        The folder cannot be made or read.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], limit: int) -> None:
+        self.folder = Path(folder).expanduser()
+        self.limit = limit
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            os.scandir(self.folder).close()
+        except OSError as error:
+            raise ValueError(
+                f"The compile cache '{self.folder}' cannot be used: {error.strerror}. Set the "
+                "option 'cache_dir' to a folder that can be written, or to nothing."
+            ) from None
+
+    def get(self, key: str) -> bytes | None:
+        """Return an entry, which then counts as used now.
+
+        Parameters
+        ----------
+        key
+            What tells it from all others, in hexadecimal digits.
+
+        Returns
+        -------
+        entry
+            Its bytes, or none where it is not there.
+        """
+        path = self._path(key)
+        try:
+            entry = path.read_bytes()
+        except OSError:
+            return None
+        with contextlib.suppress(OSError):  # Another process may have dropped it.
+            os.utime(path)
+        return entry
+
+    def put(self, key: str, entry: bytes) -> None:
+        """Add an entry, and drop what is too much; a failure is a warning.
+
+        Parameters
+        ----------
+        key
+            What tells it from all others, in hexadecimal digits.
+        entry
+            Its bytes.
+        """
+        if len(entry) > self.limit:
+            return
+        try:
+            handle, temporary = tempfile.mkstemp(prefix=key, suffix=".tmp", dir=self.folder)
+            try:
+                with open(handle, "wb") as file:
+                    file.write(entry)
+                os.replace(temporary, self._path(key))
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+        except OSError as error:
+            _log.warning("The compile cache '%s' keeps nothing: %s.", self.folder, error.strerror)
+            return
+        self._shrink()
+
+    def drop(self, key: str) -> None:
+        """Remove an entry, if it is there.
+
+        Parameters
+        ----------
+        key
+            What tells it from all others, in hexadecimal digits.
+        """
+        with contextlib.suppress(OSError):
+            self._path(key).unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / (key + _SUFFIX)
+
+    def _shrink(self) -> None:
+        """Drop the entries that were not used for longest, until the rest is within the limit."""
+        total = 0
+        for _, size, path in sorted(self._files(), reverse=True):
+            total += size
+            if total > self.limit:
+                with contextlib.suppress(OSError):  # Another process may have dropped it.
+                    os.unlink(path)
+
+    def _files(self) -> Iterator[tuple[float, int, str]]:
+        """Generate time of use, size and path of all entries; drop what was never finished."""
+        with os.scandir(self.folder) as items:
+            for item in items:
+                with contextlib.suppress(OSError):
+                    found = item.stat()
+                    if item.name.endswith(_SUFFIX):
+                        yield found.st_mtime, found.st_size, item.path
+                    elif item.name.endswith(".tmp") and found.st_mtime < time.time() - _ABANDONED:
+                        os.unlink(item.path)

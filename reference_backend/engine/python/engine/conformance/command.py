@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `conformance`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import tvm
+from tvm import relax
+
+from ..backend import LEDGER
+from .compare import Array
+from .extract import CaseFile, extract, misfit, parts, read_arrays, read_module
+from .imported import sentence
+from .ledger import LedgerError
+from .model import Spec
+from .runner import SUITES, cases_of, run
+from .suite import NotRun, Settings
+
+USAGE = 2
+"""The exit code where what was asked for makes no sense."""
+
+
+def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join(SUITES)
+    parser.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="*",
+        type=Path,
+        help="case files, which 'extract' has written: only these run, unless --suite names more",
+    )
+    parser.add_argument(
+        "--suite",
+        metavar="NAMES",
+        default="",
+        help=f"suites to run, with commas between them: {names} (default: all that can run here)",
+    )
+    parser.add_argument(
+        "--filter",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="only cases whose suite/name contains this; may be given more than once",
+    )
+    parser.add_argument("--list", action="store_true", help="list the cases and run none")
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="where to write conformance.json, .md and .html (default: nowhere)",
+    )
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=int,
+        default=2,
+        help="processes that run cases, 0: none beside this one (default: 2)",
+    )
+    parser.add_argument(
+        "--fuzz-seconds",
+        metavar="N",
+        type=float,
+        default=Settings().fuzz_seconds,
+        help="how long to look for failures at random (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--ledger",
+        metavar="FILE",
+        type=Path,
+        default=LEDGER,
+        help="the file of expected failures (default: the one of this package)",
+    )
+
+
+def _conformance(arguments: argparse.Namespace) -> int:
+    """Run the command; return 0 if all is as expected, 1 if not, or `USAGE`."""
+    suites = [name.strip() for name in arguments.suite.split(",")] if arguments.suite else []
+    settings = Settings(
+        filters=tuple(arguments.filter),
+        jobs=arguments.jobs,
+        fuzz_seconds=arguments.fuzz_seconds,
+        files=tuple(arguments.files),
+        output=arguments.output,
+    )
+    if settings.files and "files" not in suites:
+        suites.append("files")
+    try:
+        problem = _problem(arguments, suites, settings)
+        if problem:
+            raise ValueError(problem)
+        if arguments.list:
+            for suite in suites or SUITES:
+                _list(suite, settings)
+            return 0
+        result = run(suites, settings, arguments.ledger, lambda line: print(line, flush=True))
+    except (ValueError, LedgerError) as error:
+        print(f"conformance: {error}")
+        return USAGE
+    for outcome in result.bad[:50]:
+        print(f"{outcome.status.upper()} {outcome.id}: {outcome.reason}")
+    if len(result.bad) > 50:
+        print(f"... and {len(result.bad) - 50} more")
+    if arguments.output is not None:
+        paths = result.write(arguments.output)
+        print(f"written: {', '.join(map(str, paths))}")
+    print(result.summary())
+    return 0 if result.ok else 1
+
+
+def _problem(arguments: argparse.Namespace, suites: list[str], settings: Settings) -> str:
+    """Say what makes no sense; files that are none say it themselves, as a ValueError."""
+    for suite in suites:
+        if suite not in SUITES:
+            return f"there is no suite '{suite}'; the suites are {', '.join(SUITES)}"
+    if "files" in suites and not settings.files:
+        return "the suite 'files' runs the case files that are given, and there is none"
+    for path in settings.files:
+        CaseFile.load(path)
+    if arguments.jobs < 0 or arguments.fuzz_seconds < 0:
+        return "--jobs and --fuzz-seconds are numbers from 0 on"
+    if arguments.ledger != LEDGER and not arguments.ledger.is_file():
+        return f"there is no file {arguments.ledger}"
+    if arguments.output is not None:
+        if arguments.output.is_file():
+            return f"{arguments.output} is a file; --output wants a folder"
+        # Now, and not when everything has run.
+        try:
+            arguments.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            return f"--output {arguments.output} cannot be made: {error.strerror}"
+    if settings.filters and not any(_known(suite, settings) for suite in suites or SUITES):
+        return f"no case has {' or '.join(map(repr, settings.filters))} in it; --list shows all"
+    return ""
+
+
+def _known(suite: str, settings: Settings) -> list[str]:
+    try:
+        return cases_of(suite, settings)
+    except NotRun:
+        return []
+
+
+def _list(suite: str, settings: Settings) -> None:
+    try:
+        for case in cases_of(suite, settings):
+            print(f"{suite}/{case}")
+    except NotRun as reason:
+        print(f"{suite}: it cannot run here: {reason}")
+
+
+def _add_extract_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", type=Path, help="an ONNX model, or a module that tvm.ir.save_json has written"
+    )
+    parser.add_argument("--part", metavar="NAME", help="what to cut out (default: list the parts)")
+    parser.add_argument(
+        "--inputs",
+        metavar="FILE",
+        type=Path,
+        help="an .npz file with the arguments of the model, by name or in order (default: random)",
+    )
+    parser.add_argument("--function", metavar="NAME", default="main", help="of the model")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="the case file to write")
+
+
+def _extract(arguments: argparse.Namespace) -> int:
+    """Run the command; return 0 or `USAGE`."""
+    try:
+        mod = _read_model(arguments.model)
+        if arguments.part is None:
+            for name, content in parts(mod).items():
+                print(f"{name}: {content}")
+            return 0
+        inputs = _read_inputs(mod, arguments.function, arguments.inputs)
+        case = extract(mod, inputs, arguments.part, arguments.function)
+        path = arguments.output or Path(f"{arguments.part}.npz")
+        _save(case, path)
+    except ValueError as error:
+        print(f"extract: {error}")
+        return USAGE
+    print(f"written: {path}")
+    return 0
+
+
+def _save(case: CaseFile, path: Path) -> None:
+    try:
+        case.save(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _read_model(path: Path) -> tvm.IRModule:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    if path.suffix != ".onnx":
+        try:
+            return read_module(path.read_text())
+        except (OSError, ValueError):
+            raise ValueError(
+                f"{path} is no module that tvm.ir.save_json of this version of TVM has written, "
+                "and ONNX models have names that end with .onnx"
+            ) from None
+    try:
+        import onnx
+    except ImportError as error:
+        raise ValueError("ONNX models need the package onnx: pip install onnx") from error
+    from tvm.relax.frontend.onnx import from_onnx
+
+    try:
+        model = onnx.load(path)
+    except Exception:
+        raise ValueError(f"{path} is no ONNX model, or its data are missing") from None
+    try:
+        return from_onnx(model)
+    except Exception as error:
+        raise ValueError(f"TVM's importer cannot read {path}: {sentence(error)}") from error
+
+
+def _read_inputs(mod: tvm.IRModule, function: str, path: Path | None) -> list[Array]:
+    functions = {
+        global_var.name_hint: value
+        for global_var, value in mod.functions_items()
+        if isinstance(value, relax.Function)
+    }
+    if function not in functions:
+        known = ", ".join(functions)
+        raise ValueError(f"the model has no function '{function}'; it has {known}")
+    params = functions[function].params
+    if path is None:
+        specs = []
+        for param in params:
+            if not isinstance(getattr(param.ty, "shape", None), relax.ShapeExpr):
+                raise ValueError(f"the input '{param.name}' is no tensor of a known rank")
+            if not all(isinstance(size, tvm.tirx.IntImm) for size in param.ty.shape):
+                raise ValueError(f"the size of '{param.name}' is open: give the --inputs")
+            dtype = str(param.ty.dtype)
+            # Integers may be indices: TVM's own kernels read wherever they point to.
+            limits = (0, 1) if "int" in dtype else ()
+            specs.append(Spec(tuple(map(int, param.ty.shape)), dtype, *limits))
+        return [spec.make(str(param.name))[1] for spec, param in zip(specs, params, strict=True)]
+    arrays = read_arrays(path, "file of arrays, as numpy.savez writes them")
+    names = [str(param.name) for param in params]
+    names = names if set(names) <= set(arrays) else list(arrays)
+    given = [arrays[name] for name in names]
+    problem = misfit(params, given)
+    if problem:
+        raise ValueError(f"{path} does not suit the model: {problem}")
+    return given
+
+
+add_arguments = {"conformance": _add_conformance_arguments, "extract": _add_extract_arguments}
+"""What adds the arguments of each command to its parser."""
+commands = {"conformance": _conformance, "extract": _extract}
+"""What runs each command, and returns its exit code."""

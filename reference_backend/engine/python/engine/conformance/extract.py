@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts a region or a composite out of a model, into a case file that stands alone.
+
+A case file has a Relax function without regions, the inputs that the part had inside of the model,
+and what TVM's own kernels make of them. `conformance FILE` runs it, here or at somebody else's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..backend import BACKEND
+from ..codegen import BOUNDS_ATTRIBUTE, known_bounds
+from ..patterns import TABLE
+from ..prepasses import simplify
+from .compare import Array
+from .model import partition_for, run_on_host
+
+FORMAT_VERSION = 1
+PLACEMENTS = ("", "all", "some", "none")
+"""Raised when a reader of case files would have to be changed."""
+
+
+@dataclass(frozen=True)
+class CaseFile:
+    """A part of a model, with the data for a call.
+
+    Parameters
+    ----------
+    name
+        What it is called in results.
+    mod
+        A module (`tvm.IRModule`) whose function `main` is the part, not partitioned.
+    inputs
+        The arguments.
+    expected
+        The results.
+    placement
+        How much of it the NPU should compute: all, which is in one region, some or none; "": any.
+    options
+        Fields of `Options` to compile it with.
+    """
+
+    name: str
+    mod: Any
+    inputs: tuple[Array, ...]
+    expected: tuple[Array, ...]
+    placement: str = "all"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write it to a file.
+
+        Parameters
+        ----------
+        path
+            The file, whose name should end with .npz.
+        """
+        about = {
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "placement": self.placement,
+            "options": dict(self.options),
+            "module": tvm.ir.save_json(self.mod),
+        }
+        arrays: dict[str, Any] = {}
+        arrays |= {f"input_{index}": array for index, array in enumerate(self.inputs)}
+        arrays |= {f"expected_{index}": array for index, array in enumerate(self.expected)}
+        text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        with path.open("wb") as file:
+            np.savez_compressed(file, about=text, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> CaseFile:
+        """Read a file.
+
+        Parameters
+        ----------
+        path
+            The file.
+
+        Returns
+        -------
+        case
+            What `save` has written.
+
+        Raises
+        ------
+        ValueError
+            It is no case file that this version can read.
+        """
+        kind = "case file, as 'extract' writes them"
+        arrays = read_arrays(path, kind)
+        try:
+            about = json.loads(arrays["about"].tobytes())
+            version = about["format_version"]
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"{path} is no {kind}") from None
+        if version != FORMAT_VERSION:
+            raise ValueError(
+                f"{path} is a case file of format version {version!r}, and this package reads "
+                f"{FORMAT_VERSION}; cut the case out with 'extract' again"
+            )
+        try:
+            mod = read_module(about["module"])
+            inputs, expected = (
+                tuple(arrays[f"{role}_{i}"] for i in range(_count(arrays, role)))
+                for role in ("input", "expected")
+            )
+            name, placement = str(about["name"]), str(about["placement"])
+            case = cls(name, mod, inputs, expected, placement, dict(about["options"]))
+            problem = misfit(mod["main"].params, inputs)
+            problem = problem or ("" if expected else "it has no results")
+            if placement not in PLACEMENTS:
+                problem = f"its placement is '{placement}', and not {' or '.join(PLACEMENTS[1:])}"
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(
+                f"{path} is a case file that is damaged, or its module is of another version of "
+                "TVM; cut the case out with 'extract' again"
+            ) from None
+        if problem:
+            raise ValueError(f"{path} is a case file that was changed: {problem}")
+        return case
+
+
+def read_arrays(path: Path, kind: str) -> dict[str, Array]:
+    """Read an .npz file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    kind
+        What to call such files.
+
+    Returns
+    -------
+    arrays
+        Its arrays by name.
+
+    Raises
+    ------
+    ValueError
+        There is none, or it is of another kind.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+    except PermissionError:
+        raise ValueError(f"{path} may not be read") from None
+    except Exception:
+        # What NumPy and the readers below it raise is without number, and speaks of pickles.
+        arrays = {}
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()) or not arrays:
+        raise ValueError(f"{path} is no {kind}")
+    return arrays
+
+
+def read_module(text: str) -> tvm.IRModule:
+    """Read what `tvm.ir.save_json` has made of a module.
+
+    Parameters
+    ----------
+    text
+        The JSON text.
+
+    Returns
+    -------
+    mod
+        The module.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    try:
+        mod = tvm.ir.load_json(text)
+    except Exception as error:
+        raise ValueError("it is no JSON of TVM") from error
+    if not isinstance(mod, tvm.IRModule):
+        raise ValueError("it is no module")
+    return mod
+
+
+def misfit(params: Sequence[Any], arrays: Sequence[Array]) -> str:
+    """Say why a function does not take arrays.
+
+    Parameters
+    ----------
+    params
+        The parameters of the function: tensors of a known rank.
+    arrays
+        Its arguments.
+
+    Returns
+    -------
+    problem
+        Part of a sentence; "" if it takes them.
+    """
+    if len(arrays) != len(params):
+        return f"there are {len(arrays)} arrays for {len(params)} inputs"
+    sizes: dict[Any, int] = {}
+    for param, array in zip(params, arrays, strict=True):
+        if not isinstance(getattr(param.ty, "shape", None), relax.ShapeExpr):
+            return f"the input '{param.name}' is no tensor of a known rank"
+        shape = list(param.ty.shape)
+        wanted = ", ".join(str(sizes.get(size, getattr(size, "value", size))) for size in shape)
+        fits = array.ndim == len(shape) and str(array.dtype) == str(param.ty.dtype)
+        for size, found in zip(shape, array.shape, strict=False):
+            if isinstance(size, tvm.tirx.Var):
+                fits &= sizes.setdefault(size, found) == found
+            elif isinstance(size, tvm.tirx.IntImm):
+                fits &= int(size) == found
+        if not fits:
+            return (
+                f"its array for '{param.name}' is {array.dtype} of shape {list(array.shape)}, and "
+                f"the input is {param.ty.dtype} of shape [{wanted}]"
+            )
+    return ""
+
+
+def _count(names: Iterable[str], role: str) -> int:
+    return sum(name.startswith(f"{role}_") for name in names)
+
+
+def parts(mod: tvm.IRModule) -> dict[str, str]:
+    """Name what can be cut out of a model.
+
+    Parameters
+    ----------
+    mod
+        The model, partitioned or not.
+
+    Returns
+    -------
+    parts
+        Regions, and composites as `region.composite<number>`, each with what is in it.
+    """
+    found = {}
+    for symbol, function in _regions(_partitioned(mod)).items():
+        composites = _composites(function)
+        labels = {name: str(value.attrs["Composite"]) for name, value in composites.items()}
+        found[symbol] = ", ".join(label.removeprefix(f"{BACKEND}.") for label in labels.values())
+        for name, label in labels.items():
+            found[f"{symbol}.{name}"] = label.removeprefix(f"{BACKEND}.")
+    return found
+
+
+def extract(
+    mod: tvm.IRModule, inputs: Sequence[Array], part: str, function: str = "main"
+) -> CaseFile:
+    """Cut a part out of a model.
+
+    Parameters
+    ----------
+    mod
+        The model, partitioned or not; it is not changed.
+    inputs
+        The arguments of its function: arrays of its shapes and dtypes.
+    part
+        A name of `parts`.
+    function
+        The function of the model that calls the part.
+
+    Returns
+    -------
+    case
+        The part alone.
+
+    Raises
+    ------
+    ValueError
+        There is no such part, or the function does not call it.
+    """
+    mod = _partitioned(mod)
+    known = parts(mod)
+    if part not in known:
+        raise ValueError(f"there is no part '{part}'; there are {', '.join(known) or 'none'}")
+    symbol, _, composite = part.partition(".")
+    arguments = _values_at(mod, mod[function], symbol, inputs)
+    body = mod[symbol].without_attr("Codegen")
+    if composite:
+        arguments = _values_at(mod, body, composite, arguments)
+        body = _composites(body)[composite].without_attr("Composite")
+        bounds = known_bounds(mod[symbol])
+        body = body.with_attr(BOUNDS_ATTRIBUTE, bounds) if bounds else body
+    alone = _inlined(mod, body)
+    expected = run_on_host(alone, "main", arguments)
+    return CaseFile(part, alone, tuple(arguments), tuple(expected))
+
+
+def _partitioned(mod: tvm.IRModule) -> tvm.IRModule:
+    return mod if _regions(mod) else partition_for(simplify(mod, TABLE))
+
+
+def _regions(mod: tvm.IRModule) -> dict[str, Any]:
+    return {
+        global_var.name_hint: function
+        for global_var, function in mod.functions_items()
+        if isinstance(function, relax.Function) and function.attrs.get("Codegen") == BACKEND
+    }
+
+
+def _composites(function: Any) -> dict[str, Any]:
+    """Return the composites of a region by the names of their variables."""
+    return {
+        str(binding.var.name): binding.value
+        for block in function.body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Function)
+    }
+
+
+def _name(callee: Any) -> str:
+    """Return the name of what a call calls: a region, a composite, or an op."""
+    return str(getattr(callee, "name_hint", None) or getattr(callee, "name", ""))
+
+
+def _values_at(
+    mod: tvm.IRModule, function: Any, callee: str, inputs: Sequence[Array]
+) -> list[Array]:
+    """Run a function on the host as far as it calls something: the arguments of that call."""
+    blocks: list[Any] = []
+    for block in function.body.blocks:
+        bindings: list[Any] = []
+        for binding in block.bindings:
+            call = binding.value
+            if isinstance(call, relax.Call) and _name(call.op) == callee:
+                result = relax.Tuple(list(call.args))
+                var = relax.Var("arguments", relax.TupleType([item.ty for item in call.args]))
+                bindings.append(relax.VarBinding(var, result))
+                blocks.append(type(block)(bindings))
+                body = relax.SeqExpr(blocks, var)
+                cut = relax.Function(function.params, body, var.ty)
+                return run_on_host(_inlined(mod, cut), "main", inputs)
+            bindings.append(binding)
+        blocks.append(block)
+    raise ValueError(f"the function does not call '{callee}'")
+
+
+def _inlined(mod: tvm.IRModule, function: Any) -> tvm.IRModule:
+    """Make a module of one function, with the bodies of regions and composites in it."""
+    functions: dict[Any, Any] = {
+        mod.get_global_var(name): _bare(region).without_attr("global_symbol")
+        for name, region in _regions(mod).items()
+    }
+    functions[tvm.ir.GlobalVar("main")] = _bare(function).with_attr("global_symbol", "main")
+    # Kernels that calls refer to.
+    functions |= {
+        global_var: kernel
+        for global_var, kernel in mod.functions_items()
+        if not isinstance(kernel, relax.Function)
+    }
+    result = tvm.IRModule(functions)
+    result = relax.transform.LambdaLift()(result)
+    result = relax.transform.InlinePrivateFunctions()(result)
+    return relax.transform.DeadCodeElimination(["main"])(result)
+
+
+def _bare(function: Any) -> Any:
+    """Drop what marks a function, and the functions in it, as a region or a composite."""
+    blocks = []
+    for block in function.body.blocks:
+        bindings = [
+            relax.VarBinding(binding.var, _bare(binding.value).without_attr("Composite"))
+            if isinstance(binding.value, relax.Function)
+            else binding
+            for binding in block.bindings
+        ]
+        blocks.append(type(block)(bindings))
+    body = relax.SeqExpr(blocks, function.body.body)
+    bare = relax.Function(function.params, body, function.ret_ty, function.is_pure)
+    return bare.with_attrs(dict(function.attrs or {})).without_attr("Codegen")

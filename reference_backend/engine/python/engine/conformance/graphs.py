@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random graphs of the ops of the table, all of which belongs into one region.
+
+A graph begins with a case of some op. Then ops are put behind it, whose cases are bent to the
+shapes that are there, with attributes of other cases or near to them; ops with chains come as
+these too, now and then with a wrong number. What does not fit is not taken. So a new op needs
+nothing here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from ..capability import Accumulated, OneOf, attributes_of
+from ..chains import Chain, Either, Input, Node, Number, Step, attributes_in, chains_of
+from ..patterns import TABLE
+from .cases import OPS
+from .compare import Array
+from .extract import CaseFile
+from .files import limits
+from .model import SIZES, Arrays, Case, Model, Spec, Tensor, entry_of, evaluate
+
+LENGTH = 7
+"""How many ops a graph has at most."""
+
+_TRIES = 3 * LENGTH
+_NOISE = {"float32": 1e-6, "float16": 1e-3}
+"""How much each step may be off, as a part of each number, or of the largest if it is a sum."""
+_LARGEST = 1000.0
+"""Up to here all types have all the numbers that are needed."""
+_MOST_ELEMENTS = 1 << 15
+"""How large a tensor may be; NumPy takes its time."""
+
+_CRASHING = ("pixel_shuffle",)
+"""Ops at whose call TVM itself crashes where sizes are symbolic."""
+
+Choose = Callable[[Sequence[Any]], Any]
+"""Picks one of several; the first is the simplest."""
+
+
+class Graph:
+    """A model that grows at random, beside a second one that is computed with noise.
+
+    Where the two come apart, rounding errors would too, and nothing could tell them from mistakes:
+    such steps are not taken.
+
+    Parameters
+    ----------
+    name
+        The name of the function.
+    choose
+        Makes all decisions.
+    first
+        The op to begin with; none: any.
+    """
+
+    def __init__(self, name: str, choose: Choose, first: str = "") -> None:
+        self.model = Model(name)
+        self.ops: list[str] = []
+        """The ops that it is made of, in order."""
+        self.asks_host = True
+        """Whether TVM's own kernels can tell what is right: they sum in float16, for one."""
+        self._choose = choose
+        self._noisy: dict[Tensor, Arrays] = {}
+        self._computed: list[Tensor] = []
+        self._constants: list[Tensor] = []
+        """What is known when the model is compiled."""
+        if not self._begin(first):
+            # As the table has it, if it would not take anything else.
+            self._choose = lambda some: some[0]
+            self._begin(first)
+            self._choose = choose
+        for _ in range(choose(range(_TRIES)) if self.ops else 0):
+            if len(self.ops) >= LENGTH:
+                break
+            # Most often what is new, so that graphs get deep; never an argument, behind which
+            # there would be a region of its own.
+            older = self._computed + self._constants
+            tensor = choose(choose([self._computed[::-1][:3]] * 5 + [older]))
+            fitting = _cases_for(len(tensor.shape), tensor.dtype)
+            # Half of them what takes part in composites.
+            fusing = [op for op in fitting if op in _fusing()]
+            for ops in filter(None, [choose([[*fitting], fusing])]):
+                self._step(choose(fitting[choose(ops)]), tensor)
+        self.model.outputs = self._outputs()
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is one region: what is behind constants alone may be one of its own."""
+        return not any(tensor in self._constants for tensor in self._computed)
+
+    @property
+    def coarse(self) -> bool:
+        """Whether anything in it has float16."""
+        return any(tensor.dtype == "float16" for tensor in self._noisy)
+
+    def limits(self, n: int) -> list[Array]:
+        """Return how far each element of each output may be off."""
+        return limits([output.values[n] for output in self.model.outputs], self.coarse)
+
+    def case_file(self, n: int, placement: str, options: dict[str, Any]) -> CaseFile:
+        """Return the graph, and a call of it, as a case that stands alone."""
+        main = replace(self.model, name="main").function()
+        return CaseFile(
+            " ".join(self.ops),
+            tvm.IRModule({"main": main}),
+            tuple(argument.values[n] for argument in self.model.arguments),
+            tuple(output.values[n] for output in self.model.outputs),
+            placement,
+            options,
+        )
+
+    def _begin(self, first: str) -> bool:
+        known = [entry for op in OPS if (entry := TABLE.get(op))]
+        anchors = [entry for entry in known if entry.fuses is not None] or known
+        op = first or self._choose(self._choose([known, known, anchors])).name
+        cases = [case for item in OPS[op]["cases"] for case in Case.variants(op, item)]
+        start = self._choose(range(len(cases)))
+        for case in [*cases[start:], *cases[:start]]:
+            spec = next(case.specs())[1][0]
+            # Now and then other sizes than those of the table; what was equal stays so.
+            sizes: dict[Any, Any] = {}
+            if self._choose([False, False, True]):
+                for size in dict.fromkeys(spec.shape):
+                    if isinstance(size, int):
+                        sizes[size] = self._choose([size, 1, size + 1, 2 * size + 3, 40, "n"])
+            bent = _bent(spec, sizes)
+            if _count(bent.shape) > _MOST_ELEMENTS:
+                continue
+            tensor = self.model.argument(bent, "graph 0")
+            self._noisy[tensor] = tensor.values
+            if self._step(case, tensor):
+                return True
+            self.model.arguments.clear()
+            self._noisy.clear()
+        return False
+
+    def _step(self, case: Case, first: Tensor) -> bool:
+        """Try to put an op behind a tensor; tell whether that was possible."""
+        model = self.model
+        grown: list[list[Any]] = [model.arguments, model.bindings, model.steps]
+        grown += [self._computed, self._constants, self.ops]
+        before = [len(items) for items in grown]
+        noisy_before = dict(self._noisy)
+        sizes = _sizes(next(case.specs())[1][0], first)
+        try:
+            attributes = self._attributes(case, sizes)
+            as_is = attributes == case.entry.get("attributes", {})
+            host_knows = _host_knows(case, first, as_is) and first.dtype != "float16"
+            if first in self._constants and not host_knows:
+                raise ValueError("TVM's own kernel would fold it.")
+            inputs = self._inputs(case, first, sizes)
+            chains = chains_of(entry_of(case.op))
+            if chains and self._choose([False, True]):
+                self._spell(case.op, self._choose(chains), inputs, attributes)
+            else:
+                self._apply(case.op, inputs, attributes)
+            self.asks_host &= host_knows and not self.coarse
+            return True
+        except (ArithmeticError, IndexError, TypeError, ValueError):
+            pass  # This, or NumPy, says that it cannot be computed.
+        self._noisy = noisy_before
+        for items, length in zip(grown, before, strict=True):
+            del items[length:]
+        return False
+
+    def _apply(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
+        """Call an op, and compute it from noisy values too, with more noise; return a result."""
+        reason = self.model.refusal(op, *inputs, **attributes)
+        if reason is not None:
+            raise ValueError(reason)
+        call = Model("trial", self.model.symbol).normalize(op, inputs, attributes)
+        if any(_count(ty.shape) > _MOST_ELEMENTS for ty in getattr(call.ty, "fields", [call.ty])):
+            raise ValueError("It is too large.")
+        by_size = {}
+        for n in SIZES:
+            arrays = [
+                [self._noisy[tensor][n] for tensor in item]
+                if isinstance(item, list)
+                else self._noisy[item][n]
+                for item in inputs
+            ]
+            is_sum = isinstance(entry_of(op).tolerance, Accumulated)
+            by_size[n] = [
+                _with_noise(one, is_sum) for one in evaluate(op, call, arrays, attributes, n)
+            ]
+        result = self.model.call(op, *inputs, **attributes)
+        results = result if isinstance(result, tuple) else (result,)
+        results = results[: OPS[op]["results"]]
+        sized = any("n" in argument.shape for argument in self.model.arguments)
+        if not sized and any("n" in tensor.shape for tensor in results):
+            raise ValueError("Nothing tells how large it is.")
+        for index, tensor in enumerate(results):
+            noisy = {n: by_size[n][index] for n in SIZES}
+            if not self._is_steady(tensor, noisy):
+                raise ValueError("Rounding errors would grow.")
+            self._noisy[tensor] = noisy
+        given = [one for item in inputs for one in (item if isinstance(item, list) else [item])]
+        if all(one in self._constants for one in given):
+            self._constants += results
+        # TVM's own maximum, for one, is never less than the least finite number.
+        self.asks_host &= all(
+            np.isfinite(array).all()
+            for tensor in results
+            for array in tensor.values.values()
+            if array.dtype.kind == "f"
+        )
+        self._computed += results
+        self.ops.append(op)
+        last: Tensor = results[-1]
+        return last
+
+    def _spell(
+        self, op: str, chain: Chain, inputs: Sequence[Any], attributes: Mapping[str, Any]
+    ) -> None:
+        """Put a chain in the place of an op, in any spelling, now and then with a wrong number."""
+        entry = entry_of(op)
+        if (reason := self.model.refusal(op, *inputs, **attributes)) is not None:
+            raise ValueError(reason)
+        tensors: dict[str, Tensor] = {
+            item.name: one for item, one in zip(entry.inputs, inputs, strict=True)
+        }
+        given = dict(attributes)
+        if entry.relax:
+            trial = Model("trial", self.model.symbol).normalize(op, inputs, attributes)
+            given = attributes_of(trial, {})
+        given |= chain.fixed
+        made: dict[Node, Tensor] = {}
+
+        def value_of(number: Number) -> float:
+            value = given[number.attribute] if number.attribute else 1.0
+            # A default that is no number depends on the shape.
+            value = number.factor * (0.25 if value == "" else value) ** number.power
+            return float(self._choose([value] * 7 + [value * 1.01 + 0.001]))
+
+        def make(node: Node) -> Tensor:
+            if isinstance(node, Input):
+                return tensors[node.name]
+            # What stands twice in a spelling is one value.
+            if isinstance(node, Either) and node not in made:
+                made[node] = make(self._choose(node.options))
+            elif node not in made and isinstance(node, Step):
+                operands = [
+                    item if isinstance(item, Number) else make(item) for item in node.arguments
+                ]
+                beside = next(one for one in operands[::-1] if isinstance(one, Tensor))
+                given_here = [
+                    one
+                    if isinstance(one, Tensor)
+                    else self._constant(Spec((), beside.dtype, values=[value_of(one)]))
+                    for one in operands
+                ]
+                dtype = tensors[entry.inputs[0].name].dtype
+                own = attributes_in(node, value_of, given_here[0].expr, dtype)
+                for known in TABLE.entries_of(node.op)[:1]:
+                    made[node] = self._apply(known.name, given_here, own)
+            if node not in made:
+                raise ValueError("A part of it is not in the table.")
+            return made[node]
+
+        make(chain.node)
+
+    def _constant(self, spec: Spec) -> Tensor:
+        tensor = self.model.constant(spec, f"graph {len(self._noisy)}")
+        self._noisy[tensor] = tensor.values
+        self._constants.append(tensor)
+        return tensor
+
+    def _inputs(self, case: Case, first: Tensor, sizes: dict[Any, Any]) -> list[Any]:
+        """Bend the inputs of a case such that a tensor can be the first one."""
+        (item, (_, *fields)), *others = case.specs()
+        if case.op in _CRASHING and "n" in first.shape:
+            raise ValueError("TVM would crash.")
+        folded = first in self._constants
+
+        def bend(spec: Spec) -> Tensor:
+            # A kernel may be as large as there are channels, and stays so.
+            bent = self._choose([_bent(spec, sizes), _bent(spec, dict(sizes), once=True)])
+            if self._choose([False, False, True]):
+                bent = replace(bent, shape=self._choose(_broadcasts(bent.shape, first.shape)))
+            known = self._constants if folded else self._noisy
+            alike = [tensor for tensor in known if _suits(tensor, bent)]
+            if alike and spec.values is None and self._choose([False, True]):
+                tensor: Tensor = self._choose(alike)
+                return tensor
+            if _count(bent.shape) > _MOST_ELEMENTS:
+                raise ValueError("It is too large.")
+            constant = folded or spec.constant or self._choose([True, True, False])
+            if "n" not in bent.shape and constant:
+                return self._constant(bent)
+            if folded:
+                raise ValueError("It would be a region of its own.")
+            tensor = self.model.argument(bent, f"graph {len(self._noisy)}")
+            self._noisy[tensor] = tensor.values
+            return tensor
+
+        rest = [(other, [bend(spec) for spec in specs]) for other, specs in others]
+        bent = [(item, [first, *map(bend, fields)]), *rest]
+        return [tensors if item.is_tuple else tensors[0] for item, tensors in bent]
+
+    def _attributes(self, case: Case, sizes: Mapping[Any, Any]) -> dict[str, Any]:
+        """Return the attributes of a case, some as other cases have them, or near to that."""
+        attributes = dict(case.entry.get("attributes", {}))
+        for name, constraint in entry_of(case.op).attributes.items():
+            if not self._choose([False, False, True]):
+                continue
+            # What others have, that it is left out, and what the table says.
+            known = [other.get("attributes", {}).get(name) for other in OPS[case.op]["cases"]]
+            known += [None, *(constraint.values if isinstance(constraint, OneOf) else ())]
+            value = self._choose(known)
+            value = self._choose([value, self._near(value, sizes)])
+            attributes.pop(name, None)
+            if value is not None and value != "":
+                attributes[name] = value
+        return attributes
+
+    def _near(self, value: Any, sizes: Mapping[Any, Any]) -> Any:
+        """Return an attribute that is a little different."""
+        if isinstance(value, bool):
+            return not value
+        if isinstance(value, int):
+            return value + self._choose([1, -1, 2, -2, 3])
+        if isinstance(value, float):
+            return value * self._choose([0.5, 2.0, -1.0])
+        if not isinstance(value, (list, tuple)) or not value:
+            return value
+        one = self._choose(range(len(value)))
+        return type(value)(
+            self._choose(
+                [
+                    [sizes.get(item, item) for item in value],
+                    [*value[:one], self._near(value[one], sizes), *value[one + 1 :]],
+                    [*value[:one], -1, *value[one + 1 :]],
+                    [*value[:one], *value[one + 1 :]],
+                    [*value[one:], *value[:one]],
+                    [*value[::-1]],
+                ]
+            )
+        )
+
+    def _is_steady(self, tensor: Tensor, noisy: Arrays) -> bool:
+        """Whether the noise did no harm, and the numbers stay in a range that all types have."""
+        if None in tensor.shape:
+            return False
+        for n, value in tensor.values.items():
+            exact, other = (array.astype(np.float64) for array in (value, noisy[n]))
+            finite = np.abs(exact[np.isfinite(exact)])
+            if not value.size or finite.max(initial=0) >= _LARGEST:
+                return False
+            (limit,) = limits([value], self.coarse)
+            with np.errstate(invalid="ignore"):
+                close = np.abs(exact - other) <= 0.5 * limit
+            # Masks have infinities; what is not a number would hide all else.
+            if not (close | (exact == other)).all():
+                return False
+        return True
+
+    def _outputs(self) -> list[Tensor]:
+        """Return the results that nothing uses, and one that something uses."""
+        values = [binding.value for binding in self.model.bindings]
+        used = {var for value in values for var in relax.analysis.free_vars(value)}
+        leaves = [item for item in self._computed if item.expr not in used]
+        inner = [item for item in self._computed if item.expr in used]
+        return leaves + ([self._choose(inner)] if inner and self._choose([False, True]) else [])
+
+
+def _host_knows(case: Case, first: Tensor, as_is: bool) -> bool:
+    """Whether TVM's own kernels are right: with indices beyond a size they read anything."""
+    (_, (wanted, *_)), *others = case.specs()
+    indices = [
+        spec for _, specs in others for spec in specs if spec.dtype.startswith(("int", "uint"))
+    ]
+    limited = any(spec.values is not None or spec.high is not None for spec in indices)
+    as_is &= wanted.shape == first.shape
+    cases = [case.entry] if as_is else OPS[case.op]["cases"]
+    return all(entry.get("host", True) for entry in cases) and (as_is or not limited)
+
+
+def _with_noise(value: Array, is_sum: bool) -> Array:
+    """Return numbers as inexact as they may be; what a sum is made of may be larger than it is."""
+    if not np.issubdtype(value.dtype, np.floating):
+        return value
+    size = _NOISE[str(value.dtype)]
+    signs = np.resize([1.0, -1.0], value.shape)
+    with np.errstate(all="ignore"):
+        # What is next to nothing beside the others may as well have the other sign.
+        least = size * np.abs(value[np.isfinite(value)]).max(initial=0)
+        far = value + signs * (least if is_sum else size * np.abs(value))
+        near = np.where(np.abs(value) < least, value - np.sign(value) * least, far)
+        noisy: Array = near.astype(value.dtype)
+    return noisy
+
+
+def _sizes(wanted: Spec, first: Tensor) -> dict[Any, Any]:
+    """Return what each size of a case becomes with another first tensor, from the last on."""
+    return dict(zip(reversed(wanted.shape), reversed(first.shape), strict=False))
+
+
+def _bent(spec: Spec, sizes: dict[Any, Any], once: bool = False) -> Spec:
+    """Return a tensor with other sizes, or with each of them used up once."""
+    change = sizes.pop if once else sizes.get
+    return replace(spec, shape=tuple(change(size, size) for size in spec.shape))
+
+
+def _broadcasts(shape: tuple[Any, ...], first: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Return shapes that may go together with another one: a number, one axis, one rank less..."""
+    axes = range(len(first))
+    one_axis = [tuple(size if axis == at else 1 for at, size in enumerate(first)) for axis in axes]
+    return [shape, (), first, shape[1:], first[-1:], (1,) * len(shape), (*first, 2), *one_axis]
+
+
+def _count(shape: Any) -> int:
+    """Return how many elements a tensor has at most; a size of another kind will be refused."""
+    sizes = [int(size) if isinstance(size, (int, tirx.IntImm)) else max(SIZES) for size in shape]
+    return math.prod(sizes)
+
+
+def _suits(tensor: Tensor, spec: Spec) -> bool:
+    """Whether a tensor can stand for one that a case asks for."""
+    if (tensor.shape, tensor.dtype) != (spec.shape, spec.dtype):
+        return False
+    bounds = [(spec.low, np.greater_equal), (spec.high, np.less_equal)]
+    return all(
+        bool(test(value, bound).all())
+        for bound, test in bounds
+        if bound is not None
+        for value in tensor.values.values()
+    )
+
+
+@cache
+def _cases_for(rank: int, dtype: str) -> dict[str, list[Case]]:
+    """Return the cases whose first input can be of this kind, by op."""
+    found: dict[str, list[Case]] = {}
+    for op in OPS:
+        entry = TABLE.get(op)
+        if entry is None or rank not in (entry.inputs[0].ranks or [rank]):
+            continue
+        for case in (case for item in OPS[op]["cases"] for case in Case.variants(op, item)):
+            if next(case.specs())[1][0].dtype == dtype:
+                found.setdefault(op, []).append(case)
+    return found
+
+
+@cache
+def _fusing() -> frozenset[str]:
+    """Return the ops that fuse something, that are fused, and that chains are made of."""
+
+    def parts(node: Node) -> set[str]:
+        if isinstance(node, Either):
+            return {name for option in node.options for name in parts(option)}
+        if isinstance(node, Step):
+            return {node.op, *(name for item in node.arguments for name in parts(item))}
+        return set()
+
+    spelled = {name for op in TABLE.ops for chain in chains_of(op) for name in parts(chain.node)}
+    spelled |= {"relax.add", "relax.multiply", "relax.divide"}
+    return frozenset(
+        op.name
+        for op in TABLE.ops
+        if op.fuses is not None or op.activation or op.chains or op.relax in spelled
+    )

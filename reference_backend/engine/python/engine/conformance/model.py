@@ -1,0 +1,578 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds, compiles and runs what the kit needs.
+
+A `Model` is a Relax function whose every tensor has its exact value beside it. Compiling costs far
+more than running, so many functions share one module.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from .. import partition
+from ..backend import BACKEND
+from ..capability import Accumulated, Input, Op, count
+from ..chains import build, chains_of, function_of
+from ..patterns import TABLE
+from ..report import offload_report
+from . import numpy_reference
+from .cases import OPS
+from .compare import Array, Step, Verdict, allowance_behind, allowance_of_host, judge
+
+# Whatever a call without this option does: most cases are about what runs where.
+partition_for = partial(partition.partition_for, on_decline="host")
+compile_for = partial(partition.compile_for, on_decline="host")
+
+
+def entry_of(op: str) -> Op:
+    """Return the table's entry of an op, which a vendor may have taken out."""
+    entry = TABLE.get(op)
+    if entry is None:
+        raise KeyError(f"capabilities.py has no entry named '{op}'")
+    return entry
+
+
+SIZES = (1, 3)
+"""What the symbol "n" is in turn, where a shape has it."""
+
+Arrays = Mapping[int, Array]
+"""An array for each of the SIZES; the same one where no symbol is involved."""
+
+
+# ---- Values -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A tensor to make up: its shape, in which "n" may stand, and what its numbers are like."""
+
+    shape: tuple[int | str, ...]
+    dtype: str = "float32"
+    low: float | None = None
+    high: float | None = None
+    values: Any = None
+    constant: bool = False
+
+    @classmethod
+    def read(cls, entry: Any, dtype: str = "float32") -> Spec:
+        """Read what a case says of an input: a shape, or a mapping; `dtype` where it says none."""
+        fields = dict(entry) if isinstance(entry, dict) else {"shape": entry}
+        return cls(**{"dtype": dtype, **fields, "shape": tuple(fields["shape"])})
+
+    def make(self, seed: str) -> Arrays:
+        """Make up the numbers; the same seed gives the same ones."""
+        return {n: self._make(f"{seed} {n}", n) for n in SIZES}
+
+    def _make(self, seed: str, n: int) -> Array:
+        shape = [n if isinstance(size, str) else size for size in self.shape]
+        if self.values is not None:
+            return np.resize(np.asarray(self.values, self.dtype), shape)
+        seed = seed if "n" in self.shape else seed.rsplit(" ", 1)[0]
+        generator = np.random.default_rng(zlib.crc32(seed.encode()))
+        if self.dtype == "bool":
+            return generator.integers(0, 2, shape).astype(bool)
+        if np.issubdtype(self.dtype, np.integer):
+            limits = np.iinfo(self.dtype)
+            low = limits.min if self.low is None else self.low
+            high = limits.max if self.high is None else self.high
+            return generator.integers(int(low), int(high) + 1, shape).astype(self.dtype)
+        low = -1.0 if self.low is None else self.low
+        high = 1.0 if self.high is None else self.high
+        return generator.uniform(low, high, shape).astype(self.dtype)
+
+
+def evaluate(
+    op: str, call: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], n: int
+) -> list[Array]:
+    """Compute a call in NumPy, by the expression that the catalogue has for its op."""
+
+    def widen(value: Any) -> Any:
+        if isinstance(value, list):
+            return [widen(item) for item in value]
+        return value.astype(np.float64) if np.issubdtype(value.dtype, np.floating) else value
+
+    entry = entry_of(op)
+    names = {item.name: widen(value) for item, value in zip(entry.inputs, inputs, strict=True)}
+    names.update(values_of_attributes(entry, call, attributes, n))
+    with np.errstate(all="ignore"):
+        result = eval(OPS[op]["numpy"], {**vars(numpy_reference), **names})
+        fields = result if isinstance(result, tuple) else (result,)
+        types = getattr(call.ty, "fields", None) or [call.ty]
+        return [
+            np.asarray(field).astype(str(ty.dtype)) for field, ty in zip(fields, types, strict=True)
+        ]
+
+
+def values_of_attributes(
+    entry: Op, call: Any, attributes: Mapping[str, Any], n: int
+) -> dict[str, Any]:
+    """Return all attributes of a call, with what "n" is."""
+    values: dict[str, Any] = {}
+    for name in entry.attributes:
+        value = attributes.get(name)
+        if not isinstance(value, dict):
+            value = getattr(call.attrs, name, value)
+        values[name] = plain(substitute(value, n))
+    return values
+
+
+def step_of(
+    op: str,
+    call: Any,
+    inputs: Sequence[Any],
+    attributes: Mapping[str, Any],
+    n: int,
+    results: Sequence[Array],
+) -> Step:
+    """Return how exact a call is."""
+    entry = entry_of(op)
+    number = 1
+    if isinstance(entry.tolerance, Accumulated) and results[0].size:
+        names = values_of_attributes(entry, call, attributes, n)
+        for item, value in zip(entry.inputs, inputs, strict=True):
+            shapes = tuple(one.shape for one in value) if isinstance(value, list) else value.shape
+            names[item.name] = shapes
+        number = count(entry.tolerance.count, {**names, "out": results[0].shape})
+    floats = [array[np.isfinite(array)] for array in results if array.dtype.kind == "f"]
+    largest = max((float(np.abs(array).max()) for array in floats if array.size), default=0.0)
+    return Step(entry.tolerance, number, tuple(str(array.dtype) for array in results), largest)
+
+
+# ---- Models -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A tensor of a model: the Relax expression and its exact values."""
+
+    expr: Any
+    values: Arrays
+
+    @property
+    def dtype(self) -> str:
+        """The element type."""
+        return str(self.expr.ty.dtype)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The shape; "n" is the symbol, None a size that depends on it in another way."""
+        sizes = (int(dim) if isinstance(dim, tirx.IntImm) else dim for dim in self.expr.ty.shape)
+        return tuple(
+            size if isinstance(size, int) else "n" if isinstance(size, tirx.Var) else None
+            for size in sizes
+        )
+
+
+@dataclass
+class Model:
+    """A Relax function in the making."""
+
+    name: str
+    symbol: Any = field(default_factory=lambda: tirx.Var("n", "int64"))
+    arguments: list[Tensor] = field(default_factory=list)
+    bindings: list[Any] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    steps: list[dict[int, Step]] = field(default_factory=list)
+
+    def argument(self, spec: Spec, seed: str = "") -> Tensor:
+        """Add an argument."""
+        name = f"argument_{len(self.arguments)}"
+        shape = [self.symbol if size == "n" else size for size in spec.shape]
+        var = relax.Var(name, relax.TensorType(shape, spec.dtype))
+        tensor = Tensor(var, spec.make(seed or f"{self.name} {name}"))
+        self.arguments.append(tensor)
+        return tensor
+
+    def constant(self, spec: Spec, seed: str) -> Tensor:
+        """Make a constant."""
+        values = spec.make(seed)
+        return Tensor(relax.const(values[1], spec.dtype), values)
+
+    def call(self, op: str, *inputs: Any, **attributes: Any) -> Any:
+        """Call an op of the table; a list among the inputs is a tuple, as is the result of some."""
+        if not entry_of(op).relax:
+            # Those of a chain are numbers of the tensors' type.
+            dtype = inputs[0].dtype
+            attributes = {
+                name: np.asarray(value, dtype).item() for name, value in attributes.items()
+            }
+        call = self.normalize(op, inputs, attributes)
+        results: list[dict[int, Array]] = []
+        steps: dict[int, Step] = {}
+        for n in SIZES:
+            arrays = [
+                [tensor.values[n] for tensor in item] if isinstance(item, list) else item.values[n]
+                for item in inputs
+            ]
+            values = evaluate(op, call, arrays, attributes, n)
+            steps[n] = step_of(op, call, arrays, attributes, n, values)
+            results = results or [{} for _ in values]
+            for result, value in zip(results, values, strict=True):
+                result[n] = value
+        self.steps.append(steps)
+        var = self.bind(call)
+        if isinstance(call.ty, relax.TensorType):
+            return Tensor(var, results[0])
+        return tuple(
+            Tensor(self.bind(relax.TupleGetItem(var, index)), values)
+            for index, values in enumerate(results)
+        )
+
+    def refusal(self, op: str, *inputs: Any, **attributes: Any) -> str | None:
+        """Say why the NPU cannot do a call; None if it can."""
+        trial = Model("trial", self.symbol)
+
+        def stand_in(tensor: Tensor) -> Tensor:
+            if isinstance(tensor.expr, tvm.ir.GenericConst):
+                return tensor
+            trial.arguments.append(Tensor(relax.Var("x", tensor.expr.ty), {}))
+            return trial.arguments[-1]
+
+        stand_ins = [
+            [stand_in(tensor) for tensor in item] if isinstance(item, list) else stand_in(item)
+            for item in inputs
+        ]
+        try:
+            call = trial.normalize(op, stand_ins, attributes)
+        except Exception as error:
+            return str(error)
+        entry = entry_of(op)
+        if entry.relax:
+            reason = TABLE.refusal(call)
+        else:
+            tensors = {item.name: one.expr for item, one in zip(entry.inputs, inputs, strict=True)}
+            reason = TABLE.refusal_of_chain(entry, tensors, attributes, call)
+        if reason is None:
+            trial.outputs = [Tensor(trial.bind(call), {})]
+            decline = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
+            reason = decline(trial.function(), {}, {"n": SIZES[-1]}, False) or None
+        return reason
+
+    def normalize(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+        """Make a call of an op, with its type; of one that is a chain, its last call."""
+        entry = entry_of(op)
+        given = {name: substitute(value, self.symbol) for name, value in attributes.items()}
+        if not entry.relax:
+            exprs = {item.name: one.expr for item, one in zip(entry.inputs, inputs, strict=True)}
+            chain = next(item for item in chains_of(entry)[::-1] if item.suits(given))
+            build(chain.node, exprs, given, inputs[0].dtype, self.bind)
+            return self.bindings.pop().value
+        tensors = [
+            relax.Tuple([t.expr for t in item]) if isinstance(item, list) else item.expr
+            for item in inputs
+        ]
+        return relax.BlockBuilder().normalize(function_of(entry.relax)(*tensors, **given))
+
+    def bind(self, value: Any) -> Any:
+        """Bind an expression to a variable."""
+        value = relax.BlockBuilder().normalize(value)
+        var = relax.DataflowVar(f"lv{len(self.bindings)}", value.ty)
+        self.bindings.append(relax.VarBinding(var, value))
+        return var
+
+    def function(self) -> Any:
+        """Return the finished function; it returns the outputs as a tensor or as a tuple."""
+        builder = relax.BlockBuilder()
+        exprs = [output.expr for output in self.outputs]
+        with builder.function(self.name, [argument.expr for argument in self.arguments]):
+            with builder.dataflow():
+                for binding in self.bindings:
+                    builder.emit_normalized(binding)
+                result = builder.emit_output(exprs[0] if len(exprs) == 1 else relax.Tuple(exprs))
+            builder.emit_func_output(result)
+        return builder.get()[self.name]
+
+    def judge(self, n: int, actual: Sequence[Array]) -> Verdict:
+        """Compare results with the exact ones."""
+        expected = [output.values[n] for output in self.outputs]
+        return judge(actual, expected, self._allowances(n), "NumPy")
+
+    def judge_against_host(
+        self, n: int, actual: Sequence[Array], by_host: Sequence[Array]
+    ) -> Verdict:
+        """Compare results with those of TVM's own kernels, which are less exact."""
+        last = self.steps[-1][n]
+        allowed = [
+            limit + allowance_of_host(last.tolerance, output.values[n], last.count)
+            for limit, output in zip(self._allowances(n), self.outputs, strict=True)
+        ]
+        return judge(actual, by_host, allowed, "TVM's llvm")
+
+    def _allowances(self, n: int) -> list[Array]:
+        steps = [step[n] for step in self.steps]
+        return [allowance_behind(steps, output.values[n]) for output in self.outputs]
+
+    def refusals(self, **options: Any) -> list[str]:
+        """Say why capabilities.py refuses calls of this model; empty if it takes them all."""
+        values = [binding.value for binding in self.bindings]
+        calls = [value for value in values if isinstance(value, relax.Call)]
+        known = [call for call in calls if TABLE.entries_of(call.op.name)]
+        reasons = [TABLE.refusal(call, **options) for call in known]
+        return [reason for reason in reasons if reason is not None]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What "n" is to be in turn; one value where no shape has it."""
+        return SIZES if any("n" in argument.shape for argument in self.arguments) else SIZES[:1]
+
+
+def is_list(entry: Any) -> bool:
+    """Whether what a case says of an input is a list of tensors."""
+    return isinstance(entry, list) and any(isinstance(item, (list, dict)) for item in entry)
+
+
+def plain(value: Any) -> Any:
+    """Return an attribute as Python data."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, (tirx.IntImm, tirx.FloatImm)):
+        return value.value
+    if value is None or isinstance(value, (bool, int, float)) or callable(value):
+        return value
+    return str(value)
+
+
+def substitute(value: Any, n: Any) -> Any:
+    """Put something in the place of "n" in an attribute; evaluate one that is `python`."""
+    if isinstance(value, dict):
+        return eval(value["python"], {"np": np, "tirx": tirx})
+    if isinstance(value, (list, tuple)):
+        return type(value)(substitute(item, n) for item in value)
+    return n if isinstance(value, str) and value == "n" else value
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A case of the catalogue."""
+
+    op: str
+    entry: Mapping[str, Any]
+    dtype: str = ""
+    """What the first input is where the case does not say; "": the first that the op takes."""
+
+    def __str__(self) -> str:
+        """Return the name that tests have."""
+        return "-".join([self.op, self.entry["name"].replace(" ", "_"), self.dtype]).strip("-")
+
+    @classmethod
+    def variants(cls, op: str, entry: Mapping[str, Any]) -> list[Case]:
+        """Return a case in every element type of its first input, unless it names types itself."""
+        inputs = entry["inputs"].values()
+        given = [spec for item in inputs for spec in (item if is_list(item) else [item])]
+        if any(isinstance(spec, dict) and "dtype" in spec for spec in given):
+            return [cls(op, entry)]
+        known = entry_of(op).inputs[0].dtypes
+        dtypes = entry.get("dtypes", known)
+        return [cls(op, entry, "" if dtype == known[0] else dtype) for dtype in dtypes]
+
+    @property
+    def symbol(self) -> str:
+        """The name of its function."""
+        return "".join(char if char.isalnum() else "_" for char in str(self))
+
+    @property
+    def has_constants(self) -> bool:
+        """Whether inputs other than the first can be constants."""
+        later = [spec for _, specs in self.specs() for spec in specs][1:]
+        return any("n" not in spec.shape for spec in later)
+
+    def specs(self) -> Iterator[tuple[Input, list[Spec]]]:
+        """Generate the inputs, and what the case says of them."""
+        dtypes = {entry_of(self.op).inputs[0].name: self.dtype} if self.dtype else {}
+        for item in entry_of(self.op).inputs:
+            given = self.entry["inputs"][item.name]
+            first = (item.dtypes or ("float32",))[0]
+            dtypes.setdefault(item.name, dtypes[item.like] if item.like else first)
+            specs = [
+                Spec.read(entry, dtypes[item.name])
+                for entry in (given if item.is_tuple else [given])
+            ]
+            yield item, specs
+
+    def model(self, constants: bool = False, exact: bool = True) -> Model:
+        """Return the case as a model.
+
+        Parameters
+        ----------
+        constants
+            Whether all inputs but the first are constants, where their shapes are known.
+        exact
+            Whether to compute the exact values too.
+        """
+        model = Model(self.symbol)
+        inputs: list[Any] = []
+        for item, specs in self.specs():
+            tensors: list[Tensor] = []
+            for spec in specs:
+                seed = f"{self} {item.name} {len(tensors)}"
+                later = bool(inputs or tensors)
+                constant = spec.constant or (constants and later and "n" not in spec.shape)
+                make = model.constant if constant else model.argument
+                tensors.append(make(spec, seed))
+            inputs.append(tensors if item.is_tuple else tensors[0])
+        attributes = self.entry.get("attributes", {})
+        if exact:
+            result = model.call(self.op, *inputs, **attributes)
+            results = result if isinstance(result, tuple) else (result,)
+            model.outputs = list(results[: OPS[self.op]["results"]])
+        else:
+            var = model.bind(model.normalize(self.op, inputs, attributes))
+            is_tuple = isinstance(var.ty, relax.TupleType)
+            results = OPS[self.op]["results"]
+            count = min(len(var.ty.fields), results or len(var.ty.fields)) if is_tuple else 1
+            model.outputs = [
+                Tensor(model.bind(relax.TupleGetItem(var, index)) if is_tuple else var, {})
+                for index in range(count)
+            ]
+        return model
+
+
+# ---- Compiling and running ----------------------------------------------------------------------
+
+
+@dataclass
+class Compiled:
+    """Functions in one module, ready to run; what failed to compile is an exception instead."""
+
+    partitioned: dict[str, Any] = field(default_factory=dict)
+    executables: dict[str, Any] = field(default_factory=dict)
+    machines: dict[int, Any] = field(default_factory=dict)
+
+    def run(self, name: str, arguments: Sequence[Array]) -> list[Array]:
+        """Run a function."""
+        executable = self.executables[name]
+        if isinstance(executable, Exception):
+            raise executable
+        machine = self.machines.get(id(executable))
+        if machine is None:
+            machine = relax.VirtualMachine(executable, tvm.cpu())
+            self.machines[id(executable)] = machine
+        result = machine[name](*(tvm.runtime.tensor(argument) for argument in arguments))
+        fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
+        return [item.numpy() for item in fields]
+
+
+def compile_all(models: Sequence[Model], **options: Any) -> Compiled:
+    """Compile models for the NPU; a failure is pinned to the ones that cause it."""
+    compiled = Compiled()
+
+    def compile_some(models: Sequence[Model]) -> None:
+        partitioned = partition_for(_module_of(models), **options)
+        compiled.partitioned.update(dict.fromkeys((model.name for model in models), partitioned))
+        executable = compile_for(partitioned, **options)
+        compiled.executables.update(dict.fromkeys((model.name for model in models), executable))
+
+    for model, error in _pinned(models, compile_some):
+        compiled.partitioned.setdefault(model.name, error)
+        compiled.executables[model.name] = error
+    return compiled
+
+
+def compile_on_host(models: Sequence[Model]) -> Compiled:
+    """Compile models with TVM's own kernels alone; a failure is pinned here too."""
+    compiled = Compiled()
+
+    def compile_some(models: Sequence[Model]) -> None:
+        library = _host_library(_module_of(models))
+        compiled.executables.update(dict.fromkeys((model.name for model in models), library))
+
+    for model, error in _pinned(models, compile_some):
+        compiled.executables[model.name] = error
+    return compiled
+
+
+def run_on_host(mod: Any, name: str, arguments: Sequence[Array]) -> list[Array]:
+    """Run a function of a module with TVM's own kernels alone."""
+    return Compiled(executables={name: _host_library(mod)}).run(name, arguments)
+
+
+def _host_library(mod: Any) -> Any:
+    # Without optimization, and linked rather than compiled when loaded: several times as fast.
+    executable = tvm.compile(mod, tvm.target.Target({"kind": "llvm", "opt-level": 0}))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        path = str(Path(directory) / "model.so")
+        executable.export_library(path)
+        return tvm.runtime.load_module(path)
+
+
+def _module_of(models: Sequence[Model]) -> Any:
+    return tvm.IRModule({model.name: model.function() for model in models})
+
+
+def _pinned(
+    models: Sequence[Model], compile_some: Callable[[Sequence[Model]], None]
+) -> list[tuple[Model, Exception]]:
+    """Compile all that can be, and return what cannot be with its error."""
+    if not models:
+        return []
+    try:
+        compile_some(models)
+    except Exception as error:
+        if len(models) == 1:
+            return [(models[0], error)]
+        half = len(models) // 2
+        return [*_pinned(models[:half], compile_some), *_pinned(models[half:], compile_some)]
+    return []
+
+
+# ---- Judging ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a function of a partitioned module runs."""
+
+    on_host: list[str]
+    """The Relax ops and kernels that are left to the host, with the reasons of the report."""
+    regions: list[list[str]]
+    """The labels of the composites in each region."""
+
+    @property
+    def extent(self) -> str:
+        """How much of the function is on the NPU: all, some or none of it."""
+        if not self.on_host:
+            return "all"
+        return "some" if self.regions else "none"
+
+
+def placement(partitioned: Any, name: str) -> Placement:
+    """Read from the IR itself where a function runs."""
+    if isinstance(partitioned, Exception):
+        raise partitioned
+    found = Placement([], [])
+
+    def visit(expr: Any) -> None:
+        if not isinstance(expr, relax.Call):
+            return
+        if not isinstance(expr.op, tvm.ir.GlobalVar):
+            found.on_host.append(expr.op.name)
+            return
+        callee = partitioned[expr.op]
+        if not callee.attrs or callee.attrs.get("Codegen") != BACKEND:
+            found.on_host.append(expr.op.name_hint)
+            return
+        labels: list[str] = []
+
+        def visit_region(inner: Any) -> None:
+            if isinstance(inner, relax.Function) and inner.attrs and "Composite" in inner.attrs:
+                labels.append(str(inner.attrs["Composite"]).removeprefix(f"{BACKEND}."))
+
+        relax.analysis.post_order_visit(callee.body, visit_region)
+        found.regions.append(labels)
+
+    relax.analysis.post_order_visit(partitioned[name].body, visit)
+    report = offload_report(partitioned)
+    reasons = {op.op: op.reason for op in report.on_host if op.function == name}
+    on_host = [f"{op}: {reasons.get(op, 'it is not in the report')}" for op in found.on_host]
+    return Placement(on_host, found.regions)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The op suite: each op alone, in every case of the table.
+
+A case is right if the NPU computes all of it, in one region, and its values are those of NumPy and
+of TVM's own kernels; or, where the table refuses it, if none of it is on the NPU, for the reason
+that it should be. Edge cases are made from those cases that have a symbolic size: the same with no
+element, with one, and with an odd number that no tile or vector divides, which is a large reduction
+where the symbol is what is summed over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from ..patterns import TABLE
+from ..report import offload_report
+from .cases import OPS
+from .compare import Array, Verdict, judge
+from .imported import sentence
+from .model import (
+    Case,
+    Compiled,
+    Model,
+    compile_all,
+    compile_on_host,
+    placement,
+)
+from .result import Outcome
+from .suite import Settings
+from .workers import Announce, in_workers
+
+SUITE = "ops"
+
+EDGES = {0: "no element", 1: "one element", 67: "odd size"}
+"""What a symbolic size is in the edge cases."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A case, and what is expected of it."""
+
+    case: Case
+    expected: str
+    reason: str = ""
+    """A part of the reason why it is on the host."""
+
+
+def cases(settings: Settings) -> list[str]:
+    """Return the names of all cases."""
+    return list(_works())
+
+
+def outcomes(settings: Settings) -> Iterator[Outcome]:
+    """Run the cases that are asked for."""
+    yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
+
+
+@cache
+def _works() -> dict[str, Work]:
+    works: dict[str, Work] = {}
+    for op, entry in OPS.items():
+        # What a vendor has taken out of the table has nothing to prove.
+        if TABLE.get(op) is None:
+            continue
+        for item in entry["cases"]:
+            for case in Case.variants(op, item):
+                works[str(case)] = Work(case, "all")
+            for case in _edges(op, item):
+                if case.entry["edge"] > 0:
+                    works[str(case)] = Work(case, "all")
+                # It stays on the host, which needs a kernel for that.
+                elif item.get("host", True) and _is_empty(case):
+                    works[str(case)] = Work(case, "none", "no elements")
+        for item in entry["refused"]:
+            case = Case(op, {**item, "name": f"refused {item['name']}"})
+            works[str(case)] = Work(case, "none", item["reason"])
+    return works
+
+
+def _edges(op: str, item: Mapping[str, Any]) -> Iterator[Case]:
+    """Make edge cases from one that has a symbolic size."""
+    inputs = item["inputs"]
+    if not _has_symbol(inputs):
+        return
+    for n, name in EDGES.items():
+        fixed = {
+            **item,
+            "name": f"{item['name']}, {name}",
+            "inputs": _fixed(inputs, n),
+            "attributes": _fixed(item.get("attributes", {}), n),
+            "edge": n,
+        }
+        # One element type shows what sizes do; only the numbers of the odd size need them all.
+        yield from Case.variants(op, fixed)[: None if n > 1 else 1]
+
+
+def _is_empty(case: Case) -> bool:
+    """Whether the result has no elements: what the mean of none is, say, is for nobody to test."""
+    try:
+        return all(0 in output.shape for output in case.model(exact=False).outputs)
+    except Exception:
+        return False  # Relax itself refuses it.
+
+
+def _fixed(value: Any, n: int) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _fixed(item, n) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_fixed(item, n) for item in value]
+    return n if isinstance(value, str) and value == "n" else value
+
+
+def _has_symbol(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_symbol, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_symbol, value))
+    return isinstance(value, str) and value == "n"
+
+
+def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
+    """Compile cases together, and run them one by one."""
+    works = {name: _works()[name] for name in names}
+    models: dict[str, Model] = {}
+    for name, work in works.items():
+        announce(name)
+        try:
+            models[name] = _model(work)
+        except Exception as error:
+            text = f"the case cannot be made: {sentence(error)}"
+            yield Outcome(SUITE, name, "failed", work.case.op, expected=work.expected, reason=text)
+    announce("")
+    compiled = compile_all(list(models.values()))
+    host = compile_on_host([model for name, model in models.items() if _asks_host(works[name])])
+    for name, model in models.items():
+        announce(name)
+        yield _run(works[name], model, compiled, host)
+
+
+def _model(work: Work) -> Model:
+    """Make the model; what is refused may be nothing that the table's expression can compute."""
+    edge = work.case.entry.get("edge")
+    if work.expected == "all":
+        return work.case.model()
+    try:
+        return work.case.model(exact=edge is not None)
+    except Exception:
+        if edge is None:
+            raise
+        return work.case.model(exact=False)
+
+
+def _asks_host(work: Work) -> bool:
+    return bool(work.case.entry.get("host", True))
+
+
+def _run(work: Work, model: Model, compiled: Compiled, host: Compiled) -> Outcome:
+    name = str(work.case)
+    first = next(iter(model.arguments or model.outputs))
+    fields: dict[str, Any] = {
+        "op": work.case.op,
+        "dtype": first.dtype,
+        "expected": work.expected,
+    }
+    try:
+        partitioned = compiled.partitioned[model.name]
+        found = placement(partitioned, model.name)
+        fields["found"] = found.extent
+        report = offload_report(partitioned)
+        reasons = [
+            str(op.reason)
+            for op in report.on_host
+            if op.function == model.name and not op.bookkeeping
+        ]
+        fields["reason"] = "; ".join(dict.fromkeys(reasons))
+        status, complaint = _judge_placement(work, model, found.extent, found.regions, reasons)
+        if status:
+            return Outcome(SUITE, name, status, **{**fields, "reason": complaint})
+        verdict, seconds, host_seconds = _judge_values(work, model, compiled, host)
+    except Exception as error:
+        return Outcome(SUITE, name, "failed", **{**fields, "reason": sentence(error)})
+    fields.update(error=verdict.error, allowed=verdict.allowed, ratio=verdict.ratio)
+    fields["npu_us"] = round(seconds * 1e6, 1) if fields["found"] == "all" else None
+    fields["host_us"] = round(host_seconds * 1e6, 1) if host_seconds is not None else None
+    if verdict.text:
+        return Outcome(SUITE, name, "failed", **{**fields, "reason": verdict.text})
+    return Outcome(SUITE, name, "passed", **fields)
+
+
+def _judge_placement(
+    work: Work, model: Model, extent: str, regions: list[list[str]], reasons: list[str]
+) -> tuple[str, str]:
+    """Return a status and why, or nothing where the placement is right."""
+    edited = model.refusals()
+    if work.expected == "all":
+        if edited and extent == "none":
+            return "not_run", f"capabilities.py was edited and refuses it: {edited[0]}"
+        if extent != "all":
+            return "failed", f"{extent} of it is on the NPU: {'; '.join(reasons)}"
+        entries = TABLE.entries_of(_entry(work.case.op).relax)
+        known = {work.case.op, *(op.name for op in entries)}
+        if len(regions) != 1 or len(regions[0]) != 1 or regions[0][0] not in known:
+            return "failed", f"it is not one composite of its name in one region, but {regions}"
+        return "", ""
+    if extent != "none":
+        return "failed", f"{extent} of it is on the NPU, though it should be refused"
+    if not reasons:
+        return "failed", "it is on the host, and no reason is given"
+    if not any(work.reason in reason for reason in reasons):
+        status = "not_run" if edited else "failed"
+        return status, f"it is refused for another reason than '{work.reason}': {reasons[0]}"
+    return "", ""
+
+
+def _entry(op: str) -> Any:
+    return TABLE.get(op)
+
+
+def _judge_values(
+    work: Work, model: Model, compiled: Compiled, host: Compiled
+) -> tuple[Verdict, float, float | None]:
+    """Compare with NumPy, with TVM, and with a second call; the times are of second calls."""
+    verdict = Verdict()
+    seconds, host_seconds = 0.0, None
+    exact = bool(model.steps)
+    for n in model.sizes:
+        arguments = [argument.values[n] for argument in model.arguments]
+        actual = compiled.run(model.name, arguments)
+        again, seconds = _timed(partial(compiled.run, model.name, arguments))
+        limits = [abs(array.astype("float64")) * 0 for array in actual]
+        verdict = verdict.worse(judge(again, actual, limits, "the first call"))
+        if exact:
+            verdict = verdict.worse(model.judge(n, actual))
+        if _asks_host(work):
+            by_host = host.run(model.name, arguments)
+            _, host_seconds = _timed(partial(host.run, model.name, arguments))
+            verdict = verdict.worse(_judge_by_host(model, n, actual, by_host, exact))
+    return verdict, seconds, host_seconds
+
+
+def _judge_by_host(
+    model: Model, n: int, actual: list[Array], by_host: list[Array], exact: bool
+) -> Verdict:
+    if not exact:
+        # Both are TVM's own kernels, perhaps fused in another way.
+        limits = [1e-6 + 1e-5 * abs(array.astype("float64")) for array in by_host]
+        return judge(actual, by_host, limits, "TVM's llvm")
+    # TVM's own kernel of batch_norm returns float32 where the IR has float16.
+    types = [output.values[n].dtype for output in model.outputs]
+    cast = [array.astype(dtype) for array, dtype in zip(by_host, types, strict=True)]
+    return model.judge_against_host(n, actual, cast)
+
+
+def _timed(call: Callable[[], list[Array]]) -> tuple[list[Array], float]:
+    start = time.perf_counter()
+    result = call()
+    return result, time.perf_counter() - start

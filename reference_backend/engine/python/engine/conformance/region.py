@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One region, compiled, and called as TVM calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..backend import BACKEND
+from ..report import offload_report
+from .compare import Array
+from .model import Case, Model, partition_for
+
+load_module = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
+"""Makes a module of an artifact's bytes."""
+
+
+def region_of(model: Model, **options: Any) -> Any:
+    """Compile a model to the module of its only region.
+
+    Parameters
+    ----------
+    model
+        A model that runs on the NPU as a whole.
+    options
+        Fields of `Options`.
+
+    Returns
+    -------
+    module
+        The module (`tvm_ffi.Module`) that TVM calls.
+
+    Raises
+    ------
+    ValueError
+        The model is not one region.
+    """
+    partitioned = partition_for(tvm.IRModule({model.name: model.function()}), **options)
+    report = offload_report(partitioned)
+    if len(report.regions) != 1:
+        raise ValueError(f"The model is not one region:\n{report}")
+    compiled = relax.transform.RunCodegen({BACKEND: options})(partitioned)
+    (module,) = compiled.attrs["external_mods"]
+    return module
+
+
+class Region:
+    """The region of a case, with the arguments of a call and what it computes.
+
+    Parameters
+    ----------
+    case
+        A case that runs on the NPU; a symbolic size of it is 1.
+    options
+        Fields of `Options`.
+    """
+
+    def __init__(self, case: Case, **options: Any) -> None:
+        self.case = case
+        self.model = model = case.model()
+        self.module = region_of(model, **options)
+        self.symbol = str(self.module["get_symbol"]())
+        self.inputs = [argument.values[1] for argument in model.arguments]
+        self.expected = [output.values[1] for output in model.outputs]
+
+    @property
+    def bytes(self) -> bytes:
+        """The artifact."""
+        return bytes(self.module["save_to_bytes"]())
+
+    def tensors(self, inputs: Sequence[Array] | None = None) -> list[Any]:
+        """Make the arguments of a call: inputs, and outputs that are full of something else."""
+        given = self.inputs if inputs is None else inputs
+        arrays = [*given, *(np.full_like(array, 77) for array in self.expected)]
+        return [tvm.runtime.tensor(array) for array in arrays]
+
+    def call(self, inputs: Sequence[Array] | None = None, module: Any = None) -> list[Array]:
+        """Call the region, and return what it has written."""
+        tensors = self.tensors(inputs)
+        (module or self.module)[self.symbol](*tensors)
+        return [tensor.numpy() for tensor in tensors[len(self.inputs) :]]

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs suites, and joins what they find with the ledger."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from .. import _library
+from ..backend import BACKEND, DISTRIBUTION, LEDGER
+from .ledger import apply, read_ledger
+from .result import Outcome, Result
+from .suite import NotRun, Settings
+
+SUITES: dict[str, str] = {
+    "ops": "each op of the table alone: values, placement, edge cases",
+    "composites": "what is fused behind and before ops: labels, placement, values",
+    "contract": "what every backend owes to its callers: loading, calls, failures of the device",
+    "onnx_nodes": "the node cases of the onnx package, through TVM's importer",
+    "models": "small models from torch.export and ONNX: values, placement, regions",
+    "fuzz": "random graphs of the ops of the table, under options that vary",
+    "files": "case files that are named on the command line",
+}
+"""The suites in the order in which they run, and what each is about."""
+
+Tell = Callable[[str], None]
+
+
+def cases_of(suite: str, settings: Settings) -> list[str]:
+    """Return the names of the cases of a suite that are asked for.
+
+    Parameters
+    ----------
+    suite
+        One of `SUITES`.
+    settings
+        What is asked for.
+
+    Returns
+    -------
+    cases
+        Their names, without that of the suite.
+
+    Raises
+    ------
+    NotRun
+        The suite cannot run here.
+    """
+    return settings.choose(suite, _module(suite).cases(settings))
+
+
+def run(
+    suites: Sequence[str] = (),
+    settings: Settings | None = None,
+    ledger: Path = LEDGER,
+    tell: Tell = lambda line: None,
+) -> Result:
+    """Run suites.
+
+    Parameters
+    ----------
+    suites
+        Names from `SUITES`; none: all. Those that are named must be able to run here.
+    settings
+        What is asked for.
+    ledger
+        The file of expected failures.
+    tell
+        Gets a line for each suite that is done.
+
+    Returns
+    -------
+    result
+        What was found.
+
+    Raises
+    ------
+    ValueError
+        There is no such suite.
+    LedgerError
+        The ledger is not what it should be.
+    """
+    settings = settings or Settings()
+    for suite in suites:
+        if suite not in SUITES:
+            raise ValueError(f"there is no suite '{suite}'; the suites are {', '.join(SUITES)}")
+    entries = read_ledger(ledger, SUITES)
+    result = Result(_about(suites, settings))
+    for suite in SUITES:
+        if suites and suite not in suites:
+            continue
+        start = time.monotonic()
+        found = _run(suite, settings, suite in suites)
+        mine = [entry for entry in entries if entry.suite == suite]
+        ran = not any(one.status == "not_run" and not one.case for one in found)
+        result.outcomes += apply(mine, found, complete=ran and not settings.filters)
+        result.seconds[suite] = time.monotonic() - start
+        counts = result.counts(suite).items()
+        numbers = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in counts if n)
+        tell(f"{suite}: {numbers or 'no cases'} ({result.seconds[suite]:.0f} s)")
+    return result
+
+
+def _run(suite: str, settings: Settings, required: bool) -> list[Outcome]:
+    try:
+        chosen = cases_of(suite, settings)
+        found = {one.case: one for one in _module(suite).outcomes(settings)}
+    except NotRun as reason:
+        status = "failed" if required else "not_run"
+        return [Outcome(suite, "", status, reason=f"it cannot run here: {reason}")]
+    text = "the suite does not say what became of it"
+    known = [found.pop(c, None) or Outcome(suite, c, "failed", reason=text) for c in chosen]
+    return [*known, *found.values()]
+
+
+def _module(suite: str) -> Any:
+    return import_module(f".{suite}", __package__)
+
+
+def _about(suites: Sequence[str], settings: Settings) -> dict[str, Any]:
+    import tvm_ffi
+
+    info = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
+    return {
+        "backend": BACKEND,
+        "backend_version": _library.version(DISTRIBUTION),
+        "driver_api_version": int(info["driver_api_version"]),
+        "tvm_version": _library.version("apache-tvm"),
+        "tvm_ffi_version": _library.version("apache-tvm-ffi"),
+        "python_version": platform.python_version(),
+        "platform": platform.platform(),
+        "options": {
+            "suites": list(suites) or list(SUITES),
+            "filters": list(settings.filters),
+            "jobs": settings.jobs,
+            "fuzz_seconds": settings.fuzz_seconds,
+            "files": list(map(str, settings.files)),
+        },
+    }

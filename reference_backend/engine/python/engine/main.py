@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: is all well here, what can be set, and what is in a compiled library."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.metadata
+import inspect
+import json
+import os
+import platform
+import subprocess
+import sys
+from typing import Any
+
+from . import _library, loading
+from .backend import BACKEND, DISTRIBUTION, PACKAGE
+
+_REBUILD = "run 'pip install .' in the source tree of the backend"
+
+
+class _Problem(Exception):
+    """Something does not work; the message says what, and what to do."""
+
+
+def check() -> None:
+    """Try everything that a user needs, from loading to right values.
+
+    Raises
+    ------
+    _Problem
+        Something does not work.
+    """
+    print(f"Python {platform.python_version()} on {platform.platform()}")
+    for name in ("apache-tvm", "apache-tvm-ffi", DISTRIBUTION):
+        print(f"{name} {_library.version(name)}")
+    for role in ("driver", "runtime", "codegen"):
+        print(f"{role} library: {_library.find(role) or 'not installed'}")
+    if loading.failure is not None:
+        raise _Problem(f"The backend does not load: {loading.failure}")
+    _check_autoload()
+    if "codegen" not in _library.loaded:
+        print("Only the runtime is here: compiled models run, and nothing can be compiled.")
+        return
+    _check_ops()
+    _check_values()
+
+
+def _check_autoload() -> None:
+    """Check that `import tvm` alone loads the backend, in a process of its own."""
+    points = importlib.metadata.entry_points(group="tvm.backends", name=BACKEND)
+    if not list(points):
+        raise _Problem(f"'import tvm' does not know the backend: {_REBUILD}.")
+    if os.environ.get("TVM_DEVICE_BACKEND_AUTOLOAD", "1") == "0":
+        print("'import tvm' does not load the backend: TVM_DEVICE_BACKEND_AUTOLOAD is 0.")
+        return
+    name = f"{BACKEND}.runtime.info"
+    code = f"import tvm, tvm_ffi; tvm_ffi.get_global_func({name!r})"
+    command = [sys.executable, "-W", "error::UserWarning", "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        last = (result.stderr.strip().splitlines() or ["it crashed"])[-1]
+        raise _Problem(f"'import tvm' in a fresh process does not load the backend: {last}")
+    print("'import tvm' loads the backend")
+
+
+def _check_ops() -> None:
+    """Check that the table and the compiled lowerings fit together."""
+    import tvm_ffi
+
+    from .patterns import TABLE
+
+    for op in (op for op in TABLE.ops if op.relax):
+        known = _parameters(op.relax)
+        for name in set(op.attributes) - set(known):
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f", did you mean '{near[0]}'" if near else ""
+            raise _Problem(
+                f"capabilities.py has the attribute '{name}' for {op.name}, but {op.relax} has "
+                f"none of that name{hint}. It takes: {', '.join(known)}."
+            )
+    lowered = set(tvm_ffi.get_global_func(f"{BACKEND}.codegen.lowered_ops")())
+    print(f"ops: {', '.join(op.name for op in TABLE.ops)}")
+    missing = [op.relax for op in TABLE.ops if op.relax and op.relax not in lowered]
+    if missing:
+        raise _Problem(
+            f"capabilities.py has ops without a lowering: {', '.join(missing)}. Add one in "
+            f"vendor/lowerings, or take them out of capabilities.py; then {_REBUILD}."
+        )
+
+
+def _parameters(relax_op: str) -> list[str]:
+    """Return the names of what a Relax op takes."""
+    import tvm
+    from tvm import relax
+
+    function = relax.op
+    for part in relax_op.split(".")[1:]:
+        function = getattr(function, part, None)
+    declared = [str(argument.name) for argument in tvm.ir.Op.get(relax_op).arguments]
+    signature = inspect.signature(function).parameters if callable(function) else ()
+    return list(dict.fromkeys([*declared, *signature]))
+
+
+def _check_values() -> None:
+    """Compile one op for the NPU and for the host, and compare what they compute."""
+    import tvm
+
+    from .partition import compile_for
+
+    try:
+        op, model = _example()
+        mod = tvm.IRModule({model.name: model.function()})
+        inputs = [argument.values[1] for argument in model.arguments]
+        machine = tvm.relax.VirtualMachine(compile_for(mod), tvm.cpu())
+        found = machine[model.name](*map(tvm.runtime.tensor, inputs))
+        found = [found] if isinstance(found, tvm.runtime.Tensor) else list(found)
+        verdict = model.judge(1, [item.numpy() for item in found])
+    except _Problem:
+        raise
+    except Exception as error:
+        raise _Problem(f"A call that the NPU takes does not run: {error}") from error
+    if verdict.text:
+        raise _Problem(
+            f"{op} computes wrong values on the NPU: {verdict.text}. Look at its lowering and at "
+            "the driver, and run pytest."
+        )
+    print(f"{op} runs on the NPU, with right values")
+
+
+def _example() -> tuple[str, Any]:
+    """Return the first case that the NPU takes, and its op."""
+    from .conformance.cases import OPS
+    from .conformance.model import Case
+    from .patterns import TABLE
+
+    reasons = ["there is none"]
+    for op in (item.name for item in TABLE.ops if item.name in OPS):
+        for case in OPS[op]["cases"]:
+            model = Case(op, case).model()
+            refusals = model.refusals()
+            if not refusals:
+                return op, model
+            reasons += refusals
+    raise _Problem(f"The NPU takes no case of any op. The last reason: {reasons[-1]}.")
+
+
+def show_options() -> None:
+    """Print what can be set.
+
+    Raises
+    ------
+    _Problem
+        There is no compiler here.
+    """
+    if "codegen" not in _library.loaded:
+        raise _Problem(
+            f"Options are for the compiler, which is not here: {loading.failure or _REBUILD}."
+        )
+    from .options import describe
+
+    print(describe())
+
+
+def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
+    """Print what a library holds of this backend.
+
+    Parameters
+    ----------
+    path
+        An exported library, or a dumped artifact.
+    region
+        The only region to print; none: all.
+    as_json
+        Whether to print JSON.
+
+    Raises
+    ------
+    _Problem
+        It cannot be read, or holds no such region.
+    """
+    if loading.failure is not None:
+        raise _Problem(f"The backend does not load: {loading.failure}")
+    from .artifacts import read_artifacts
+
+    try:
+        artifacts = read_artifacts(path)
+    except ValueError as error:
+        raise _Problem(str(error)) from None
+    chosen = [artifact for artifact in artifacts if region in (None, artifact.symbol)]
+    if not chosen:
+        known = ", ".join(artifact.symbol for artifact in artifacts)
+        raise _Problem(f"{path} has no region '{region}'; it has: {known}.")
+    if as_json:
+        print(json.dumps([artifact.to_dict() for artifact in chosen], indent=2))
+    else:
+        print("\n\n".join(map(str, chosen)))
+
+
+_KIT = {
+    "conformance": "hold the backend to what it claims, case by case",
+    "extract": "cut a part out of a model, for a case of the conformance kit",
+}
+"""The commands of the conformance kit, which is loaded for them only."""
+
+
+def _kit() -> Any:
+    if "codegen" not in _library.loaded:
+        raise _Problem(
+            f"The kit compiles, and the compiler is not here: {loading.failure or _REBUILD}."
+        )
+    from .conformance import command
+
+    return command
+
+
+def main() -> int:
+    """Run the command line.
+
+    Returns
+    -------
+    code
+        0 if all is well, 1 if not, 2 if what was asked for makes no sense.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PACKAGE}", description="The command line of the backend."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check", help="tell whether the backend works here, and what to do if not")
+    commands.add_parser("options", help="list what can be set when a model is compiled")
+    inspection = commands.add_parser("inspect", help="tell what is in a compiled library")
+    inspection.add_argument("path", help="the exported library, or a dumped artifact")
+    inspection.add_argument("--region", metavar="SYMBOL", help="one region only")
+    inspection.add_argument("--json", action="store_true", help="as JSON")
+    kit = {name: commands.add_parser(name, help=text) for name, text in _KIT.items()}
+    chosen = sys.argv[1] if sys.argv[1:] and sys.argv[1] in kit else ""
+    # Their help needs the kit too.
+    if chosen and "codegen" in _library.loaded:
+        _kit().add_arguments[chosen](kit[chosen])
+    # Where it cannot run, that is said, and not that its arguments are unknown.
+    can_run = not chosen or "codegen" in _library.loaded
+    arguments = parser.parse_args() if can_run else parser.parse_known_args()[0]
+    try:
+        if chosen:
+            return int(_kit().commands[chosen](arguments))
+        if arguments.command == "check":
+            check()
+            print("All is well.")
+        elif arguments.command == "options":
+            show_options()
+        else:
+            show_artifacts(arguments.path, arguments.region, arguments.json)
+        sys.stdout.flush()
+    except _Problem as problem:
+        print(f"FAILED: {problem}", file=None if arguments.command == "check" else sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Whoever reads, 'head' for example, has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

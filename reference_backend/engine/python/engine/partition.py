@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two functions behind the public ones: partition a model, and compile it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from .backend import BACKEND
+from .capability import Constant
+from .linking import link_artifacts
+from .options import Options, Source
+from .overlap import overlapping_pipeline
+from .patterns import TABLE
+from .prepasses import is_opaque, simplify
+from .regions import Partitioner
+
+Params = Mapping[Any, Any]
+
+
+def partition_for(
+    mod: tvm.IRModule,
+    params: Params | None = None,
+    *,
+    options: Source = None,
+    **settings: Any,
+) -> tvm.IRModule:
+    """Move what the NPU can run into regions, and leave the rest to the host.
+
+    Parameters
+    ----------
+    mod
+        The model. It is not changed.
+    params
+        Weights to bind, by the name of the parameter; or what `relax.frontend.detach_params`
+        returns. Weights that are not bound stay arguments of the model.
+    options
+        `Options`, a mapping, or the path of a .toml or .json file. Hand the same to `RunCodegen`,
+        under the backend's name: `Options.load(options).to_dict()`.
+    **settings
+        Single options, which go before those.
+
+    Returns
+    -------
+    mod
+        A module with a function per region; `offload_report` tells what is where.
+
+    Raises
+    ------
+    ValueError
+        An option is not known or not supported, or a parameter not there.
+    RuntimeError
+        Something stays on the host, which `on_decline` or `strict` forbids.
+    """
+    loaded = Options.load(options).merged(**settings)
+    mod = simplify(_bind(mod, params), TABLE)
+    return Partitioner(mod, TABLE, loaded).run()
+
+
+def compile_for(
+    mod: tvm.IRModule,
+    params: Params | None = None,
+    *,
+    target: Any = "llvm",
+    options: Source = None,
+    **settings: Any,
+) -> relax.VMExecutable:
+    """Partition a model, and compile both parts of it.
+
+    Parameters
+    ----------
+    mod
+        The model. It is not changed.
+    params
+        Weights to bind, as for the partitioning.
+    target
+        What the host part is compiled for.
+    options
+        `Options`, a mapping, or the path of a .toml or .json file.
+    **settings
+        Single options, which go before those.
+
+    Returns
+    -------
+    executable
+        To be run by `relax.VirtualMachine`, or exported as a library.
+
+    Raises
+    ------
+    ValueError
+        An option is not known or not supported, or a parameter not there.
+    RuntimeError
+        Something stays on the host, which `on_decline` or `strict` forbids.
+    """
+    loaded = Options.load(options).merged(**settings)
+    mod = partition_for(mod, params, options=loaded)
+    if any("Codegen" in (function.attrs or {}) for _, function in mod.functions_items()):
+        mod = relax.transform.RunCodegen({BACKEND: loaded.to_dict()})(mod)
+    mod = link_artifacts(drop_unused_constants(mod), target)
+    return tvm.compile(mod, target=target, relax_pipeline=overlapping_pipeline(target))
+
+
+def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
+    """Forget the constants that no compiled region asks for when it is loaded.
+
+    `RunCodegen` keeps all constants of all regions beside the module. The programs of this backend
+    contain theirs, so that weights would be stored twice.
+
+    Parameters
+    ----------
+    mod
+        A module after `RunCodegen`.
+
+    Returns
+    -------
+    mod
+        The module with the constants that are needed.
+    """
+    name = "const_name_to_constant"
+    constants = mod.attrs.get(name) if mod.attrs is not None else None
+    if constants is None:
+        return mod
+    needed: set[str] = set()
+    for module in mod.attrs.get("external_mods") or ():
+        ask = module.get_function("get_const_vars", query_imports=False)
+        if ask is not None:
+            needed.update(str(item) for item in ask())
+    kept = {key: value for key, value in constants.items() if str(key) in needed}
+    return mod.with_attr(name, kept) if kept else mod.without_attr(name)
+
+
+def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:
+    """Bind weights to the parameters of their names."""
+    if not params:
+        return mod
+    functions = {
+        global_var: function
+        for global_var, function in mod.functions_items()
+        if not is_opaque(function)
+    }
+    weights: dict[Any, dict[Any, Any]] = {global_var: {} for global_var in functions}
+    if not isinstance(params, Mapping | tvm_ffi.Map):
+        raise ValueError(f"params is a {type(params).__name__}; it must map names to weights.")
+    for key, value in params.items():
+        matching = [item for item in functions if item.name_hint == key]
+        if matching and isinstance(value, (list, tuple, tvm_ffi.Array)):
+            # As `detach_params` has it: the function's name, and its last parameters.
+            if len(value) > len(functions[matching[0]].params):
+                raise ValueError(f"params has {len(value)} weights for '{key}', which takes fewer.")
+            own = list(functions[matching[0]].params)
+            weights[matching[0]].update(zip(own[len(own) - len(value) :], value, strict=True))
+            continue
+        name = str(getattr(key, "name", key))
+        found = False
+        for global_var, function in functions.items():
+            for param in function.params:
+                if param.name == name:
+                    found = True
+                    weights[global_var][param] = value
+        if not found:
+            known = sorted({param.name for item in functions.values() for param in item.params})
+            raise ValueError(f"params has '{name}'; the parameters are: {', '.join(known)}.")
+    mod = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    for global_var, bound in weights.items():
+        if bound:
+            tensors = {param: _weight(param, value) for param, value in bound.items()}
+            mod[global_var] = functions[global_var].bind_params(tensors)
+    return mod
+
+
+def _weight(param: Any, value: Any) -> Any:
+    """Return a weight as TVM binds it; TVM itself would bind one of another shape or dtype."""
+    constant = value.value if isinstance(value, Constant) else value
+    if isinstance(constant, np.ndarray):
+        constant = tvm.runtime.tensor(constant)
+    if not isinstance(constant, tvm.runtime.Tensor):
+        raise ValueError(
+            f"params has a {type(value).__name__} for '{param.name}'; "
+            "supported: NumPy arrays, tensors of TVM and constants of Relax."
+        )
+    given = tuple(constant.shape)
+    dtype = getattr(param.ty, "dtype", None)
+    shape = getattr(getattr(param.ty, "shape", None), "values", None)
+    fits = dtype is None or str(dtype) == str(constant.dtype)
+    if shape is not None:
+        # What is no number is a symbol, which the weight decides.
+        sizes = [getattr(size, "value", None) for size in shape]
+        fits = fits and len(sizes) == len(given)
+        fits = fits and all(
+            size in (None, known) for size, known in zip(sizes, given, strict=False)
+        )
+    if not fits:
+        raise ValueError(
+            f"params has {constant.dtype} of shape {given} for '{param.name}', "
+            f"which is a {param.ty}."
+        )
+    return constant

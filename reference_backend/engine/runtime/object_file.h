@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file object_file.h
+ * \brief Data as an object file, so that a linker puts it into a library as it is.
+ */
+#ifndef RUNTIME_OBJECT_FILE_H_
+#define RUNTIME_OBJECT_FILE_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace npu {
+
+/*! \brief The processors for which object files can be written. */
+enum class Processor { kX86_64, kAArch64 };
+
+/*!
+ * \brief The processor of a target triple, if object files can be written for it.
+ * \param triple As LLVM has it, e.g. "aarch64-linux-gnu"; empty for this machine.
+ */
+std::optional<Processor> FindProcessor(const std::string& triple);
+
+/*!
+ * \brief Writes an ELF object file with data, aligned to 64 bytes, and a function that tvm-ffi can
+ *        call (TVMFFISafeCallType) and that returns the address of the data.
+ * \return Whether that succeeded; if not, errno tells why.
+ */
+bool WriteObjectFile(const std::string& path, Processor processor, const std::string& function,
+                     std::string_view data);
+
+}  // namespace npu
+
+#endif  // RUNTIME_OBJECT_FILE_H_

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file runtime.cc
+ * \brief The module that TVM calls: it holds an artifact and hands TVM's buffers to the driver.
+ */
+#include <tvm/ffi/any.h>
+#include <tvm/ffi/cast.h>
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/map.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/extra/json.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/memory.h>
+#include <tvm/ffi/reflection/registry.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include "artifact.h"
+#include "driver_api.h"
+#include "execution.h"
+#include "names.h"
+#include "object_file.h"
+#include "signature.h"
+
+namespace npu {
+namespace {
+
+namespace ffi = tvm::ffi;
+namespace json = tvm::ffi::json;
+
+constexpr const char* kArtifactKind = BACKEND_NAME ".artifact";
+/*! \brief What the names of functions begin with that return the address of an artifact. */
+constexpr const char* kArtifactFunction = BACKEND_NAME "_artifact_";
+
+/*! \brief A copy of bytes, aligned as the driver wants it. */
+class AlignedCopy {
+ public:
+  explicit AlignedCopy(std::string_view bytes) : size_(bytes.size()) {
+    // Large pages are fewer page faults now, and fewer misses when weights are read.
+    constexpr size_t kLargePage = size_t{2} << 20;
+    alignment_ = std::align_val_t(size_ < kLargePage ? kArtifactAlignment : kLargePage);
+    data_ = static_cast<char*>(::operator new(size_, alignment_));
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (size_ >= kLargePage) madvise(data_, size_, MADV_HUGEPAGE);
+#endif
+    std::memcpy(data_, bytes.data(), size_);
+  }
+  ~AlignedCopy() { ::operator delete(data_, alignment_); }
+  AlignedCopy(const AlignedCopy&) = delete;
+  AlignedCopy& operator=(const AlignedCopy&) = delete;
+
+  std::string_view view() const { return {data_, size_}; }
+
+ private:
+  char* data_;
+  size_t size_;
+  std::align_val_t alignment_;
+};
+
+/*! \brief What the runtime reads of a manifest. */
+struct Manifest {
+  explicit Manifest(std::string_view text) {
+    json::Object root = ParseObject(text, "manifest");
+    auto backend = Get<ffi::String>(root, "backend", "a string");
+    if (backend != kBackend) {
+      throw ArtifactError("was compiled for the backend '" + std::string(backend) +
+                          "'; this is the runtime of '" + kBackend + "'");
+    }
+    auto version = Get<int64_t>(root, "driver_api_version", "an integer");
+    if (version != NPU_DRIVER_API_VERSION) {
+      throw ArtifactError("was compiled with version " + std::to_string(version) +
+                          " of the driver's API, and the driver here has version " +
+                          std::to_string(NPU_DRIVER_API_VERSION) + "; compile the model again");
+    }
+    symbol = Get<ffi::String>(root, "symbol", "a string");
+    auto options = Get<json::Object>(root, "options", "an object");
+    if (options.count(ffi::String("timeout_ms")) != 0) {
+      constexpr int64_t kMostMilliseconds = int64_t{1} << 31;  // 24 days.
+      timeout_ms = Get<int64_t>(options, "timeout_ms", "an integer");
+      if (timeout_ms < 0 || timeout_ms > kMostMilliseconds) {
+        throw ArtifactError("is corrupt: its manifest has an impossible 'timeout_ms'");
+      }
+    }
+  }
+
+  std::string symbol;
+  int64_t timeout_ms = 0;
+
+ private:
+  template <typename T>
+  static T Get(const json::Object& object, const char* key, const char* kind) {
+    auto it = object.find(ffi::String(key));
+    if (it != object.end()) {
+      if (auto value = (*it).second.try_cast<T>()) return *value;
+    }
+    throw ArtifactError(std::string("is corrupt: its manifest has no '") + key + "' that is " +
+                        kind);
+  }
+};
+
+/*! \brief An artifact in memory, checked and taken apart. */
+struct Region {
+  /*! \brief Refers to bytes that stay where they are, aligned, as long as `owner` lives. */
+  Region(std::string_view bytes, std::shared_ptr<const void> owner)
+      : owner(std::move(owner)),
+        bytes(bytes),
+        artifact(ReadArtifact(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size())),
+        manifest(artifact.manifest),
+        signature(manifest.symbol, artifact.graph) {}
+
+  /*! \brief Copies bytes. */
+  static std::shared_ptr<const Region> Copy(const ffi::Bytes& bytes) {
+    auto copy = std::make_shared<const AlignedCopy>(std::string_view(bytes.data(), bytes.size()));
+    return std::make_shared<const Region>(copy->view(), copy);
+  }
+
+  /*! \brief The name of the function that returns the address, where a library holds this. */
+  std::string FunctionName() const {
+    char checksum[17];
+    auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+    std::snprintf(checksum, sizeof(checksum), "%016" PRIx64, StoredChecksum(data));
+    return kArtifactFunction + std::string(checksum);
+  }
+
+  const std::shared_ptr<const void> owner;
+  const std::string_view bytes;
+  const Artifact artifact;
+  const Manifest manifest;
+  const Signature signature;
+};
+
+/*! \brief Makes a module; what is wrong with an artifact becomes an error for the user. */
+template <typename Body>
+auto Readably(const Body& body) {
+  try {
+    return body();
+  } catch (const ArtifactError& error) {
+    TVM_FFI_THROW(ValueError) << kBackend << ": the artifact " << Readable(error.what());
+  }
+  TVM_FFI_UNREACHABLE();
+}
+
+/*!
+ * \brief An artifact that TVM links into a library as an object file.
+ *
+ * TVM copies the bytes of modules several times when it loads a library. What is linked is mapped,
+ * and shared by all processes that run it. Afterwards, the library itself stands in the place of
+ * this module: both have a function that returns the address of the artifact.
+ */
+class ArtifactModule : public ffi::ModuleObj {
+ public:
+  /*! \brief Without a processor it cannot be linked, and TVM keeps its bytes. */
+  ArtifactModule(std::shared_ptr<const Region> region, std::optional<Processor> processor)
+      : region_(std::move(region)), processor_(processor) {}
+
+  const char* kind() const final { return kArtifactKind; }
+
+  int GetPropertyMask() const final {
+    int mask = ffi::Module::kBinarySerializable | ffi::Module::kRunnable;
+    return processor_.has_value() ? mask | ffi::Module::kCompilationExportable : mask;
+  }
+
+  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
+    if (name != region_->FunctionName()) return std::nullopt;
+    return ffi::Function::FromTyped([region = region_] {
+      return const_cast<void*>(static_cast<const void*>(region->bytes.data()));
+    });
+  }
+
+  ffi::Array<ffi::String> GetWriteFormats() const final { return {"o"}; }
+
+  void WriteToFile(const ffi::String& path, const ffi::String&) const final {
+    std::string name(path);
+    if (!processor_.has_value() || name.size() < 2 || name.substr(name.size() - 2) != ".o") {
+      TVM_FFI_THROW(ValueError) << kBackend << ": an artifact can be linked as an object file (.o) "
+                                << "for Linux, not as '" << name << "'; compile the model with "
+                                << "RunCodegen and tvm.compile to keep it inside of its module";
+    }
+    // The linker looks for what TVM would call.
+    std::string function = ffi::symbol::tvm_ffi_symbol_prefix + region_->FunctionName();
+    if (!WriteObjectFile(name, *processor_, function, region_->bytes)) {
+      TVM_FFI_THROW(RuntimeError) << kBackend << ": '" << name
+                                  << "' cannot be written: " << std::strerror(errno);
+    }
+  }
+
+  ffi::Bytes SaveToBytes() const final {
+    return ffi::Bytes(region_->bytes.data(), region_->bytes.size());
+  }
+
+  static ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
+    return Readably([&] {
+      return ffi::Module(ffi::make_object<ArtifactModule>(Region::Copy(bytes), std::nullopt));
+    });
+  }
+
+ private:
+  std::shared_ptr<const Region> region_;
+  std::optional<Processor> processor_;
+};
+
+/*! \brief One compiled region, and its program once something asks for it. */
+class RegionModule : public ffi::ModuleObj {
+ public:
+  explicit RegionModule(std::shared_ptr<const Region> region) : region_(std::move(region)) {
+    resolved_.store(region_.get());
+  }
+  /*! \brief A region whose artifact the first import has. */
+  explicit RegionModule(ArtifactReference reference)
+      : reference_(std::move(reference)), is_apart_(true) {}
+
+  const char* kind() const final { return kBackend; }
+
+  int GetPropertyMask() const final {
+    return ffi::Module::kBinarySerializable | ffi::Module::kRunnable;
+  }
+
+  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
+    const std::string& symbol = Get().manifest.symbol;
+    // The function keeps the module alive.
+    auto self = ffi::GetObjectPtr<RegionModule>(this);
+    if (name == symbol) {
+      return ffi::Function::FromPacked(
+          [self](ffi::PackedArgs args, ffi::Any*) { self->Call(args); });
+    }
+    if (name == symbol + ".submit") {
+      return ffi::Function::FromPacked(
+          [self](ffi::PackedArgs args, ffi::Any*) { self->Submit(args); });
+    }
+    if (name == "get_symbol") {
+      return ffi::Function::FromTyped([self] { return ffi::String(self->Get().manifest.symbol); });
+    }
+    if (name == "get_const_vars") {
+      // The program holds the constants, so that TVM need not keep them for this module.
+      return ffi::Function::FromTyped([] { return ffi::Array<ffi::String>(); });
+    }
+    if (name == "__init_" + symbol) {
+      return ffi::Function::FromTyped([self](const ffi::Array<ffi::Tensor>&) {
+        self->Load();
+        return 0;
+      });
+    }
+    if (name == "save_to_bytes") {
+      return ffi::Function::FromTyped([self] { return self->Whole(); });
+    }
+    if (name == "link_apart") {
+      return ffi::Function::FromTyped(
+          [self](const ffi::String& triple) { return self->LinkApart(std::string(triple)); });
+    }
+    if (name == "counters") {
+      return ffi::Function::FromTyped([self] { return self->Load()->Counters(); });
+    }
+    if (name == "manifest") {
+      return ffi::Function::FromTyped([self] { return Text(self->Get().artifact.manifest); });
+    }
+    if (name == "describe") {
+      return ffi::Function::FromTyped([self] { return ffi::String(self->Load()->Describe()); });
+    }
+    if (name == "sizes") {
+      return ffi::Function::FromTyped([self] { return self->Sizes(); });
+    }
+    return std::nullopt;
+  }
+
+  /*! \brief What TVM saves beside the bytes of the imports: the artifact, or where it is. */
+  ffi::Bytes SaveToBytes() const final {
+    return is_apart_ ? ffi::Bytes(WriteReference(reference_)) : Whole();
+  }
+
+  ffi::String InspectSource(const ffi::String&) const final { return Text(Get().artifact.graph); }
+
+ private:
+  static ffi::String Text(std::string_view text) { return ffi::String(text.data(), text.size()); }
+
+  ffi::Bytes Whole() const { return ffi::Bytes(Get().bytes.data(), Get().bytes.size()); }
+
+  ffi::Map<ffi::String, int64_t> Sizes() const {
+    const Artifact& artifact = Get().artifact;
+    return {
+        {"manifest", static_cast<int64_t>(artifact.manifest.size())},
+        {"graph", static_cast<int64_t>(artifact.graph.size())},
+        {"program", static_cast<int64_t>(artifact.program.size())},
+    };
+  }
+
+  /*! \brief The region; where it is a reference, looked up by the first who needs it, because TVM
+   *  gives a module its imports only when it is made. */
+  const Region& Get() const {
+    const Region* region = resolved_.load(std::memory_order_acquire);
+    if (region != nullptr) return *region;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (region_ == nullptr) region_ = Readably([this] { return FindRegion(); });
+    resolved_.store(region_.get(), std::memory_order_release);
+    return *region_;
+  }
+
+  std::shared_ptr<const Region> FindRegion() const {
+    // Damaged bytes shall not call some other function.
+    if (reference_.function.rfind(kArtifactFunction, 0) != 0) {
+      throw ArtifactError("is corrupt: it refers to no artifact");
+    }
+    for (const ffi::Any& import : imports()) {
+      auto module = import.cast<ffi::Module>();
+      auto function = module->GetFunction(reference_.function);
+      if (!function.has_value()) continue;
+      auto* data = static_cast<const uint8_t*>(function.value()().cast<void*>());
+      if (StoredChecksum(data) != reference_.checksum) {
+        throw ArtifactError("is corrupt: the library holds another one in its place");
+      }
+      std::string_view bytes(reinterpret_cast<const char*>(data), reference_.size);
+      return std::make_shared<const Region>(bytes, std::make_shared<ffi::Module>(module));
+    }
+    throw ArtifactError("is not in the library that refers to it; export the library again");
+  }
+
+  /*! \brief Lets TVM link the artifact; false where it is not known how. */
+  bool LinkApart(const std::string& triple) {
+    std::optional<Processor> processor = FindProcessor(triple);
+    if (!processor.has_value() || is_apart_) return is_apart_;
+    const Region& region = Get();
+    reference_ = {region.FunctionName(), region.bytes.size(),
+                  StoredChecksum(reinterpret_cast<const uint8_t*>(region.bytes.data()))};
+    ImportModule(ffi::Module(ffi::make_object<ArtifactModule>(region_, *processor)));
+    return is_apart_ = true;
+  }
+
+  /*! \brief The program on the device, loaded by the first who needs it. */
+  LoadedProgram* Load() {
+    LoadedProgram* loaded = loaded_.load(std::memory_order_acquire);
+    if (loaded == nullptr) {
+      const Region& region = Get();
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (owned_ == nullptr) {
+        owned_ = std::make_unique<LoadedProgram>(
+            region.artifact.program, device_, region.manifest.symbol, region.manifest.timeout_ms);
+      }
+      loaded = owned_.get();
+      loaded_.store(loaded, std::memory_order_release);
+    }
+    return loaded;
+  }
+
+  /*! \brief A request that goes back at the end of its scope, unless it was handed on. */
+  struct Release {
+    void operator()(Request* request) const { request->program->Release(request); }
+  };
+  using Lease = std::unique_ptr<Request, Release>;
+
+  /*! \brief A request with the buffers of a call. */
+  Lease Bind(const Signature& signature, const ffi::PackedArgs& args) {
+    Lease request(Load()->Acquire());
+    const std::vector<Argument>& arguments = signature.arguments();
+    size_t input = 0;
+    size_t output = 0;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!arguments[i].is_tensor) continue;
+      auto* tensor = args[static_cast<int>(i)].cast<DLTensor*>();
+      void* data = static_cast<char*>(tensor->data) + tensor->byte_offset;
+      npu_request* handle = request->handle;
+      npu_status status =
+          i < signature.input_count()
+              ? RunApi().bind_input(handle, input++, data, tensor->shape, tensor->ndim)
+              : RunApi().bind_output(handle, output++, data, tensor->shape, tensor->ndim);
+      if (status != NPU_OK) CheckDriver(status, "binding " + signature.Describe(arguments[i]));
+    }
+    return request;
+  }
+
+  void Call(const ffi::PackedArgs& args) {
+    // What this thread has submitted may write what is read here.
+    PendingRequests::OfThisThread().WaitAll();
+    const Signature& signature = Get().signature;
+    if (!signature.Check(args)) return;
+    Lease request = Bind(signature, args);
+    request->program->Execute(request.get());
+  }
+
+  /*! \brief As Call, but the work may go on after the return, until runtime.wait_all. */
+  void Submit(const ffi::PackedArgs& args) {
+    const Signature& signature = Get().signature;
+    if (!signature.Check(args)) return;
+    Lease request = Bind(signature, args);
+    for (size_t i = 0; i < signature.arguments().size(); ++i) {
+      if (!signature.arguments()[i].is_tensor) continue;
+      auto tensor = args[static_cast<int>(i)].as<ffi::Tensor>();
+      // A buffer that belongs to somebody else may be gone when this returns.
+      if (!tensor.has_value()) return Call(args);
+      const DLTensor* view = tensor->GetDLTensorPtr();
+      const char* data = static_cast<const char*>(view->data) + view->byte_offset;
+      request->memory.push_back(
+          {data, data + ffi::GetDataSize(*view), i >= signature.input_count()});
+      request->tensors.push_back(*std::move(tensor));
+    }
+    request->module = ffi::GetObjectPtr<ffi::Object>(this);
+    PendingRequests::OfThisThread().Submit(request.release());
+  }
+
+  /*! \brief Where the artifact is, if a library holds it. */
+  ArtifactReference reference_;
+  /*! \brief Whether TVM saves the reference in the place of the artifact. */
+  bool is_apart_ = false;
+  int64_t device_ = GetDevice();
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Region> region_;
+  mutable std::atomic<const Region*> resolved_{nullptr};
+  std::unique_ptr<LoadedProgram> owned_;
+  std::atomic<LoadedProgram*> loaded_{nullptr};
+};
+
+ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
+  return Readably([&] {
+    auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+    return IsReference(data, bytes.size())
+               ? ffi::Module(ffi::make_object<RegionModule>(ReadReference(data, bytes.size())))
+               : ffi::Module(ffi::make_object<RegionModule>(Region::Copy(bytes)));
+  });
+}
+
+ffi::Map<ffi::String, ffi::Any> Info() {
+  return {
+      {"backend", ffi::String(kBackend)},
+      {"driver_api_version", static_cast<int64_t>(RunApi().version)},
+      {"format_version", static_cast<int64_t>(kArtifactVersion)},
+  };
+}
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  ffi::reflection::GlobalDef()
+      .def("ffi.Module.load_from_bytes." BACKEND_NAME, LoadFromBytes)
+      // The name by which TVM's tutorials and tests ask whether a runtime is there.
+      .def("runtime." BACKEND_CLASS_NAME "JSONRuntimeCreate", LoadFromBytes)
+      .def("ffi.Module.load_from_bytes." BACKEND_NAME ".artifact", ArtifactModule::LoadFromBytes)
+      .def(BACKEND_NAME ".runtime.info", Info)
+      .def(BACKEND_NAME ".runtime.set_device", SetDevice)
+      .def(BACKEND_NAME ".runtime.device", GetDevice)
+      .def(BACKEND_NAME ".runtime.wait_all", [] { PendingRequests::OfThisThread().WaitAll(); });
+}
+
+}  // namespace
+}  // namespace npu

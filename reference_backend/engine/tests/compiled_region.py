@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One region, compiled, and called as TVM calls it."""
+
+import numpy as np
+import pytest
+
+from backend import Options
+from backend.engine.conformance import region as kit
+from support import OPS, TABLE, Case
+
+# Those of capabilities.py: an entry may have been taken out.
+OP_NAMES = [op for op in OPS if TABLE.get(op) is not None]
+FIRST_OP = OP_NAMES[0]
+
+LASTING = {"dma_latency_cycles": 100_000, "pace": 500}
+"""Options that make a call take some tenths of a second."""
+can_last = pytest.mark.skipif(
+    not LASTING.keys() <= set(Options.__dataclass_fields__),
+    reason="the driver cannot be slowed down",
+)
+
+
+class Region(kit.Region):
+    """The region of the first op's first case; outputs come last."""
+
+    def __init__(self, **options):
+        super().__init__(Case(FIRST_OP, OPS[FIRST_OP]["cases"][0]), **options)
+
+    def assert_right(self, tensors):
+        """Compare what a call has written."""
+        for output, expected in zip(tensors[len(self.inputs) :], self.expected, strict=True):
+            np.testing.assert_allclose(output.numpy(), expected, rtol=1e-3, atol=1e-3)
+
+    def assert_computes(self, module=None):
+        """Call, and compare."""
+        tensors = self.tensors()
+        (module or self.module)[self.symbol](*tensors)
+        self.assert_right(tensors)
+
+    def refusal(self, tensors):
+        """Call with arguments that are wrong; return what the error says."""
+        with pytest.raises(Exception) as caught:
+            self.module[self.symbol](*tensors)
+        self.assert_computes()
+        return str(caught.value)

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file runtime_test.cc
+ * \brief What cannot be seen from Python: that calls which are not the first allocate no memory,
+ * and that a driver of another version is refused.
+ *
+ * All memory in C++ comes from the operators below, that of the shared libraries included.
+ */
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "artifact.h"
+#include "driver_api.h"
+#include "names.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};
+}
+
+void* operator new(size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new(size_t size, std::align_val_t alignment) {
+  ++allocations;
+  auto align = static_cast<size_t>(alignment);
+  if (void* memory = std::aligned_alloc(align, (size + align - 1) / align * align)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace npu {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+constexpr int64_t kBound = 4;
+constexpr int64_t kColumns = 8;
+
+void Check(bool condition, const std::string& what) {
+  if (condition) return;
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  std::exit(1);
+}
+
+/*! \brief A region that computes max(x, 0) for x of the shape [n, 8]. */
+std::string MakeArtifact() {
+  npu_builder* builder = nullptr;
+  auto check = [&](npu_status status) {
+    Check(status == NPU_OK, status == NPU_OK ? "" : BuildApi().error(builder));
+  };
+  check(BuildApi().create(nullptr, 0, &builder));
+  int32_t symbol = 0;
+  check(BuildApi().add_symbol(builder, "n", kBound, &symbol));
+  npu_tensor_desc desc = {};
+  desc.dtype = NPU_FLOAT32;
+  desc.rank = 2;
+  desc.dims[0] = {1, symbol};
+  desc.dims[1] = {kColumns, -1};
+  npu_tensor input = -1;
+  npu_elementwise op = {};
+  check(BuildApi().add_input(builder, &desc, &input));
+  check(BuildApi().add_tensor(builder, &desc, &op.out));
+  const npu_vector_instruction instructions[] = {
+      {NPU_VECTOR_LOAD, 0, 0, 0, 0},
+      {NPU_VECTOR_CONSTANT, 0, 0, 0, 0},
+      {NPU_VECTOR_MAXIMUM, 0, 1, 0, 0},
+  };
+  op.program = {instructions, 3, &input, 1};
+  check(BuildApi().add_elementwise(builder, &op));
+  check(BuildApi().mark_output(builder, op.out));
+  const uint8_t* bytes = nullptr;
+  size_t size = 0;
+  check(BuildApi().finish(builder, &bytes, &size));
+  std::string manifest = R"({"symbol": "f", "options": {}, "backend": ")" BACKEND_NAME "\", ";
+  manifest += R"("driver_api_version": )" + std::to_string(NPU_DRIVER_API_VERSION) + "}";
+  const std::string attrs = R"("attrs": {"dtype": [["float32"]], "shape": [[[-1, 8]]], )"
+                            R"("symbolic_shape": [[[[1, 0], [8, -1]]]]})";
+  std::string graph =
+      R"({"symbol": "f", "symbols": ["n"], "arg_nodes": [0], "heads": [[1, 0, 0]],)";
+  graph += R"("nodes": [{"op": "input", "name": "x", )" + attrs + "}, ";
+  graph += R"({"op": "kernel", "name": "max", )" + attrs + "}]}";
+  std::string artifact =
+      WriteArtifact({manifest, graph, {reinterpret_cast<const char*>(bytes), size}});
+  BuildApi().destroy(builder);
+  return artifact;
+}
+
+struct Allocator {
+  void AllocData(DLTensor* tensor) {
+    tensor->data = ::operator new(ffi::GetDataSize(*tensor), std::align_val_t(64));
+  }
+  void FreeData(DLTensor* tensor) { ::operator delete(tensor->data, std::align_val_t(64)); }
+};
+
+/*! \brief Arguments of a call for each n. */
+std::vector<std::vector<ffi::Any>> MakeCalls() {
+  std::vector<std::vector<ffi::Any>> calls;
+  for (int64_t n = 1; n <= kBound; ++n) {
+    std::vector<ffi::Any> tensors;
+    for (int i = 0; i < 2; ++i) {
+      DLDataType float32 = {kDLFloat, 32, 1};
+      auto tensor = ffi::Tensor::FromNDAlloc(Allocator(), {n, kColumns}, float32, {kDLCPU, 0});
+      auto* data = static_cast<float*>(tensor.data_ptr());
+      for (int64_t k = 0; k < n * kColumns; ++k) data[k] = static_cast<float>(k % 3 - 1);
+      tensors.emplace_back(tensor);
+    }
+    calls.push_back(std::move(tensors));
+  }
+  return calls;
+}
+
+/*! \brief Calls a function with all sizes; returns how often it still allocates after a while. */
+int64_t CountAllocations(const ffi::Function& function, const ffi::Function& after) {
+  std::vector<std::vector<ffi::Any>> calls = MakeCalls();
+  auto run = [&] {
+    for (const std::vector<ffi::Any>& tensors : calls) {
+      ffi::AnyView arguments[] = {tensors[0], tensors[1]};
+      ffi::Any result;
+      function.CallPacked(arguments, 2, &result);
+    }
+    if (after.defined()) after();
+  };
+  run();
+  int64_t count = 0;
+  // Threads and requests are made when so many are first at work at once, which may be later.
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    int64_t before = allocations;
+    for (int repeat = 0; repeat < 10; ++repeat) run();
+    count = allocations - before;
+    if (count == 0) break;
+  }
+  for (const std::vector<ffi::Any>& tensors : calls) {
+    auto input = tensors[0].cast<ffi::Tensor>();
+    auto output = tensors[1].cast<ffi::Tensor>();
+    for (int64_t k = 0; k < input.numel(); ++k) {
+      float value = static_cast<const float*>(input.data_ptr())[k];
+      float found = static_cast<const float*>(output.data_ptr())[k];
+      Check(found == (value > 0 ? value : 0), "the result is wrong");
+    }
+  }
+  return count;
+}
+
+void CheckVersions() {
+  npu_run_api api = {};
+  for (uint32_t version : {0u, NPU_DRIVER_API_VERSION - 1u, NPU_DRIVER_API_VERSION + 1u}) {
+    api.version = version;
+    try {
+      Checked(&api, "run");
+      Check(false, "a driver of version " + std::to_string(version) + " is accepted");
+    } catch (const std::runtime_error& error) {
+      Check(std::string(error.what()).find("version " + std::to_string(version) + ",") !=
+                std::string::npos,
+            error.what());
+    }
+  }
+  api.version = NPU_DRIVER_API_VERSION;
+  Check(&Checked(&api, "run") == &api, "the right version is refused");
+}
+
+void CheckAllocations() {
+  ffi::Function load = ffi::Function::GetGlobalRequired("ffi.Module.load_from_bytes." BACKEND_NAME);
+  ffi::Function wait_all = ffi::Function::GetGlobalRequired(BACKEND_NAME ".runtime.wait_all");
+  auto region = load(ffi::Bytes(MakeArtifact())).cast<ffi::Module>();
+  int64_t calls = CountAllocations(region->GetFunction("f").value(), ffi::Function(nullptr));
+  Check(calls == 0, "calls allocate " + std::to_string(calls) + " times");
+  int64_t submits = CountAllocations(region->GetFunction("f.submit").value(), wait_all);
+  Check(submits == 0, "submitted calls allocate " + std::to_string(submits) + " times");
+}
+
+}  // namespace
+}  // namespace npu
+
+int main() {
+  npu::CheckVersions();
+  npu::CheckAllocations();
+  std::puts("ok");
+  return 0;
+}

@@ -1,0 +1,499 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The artifact: what is in it, and that any other bytes are an error, never a crash."""
+
+import json
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from backend.engine.conformance.region import load_module, region_of
+from backend.engine.linking import link_artifacts
+from compiled_region import Region
+from support import BACKEND, partition_for
+
+# The format, written down a second time so that a change of it by mistake is seen.
+MAGIC = b"\x89NPU\r\n\x1a\n"
+HEADER = struct.Struct("<8sIIQQ")
+SECTION = struct.Struct("<8sQQ")
+SECTIONS = ("manifest", "graph", "program")
+CHECKSUM_AT = 24
+MASK = 2**64 - 1
+
+MUTATIONS = 10_000
+
+
+@pytest.fixture(scope="module")
+def region():
+    return Region()
+
+
+def checksum(data, seed=0):
+    def mix(state, word):
+        state = (state ^ word) * 0x9E3779B97F4A7C15 & MASK
+        return (state << 29 | state >> 35) & MASK
+
+    lanes = [mix(seed, lane + 1) for lane in range(8)]
+    # One more block, which is not full, ends the data.
+    padded = data + bytes(64 - len(data) % 64)
+    for at in range(0, len(padded), 64):
+        words = struct.unpack_from("<8Q", padded, at)
+        lanes = [mix(lane, word) for lane, word in zip(lanes, words, strict=True)]
+    result = mix(seed, len(data))
+    for lane in lanes:
+        result = mix(result, lane)
+    return result ^ result >> 32
+
+
+def seal(data):
+    """Make the checksum right again."""
+    if len(data) < HEADER.size:
+        return data
+    data = data[:CHECKSUM_AT] + bytes(8) + data[CHECKSUM_AT + 8 :]
+    value = checksum(data[HEADER.size :], checksum(data[: HEADER.size]))
+    return data[:CHECKSUM_AT] + struct.pack("<Q", value) + data[CHECKSUM_AT + 8 :]
+
+
+def write(version, sections):
+    """Write an artifact with any sections."""
+    start, table, body = HEADER.size + len(sections) * SECTION.size, b"", b""
+    for name, content in sections.items():
+        body += bytes(-(start + len(body)) % 64)
+        table += SECTION.pack(name.encode(), start + len(body), len(content))
+        body += content
+    header = HEADER.pack(MAGIC, version, len(sections), start + len(body), 0)
+    return seal(header + table + body)
+
+
+@dataclass
+class Parts:
+    """An artifact taken apart."""
+
+    version: int
+    manifest: bytes
+    graph: bytes
+    program: bytes
+
+    @classmethod
+    def read(cls, data):
+        """Take one apart, and check what the format promises."""
+        magic, version, count, size, stored = HEADER.unpack_from(data)
+        assert (magic, count, size) == (MAGIC, len(SECTIONS), len(data))
+        sections, end = [], HEADER.size + count * SECTION.size
+        for index, name in enumerate(SECTIONS):
+            found, offset, length = SECTION.unpack_from(data, HEADER.size + index * SECTION.size)
+            assert found == name.encode().ljust(8, b"\0")
+            assert offset % 64 == 0
+            assert end <= offset < end + 64
+            sections.append(data[offset : offset + length])
+            end = offset + length
+        assert end == size
+        assert seal(data) == data, f"the checksum {stored} is wrong"
+        return cls(version, *sections)
+
+    def write(self):
+        """Put it together again."""
+        return write(self.version, {name: getattr(self, name) for name in SECTIONS})
+
+
+def test_an_artifact_is_as_its_format_says(region):
+    parts = Parts.read(region.bytes)
+    assert parts.version == tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()["format_version"]
+    assert parts.write() == region.bytes
+    assert parts.manifest.decode() == region.module["manifest"]()
+    assert parts.graph.decode() == region.module.inspect_source("")
+    sizes = {name: len(getattr(parts, name)) for name in SECTIONS}
+    assert dict(region.module["sizes"]()) == sizes
+    region.assert_computes(load_module(parts.write()))
+
+
+def test_a_manifest_says_what_was_compiled_and_by_what(region):
+    manifest = json.loads(region.module["manifest"]())
+    assert manifest["backend"] == BACKEND
+    assert manifest["symbol"] == region.symbol
+    info = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
+    assert manifest["driver_api_version"] == info["driver_api_version"]
+    assert isinstance(manifest["options"], dict)
+    assert manifest["overrides"] == []
+    assert set(manifest["symbol_bounds"]) == set(
+        json.loads(region.module.inspect_source(""))["symbols"]
+    )
+    for name in ("graph_sha256", "constants_sha256", "options_sha256"):
+        assert len(bytes.fromhex(manifest[name])) == 32
+    for name in ("backend_version", "tvm_version", "tvm_ffi_version"):
+        assert manifest[name]
+
+
+def test_a_module_is_the_same_after_its_bytes(region):
+    copy = load_module(region.bytes)
+    region.assert_computes(copy)
+    assert bytes(copy["save_to_bytes"]()) == region.bytes
+    assert copy.inspect_source("") == region.module.inspect_source("")
+    assert copy["describe"]() == region.module["describe"]()
+
+
+def test_the_same_region_is_compiled_to_the_same_bytes(region):
+    assert Region().bytes == region.bytes
+
+
+# ---- Bytes that are no artifact for this runtime ------------------------------------------------
+
+
+def refusal(data):
+    """Load what cannot be loaded; return the one sentence that the error is."""
+    with pytest.raises(ValueError) as caught:
+        load_module(data)
+    message = str(caught.value)
+    assert message.startswith(f"{BACKEND}: the artifact "), message
+    assert "\n" not in message
+    return message
+
+
+def with_manifest(parts, **changes):
+    manifest = {**json.loads(parts.manifest), **changes}
+    content = {name: value for name, value in manifest.items() if value is not None}
+    return Parts(parts.version, json.dumps(content).encode(), parts.graph, parts.program).write()
+
+
+def with_header(data, **fields):
+    names = ("magic", "version", "count", "size", "checksum")
+    values = dict(zip(names, HEADER.unpack_from(data), strict=True))
+    return seal(HEADER.pack(*{**values, **fields}.values()) + data[HEADER.size :])
+
+
+def with_section(data, index, **fields):
+    at = HEADER.size + index * SECTION.size
+    values = dict(zip(("id", "offset", "size"), SECTION.unpack_from(data, at), strict=True))
+    section = SECTION.pack(*{**values, **fields}.values())
+    return seal(data[:at] + section + data[at + SECTION.size :])
+
+
+DEEP = b"[" * 100_000
+
+# What is done to a good artifact, and what the error must say.
+REFUSED = {
+    "nothing at all": (lambda data, parts: b"", "truncated: only 0 bytes"),
+    "version 1": (
+        lambda data, parts: struct.pack("<QQ", 1, 5) + b"hello" * 100,
+        "format version 1, which is older.*compile the model again",
+    ),
+    "a newer version": (
+        lambda data, parts: with_header(data, version=parts.version + 1),
+        "which is newer.*update this backend",
+    ),
+    "other bytes": (lambda data, parts: b"\x7fELF" * 100, "does not begin as an artifact does"),
+    "line ends converted": (
+        lambda data, parts: data.replace(b"\r\n", b"\n"),
+        "does not begin as an artifact does",
+    ),
+    "bytes behind it": (lambda data, parts: data + b"\0", "instead of"),
+    "another checksum": (
+        lambda data, parts: data[:CHECKSUM_AT] + bytes(8) + data[CHECKSUM_AT + 8 :],
+        "checksum",
+    ),
+    "no section": (lambda data, parts: with_header(data, count=0), "0 sections instead of 3"),
+    "many sections": (lambda data, parts: with_header(data, count=2**32 - 1), "sections instead"),
+    "a section too many": (lambda data, parts: with_header(data, count=4), "sections instead"),
+    "no manifest": (lambda data, parts: with_section(data, 0, id=b"man"), "'manifest' is missing"),
+    "no program": (lambda data, parts: with_section(data, 2, id=b"graph"), "'program' is missing"),
+    "a section over the table": (
+        lambda data, parts: with_section(data, 0, offset=0),
+        "'manifest' begins at a wrong place",
+    ),
+    "a section over another": (
+        lambda data, parts: with_section(data, 1, offset=SECTION.unpack_from(data, HEADER.size)[1]),
+        "'graph' begins at a wrong place",
+    ),
+    "a crooked section": (
+        lambda data, parts: with_section(data, 2, offset=len(data) // 64 * 64 + 1),
+        "'program' begins at a wrong place",
+    ),
+    "a section outside": (
+        lambda data, parts: with_section(data, 2, offset=2**63),
+        "'program' reaches beyond",
+    ),
+    "a long section": (
+        lambda data, parts: with_section(data, 2, size=2**64 - 1),
+        "'program' reaches beyond",
+    ),
+    "another backend": (
+        lambda data, parts: with_manifest(parts, backend="acme"),
+        f"for the backend 'acme'; this is the runtime of '{BACKEND}'",
+    ),
+    "another driver": (
+        lambda data, parts: with_manifest(parts, driver_api_version=1000),
+        "version 1000 of the driver's API",
+    ),
+    "a manifest that is no JSON": (
+        lambda data, parts: Parts(parts.version, b"{", parts.graph, parts.program).write(),
+        "manifest is no JSON",
+    ),
+    "a manifest that is no object": (
+        lambda data, parts: Parts(parts.version, b"[]", parts.graph, parts.program).write(),
+        "manifest is no JSON object",
+    ),
+    "an empty manifest": (
+        lambda data, parts: Parts(parts.version, b"", parts.graph, parts.program).write(),
+        "manifest is no JSON",
+    ),
+    "a deep manifest": (
+        lambda data, parts: Parts(parts.version, DEEP, parts.graph, parts.program).write(),
+        "manifest is nested too deeply",
+    ),
+    "no backend": (lambda data, parts: with_manifest(parts, backend=None), "no 'backend'"),
+    "no symbol": (lambda data, parts: with_manifest(parts, symbol=None), "no 'symbol'"),
+    "a symbol that is a number": (
+        lambda data, parts: with_manifest(parts, symbol=3),
+        "no 'symbol'",
+    ),
+    "another symbol": (
+        lambda data, parts: with_manifest(parts, symbol="other"),
+        "graph is none that this backend writes",
+    ),
+    "no options": (lambda data, parts: with_manifest(parts, options=None), "no 'options'"),
+    "an impossible time": (
+        lambda data, parts: with_manifest(parts, options={"timeout_ms": -1}),
+        "impossible 'timeout_ms'",
+    ),
+    "a deep graph": (
+        lambda data, parts: Parts(parts.version, parts.manifest, DEEP, parts.program).write(),
+        "graph is nested too deeply",
+    ),
+    "a graph of somebody else": (
+        lambda data, parts: Parts(parts.version, parts.manifest, b"{}", parts.program).write(),
+        "graph is none that this backend writes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_bytes_are_refused_with_a_sentence(region, name):
+    change, words = REFUSED[name]
+    data = change(region.bytes, Parts.read(region.bytes))
+    with pytest.raises(ValueError, match=words):
+        load_module(data)
+    refusal(data)
+
+
+def test_a_truncated_artifact_is_refused_wherever_it_ends(region):
+    data = region.bytes
+    for size in range(len(data)):
+        assert f"truncated: only {size}" in refusal(data[:size])
+
+
+def test_each_flipped_bit_is_noticed(region):
+    data = region.bytes
+    generator = np.random.default_rng(0)
+    for position, bit in enumerate(generator.integers(0, 8, len(data))):
+        broken = bytearray(data)
+        broken[position] ^= 1 << bit
+        refusal(bytes(broken))
+
+
+def test_a_damaged_program_is_the_drivers_error(region):
+    parts = Parts.read(region.bytes)
+    for program in (b"", parts.program[:-1], b"no program" * 100):
+        module = load_module(Parts(parts.version, parts.manifest, parts.graph, program).write())
+        with pytest.raises((ValueError, RuntimeError), match=f"{BACKEND}.*driver.*loading"):
+            region.assert_computes(module)
+
+
+# ---- Artifacts in libraries ---------------------------------------------------------------------
+
+
+def library_of(region, path):
+    """Export a module that does nothing but hold the region."""
+    partitioned = partition_for(tvm.IRModule({region.model.name: region.model.function()}))
+    compiled = link_artifacts(relax.transform.RunCodegen()(partitioned), "llvm")
+    executable = tvm.compile(compiled, target="llvm")
+    executable.export_library(str(path))
+    return executable
+
+
+def run_library(region, path):
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    result = machine[region.model.name](*map(tvm.runtime.tensor, region.inputs))
+    fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
+    region.assert_right([*region.inputs, *fields])
+    return machine
+
+
+def regions_in(module):
+    found = [module] if module.kind == BACKEND else []
+    return found + [region for item in module.imports for region in regions_in(item)]
+
+
+@pytest.fixture
+def linked(region, tmp_path):
+    """A library that holds the region as an object file."""
+    if not region_of(region.model)["link_apart"](""):
+        pytest.skip("it is not known how to link artifacts here")
+    library_of(region, tmp_path / "model.so")
+    return tmp_path / "model.so"
+
+
+def test_a_library_holds_an_artifact_once_and_as_it_is(region, linked):
+    content = linked.read_bytes()
+    assert content.count(region.bytes) == 1
+    assert content.count(Parts.read(region.bytes).graph) == 1
+    (found,) = regions_in(run_library(region, linked).module)
+    assert bytes(found["save_to_bytes"]()) == region.bytes
+    assert found["manifest"]() == region.module["manifest"]()
+    assert found["describe"]() == region.module["describe"]()
+    region.assert_computes(found)
+
+
+def test_an_archive_of_objects_is_linked_where_it_is_loaded(region, linked, tmp_path):
+    executable = library_of(region, tmp_path / "model.tar")
+    run_library(region, tmp_path / "model.tar")
+    # What was exported still runs here, and can be exported again.
+    result = relax.VirtualMachine(executable, tvm.cpu())[region.model.name]
+    result(*map(tvm.runtime.tensor, region.inputs))
+    executable.export_library(str(tmp_path / "again.so"))
+    run_library(region, tmp_path / "again.so")
+
+
+def test_a_module_with_a_linked_artifact_survives_as_json(region, linked, tmp_path):
+    partitioned = partition_for(tvm.IRModule({region.model.name: region.model.function()}))
+    compiled = link_artifacts(relax.transform.RunCodegen()(partitioned), "llvm")
+    (module,) = tvm.ir.load_json(tvm.ir.save_json(compiled)).attrs["external_mods"]
+    region.assert_computes(module)
+    copy = tvm.ir.load_json(tvm.ir.save_json(compiled))
+    tvm.compile(copy, target="llvm").export_library(str(tmp_path / "copy.so"))
+    run_library(region, tmp_path / "copy.so")
+
+
+def test_damage_in_a_library_is_an_error(region, linked):
+    content = linked.read_bytes()
+    start = content.index(region.bytes)
+    for position in range(start, start + len(region.bytes), 97):
+        broken = bytearray(content)
+        broken[position] ^= 4
+        path = linked.with_name(f"broken_{position}.so")
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match=f"{BACKEND}: the artifact "):
+            run_library(region, path)
+
+
+@pytest.mark.parametrize(
+    "triple", ["wasm32-unknown-emscripten", "arm64-apple-darwin", "x86_64-pc-windows"]
+)
+def test_for_other_systems_an_artifact_stays_in_its_module(region, triple):
+    module = load_module(region.bytes)
+    assert not module["link_apart"](triple)
+    assert not module.imports
+    region.assert_computes(module)
+
+
+def test_for_another_processor_an_artifact_is_an_object_of_it(region, tmp_path):
+    for triple, machine in (("x86_64-linux-gnu", 62), ("aarch64-linux-gnu", 183)):
+        module = load_module(region.bytes)
+        assert module["link_apart"](triple)
+        (artifact,) = module.imports
+        artifact.write_to_file(str(tmp_path / "artifact.o"))
+        content = (tmp_path / "artifact.o").read_bytes()
+        assert content[:5] == b"\x7fELF\x02"
+        assert struct.unpack_from("<H", content, 18) == (machine,)
+        assert content.index(region.bytes) % 64 == 0
+        with pytest.raises(ValueError, match="object file"):
+            artifact.write_to_file(str(tmp_path / "artifact.bc"))
+
+
+def reference(region, **changes):
+    header = dict(zip(("size", "checksum"), HEADER.unpack_from(region.bytes)[3:], strict=True))
+    values = {**header, "function": f"{BACKEND}_artifact_{header['checksum']:016x}", **changes}
+    numbers = struct.pack("<QQ", values["size"], values["checksum"])
+    version = Parts.read(region.bytes).version
+    return write(version, {"external": numbers + values["function"].encode()})
+
+
+def test_a_reference_without_its_artifact_is_an_error(region):
+    module = load_module(reference(region))
+    with pytest.raises(ValueError, match="not in the library that refers to it"):
+        module["get_symbol"]()
+    with pytest.raises(ValueError, match="refers to no artifact"):
+        load_module(reference(region, function="main"))["get_symbol"]()
+    with pytest.raises(ValueError, match="too short"):
+        load_module(write(2, {"external": b"123"}))
+    with pytest.raises(ValueError, match="'external' is missing"):
+        load_module(write(2, {"manifest": b"{}"}))
+
+
+def test_a_reference_finds_its_artifact_and_no_other_one(region):
+    good = load_module(region.bytes)
+    good["link_apart"]("x86_64-linux-gnu")
+    (artifact,) = good.imports
+    module = load_module(reference(region))
+    module.import_module(artifact)
+    region.assert_computes(module)
+    for changes in ({"size": len(region.bytes) - 1}, {"checksum": 1}):
+        function = f"{BACKEND}_artifact_{HEADER.unpack_from(region.bytes)[4]:016x}"
+        module = load_module(reference(region, function=function, **changes))
+        module.import_module(artifact)
+        with pytest.raises(ValueError, match="corrupt|truncated"):
+            module["get_symbol"]()
+
+
+# ---- Any bytes ----------------------------------------------------------------------------------
+
+
+def mutate(generator, data, other):
+    """Flip, cut, repeat, or mix with another artifact."""
+    data = bytearray(data)
+    for _ in range(generator.integers(1, 4)):
+        kind = generator.integers(5)
+        begin, end = sorted(int(x) for x in generator.integers(0, len(data) + 1, 2))
+        if kind == 0 and end < len(data):
+            data[end] ^= 1 << int(generator.integers(8))
+        elif kind == 1 and end < len(data):
+            data[end] = int(generator.integers(256))
+        elif kind == 2:
+            del data[begin : min(end, begin + int(generator.integers(1, 100)))]
+        elif kind == 3:
+            data[begin:begin] = data[begin : min(end, begin + 100)]
+        else:
+            data[begin:end] = other[begin:end]
+    return bytes(data)
+
+
+def test_mutated_artifacts_are_errors_or_work(region):
+    """Half of them have the right checksum, so that what is behind it sees them, too."""
+    generator = np.random.default_rng(3)
+    whole = Parts.read(region.bytes)
+    others = [Region(symbol_bound=7).bytes, reference(region)]
+    loaded = computed = 0
+    for count in range(MUTATIONS):
+        other = others[generator.integers(2)]
+        if count % 2 == 0:
+            data = mutate(generator, region.bytes, other)
+        elif count % 8 == 1:
+            data = seal(mutate(generator, others[1], region.bytes))
+        elif count % 4 == 1:
+            data = seal(mutate(generator, region.bytes, other))
+        else:
+            # The frame is right: sections are what is damaged.
+            parts = Parts(whole.version, whole.manifest, whole.graph, whole.program)
+            name = SECTIONS[generator.integers(len(SECTIONS))]
+            content = getattr(whole, name)
+            setattr(parts, name, mutate(generator, content, content[::-1]))
+            data = parts.write()
+        try:
+            module = load_module(data)
+        except ValueError as error:
+            assert str(error).startswith(BACKEND)
+            continue
+        loaded += 1
+        tensors = region.tensors()
+        try:
+            module[region.symbol](*tensors)
+        except (ValueError, RuntimeError, TypeError) as error:
+            assert BACKEND in str(error)
+        else:
+            computed += 1
+    # Most of the damage is noticed, and some of it really came as far as the driver.
+    assert 0 < computed < loaded < MUTATIONS / 2
+    region.assert_computes()

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random graphs of the selected ops: each is one region, with right values."""
+
+import random
+from functools import cache
+
+import pytest
+
+import support
+from backend.engine.conformance.compare import judge
+from backend.engine.conformance.graphs import Graph
+from support import OPS, SELECTED, TABLE
+
+each_graph = pytest.mark.parametrize("op", [op for op in OPS if TABLE.get(op)])
+each_way = pytest.mark.parametrize("bind_constants", [True, False])
+
+
+@cache
+def graphs():
+    return {op: Graph(f"graph_{op}", random.Random(op).choice, op) for op in OPS if op in SELECTED}
+
+
+@cache
+def compiled(bind_constants):
+    models = [graph.model for graph in graphs().values() if graph.ops]
+    return support.compile_all(models, bind_constants=bind_constants)
+
+
+@each_way
+@each_graph
+def test_a_graph_is_one_region_with_right_values(op, bind_constants):
+    graph = graphs()[op]
+    if not graph.ops:
+        pytest.skip("capabilities.py was edited and refuses every case of it")
+    model = graph.model
+    found = support.placement(compiled(bind_constants).partitioned[model.name], model.name)
+    assert not found.on_host
+    assert len(found.regions) == 1 or not graph.whole
+    for n in model.sizes:
+        arguments = [argument.values[n] for argument in model.arguments]
+        actual = compiled(bind_constants).run(model.name, arguments)
+        expected = [output.values[n] for output in model.outputs]
+        verdict = judge(actual, expected, graph.limits(n), "NumPy")
+        assert not verdict.text, f"n={n}: {verdict.text}"

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compile cache: what hits, what does not, and that nothing in the folder can do harm."""
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
+
+import backend
+from backend.engine import codegen
+from backend.engine.cache import Cache
+from support import BACKEND, OPS, TABLE, Case, compile_for
+
+CASES = [Case(op, OPS[op]["cases"][0]) for op in OPS if TABLE.get(op)]
+
+
+@pytest.fixture
+def compiled():
+    """Note what is compiled, rather than taken from the cache."""
+    name = f"{BACKEND}.codegen.compile"
+    original = tvm_ffi.get_global_func(name)
+    symbols = []
+
+    def compile_region(function, *others):
+        symbols.append(str(function.attrs["global_symbol"]))
+        return original(function, *others)
+
+    tvm_ffi.register_global_func(name, compile_region, override=True)
+    yield symbols
+    tvm_ffi.register_global_func(name, original, override=True)
+
+
+def build(model, folder, **options):
+    return compile_for(tvm.IRModule({model.name: model.function()}), cache_dir=folder, **options)
+
+
+def assert_computes(executable, model):
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    for n in model.sizes:
+        arguments = [tvm.runtime.tensor(argument.values[n]) for argument in model.arguments]
+        result = machine[model.name](*arguments)
+        result = result if isinstance(result, tvm.runtime.Tensor) else result[0]
+        np.testing.assert_allclose(result.numpy(), model.outputs[0].values[n], rtol=1e-2, atol=1e-2)
+
+
+def test_what_was_compiled_is_not_compiled_again(compiled, tmp_path):
+    for case in CASES[:3]:
+        compiled.clear()
+        for expected in (1, 1, 1):
+            model = case.model(constants=True)
+            assert_computes(build(model, tmp_path), model)
+            assert len(compiled) == expected
+
+
+def test_without_a_folder_everything_is_compiled(compiled):
+    for count in (1, 2):
+        build(CASES[0].model(), "")
+        assert len(compiled) == count
+
+
+def test_a_hit_gives_the_artifact_that_compiling_gave(tmp_path):
+    model = CASES[0].model()
+    for name, folder in (("one", "cache"), ("two", "cache"), ("three", "another cache")):
+        build(model, tmp_path / folder).export_library(str(tmp_path / f"{name}.so"))
+    found = [backend.read_artifacts(tmp_path / f"{name}.so") for name in ("one", "two", "three")]
+    assert found[0] == found[1] == found[2]
+
+
+def test_what_changes_the_program_is_compiled(compiled, monkeypatch, tmp_path):
+    first, other = CASES[0], Case(CASES[0].op, OPS[CASES[0].op]["cases"][-1])
+    build(first.model(), tmp_path)
+    for change in (
+        lambda: build(other.model(), tmp_path),
+        lambda: build(first.model(), tmp_path, power_mode="low"),
+        lambda: build(first.model(), tmp_path, symbol_bounds={"n": 3}),
+        lambda: (
+            monkeypatch.setattr(codegen, "_compiler_sha256", lambda: "another build")
+            or build(first.model(), tmp_path)
+        ),
+    ):
+        compiled.clear()
+        change()
+        assert len(compiled) == 1
+        change()
+        assert len(compiled) == 1
+
+
+def test_constants_are_part_of_the_key(compiled, tmp_path):
+    models = [case.model() for case in CASES]
+    weighted = [m for m in models if len(m.arguments) > 1 and m.arguments[-1].dtype == "float32"]
+    if not weighted:
+        pytest.skip("no op of the table has weights")
+    model = weighted[0]
+    *_, weight = model.arguments
+    for factor, count in ((1, 1), (1, 1), (2, 2), (1, 2)):
+        params = {weight.expr.name: weight.values[1] * np.float32(factor)}
+        build(model, tmp_path, params=params, bind_constants=True)
+        assert len(compiled) == count
+
+
+def test_what_does_not_change_the_artifact_is_a_hit(compiled, tmp_path):
+    for options in ({}, {"dump": "graph", "dump_dir": tmp_path / "dump"}, {"cache_bytes": 10**8}):
+        build(CASES[0].model(), tmp_path / "cache", **options)
+    assert len(compiled) == 1
+
+
+def flip(position):
+    def spoil(data, other):
+        at = int(position * (len(data) - 1))
+        return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        *(pytest.param(flip(part), id=f"flip at {part}") for part in (0, 0.1, 0.5, 0.9, 1)),
+        pytest.param(lambda data, other: data[: len(data) // 2], id="truncated"),
+        pytest.param(lambda data, other: data + b"\0", id="longer"),
+        pytest.param(lambda data, other: b"", id="empty"),
+        pytest.param(lambda data, other: b"x" * 1000, id="something else"),
+        pytest.param(lambda data, other: other, id="another entry"),
+    ],
+)
+def test_a_corrupt_entry_is_rebuilt(compiled, tmp_path, spoil):
+    model = CASES[0].model()
+    build(model, tmp_path / "cache")
+    build(model, tmp_path / "other", power_mode="low")
+    (entry,) = (tmp_path / "cache").iterdir()
+    (other,) = (tmp_path / "other").iterdir()
+    good = entry.read_bytes()
+    entry.write_bytes(spoil(good, other.read_bytes()))
+    compiled.clear()
+    assert_computes(build(model, tmp_path / "cache"), model)
+    assert len(compiled) == 1
+    assert entry.read_bytes() == good
+    build(model, tmp_path / "cache")
+    assert len(compiled) == 1
+
+
+# ---- The folder ---------------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_entries_go_first(tmp_path):
+    cache = Cache(tmp_path, 350)
+    for age, key in enumerate(("a", "b", "c")):
+        cache.put(key, key.encode() * 100)
+        os.utime(tmp_path / f"{key}.artifact", (1000 + age, 1000 + age))
+    assert cache.get("a") == b"a" * 100  # Used now.
+    cache.put("d", b"d" * 100)
+    assert cache.get("b") is None
+    assert [cache.get(key) for key in "acd"] == [key.encode() * 100 for key in "acd"]
+    cache.put("e", b"e" * 350)
+    assert [path.name for path in tmp_path.iterdir()] == ["e.artifact"]
+
+
+def test_an_entry_that_is_too_large_is_not_kept_and_drops_nothing(tmp_path):
+    cache = Cache(tmp_path, 100)
+    cache.put("a", b"a" * 100)
+    cache.put("b", b"b" * 101)
+    assert cache.get("b") is None
+    assert cache.get("a") == b"a" * 100
+
+
+def test_the_size_is_bounded_in_a_build_too(compiled, tmp_path):
+    build(CASES[0].model(), tmp_path)
+    (entry,) = tmp_path.iterdir()
+    build(CASES[0].model(), tmp_path, power_mode="low", cache_bytes=int(1.5 * entry.stat().st_size))
+    assert len(list(tmp_path.iterdir())) == 1
+    assert not entry.exists()
+
+
+def test_what_a_process_never_finished_goes_after_a_while(tmp_path):
+    old, new, foreign = (tmp_path / name for name in ("old.tmp", "new.tmp", "readme.txt"))
+    for path in (old, new, foreign):
+        path.write_text("x")
+    os.utime(old, (1000, 1000))
+    Cache(tmp_path, 10).put("a", b"a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("a.artifact", "new.tmp", "readme.txt")
+    ]
+
+
+def test_a_folder_that_cannot_be_is_an_error_that_says_so(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for folder in (tmp_path / "file", tmp_path / "file" / "cache"):
+        with pytest.raises(ValueError, match="'.*file.*' cannot be used: .*'cache_dir'"):
+            build(CASES[0].model(), folder)
+
+
+def test_a_full_disk_is_a_warning(caplog, monkeypatch, tmp_path):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", fail)
+    model = CASES[0].model()
+    with caplog.at_level(logging.WARNING):
+        assert_computes(build(model, tmp_path), model)
+    assert any(os.strerror(errno.ENOSPC) in record.getMessage() for record in caplog.records)
+    assert list(tmp_path.iterdir()) == []
+
+
+MANY_PROCESSES = """
+import sys
+import numpy as np
+from backend.engine.cache import Cache
+
+folder, seed = sys.argv[1], int(sys.argv[2])
+cache = Cache(folder, 40_000)
+generator = np.random.default_rng(seed)
+hits = 0
+for step in range(1500):
+    key = str(generator.integers(10))
+    content = (key * 10_000).encode()
+    found = cache.get(key)
+    if found is None:
+        cache.put(key, content)
+    else:
+        hits += 1
+        assert found == content, key
+    if step % 50 == 0:
+        cache.drop(key)
+assert hits > 0
+print("done")
+"""
+
+
+def test_processes_that_share_a_folder_see_whole_entries_only(tmp_path):
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", MANY_PROCESSES, str(tmp_path), str(seed)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(3)
+    ]
+    for worker in workers:
+        out, errors = worker.communicate()
+        assert out.strip() == "done", errors
+    Cache(tmp_path, 40_000).put("last", b"x")
+    files = list(tmp_path.iterdir())
+    assert all(path.suffix == ".artifact" for path in files)
+    assert sum(path.stat().st_size for path in files) <= 40_000

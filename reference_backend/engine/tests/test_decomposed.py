@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that front ends spell in several ops, and masks that they make of nothing.
+
+The chains are those of the table, in every spelling that `chains.py` knows of them.
+"""
+
+from dataclasses import replace
+from functools import cache
+from itertools import count
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+import support
+from backend import offload_report
+from backend.engine.capability import attributes_of
+from backend.engine.chains import Either, Number, Step, chains_of
+from backend.engine.chains import build as spell
+from backend.engine.prepasses import simplify
+from support import OPS, TABLE, Case, Model, Tensor, build, compile_all, partition_for, variable
+
+needs = support.needs  # Not imported: some choices of ops have no test with it.
+CHAINS = {
+    f"{op.name}-{index}": (op, chain)
+    for op in TABLE.ops
+    for index, chain in enumerate(chains_of(op))
+    if op.name in OPS
+}
+
+
+def case_of(op, dtype=""):
+    """Return a case of an op in which no two ways to write it are the same by chance."""
+    for entry in OPS[op.name]["cases"]:
+        case = Case(op.name, entry, dtype)
+        first = next(case.specs())[1][0]
+        if len(first.shape) > 1 and not {1, "n"} & set(first.shape):
+            return case
+    raise AssertionError(f"{op.name} has no such case")
+
+
+class Spelling:
+    """A chain as a model; `points` are the numbers of options at each point of choice."""
+
+    def __init__(self, name, chosen=(), node=None, dtype="", leak=None):
+        op, chain = CHAINS[name]
+        case = case_of(op, dtype)
+        parts = [name, *(f"{point} {option}" for point, option in chosen), dtype, leak]
+        text = "_".join(str(part) for part in parts if part not in ("", None))
+        self.model = Model("".join(char if char.isalnum() else "_" for char in text))
+        self.points = []
+        inputs = [self.model.argument(spec, f"{case} {item.name}") for item, [spec] in case.specs()]
+        given = dict(case.entry.get("attributes", {}))
+        if op.relax:
+            given = attributes_of(self.model.normalize(op.name, inputs, given), {})
+            # The default is no number: it depends on the shape.
+            given |= {"scale": 0.25} if given.get("scale") == "" else {}
+        given |= chain.fixed
+        plain = {key: value for key, value in given.items() if value != ""}
+        self.refusal = self.model.refusal(op.name, *inputs, **plain)
+        values = self.model.call(op.name, *inputs, **plain).values
+        self.model.bindings.clear()
+
+        def pick(options):
+            self.points.append(len(options))
+            return options[dict(chosen).get(len(self.points) - 1, 0)]
+
+        exprs = {item.name: one.expr for item, one in zip(op.inputs, inputs, strict=True)}
+        result = spell(node or chain.node, exprs, given, inputs[0].dtype, self.model.bind, pick)
+        self.model.outputs = [Tensor(result, values)]
+        if leak is not None:
+            self.model.outputs.append(Tensor(self.model.bindings[leak].var, {}))
+
+
+def labels_of(name):
+    """Return what the composite of a chain may be called: entries may share a Relax op."""
+    op, _ = CHAINS[name]
+    return {op.name, *(entry.name for entry in TABLE.entries_of(op.relax) if op.relax)}
+
+
+@cache
+def spellings(name):
+    """Return the plainest spelling, in all element types, and those that differ at one point.
+
+    With casts, the others are in all element types too.
+    """
+    plain = Spelling(name)
+    op, chain = CHAINS[name]
+    # What is fixed is a number such as a sixth, which other types round.
+    dtypes = [] if chain.fixed else op.inputs[0].dtypes[1:]
+    others = [Spelling(name, dtype=dtype) for dtype in dtypes]
+    for point, options in enumerate(plain.points):
+        for option in range(1, options):
+            chosen = ((point, option),)
+            others.append(Spelling(name, chosen))
+            if any(map(is_idle, others[-1].model.bindings)):
+                others += [Spelling(name, chosen, dtype=dtype) for dtype in dtypes]
+    return [plain, *others]
+
+
+@cache
+def leaking(name):
+    """Return the plainest spelling with a result inside of it that is a result of the model too."""
+    inside = spellings(name)[0].model.bindings[:-1]
+    return [Spelling(name, leak=index) for index, one in enumerate(inside) if not is_idle(one)]
+
+
+def is_idle(binding):
+    """Whether a binding casts to the type that a value has: it is not there in the end."""
+    call = binding.value
+    same = binding.var.ty.dtype == call.args[0].ty.dtype
+    return call.op.name == "relax.astype" and same
+
+
+@cache
+def compiled():
+    models = [one.model for name in CHAINS for one in (*spellings(name), *leaking(name))]
+    return compile_all(models)
+
+
+def found(model):
+    """Return the placement of a model."""
+    return support.placement(compiled().partitioned[model.name], model.name)
+
+
+def assert_right(model):
+    arguments = [argument.values[1] for argument in model.arguments]
+    actual = compiled().run(model.name, arguments)
+    expected = replace(model, outputs=model.outputs[:1])
+    verdict = expected.judge(1, actual[:1])
+    assert not verdict.text, f"{model.name}: {verdict.text}"
+
+
+def wrong(node, at, numbers=None):
+    """Return the plainest spelling with one number a little off; none if it has fewer."""
+    numbers = count() if numbers is None else numbers
+    if isinstance(node, Either):
+        return wrong(node.options[0], at, numbers)
+    if isinstance(node, Number) and not node.attribute and next(numbers) == at:
+        return replace(node, factor=node.factor * 1.01 + 0.001)
+    if isinstance(node, Step):
+        return replace(node, arguments=tuple(wrong(item, at, numbers) for item in node.arguments))
+    return node
+
+
+# Where the table has no chains, there is nothing to skip either.
+if CHAINS:
+    each_chain = pytest.mark.parametrize("name", CHAINS)
+
+    @each_chain
+    def test_every_spelling_is_one_composite_with_right_values(name):
+        supported = [spelling for spelling in spellings(name) if spelling.refusal is None]
+        if not supported:
+            pytest.skip("capabilities.py was edited and refuses it")
+        for spelling in supported:
+            regions = found(spelling.model).regions
+            assert not found(spelling.model).on_host, spelling.model.name
+            assert [len(region) for region in regions] == [1], spelling.model.name
+            assert regions[0][0] in labels_of(name), spelling.model.name
+            assert_right(spelling.model)
+
+    @each_chain
+    def test_a_chain_with_another_number_is_something_else(name):
+        plain = wrong(CHAINS[name][1].node, -1)
+        for at in count():
+            node = wrong(CHAINS[name][1].node, at)
+            if node == plain:
+                break
+            model = Spelling(name, node=node).model
+            mod = partition_for(tvm.IRModule({model.name: model.function()}))
+            labels = sum(support.placement(mod, model.name).regions, [])
+            assert not labels_of(name) & set(labels), f"number {at}"
+
+    @each_chain
+    def test_a_chain_whose_inside_is_used_elsewhere_stays_what_it_is(name):
+        for spelling in leaking(name):
+            labels = sum(found(spelling.model).regions, [])
+            assert not labels_of(name) & set(labels), spelling.model.name
+            assert_right(spelling.model)
+
+
+def composites(mod, name="main"):
+    return support.placement(partition_for(mod), name)
+
+
+@needs("conv2d", "hard_swish")
+def test_a_chain_is_fused_behind_a_convolution():
+    x, weight = variable("x", 1, 3, 8, 8), relax.const(np.ones((4, 3, 3, 3), "float32"))
+
+    def body(emit):
+        conv = emit(relax.op.nn.conv2d(x, weight))
+        gate = emit(relax.op.clip(emit(relax.op.add(conv, relax.const(3.0))), 0, 6))
+        product = emit(relax.op.multiply(conv, gate))
+        return emit(relax.op.divide(product, relax.const(6.0)))
+
+    assert composites(build([x], body)).regions == [["conv2d_hard_swish"]]
+
+
+def attention(mask, heads=(0, 2, 1, 3), axis=-1, mask_first=False, shared=()):
+    """Return attention as its steps; the mask is added before or after the scores are scaled."""
+    query, key, value = (
+        variable(name, 2, 5, 1 if name in shared else 3, 8) for name in ("query", "key", "value")
+    )
+    bias = variable("bias", *mask)
+
+    def body(emit):
+        q, k, v = (emit(relax.op.permute_dims(x, heads)) for x in (query, key, value))
+        scores = emit(relax.op.matmul(q, emit(relax.op.permute_dims(k, [0, 1, 3, 2]))))
+        if mask_first:
+            scores = emit(relax.op.add(scores, bias))
+        scores = emit(relax.op.multiply(scores, relax.const(0.25)))
+        if not mask_first:
+            scores = emit(relax.op.add(scores, bias))
+        weights = emit(relax.op.nn.softmax(scores, axis))
+        return emit(relax.op.permute_dims(emit(relax.op.matmul(weights, v)), [0, 2, 1, 3]))
+
+    return build([query, key, value, bias], body)
+
+
+@needs("attention_bias", "reshape")
+@pytest.mark.parametrize("mask", [(2, 3, 5, 5), (2, 1, 1, 5), (1, 1, 5, 5), (5, 5)])
+def test_attention_is_one_composite(mask):
+    # TVM's op wants masks of four dimensions.
+    expected = [[*["reshape"] * (len(mask) < 4), "attention_bias"]]
+    assert composites(attention(mask)).regions == expected
+    assert composites(attention(mask, axis=3)).regions == expected
+
+
+@needs("attention", "attention_bias")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mask": (2, 3, 5, 5), "axis": 2},
+        {"mask": (2, 3, 5, 5), "mask_first": True},
+        {"mask": (2, 5, 3, 3), "heads": (0, 1, 2, 3)},
+        # TVM's own kernel, which runs what the driver declines, has no heads that share something.
+        {"mask": (2, 3, 5, 5), "shared": ("key",)},
+        {"mask": (2, 3, 5, 5), "shared": ("key", "value")},
+    ],
+)
+def test_what_is_not_quite_attention_stays_what_it_is(change):
+    labels = sum(composites(attention(**change)).regions, [])
+    assert not {"attention", "attention_bias"} & set(labels)
+
+
+@needs("matmul")
+@pytest.mark.parametrize("batch, merged", [((2, 3), True), ((3, 2), False)])
+def test_batches_that_are_merged_for_a_product_are_not(batch, merged):
+    one, other = variable("one", 2, 3, 4, 5), variable("other", *batch, 5, 6)
+
+    def body(emit):
+        left = emit(relax.op.reshape(one, [6, 4, 5]))
+        right = emit(relax.op.reshape(other, [6, 5, 6]))
+        product = emit(relax.op.matmul(left, right))
+        return emit(relax.op.reshape(product, [2, 3, 4, 6]))
+
+    mod = simplify(build([one, other], body), TABLE)
+    calls = [binding.value.op.name for binding in mod["main"].body.blocks[0].bindings]
+    reshapes = ["relax.reshape"] * 2
+    assert calls == (["relax.matmul"] if merged else [*reshapes, "relax.matmul", "relax.reshape"])
+
+
+def calls_of(mod):
+    """Return the ops of a model as the partitioner gets it."""
+    blocks = simplify(mod, TABLE)["main"].body.blocks
+    values = [binding.value for block in blocks for binding in block.bindings]
+    return [value.op.name for value in values if isinstance(value, relax.Call)]
+
+
+NORMS = ("layer_norm", "rms_norm")
+
+
+def norm(name, axes):
+    """Return a normalisation as its steps; gamma and beta broadcast along the last axes."""
+    x = variable("x", 4, 4, 4)
+    parameters = [variable(f"parameter_{index}", *[4] * len(axes)) for index in range(2)]
+
+    def body(emit):
+        mean = emit(relax.op.mean(x, axes, True))
+        data = emit(relax.op.subtract(x, mean)) if name == "layer_norm" else x
+        square = emit(relax.op.mean(emit(relax.op.multiply(data, data)), axes, True))
+        root = emit(relax.op.sqrt(emit(relax.op.add(square, relax.const(1e-5)))))
+        scaled = emit(relax.op.multiply(emit(relax.op.divide(data, root)), parameters[0]))
+        return emit(relax.op.add(scaled, parameters[1])) if name == "layer_norm" else scaled
+
+    return build([x, *parameters], body)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in NORMS])
+@pytest.mark.parametrize(
+    "axes, is_norm",
+    [([-1], True), ([1, 2], True), ([2, 1], False), ([1], False), ([0], False), ([0, 1], False)],
+)
+def test_a_norm_is_over_the_last_axes(name, axes, is_norm):
+    assert (calls_of(norm(name, axes)) == [f"relax.nn.{name}"]) == is_norm
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_limits_at_each_end_are_one_clip_unless_others_use_the_first(shared):
+    x = variable("x", 4)
+
+    def body(emit):
+        low = emit(relax.op.clip(x, 0, 9))
+        high = emit(relax.op.clip(low, -3, 6))
+        return [high, emit(relax.op.abs(low))] if shared else high
+
+    clips = ["relax.clip"]
+    assert calls_of(build([x], body)) == (clips * 2 + ["relax.abs"] if shared else clips)
+
+
+def test_masks_of_positions_are_constants():
+    x = variable("x", 2, 4, 4)
+
+    def body(emit):
+        rows = emit(relax.op.expand_dims(emit(relax.op.arange(4)), 1))
+        columns = emit(relax.op.expand_dims(emit(relax.op.arange(4)), 0))
+        ones = emit(relax.op.full((4, 4), relax.const(True, "bool"), "bool"))
+        seen = emit(relax.op.logical_and(emit(relax.op.less_equal(columns, rows)), ones))
+        bias = emit(relax.op.where(seen, relax.const(0.0), relax.const(-np.inf, "float32")))
+        return emit(relax.op.add(x, bias))
+
+    assert calls_of(build([x], body)) == ["relax.add"]
+
+
+def test_diagonals_are_constants():
+    x = variable("x", 3, 5)
+    unit, shifted = relax.op.eye_like(x, 1), relax.op.eye(3, 5, -1)
+    mod = build([x], lambda emit: emit(relax.op.add(emit(unit), emit(shifted))))
+    expected = np.eye(3, 5, 1, "float32") + np.eye(3, 5, -1, "float32")
+    assert calls_of(mod) == []
+    machine = relax.VirtualMachine(tvm.compile(simplify(mod, TABLE), "llvm"), tvm.cpu())
+    result = machine["main"](tvm.runtime.tensor(np.zeros((3, 5), "float32"))).numpy()
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_constants_are_folded_beside_what_tvm_has_no_kernel_for():
+    x, ones = variable("x", 1, 4, 2, 2), relax.const(np.ones((1, 4, 2, 2), "float32"))
+
+    def body(emit):
+        image = emit(relax.op.nn.pixel_shuffle(x, 2))
+        other = emit(relax.op.nn.pixel_shuffle(emit(relax.op.negative(ones)), 2))
+        return emit(relax.op.add(image, other))
+
+    shuffle = "relax.nn.pixel_shuffle"
+    assert calls_of(build([x], body)) == [shuffle, shuffle, "relax.add"]
+
+
+@pytest.mark.parametrize("rows, folded", [(512, True), (2048, False)])
+def test_what_would_make_a_model_large_is_no_constant(rows, folded):
+    x, shape = variable("x", rows, 1024), (rows, 1024)
+    row = relax.const(np.ones((1, 1024), "float32"))
+    name = "relax.broadcast_to"
+    full = name if TABLE.entries_of(name) else "relax.full"
+    for call, left in (
+        (relax.op.full(shape, relax.const(1.0)), full),
+        (relax.op.broadcast_to(row, shape), name),
+    ):
+        mod = build([x], lambda emit, call=call: emit(relax.op.add(x, emit(call))))
+        assert calls_of(mod) == [*([] if folded else [left]), "relax.add"]
+
+
+def test_a_tensor_that_is_made_of_a_size_stays_on_the_host():
+    symbol = tirx.Var("n", "int64")
+    other = variable("other", symbol)
+    for call in (
+        relax.op.full((symbol, 4), relax.const(1.0)),
+        relax.op.broadcast_to(relax.const(1.0), (symbol, 4)),
+    ):
+        mod = build([other], lambda emit, call=call: emit(call))
+        report = offload_report(partition_for(mod))
+        assert not report.regions
+        [found] = report.on_host
+        known = "in no input's shape" if TABLE.entries_of(found.op) else "not in the table"
+        assert known in found.reason
+
+
+@needs("broadcast_to", "add")
+def test_a_tensor_that_is_made_of_the_size_of_an_input_is_in_its_region():
+    symbol = tirx.Var("n", "int64")
+    x = variable("x", symbol, 4)
+
+    for call in (
+        relax.op.broadcast_to(relax.const(1.0), (symbol, 4)),
+        relax.op.full((symbol, 4), relax.const(1.0)),
+        relax.op.ones((symbol, 4), "float32"),
+    ):
+        mod = build([x], lambda emit, call=call: emit(relax.op.add(x, emit(call))))
+        found = composites(mod)
+        assert (found.on_host, len(found.regions)) == ([], 1)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled model away from the compiler: in C++, without lowering code, over RPC, on two NPUs."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, rpc, tirx
+from tvm.runtime.vm import VirtualMachine
+
+from backend.engine.parallel import DataParallel
+from support import (
+    BACKEND,
+    OPS,
+    TABLE,
+    Case,
+    assert_close,
+    assert_right,
+    build,
+    compile_all,
+    compile_for,
+    variable,
+)
+
+BOUND = 8
+MAGIC = b"\x89NPU\r\n\x1a\n"
+EXAMPLE = Path(__file__).parent.parent / "examples/cpp"
+# Any op whose result has the shape of its only tensor.
+UNARY = [op for op in ("relu", "sigmoid", "tanh", "gelu", "silu", "softmax") if TABLE.get(op)]
+needs_unary = pytest.mark.skipif(not UNARY, reason="capabilities.py has no op of one tensor")
+
+
+class Exported:
+    """A small model in a file, with an input and what the host computes of it."""
+
+    def __init__(self, directory):
+        n = tirx.Var("n", "int64")
+        x = variable("x", n, 5)
+        function = relax.op
+        for part in TABLE.get(UNARY[0]).relax.split(".")[1:]:
+            function = getattr(function, part)
+        module = build([x], lambda emit: emit(function(x)))
+        self.path = directory / "model.so"
+        compile_for(module, symbol_bounds={"n": BOUND}).export_library(str(self.path))
+        self.input = np.random.default_rng(0).standard_normal((BOUND, 5), dtype="float32")
+        host = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+        self.expected = host["main"](tvm.runtime.tensor(self.input)).numpy()
+
+    def assert_right(self, found, rows=BOUND):
+        assert_close([found], [self.expected[:rows]], rtol=1e-5, atol=1e-6)
+
+    def damaged(self, directory):
+        """Write the model with a wrong bit inside the artifact."""
+        data = bytearray(self.path.read_bytes())
+        data[data.index(MAGIC) + 200] ^= 1
+        path = directory / "damaged.so"
+        path.write_bytes(data)
+        return path
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Share the file; nothing may change it."""
+    return Exported(tmp_path_factory.mktemp("exported"))
+
+
+WITHOUT_LOWERING = """
+import sys
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm.runtime.vm import VirtualMachine
+
+library, inputs, outputs, backend, *names = sys.argv[1:]
+machine = VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
+arrays, results = np.load(inputs), {}
+for name in names:
+    count = sum(key.rsplit(" ", 1)[0] == name for key in arrays)
+    arguments = [tvm.runtime.tensor(arrays[f"{name} {index}"]) for index in range(count)]
+    result = machine[name](*arguments)
+    fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
+    results.update((f"{name} {index}", item.numpy()) for index, item in enumerate(fields))
+np.savez(outputs, **results)
+for name in ("relax.ext." + backend, backend + ".codegen.compile"):
+    assert tvm_ffi.get_global_func(name, allow_missing=True) is None, name
+with open("/proc/self/maps") as maps:
+    mapped = maps.read()
+assert f"{backend}_runtime" in mapped
+for library in (f"{backend}_codegen", "libtvm_compiler"):
+    assert library not in mapped, library
+"""
+
+
+def test_every_op_runs_in_a_process_without_lowering_code(tmp_path):
+    models = [Case(op, OPS[op]["cases"][0]).model() for op in OPS if TABLE.get(op)]
+    (executable,) = set(compile_all(models).executables.values())
+    executable.export_library(str(tmp_path / "model.so"))
+    inputs = {
+        f"{model.name} {index}": argument.values[1]
+        for model in models
+        for index, argument in enumerate(model.arguments)
+    }
+    np.savez(tmp_path / "in.npz", **inputs)
+    names = [model.name for model in models]
+    subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", WITHOUT_LOWERING]
+        + ["model.so", "in.npz", "out.npz", BACKEND, *names],
+        cwd=tmp_path,
+        env={**os.environ, "TVM_USE_RUNTIME_LIB": "1"},
+        check=True,
+    )
+    with np.load(tmp_path / "out.npz") as found:
+        for model in models:
+            results = [found[f"{model.name} {index}"] for index in range(len(model.outputs))]
+            assert_right(model, results, 1)
+
+
+# ---- C++ ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run_model(tmp_path_factory):
+    """Build the example, and return what runs it without Python: output and exit code."""
+    if not EXAMPLE.is_dir() or shutil.which("cmake") is None or shutil.which("c++") is None:
+        pytest.skip("needs examples/cpp, cmake and c++")
+    folder = tmp_path_factory.mktemp("run_model")
+    python = f"-DPython_EXECUTABLE={sys.executable}"
+    for command in (["-S", EXAMPLE, "-B", folder, python], ["--build", folder]):
+        subprocess.run(["cmake", *command], check=True, stdout=subprocess.DEVNULL)
+
+    def run(*arguments):
+        done = subprocess.run(
+            [folder / "run_model", *map(str, arguments)],
+            cwd=folder,
+            env={},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    run.folder = folder
+    return run
+
+
+@needs_unary
+def test_a_program_in_cpp_computes_the_same_without_python(exported, run_model):
+    x = run_model.folder / "x.npy"
+    np.save(x, exported.input)
+    exported.input.tofile(run_model.folder / "x.bin")
+    for given in (x, f"float32:{BOUND}x5:x.bin"):
+        code, text = run_model(
+            *(exported.path, "--input", given, "--output", "y", "--runs", "2", "--counters"),
+            *("--device", "1"),
+        )
+        assert code == 0, text
+        assert f"output 0: float32 ({BOUND}, 5)" in text
+        assert " submissions 3\n" in text
+        assert "2 runs: best" in text
+        exported.assert_right(np.load(run_model.folder / "y_0.npy"))
+
+
+@needs_unary
+def test_the_program_in_cpp_explains_what_is_wrong(exported, run_model, tmp_path):
+    truncated = tmp_path / "truncated.so"
+    truncated.write_bytes(exported.path.read_bytes()[:-5000])
+    (tmp_path / "text.so").write_text("text" * 100)
+    good = ("--input", f"float32:{BOUND}x5")
+    for arguments, words in {
+        ("nothing.so",): "no file 'nothing.so'",
+        (truncated, *good): "is truncated",
+        (tmp_path / "text.so", *good): "not a shared library",
+        (exported.damaged(tmp_path), *good): "checksum",
+        (exported.path,): "takes 1 inputs, but there are 0",
+        (exported.path, "--input", "nothing.npy"): "no file 'nothing.npy'",
+        (exported.path, "--input", f"float32:{BOUND}x6"): "6 vs. 5",
+        (exported.path, "--input", f"float32:{BOUND + 1}x5"): f"at most {BOUND}",
+        (exported.path, *good, "--function", "nothing"): "nothing",
+        (exported.path, *good, "--frobnicate"): "'--frobnicate' is not understood",
+    }.items():
+        code, text = run_model(*arguments)
+        assert code == 1, text
+        assert text.startswith("run_model: ")
+        assert words in text
+
+
+# ---- RPC ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def farm():
+    """A tracker and a board on this machine; the board has the runtime only."""
+    for module in ("cloudpickle", "psutil", "tornado"):
+        pytest.importorskip(module, reason="TVM's RPC needs it: install the extra 'rpc'")
+    from tvm.rpc.tracker import Tracker
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TVM_USE_RUNTIME_LIB", "1")
+        tracker = Tracker("127.0.0.1", silent=True)
+        address = ("127.0.0.1", tracker.port)
+        server = rpc.Server("127.0.0.1", tracker_addr=address, key=BACKEND, silent=True)
+    yield address
+    server.terminate()
+    tracker.terminate()
+
+
+@needs_unary
+def test_a_model_runs_on_a_board_behind_a_tracker(exported, farm, tmp_path):
+    session = rpc.connect_tracker(*farm).request(BACKEND, session_timeout=60)
+    session.get_function(f"{BACKEND}.runtime.set_device")(1)
+    assert session.get_function(f"{BACKEND}.runtime.device")() == 1
+
+    def load(path):
+        session.upload(str(path))
+        return VirtualMachine(session.load_module(path.name), session.cpu())
+
+    machine = load(exported.path)
+
+    def call(x):
+        machine.set_input("main", tvm.runtime.tensor(x, session.cpu()))
+        machine.invoke_stateful("main")
+        return machine.get_outputs("main").numpy()
+
+    exported.assert_right(call(exported.input))
+    x = tvm.runtime.tensor(exported.input, session.cpu())
+    machine.save_function("main", "again", x, include_return=False)
+    time = machine.time_evaluator("again", session.cpu(), number=2, repeat=3)()
+    assert len(time.results) == 3
+
+    # The session goes on after each error.
+    with pytest.raises(Exception, match="mismatch"):
+        call(exported.input[:, :4])
+    with pytest.raises(Exception, match=f"at most {BOUND}"):
+        call(np.zeros((BOUND + 1, 5), "float32"))
+    with pytest.raises(Exception, match="checksum"):
+        load(exported.damaged(tmp_path))
+    exported.assert_right(call(exported.input[:3]), rows=3)
+
+
+# ---- Several NPUs -------------------------------------------------------------------------------
+
+
+@needs_unary
+@pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
+def test_a_batch_is_computed_by_two_npus(exported, processes):
+    if processes:
+        pytest.importorskip("psutil", reason="Disco's processes need it: install the extra 'rpc'")
+    with DataParallel(exported.path, [2, 1], processes=processes) as model:
+        # An odd batch, more rows than one NPU takes, and fewer rows than NPUs.
+        for rows in (BOUND - 1, BOUND, 1):
+            (found,) = model(exported.input[:rows])
+            exported.assert_right(found, rows)
+        assert model.devices == [2, 1]
+        regions = [region for npu in model.counters() for region in npu.values()]
+        assert [region["submissions"] for region in regions] == [3, 2]
+        (found,) = model(np.concatenate([exported.input] * 2))
+        exported.assert_right(found[BOUND:])
+        with pytest.raises(RuntimeError, match="NPU 2 and 1: .*mismatch"):
+            model(exported.input[:, :4])
+        with pytest.raises(RuntimeError, match=f"NPU 2 and 1: .*at most {BOUND}"):
+            model(np.zeros((2 * BOUND + 2, 5), "float32"))
+        with pytest.raises(ValueError, match="first axis"):
+            model(exported.input, exported.input[1:])
+    with pytest.raises(RuntimeError, match="closed"):
+        model(exported.input)
+
+
+@needs_unary
+def test_a_model_that_cannot_be_loaded_is_an_error_of_its_npus(exported, tmp_path):
+    with pytest.raises(RuntimeError, match="NPU 0 and 1: .*nothing.so"):
+        DataParallel(tmp_path / "nothing.so")
+    with pytest.raises(RuntimeError, match="NPU 0 and 1: .*checksum"):
+        DataParallel(exported.damaged(tmp_path))
+
+
+@pytest.mark.parametrize("devices", [[], 2, ["0"], [0.5]])
+def test_what_are_no_indices_of_npus_is_refused(tmp_path, devices):
+    with pytest.raises(ValueError, match="devices is .*; it must be indices of NPUs"):
+        DataParallel(tmp_path / "model.so", devices)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every composite that capabilities.py makes possible: the suite `composites` of the kit."""
+
+from functools import cache
+
+import pytest
+
+from backend.engine.conformance import Settings, composites
+from backend.engine.conformance.ledger import apply, read_ledger
+from backend.engine.conformance.workers import in_workers
+from support import SELECTED, TABLE
+
+CASES = composites.cases(Settings())
+
+
+@cache
+def outcomes():
+    """Run the cases that are asked for; the ledger knows those that fail."""
+    chosen = [case for case in CASES if case in SELECTED]
+    found = list(in_workers(composites.SUITE, chosen, jobs=2))
+    entries = [entry for entry in read_ledger() if entry.suite == composites.SUITE]
+    return {outcome.case: outcome for outcome in apply(entries, found, complete=False)}
+
+
+def test_every_part_has_cases():
+    anchors = [entry for entry in TABLE.ops if entry.fuses is not None]
+    for place, entry in enumerate(anchors):
+        mine = [item for item in map(composites.find, CASES) if item.op == entry.name]
+        parts = {part for item in mine for part in item.tails}
+        assert ("scale" in parts) == entry.fuses.scale
+        assert ("bias" in parts) == (entry.fuses.bias is not None)
+        assert ("residual" in parts) == entry.fuses.residual
+        activations = {item.name for item in TABLE.activations_of(entry)}
+        assert bool(parts & activations) == bool(activations)
+        assert place or parts >= activations
+
+
+# Where nothing can be fused, there is nothing to skip either.
+if CASES:
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_the_composite_suite(case):
+        outcome = outcomes()[case]
+        if outcome.status == "not_run":
+            pytest.skip(outcome.reason)
+        if outcome.status == "expected_failure":
+            pytest.xfail(outcome.reason)
+        assert outcome.status == "passed", outcome.reason

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One model for memories of several sizes: other plans, equal values; too small is an error."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import backend
+import support
+from support import BACKEND, OPS, TABLE, Case, compile_for
+
+needs = support.needs  # Not imported: some choices of ops have no test with it.
+
+KIB = 1 << 10
+
+
+def array(*shape, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
+
+
+def constant(*shape, seed=0):
+    return relax.const(array(*shape, seed=seed) / np.sqrt(np.prod(shape[1:])).astype("float32"))
+
+
+def counters(machine):
+    """Sum what the regions of a machine count."""
+    found = {}
+
+    def visit(module):
+        if module.kind == BACKEND:
+            for name, value in module["counters"]().items():
+                found[str(name)] = found.get(str(name), 0) + int(value)
+        for item in module.imports:
+            visit(item)
+
+    visit(machine.module)
+    return found
+
+
+def run(mod, arrays, **options):
+    """Compile, call once, and return the result with what was counted."""
+    machine = relax.VirtualMachine(compile_for(mod, on_decline="error", **options), tvm.cpu())
+    result = machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+    return result, counters(machine)
+
+
+def assert_plans_differ_and_values_do_not(mod, arrays, sizes):
+    """From the largest memory to the smallest."""
+    expected = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())["main"](
+        *map(tvm.runtime.tensor, arrays)
+    )
+    results = [run(mod, arrays, scratchpad_bytes=size) for size in sizes]
+    for (result, found), size in zip(results, sizes, strict=True):
+        np.testing.assert_allclose(result, expected.numpy(), rtol=1e-4, atol=1e-4)
+        # Equal but for rounding: where the summed dimension is cut, its parts are added up.
+        np.testing.assert_allclose(result, results[0][0], rtol=1e-5, atol=1e-6)
+        assert 0 < found["scratchpad_bytes"] <= size
+        assert found["matrix_operations"] == results[0][1]["matrix_operations"]
+    counted = [found for _, found in results]
+    traffic = [found["dram_bytes_read"] + found["dram_bytes_written"] for found in counted]
+    assert traffic == sorted(traffic)
+    assert len(set(traffic)) > 1
+    assert [found["cycles"] for found in counted] == sorted(found["cycles"] for found in counted)
+    assert len({found["commands"] for found in counted}) == len(sizes)
+
+
+def listing_of(mod, path, **options):
+    """Return the driver's text of the only region."""
+    compile_for(mod, **options).export_library(str(path))
+    (artifact,) = backend.read_artifacts(path)
+    return artifact.program
+
+
+def convolutions(channels=24, size=32):
+    x = support.variable("x", 1, 8, size, size)
+
+    def body(emit):
+        first = emit(relax.op.nn.conv2d(x, constant(channels, 8, 3, 3), padding=1))
+        second = emit(
+            relax.op.nn.conv2d(first, constant(channels, channels, 3, 3, seed=1), padding=1)
+        )
+        return emit(
+            relax.op.nn.conv2d(second, constant(16, channels, 3, 3, seed=2), strides=2, padding=1)
+        )
+
+    return support.build([x], body), [array(1, 8, size, size)]
+
+
+@needs("conv2d")
+def test_convolutions_in_three_memories():
+    mod, arrays = convolutions()
+    sizes = (4096 * KIB, 128 * KIB, 32 * KIB)
+    assert_plans_differ_and_values_do_not(mod, arrays, sizes)
+
+
+@needs("conv2d")
+def test_the_listing_shows_the_plan(tmp_path):
+    mod, _ = convolutions()
+    path = tmp_path / "model.so"
+    listings = [listing_of(mod, path, scratchpad_bytes=size * KIB) for size in (4096, 128, 32)]
+    assert len(set(listings)) == 3
+    for listing in listings:
+        assert "conv2d" in listing
+    # The same options give the same plan.
+    assert listing_of(mod, path, scratchpad_bytes=128 * KIB) == listings[1]
+
+
+@needs("conv2d")
+def test_a_convolution_that_fits_no_memory_is_told():
+    """Which op, and how many bytes are missing: as an error, or as the reason in the report."""
+    x = support.variable("x", 1, 2, 4, 450)
+    mod = support.build([x], lambda emit: emit(relax.op.nn.conv2d(x, constant(3, 2, 1, 400))))
+    words = r"relax\.nn\.conv2d \(\w+\).* needs at least (\d+) bytes.* (\d+) bytes are missing"
+    with pytest.raises(RuntimeError, match=words) as caught:
+        compile_for(mod, on_decline="error", scratchpad_bytes=1 * KIB)
+    needed, missing = (int(word) for word in str(caught.value).split() if word.isdigit())
+    assert needed - missing == 1 * KIB
+    (entry,) = backend.offload_report(support.partition_for(mod, scratchpad_bytes=1 * KIB)).ops
+    assert entry.placement == "host"
+    assert "relax.nn.conv2d" in entry.reason
+    assert f"{missing} bytes are missing" in entry.reason
+    # It is true: with so much it compiles, and with less it does not.
+    assert backend.offload_report(support.partition_for(mod, scratchpad_bytes=needed)).on_host == ()
+    assert (
+        backend.offload_report(support.partition_for(mod, scratchpad_bytes=needed - 1)).offloaded
+        == ()
+    )
+
+
+@needs("conv2d")
+def test_what_fits_stays_on_the_npu():
+    """Only the op that is too large goes to the host."""
+    x = support.variable("x", 1, 2, 6, 6)
+
+    def body(emit):
+        small = emit(relax.op.nn.conv2d(x, constant(3, 2, 3, 3), padding=1))
+        large = emit(relax.op.nn.conv2d(small, constant(5, 3, 1, 3000, seed=1), padding=[0, 1500]))
+        return emit(relax.op.nn.conv2d(large, constant(2, 5, 3, 3, seed=2), padding=1))
+
+    mod = support.build([x], body)
+    report = backend.offload_report(support.partition_for(mod, scratchpad_bytes=8 * KIB))
+    assert [item.placement for item in report.ops] == ["npu", "host", "npu"], str(report)
+
+
+@needs("conv2d")
+def test_a_symbol_is_planned_for_its_bound():
+    n = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, 4, 8, 8), "float32"))
+    weight = constant(6, 4, 3, 3)
+    mod = support.build([x], lambda emit: emit(relax.op.nn.conv2d(x, weight, padding=1)))
+    expected = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+    for bound in (1, 5, 64):
+        machine = relax.VirtualMachine(
+            compile_for(mod, symbol_bounds={"n": bound}, on_decline="error"), tvm.cpu()
+        )
+        for batch in {1, bound}:
+            value = tvm.runtime.tensor(array(batch, 4, 8, 8))
+            actual = machine["main"](value).numpy()
+            np.testing.assert_allclose(
+                actual, expected["main"](value).numpy(), rtol=1e-4, atol=1e-4
+            )
+        with pytest.raises(Exception, match=rf"(?s)\b{bound + 1}\b.*\b{bound}\b"):
+            machine["main"](tvm.runtime.tensor(array(bound + 1, 4, 8, 8)))
+
+
+def attention(length=48, width=32, heads=2):
+    shape = (1, heads, length, width)
+    names = ("q", "k", "v")
+    q, k, v = (support.variable(name, *shape) for name in names)
+
+    def body(emit):
+        swapped = emit(relax.op.permute_dims(k, [0, 1, 3, 2]))
+        weights = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, swapped))))
+        mixed = emit(relax.op.matmul(weights, v))
+        return emit(relax.op.matmul(mixed, constant(width, width)))
+
+    return support.build([q, k, v], body), [array(*shape, seed=seed) for seed in range(3)]
+
+
+@needs("matmul", "softmax")
+def test_attention_in_three_memories():
+    mod, arrays = attention()
+    sizes = (4096 * KIB, 24 * KIB, 12 * KIB)
+    assert_plans_differ_and_values_do_not(mod, arrays, sizes)
+
+
+@cache
+def largest_cases():
+    """Return the case of each op with the most elements: where the plans differ most."""
+    models = {}
+    for op in OPS:
+        if TABLE.get(op) and op in support.SELECTED:
+            found = [Case(op, case).model(constants=True) for case in OPS[op]["cases"]]
+            models[op] = max(found, key=count_elements)
+    return models
+
+
+def count_elements(model):
+    tensors = [*model.arguments, *model.outputs]
+    return sum(tensor.values[model.sizes[-1]].size for tensor in tensors)
+
+
+@cache
+def compiled(size):
+    options = {"scratchpad_bytes": size, "symbol_bound": support.SIZES[-1]} if size else {}
+    return support.compile_all(list(largest_cases().values()), **options)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if TABLE.get(op)])
+def test_each_op_computes_the_same_in_a_small_memory(op):
+    """Or says why it cannot."""
+    model = largest_cases()[op]
+
+    def on_host(size):
+        return support.placement(compiled(size).partitioned[model.name], model.name).on_host
+
+    for size in (16 * KIB, 2 * KIB):
+        for reason in on_host(size):
+            assert "bytes" in reason or reason in on_host(None)
+        for n in model.sizes:
+            arguments = [argument.values[n] for argument in model.arguments]
+            support.assert_right(model, compiled(size).run(model.name, arguments), n)
+
+
+@needs("max_pool2d", "matmul")
+def test_the_last_tile_of_a_pool_may_be_smaller_than_its_window():
+    x, weight = support.variable("x", 1, 2, 6, 7), relax.const(np.ones((4, 6), "float32"))
+
+    def body(emit):
+        pool = emit(relax.op.nn.max_pool2d(x, (3, 2), (2, 2), ceil_mode=True))
+        return emit(relax.op.matmul(pool, weight))
+
+    mod = support.partition_for(support.build([x], body), cores=3)
+    assert support.placement(mod, "main").extent == "all"

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file backend.h
+ * \brief The names of this backend, for the engine. Also C.
+ */
+#ifndef BACKEND_H_
+#define BACKEND_H_
+
+/*! \brief The name under which TVM knows this backend. */
+#define BACKEND_NAME "example_npu"
+/*! \brief The name in runtime.<ClassName>JSONRuntimeCreate. */
+#define BACKEND_CLASS_NAME "ExampleNPU"
+/*! \brief What the environment variables of this backend begin with. */
+#define BACKEND_PREFIX "EXAMPLE_NPU_"
+/*! \brief The Python package, by which the libraries are called. */
+#define BACKEND_PACKAGE "tvm_example_npu"
+
+/* What the driver exports: named after the backend, since two may live in one process. */
+#define NPU_BUILD_API example_npu_build_api
+#define NPU_RUN_API example_npu_run_api
+#define NPU_FAIL_NEXT example_npu_fail_next
+
+#endif  // BACKEND_H_

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file graph.h
+ * \brief A region as plain data: what codegen makes of a Relax function, and its JSON form.
+ */
+#ifndef CODEGEN_GRAPH_H_
+#define CODEGEN_GRAPH_H_
+
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/json.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace npu {
+
+/*! \brief A size: `size`, or `size` times the value of `Graph::symbols[symbol]`. */
+struct Dim {
+  int64_t size = 0;
+  int32_t symbol = -1;
+
+  bool operator==(const Dim& other) const { return size == other.size && symbol == other.symbol; }
+};
+
+/*! \brief Element type (as TVM spells it) and shape of a tensor. */
+struct TensorInfo {
+  std::string dtype;
+  std::vector<Dim> shape;
+};
+
+/*! \brief Output `index` of node `node`. */
+struct EntryRef {
+  size_t node = 0;
+  size_t index = 0;
+
+  bool operator==(const EntryRef& other) const {
+    return node == other.node && index == other.index;
+  }
+};
+
+/*! \brief An argument of the region, a constant, or a call of a Relax op. */
+struct Node {
+  enum class Kind { kInput, kConstant, kCall };
+
+  Kind kind = Kind::kCall;
+  /*! \brief The name of the Relax variable, or of the constant. */
+  std::string name;
+  /*! \brief The Relax op of a call, e.g. "relax.nn.conv2d". */
+  std::string op;
+  std::vector<EntryRef> inputs;
+  /*! \brief Empty for an argument that is a shape or a number. */
+  std::vector<TensorInfo> outputs;
+  /*! \brief Every attribute and every non-tensor argument of a call, by name. */
+  tvm::ffi::json::Object attributes;
+  /*! \brief Which composite call this was part of, or -1; calls of one composite may be fused. */
+  int composite = -1;
+  /*! \brief The composite's name: a label, never read by the lowering. */
+  std::string composite_label;
+  /*! \brief The value of a constant. */
+  tvm::ffi::Optional<tvm::ffi::Tensor> value;
+};
+
+/*! \brief The graph of one region, nodes in execution order. */
+struct Graph {
+  std::string symbol;
+  std::vector<std::string> symbols;
+  std::vector<Node> nodes;
+  /*! \brief The arguments of the region, in order. */
+  std::vector<size_t> arguments;
+  std::vector<EntryRef> heads;
+
+  const TensorInfo& Info(const EntryRef& entry) const {
+    return nodes[entry.node].outputs[entry.index];
+  }
+};
+
+/*!
+ * \brief The graph in the JSON layout of TVM: nodes, arg_nodes, heads, node_row_ptr.
+ *
+ * A symbolic size is -1 in `shape`; `symbolic_shape` then has pairs of a factor and the index of
+ * its symbol in `symbols`, or -1.
+ */
+std::string ToJson(const Graph& graph);
+
+}  // namespace npu
+
+#endif  // CODEGEN_GRAPH_H_

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file lowering.h
+ * \brief What a lowering needs to turn one Relax op into driver operations.
+ *
+ * An op registers one function:
+ *
+ * - REGISTER_ELEMENTWISE("relax.nn.relu", Relu): one value per output element. The same function
+ *   serves the op alone and the op fused behind another one.
+ * - REGISTER_LOWERING("relax.nn.conv2d", Conv2D): anything else. `.TakesEpilogue()` says that
+ *   element-wise ops of the same composite may be fused behind it: they arrive as Epilogue().
+ */
+#ifndef CODEGEN_LOWERING_H_
+#define CODEGEN_LOWERING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "driver_api.h"
+
+namespace npu {
+
+// Declared only: what an op needs compiles quickly, without the headers of tvm-ffi.
+class ProgramBuilder;
+struct EntryRef;
+struct Graph;
+struct Unit;
+
+/*! \brief A tensor of the driver's program. */
+struct Tensor {
+  npu_tensor id = -1;
+  npu_tensor_desc desc = {};
+
+  /*! \brief The number of dimensions. */
+  int rank() const { return desc.rank; }
+  /*! \brief The dimensions. */
+  std::vector<npu_dim> dims() const { return {desc.dims, desc.dims + desc.rank}; }
+};
+
+/*! \brief Whether elements are real numbers. */
+inline bool IsFloat(npu_dtype dtype) { return dtype == NPU_FLOAT32 || dtype == NPU_FLOAT16; }
+
+/*! \brief A dimension of fixed size. */
+inline npu_dim FixedDim(int64_t size) { return npu_dim{size, -1}; }
+
+/*! \brief A part of an index: index / divide % modulo * multiply; without %, if modulo is 0. */
+struct IndexTerm {
+  int64_t axis = 0;
+  int64_t divide = 1;
+  int64_t modulo = 0;
+  int64_t multiply = 1;
+};
+
+/*! \brief A value inside a vector program. */
+struct Value {
+  int32_t index = -1;
+};
+using Values = std::vector<Value>;
+
+/*! \brief Writes a program for the vector engine; see npu_vector_opcode for what each step does. */
+class VectorBuilder {
+ public:
+  /*! \brief The elements of a tensor, broadcast to the shape of the output. */
+  Value Load(const Tensor& tensor);
+  Value Constant(double value);
+  Value Add(Value a, Value b) { return Emit(NPU_VECTOR_ADD, a, b); }
+  Value Subtract(Value a, Value b) { return Emit(NPU_VECTOR_SUBTRACT, a, b); }
+  Value Multiply(Value a, Value b) { return Emit(NPU_VECTOR_MULTIPLY, a, b); }
+  Value Divide(Value a, Value b) { return Emit(NPU_VECTOR_DIVIDE, a, b); }
+  Value Maximum(Value a, Value b) { return Emit(NPU_VECTOR_MAXIMUM, a, b); }
+  Value Minimum(Value a, Value b) { return Emit(NPU_VECTOR_MINIMUM, a, b); }
+  Value FloorDivide(Value a, Value b) { return Emit(NPU_VECTOR_FLOOR_DIVIDE, a, b); }
+  Value Remainder(Value a, Value b) { return Emit(NPU_VECTOR_REMAINDER, a, b); }
+  Value Less(Value a, Value b) { return Emit(NPU_VECTOR_LESS, a, b); }
+  Value Equal(Value a, Value b) { return Emit(NPU_VECTOR_EQUAL, a, b); }
+  Value Absolute(Value a) { return Emit(NPU_VECTOR_ABSOLUTE, a); }
+  Value Power(Value a, Value b) { return Emit(NPU_VECTOR_POWER, a, b); }
+  Value Exp(Value a) { return Emit(NPU_VECTOR_EXP, a); }
+  Value Log(Value a) { return Emit(NPU_VECTOR_LOG, a); }
+  Value Sqrt(Value a) { return Emit(NPU_VECTOR_SQRT, a); }
+  Value Tanh(Value a) { return Emit(NPU_VECTOR_TANH, a); }
+  Value Erf(Value a) { return Emit(NPU_VECTOR_ERF, a); }
+  Value Sigmoid(Value a) { return Emit(NPU_VECTOR_SIGMOID, a); }
+  Value Sin(Value a) { return Emit(NPU_VECTOR_SIN, a); }
+  Value Cos(Value a) { return Emit(NPU_VECTOR_COS, a); }
+  Value Tan(Value a) { return Emit(NPU_VECTOR_TAN, a); }
+  Value Atan(Value a) { return Emit(NPU_VECTOR_ATAN, a); }
+  Value Floor(Value a) { return Emit(NPU_VECTOR_FLOOR, a); }
+  Value Truncate(Value a) { return Emit(NPU_VECTOR_TRUNCATE, a); }
+  Value RoundEven(Value a) { return Emit(NPU_VECTOR_ROUND_EVEN, a); }
+  Value RoundAway(Value a) { return Emit(NPU_VECTOR_ROUND_AWAY, a); }
+  Value Select(Value condition, Value yes, Value no) {
+    return Emit(NPU_VECTOR_SELECT, condition, yes, no);
+  }
+  /*! \brief Any instruction, also one that the vendor's driver header adds. */
+  Value Emit(npu_vector_opcode opcode, Value a, Value b = {}, Value c = {});
+
+ private:
+  friend class Lowering;
+
+  /*! \brief In an epilogue: the value that the operation before it computed. */
+  Value LoadAccumulator();
+  /*! \brief The program whose last value is `result`; valid while this builder lives. */
+  npu_vector_program Finish(Value result);
+
+  std::vector<npu_vector_instruction> instructions_;
+  std::vector<npu_tensor> inputs_;
+};
+
+/*! \brief One Relax op (and what is fused behind it) on its way to the driver. */
+class Lowering {
+ public:
+  /*! \brief The op as messages name it, e.g. "relax.nn.conv2d (lv3)". */
+  std::string Name() const;
+
+  /*! \brief The number of tensor arguments; a tuple argument counts as its fields. */
+  size_t InputCount() const;
+  /*! \brief Tensor argument `i`. */
+  Tensor Input(size_t i) const;
+  /*! \brief Whether argument `i` is stored with its last two dimensions swapped (only for ops that
+   *  registered `.AbsorbsTranspose()`); its logical shape is InputDims(i). */
+  bool InputIsTransposed(size_t i) const;
+  /*! \brief The logical shape of argument `i`. */
+  std::vector<npu_dim> InputDims(size_t i) const;
+
+  /*! \brief The number of results. */
+  size_t OutputCount() const;
+  /*! \brief Whether anything reads result `i`; one that nothing reads need not be written. */
+  bool OutputIsUsed(size_t i) const;
+  /*! \brief Result `i`, to be written; allocated at the first call. With an epilogue this is the
+   *  result of the last fused op. */
+  Tensor Output(size_t i = 0);
+  /*! \brief The shape of result `i`. */
+  std::vector<npu_dim> OutputDims(size_t i = 0) const;
+  /*! \brief The element type of result `i`. */
+  npu_dtype OutputDtype(size_t i = 0) const;
+  /*! \brief Says that result `i` is an existing tensor or a view of one: nothing is computed. */
+  void SetOutput(size_t i, const Tensor& tensor);
+
+  /*! \brief The element-wise ops fused behind this one, or NULL. */
+  const npu_vector_program* Epilogue();
+  /*! \brief An epilogue of the lowering's own, given the value that the operation computes; valid
+   *  while the op is lowered. */
+  const npu_vector_program* EpilogueOf(const std::function<Value(VectorBuilder&, Value)>& program);
+
+  /*! \name Attributes and non-tensor arguments, by the names that Relax gives them.
+   * One that is absent or of another type is an error that names it. */
+  ///@{
+  bool Bool(const std::string& name) const;
+  int64_t Int(const std::string& name) const;
+  /*! \brief A number. Where the result has integers, it refuses those that float64 rounds. */
+  double Float(const std::string& name) const;
+  std::string String(const std::string& name) const;
+  std::vector<int64_t> Ints(const std::string& name) const;
+  std::vector<double> Floats(const std::string& name) const;
+  /*! \brief An index map: for each dimension of the result, the terms whose sum is the index. */
+  std::vector<std::vector<IndexTerm>> IndexMap(const std::string& name) const;
+  /*! \brief Whether the attribute is absent or None. */
+  bool IsNone(const std::string& name) const;
+  ///@}
+
+  /*! \brief Fails if the attribute is not among `supported`, naming both; None counts as "". */
+  void RequireOneOf(const std::string& name, const std::vector<std::string>& supported) const;
+  /*! \brief Ends the compilation of this op with a reason; it then stays on the host. */
+  [[noreturn]] void Refuse(const std::string& why) const;
+  /*! \brief The size of a dimension; refuses one that is known only at the call. */
+  int64_t FixedSize(const Tensor& tensor, int dim) const;
+  /*! \brief One dimension as large as all of these together; refuses a product of symbols. */
+  npu_dim Joined(const std::vector<npu_dim>& dims) const;
+
+  /*! \name Driver operations. A refusal of the driver becomes one that names this op. */
+  ///@{
+  /*! \brief A new tensor for intermediate values. */
+  Tensor Temporary(npu_dtype dtype, const std::vector<npu_dim>& dims);
+  /*! \brief The same elements under another shape. */
+  Tensor View(const Tensor& tensor, const std::vector<npu_dim>& dims);
+  /*! \brief A constant that the lowering computes; `values` are in row-major order. */
+  Tensor Constant(const std::vector<npu_dim>& dims, const std::vector<float>& values) {
+    return ConstantOf(NPU_FLOAT32, dims, values.data(), values.size() * sizeof(float));
+  }
+  /*! \brief The same with integers, for indices. */
+  Tensor Constant(const std::vector<npu_dim>& dims, const std::vector<int64_t>& values) {
+    return ConstantOf(NPU_INT64, dims, values.data(), values.size() * sizeof(int64_t));
+  }
+  /*! \brief A copy of all of `data` to the beginning of `out`, for the caller to change: in the
+   *  same order of dimensions, with steps of 1, without fill. */
+  npu_copy CopyOf(const Tensor& data, const Tensor& out) const;
+  void Emit(const npu_matmul& op);
+  void Emit(const npu_convolution& op);
+  void Emit(const npu_pool& op);
+  void Emit(const npu_reduce& op);
+  void Emit(const npu_copy& op);
+  void Emit(const npu_gather& op);
+  void Emit(const npu_scan& op);
+  void Emit(const npu_order& op);
+  /*! \brief The slices of `data` at `indices` along an axis; or its elements, where `out` and
+   *  `indices` have one shape. */
+  void Gather(const Tensor& data, const Tensor& indices, int64_t axis, const Tensor& out,
+              bool elementwise = false);
+  /*! \brief out = program(...), one value per element. */
+  void Elementwise(const Tensor& out, const std::function<Value(VectorBuilder&)>& program);
+  /*! \brief A reduction whose result goes through `epilogue`, given the reduced value. */
+  void Reduce(npu_reduce_kind kind, const Tensor& data, const std::vector<int64_t>& axes,
+              const Tensor& out,
+              const std::function<Value(VectorBuilder&, Value)>& epilogue = nullptr);
+  /*! \brief exp(data - maximum), with the maxima along an axis, as exp alone would overflow.
+   *  `maximum` gets the maxima: the shape of data, with size 1 in the axis. */
+  Tensor Exponentials(const Tensor& data, int64_t axis, Tensor* maximum);
+  ///@}
+
+ private:
+  friend class ProgramBuilder;
+
+  Tensor ConstantOf(npu_dtype dtype, const std::vector<npu_dim>& dims, const void* data,
+                    size_t bytes);
+  Lowering(ProgramBuilder* program, const Unit* unit) : program_(program), unit_(unit) {}
+  void LowerAsElementwise();
+  /*! \brief This element-wise call; what `known` nodes give is not loaded. */
+  Value Apply(VectorBuilder* vector, const std::map<size_t, Value>& known) const;
+  /*! \brief The calls fused behind this one, given its own value. */
+  Value AppendFused(VectorBuilder* vector, Value value) const;
+
+  ProgramBuilder* program_;
+  const Unit* unit_;
+  /*! \brief What the driver reads while it is called: deque, so that addresses are stable. */
+  std::deque<VectorBuilder> vectors_;
+  std::deque<npu_vector_program> epilogues_;
+};
+
+/*! \brief How an op is lowered; made by the macros below. */
+struct OpLowering {
+  using LowerFunction = void (*)(Lowering&);
+  using ElementwiseFunction = Value (*)(const Lowering&, VectorBuilder&, const Values&);
+  using Predicate = bool (*)(const Lowering&);
+
+  std::string op;
+  LowerFunction lower = nullptr;
+  ElementwiseFunction elementwise = nullptr;
+  Predicate when = nullptr;
+  bool takes_epilogue = false;
+  bool absorbs_transpose = false;
+
+  /*! \brief Element-wise ops of the same composite may be fused behind this one. */
+  OpLowering& TakesEpilogue() {
+    takes_epilogue = true;
+    return *this;
+  }
+  /*! \brief A permute_dims of the same composite that swaps an argument's last two dimensions is
+   *  not executed: the argument arrives with InputIsTransposed(). */
+  OpLowering& AbsorbsTranspose() {
+    absorbs_transpose = true;
+    return *this;
+  }
+  /*! \brief Only for calls that `predicate` accepts; such an entry wins over one without. The
+   *  predicate is asked before anything is lowered: it may read attributes and dims. */
+  OpLowering& When(Predicate predicate) {
+    when = predicate;
+    return *this;
+  }
+};
+
+/*! \brief Adds a lowering to the table; use the macros. */
+OpLowering& RegisterOp(const std::string& op, OpLowering::LowerFunction lower);
+/*! \brief Adds an element-wise op to the table; use the macros. */
+OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction elementwise);
+
+#define LOWERING_CONCAT_INNER(a, b) a##b
+#define LOWERING_CONCAT(a, b) LOWERING_CONCAT_INNER(a, b)
+/*! \brief Registers `void function(Lowering& op)` for a Relax op. */
+#define REGISTER_LOWERING(op, function)                                           \
+  [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __LINE__) = \
+      RegisterOp(op, static_cast<OpLowering::LowerFunction>(function))
+/*! \brief Registers `Value function(const Lowering& op, VectorBuilder& v, const Values& x)`. */
+#define REGISTER_ELEMENTWISE(op, function)                                        \
+  [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __LINE__) = \
+      RegisterOp(op, static_cast<OpLowering::ElementwiseFunction>(function))
+
+/*! \brief The Relax ops that have a lowering. */
+std::vector<std::string> LoweredOps();
+
+/*! \brief An op, attribute or type that this backend cannot compile: what() is for the user. */
+class Refusal : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/*! \brief What a graph is compiled with. */
+struct LoweringOptions {
+  /*! \brief Settings for the driver, by name. */
+  std::vector<std::pair<std::string, std::string>> driver;
+  /*! \brief The largest value of each symbol, by name. */
+  std::map<std::string, int64_t> symbol_bounds;
+};
+
+/*! \brief How far LowerGraph goes. */
+enum class LoweringGoal {
+  /*! \brief Hands each op to the driver: can it be lowered? */
+  kOps,
+  /*! \brief Asks the driver about the whole, too: can it be compiled? */
+  kCheck,
+  /*! \brief Compiles it to bytes. */
+  kProgram,
+};
+
+/*! \brief What the driver made of a graph. */
+struct LoweredProgram {
+  struct DestroyBuilder {
+    void operator()(npu_builder* builder) const { BuildApi().destroy(builder); }
+  };
+
+  /*! \brief Constants of lowerings. Declared first: the builder refers to them. */
+  std::deque<std::vector<uint64_t>> constants;
+  std::unique_ptr<npu_builder, DestroyBuilder> builder;
+  /*! \brief The driver's bytes, which live as long as the builder; empty but for kProgram. */
+  std::string_view bytes;
+};
+
+/*!
+ * \brief Lowers a graph with the registered ops.
+ * \param graph The graph of one region or one composite; it must outlive what is returned, which
+ *   refers to its constants.
+ * \param options What it is compiled with.
+ * \param goal How far to go.
+ * \return The driver's program.
+ * \throws Refusal naming the op and the reason.
+ */
+LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal);
+
+}  // namespace npu
+
+#endif  // CODEGEN_LOWERING_H_

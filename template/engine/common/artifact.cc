@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "artifact.h"
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "Artifacts are little-endian; here they would have to be converted."
+#endif
+
+namespace npu {
+namespace {
+
+// The first byte is no ASCII, and what follows is changed by transfers that convert line ends.
+constexpr char kMagic[8] = {'\x89', 'N', 'P', 'U', '\r', '\n', '\x1a', '\n'};
+constexpr size_t kChecksumOffset = 24;
+
+struct Header {
+  char magic[8];
+  uint32_t version;
+  uint32_t section_count;
+  uint64_t size;
+  uint64_t checksum;
+};
+static_assert(sizeof(Header) == 32 && offsetof(Header, checksum) == kChecksumOffset);
+
+struct Section {
+  char id[8];
+  uint64_t offset;
+  uint64_t size;
+};
+static_assert(sizeof(Section) == 24);
+
+constexpr const char* kManifest = "manifest";
+constexpr const char* kGraph = "graph";
+constexpr const char* kProgram = "program";
+constexpr const char* kExternal = "external";
+
+size_t Align(size_t size) {
+  return (size + kArtifactAlignment - 1) / kArtifactAlignment * kArtifactAlignment;
+}
+
+/*! \brief The checksum of a whole artifact, whatever its field for it holds. */
+uint64_t ArtifactChecksum(const uint8_t* bytes, size_t size) {
+  uint8_t header[sizeof(Header)];
+  std::memcpy(header, bytes, sizeof(header));
+  std::memset(header + kChecksumOffset, 0, sizeof(Header::checksum));
+  uint64_t seed = Checksum(header, sizeof(header));
+  return Checksum(bytes + sizeof(header), size - sizeof(header), seed);
+}
+
+[[noreturn]] void Corrupt(const std::string& what) {
+  throw ArtifactError("is corrupt: " + what + "; copy it again, or compile the model again");
+}
+
+/*! \brief Checks magic, version and size, in an order that gives each file the right reason. */
+Header ReadHeader(const uint8_t* bytes, size_t size) {
+  Header header = {};
+  std::memcpy(&header, bytes, std::min(size, sizeof(header)));
+  if (std::memcmp(header.magic, kMagic, std::min(size, sizeof(kMagic))) != 0) {
+    // Version 1 had no magic: it began with its version, in 8 bytes.
+    constexpr char kVersion1[8] = {1, 0, 0, 0, 0, 0, 0, 0};
+    if (std::memcmp(header.magic, kVersion1, sizeof(kVersion1)) == 0) {
+      throw ArtifactError("has the format version 1, which is older than version " +
+                          std::to_string(kArtifactVersion) +
+                          ", the one that is read here; compile the model again");
+    }
+    throw ArtifactError("does not begin as an artifact does: these are other bytes, or damaged");
+  }
+  constexpr size_t kVersionEnd = offsetof(Header, version) + sizeof(header.version);
+  if (size >= kVersionEnd && header.version != kArtifactVersion) {
+    bool newer = header.version > kArtifactVersion;
+    throw ArtifactError(
+        "has the format version " + std::to_string(header.version) +
+        (newer ? ", which is newer than version " : ", which is older than version ") +
+        std::to_string(kArtifactVersion) + ", the one that is read here; " +
+        (newer ? "update this backend here, or compile" : "compile") +
+        " the model again with the version that is installed here");
+  }
+  if (size < sizeof(header) || size < header.size) {
+    std::string expected = size < sizeof(header) ? "" : " of " + std::to_string(header.size);
+    throw ArtifactError("is truncated: only " + std::to_string(size) + expected +
+                        " bytes are here; copy it again, or compile the model again");
+  }
+  if (size > header.size) {
+    Corrupt("it has " + std::to_string(size) + " bytes instead of " + std::to_string(header.size));
+  }
+  return header;
+}
+
+using Named = std::pair<const char*, std::string_view>;
+
+std::string WriteSections(std::initializer_list<Named> sections) {
+  Header header = {};
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.version = kArtifactVersion;
+  header.section_count = static_cast<uint32_t>(sections.size());
+  std::vector<Section> table;
+  size_t size = sizeof(header) + sections.size() * sizeof(Section);
+  for (const auto& [id, content] : sections) {
+    Section section = {};
+    section.offset = Align(size);
+    section.size = content.size();
+    std::memcpy(section.id, id, std::min(std::strlen(id), sizeof(section.id)));
+    size = section.offset + section.size;
+    table.push_back(section);
+  }
+  header.size = size;
+
+  std::string bytes;
+  bytes.reserve(size);
+  bytes.append(reinterpret_cast<const char*>(&header), sizeof(header));
+  bytes.append(reinterpret_cast<const char*>(table.data()), table.size() * sizeof(Section));
+  for (const auto& [id, content] : sections) {
+    bytes.resize(Align(bytes.size()));
+    bytes.append(content);
+  }
+  uint64_t checksum = ArtifactChecksum(reinterpret_cast<const uint8_t*>(bytes.data()), size);
+  std::memcpy(&bytes[kChecksumOffset], &checksum, sizeof(checksum));
+  return bytes;
+}
+
+/*! \brief The contents of sections, which must be exactly these. */
+std::vector<std::string_view> ReadSections(const uint8_t* bytes, size_t size,
+                                           std::initializer_list<const char*> ids) {
+  Header header = ReadHeader(bytes, size);
+  if (ArtifactChecksum(bytes, size) != header.checksum) Corrupt("its checksum is wrong");
+  size_t end = sizeof(header) + ids.size() * sizeof(Section);
+  if (header.section_count != ids.size() || end > size) {
+    Corrupt("it has " + std::to_string(header.section_count) + " sections instead of " +
+            std::to_string(ids.size()));
+  }
+  std::vector<std::string_view> contents;
+  for (const char* id : ids) {
+    Section section;
+    size_t at = sizeof(header) + contents.size() * sizeof(section);
+    std::memcpy(&section, bytes + at, sizeof(section));
+    std::string name = std::string("its section '") + id + "'";
+    if (std::strncmp(section.id, id, sizeof(section.id)) != 0) Corrupt(name + " is missing");
+    if (section.offset % kArtifactAlignment != 0 || section.offset < end) {
+      Corrupt(name + " begins at a wrong place");
+    }
+    if (section.offset > size || section.size > size - section.offset) {
+      Corrupt(name + " reaches beyond its end");
+    }
+    contents.emplace_back(reinterpret_cast<const char*>(bytes) + section.offset, section.size);
+    end = section.offset + section.size;
+  }
+  return contents;
+}
+
+}  // namespace
+
+std::string Readable(const std::string& text) {
+  std::string result;
+  for (size_t i = 0; i < text.size();) {
+    auto byte = [&](size_t at) { return static_cast<uint8_t>(at < text.size() ? text[at] : 0); };
+    uint8_t first = byte(i);
+    size_t length = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    bool valid = length > 0 && first < 0xF5;
+    for (size_t k = 1; valid && k < length; ++k) valid = (byte(i + k) & 0xC0) == 0x80;
+    // What could be said in fewer bytes, surrogates, and what is beyond the last character.
+    uint8_t second = byte(i + 1);
+    if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
+        (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) {
+      valid = false;
+    }
+    result += valid ? text.substr(i, length) : std::string("?");
+    i += valid ? length : 1;
+  }
+  return result;
+}
+
+uint64_t Checksum(const uint8_t* bytes, size_t size, uint64_t seed) {
+  // Eight independent lanes, so that the processor works on all of them at once. Each step can be
+  // undone, so that a change is never lost; the rotation carries it from high bits to low ones.
+  constexpr size_t kLanes = 8;
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
+  auto mix = [](uint64_t state, uint64_t word) {
+    state = (state ^ word) * kOdd;
+    return state << 29 | state >> 35;
+  };
+  uint64_t lanes[kLanes];
+  for (size_t i = 0; i < kLanes; ++i) lanes[i] = mix(seed, i + 1);
+  uint64_t words[kLanes];
+  size_t at = 0;
+  for (; size - at >= sizeof(words); at += sizeof(words)) {
+    std::memcpy(words, bytes + at, sizeof(words));
+    for (size_t i = 0; i < kLanes; ++i) lanes[i] = mix(lanes[i], words[i]);
+  }
+  std::memset(words, 0, sizeof(words));
+  if (at < size) std::memcpy(words, bytes + at, size - at);
+  uint64_t result = mix(seed, size);
+  for (size_t i = 0; i < kLanes; ++i) result = mix(result, mix(lanes[i], words[i]));
+  return result ^ result >> 32;
+}
+
+std::string WriteArtifact(const Artifact& artifact) {
+  return WriteSections({Named(kManifest, artifact.manifest), Named(kGraph, artifact.graph),
+                        Named(kProgram, artifact.program)});
+}
+
+Artifact ReadArtifact(const uint8_t* bytes, size_t size) {
+  auto contents = ReadSections(bytes, size, {kManifest, kGraph, kProgram});
+  return {contents[0], contents[1], contents[2]};
+}
+
+std::string WriteReference(const ArtifactReference& reference) {
+  uint64_t numbers[] = {reference.size, reference.checksum};
+  std::string content(reinterpret_cast<const char*>(numbers), sizeof(numbers));
+  content += reference.function;
+  return WriteSections({Named(kExternal, content)});
+}
+
+bool IsReference(const uint8_t* bytes, size_t size) {
+  Header header;
+  if (size < sizeof(header)) return false;
+  std::memcpy(&header, bytes, sizeof(header));
+  return header.section_count == 1;
+}
+
+ArtifactReference ReadReference(const uint8_t* bytes, size_t size) {
+  std::string_view content = ReadSections(bytes, size, {kExternal})[0];
+  uint64_t numbers[2] = {};
+  if (content.size() < sizeof(numbers)) Corrupt("its reference is too short");
+  std::memcpy(numbers, content.data(), sizeof(numbers));
+  return {std::string(content.substr(sizeof(numbers))), numbers[0], numbers[1]};
+}
+
+uint64_t StoredChecksum(const uint8_t* artifact) {
+  uint64_t checksum = 0;
+  std::memcpy(&checksum, artifact + kChecksumOffset, sizeof(checksum));
+  return checksum;
+}
+
+}  // namespace npu

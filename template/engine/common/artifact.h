@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file artifact.h
+ * \brief What a compiled region is stored as: manifest, graph and program in one piece of bytes.
+ *
+ * docs/artifact.md of the template describes it; all numbers are little-endian:
+ *
+ *     0   8  magic
+ *     8   4  format version
+ *     12  4  number of sections
+ *     16  8  size of the whole in bytes
+ *     24  8  checksum of all bytes, with this field as 0
+ *     32     for each section: 8 bytes id (padded with zeros), 8 bytes offset, 8 bytes size
+ *
+ * Sections begin at multiples of 64: "manifest" and "graph" (JSON) and "program" (the driver's
+ * bytes). A reference to an artifact that is stored elsewhere has the one section "external".
+ */
+#ifndef COMMON_ARTIFACT_H_
+#define COMMON_ARTIFACT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace npu {
+
+/*! \brief The version of the format that this code writes, and the only one that it reads. */
+constexpr uint32_t kArtifactVersion = 2;
+/*! \brief What sections are aligned to; the bytes of an artifact must be, too, to be executed. */
+constexpr size_t kArtifactAlignment = 64;
+
+/*! \brief The sections of an artifact; they refer to its bytes. */
+struct Artifact {
+  std::string_view manifest;
+  std::string_view graph;
+  std::string_view program;
+};
+
+/*! \brief Why bytes are no artifact for this code; what() goes on after "the artifact ". */
+class ArtifactError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/*! \brief The bytes of an artifact. */
+std::string WriteArtifact(const Artifact& artifact);
+
+/*! \brief Reads what WriteArtifact wrote; throws an ArtifactError for anything else. */
+Artifact ReadArtifact(const uint8_t* bytes, size_t size);
+
+/*! \brief What stands for an artifact that is linked into a library beside it. */
+struct ArtifactReference {
+  /*! \brief The function of the library that returns its address. */
+  std::string function;
+  uint64_t size = 0;
+  /*! \brief The checksum in its header. */
+  uint64_t checksum = 0;
+};
+
+/*! \brief The bytes of a reference. */
+std::string WriteReference(const ArtifactReference& reference);
+
+/*! \brief Whether bytes claim to be a reference. */
+bool IsReference(const uint8_t* bytes, size_t size);
+
+/*! \brief Reads what WriteReference wrote; throws an ArtifactError for anything else. */
+ArtifactReference ReadReference(const uint8_t* bytes, size_t size);
+
+/*! \brief The checksum in the header of bytes that are an artifact. */
+uint64_t StoredChecksum(const uint8_t* artifact);
+
+/*! \brief Text out of an artifact for a message: what is no UTF-8 becomes question marks. */
+std::string Readable(const std::string& text);
+
+/*! \brief A checksum that runs as fast as memory and changes with each changed bit. */
+uint64_t Checksum(const uint8_t* bytes, size_t size, uint64_t seed = 0);
+
+}  // namespace npu
+
+#endif  // COMMON_ARTIFACT_H_

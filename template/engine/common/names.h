@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file names.h
+ * \brief The names that differ from backend to backend, as values.
+ */
+#ifndef COMMON_NAMES_H_
+#define COMMON_NAMES_H_
+
+#include "backend.h"
+
+namespace npu {
+
+constexpr const char* kBackend = BACKEND_NAME;
+/*! \brief The environment variable that names the device. */
+constexpr const char* kDeviceVariable = BACKEND_PREFIX "DEVICE";
+
+}  // namespace npu
+
+#endif  // COMMON_NAMES_H_

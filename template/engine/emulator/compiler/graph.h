@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file graph.h
+ * \brief What a builder collects: the operations of a model, before they are compiled.
+ */
+#ifndef EMULATOR_COMPILER_GRAPH_H_
+#define EMULATOR_COMPILER_GRAPH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "../rules.h"
+
+namespace npu::emulator {
+
+/*! \brief Where the elements of a value come from. */
+enum class Source : uint8_t { kInput, kConstant, kResult, kView };
+
+/*! \brief A tensor of a graph. */
+struct Value {
+  Desc desc;
+  Source source;
+  /*! \brief Which input or constant this is. */
+  int32_t index;
+  /*! \brief The tensor that has the elements: itself, or what a view shows. */
+  npu_tensor base;
+};
+
+/*! \brief An operation. Pointers inside `op` are null: `instructions` and `inputs` are the vector
+ *  program of an elementwise operation, or the epilogue of another (empty: there is none). */
+struct Operation {
+  std::variant<npu_matmul, npu_convolution, npu_pool, npu_elementwise, npu_reduce, npu_copy,
+               npu_gather, npu_scan, npu_order>
+      op;
+  std::vector<npu_vector_instruction> instructions;
+  std::vector<npu_tensor> inputs;
+  /*! \brief Which of the graph's labels it belongs to. */
+  int32_t label = 0;
+};
+
+/*! \brief For messages, e.g. `matmul`. */
+const char* NameOf(const Operation& operation);
+
+/*! \brief The tensor that an operation writes. */
+inline npu_tensor OutputOf(const Operation& operation) {
+  return std::visit([](const auto& op) { return op.out; }, operation.op);
+}
+
+/*! \brief Calls `visit` with each tensor that an operation reads. */
+template <typename Visitor>
+void ForEachRead(const Operation& operation, const Visitor& visit) {
+  bool epilogue = true;
+  if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) {
+    visit(matmul->a);
+    visit(matmul->b);
+  } else if (auto* convolution = std::get_if<npu_convolution>(&operation.op)) {
+    visit(convolution->data);
+    visit(convolution->weight);
+  } else if (auto* pool = std::get_if<npu_pool>(&operation.op)) {
+    visit(pool->data);
+  } else if (auto* reduce = std::get_if<npu_reduce>(&operation.op)) {
+    visit(reduce->data);
+  } else if (auto* copy = std::get_if<npu_copy>(&operation.op)) {
+    visit(copy->data);
+  } else if (auto* gather = std::get_if<npu_gather>(&operation.op)) {
+    visit(gather->data);
+    visit(gather->indices);
+  } else if (auto* scan = std::get_if<npu_scan>(&operation.op)) {
+    visit(scan->data);
+  } else if (auto* order = std::get_if<npu_order>(&operation.op)) {
+    visit(order->data);
+  } else {
+    epilogue = false;
+  }
+  for (size_t i = epilogue ? 1 : 0; i < operation.inputs.size(); ++i) visit(operation.inputs[i]);
+}
+
+/*!
+ * \brief Operations that obey every rule of the driver's header.
+ *
+ * The functions that add to it check what they add and throw an Error.
+ */
+class Graph : private OperationRules {
+ public:
+  /*! \brief Adds a symbol. */
+  int32_t AddSymbol(const std::string& name, int64_t bound);
+  /*! \brief Adds the next input. */
+  npu_tensor AddInput(const npu_tensor_desc& desc);
+  /*! \brief Adds a constant, whose data must outlive the graph. */
+  npu_tensor AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes);
+  /*! \brief Adds a tensor that operations write. */
+  npu_tensor AddResult(const npu_tensor_desc& desc);
+  /*! \brief Adds the elements of `data` under another shape. */
+  npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc);
+  /*! \brief Names the operations that follow. */
+  void SetLabel(const std::string& label);
+  /*! \brief Adds an operation; its label is set here. */
+  void Add(Operation operation);
+  /*! \brief Makes a tensor the next output. */
+  void MarkOutput(npu_tensor tensor);
+  /*! \brief Checks what only the whole graph can break. */
+  void Finish() const;
+  /*! \brief Does copies of constants now, whose results are then constants, too: a weight that is
+   *  turned or flipped can be packed as any other. Only of a graph that has passed Finish. */
+  void FoldCopies();
+
+  const std::vector<Symbol>& symbols() const { return symbols_; }
+  const std::vector<Value>& values() const { return values_; }
+  /*! \brief The data of constant `index`. */
+  const uint8_t* constant(int32_t index) const { return constants_[index]; }
+  const std::vector<Operation>& operations() const { return operations_; }
+  const std::vector<npu_tensor>& inputs() const { return inputs_; }
+  const std::vector<npu_tensor>& outputs() const { return outputs_; }
+  const std::vector<std::string>& labels() const { return labels_; }
+
+ private:
+  /*! \brief A box that a copy has written. */
+  struct Box {
+    int64_t begin[NPU_MAX_RANK];
+    int64_t end[NPU_MAX_RANK];
+  };
+  /*! \brief How far the elements of a tensor are written. */
+  struct Progress {
+    bool complete = false;
+    bool filled = false;
+    bool read = false;
+    /*! \brief What copies have written, and how many elements these are. */
+    std::vector<Box> boxes;
+    int64_t elements = 0;
+  };
+
+  npu_tensor Append(const Value& value);
+  Desc ToDesc(const npu_tensor_desc& desc) const;
+  const Value& Get(npu_tensor tensor, const char* role) const;
+  void CheckCopy(const npu_copy& op);
+  /*! \brief Checks where the box of a copy begins in a fixed dimension, and how it goes on. */
+  void CheckStep(int64_t offset, int64_t step, int64_t least, int64_t size, npu_tensor tensor,
+                 int32_t dimension) const;
+
+  const Desc& Read(npu_tensor tensor, const char* role, bool may_be_packed) override;
+  const Desc& Write(npu_tensor tensor) override;
+  std::string Where() const override;
+  std::string Describe(npu_tensor tensor) const override;
+
+  std::vector<Symbol> symbols_;
+  std::vector<Value> values_;
+  std::vector<Progress> progress_;
+  std::vector<const uint8_t*> constants_;
+  /*! \brief The memory of constants that were computed here. */
+  std::vector<Buffer> folded_;
+  std::vector<Operation> operations_;
+  std::vector<npu_tensor> inputs_;
+  std::vector<npu_tensor> outputs_;
+  std::vector<std::string> labels_ = {""};
+  /*! \brief The operation being checked, for messages. */
+  const char* operation_ = "";
+};
+
+}  // namespace npu::emulator
+
+#endif  // EMULATOR_COMPILER_GRAPH_H_

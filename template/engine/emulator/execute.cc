@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file execute.cc
+ * \brief From commands to kernels.
+ */
+#include "execute.h"
+
+#include <algorithm>
+
+namespace npu::emulator {
+namespace {
+
+// One name for all kernels, and one for what they need.
+void Execute(const MatMulArgs& args, const KernelContext& context) { MatMul(args, context); }
+void Execute(const ConvolutionArgs& args, const KernelContext& context) {
+  Convolution(args, context);
+}
+void Execute(const PoolArgs& args, const KernelContext& context) { Pool(args, context); }
+void Execute(const ElementwiseArgs& args, const KernelContext& context) {
+  Elementwise(args, context);
+}
+void Execute(const ReduceArgs& args, const KernelContext& context) { Reduce(args, context); }
+void Execute(const CopyArgs& args, const KernelContext& context) { Copy(args, context); }
+void Execute(const GatherArgs& args, const KernelContext& context) { Gather(args, context); }
+void Execute(const ScanArgs& args, const KernelContext& context) { Scan(args, context); }
+void Execute(const OrderArgs& args, const KernelContext& context) { Order(args, context); }
+
+size_t Scratch(const MatMulArgs& args, int threads) { return MatMulScratch(args, threads); }
+size_t Scratch(const ConvolutionArgs& args, int threads) {
+  return ConvolutionScratch(args, threads);
+}
+size_t Scratch(const PoolArgs& args, int threads) { return PoolScratch(args, threads); }
+size_t Scratch(const ElementwiseArgs& args, int threads) {
+  return ElementwiseScratch(args, threads);
+}
+size_t Scratch(const ReduceArgs& args, int threads) { return ReduceScratch(args, threads); }
+size_t Scratch(const CopyArgs& args, int threads) { return CopyScratch(args, threads); }
+size_t Scratch(const GatherArgs& args, int threads) { return GatherScratch(args, threads); }
+size_t Scratch(const ScanArgs& args, int threads) { return ScanScratch(args, threads); }
+size_t Scratch(const OrderArgs& args, int threads) { return OrderScratch(args, threads); }
+
+}  // namespace
+
+/*! \brief Turns commands into steps. */
+class Execution::Preparer {
+ public:
+  Preparer(const Program& program, const Accesses& accesses, const Elision& elision,
+           uint8_t* scratchpad, uint8_t* arena, Execution* execution)
+      : program_(program),
+        accesses_(accesses),
+        elision_(elision),
+        scratchpad_(scratchpad),
+        arena_(arena),
+        execution_(*execution) {
+    // Slots and shapes refer to steps and views, which must not move.
+    execution_.steps_.reserve(program.commands.size());
+    size_t views = 0;
+    for (const Command& command : program.commands) views += command.inputs.size();
+    execution_.views_.reserve(views);
+  }
+
+  void Run() {
+    for (size_t i = 0; i < program_.commands.size(); ++i) {
+      if (elision_.skipped[i]) continue;
+      const Command& command = program_.commands[i];
+      next_ = accesses_.begin(i);
+      std::visit([&](const auto& op) { Prepare(op, command); }, command.op);
+    }
+  }
+
+ private:
+  template <typename Args>
+  Args& Step() {
+    return std::get<Args>(execution_.steps_.emplace_back(Args()));
+  }
+
+  // Tensors are set in the order of their accesses.
+
+  /*! \brief The address of the next tensor; those of inputs and outputs are set later. */
+  void SetAddress(void** address) {
+    const Place& place = elision_.places[accesses_.index(next_++)];
+    switch (place.memory) {
+      case Memory::kInput:
+        execution_.slots_.push_back({address, place.index, place.offset});
+        break;
+      case Memory::kOutput:
+        execution_.slots_.push_back({address, program_.inputs.size() + place.index, place.offset});
+        break;
+      case Memory::kConstants:
+        // Kernels write only to outputs.
+        *address = const_cast<uint8_t*>(program_.constants) + place.offset;
+        break;
+      case Memory::kArena:
+        *address = arena_ + place.offset;
+        break;
+      case Memory::kScratchpad:
+        *address = scratchpad_ + place.offset;
+        break;
+    }
+  }
+
+  void SetShape(npu_tensor tensor, TensorView* view) {
+    const Desc& desc = program_.tensors[tensor].desc;
+    view->dtype = desc.dtype;
+    view->rank = desc.rank;
+    bool symbolic = false;
+    for (int32_t d = 0; d < desc.rank; ++d) {
+      view->dims[d] = desc.dims[d].Most();
+      symbolic = symbolic || desc.dims[d].symbol >= 0;
+    }
+    if (symbolic) execution_.shapes_.push_back({view, &desc});
+  }
+
+  void Set(npu_tensor tensor, TensorView* view) {
+    SetShape(tensor, view);
+    SetAddress(&view->data);
+  }
+
+  /*! \brief Sets an operand that may be packed. */
+  void SetWeight(npu_tensor tensor, TensorView* view, const void** packed) {
+    Set(tensor, view);
+    // Packed data is in no input or output, so its address is known.
+    if (program_.tensors[tensor].packed_bytes != 0) *packed = view->data;
+  }
+
+  void SetVector(const Command& command, VectorProgram* vector) {
+    if (command.instructions.empty()) return;
+    size_t first = execution_.views_.size();
+    bool epilogue = !std::holds_alternative<npu_elementwise>(command.op);
+    for (size_t i = 0; i < command.inputs.size(); ++i) {
+      execution_.views_.emplace_back();
+      if (i > 0 || !epilogue) Set(command.inputs[i], &execution_.views_.back());
+    }
+    vector->instructions = command.instructions.data();
+    vector->instruction_count = static_cast<int32_t>(command.instructions.size());
+    vector->inputs = execution_.views_.data() + first;
+    vector->input_count = static_cast<int32_t>(command.inputs.size());
+  }
+
+  void Prepare(const npu_matmul& op, const Command& command) {
+    auto& args = Step<MatMulArgs>();
+    Set(op.a, &args.a);
+    SetWeight(op.b, &args.b, &args.packed_b);
+    args.transpose_a = op.transpose_a != 0;
+    args.transpose_b = op.transpose_b != 0;
+    SetVector(command, &args.epilogue);
+    Set(op.out, &args.out);
+  }
+
+  void Prepare(const npu_convolution& op, const Command& command) {
+    auto& args = Step<ConvolutionArgs>();
+    Set(op.data, &args.data);
+    SetWeight(op.weight, &args.weight, &args.packed_weight);
+    args.spatial_rank = op.spatial_rank;
+    std::copy_n(op.strides, NPU_MAX_SPATIAL, args.strides);
+    std::copy_n(op.dilations, NPU_MAX_SPATIAL, args.dilations);
+    std::copy_n(op.pads_begin, NPU_MAX_SPATIAL, args.pads_begin);
+    std::copy_n(op.pads_end, NPU_MAX_SPATIAL, args.pads_end);
+    args.groups = op.groups;
+    SetVector(command, &args.epilogue);
+    Set(op.out, &args.out);
+  }
+
+  void Prepare(const npu_pool& op, const Command&) {
+    auto& args = Step<PoolArgs>();
+    Set(op.data, &args.data);
+    args.kind = op.kind;
+    args.spatial_rank = op.spatial_rank;
+    std::copy_n(op.window, NPU_MAX_SPATIAL, args.window);
+    std::copy_n(op.strides, NPU_MAX_SPATIAL, args.strides);
+    std::copy_n(op.dilations, NPU_MAX_SPATIAL, args.dilations);
+    std::copy_n(op.pads_begin, NPU_MAX_SPATIAL, args.pads_begin);
+    std::copy_n(op.pads_end, NPU_MAX_SPATIAL, args.pads_end);
+    Set(op.out, &args.out);
+  }
+
+  void Prepare(const npu_elementwise& op, const Command& command) {
+    auto& args = Step<ElementwiseArgs>();
+    SetVector(command, &args.program);
+    Set(op.out, &args.out);
+  }
+
+  void Prepare(const npu_reduce& op, const Command& command) {
+    auto& args = Step<ReduceArgs>();
+    Set(op.data, &args.data);
+    args.kind = op.kind;
+    args.axes = op.axes;
+    SetVector(command, &args.epilogue);
+    Set(op.out, &args.out);
+  }
+
+  void Prepare(const Transfer& op, const Command&) {
+    auto& args = Step<CopyArgs>();
+    uint64_t packed = program_.tensors[op.out].packed_bytes;
+    if (packed != 0) {
+      args.data.dtype = args.out.dtype = NPU_UINT8;
+      args.data.rank = args.out.rank = 1;
+      args.data.dims[0] = args.out.dims[0] = static_cast<int64_t>(packed);
+      SetAddress(&args.data.data);
+      SetAddress(&args.out.data);
+      return;
+    }
+    args.fill = op.fill != 0;
+    args.fill_value = op.fill_value;
+    if (op.data >= 0) {
+      Set(op.data, &args.data);
+      std::copy_n(op.permutation, NPU_MAX_RANK, args.permutation);
+      std::copy_n(op.data_offset, NPU_MAX_RANK, args.data_offset);
+      std::copy_n(op.data_step, NPU_MAX_RANK, args.data_step);
+      std::copy_n(op.out_offset, NPU_MAX_RANK, args.out_offset);
+      std::copy_n(op.out_step, NPU_MAX_RANK, args.out_step);
+    }
+    Set(op.out, &args.out);
+    args.data.rank = args.out.rank;
+  }
+
+  void Prepare(const npu_gather& op, const Command&) {
+    auto& args = Step<GatherArgs>();
+    Set(op.data, &args.data);
+    Set(op.indices, &args.indices);
+    args.axis = op.axis;
+    args.elementwise = op.elementwise != 0;
+    Set(op.out, &args.out);
+  }
+
+  void Prepare(const npu_scan& op, const Command&) {
+    auto& args = Step<ScanArgs>();
+    Set(op.data, &args.data);
+    args.kind = op.kind;
+    args.axis = op.axis;
+    args.exclusive = op.exclusive != 0;
+    Set(op.out, &args.out);
+  }
+
+  void Prepare(const npu_order& op, const Command&) {
+    auto& args = Step<OrderArgs>();
+    Set(op.data, &args.data);
+    args.axis = op.axis;
+    args.descending = op.descending != 0;
+    Set(op.out, &args.out);
+  }
+
+  const Program& program_;
+  const Accesses& accesses_;
+  const Elision& elision_;
+  uint8_t* scratchpad_;
+  uint8_t* arena_;
+  Execution& execution_;
+  const Access* next_ = nullptr;
+};
+
+Execution::Execution(const Program& program, const Accesses& accesses, const Elision& elision,
+                     uint8_t* scratchpad, uint8_t* arena)
+    : threads_(program.machine.threads) {
+  Preparer(program, accesses, elision, scratchpad, arena, this).Run();
+  // What kernels need grows with the sizes, but not steadily: they work in blocks of powers of two.
+  std::vector<int64_t> symbols(program.symbols.size());
+  int64_t most = 1;
+  for (const Symbol& symbol : program.symbols) most = std::max(most, symbol.bound);
+  for (int64_t value = 1;; value *= 2) {
+    for (size_t i = 0; i < symbols.size(); ++i) {
+      symbols[i] = std::min(value, program.symbols[i].bound);
+    }
+    SetSymbols(symbols.data());
+    most_scratch_bytes_ = std::max(most_scratch_bytes_, scratch_bytes_);
+    if (value >= most) break;
+  }
+}
+
+void Execution::SetSymbols(const int64_t* symbols) {
+  for (const Shape& shape : shapes_) {
+    for (int32_t d = 0; d < shape.desc->rank; ++d) {
+      shape.view->dims[d] = shape.desc->dims[d].Extent(symbols);
+    }
+  }
+  scratch_bytes_ = 0;
+  for (const Step& step : steps_) {
+    std::visit(
+        [&](const auto& args) {
+          scratch_bytes_ = std::max(scratch_bytes_, Scratch(args, threads_));
+        },
+        step);
+  }
+}
+
+void Execution::Bind(const std::vector<void*>& buffers) {
+  for (const Slot& slot : slots_) {
+    *slot.address = static_cast<uint8_t*>(buffers[slot.buffer]) + slot.offset;
+  }
+}
+
+bool Execution::Run(const KernelContext& context, const std::atomic<bool>& cancel) const {
+  for (const Step& step : steps_) {
+    if (cancel.load(std::memory_order_relaxed)) return false;
+    std::visit([&context](const auto& args) { Execute(args, context); }, step);
+  }
+  return true;
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file copy.cc
+ * \brief Copies of boxes of elements.
+ */
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "internal.h"
+
+namespace npu::emulator {
+
+namespace {
+
+// A dimension of the box, and how far apart its elements are, in elements.
+struct Dimension {
+  int64_t size, from, to;
+};
+
+struct Box {
+  explicit Box(const CopyArgs& args) {
+    int64_t from[NPU_MAX_RANK];
+    int64_t stride = 1;
+    for (int d = args.data.rank - 1; d >= 0; --d) {
+      from[d] = stride;
+      stride *= args.data.dims[d];
+    }
+    stride = 1;
+    for (int d = args.out.rank - 1; d >= 0; --d) {
+      int axis = args.permutation[d];
+      Dimension next = {args.Extent(d), from[axis] * args.data_step[axis],
+                        stride * args.out_step[d]};
+      data_begin += args.data_offset[axis] * from[axis];
+      out_begin += args.out_offset[d] * stride;
+      stride *= args.out.dims[d];
+      elements *= next.size;
+      if (next.size == 1) continue;
+      steps = steps || args.out_step[d] != 1;
+      Dimension* last = rank == 0 ? nullptr : &dimensions[rank - 1];
+      if (last != nullptr && next.from == last->from * last->size &&
+          next.to == last->to * last->size) {
+        last->size *= next.size;
+      } else {
+        dimensions[rank++] = next;
+      }
+    }
+  }
+
+  // Innermost first; those that can be walked as one are one.
+  int rank = 0;
+  Dimension dimensions[NPU_MAX_RANK];
+  int64_t data_begin = 0, out_begin = 0;
+  int64_t elements = 1;
+  // Whether there are gaps between the elements in the output.
+  bool steps = false;
+
+  // Takes the dimension of which elements lie side by side, on that side, out of the others.
+  Dimension Remove(int64_t Dimension::* side) {
+    for (int d = 0; d < rank; ++d) {
+      if (dimensions[d].*side != 1) continue;
+      Dimension found = dimensions[d];
+      std::copy(dimensions + d + 1, dimensions + rank, dimensions + d);
+      --rank;
+      return found;
+    }
+    return {1, 1, 1};
+  }
+};
+
+// What is copied at once: a piece of `inner` (side by side in the output) for each of a piece of
+// `outer` (side by side in the data).
+template <typename T>
+void CopyPiece(const Dimension& inner, const Dimension& outer, const T* from, T* to) {
+  if (inner.from == 1 && inner.size > 1) {
+    for (int64_t i = 0; i < outer.size; ++i) {
+      std::memcpy(to + i * outer.to, from + i * outer.from,
+                  static_cast<size_t>(inner.size) * sizeof(T));
+    }
+    return;
+  }
+  if constexpr (sizeof(T) == sizeof(float)) {
+    // Bits move as they are: nothing is computed with them.
+    if (outer.from == 1) {
+      ActiveSimd().transpose(inner.size, outer.size, reinterpret_cast<const float*>(from),
+                             inner.from, reinterpret_cast<float*>(to), outer.to);
+      return;
+    }
+  }
+  for (int64_t i = 0; i < outer.size; ++i) {
+    for (int64_t j = 0; j < inner.size; ++j) {
+      to[i * outer.to + j * inner.to] = from[i * outer.from + j * inner.from];
+    }
+  }
+}
+
+template <typename T>
+void CopyBox(const CopyArgs& args, Box box, const KernelContext& context) {
+  Dimension inner = box.Remove(&Dimension::to);
+  Dimension outer = {1, 1, 1};
+  int64_t inner_step = 16384;
+  int64_t outer_step = 1;
+  if (inner.from != 1) outer = box.Remove(&Dimension::from);
+  if (outer.size > 1) {
+    // Tiles that are read and written while they are in the cache.
+    inner_step = outer_step = 32;
+  } else if (box.rank > 0) {
+    // Short lines: several at once.
+    outer = box.dimensions[0];
+    std::copy(box.dimensions + 1, box.dimensions + box.rank, box.dimensions);
+    --box.rank;
+    outer_step = std::max<int64_t>(1, 4096 / inner.size);
+  }
+  int64_t inner_count = CeilDivide(inner.size, inner_step);
+  int64_t outer_count = CeilDivide(outer.size, outer_step);
+  int64_t count = inner_count * outer_count;
+  for (int d = 0; d < box.rank; ++d) count *= box.dimensions[d].size;
+  const T* data = static_cast<const T*>(args.data.data) + box.data_begin;
+  T* out = static_cast<T*>(args.out.data) + box.out_begin;
+  auto run = [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      Dimension x = inner, y = outer;
+      int64_t x_begin = i % inner_count * inner_step;
+      int64_t y_begin = i / inner_count % outer_count * outer_step;
+      x.size = std::min(inner_step, inner.size - x_begin);
+      y.size = std::min(outer_step, outer.size - y_begin);
+      int64_t from = x_begin * x.from + y_begin * y.from;
+      int64_t to = x_begin * x.to + y_begin * y.to;
+      int64_t rest = i / inner_count / outer_count;
+      for (int d = 0; d < box.rank; ++d) {
+        from += rest % box.dimensions[d].size * box.dimensions[d].from;
+        to += rest % box.dimensions[d].size * box.dimensions[d].to;
+        rest /= box.dimensions[d].size;
+      }
+      CopyPiece(x, y, data + from, out + to);
+    }
+  };
+  int64_t piece = std::min(inner_step, inner.size) * std::min(outer_step, outer.size);
+  Parallel(context, count, Grain(piece), run);
+}
+
+template <typename T>
+void StoreInteger(double number, void* to) {
+  using Limits = std::numeric_limits<T>;
+  double nearest = std::isnan(number) ? 0 : std::nearbyint(number);
+  // As doubles, the limits of int64 are a power of two, which is too large by one.
+  T integer = nearest >= static_cast<double>(Limits::max())   ? Limits::max()
+              : nearest <= static_cast<double>(Limits::min()) ? Limits::min()
+                                                              : static_cast<T>(nearest);
+  std::memcpy(to, &integer, sizeof(integer));
+}
+
+// Stores one number: as the kernels do, but integers do not go through float32.
+void StoreNumber(npu_dtype dtype, double number, void* to) {
+  auto real = static_cast<float>(number);
+  switch (dtype) {
+    case NPU_INT8:
+      return StoreInteger<int8_t>(number, to);
+    case NPU_UINT8:
+      return StoreInteger<uint8_t>(number, to);
+    case NPU_INT32:
+      return StoreInteger<int32_t>(number, to);
+    case NPU_INT64:
+      return StoreInteger<int64_t>(number, to);
+    default:
+      ActiveSimd().store(dtype, &real, 1, to);
+  }
+}
+
+// Sets what a box does not cover; it is not empty, and smaller than the output.
+template <typename T>
+void FillRest(const CopyArgs& args, T value, const KernelContext& context) {
+  int last = args.out.rank - 1;
+  int64_t length = args.out.dims[last];
+  int64_t box_begin = args.out_offset[last];
+  int64_t box_end = box_begin + args.Extent(last);
+  T* out = static_cast<T*>(args.out.data);
+  int64_t rows = 1;
+  for (int d = 0; d < last; ++d) rows *= args.out.dims[d];
+  auto run = [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      bool inside = true;
+      int64_t rest = row;
+      for (int d = last - 1; d >= 0; --d) {
+        int64_t at = rest % args.out.dims[d] - args.out_offset[d];
+        rest /= args.out.dims[d];
+        inside = inside && at >= 0 && at < args.Extent(d);
+      }
+      T* line = out + row * length;
+      std::fill(line, line + (inside ? box_begin : length), value);
+      if (inside) std::fill(line + box_end, line + length, value);
+    }
+  };
+  Parallel(context, rows, Grain(length), run);
+}
+
+template <typename T>
+void FillAll(const CopyArgs& args, int64_t count, T value, const KernelContext& context) {
+  T* out = static_cast<T*>(args.out.data);
+  auto run = [&](int64_t begin, int64_t end, int) { std::fill(out + begin, out + end, value); };
+  Parallel(context, count, Grain(1), run);
+}
+
+template <typename T>
+void CopyElements(const CopyArgs& args, const KernelContext& context) {
+  int64_t all = ElementCount(args.out);
+  if (all == 0) return;
+  Box box(args);
+  if (args.data.data == nullptr) box.elements = 0;
+  if (args.fill && box.elements < all) {
+    T value;
+    StoreNumber(args.out.dtype, args.fill_value, &value);
+    if (box.elements == 0 || box.steps) {
+      FillAll<T>(args, all, value, context);
+    } else {
+      FillRest<T>(args, value, context);
+    }
+  }
+  if (box.elements > 0) CopyBox<T>(args, box, context);
+}
+
+}  // namespace
+
+size_t CopyScratch(const CopyArgs&, int) { return 0; }
+
+void Copy(const CopyArgs& args, const KernelContext& context) {
+  switch (ElementSize(args.out.dtype)) {
+    case 1:
+      return CopyElements<uint8_t>(args, context);
+    case 2:
+      return CopyElements<uint16_t>(args, context);
+    case 4:
+      return CopyElements<uint32_t>(args, context);
+    default:
+      return CopyElements<uint64_t>(args, context);
+  }
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file gemm.cc
+ * \brief Matrix products.
+ *
+ * A task computes a block of the result. It goes along the depth in steps, so that a panel of the
+ * right operand stays in the first-level cache, and the block's rows of the left one in the second.
+ */
+#include "gemm.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace npu::emulator {
+
+namespace {
+
+constexpr int64_t kRowBlock = 256;
+constexpr int64_t kColumnBlock = 128;
+constexpr int64_t kDepthBlock = 256;
+constexpr int64_t kTile = kPanelRows * kPanelColumns;
+// With fewer rows than this, a panel is not used often enough to be worth copying.
+constexpr int64_t kFewRows = 32;
+
+}  // namespace
+
+GemmPlan::GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t products,
+                   const GatheredColumns* gathered, const VectorProgram& epilogue, int threads,
+                   Scratch* scratch)
+    : rows_(rows),
+      columns_(columns),
+      depth_(depth),
+      gathered_(gathered == nullptr ? GatheredColumns() : *gathered),
+      row_block_(std::min(kRowBlock, CeilDivide(rows, kPanelRows) * kPanelRows)),
+      column_block_(std::min(kColumnBlock, CeilDivide(columns, kPanelColumns) * kPanelColumns)),
+      // Steps of the same length: it decides how sums are rounded, so it depends on nothing else.
+      depth_block_(CeilDivide(depth, std::max<int64_t>(CeilDivide(depth, kDepthBlock), 1))) {
+  row_block_ = std::max<int64_t>(row_block_, kPanelRows);
+  column_block_ = std::max<int64_t>(column_block_, kPanelColumns);
+  auto count = [&] {
+    row_blocks_ = CeilDivide(rows, row_block_);
+    column_blocks_ = CeilDivide(columns, column_block_);
+    return row_blocks_ * column_blocks_ * products;
+  };
+  // Every thread needs some tasks, or the last one to finish keeps the others waiting.
+  while (threads > 1 && count() < 3 * threads && row_block_ * column_block_ > 4 * kTile) {
+    if (row_block_ >= column_block_) {
+      row_block_ = CeilDivide(row_block_ / 2, kPanelRows) * kPanelRows;
+    } else {
+      column_block_ = CeilDivide(column_block_ / 2, kPanelColumns) * kPanelColumns;
+    }
+  }
+  count();
+  panel_floats_ = gathered == nullptr ? 0 : depth_block_ * kPanelColumns + kSlack;
+  tile_floats_ = depth > depth_block_ ? row_block_ * column_block_ : kTile;
+  worker_floats_ = panel_floats_ + tile_floats_ + Evaluator::Registers(epilogue);
+  workers_ = scratch->Take<float>(threads * worker_floats_);
+}
+
+GemmPlan::Panel GemmPlan::RightPanel(const Simd& simd, const Gemm& gemm, int64_t column, int64_t k,
+                                     int64_t depth, float* packed) const {
+  if (gemm.right != nullptr)
+    return {gemm.right + column * depth_ + k * kPanelColumns, kPanelColumns};
+  int64_t columns = std::min<int64_t>(kPanelColumns, columns_ - column);
+  if (gathered_.row_stride != 0 && rows_ <= kFewRows && columns == kPanelColumns) {
+    return {gemm.data + k * gathered_.row_stride + column, gathered_.row_stride};
+  }
+  Segment segments[kPanelColumns];
+  int count = 0;
+  int64_t line = column / gathered_.width;
+  int64_t x = column % gathered_.width;
+  for (int64_t done = 0; done < columns; ++line, x = 0) {
+    int64_t run = std::min(columns - done, gathered_.width - x);
+    int64_t base = line / gathered_.height * gathered_.depth_stride +
+                   line % gathered_.height * gathered_.height_stride + x;
+    segments[count++] = {base, static_cast<int32_t>(done), static_cast<int32_t>(run)};
+    done += run;
+  }
+  simd.gather(depth, gemm.offsets + k, count, segments, gathered_.exact, gemm.data, packed);
+  return {packed, kPanelColumns};
+}
+
+void GemmPlan::Run(const Gemm& gemm, const Evaluator& evaluator, int64_t task, int worker) const {
+  const Simd& simd = ActiveSimd();
+  int64_t first_row = task % row_blocks_ * row_block_;
+  int64_t first_column = task / row_blocks_ * column_block_;
+  int64_t end_row = std::min(first_row + row_block_, rows_);
+  int64_t end_column = std::min(first_column + column_block_, columns_);
+  float* packed = workers_ + worker * worker_floats_;
+  float* tiles = packed + panel_floats_;
+  float* registers = tiles + tile_floats_;
+  evaluator.Begin(registers);
+  int64_t k = 0;
+  do {
+    int64_t depth = std::min(depth_block_, depth_ - k);
+    bool last = k + depth == depth_;
+    float* tile = tiles;
+    for (int64_t column = first_column; column < end_column; column += kPanelColumns) {
+      int64_t columns = std::min<int64_t>(kPanelColumns, end_column - column);
+      Panel panel = RightPanel(simd, gemm, column, k, depth, packed);
+      for (int64_t row = first_row; row < end_row; row += kPanelRows) {
+        int64_t rows = std::min<int64_t>(kPanelRows, end_row - row);
+        simd.gemm(static_cast<int>(rows), static_cast<int>(columns), depth,
+                  gemm.left + row * depth_ + k * kPanelRows, panel.data, panel.stride, tile, k > 0);
+        if (last) {
+          evaluator.StoreTile(tile, rows, columns, gemm.out_row + row, column, registers);
+        }
+        if (tile_floats_ > kTile) tile += kTile;
+      }
+    }
+    k += depth;
+  } while (k < depth_);
+}
+
+int64_t PanelFloats(int64_t lines, int64_t depth, int width) {
+  return CeilDivide(lines, width) * width * depth;
+}
+
+void PackPanels(const PanelSource& source, int width, int64_t begin, int64_t end, float* panels) {
+  const Simd& simd = ActiveSimd();
+  const char* data = static_cast<const char*>(source.data);
+  int64_t element = static_cast<int64_t>(ElementSize(source.dtype));
+  bool plain = source.dtype == NPU_FLOAT32;
+  for (int64_t index = begin; index < end; ++index) {
+    float* panel = panels + index * width * source.depth;
+    int64_t first = index * width;
+    int64_t lines = std::min<int64_t>(width, source.lines - first);
+    if (lines < width) std::fill_n(panel, width * source.depth, 0.0f);
+    if (!source.lines_dense) {
+      for (int64_t k = 0; k < source.depth; ++k) {
+        const char* from = data + (k * source.lines + first) * element;
+        float* to = panel + k * width;
+        // A copy of fixed size is a few instructions.
+        if (plain && lines == kPanelRows) {
+          std::memcpy(to, from, kPanelRows * sizeof(float));
+        } else if (plain && lines == kPanelColumns) {
+          std::memcpy(to, from, kPanelColumns * sizeof(float));
+        } else {
+          simd.load(source.dtype, from, lines, to);
+        }
+      }
+    } else if (plain) {
+      const float* from = reinterpret_cast<const float*>(data) + first * source.depth;
+      simd.transpose(lines, source.depth, from, source.depth, panel, width);
+    } else {
+      constexpr int64_t kStep = 128;
+      float converted[kPanelColumns * kStep];
+      for (int64_t k = 0; k < source.depth; k += kStep) {
+        int64_t depth = std::min(kStep, source.depth - k);
+        for (int64_t line = 0; line < lines; ++line) {
+          const char* from = data + ((first + line) * source.depth + k) * element;
+          simd.load(source.dtype, from, depth, converted + line * kStep);
+        }
+        simd.transpose(lines, depth, converted, kStep, panel + k * width, width);
+      }
+    }
+  }
+}
+
+}  // namespace npu::emulator

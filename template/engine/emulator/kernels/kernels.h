@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file kernels.h
+ * \brief The arithmetic of the emulator, on tensors in memory.
+ *
+ * One function per operation of the driver, with the meaning that the driver's header gives it.
+ * Shapes are known and have been checked by the caller; a dimension of 0 is fine. Arithmetic is in
+ * float32: loads convert from the tensor's type, stores convert to it. float16 rounds to nearest
+ * even; integers round to nearest even and saturate, NaN becomes 0; a bool is 1 where the value is
+ * not 0 (NaN is not 0). Vector programs and reductions of integers are in int64 instead, which
+ * stores cut to the low bits.
+ *
+ * Kernels neither allocate nor throw nor keep state. Each has a function that tells how much
+ * scratch memory it needs; those read shapes and types, but no data: of pointers, only whether the
+ * packed one is null matters. Results have the same bits for every number of threads.
+ *
+ * Memory of `out` may not overlap that of inputs, with one exception: an input of a vector program
+ * (also of an epilogue, then not input 0) with the shape and type of `out` may be `out` itself.
+ */
+#ifndef DRIVER_EMULATOR_KERNELS_KERNELS_H_
+#define DRIVER_EMULATOR_KERNELS_KERNELS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "../thread_pool.h"
+#include "npu_driver.h"
+
+namespace npu::emulator {
+
+/*! \brief Whether this is a type of integers; a bool is one of 1 bit. */
+inline bool IsInteger(npu_dtype dtype) { return dtype != NPU_FLOAT32 && dtype != NPU_FLOAT16; }
+
+/*! \brief Whether all loads of a vector program are of integers; `type_of` tells the type of an
+ *  input. */
+template <typename TypeOf>
+bool LoadsIntegers(const npu_vector_instruction* instructions, size_t count,
+                   const TypeOf& type_of) {
+  for (size_t i = 0; i < count; ++i) {
+    bool load = instructions[i].opcode == NPU_VECTOR_LOAD;
+    if (load && !IsInteger(type_of(instructions[i].a))) return false;
+  }
+  return true;
+}
+
+/*! \brief A dense, row-major tensor in memory, aligned to its elements. Kernels write only to the
+ *  one called `out`. */
+struct TensorView {
+  void* data = nullptr;
+  npu_dtype dtype = NPU_FLOAT32;
+  int32_t rank = 0;
+  int64_t dims[NPU_MAX_RANK] = {};
+};
+
+/*! \brief Bytes of one element. */
+size_t ElementSize(npu_dtype dtype);
+/*! \brief Elements of a tensor; 1 for a scalar. */
+int64_t ElementCount(const TensorView& tensor);
+
+/*! \brief A vector program over tensors in memory; an epilogue of no instructions stores results
+ *  as they are. At most NPU_MAX_VECTOR_INPUTS inputs. */
+struct VectorProgram {
+  const npu_vector_instruction* instructions = nullptr;
+  int32_t instruction_count = 0;
+  /*! \brief In an epilogue, entry 0 is ignored (the accumulator). */
+  const TensorView* inputs = nullptr;
+  int32_t input_count = 0;
+};
+
+/*! \brief Whether a program that loads no accumulator is computed in int64. */
+bool IsIntegerProgram(const VectorProgram& program, npu_dtype out);
+
+/*! \brief What a kernel works with. */
+struct KernelContext {
+  /*! \brief As many bytes as the kernel's scratch function asks for, aligned to 64. */
+  void* scratch = nullptr;
+  /*! \brief Null: the caller's thread works alone, and scratch is for 1 thread. */
+  ThreadPool* pool = nullptr;
+};
+
+/*! \brief Alignment of scratch memory; packed operands are fastest at it too. */
+constexpr size_t kScratchAlignment = 64;
+
+/*! \brief Operands of MatMul. */
+struct MatMulArgs {
+  /*! \brief Rank 2 or more; leading dimensions broadcast to those of `out`. */
+  TensorView a, b, out;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  /*! \brief `b` as PackMatMulB wrote it, or null. If given, `b.data` is not read. */
+  const void* packed_b = nullptr;
+  VectorProgram epilogue;
+};
+
+/*! \brief Operands of Convolution; spatial dimensions as in `data`, from entry 0. */
+struct ConvolutionArgs {
+  TensorView data, weight, out;
+  int32_t spatial_rank = 0;
+  int64_t strides[NPU_MAX_SPATIAL] = {};
+  int64_t dilations[NPU_MAX_SPATIAL] = {};
+  int64_t pads_begin[NPU_MAX_SPATIAL] = {};
+  /*! \brief Only `out`'s shape counts: this is for the caller's checks. */
+  int64_t pads_end[NPU_MAX_SPATIAL] = {};
+  int64_t groups = 1;
+  /*! \brief `weight` as PackConvolutionWeight wrote it, or null. If given, `weight.data` is not
+   *  read. */
+  const void* packed_weight = nullptr;
+  VectorProgram epilogue;
+};
+
+/*! \brief Operands of Pool. */
+struct PoolArgs {
+  TensorView data, out;
+  npu_pool_kind kind = NPU_POOL_MAX;
+  int32_t spatial_rank = 0;
+  /*! \brief These are not read for NPU_POOL_AVERAGE_ADAPTIVE. */
+  int64_t window[NPU_MAX_SPATIAL] = {};
+  int64_t strides[NPU_MAX_SPATIAL] = {};
+  int64_t dilations[NPU_MAX_SPATIAL] = {};
+  int64_t pads_begin[NPU_MAX_SPATIAL] = {};
+  int64_t pads_end[NPU_MAX_SPATIAL] = {};
+};
+
+/*! \brief Operands of Elementwise. */
+struct ElementwiseArgs {
+  VectorProgram program;
+  TensorView out;
+};
+
+/*! \brief Operands of Reduce. `out` has the kept dimensions, with or without the reduced ones as
+ *  1. Over no elements, a sum is 0, a product 1, a mean NaN, a maximum -infinity, a minimum
+ *  +infinity. Integers have no mean; `out` and what the epilogue loads are integers, too; and over
+ *  no elements, a maximum is the least number of the data's type, a minimum the largest. */
+struct ReduceArgs {
+  TensorView data, out;
+  npu_reduce_kind kind = NPU_REDUCE_SUM;
+  uint32_t axes = 0;
+  VectorProgram epilogue;
+};
+
+/*! \brief How many elements of a dimension there are from `offset` on in steps; negative ones go
+ *  backwards. 0 where the offset is outside of it. */
+inline int64_t StepsIn(int64_t size, int64_t offset, int64_t step) {
+  if (offset < 0 || offset >= size) return 0;
+  return (step > 0 ? (size - 1 - offset) / step : offset / -step) + 1;
+}
+
+/*! \brief Operands of Copy, which moves a box as a Transfer of program.h does. It moves bytes: all
+ *  types are exact. `data` and `out` have the same rank and type. */
+struct CopyArgs {
+  CopyArgs() {
+    std::fill_n(data_step, NPU_MAX_RANK, 1);
+    std::fill_n(out_step, NPU_MAX_RANK, 1);
+  }
+
+  /*! \brief Without the memory of `data` there is no box: `out` is only filled. */
+  TensorView data, out;
+  int32_t permutation[NPU_MAX_RANK] = {};
+  int64_t data_offset[NPU_MAX_RANK] = {};
+  int64_t data_step[NPU_MAX_RANK];
+  int64_t out_offset[NPU_MAX_RANK] = {};
+  int64_t out_step[NPU_MAX_RANK];
+  bool fill = false;
+  double fill_value = 0;
+
+  /*! \brief The extent of the box in a dimension of `out`: what fits into both. */
+  int64_t Extent(int dimension) const {
+    int32_t from = permutation[dimension];
+    return std::min(StepsIn(data.dims[from], data_offset[from], data_step[from]),
+                    StepsIn(out.dims[dimension], out_offset[dimension], out_step[dimension]));
+  }
+};
+
+/*! \brief Operands of Gather; indices outside of the data are moved to its ends. Along the axis,
+ *  `data` has elements unless `out` has none. */
+struct GatherArgs {
+  TensorView data, indices, out;
+  int32_t axis = 0;
+  bool elementwise = false;
+};
+
+/*! \brief Operands of Scan: `data` and `out` are both integers, computed in int64, or both real
+ *  numbers, computed in float32. */
+struct ScanArgs {
+  TensorView data, out;
+  npu_scan_kind kind = NPU_SCAN_SUM;
+  int32_t axis = 0;
+  bool exclusive = false;
+};
+
+/*! \brief Operands of Order. Along the axis, `out` is not longer than `data`, which has less than
+ *  2^32 elements. */
+struct OrderArgs {
+  TensorView data, out;
+  int32_t axis = 0;
+  bool descending = false;
+};
+
+/*!
+ * \name Packed constants
+ * Operands in the order in which the kernels read them, as float32. The layout does not depend on
+ * the machine (but for its byte order, little-endian): programs may store it.
+ * @{
+ */
+size_t PackedMatMulBBytes(const TensorView& b, bool transpose_b);
+void PackMatMulB(const TensorView& b, bool transpose_b, void* packed);
+size_t PackedConvolutionWeightBytes(const TensorView& weight, int64_t groups);
+void PackConvolutionWeight(const TensorView& weight, int64_t groups, void* packed);
+/*! @} */
+
+/*!
+ * \name Scratch memory, in bytes, for a pool of `threads` threads
+ * @{
+ */
+size_t MatMulScratch(const MatMulArgs& args, int threads);
+size_t ConvolutionScratch(const ConvolutionArgs& args, int threads);
+size_t PoolScratch(const PoolArgs& args, int threads);
+size_t ElementwiseScratch(const ElementwiseArgs& args, int threads);
+size_t ReduceScratch(const ReduceArgs& args, int threads);
+size_t CopyScratch(const CopyArgs& args, int threads);
+size_t GatherScratch(const GatherArgs& args, int threads);
+size_t ScanScratch(const ScanArgs& args, int threads);
+size_t OrderScratch(const OrderArgs& args, int threads);
+/*! @} */
+
+/*!
+ * \name Kernels
+ * @{
+ */
+void MatMul(const MatMulArgs& args, const KernelContext& context);
+void Convolution(const ConvolutionArgs& args, const KernelContext& context);
+void Pool(const PoolArgs& args, const KernelContext& context);
+void Elementwise(const ElementwiseArgs& args, const KernelContext& context);
+void Reduce(const ReduceArgs& args, const KernelContext& context);
+void Copy(const CopyArgs& args, const KernelContext& context);
+void Gather(const GatherArgs& args, const KernelContext& context);
+void Scan(const ScanArgs& args, const KernelContext& context);
+void Order(const OrderArgs& args, const KernelContext& context);
+/*! @} */
+
+/*! \brief The instruction set in use: "generic", "avx2" or "avx512". */
+const char* KernelInstructionSet();
+
+}  // namespace npu::emulator
+
+#endif  // DRIVER_EMULATOR_KERNELS_KERNELS_H_

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file matmul.cc
+ * \brief Matmul.
+ */
+#include <algorithm>
+
+#include "evaluator.h"
+#include "gemm.h"
+#include "internal.h"
+
+namespace npu::emulator {
+
+namespace {
+
+int64_t BatchCount(const TensorView& tensor) {
+  int64_t count = 1;
+  for (int d = 0; d < tensor.rank - 2; ++d) count *= tensor.dims[d];
+  return count;
+}
+
+// Which matrix of an operand belongs to a matrix of the output.
+int64_t BatchIndex(const TensorView& tensor, const TensorView& out, int64_t batch) {
+  int64_t index = 0;
+  int64_t stride = 1;
+  for (int d = 3; d <= tensor.rank; ++d) {
+    int64_t size = tensor.dims[tensor.rank - d];
+    int64_t out_size = out.dims[out.rank - d];
+    if (size != 1) index += batch % out_size * stride;
+    stride *= size;
+    batch /= out_size;
+  }
+  return index;
+}
+
+PanelSource Source(const TensorView& tensor, bool transposed, bool left) {
+  int64_t rows = tensor.dims[tensor.rank - 2];
+  int64_t columns = tensor.dims[tensor.rank - 1];
+  bool lines_first = left != transposed;
+  return {tensor.data, tensor.dtype, lines_first ? rows : columns, lines_first ? columns : rows,
+          lines_first};
+}
+
+PanelSource Matrix(const PanelSource& source, int64_t index) {
+  PanelSource matrix = source;
+  size_t bytes = static_cast<size_t>(source.lines * source.depth) * ElementSize(source.dtype);
+  if (source.data != nullptr) {
+    matrix.data = static_cast<const char*>(source.data) + static_cast<size_t>(index) * bytes;
+  }
+  return matrix;
+}
+
+// What is computed how, and with which memory.
+struct Plan {
+  Plan(const MatMulArgs& args, int threads, Scratch scratch)
+      : a(Source(args.a, args.transpose_a, true)),
+        b(Source(args.b, args.transpose_b, false)),
+        batch(BatchCount(args.out)),
+        a_count(BatchCount(args.a)),
+        b_count(BatchCount(args.b)),
+        dots(a.lines <= 4 && b.lines_dense && a.lines_dense && args.packed_b == nullptr &&
+             a.dtype == NPU_FLOAT32 && b.dtype == NPU_FLOAT32),
+        gathered(!dots && args.packed_b == nullptr && !b.lines_dense && b.dtype == NPU_FLOAT32),
+        collapsed(b_count == 1 && a_count == batch && batch > 1 && a.lines_dense && !dots) {
+    if (collapsed) {
+      a.lines *= batch;
+      batch = a_count = 1;
+    }
+    columns.width = std::max<int64_t>(b.lines, 1);
+    columns.row_stride = b.lines;
+    columns.exact = true;
+    a_floats = PanelFloats(a.lines, a.depth, kPanelRows);
+    b_floats = PanelFloats(b.lines, b.depth, kPanelColumns);
+    if (!dots) a_panels = scratch.Take<float>(a_count * a_floats);
+    if (gathered) offsets = scratch.Take<int64_t>(b.depth);
+    if (!dots && !gathered && args.packed_b == nullptr) {
+      b_panels = scratch.Take<float>(b_count * b_floats);
+    }
+    if (dots) {
+      worker_floats = kPanelRows * kPanelColumns + Evaluator::Registers(args.epilogue);
+      workers = scratch.Take<float>(threads * worker_floats);
+      bytes = scratch.used();
+      return;
+    }
+    gemm = GemmPlan(a.lines, b.lines, a.depth, batch, gathered ? &columns : nullptr, args.epilogue,
+                    threads, &scratch);
+    bytes = scratch.used();
+  }
+
+  PanelSource a, b;
+  int64_t batch, a_count, b_count;
+  // Few rows by rows of `b`: not worth packing.
+  bool dots;
+  // `b` is used as it lies in memory, or packed panel by panel.
+  bool gathered;
+  // One product with the rows of all matrices.
+  bool collapsed;
+  GatheredColumns columns;
+  int64_t a_floats = 0, b_floats = 0, worker_floats = 0;
+  float* a_panels = nullptr;
+  float* b_panels = nullptr;
+  float* workers = nullptr;
+  int64_t* offsets = nullptr;
+  GemmPlan gemm;
+  size_t bytes = 0;
+};
+
+void Pack(const PanelSource& source, int64_t count, int width, const KernelContext& context,
+          float* panels) {
+  int64_t floats = PanelFloats(source.lines, source.depth, width);
+  int64_t panels_each = CeilDivide(source.lines, width);
+  auto pack = [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t panel = i % panels_each;
+      PackPanels(Matrix(source, i / panels_each), width, panel, panel + 1,
+                 panels + i / panels_each * floats);
+    }
+  };
+  Parallel(context, count * panels_each, Grain(source.depth * width), pack);
+}
+
+void Dots(const MatMulArgs& args, const Plan& plan, const Evaluator& evaluator,
+          const KernelContext& context) {
+  const Simd& simd = ActiveSimd();
+  int64_t rows = plan.a.lines;
+  int64_t depth = plan.a.depth;
+  int64_t panels = CeilDivide(plan.b.lines, kPanelColumns);
+  auto run = [&](int64_t begin, int64_t end, int worker) {
+    float* tile = plan.workers + worker * plan.worker_floats;
+    float* registers = tile + kPanelRows * kPanelColumns;
+    evaluator.Begin(registers);
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t batch = i / panels;
+      int64_t column = i % panels * kPanelColumns;
+      int64_t columns = std::min<int64_t>(kPanelColumns, plan.b.lines - column);
+      const float* a =
+          static_cast<const float*>(Matrix(plan.a, BatchIndex(args.a, args.out, batch)).data);
+      const float* b =
+          static_cast<const float*>(Matrix(plan.b, BatchIndex(args.b, args.out, batch)).data);
+      for (int64_t c = 0; c < columns; ++c) {
+        for (int64_t r = 0; r < rows; ++r) {
+          tile[r * kPanelColumns + c] = simd.dot(depth, a + r * depth, b + (column + c) * depth);
+        }
+      }
+      evaluator.StoreTile(tile, rows, columns, batch * rows, column, registers);
+    }
+  };
+  Parallel(context, plan.batch * panels, Grain(rows * depth * kPanelColumns), run);
+}
+
+}  // namespace
+
+size_t PackedMatMulBBytes(const TensorView& b, bool transpose_b) {
+  PanelSource source = Source(b, transpose_b, false);
+  int64_t floats = BatchCount(b) * PanelFloats(source.lines, source.depth, kPanelColumns);
+  return static_cast<size_t>(floats) * sizeof(float);
+}
+
+void PackMatMulB(const TensorView& b, bool transpose_b, void* packed) {
+  Pack(Source(b, transpose_b, false), BatchCount(b), kPanelColumns, KernelContext(),
+       static_cast<float*>(packed));
+}
+
+size_t MatMulScratch(const MatMulArgs& args, int threads) {
+  return Plan(args, threads, Scratch(nullptr)).bytes;
+}
+
+void MatMul(const MatMulArgs& args, const KernelContext& context) {
+  if (ElementCount(args.out) == 0) return;
+  Plan plan(args, Threads(context), Scratch(context.scratch));
+  Evaluator evaluator(args.epilogue, args.out, plan.b.lines);
+  if (plan.dots) return Dots(args, plan, evaluator, context);
+  Pack(plan.a, plan.a_count, kPanelRows, context, plan.a_panels);
+  if (plan.gathered) {
+    for (int64_t k = 0; k < plan.b.depth; ++k) plan.offsets[k] = k * plan.b.lines;
+  } else if (args.packed_b == nullptr) {
+    Pack(plan.b, plan.b_count, kPanelColumns, context, plan.b_panels);
+  }
+  const float* right = static_cast<const float*>(args.packed_b);
+  if (right == nullptr) right = plan.b_panels;
+  int64_t tasks = plan.gemm.tasks();
+  auto run = [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t batch = i / tasks;
+      int64_t b_index = plan.collapsed ? 0 : BatchIndex(args.b, args.out, batch);
+      int64_t a_index = plan.collapsed ? 0 : BatchIndex(args.a, args.out, batch);
+      Gemm gemm;
+      gemm.left = plan.a_panels + a_index * plan.a_floats;
+      if (plan.gathered) {
+        gemm.data = static_cast<const float*>(Matrix(plan.b, b_index).data);
+        gemm.offsets = plan.offsets;
+      } else {
+        gemm.right = right + b_index * plan.b_floats;
+      }
+      gemm.out_row = batch * plan.a.lines;
+      plan.gemm.Run(gemm, evaluator, i % tasks, worker);
+    }
+  };
+  Parallel(context, plan.batch * tasks, Grain(plan.gemm.cost()), run);
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file rows.cc
+ * \brief What goes along one axis: running sums and products, and the order of elements.
+ */
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "integers.h"
+#include "internal.h"
+
+namespace npu::emulator {
+
+namespace {
+
+constexpr int64_t kBlock = Evaluator::kBlock;
+
+void Load(npu_dtype dtype, const void* data, int64_t count, float* out) {
+  ActiveSimd().load(dtype, data, count, out);
+}
+void Load(npu_dtype dtype, const void* data, int64_t count, int64_t* out) {
+  LoadIntegers(dtype, data, count, out);
+}
+void Store(npu_dtype dtype, const float* values, int64_t count, void* out) {
+  ActiveSimd().store(dtype, values, count, out);
+}
+void Store(npu_dtype dtype, const int64_t* values, int64_t count, void* out) {
+  StoreIntegers(dtype, values, count, out);
+}
+
+// Rows along an axis; those that lie side by side are columns of a matrix, which are walked in
+// blocks.
+struct Rows {
+  Rows(const TensorView& tensor, int32_t axis, int64_t most_columns) : size(tensor.dims[axis]) {
+    for (int d = 0; d < axis; ++d) outer *= tensor.dims[d];
+    for (int d = axis + 1; d < tensor.rank; ++d) inner *= tensor.dims[d];
+    width = std::max<int64_t>(1, std::min(inner, most_columns));
+    blocks = CeilDivide(inner, width);
+  }
+
+  // Calls `body(matrix, first column, columns, worker)` for all blocks.
+  template <typename Body>
+  void ForEachBlock(const KernelContext& context, int64_t operations, const Body& body) const {
+    auto run = [&](int64_t begin, int64_t end, int worker) {
+      for (int64_t i = begin; i < end; ++i) {
+        int64_t first = i % blocks * width;
+        body(i / blocks, first, std::min(width, inner - first), worker);
+      }
+    };
+    Parallel(context, outer * blocks, Grain(operations), run);
+  }
+
+  int64_t size;
+  int64_t outer = 1, inner = 1;
+  // Columns of a block, and blocks of a matrix.
+  int64_t width, blocks;
+};
+
+// ---- Scans ----
+
+float Combine(npu_scan_kind kind, float a, float b) {
+  return kind == NPU_SCAN_PRODUCT ? a * b : a + b;
+}
+
+// Without the overflow of signed numbers.
+int64_t Combine(npu_scan_kind kind, int64_t a, int64_t b) {
+  auto left = static_cast<uint64_t>(a);
+  auto right = static_cast<uint64_t>(b);
+  return static_cast<int64_t>(kind == NPU_SCAN_PRODUCT ? left * right : left + right);
+}
+
+// Value is the type in which numbers are collected; the scratch has 2 kBlock for each worker.
+template <typename Value>
+void ScanAs(const ScanArgs& args, const KernelContext& context) {
+  Rows rows(args.data, args.axis, kBlock);
+  auto data_element = static_cast<int64_t>(ElementSize(args.data.dtype));
+  auto out_element = static_cast<int64_t>(ElementSize(args.out.dtype));
+  const char* data = static_cast<const char*>(args.data.data);
+  char* out = static_cast<char*>(args.out.data);
+  auto body = [&](int64_t matrix, int64_t first, int64_t columns, int worker) {
+    Value* sums = static_cast<Value*>(context.scratch) + worker * 2 * kBlock;
+    Value* values = sums + kBlock;
+    std::fill_n(sums, columns, static_cast<Value>(args.kind == NPU_SCAN_PRODUCT ? 1 : 0));
+    auto step = [&](Value* sum, Value* value) {
+      Value next = Combine(args.kind, *sum, *value);
+      *value = args.exclusive ? *sum : next;
+      *sum = next;
+    };
+    // A single column is walked in blocks along the axis, several row by row.
+    int64_t lines = rows.inner == 1 ? kBlock : 1;
+    for (int64_t i = 0; i < rows.size; i += lines) {
+      int64_t count = rows.inner == 1 ? std::min(lines, rows.size - i) : columns;
+      int64_t at = (matrix * rows.size + i) * rows.inner + first;
+      Load(args.data.dtype, data + at * data_element, count, values);
+      for (int64_t j = 0; j < count; ++j) step(rows.inner == 1 ? sums : sums + j, values + j);
+      Store(args.out.dtype, values, count, out + at * out_element);
+    }
+  };
+  rows.ForEachBlock(context, rows.size * rows.width, body);
+}
+
+// ---- Order ----
+
+// Numbers as unsigned ones in the same order.
+
+uint32_t KeyOf(float value) {
+  uint32_t bits;
+  value += 0.0f;  // -0 is equal to 0.
+  std::memcpy(&bits, &value, sizeof(bits));
+  if (value != value) return std::numeric_limits<uint32_t>::max();
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+uint64_t KeyOf(int64_t value) { return static_cast<uint64_t>(value) ^ (uint64_t{1} << 63); }
+
+// An element in its row: where keys are equal, indices say which one is first.
+
+struct RealEntry {
+  using Value = float;
+  RealEntry(Value value, int64_t index, bool descending)
+      : bits(uint64_t{descending ? ~KeyOf(value) : KeyOf(value)} << 32 |
+             static_cast<uint64_t>(index)) {}
+  bool operator<(const RealEntry& other) const { return bits < other.bits; }
+  int64_t index() const { return static_cast<int64_t>(bits & 0xffffffffu); }
+
+  // Key and index as one number.
+  uint64_t bits;
+};
+
+struct IntegerEntry {
+  using Value = int64_t;
+  IntegerEntry(Value value, int64_t index, bool descending)
+      : key(descending ? ~KeyOf(value) : KeyOf(value)), place(index) {}
+  bool operator<(const IntegerEntry& other) const {
+    return key != other.key ? key < other.key : place < other.place;
+  }
+  int64_t index() const { return place; }
+
+  uint64_t key;
+  int64_t place;
+};
+
+// The memory of a worker.
+template <typename Entry>
+struct OrderMemory {
+  OrderMemory(const OrderArgs& args, const Rows& rows, void* base) : scratch(base) {
+    values = scratch.Take<typename Entry::Value>(kBlock);
+    // For the first element alone, nothing but the best one so far is kept.
+    bool one = args.out.dims[args.axis] == 1;
+    entries = scratch.Take<Entry>(rows.width * (one ? 1 : rows.size));
+  }
+
+  Scratch scratch;
+  typename Entry::Value* values;
+  Entry* entries;
+};
+
+// Several columns at once, as long as their entries are in the cache.
+Rows RowsOf(const OrderArgs& args) {
+  constexpr int64_t kEntries = 16384;
+  bool one = args.out.dims[args.axis] == 1;
+  int64_t size = std::max<int64_t>(1, args.data.dims[args.axis]);
+  return Rows(args.data, args.axis, std::min(kBlock, one ? kBlock : kEntries / size));
+}
+
+template <typename Entry>
+size_t OrderBytes(const OrderArgs& args) {
+  return OrderMemory<Entry>(args, RowsOf(args), nullptr).scratch.used();
+}
+
+// Puts the first `count` of the entries to the front, in order.
+template <typename Entry>
+void SortFirst(Entry* entries, int64_t size, int64_t count) {
+  if (count < size / 16) {
+    std::partial_sort(entries, entries + count, entries + size);
+    return;
+  }
+  if (count < size) std::nth_element(entries, entries + count, entries + size);
+  std::sort(entries, entries + count);
+}
+
+template <typename Entry>
+void OrderAs(const OrderArgs& args, const KernelContext& context) {
+  Rows rows = RowsOf(args);
+  size_t bytes = OrderBytes<Entry>(args);
+  auto element = static_cast<int64_t>(ElementSize(args.data.dtype));
+  const char* data = static_cast<const char*>(args.data.data);
+  int64_t count = args.out.dims[args.axis];
+  auto body = [&](int64_t matrix, int64_t first, int64_t columns, int worker) {
+    char* base = static_cast<char*>(context.scratch) + static_cast<size_t>(worker) * bytes;
+    OrderMemory<Entry> memory(args, rows, base);
+    Entry* entries = memory.entries;
+    auto add = [&](int64_t index, int64_t column, typename Entry::Value value) {
+      Entry entry(value, index, args.descending);
+      if (count > 1) {
+        entries[column * rows.size + index] = entry;
+      } else if (index == 0 || entry < entries[column]) {
+        entries[column] = entry;
+      }
+    };
+    int64_t lines = rows.inner == 1 ? kBlock : 1;
+    for (int64_t i = 0; i < rows.size; i += lines) {
+      int64_t loaded = rows.inner == 1 ? std::min(lines, rows.size - i) : columns;
+      int64_t at = (matrix * rows.size + i) * rows.inner + first;
+      Load(args.data.dtype, data + at * element, loaded, memory.values);
+      for (int64_t j = 0; j < loaded; ++j) {
+        bool one = rows.inner == 1;
+        add(one ? i + j : i, one ? 0 : j, memory.values[j]);
+      }
+    }
+    for (int64_t column = 0; column < columns; ++column) {
+      Entry* sorted = entries + column * (count > 1 ? rows.size : 1);
+      if (count > 1) SortFirst(sorted, rows.size, count);
+      for (int64_t i = 0; i < count; ++i) {
+        int64_t at = (matrix * count + i) * rows.inner + first + column;
+        if (args.out.dtype == NPU_INT32) {
+          static_cast<int32_t*>(args.out.data)[at] = static_cast<int32_t>(sorted[i].index());
+        } else {
+          static_cast<int64_t*>(args.out.data)[at] = sorted[i].index();
+        }
+      }
+    }
+  };
+  rows.ForEachBlock(context, rows.size * rows.width * 8, body);
+}
+
+}  // namespace
+
+size_t ScanScratch(const ScanArgs&, int threads) {
+  return static_cast<size_t>(threads) * 2 * kBlock * sizeof(int64_t);
+}
+
+void Scan(const ScanArgs& args, const KernelContext& context) {
+  if (ElementCount(args.out) == 0) return;
+  if (IsInteger(args.out.dtype)) {
+    ScanAs<int64_t>(args, context);
+  } else {
+    ScanAs<float>(args, context);
+  }
+}
+
+size_t OrderScratch(const OrderArgs& args, int threads) {
+  bool integers = IsInteger(args.data.dtype);
+  return static_cast<size_t>(threads) *
+         (integers ? OrderBytes<IntegerEntry>(args) : OrderBytes<RealEntry>(args));
+}
+
+void Order(const OrderArgs& args, const KernelContext& context) {
+  if (ElementCount(args.out) == 0) return;
+  if (IsInteger(args.data.dtype)) {
+    OrderAs<IntegerEntry>(args, context);
+  } else {
+    OrderAs<RealEntry>(args, context);
+  }
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file simd.h
+ * \brief Inner loops, compiled once for each instruction set.
+ *
+ * Translation units of instruction sets must not make inline functions that others could share: the
+ * linker keeps any one copy, and the processor may not have its instructions. So this header and
+ * simd.inc use no C++ standard library beyond types.
+ */
+#ifndef DRIVER_EMULATOR_KERNELS_SIMD_H_
+#define DRIVER_EMULATOR_KERNELS_SIMD_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "npu_driver.h"
+
+namespace npu::emulator {
+
+/*!
+ * \name Packed operands of a matrix product
+ * The left one is cut to panels of 8 rows, which hold 8 values for each step of the depth; the
+ * right one to panels of 32 columns likewise. Missing rows and columns are zeros.
+ * @{
+ */
+constexpr int kPanelRows = 8;
+constexpr int kPanelColumns = 32;
+/*! @} */
+
+/*! \brief Floats behind the end of buffers in scratch memory that loops may read and write. */
+constexpr int kSlack = 64;
+
+/*! \brief What `Simd::taps` does with the elements of a window. */
+enum class Tap { kMultiplyAdd, kAdd, kMaximum };
+
+/*! \brief Columns `column`... of a panel are elements `base`... of a row of the source. */
+struct Segment {
+  int64_t base;
+  int32_t column;
+  int32_t count;
+};
+
+/*! \brief An operand of an instruction: element i is data[i & mask]. The mask is -1, or 0 for the
+ *  same number everywhere, which then is there kSplat times. */
+struct Operand {
+  const float* data = nullptr;
+  int64_t mask = -1;
+};
+constexpr int kSplat = 64;
+
+/*! \brief The inner loops of one instruction set. Buffers may overlap only where it is said. */
+struct Simd {
+  const char* name;
+
+  /*! \brief tile[i * 32 + j] = sum over k of a[k * 8 + i] * b[k * ldb + j], added to what is there
+   *  if `accumulate`. Columns up to a whole vector are read and written, at most 32. */
+  void (*gemm)(int rows, int columns, int64_t depth, const float* a, const float* b, int64_t ldb,
+               float* tile, bool accumulate);
+  /*! \brief Sum of a[k] * b[k]. */
+  float (*dot)(int64_t depth, const float* a, const float* b);
+  /*! \brief out[i] = over all t, weights[t] * data[offsets[t] + i] and so on. Whole vectors are
+   * read and written. `weights` is for kMultiplyAdd only; `taps` is at least 1. */
+  void (*taps)(Tap kind, int64_t taps, const int64_t* offsets, const float* weights,
+               const float* data, int64_t count, float* out);
+  /*! \brief panel[k * 32 + column + i] = data[offsets[k] + base + i] for each segment. Unless
+   *  `exact`, whole vectors are read and written. */
+  void (*gather)(int64_t depth, const int64_t* offsets, int segments, const Segment* segment,
+                 bool exact, const float* data, float* panel);
+  /*! \brief out[c * out_stride + r] = data[r * data_stride + c]. */
+  void (*transpose)(int64_t rows, int64_t columns, const float* data, int64_t data_stride,
+                    float* out, int64_t out_stride);
+  /*! \brief out[l * out_stride + i] = data[l * line_stride + i * stride] for each line l. */
+  void (*take)(int64_t lines, int64_t count, const float* data, int64_t line_stride, int64_t stride,
+               float* out, int64_t out_stride);
+  /*! \brief Converts elements to float32. */
+  void (*load)(npu_dtype dtype, const void* data, int64_t count, float* out);
+  /*! \brief Converts float32 to elements. */
+  void (*store)(npu_dtype dtype, const float* data, int64_t count, void* out);
+  /*! \brief out[i] = value. */
+  void (*fill)(float value, int64_t count, float* out);
+  /*! \brief tile[i * 32 + j] = values[i] for all 32 columns. */
+  void (*spread)(int64_t rows, const float* values, float* tile);
+  /*! \brief One instruction of a vector program (not a load, not a constant). `out` may be an
+   *  operand. */
+  void (*apply)(npu_vector_opcode opcode, const Operand& a, const Operand& b, const Operand& c,
+                int64_t count, float* out);
+  /*! \brief Combines elements with ADD, MULTIPLY, MAXIMUM or MINIMUM; `count` is at least 1. */
+  float (*reduce)(npu_vector_opcode opcode, const float* data, int64_t count);
+};
+
+/*! \brief The loops of one instruction set; null if they are not in this build. */
+const Simd* GenericSimd();
+const Simd* Avx2Simd();
+const Simd* Avx512Simd();
+
+/*! \brief The best that this processor has, or what SelectSimd chose. */
+const Simd& ActiveSimd();
+/*! \brief For tests: makes the set of this name active, from now on; false if the processor or the
+ *  build does not have it. */
+bool SelectSimd(const char* name);
+
+}  // namespace npu::emulator
+
+#endif  // DRIVER_EMULATOR_KERNELS_SIMD_H_

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file simd_generic.cc
+ * \brief Inner loops for baseline of the processor (128-bit vectors).
+ */
+#define SIMD_BYTES 16
+#include "simd.inc"
+
+namespace npu::emulator {
+
+const Simd* GenericSimd() {
+  static constexpr Simd kSimd = Table("generic");
+  return &kSimd;
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file windows.h
+ * \brief The windows of convolutions and pools, in a form in which they are easy.
+ */
+#ifndef DRIVER_EMULATOR_KERNELS_WINDOWS_H_
+#define DRIVER_EMULATOR_KERNELS_WINDOWS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "internal.h"
+
+namespace npu::emulator {
+
+/*!
+ * \brief How windows lie over the data.
+ *
+ * Channels of the data are copied to planes, with their padding, as float32. Where windows move by
+ * more than 1, the elements that one tap of successive windows meets are put side by side. Then a
+ * tap is an offset, and the next element of the output is the next element of the plane, for any
+ * stride, dilation and padding.
+ */
+struct Windows {
+  Windows() = default;
+  Windows(const TensorView& data, const TensorView& out, int32_t spatial_rank,
+          const int64_t* window, const int64_t* strides, const int64_t* dilations,
+          const int64_t* pads_begin);
+
+  /*! \brief Writes where each tap lies in a plane, the last dimension of the window fastest. */
+  void Offsets(int64_t* offsets) const;
+  /*! \brief Whether a plane would be a copy of the channel. */
+  bool Trivial() const;
+  /*! \brief Copies a channel to a plane; `line` has room for a line of the data. */
+  void Fill(const Simd& simd, const void* channel, float padding, float* line, float* plane) const;
+
+  /*! \brief Floats that Apply needs. */
+  int64_t BufferFloats() const;
+  /*! \brief Combines the taps of all windows of a plane. Calls `body(first, count, values)` on
+   *  pieces of the output's channel. */
+  template <typename Body>
+  void Apply(const Simd& simd, Tap kind, const int64_t* offsets, const float* weights,
+             const float* plane, float* buffer, const Body& body) const;
+
+  npu_dtype dtype;
+  /*! \brief Always three dimensions; those that the operation does not have are 1. */
+  int64_t in[3], out[3], window[3], strides[3], dilations[3], pads[3];
+  /*! \brief A plane has one part for each position, modulo the strides, that taps meet. */
+  int64_t phases[3], part[3];
+  int64_t taps, in_size, out_size, part_size, plane_size;
+
+ private:
+  // Lines of the output that Apply handles at once.
+  int64_t Lines() const { return std::max<int64_t>(1, 2048 / part[2]); }
+};
+
+template <typename Body>
+void Windows::Apply(const Simd& simd, Tap kind, const int64_t* offsets, const float* weights,
+                    const float* plane, float* buffer, const Body& body) const {
+  // Sums over whole lines of the plane, and the same without what is between lines of the output.
+  float* sums = buffer;
+  float* dense = buffer + BufferFloats() / 2;
+  bool same = part[2] == out[2];
+  for (int64_t z = 0; z < out[0]; ++z) {
+    for (int64_t y = 0; y < out[1]; y += Lines()) {
+      int64_t lines = std::min(Lines(), out[1] - y);
+      simd.taps(kind, taps, offsets, weights, plane + (z * part[1] + y) * part[2],
+                (lines - 1) * part[2] + out[2], sums);
+      if (!same) simd.take(lines, out[2], sums, part[2], 1, dense, out[2]);
+      body((z * out[1] + y) * out[2], lines * out[2], same ? sums : dense);
+    }
+  }
+}
+
+}  // namespace npu::emulator
+
+#endif  // DRIVER_EMULATOR_KERNELS_WINDOWS_H_

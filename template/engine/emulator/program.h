@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file program.h
+ * \brief What the device runs: commands of its engines, on tensors with a place in its memories.
+ */
+#ifndef EMULATOR_PROGRAM_H_
+#define EMULATOR_PROGRAM_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "machine.h"
+#include "tensor.h"
+
+namespace npu::emulator {
+
+/*! \brief The memories. All but the scratchpad are parts of DRAM. */
+enum class Memory : uint8_t { kInput, kOutput, kConstants, kArena, kScratchpad };
+
+/*! \brief Where a tensor lies. */
+struct Place {
+  Memory memory = Memory::kArena;
+  /*! \brief Which input or output; 0 for the other memories. */
+  uint32_t index = 0;
+  /*! \brief Bytes from the beginning of the memory, or of the input or output. */
+  uint64_t offset = 0;
+};
+
+/*!
+ * \brief A tensor in one of the memories.
+ *
+ * Several tensors may share memory: a view is another tensor at the same place, a part of a tensor
+ * whose elements lie side by side is a tensor at a later place, and memory that is free again is
+ * used again. Commands run as if one after the other.
+ */
+struct Tensor {
+  Desc desc;
+  Place place;
+  /*! \brief If not 0, this is the weight of one matmul or convolution, in so many bytes, as the
+   *  kernels packed it for the shape of exactly that command: it can only be moved, and be read as
+   *  that weight. */
+  uint64_t packed_bytes = 0;
+};
+
+/*!
+ * \brief Moves a box of elements; the work of the DMA engines.
+ *
+ * As npu_copy of the driver: out[out_offset + i * out_step] = data[data_offset + j * data_step],
+ * where j[permutation[d]] = i[d]. The box is as large as fits into both from their offsets on. A
+ * step is 1 where the dimension is symbolic. With `fill`, all of `out` that is outside of the box
+ * is set to `fill_value`. A packed tensor moves as a whole to another packed one. `data` may be -1:
+ * then all of `out` is filled.
+ */
+struct Transfer {
+  Transfer() {
+    std::fill_n(data_step, NPU_MAX_RANK, 1);
+    std::fill_n(out_step, NPU_MAX_RANK, 1);
+  }
+
+  npu_tensor data = -1, out = -1;
+  int32_t permutation[NPU_MAX_RANK] = {};
+  int64_t data_offset[NPU_MAX_RANK] = {};
+  int64_t data_step[NPU_MAX_RANK];
+  int64_t out_offset[NPU_MAX_RANK] = {};
+  int64_t out_step[NPU_MAX_RANK];
+  int32_t fill = 0;
+  double fill_value = 0;
+};
+
+/*!
+ * \brief A command of one engine.
+ *
+ * Tensors of operations are in the scratchpad, all of them; the DMA, whose work are transfers and
+ * gathers, reaches all memories. In
+ * `op`, pointers are null: `instructions` and `inputs` are the vector program of an elementwise
+ * operation, or the epilogue of another (empty: there is none; entry 0 of inputs is ignored, -1).
+ * An output that has no elements with the symbols at hand makes the command do nothing, in no time.
+ */
+struct Command {
+  std::variant<npu_matmul, npu_convolution, npu_pool, npu_elementwise, npu_reduce, Transfer,
+               npu_gather, npu_scan, npu_order>
+      op;
+  std::vector<npu_vector_instruction> instructions;
+  std::vector<npu_tensor> inputs;
+  /*! \brief The core whose engine this is for; transfers have none. */
+  int32_t core = 0;
+  /*! \brief Which of the program's labels it belongs to. */
+  int32_t label = 0;
+};
+
+/*! \brief The engine that runs a command: transfers and gathers to the scratchpad are DMA_IN,
+ *  others DMA_OUT; matmul and convolution are MATRIX; the rest is VECTOR. */
+npu_engine EngineOf(const Command& command, const std::vector<Tensor>& tensors);
+
+/*! \brief The tensor that a command writes. */
+npu_tensor OutputOf(const Command& command);
+
+/*! \brief Calls `visit` with each tensor that a command reads. */
+template <typename Visitor>
+void ForEachRead(const Command& command, const Visitor& visit) {
+  bool epilogue = true;
+  if (auto* matmul = std::get_if<npu_matmul>(&command.op)) {
+    visit(matmul->a);
+    visit(matmul->b);
+  } else if (auto* convolution = std::get_if<npu_convolution>(&command.op)) {
+    visit(convolution->data);
+    visit(convolution->weight);
+  } else if (auto* pool = std::get_if<npu_pool>(&command.op)) {
+    visit(pool->data);
+  } else if (auto* reduce = std::get_if<npu_reduce>(&command.op)) {
+    visit(reduce->data);
+  } else if (auto* transfer = std::get_if<Transfer>(&command.op)) {
+    if (transfer->data >= 0) visit(transfer->data);
+  } else if (auto* gather = std::get_if<npu_gather>(&command.op)) {
+    visit(gather->data);
+    visit(gather->indices);
+  } else if (auto* scan = std::get_if<npu_scan>(&command.op)) {
+    visit(scan->data);
+  } else if (auto* order = std::get_if<npu_order>(&command.op)) {
+    visit(order->data);
+  } else {
+    epilogue = false;
+  }
+  for (size_t i = epilogue ? 1 : 0; i < command.inputs.size(); ++i) visit(command.inputs[i]);
+}
+
+/*! \brief A compiled program. */
+struct Program {
+  Machine machine;
+  std::vector<Symbol> symbols;
+  /*! \brief What is bound at the call: dense tensors. */
+  std::vector<Desc> inputs, outputs;
+  std::vector<Tensor> tensors;
+  std::vector<Command> commands;
+  /*! \brief The operations of the model, e.g. "relax.nn.conv2d (lv3)". */
+  std::vector<std::string> labels;
+  uint64_t arena_bytes = 0;
+  /*! \brief Bytes of the arena that no plan could do without: the most that are alive at once. */
+  uint64_t arena_lower_bound = 0;
+  /*! \brief The data of the constants; each tensor begins at a multiple of Buffer::kAlignment. Not
+   *  owned. */
+  const uint8_t* constants = nullptr;
+  uint64_t constant_bytes = 0;
+};
+
+/*! \brief For messages and listings, e.g. `arena`. */
+const char* Name(Memory memory);
+
+/*! \brief The most bytes that a tensor takes where it lies. */
+uint64_t MostBytes(const Tensor& tensor);
+
+/*! \brief Bytes of the scratchpad that the program uses, from its beginning on. */
+uint64_t ScratchpadBytes(const Program& program);
+
+/*! \brief Throws an Error unless every command of the program obeys the rules of its operation, and
+ *  every tensor lies inside of its memory: such a program can be run without a crash, whoever made
+ *  it. Checks that it fits into the machine, too. */
+void Verify(const Program& program);
+
+/*! \brief The program as bytes: a header with format version and a checksum of all but the
+ *  constants, tables, and the constants, which `write_constants` writes to where it is told. */
+Buffer Serialize(const Program& program, const std::function<void(uint8_t*)>& write_constants);
+
+/*! \brief Sets the checksum of a program in bytes that was changed; for tests. */
+void Seal(uint8_t* bytes, size_t size);
+
+/*! \brief Reads and verifies what Serialize wrote. Constants refer to `bytes`, which must be
+ *  aligned as Buffer does and outlive the program. Anything else throws an Error. */
+Program Deserialize(const uint8_t* bytes, size_t size);
+
+}  // namespace npu::emulator
+
+#endif  // EMULATOR_PROGRAM_H_

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention.h"
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+void Attention(Lowering& op) { LowerAttention(op, false); }
+
+REGISTER_LOWERING("relax.nn.attention", Attention);
+
+}  // namespace
+}  // namespace npu

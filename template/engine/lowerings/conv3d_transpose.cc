@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "convolution.h"
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+void Conv3DTranspose(Lowering& op) { LowerTransposedConvolution(op, 3); }
+
+REGISTER_LOWERING("relax.nn.conv3d_transpose", Conv3DTranspose).TakesEpilogue();
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+Value Divide(const Lowering&, VectorBuilder& v, const Values& x) { return v.Divide(x[0], x[1]); }
+
+REGISTER_ELEMENTWISE("relax.divide", Divide);
+
+}  // namespace
+}  // namespace npu

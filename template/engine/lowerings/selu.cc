@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+Value Selu(const Lowering&, VectorBuilder& v, const Values& x) {
+  // The constants of the paper, which make a network normalise itself.
+  Value alpha = v.Constant(1.6732632423543772);
+  Value negative = v.Multiply(alpha, v.Subtract(v.Exp(x[0]), v.Constant(1)));
+  Value result = v.Select(v.Less(v.Constant(0), x[0]), x[0], negative);
+  return v.Multiply(result, v.Constant(1.0507009873554805));
+}
+
+REGISTER_ELEMENTWISE("relax.nn.selu", Selu);
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+Value Silu(const Lowering&, VectorBuilder& v, const Values& x) {
+  return v.Multiply(x[0], v.Sigmoid(x[0]));
+}
+
+REGISTER_ELEMENTWISE("relax.nn.silu", Silu);
+
+}  // namespace
+}  // namespace npu

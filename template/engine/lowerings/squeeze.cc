@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+// The type of the result says everything.
+void Squeeze(Lowering& op) { op.SetOutput(0, op.View(op.Input(0), op.OutputDims())); }
+
+REGISTER_LOWERING("relax.squeeze", Squeeze);
+
+}  // namespace
+}  // namespace npu

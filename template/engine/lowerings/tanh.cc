@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+Value Tanh(const Lowering&, VectorBuilder& v, const Values& x) { return v.Tanh(x[0]); }
+
+REGISTER_ELEMENTWISE("relax.tanh", Tanh);
+
+}  // namespace
+}  // namespace npu

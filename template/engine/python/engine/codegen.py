@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `RunCodegen` calls for each region: options, compile cache, compiler, dumps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import relax
+
+from . import _library
+from .backend import BACKEND, DISTRIBUTION
+from .cache import Cache
+from .options import Options
+
+BOUNDS_ATTRIBUTE = "tir_var_upper_bound"
+"""The attribute of a function that holds the largest values of its symbols; TVM's own name."""
+
+
+def register() -> None:
+    """Become the code generator of this backend for TVM."""
+    tvm_ffi.register_global_func(f"relax.ext.{BACKEND}", compile_regions, override=True)
+
+
+def compile_regions(
+    functions: Sequence[Any], options: Mapping[str, Any], constant_names: Mapping[Any, Any]
+) -> list[Any]:
+    """Compile regions to modules, as `RunCodegen` asks for it.
+
+    Parameters
+    ----------
+    functions
+        The regions.
+    options
+        What `RunCodegen` was given for this backend.
+    constant_names
+        The names that TVM gives to constants.
+
+    Returns
+    -------
+    modules
+        One for each region.
+
+    Raises
+    ------
+    ValueError
+        An option is not supported, or the driver cannot compile a region.
+    """
+    loaded = Options.load(options)
+    return [_compile(function, loaded, constant_names) for function in functions]
+
+
+def symbol_bounds(function: Any, options: Options, outer: Mapping[str, int]) -> dict[str, int]:
+    """Return the largest value of each symbol in the shapes of a function.
+
+    Parameters
+    ----------
+    function
+        The function.
+    options
+        The options: what they say of a name goes first, what they say of all symbols goes last.
+    outer
+        Bounds that are known from elsewhere.
+
+    Returns
+    -------
+    bounds
+        By the name of the symbol.
+    """
+    known = {**outer, **options.symbol_bounds}
+    symbols = [
+        *relax.analysis.defined_symbolic_vars(function),
+        *relax.analysis.free_symbolic_vars(function),
+    ]
+    return {str(var.name): known.get(str(var.name), options.symbol_bound) for var in symbols}
+
+
+def known_bounds(function: Any) -> dict[str, int]:
+    """Return the bounds of symbols that a function has among its attributes.
+
+    Parameters
+    ----------
+    function
+        The function.
+
+    Returns
+    -------
+    bounds
+        By the name of the symbol.
+    """
+    bounds = function.attrs.get(BOUNDS_ATTRIBUTE) if function.attrs is not None else None
+    return {str(name): int(bound) for name, bound in (bounds or {}).items()}
+
+
+def _compile(function: Any, options: Options, constant_names: Mapping[Any, Any]) -> Any:
+    graph = tvm_ffi.get_global_func(f"{BACKEND}.codegen.graph")(function, constant_names)
+    symbol = str(graph["symbol"])
+    bounds = symbol_bounds(function, options, known_bounds(function))
+    recorded = options.recorded()
+    manifest = {
+        **_versions(),
+        "symbol": symbol,
+        "options": recorded,
+        "overrides": options.recorded_overrides(),
+        "symbol_bounds": bounds,
+        "graph_sha256": _sha256(str(graph["graph"]).encode()),
+        "constants_sha256": _constants_sha256(graph["constants"]),
+        "options_sha256": _sha256(json.dumps(recorded, sort_keys=True).encode()),
+    }
+
+    def compile_now() -> bytes:
+        compile_region = tvm_ffi.get_global_func(f"{BACKEND}.codegen.compile")
+        return bytes(
+            compile_region(
+                function, constant_names, options.driver_options(), bounds, json.dumps(manifest)
+            )
+        )
+
+    artifact, module = _from_cache(options, manifest, compile_now)
+    _dump(options, symbol, str(graph["graph"]), artifact, module)
+    return module
+
+
+def _from_cache(options: Options, manifest: Mapping[str, Any], compile_now: Any) -> Any:
+    """Return an artifact and its module, from the compile cache where it has them."""
+    load = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
+    if not options.cache_dir:
+        artifact = compile_now()
+        return artifact, load(artifact)
+    cache = Cache(options.cache_dir, options.cache_bytes)
+    # All that goes into an artifact is in its manifest, but for the compiler itself.
+    key = _sha256(json.dumps([manifest, _compiler_sha256()], sort_keys=True).encode())
+    artifact = cache.get(key)
+    if artifact is not None:
+        try:
+            module = load(artifact)
+            if json.loads(module["manifest"]()) == manifest:
+                return artifact, module
+        except Exception:
+            pass  # A damaged file; it says nothing about what is to be compiled.
+        cache.drop(key)
+    artifact = compile_now()
+    module = load(artifact)
+    cache.put(key, artifact)
+    return artifact, module
+
+
+def _dump(options: Options, symbol: str, graph: str, artifact: bytes, module: Any) -> None:
+    if options.dump == "none":
+        return
+    folder = Path(options.dump_dir).expanduser()
+    files = {f"{symbol}.graph.json": graph.encode()}
+    if options.dump == "program":
+        files[f"{symbol}.txt"] = str(module["describe"]()).encode()
+        files[f"{symbol}.artifact"] = artifact
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    except OSError as error:
+        raise ValueError(
+            f"Nothing can be dumped to '{folder}': {error.strerror}. Set the option 'dump_dir' to "
+            "a folder that can be written."
+        ) from None
+
+
+@cache
+def _versions() -> Mapping[str, Any]:
+    info = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
+    return {
+        "backend": BACKEND,
+        "backend_version": _library.version(DISTRIBUTION),
+        "driver_api_version": int(info["driver_api_version"]),
+        "format_version": int(info["format_version"]),
+        "tvm_version": _library.version("apache-tvm"),
+        "tvm_ffi_version": _library.version("apache-tvm-ffi"),
+    }
+
+
+@cache
+def _compiler_sha256() -> str:
+    """Return what tells one build of the compiler from the next."""
+    path = _library.find("codegen")
+    return _sha256(path.read_bytes()) if path is not None else ""
+
+
+def _constants_sha256(constants: Sequence[Any]) -> str:
+    digest = hashlib.sha256()
+    for constant in constants:
+        array = np.ascontiguousarray(np.from_dlpack(constant))
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

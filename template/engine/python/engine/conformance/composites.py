@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is fused: each op that fuses something, with what may be before and behind it.
+
+All cases are derived from the table. Each must be one composite of the right label in one region,
+and compute what NumPy computes. The parts that may follow an op come alone and in all combinations;
+all activations come behind the first such op, and each of the other ops has its turn with some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain, combinations, product
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..capability import Elementwise, Fuses, Op
+from ..patterns import TABLE
+from .cases import OPS
+from .compare import Array, Step, Verdict
+from .imported import sentence
+from .model import Case, Compiled, Model, Spec, Tensor, compile_all, entry_of, placement
+from .result import Outcome
+from .suite import Settings
+from .workers import Announce, in_workers
+
+SUITE = "composites"
+
+WAYS: dict[str, dict[str, Any]] = {
+    "arguments": {},
+    "constants": {"bind_constants": True},
+    "kept_constants": {"bind_constants": False},
+}
+"""How weights and biases reach the NPU, and the options for it."""
+
+
+@dataclass(frozen=True)
+class Composite:
+    """An op with what is fused before and behind it, on the inputs of a case of the op."""
+
+    op: str
+    case: Case
+    transposed: tuple[int, ...] = ()
+    sums: tuple[str, ...] = ()
+    """Which of scale, bias and residual come behind it."""
+    activation: str = ""
+    way: str = "arguments"
+
+    def __str__(self) -> str:
+        """Return the name of the case."""
+        parts = [self.op, *(f"transposed_{index}" for index in self.transposed), *self.tails]
+        return "-".join([*parts, str(self.case).removeprefix(f"{self.op}-"), self.way])
+
+    @property
+    def tails(self) -> list[str]:
+        """What follows the op."""
+        return [*self.sums, self.activation] if self.activation else [*self.sums]
+
+    @property
+    def labels(self) -> set[str]:
+        """What the composite may be called: other entries may have the same Relax op."""
+
+        def alike(name: str) -> set[str]:
+            relax_op = entry_of(name).relax
+            return {name, *(entry.name for entry in TABLE.entries_of(relax_op) if relax_op)}
+
+        absorbed = "".join(f"_{index}" for index in self.transposed)
+        before = f"_transposed{absorbed}" if absorbed else ""
+        starts = {f"{name}{before}" for name in alike(self.op)}
+        if entry_of(self.op).relax == "relax.matmul" and self.transposed == (1,):
+            starts = {"linear"}
+        *middle, end = self.tails or [""]
+        ends = alike(end) if self.activation else {end}
+        return {"_".join(filter(None, [s, *middle, e])) for s, e in product(starts, ends)}
+
+    def model(self) -> Model:
+        """Return it as a model."""
+        model = Model("".join(char if char.isalnum() else "_" for char in str(self)))
+        parameter = model.argument if self.way == "arguments" else model.constant
+        inputs = []
+        for index, (item, (spec, *_)) in enumerate(self.case.specs()):
+            shape = spec.shape
+            if index in self.transposed:
+                shape = (*shape[:-2], shape[-1], shape[-2])
+            spec = Spec(shape, spec.dtype, spec.low, spec.high)
+            tensor = (parameter if index else model.argument)(spec, f"{self.case} {item.name}")
+            inputs.append(_swap_last(model, tensor) if index in self.transposed else tensor)
+        result: Tensor = model.call(self.op, *inputs, **self.case.entry.get("attributes", {}))
+        if "scale" in self.sums:
+            result = _binary(model, relax.op.multiply, np.multiply, result, 0.625)
+        if "bias" in self.sums:
+            axis = _fuses(entry_of(self.op)).bias or 0
+            rank = len(result.shape)
+            ones = [1] * rank
+            ones[axis] = result.shape[axis]
+            shape = tuple(ones[-1:] if axis % rank == rank - 1 else ones)
+            bias = parameter(Spec(shape, result.dtype), f"{self.case} bias")
+            result = _binary(model, relax.op.add, np.add, result, bias)
+        if "residual" in self.sums:
+            other = model.argument(Spec(result.shape, result.dtype), f"{self.case} residual")
+            result = _binary(model, relax.op.add, np.add, other, result)
+        if self.activation:
+            (case,) = _first_cases(self.activation)[:1]
+            result = model.call(self.activation, result, **case.entry.get("attributes", {}))
+        model.outputs = [result]
+        return model
+
+
+def _fuses(entry: Op) -> Fuses:
+    assert entry.fuses is not None
+    return entry.fuses
+
+
+def _binary(model: Model, make: Any, compute: Any, left: Tensor, right: Tensor | float) -> Tensor:
+    """Compute what needs no entry of its own: a number is a constant of the other's type."""
+    if not isinstance(right, Tensor):
+        number = np.asarray(right, left.dtype)
+        right = Tensor(relax.const(number, left.dtype), dict.fromkeys(left.values, number))
+    values: dict[int, Array] = {n: compute(left.values[n], right.values[n]) for n in left.values}
+    model.steps.append(
+        {n: Step(Elementwise(), 1, (left.dtype,), float(np.abs(values[n]).max())) for n in values}
+    )
+    return Tensor(model.bind(make(left.expr, right.expr)), values)
+
+
+def _swap_last(model: Model, tensor: Tensor) -> Tensor:
+    """Swap the last two dimensions, by an op that need not be in the table."""
+    rank = len(tensor.shape)
+    axes = [*range(rank - 2), rank - 1, rank - 2]
+    values = {n: np.swapaxes(value, -1, -2) for n, value in tensor.values.items()}
+    return Tensor(model.bind(relax.op.permute_dims(tensor.expr, axes)), values)
+
+
+@cache
+def _first_cases(op: str) -> list[Case]:
+    """Return cases of an op; those that an edited capabilities.py refuses come last."""
+    cases = [case for item in OPS[op]["cases"] for case in Case.variants(op, item)]
+    return sorted(cases, key=lambda case: bool(case.model(exact=False).refusals()))
+
+
+def _samples() -> Iterator[Composite]:
+    """Generate composites for each op that fuses something, with all inputs as arguments."""
+    anchors = [entry for entry in TABLE.ops if entry.fuses is not None and entry.name in OPS]
+    for place, entry in enumerate(anchors):
+        op, fuses = entry.name, _fuses(entry)
+        cases = _first_cases(op)
+        wanted = {"scale": fuses.scale, "bias": fuses.bias is not None, "residual": fuses.residual}
+        names = [name for name, here in wanted.items() if here]
+        sums = [each for count in range(len(names) + 1) for each in combinations(names, count)]
+        activations = [item.name for item in TABLE.activations_of(entry)]
+        some = activations[place % len(activations)] if activations else ""
+        counts = range(len(entry.absorbs_transpose) + 1)
+        transposed = chain(*(combinations(entry.absorbs_transpose, count) for count in counts))
+        ends = (sums[0], sums[-1])
+        for absorbed in transposed:
+            yield from (Composite(op, cases[0], absorbed, each) for each in ends)
+        behind = activations if place == 0 else list(dict.fromkeys([*activations[:1], some]))
+        for each in sums:
+            yield Composite(op, cases[0], (), each)
+            for activation in behind if each in ends else [some]:
+                yield Composite(op, cases[0], (), each, activation)
+        # The same in other element types, and with a symbolic size.
+        firsts = [(case, next(case.specs())[1][0]) for case in cases]
+        others = {spec.dtype: case for case, spec in reversed(firsts)}
+        others["n"] = next((case for case, spec in firsts if "n" in spec.shape[:1]), cases[0])
+        for case in others.values():
+            yield Composite(op, case, (), sums[-1], some)
+
+
+@cache
+def _works() -> dict[str, Composite]:
+    works = {}
+    for sample in _samples():
+        if not sample.transposed and not sample.tails:
+            continue  # This is the op alone.
+        for way in WAYS:
+            # A constant is transposed when the model is compiled: nothing is left to absorb.
+            if way == "arguments" or not sample.transposed:
+                composite = replace(sample, way=way)
+                works[str(composite)] = composite
+    return works
+
+
+def find(name: str) -> Composite:
+    """Return the case of a name."""
+    return _works()[name]
+
+
+def cases(settings: Settings) -> list[str]:
+    """Return the names of all cases."""
+    return list(_works())
+
+
+def outcomes(settings: Settings) -> Iterator[Outcome]:
+    """Run the cases that are asked for."""
+    yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
+
+
+def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
+    """Compile cases together, and run them one by one."""
+    for way, options in WAYS.items():
+        chosen = [work for name in names if (work := find(name)).way == way]
+        models = {str(work): work.model() for work in chosen}
+        compiled = compile_all(list(models.values()), **options)
+        for work in chosen:
+            announce(str(work))
+            yield _run(work, models[str(work)], compiled)
+
+
+def _run(work: Composite, model: Model, compiled: Compiled) -> Outcome:
+    name = str(work)
+    fields: dict[str, Any] = {
+        "op": work.op,
+        "dtype": model.outputs[0].dtype,
+        "expected": "all",
+    }
+    try:
+        if refusals := model.refusals(**WAYS[work.way]):
+            text = f"capabilities.py was edited and refuses it: {refusals[0]}"
+            return Outcome(SUITE, name, "not_run", **fields, reason=text)
+        found = placement(compiled.partitioned[model.name], model.name)
+        fields["found"] = found.extent
+        if found.on_host:
+            text = f"{found.extent} of it is on the NPU: {'; '.join(found.on_host)}"
+            return Outcome(SUITE, name, "failed", **fields, reason=text)
+        if [len(labels) for labels in found.regions] != [1]:
+            text = f"it is not one composite in one region, but {found.regions}"
+            return Outcome(SUITE, name, "failed", **fields, reason=text)
+        if found.regions[0][0] not in work.labels:
+            known = " or ".join(sorted(work.labels))
+            text = f"the composite is called {found.regions[0][0]} and not {known}"
+            return Outcome(SUITE, name, "failed", **fields, reason=text)
+        verdict = Verdict()
+        for n in model.sizes:
+            arguments = [argument.values[n] for argument in model.arguments]
+            verdict = verdict.worse(model.judge(n, compiled.run(model.name, arguments)))
+    except Exception as error:
+        return Outcome(SUITE, name, "failed", **fields, reason=sentence(error))
+    fields.update(error=verdict.error, allowed=verdict.allowed, ratio=verdict.ratio)
+    status = "failed" if verdict.text else "passed"
+    return Outcome(SUITE, name, status, **fields, reason=verdict.text)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: failures that are known and expected, each with its reason.
+
+It is strict. An entry whose case passes fails the run, and so does one that matches no case any
+more, so that the ledger is always the truth.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from ..backend import LEDGER
+from .result import Outcome
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class LedgerError(Exception):
+    """The ledger cannot be read; the message says where and why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A failure that is expected.
+
+    Parameters
+    ----------
+    suite
+        The suite.
+    case
+        The name of a case, or a pattern of names with `*`, `?` and `[...]`.
+    reason
+        Why it fails.
+    """
+
+    suite: str
+    case: str
+    reason: str
+
+    def matches(self, outcome: Outcome) -> bool:
+        """Whether a case is meant."""
+        if self.suite != outcome.suite:
+            return False
+        return self.case == outcome.case or fnmatchcase(outcome.case, self.case)
+
+
+def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
+    """Read a ledger.
+
+    Parameters
+    ----------
+    path
+        The file; one that is not there is empty.
+    suites
+        The names of all suites; none: any name will do.
+
+    Returns
+    -------
+    entries
+        In the order of the file.
+
+    Raises
+    ------
+    LedgerError
+        The file is not what it should be.
+    """
+    if not path.is_file():
+        return []
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise LedgerError(f"{path} cannot be read: {error}.") from None
+    found = content.pop("expected_failure", [])
+    if content or not isinstance(found, list):
+        raise LedgerError(f"{path} may hold nothing but tables named [[expected_failure]].")
+    entries: list[Entry] = []
+    known = list(suites)
+    for index, fields in enumerate(found, 1):
+        where = f"{path}: entry {index}"
+        if not isinstance(fields, dict) or fields.keys() != {"suite", "case", "reason"}:
+            raise LedgerError(f"{where} must have suite, case and reason, and nothing else.")
+        for name, value in fields.items():
+            if not isinstance(value, str) or not value.strip():
+                raise LedgerError(f"{where}: {name} must be a text that says something.")
+        entry = Entry(**fields)
+        if known and entry.suite not in known:
+            raise LedgerError(
+                f"{where}: there is no suite '{entry.suite}'; the suites are {', '.join(known)}."
+            )
+        if any((other.suite, other.case) == (entry.suite, entry.case) for other in entries):
+            raise LedgerError(f"{where}: {entry.suite}/{entry.case} is there twice.")
+        entries.append(entry)
+    return entries
+
+
+def apply(entries: Sequence[Entry], outcomes: Sequence[Outcome], complete: bool) -> list[Outcome]:
+    """Compare what was found with what is expected.
+
+    Parameters
+    ----------
+    entries
+        The entries for the suite that has run.
+    outcomes
+        What it found.
+    complete
+        Whether all cases of the suite were asked for, so that an entry without a case is stale.
+
+    Returns
+    -------
+    outcomes
+        With their final status, and a failure for each stale entry.
+    """
+    final: list[Outcome] = []
+    used: set[Entry] = set()
+    for outcome in outcomes:
+        entry = next((entry for entry in entries if entry.matches(outcome)), None)
+        if entry is not None:
+            used.add(entry)
+        if entry is None or outcome.status == "not_run":
+            final.append(outcome)
+        elif outcome.status == "failed":
+            reason = f"{entry.reason} [{outcome.reason}]"
+            final.append(replace(outcome, status="expected_failure", reason=reason))
+        else:
+            reason = f"it passes now; take it out of the ledger, which says: {entry.reason}"
+            final.append(replace(outcome, status="unexpected_pass", reason=reason))
+    for entry in entries:
+        if complete and entry not in used:
+            text = f"the ledger has an entry that matches no case; it says: {entry.reason}"
+            final.append(Outcome(entry.suite, entry.case, "failed", reason=text))
+    return final

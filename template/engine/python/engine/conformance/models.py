@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small models from TVM's front ends: what `torch.export` gives, and ONNX.
+
+Each is compared with the framework that it comes from, and with TVM's own kernels. Of a model whose
+ops are all in the table, the NPU must compute everything, in one region, but for the ops that are
+listed here with the model. Where a vendor has taken ops out, it is noted what becomes of the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from ..patterns import TABLE
+from . import onnx_networks
+from .compare import Array, Verdict
+from .imported import (
+    Imported,
+    Program,
+    compile_for_host,
+    compile_for_npu,
+    judge_each,
+    placement_of,
+    reasons_of,
+    sentence,
+)
+from .result import Outcome
+from .suite import NotRun, Settings
+from .workers import Announce, in_workers
+
+SUITE = "models"
+
+_BATCH = 2
+"""How many models a process gets at a time: all together take as long as the slowest share."""
+
+_CLOSE = 2e-5
+"""How far a result may be off, as a part of the largest one: some float32 steps for each layer."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Where a model should run.
+
+    Parameters
+    ----------
+    on_host
+        The ops that may stay on the host.
+    regions
+        How many regions there may be.
+    """
+
+    on_host: frozenset[str] = frozenset()
+    regions: int = 1
+
+
+WHOLE = Expected()
+
+MODELS: dict[str, Expected] = {
+    "torch-resnet": WHOLE,
+    "torch-mobilenet": WHOLE,
+    "torch-unet": WHOLE,
+    "torch-encoder": WHOLE,
+    "torch-bert": WHOLE,
+    "torch-gpt": WHOLE,
+    "torch-lstm": WHOLE,
+    "torch-gru": WHOLE,
+    "torch-detector": WHOLE,
+    "onnx-resnet": WHOLE,
+    "onnx-mobilenet": WHOLE,
+    "onnx-unet": WHOLE,
+    "onnx-bert": WHOLE,
+    "onnx-gpt": WHOLE,
+    "onnx-lstm": WHOLE,
+    "onnx-detector": WHOLE,
+}
+"""The models, each with the framework that it comes from."""
+
+
+def cases(settings: Settings) -> list[str]:
+    """Return the names of the models."""
+    if not any(map(find_spec, ("onnx", "torch"))):
+        raise NotRun("pip install onnx torch")
+    return list(MODELS)
+
+
+def outcomes(settings: Settings) -> Iterator[Outcome]:
+    """Run the models that are asked for."""
+    chosen = settings.choose(SUITE, cases(settings))
+    there = {name: find_spec(name) is not None for name in ("onnx", "torch")}
+    for name in chosen:
+        framework = name.partition("-")[0]
+        if not there[framework]:
+            yield Outcome(SUITE, name, "not_run", name, reason=f"pip install {framework}")
+    ready = [name for name in chosen if there[name.partition("-")[0]]]
+    yield from in_workers(SUITE, ready, settings.jobs, _BATCH)
+
+
+def read(name: str) -> tuple[Imported, Sequence[Array]]:
+    """Build a model, and read it with TVM's front end.
+
+    Parameters
+    ----------
+    name
+        One of `MODELS`.
+
+    Returns
+    -------
+    model, expected
+        The model, and what its framework computes.
+    """
+    framework, _, network = name.partition("-")
+    if framework == "torch":
+        from . import torch_networks
+
+        module, arguments, expected = torch_networks.export(network)
+    else:
+        module, arguments, expected = onnx_networks.read(network)
+    return Imported(name, module, arguments), expected
+
+
+def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
+    """Run models, one after the other."""
+    for name in names:
+        announce(name)
+        fields: dict[str, Any] = {"op": name, "dtype": "float32"}
+        try:
+            yield _run(name, MODELS[name], fields)
+        except Exception as error:
+            yield Outcome(SUITE, name, "failed", **{**fields, "reason": sentence(error)})
+
+
+def _run(name: str, wanted: Expected, fields: dict[str, Any]) -> Outcome:
+    model, expected = read(name)
+    program = _compile(model, compile_for_npu)
+    host = _compile(model, compile_for_host)
+    ops = program.placements[model.symbol]
+    regions = program.regions.get(model.symbol, 0)
+    on_host = [op for op in ops if op.placement != "npu"]
+    fields["found"] = placement_of(ops)
+    share = f"{len(ops) - len(on_host)} of {len(ops)} calls on the NPU, regions: {regions}"
+    fields["reason"] = "; ".join(filter(None, (share, reasons_of(ops))))
+    whole = all(TABLE.entries_of(op.op) or op.op in wanted.on_host for op in ops)
+    if whole:
+        fields["expected"] = "some" if wanted.on_host else "all"
+
+    actual, fields["npu_us"] = _timed(program, model)
+    by_host, fields["host_us"] = _timed(host, model)
+    verdict = _judge(actual, expected, name.partition("-")[0])
+    verdict = verdict.worse(_judge(actual, by_host, "TVM's llvm"))
+    fields.update(error=verdict.error, allowed=verdict.allowed, ratio=verdict.ratio)
+    if verdict.text:
+        return Outcome(SUITE, name, "failed", **{**fields, "reason": verdict.text})
+    unwanted = {op.op for op in on_host} - wanted.on_host
+    is_right = not whole or (not unwanted and regions <= wanted.regions)
+    return Outcome(SUITE, name, "passed" if is_right else "failed", **fields)
+
+
+def _compile(model: Imported, compile_module: Any) -> Program:
+    import tvm
+
+    program: Program = compile_module(tvm.IRModule(dict(model.functions())))
+    return program
+
+
+def _timed(program: Program, model: Imported) -> tuple[list[Array], float]:
+    program.run(model)
+    start = time.perf_counter()
+    results = program.run(model)
+    return results, round((time.perf_counter() - start) * 1e6, 1)
+
+
+def _judge(actual: Sequence[Array], expected: Sequence[Array], what: str) -> Verdict:
+    verdict = Verdict()
+    for mine, right in zip(actual, expected, strict=True):
+        largest = float(np.max(np.abs(right))) if right.size else 0.0
+        [one] = judge_each([mine], [right], 0.0, _CLOSE * largest, what)
+        verdict = verdict.worse(one)
+    return verdict

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node cases that the `onnx` package carries, through TVM's importer and the backend.
+
+A case whose calls all have an entry in the table must be offloaded as a whole. The others must have
+the right values; they are counted apart, with what became of them. What the importer cannot read,
+and what TVM's own kernels compute wrongly or not at all, says nothing about the backend: such cases
+are counted apart too, with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+
+from ..patterns import TABLE
+from .compare import Verdict
+from .imported import (
+    Imported,
+    Program,
+    compile_for_host,
+    compile_for_npu,
+    compile_together,
+    judge_each,
+    placement_of,
+    reasons_of,
+    sentence,
+)
+from .result import Outcome
+from .suite import NotRun, Settings
+from .workers import Announce, in_workers
+
+SUITE = "onnx_nodes"
+
+_BATCH = 40
+"""How many cases are compiled together: more take longer to bisect where one fails."""
+
+
+def cases(settings: Settings) -> list[str]:
+    """Return the names of all cases."""
+    if find_spec("onnx") is None:
+        raise NotRun("pip install onnx")
+    return list(collect())
+
+
+def outcomes(settings: Settings) -> Iterator[Outcome]:
+    """Run the cases that are asked for."""
+    chosen = settings.choose(SUITE, cases(settings))
+    yield from in_workers(SUITE, chosen, settings.jobs, _BATCH)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A case: a model of one node, or of what ONNX expands it to, with inputs and outputs."""
+
+    name: str
+    op: str
+    proto: Any
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    rtol: float
+    atol: float
+
+
+@cache
+def collect() -> Mapping[str, Node]:
+    """Return all cases, by name.
+
+    Returns
+    -------
+    nodes
+        In the order of the package.
+    """
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        found = {case.name.removeprefix("test_"): case for case in collect_testcases()}
+    nodes = {}
+    for name, case in found.items():
+        # "x_expanded" is the same as "x", in more elementary ops.
+        origin = found.get(name.partition("_expanded")[0], case)
+        op = origin.model.graph.node[-1].op_type
+        inputs, outputs = ([_as_array(value) for value in values] for values in case.data_sets[0])
+        nodes[name] = Node(name, op, case.model, inputs, outputs, case.rtol, case.atol)
+    return nodes
+
+
+def _as_array(value: Any) -> Any:
+    """Return the array of a tensor that ONNX has in its own form, if NumPy has its element type."""
+    from onnx import TensorProto, numpy_helper
+
+    if not isinstance(value, TensorProto):
+        return value
+    array = numpy_helper.to_array(value)
+    return array if array.dtype.isbuiltin == 1 else value
+
+
+# ---- Importing ----------------------------------------------------------------------------------
+
+
+def read(node: Node) -> Imported | str:
+    """Import a case.
+
+    What real models have as constants, such as shapes, axes and paddings, are inputs of these
+    cases. They become constants where the importer, or the shapes in its result, ask for it.
+
+    Parameters
+    ----------
+    node
+        The case.
+
+    Returns
+    -------
+    imported
+        The model, or why it cannot be read.
+    """
+    for array in (*node.inputs, *node.outputs):
+        if hasattr(array, "data_type"):
+            return "NumPy has no such element type, of 4 or 8 bits or bfloat16"
+        if not isinstance(array, (np.ndarray, np.generic)):
+            return "sequences and optional values are no tensors"
+        if array.dtype.kind in "OSU":
+            return "strings are no tensors of TVM"
+    names = [value.name for value in node.proto.graph.input]
+    indices = [
+        name
+        for name, array in zip(names, node.inputs, strict=True)
+        if array.dtype in (np.int32, np.int64) and array.ndim <= 1
+    ]
+    choices = ((), tuple(n for n in indices if n != names[0]), names[1:], indices, names)
+    reason = ""
+    dynamic: Imported | None = None
+    for constants in dict.fromkeys(tuple(choice) for choice in choices):
+        try:
+            imported = _import(node, constants)
+        except Exception as error:
+            reason = reason or sentence(error)
+            continue
+        if _is_static(imported.module["main"]):
+            return imported
+        dynamic = dynamic or imported
+    return dynamic or reason
+
+
+def _import(node: Node, constants: Sequence[str]) -> Imported:
+    from onnx import ModelProto, numpy_helper
+    from tvm.relax.frontend.onnx import from_onnx
+
+    proto = ModelProto()
+    proto.CopyFrom(node.proto)
+    del proto.graph.input[:]
+    arguments = {}
+    for value, array in zip(node.proto.graph.input, node.inputs, strict=True):
+        if value.name in constants:
+            proto.graph.initializer.append(numpy_helper.from_array(np.asarray(array), value.name))
+        else:
+            proto.graph.input.append(value)
+            arguments[value.name] = np.asarray(array)
+    # A size of 0 is an unknown one to the importer, unless it is told.
+    shapes = {name: list(array.shape) for name, array in arguments.items()}
+    # It prints, and warns of what it then reads well.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        module = from_onnx(proto, shape_dict=shapes)
+    return Imported(node.name, module, list(arguments.values()))
+
+
+def _is_static(function: Any) -> bool:
+    """Whether all shapes are known."""
+
+    def is_known(ty: Any) -> bool:
+        if isinstance(ty, relax.TupleType):
+            return all(is_known(field) for field in ty.fields)
+        if not isinstance(ty, relax.TensorType):
+            return True
+        shape = getattr(ty.shape, "values", None)
+        return shape is not None and all(isinstance(size, tirx.IntImm) for size in shape)
+
+    bindings = (binding for block in function.body.blocks for binding in block.bindings)
+    return all(is_known(binding.var.ty) for binding in bindings)
+
+
+# ---- Running ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What became of a case on the NPU: what was found, and how each of its results compares."""
+
+    node: Node
+    model: Imported
+    fields: Mapping[str, Any]
+    verdicts: Sequence[Verdict]
+    error: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        return not self.error and not any(verdict.text for verdict in self.verdicts)
+
+
+def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
+    """Import cases, compile them together, and run them one by one."""
+    models: dict[str, Imported] = {}
+    for name in names:
+        announce(name)
+        node = collect()[name]
+        found = read(node)
+        if isinstance(found, Imported):
+            models[name] = found
+        else:
+            text = f"TVM's importer: {found}"
+            yield Outcome(SUITE, name, "not_run", node.op, _dtype(node), reason=text)
+    announce("")
+    programs = compile_together(list(models.values()), compile_for_npu)
+    suspects: dict[str, _Run] = {}
+    for name, model in models.items():
+        announce(name)
+        run = _run(collect()[name], model, programs[name])
+        if run.is_right:
+            yield _outcome(run)
+        else:
+            suspects[name] = run
+    announce("")
+    hosts = compile_together([run.model for run in suspects.values()], compile_for_host)
+    for name, run in suspects.items():
+        announce(name)
+        yield _outcome(run, _run(run.node, run.model, hosts[name]))
+
+
+def _dtype(node: Node) -> str:
+    first = (*node.inputs, *node.outputs)[0]
+    return str(first.dtype) if isinstance(first, (np.ndarray, np.generic)) else ""
+
+
+def _run(node: Node, model: Imported, program: Program | Exception) -> _Run:
+    fields: dict[str, Any] = {"op": node.op, "dtype": _dtype(node)}
+    if isinstance(program, Exception):
+        return _Run(node, model, fields, (), sentence(program))
+    ops = program.placements.get(model.symbol, ())
+    fields["found"] = placement_of(ops)
+    if ops and all(TABLE.entries_of(op.op) for op in ops):
+        fields["expected"] = "all"
+    fields["reason"] = reasons_of(ops) if ops else "all of it is computed when it is compiled"
+    try:
+        program.run(model)
+        start = time.perf_counter()
+        results = program.run(model)
+        seconds = time.perf_counter() - start
+        fields["npu_us"] = round(seconds * 1e6, 1) if fields["found"] == "all" else None
+    except Exception as error:
+        return _Run(node, model, fields, (), sentence(error))
+    verdicts = judge_each(results, node.outputs, node.rtol, node.atol, "ONNX")
+    return _Run(node, model, fields, verdicts)
+
+
+def _outcome(run: _Run, host: _Run | None = None) -> Outcome:
+    """Judge a case; `host` is what TVM's own kernels do where the NPU is not right."""
+    fields = dict(run.fields)
+    here = Outcome(SUITE, run.node.name, **{**fields, "reason": ""})
+    right = list(run.verdicts)
+    if host is not None:
+        wrong = run.error or next(verdict.text for verdict in run.verdicts if verdict.text)
+        if host.error:
+            return _apart(here, f"TVM alone fails: {host.error}")
+        # TVM's own kernels are wrong in the same results, so that the importer is to blame.
+        blamed = [verdict.text for verdict in host.verdicts]
+        right = [one for one, text in zip(right, blamed, strict=False) if not text]
+        if run.error or any(verdict.text for verdict in right):
+            return Outcome(SUITE, run.node.name, "failed", **{**fields, "reason": wrong})
+        if not right:
+            return _apart(here, f"TVM alone is wrong too: {next(filter(None, blamed))}")
+        fields["reason"] = "; ".join(
+            filter(None, (fields["reason"], f"TVM alone is wrong in other results: {wrong}"))
+        )
+    verdict = Verdict()
+    for one in right:
+        verdict = verdict.worse(one)
+    fields.update(error=verdict.error, allowed=verdict.allowed, ratio=verdict.ratio)
+    if fields["found"] and "expected" not in fields:
+        return _apart(Outcome(SUITE, run.node.name, **fields), "not all of it is in the table")
+    status = "passed" if fields.get("expected", "") == fields["found"] else "failed"
+    return Outcome(SUITE, run.node.name, status, **fields)
+
+
+def _apart(outcome: Outcome, why: str) -> Outcome:
+    """Count a case apart: it says nothing about the backend."""
+    reason = ": ".join(filter(None, (why, outcome.reason)))
+    return replace(outcome, status="not_run", reason=reason)

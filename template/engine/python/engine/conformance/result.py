@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run has found: one record for each case, and the file that holds them all.
+
+The file is JSON, and everything else, pages and summaries, is made from it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+FORMAT_VERSION = 1
+"""Raised when a reader of the file would have to be changed."""
+
+STATUSES = ("passed", "failed", "expected_failure", "unexpected_pass", "not_run")
+"""What may become of a case."""
+
+PLACEMENTS = ("all", "some", "none")
+"""How much of a case the NPU computes."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case.
+
+    Parameters
+    ----------
+    suite
+        The suite.
+    case
+        The name of the case, which no other of the suite has.
+    status
+        One of `STATUSES`; a suite itself says passed, failed or not_run, the ledger makes the rest.
+    op
+        What the case is about: an op of the table, an ONNX op, a model. The summary has a row each.
+    dtype
+        The element type that it is about.
+    expected, found
+        How much of it the NPU should compute, and computes: one of `PLACEMENTS`, or "" where that
+        is no question.
+    error, allowed, ratio
+        How far the worst element is off, how far it may be, and the one as a multiple of the other;
+        none where nothing was compared.
+    npu_us, host_us
+        How long a call took on the NPU, and with TVM's own kernels, in microseconds. This informs
+        and judges nothing.
+    reason
+        Why it failed or was not run, or why the NPU does not compute it.
+    """
+
+    suite: str
+    case: str
+    status: str = "passed"
+    op: str = ""
+    dtype: str = ""
+    expected: str = ""
+    found: str = ""
+    error: float | None = None
+    allowed: float | None = None
+    ratio: float | None = None
+    npu_us: float | None = None
+    host_us: float | None = None
+    reason: str = ""
+
+    @property
+    def id(self) -> str:
+        """The name among the cases of all suites."""
+        return f"{self.suite}/{self.case}" if self.case else self.suite
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record for JSON, which has no infinity: null, and the reason says it."""
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Outcome:
+        """Read a record; what it does not know is left out."""
+        known = {item.name for item in fields(cls)}
+        return cls(**{name: value for name, value in record.items() if name in known})
+
+
+@dataclass
+class Result:
+    """What a run has found.
+
+    Parameters
+    ----------
+    about
+        Versions, and what was asked for.
+    seconds
+        How long each suite took.
+    outcomes
+        A record for each case.
+    """
+
+    about: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def counts(self, suite: str | None = None) -> dict[str, int]:
+        """Count the cases of a suite, or of all, by status."""
+        found = Counter(one.status for one in self.outcomes if suite in (None, one.suite))
+        return {status: found[status] for status in STATUSES}
+
+    @property
+    def bad(self) -> list[Outcome]:
+        """The cases that are not as expected."""
+        return [one for one in self.outcomes if one.status in ("failed", "unexpected_pass")]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is as expected."""
+        return not self.bad
+
+    def summary(self) -> str:
+        """Say in one line what was found."""
+        counts = self.counts()
+        parts = [f"{counts['passed']} passed"]
+        for status, name in (
+            ("failed", "failed"),
+            ("unexpected_pass", "passed although the ledger expects a failure"),
+            ("expected_failure", "failed as the ledger expects"),
+            ("not_run", "not run"),
+        ):
+            if counts[status] or status == "failed":
+                parts.append(f"{counts[status]} {name}")
+        ratios = [one.ratio for one in self.outcomes if one.status == "passed" and one.ratio]
+        worst = f"; the worst error is {max(ratios):.2f} of what is allowed" if ratios else ""
+        total = sum(self.seconds.values())
+        return (
+            f"{'PASSED' if self.ok else 'FAILED'}: {', '.join(parts)}, in {len(self.outcomes)} "
+            f"cases of {len(self.seconds)} suites{worst}; {total:.0f} s"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything for JSON."""
+        return {
+            "format_version": FORMAT_VERSION,
+            **self.about,
+            "ok": self.ok,
+            "summary": self.summary(),
+            "suites": {
+                suite: {"seconds": round(seconds, 1), **self.counts(suite)}
+                for suite, seconds in self.seconds.items()
+            },
+            "cases": [one.to_dict() for one in self.outcomes],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Result:
+        """Read what `to_dict` has made.
+
+        Parameters
+        ----------
+        data
+            The content of the file.
+
+        Returns
+        -------
+        result
+            What the run had found.
+
+        Raises
+        ------
+        ValueError
+            The file has another format.
+        """
+        if data.get("format_version") != FORMAT_VERSION:
+            raise ValueError(
+                f"the result has format {data.get('format_version')}; this reads {FORMAT_VERSION}"
+            )
+        made = ("format_version", "ok", "summary", "suites", "cases")
+        return cls(
+            {name: value for name, value in data.items() if name not in made},
+            {suite: float(entry["seconds"]) for suite, entry in data["suites"].items()},
+            [Outcome.from_dict(record) for record in data["cases"]],
+        )
+
+    def write(self, directory: Path) -> list[Path]:
+        """Write the file and the pages.
+
+        Parameters
+        ----------
+        directory
+            The folder, which is made where it does not exist.
+
+        Returns
+        -------
+        paths
+            The JSON file, the markdown page and the HTML page.
+        """
+        from .pages import as_html, as_markdown
+
+        directory.mkdir(parents=True, exist_ok=True)
+        data = self.to_dict()
+        paths = [directory / f"conformance.{kind}" for kind in ("json", "md", "html")]
+        # One case a line: a file that people can compare, and that greps well.
+        head = json.dumps({**data, "cases": 0}, indent=1)
+        cases = ",\n".join("  " + json.dumps(record) for record in data["cases"])
+        assert head.endswith('"cases": 0\n}')
+        texts = [
+            head.removesuffix("0\n}") + f"[\n{cases}\n ]\n}}\n",
+            as_markdown(data),
+            as_html(data),
+        ]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_text(text, encoding="utf-8")
+        return paths
+
+
+def table_of(cases: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Counter[str]]]:
+    """Count cases by what they are about and by element type.
+
+    Parameters
+    ----------
+    cases
+        Records of cases.
+
+    Returns
+    -------
+    table
+        Op to element type to status to number.
+    """
+    table: dict[str, dict[str, Counter[str]]] = {}
+    for case in cases:
+        row = table.setdefault(case["op"] or "-", {})
+        row.setdefault(case["dtype"] or "-", Counter())[case["status"]] += 1
+    return table

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets exported libraries hold artifacts as object files, which are mapped rather than copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+
+from .backend import BACKEND
+
+
+def link_artifacts(mod: tvm.IRModule, target: Any) -> tvm.IRModule:
+    """Let TVM link the artifacts of a module instead of keeping them inside of its bytes.
+
+    TVM copies the bytes of modules several times when it loads a library. An artifact that was
+    linked is mapped by the system, where it is used, and shared by processes. Where it is not
+    known how to link for the target, nothing changes.
+
+    Parameters
+    ----------
+    mod
+        A module after `RunCodegen`.
+    target
+        What the host part is compiled for.
+
+    Returns
+    -------
+    mod
+        The same module.
+    """
+    target = tvm.target.Target(target)
+    host = target if target.kind.name == "llvm" else target.host
+    if host is not None and host.kind.name == "llvm":
+        triple = str(host.attrs.get("mtriple") or "")
+        for module in (mod.attrs or {}).get("external_mods", ()):
+            if module.kind == BACKEND:
+                module["link_apart"](triple)
+    return mod

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the backend known to TVM when it is imported, and remembers why that failed."""
+
+from __future__ import annotations
+
+from . import _library
+
+failure: Exception | None = None
+"""Why the backend does not work here, or none."""
+
+
+def autoload() -> None:
+    """Load the libraries and register the backend with TVM, once in a process.
+
+    TVM calls this, by the package's entry point, at the end of `import tvm`.
+
+    Raises
+    ------
+    Exception
+        The backend cannot work here, each time that it is asked to.
+    """
+    global failure
+    if failure is not None:
+        raise failure
+    try:
+        _library.load()
+        if has_compiler():
+            from . import codegen, patterns
+
+            patterns.register()
+            codegen.register()
+    except Exception as error:
+        failure = error
+        raise
+
+
+def start() -> bool:
+    """Import TVM and load the backend; what fails is raised again when the backend is used.
+
+    Returns
+    -------
+    works
+        Whether all went well.
+    """
+    global failure
+    try:
+        # Calls autoload(), by the name that the package has defined before it calls this.
+        import tvm  # noqa: F401
+
+        autoload()
+    except Exception as error:
+        failure = error
+    return failure is None
+
+
+def has_compiler() -> bool:
+    """Tell whether models can be compiled here, and not only run."""
+    return "codegen" in _library.loaded
+
+
+def missing(name: str) -> RuntimeError:
+    """Say why a public name of the package is not there.
+
+    Parameters
+    ----------
+    name
+        The name.
+
+    Returns
+    -------
+    error
+        To be raised.
+    """
+    if failure is not None:
+        error = RuntimeError(str(failure))
+        error.__cause__ = failure
+        return error
+    return RuntimeError(
+        f"{name} needs the compiler, and only the runtime is here: TVM runs with "
+        "TVM_USE_RUNTIME_LIB=1, or the codegen library is not installed."
+    )

@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that can be set: one dataclass, read from arguments, mappings, files, the environment.
+
+To add a setting of your driver, or to take one out, edit the group "driver" of `Options`: a line
+there is all that Python needs, and the driver's `create` gets its name and its value as text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import Field, asdict, dataclass, field, fields, replace
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .backend import BACKEND, DEFAULTS
+from .capability import Constraint, OneOf, Range
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PREFIX = f"{BACKEND.upper()}_"
+"""What the names of environment variables begin with; the name of an option follows."""
+
+OTHER_VARIABLES = ("DEVICE",)
+"""Variables with that prefix that are no options; DEVICE is the runtime's."""
+
+_BOOLS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+
+_log = logging.getLogger(__name__)
+_reported: set[Override] = set()
+
+
+def _option(group: str, default: Any, about: str, allowed: Constraint | None = None) -> Any:
+    metadata = {"group": group, "about": about, "allowed": allowed}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+_placement = partial(_option, "placement")
+_program = partial(_option, "program")
+_local = partial(_option, "local")
+_driver = partial(_option, "driver")
+
+
+@dataclass(frozen=True)
+class Override:
+    """An option whose value comes from an environment variable.
+
+    Parameters
+    ----------
+    option
+        The name of the option.
+    value
+        Its value.
+    variable
+        The environment variable.
+    """
+
+    option: str
+    value: Any
+    variable: str
+
+    def __hash__(self) -> int:
+        """Hash it; the value may be a mapping."""
+        return hash((self.option, repr(self.value), self.variable))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """All settings; each is checked when it is set.
+
+    `python -m` with the name of this package and `options` lists them. `Options.load` also reads
+    files and the environment.
+    """
+
+    # What goes to the NPU.
+    bind_constants: bool = _placement(
+        DEFAULTS["bind_constants"],
+        "whether weights become part of the program, or are passed at each call",
+    )
+    on_decline: str = _placement(
+        DEFAULTS["on_decline"], "what happens to what the driver declines", OneOf("host", "error")
+    )
+    strict: bool = _placement(
+        False, "whether it is an error if anything but bookkeeping is left on the host"
+    )
+    min_region_ops: int = _placement(1, "regions of fewer ops stay on the host", Range(min=1))
+    max_regions: int = _placement(
+        0,
+        "how many regions a model may have, of which the largest stay; 0: any number",
+        Range(min=0),
+    )
+    merge_regions: bool = _placement(
+        True, "whether neighbours make one region, or each composite its own"
+    )
+
+    # How programs are made, and run.
+    symbol_bound: int = _program(
+        64, "the largest value of each symbolic size", Range(min=1, max=2**31 - 1)
+    )
+    symbol_bounds: Mapping[str, int] = _program(
+        {},
+        "the largest value of symbolic sizes by name, for those where it differs",
+        Range(min=1, max=2**31 - 1),
+    )
+    timeout_ms: int = _program(
+        0, "how long a call may take until it fails; 0: any time", Range(min=0, max=2**31 - 1)
+    )
+
+    # What is kept on this machine. Artifacts do not record these.
+    cache_dir: str = _local("", "the folder of the compile cache; none: no cache")
+    cache_bytes: int = _local(
+        1 << 30,
+        "the size of the compile cache, from which what was not used for longest is dropped",
+        Range(min=1),
+    )
+    dump: str = _local(
+        "none",
+        "what to write of each region, for people: its graph, or the program too",
+        OneOf("none", "graph", "program"),
+    )
+    dump_dir: str = _local(".", "the folder for it")
+
+    # The driver's: edit these for yours. What they may be, the driver says as well.
+    scratchpad_bytes: int = _driver(
+        4 << 20, "the on-chip memory that all engines compute in", Range(min=1 << 10, max=1 << 40)
+    )
+    dram_bytes: int = _driver(
+        4 << 30,
+        "the memory for inputs, outputs, constants and what leaves the scratchpad",
+        Range(min=1 << 10, max=1 << 40),
+    )
+    max_tile_bytes: int = _driver(
+        0,
+        "the largest tensor that one command may touch; 0: no limit but the scratchpad",
+        Range(min=0, max=1 << 40),
+    )
+    cores: int = _driver(1, "cores, each with a matrix and a vector engine", Range(min=1, max=16))
+    matrix_rows: int = _driver(
+        32, "rows of the systolic array, along the summed dimension", Range(min=1, max=1024)
+    )
+    matrix_columns: int = _driver(
+        32, "columns of the systolic array, along the outputs", Range(min=1, max=1024)
+    )
+    vector_lanes: int = _driver(
+        64, "elements that a vector engine handles in a cycle", Range(min=1, max=4096)
+    )
+    dram_megabytes_per_second: int = _driver(
+        16000, "the bandwidth of DRAM, in units of 10^6 bytes", Range(min=1, max=10_000_000)
+    )
+    dma_latency_cycles: int = _driver(
+        100, "cycles until the first byte of a transfer", Range(min=0, max=1_000_000)
+    )
+    power_mode: str = _driver(
+        "balanced", "how fast the clock runs", OneOf("low", "balanced", "performance")
+    )
+    precision: str = _driver(
+        "float32", "how intermediate results of type float32 are kept", OneOf("float32", "float16")
+    )
+    threads: int = _driver(1, "host threads that emulate one call", Range(min=1, max=64))
+    pace: int = _driver(
+        0,
+        "how many times slower than the device the emulation is at least; 0: as fast as it can",
+        Range(min=0, max=1_000_000),
+    )
+
+    overrides: tuple[Override, ...] = field(default=(), repr=False)
+    """What environment variables have set; kept by `load`."""
+
+    def __new__(cls, **settings: Any) -> Options:
+        """Refuse names that are not known, with the list of those that are."""
+        _refuse_unknown({name: value for name, value in settings.items() if name != "overrides"})
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        """Check all values, and keep numbers of NumPy and whole floats as Python's.
+
+        Raises
+        ------
+        ValueError
+            A value, or how two go together, is not supported.
+        """
+        for option in _options():
+            value = _checked(option, getattr(self, option.name))
+            object.__setattr__(self, option.name, value)
+        # Of two drivers, one may have no such options.
+        tile, scratchpad = (
+            getattr(self, name, 0) for name in ("max_tile_bytes", "scratchpad_bytes")
+        )
+        if tile > scratchpad:
+            raise ValueError(
+                f"The option 'max_tile_bytes' is {tile}, more than the whole scratchpad; supported "
+                f"with scratchpad_bytes {scratchpad}: at most that, or 0 for no limit of its own."
+            )
+
+    @classmethod
+    def load(cls, source: Options | Mapping[str, Any] | str | os.PathLike[str] | None) -> Options:
+        """Read options; what is left out has its default, and environment variables override.
+
+        Parameters
+        ----------
+        source
+            Options, names with their values, or the path of a file that ends in .toml or .json.
+
+        Returns
+        -------
+        options
+            The options, which know in `overrides` what the environment has set.
+
+        Raises
+        ------
+        ValueError
+            Something is not known or not supported; the message says where, and what is.
+        """
+        if isinstance(source, Options):
+            return source._overridden()
+        if isinstance(source, str | os.PathLike):
+            path = Path(source)
+            try:
+                return cls.from_dict(_read(path))._overridden()
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from None
+        return cls.from_dict({} if source is None else source)._overridden()
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Options:
+        """Read what `to_dict` wrote, or a part of it.
+
+        Parameters
+        ----------
+        values
+            Options by name.
+
+        Returns
+        -------
+        options
+            The options, whatever the environment says.
+
+        Raises
+        ------
+        ValueError
+            Something is not known or not supported.
+        """
+        if not isinstance(values, Mapping):
+            raise ValueError(
+                f"options is a {type(values).__name__}; supported: Options, a mapping of names to "
+                "values, and the path of a .toml or .json file."
+            )
+        values = {str(name): value for name, value in values.items()}
+        overrides = _read_overrides(values.pop("overrides", ()))
+        _refuse_unknown(values)
+        return cls(**values, overrides=overrides)
+
+    def merged(self, **settings: Any) -> Options:
+        """Return these options with some of them set; environment variables still override.
+
+        Parameters
+        ----------
+        **settings
+            Options by name.
+
+        Returns
+        -------
+        options
+            The options.
+
+        Raises
+        ------
+        ValueError
+            Something is not known or not supported.
+        """
+        _refuse_unknown(settings)
+        kept = tuple(item for item in self.overrides if item.option not in settings)
+        return replace(self, **settings, overrides=kept)._overridden()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all options as data that JSON can hold, for `RunCodegen` too."""
+        return asdict(self) | {"overrides": [asdict(item) for item in self.overrides]}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what an artifact records: all but what concerns this machine alone."""
+        return {item.name: getattr(self, item.name) for item in _options() if _is_recorded(item)}
+
+    def recorded_overrides(self) -> list[dict[str, Any]]:
+        """Return which of the recorded options the environment has set."""
+        names = self.recorded()
+        return [asdict(item) for item in self.overrides if item.option in names]
+
+    def driver_options(self) -> dict[str, str]:
+        """Return the driver's options, as it takes them."""
+        values = {item.name: getattr(self, item.name) for item in _options("driver")}
+        return {
+            name: str(int(value)) if isinstance(value, bool) else str(value)
+            for name, value in values.items()
+        }
+
+    def _overridden(self) -> Options:
+        """Return these options with what environment variables set, which is reported once."""
+        known = {PREFIX + option.name.upper(): option for option in _options()}
+        found: dict[str, Override] = {}
+        for variable in sorted(os.environ):
+            if not variable.startswith(PREFIX):
+                continue
+            if variable not in known:
+                if _is_of_others(variable):
+                    continue
+                # What all names begin with would make all of them near.
+                names = {name.removeprefix(PREFIX): name for name in known}
+                raise ValueError(
+                    f"The environment variable {variable} sets no option of {BACKEND}"
+                    f"{_meant(variable.removeprefix(PREFIX), names)}; "
+                    f"supported: {', '.join(known)}."
+                )
+            option = known[variable]
+            try:
+                value = _checked(option, _parsed(option, os.environ[variable]))
+            except ValueError as error:
+                raise ValueError(f"The environment variable {variable}: {error}") from None
+            found[option.name] = Override(option.name, value, variable)
+        for override in found.values():
+            if override not in _reported:
+                _reported.add(override)
+                _log.warning(
+                    "%s sets the option '%s' of %s to %r",
+                    *(override.variable, override.option, BACKEND, override.value),
+                )
+        # Those of an earlier time hold, too, but are no news.
+        found = {item.option: item for item in self.overrides} | found
+        values = {item.option: item.value for item in found.values()}
+        return replace(self, **values, overrides=tuple(found.values()))
+
+
+Source = Options | Mapping[str, Any] | str | os.PathLike[str] | None
+"""Where options come from; a text or a path names a file that ends in .toml or .json."""
+
+
+def describe() -> str:
+    """Return a table of all options: name, default, what is supported, and what it is.
+
+    Returns
+    -------
+    text
+        One line for each, in groups.
+    """
+    lines = [
+        "Set by keyword, mapping, or .toml or .json file; an environment variable overrides, for "
+        f"example {PREFIX}{_options()[0].name.upper()}.",
+    ]
+    for group in dict.fromkeys(option.metadata["group"] for option in _options()):
+        lines.append(f"{group}:")
+        for option in _options(group):
+            default = json.dumps(_default(option))
+            allowed = _supported(option)
+            lines.append(f"  {option.name} = {default}  ({allowed}): {option.metadata['about']}")
+    return "\n".join(lines)
+
+
+def _options(group: str | None = None) -> list[Field[Any]]:
+    options = [option for option in fields(Options) if option.metadata]
+    return [option for option in options if group in (None, option.metadata["group"])]
+
+
+def _is_recorded(option: Field[Any]) -> bool:
+    return bool(option.metadata["group"] != "local")
+
+
+def _default(option: Field[Any]) -> Any:
+    return {} if _kind(option) is dict else option.default
+
+
+def _kind(option: Field[Any]) -> type:
+    """Return the Python type of an option's values, which its default has."""
+    is_mapping = not isinstance(option.default, (bool, int, str))
+    return dict if is_mapping else type(option.default)
+
+
+def _supported(option: Field[Any]) -> str:
+    kind, allowed = _kind(option), option.metadata["allowed"]
+    if kind is dict:
+        return f"names with a whole number each, {allowed}"
+    if kind is bool:
+        return "true or false"
+    if kind is int:
+        return f"a whole number, {allowed}"
+    return str(allowed) if allowed is not None else "a text"
+
+
+def _checked(option: Field[Any], value: Any) -> Any:
+    """Return a value as plain Python, or refuse it."""
+    kind, allowed = _kind(option), option.metadata["allowed"]
+    plain = _plain(value, kind)
+    items = list(plain.values()) if isinstance(plain, dict) else [plain]
+    item_type = int if kind is dict else kind
+    if (
+        not isinstance(plain, kind)
+        or any(type(item) is not item_type for item in items)
+        or (allowed is not None and not all(allowed.accepts(item) for item in items))
+    ):
+        shown = plain if isinstance(plain, (dict, str)) else value
+        raise ValueError(
+            f"The option '{option.name}' is {shown!r}; supported: {_supported(option)}."
+        )
+    return plain
+
+
+def _plain(value: Any, kind: type) -> Any:
+    """Return data of NumPy, paths, and whole numbers that are written as floats, as Python's."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, int) for key, item in value.items()}
+    if isinstance(value, str | os.PathLike) and kind is str:
+        return str(value)
+    is_whole = kind is int and isinstance(value, float) and value.is_integer()
+    return int(value) if is_whole else value
+
+
+def _parsed(option: Field[Any], text: str) -> Any:
+    """Read the text of an environment variable; what cannot be read is refused as it is."""
+    kind = _kind(option)
+    if kind is bool:
+        return _BOOLS.get(text.strip().lower(), text)
+    if kind is int:
+        return _number(text)
+    if kind is dict:
+        pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+        return {name.strip(): _number(value) for name, _, value in pairs}
+    return text
+
+
+def _number(text: str) -> int | str:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return text
+
+
+def _read_overrides(items: Any) -> tuple[Override, ...]:
+    """Read what an artifact or `to_dict` says of the environment of an earlier time."""
+    known = {option.name: option for option in _options()}
+    try:
+        found = [Override(**{str(name): item[name] for name in item}) for item in items]
+        return tuple(
+            Override(str(item.option), _checked(known[item.option], item.value), str(item.variable))
+            for item in found
+        )
+    except (AttributeError, KeyError, TypeError):
+        shown = items if isinstance(items, (str, int, float, type(None))) else list(items)
+        raise ValueError(
+            f"overrides is {shown!r}; it is what to_dict has written, and not to be set."
+        ) from None
+
+
+def _refuse_unknown(values: Mapping[str, Any]) -> None:
+    known = {option.name: option.name for option in _options()}
+    for name in values:
+        if name not in known:
+            raise ValueError(
+                f"The option '{name}' is not known to {BACKEND}{_meant(name, known)}; "
+                f"known: {', '.join(known)}."
+            )
+
+
+def _meant(name: str, known: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {known[near[0]]}?)" if near else ""
+
+
+def _is_of_others(variable: str) -> bool:
+    """Whether a variable with this prefix sets nothing here."""
+    if variable.removeprefix(PREFIX) in OTHER_VARIABLES:
+        return True
+    # The name of another backend may begin with this one's.
+    others = (point.name.upper() + "_" for point in entry_points(group="tvm.backends"))
+    return any(
+        other.startswith(PREFIX) and other != PREFIX and variable.startswith(other)
+        for other in others
+    )
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """Read a file of options."""
+    readers = {".toml": tomllib.loads, ".json": _read_json}
+    if path.suffix not in readers:
+        raise ValueError("options are read from files that end in .toml or .json.")
+    try:
+        values = readers[path.suffix](path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}.") from None
+    except RecursionError:
+        raise ValueError(f"it is not {path.suffix[1:].upper()} of options: too deep.") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"it is not {path.suffix[1:].upper()}: {error}.") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"it holds a {type(values).__name__}; it must map names to values.")
+    return values
+
+
+def _read_json(text: str) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"'{name}' is there twice.")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=once)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One model on several NPUs: each computes a part of every batch.
+
+It runs on TVM's Disco, one worker for each NPU, and needs no compiler: a board can use it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import operator
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm.runtime.vm import VirtualMachine
+
+from .backend import BACKEND, PACKAGE
+
+_STEP = f"{BACKEND}.parallel.step"
+"""The function that the workers call."""
+
+_numbers = itertools.count()
+
+
+class DataParallel:
+    """An exported model, loaded once for each of several NPUs.
+
+    Parameters
+    ----------
+    library
+        What `export_library` has written.
+    devices
+        The indices of the NPUs.
+    processes
+        Whether each NPU but the first is driven by a process of its own rather than by a thread of
+        this one. Threads share memory with the caller; processes share nothing.
+
+    Raises
+    ------
+    RuntimeError
+        The model cannot be loaded; the message names the NPU.
+    """
+
+    def __init__(
+        self, library: str | Path, devices: Sequence[int] = (0, 1), *, processes: bool = False
+    ) -> None:
+        try:
+            self.devices = [operator.index(device) for device in devices]
+        except TypeError:
+            self.devices = []
+        if not self.devices:
+            raise ValueError(f"devices is {devices!r}; it must be indices of NPUs: [0, 1], say.")
+        self._workers = _Workers(len(self.devices), processes)
+        # When the program ends, too: the threads of workers must not outlive Python.
+        self._close = weakref.finalize(self, self._workers.close)
+        try:
+            path = str(Path(library).absolute())
+            self.devices = self._all("load", path, tvm_ffi.Shape(self.devices))
+        except BaseException:
+            self.close()
+            raise
+
+    def __call__(self, *arguments: Any, function: str = "main") -> list[np.ndarray]:
+        """Run a batch.
+
+        Parameters
+        ----------
+        arguments
+            The inputs of the function: arrays whose first axis is the batch. Weights are bound
+            when the model is compiled.
+        function
+            Its name.
+
+        Returns
+        -------
+        results
+            The results of the whole batch; those of a tuple one after the other.
+
+        Raises
+        ------
+        RuntimeError
+            The function fails on one of the NPUs; the message says on which one, and why.
+        """
+        arrays = [np.ascontiguousarray(argument) for argument in arguments]
+        if len({array.shape[0] for array in arrays}) != 1:
+            shapes = ", ".join(str(array.shape) for array in arrays) or "none"
+            raise ValueError(
+                "The arguments must be arrays whose first axis is the batch, as long in all of "
+                f"them; their shapes are: {shapes}."
+            )
+        parts = [np.array_split(array, len(self.devices)) for array in arrays]
+        counts = self._all("run", function, *map(self._workers.scatter, parts))
+        # A worker has no results if the batch is smaller than the number of workers.
+        busy = [worker for worker, count in enumerate(counts) if count]
+        results: list[np.ndarray] = []
+        for index in range(max(counts)):
+            reference = self._workers.call("result", index)
+            tensors = self._workers.gather(reference, busy)
+            results.append(np.concatenate([tensor.numpy() for tensor in tensors]))
+        return results
+
+    def counters(self) -> list[dict[str, dict[str, int]]]:
+        """Count what each NPU did since the model was loaded.
+
+        Returns
+        -------
+        counters
+            For each NPU, the counters of each region of the model.
+        """
+        found: list[dict[str, dict[str, int]]] = self._all("counters")
+        return found
+
+    def close(self) -> None:
+        """End the workers; nothing can be run any more."""
+        self._close()
+
+    def __enter__(self) -> DataParallel:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the workers."""
+        self.close()
+
+    def _all(self, *step: Any) -> list[Any]:
+        """Do a step on all workers, and return what each says."""
+        if not self._close.alive:
+            raise RuntimeError("This model was closed.")
+        reference = self._workers.call(*step)
+        answers = [json.loads(text) for text in self._workers.gather(reference)]
+        errors: dict[str, list[str]] = {}
+        for device, answer in zip(self.devices, answers, strict=True):
+            if "error" in answer:
+                errors.setdefault(answer["error"], []).append(str(device))
+        if errors:
+            lines = (f"NPU {' and '.join(which)}: {error}" for error, which in errors.items())
+            raise RuntimeError("\n".join(lines))
+        return [answer["value"] for answer in answers]
+
+
+# ---- On a worker --------------------------------------------------------------------------------
+
+
+class _Model:
+    """The model of one worker."""
+
+    def __init__(self, path: str, device: int) -> None:
+        tvm_ffi.get_global_func(f"{BACKEND}.runtime.set_device")(device)
+        self.device = int(tvm_ffi.get_global_func(f"{BACKEND}.runtime.device")())
+        # Not with Disco's load_vm_module: its workers share one module, and with it one NPU.
+        self.machine = VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
+        self.results: list[Any] = []
+
+    def run(self, function: str, *arguments: Any) -> int:
+        """Run a function on a part of the batch; return how many results there are."""
+        self.results = []
+        # Of an empty batch, the first worker tells the shapes of the results.
+        if arguments[0].shape[0] > 0 or _disco("worker_rank") == 0:
+            self._keep(self.machine[function](*arguments))
+        return len(self.results)
+
+    def result(self, index: int) -> Any:
+        """Return a result of the last run."""
+        return self.results[index] if self.results else None
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """Return the counters of each region."""
+        found: dict[str, dict[str, int]] = {}
+        modules = [self.machine.module]
+        for module in modules:
+            modules.extend(module.imports)
+            if module.kind == BACKEND:
+                counters = module["counters"]().items()
+                symbol = str(module["get_symbol"]())
+                found[symbol] = {str(name): int(value) for name, value in counters}
+        return found
+
+    def _keep(self, result: Any) -> None:
+        if isinstance(result, tvm.runtime.Tensor):
+            self.results.append(result)
+        else:
+            for item in result:
+                self._keep(item)
+
+
+_models: dict[tuple[int, int], _Model] = {}
+"""The models of this process, by number and worker."""
+
+
+def _step(number: int, name: str, *arguments: Any) -> Any:
+    """Do one step on a worker; an error that left this function would end the whole process."""
+    key = (number, _disco("worker_rank"))
+    if name == "load":
+        return _answer(lambda: _load_model(key, *arguments))
+    if name == "run":
+        return _answer(lambda: _models[key].run(*arguments))
+    if name == "counters":
+        return _answer(lambda: _models[key].counters())
+    if name == "result":
+        return _models[key].result(*arguments)
+    if name == "close":
+        return _answer(lambda: _models.pop(key, None) and None)
+    return None
+
+
+tvm_ffi.register_global_func(_STEP, _step, override=True)
+
+
+def _load_model(key: tuple[int, int], path: str, devices: Sequence[int]) -> int:
+    _models[key] = _Model(path, devices[key[1]])
+    return _models[key].device
+
+
+def _answer(work: Callable[[], Any]) -> str:
+    try:
+        return json.dumps({"value": work()})
+    except Exception as error:
+        return json.dumps({"error": str(error)})
+
+
+# ---- Disco --------------------------------------------------------------------------------------
+
+
+class _Workers:
+    """A session of Disco."""
+
+    def __init__(self, count: int, processes: bool) -> None:
+        _load_disco()
+        self._number = next(_numbers)
+        self._count = count
+        if processes:
+            pool = "runtime.disco.create_process_pool"
+            entry = f"{PACKAGE}.parallel"
+            self._session = _disco("SessionProcess", count, 1, pool, entry)
+        else:
+            self._session = _disco("SessionThreaded", count, 1)
+        self._step = _disco("SessionGetGlobalFunc", self._session, _STEP)
+
+    def call(self, *step: Any) -> Any:
+        """Begin a step on all workers; return a reference to what it will return."""
+        arguments = (0, 0, self._step, self._number, *step)
+        return _disco("SessionCallPacked", self._session, *arguments)
+
+    def gather(self, reference: Any, workers: Sequence[int] = ()) -> list[Any]:
+        """Wait for some workers, or all of them, and return what each has; it must not be None."""
+        which = workers or range(self._count)
+        return [_disco("DRefDebugGetFromRemote", reference, worker) for worker in which]
+
+    def scatter(self, parts: Sequence[np.ndarray]) -> Any:
+        """Give each worker its part; return a reference to the parts."""
+        reference = self.call("nothing")
+        for worker, part in enumerate(parts):
+            _disco("DRefDebugCopyFrom", reference, worker, tvm.runtime.tensor(part))
+        return reference
+
+    def close(self) -> None:
+        """Free the models; the session ends when nothing refers to it any more."""
+        self.gather(self.call("close"))
+
+
+def _disco(function: str, *arguments: Any) -> Any:
+    """Call a function of Disco: TVM 0.27 makes the Python classes before the library is there."""
+    return tvm_ffi.get_global_func(f"runtime.disco.{function}")(*arguments)
+
+
+def _load_disco() -> None:
+    """Load the library of Disco, which TVM itself does not where only the runtime is."""
+    if tvm_ffi.get_global_func("runtime.disco.SessionThreaded", allow_missing=True) is None:
+        tvm_ffi.libinfo.load_lib_ctypes(
+            "tvm",
+            "tvm_runtime_extra",
+            "RTLD_LOCAL",
+            extra_lib_paths=tvm.libinfo.package_lib_paths(),
+        )
+
+
+if __name__ == "__main__":
+    from tvm.exec import disco_worker
+
+    _load_disco()
+    disco_worker.main()

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The composites of this backend, derived from `capabilities.py`.
+
+An op of the table makes a composite on its own. What it `fuses` makes further ones: with a scale, a
+bias, a residual, an activation behind it, and with a transposed operand before it. There is one
+pattern for each end, in which all that stands between is optional, so that their number does not
+grow with that of the activations. Each is an ordinary pattern of TVM, registered as
+`<backend>.<label>`, so that TVM's own `FuseOpsByPattern` works with them too. A label is for
+people: the code generator reads the body of a composite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from itertools import combinations
+from operator import or_
+from typing import Any
+
+import tvm_ffi
+from tvm import relax
+from tvm.relax.backend.pattern_registry import register_patterns
+from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
+
+from .backend import BACKEND, OPS, declined_by_sdk
+from .capability import Constant, Fuses, Op, Size, Table, Unknown, Values, tensor_type
+from .chains import chains_of, count_steps, find
+from .chains import pattern as pattern_of
+
+TABLE = Table(OPS, declined_by_sdk)
+"""The capabilities of this backend."""
+
+Pattern = tuple[str, DFPattern, dict[str, DFPattern], Callable[[Any], bool]]
+"""Name, pattern, the parts that its check asks for, and the check: an argument of TVM's."""
+
+_registered = False
+
+
+def register() -> None:
+    """Register the patterns with TVM, once in a process."""
+    global _registered
+    if not _registered:
+        # As tuples: of those TVM knows that they must go before the interpreter does.
+        register_patterns(make_patterns(TABLE))
+        _registered = True
+
+
+def make_patterns(table: Table) -> list[Pattern]:
+    """Derive all patterns from a table.
+
+    Parameters
+    ----------
+    table
+        The capabilities.
+
+    Returns
+    -------
+    patterns
+        From the least to the most specific, as TVM wants them: later ones win.
+    """
+    composites = [composite for op in table.ops for composite in _composites(op, table)]
+    composites += [composite for op in table.ops for composite in _chains(op, table)]
+    composites.sort(key=lambda composite: composite[0])
+    return [pattern for _, pattern in composites]
+
+
+ROLES = ("scale", "bias", "residual", "activation")
+"""What may follow an op in a composite, in this order."""
+
+Parts = dict[str, DFPattern]
+Rank = tuple[int, ...]
+
+
+# The rank of a chain without an op before it: what is behind an op that fuses nothing but a chain.
+_CHAIN = 100
+
+
+def _chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composite of an entry that is made of chains alone."""
+    chains = chains_of(op) if not op.relax else ()
+    inputs = {item.name: wildcard() for item in op.inputs}
+    for chain in chains:
+        last = pattern_of(chain.node, inputs)
+        rank = (_CHAIN, count_steps(chain.node))
+        yield rank, _pattern(table, op, op.name, last, {"chain": last}, op)
+
+
+def _composites(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composites around one op; of two that match, the one of higher rank wins."""
+    if not op.relax:
+        return
+    for count in range(len(op.absorbs_transpose) + 1):
+        for absorbed in combinations(op.absorbs_transpose, count):
+            label = _label(op, absorbed)
+            arguments = [
+                _call("relax.permute_dims", wildcard()) if index in absorbed else wildcard()
+                for index in range(len(op.inputs))
+            ]
+            anchor = _call(op.relax, *arguments)
+            parts = {"anchor": anchor}
+            parts |= {f"transpose{index}": arguments[index] for index in absorbed}
+            yield (0, count), _pattern(table, op, label, anchor, parts)
+            for rank, (end, pattern, known) in enumerate(_tails(op, table, anchor, parts), 1):
+                yield (rank, count), _pattern(table, op, f"{label}_{end}", pattern, known)
+            for size, entry, pattern, known in _chain_tails(op, table, anchor, parts):
+                name = f"{label}_{entry.name}"
+                yield (_CHAIN + 1, size, count), _pattern(table, op, name, pattern, known, entry)
+
+
+def _tails(
+    op: Op, table: Table, pattern: DFPattern, parts: Parts
+) -> Iterator[tuple[str, DFPattern, Parts]]:
+    """Generate what an op fuses behind it: by its end, before which all the rest is optional."""
+    for role, last, known in _sums(op, pattern, parts):
+        yield role, last, known
+    relax_ops = dict.fromkeys(entry.relax for entry in table.activations_of(op) if entry.relax)
+    for end, before, known in _ends(op, pattern, parts) if relax_ops else []:
+        last = reduce(or_, (_call(name, before) for name in relax_ops))
+        yield end, last, {**known, "activation": last}
+
+
+def _chain_tails(
+    op: Op, table: Table, pattern: DFPattern, parts: Parts
+) -> Iterator[tuple[int, Op, DFPattern, Parts]]:
+    """Generate what ends in a chain; a pattern of its own each, since it is one or it is not."""
+    for entry in table.activations_of(op):
+        for chain in chains_of(entry) if not entry.relax else ():
+            for _, before, known in _ends(op, pattern, parts):
+                last = pattern_of(chain.node, {entry.inputs[0].name: before})
+                yield count_steps(chain.node), entry, last, {**known, "chain": last}
+
+
+def _sums(op: Op, pattern: DFPattern, parts: Parts) -> Iterator[tuple[str, DFPattern, Parts]]:
+    fuses = op.fuses or Fuses()
+    for role, wanted in (
+        ("scale", fuses.scale),
+        ("bias", fuses.bias is not None),
+        ("residual", fuses.residual),
+    ):
+        if wanted:
+            operand = is_const() if role == "scale" else wildcard()
+            last = _scaled(pattern, operand) if role == "scale" else _either(pattern, operand)
+            parts = {**parts, role: operand, f"{role} call": last}
+            yield role, last, parts
+            pattern = last | pattern
+
+
+def _ends(op: Op, pattern: DFPattern, parts: Parts) -> list[tuple[str, DFPattern, Parts]]:
+    """Return what may stand before an activation.
+
+    An add could be the bias or the residual, so that the residual is not just optional.
+    """
+    before, known = pattern, parts
+    residual = []
+    for role, last, more in _sums(op, pattern, parts):
+        if role == "residual":
+            residual = [("residual_activation", last, more)]
+        else:
+            before, known = last | before, more
+    return [("activation", before, known), *residual]
+
+
+def _label(op: Op, absorbed: tuple[int, ...]) -> str:
+    if not absorbed:
+        return op.name
+    if op.relax == "relax.matmul" and absorbed == (1,):
+        return "linear"
+    return op.name + "_transposed" + "".join(f"_{index}" for index in absorbed)
+
+
+def _call(op: str, *arguments: DFPattern) -> DFPattern:
+    return is_op(op)(*arguments, varg_default_wildcard=True)
+
+
+def _either(pattern: DFPattern, operand: DFPattern, op: str = "relax.add") -> DFPattern:
+    return _call(op, pattern, operand) | _call(op, operand, pattern)
+
+
+def _scaled(pattern: DFPattern, factor: DFPattern) -> DFPattern:
+    return _either(pattern, factor, "relax.multiply") | _call("relax.divide", pattern, factor)
+
+
+def label_of(label: str, parts: Mapping[str, Any], table: Table) -> str:
+    """Return the label of a composite with all that is in it.
+
+    Parameters
+    ----------
+    label
+        The name of the pattern, without the backend.
+    parts
+        What its annotated parts are.
+    table
+        The capabilities.
+
+    Returns
+    -------
+    label
+        Such as "conv2d_bias_relu" of what "conv2d_activation" matched.
+    """
+    roles = [role for role in ROLES if role in parts]
+    base = label
+    while base.rpartition("_")[2] in roles:
+        base = base.rpartition("_")[0]
+    if "activation" in parts:
+        entries = table.entries_of(parts["activation"].op.name)
+        roles[-1:] = [entry.name for entry in entries if entry.activation][:1]
+    if "chain" in parts and "anchor" in parts:
+        return _with_chain(label, roles, table)
+    return "_".join([base, *roles])
+
+
+def _with_chain(label: str, roles: list[str], table: Table) -> str:
+    """Put roles between the name of an op and that of the chain behind it."""
+    names = (entry.name for entry in table.ops if label.endswith(f"_{entry.name}"))
+    chain = max(names, key=len)
+    return "_".join([label.removesuffix(f"_{chain}"), *roles, chain])
+
+
+def _pattern(
+    table: Table, op: Op, label: str, pattern: DFPattern, parts: Parts, chain: Op | None = None
+) -> Pattern:
+    def check(match: Any) -> bool:
+        reason = _chain_refusal(table, chain, match) if chain is not None else None
+        if reason is None and op is not chain:
+            reason = _refusal(table, op, match)
+        if reason is None:
+            return True
+        # `partition.py` asks for reasons; TVM's own pass has no use for them.
+        reasons = getattr(match, "reasons", None)
+        if reason and reasons is not None:
+            reasons.append(reason)
+        return False
+
+    return f"{BACKEND}.{label}", pattern, parts, check
+
+
+def _refusal(table: Table, op: Op, match: Any) -> str | None:
+    """Say why a match, TVM's `PatternCheckContext` or the like of it, is no composite."""
+    parts = match.annotated_expr
+    anchor = parts["anchor"]
+    values: Values = getattr(match, "values", {})
+    bound = getattr(match, "bind_constants", True)
+    reason = table.refusal(anchor, values, bind_constants=bound, op=op)
+    if reason is None and "activation" in parts:
+        call = parts["activation"]
+        refusals = [
+            table.refusal(call, values, bind_constants=bound, op=entry)
+            for entry in table.activations_of(op)
+            if entry.relax == call.op.name
+        ]
+        reason = None if None in refusals else refusals[0]
+    if reason is not None:
+        return reason
+
+    escaping = escapes(match)
+    if escaping is not None:
+        return f"{op.name}: '{escaping.name}' inside of it is used elsewhere"
+    for index in op.absorbs_transpose:
+        transpose = parts.get(f"transpose{index}")
+        if transpose is not None and not _swaps_last_dimensions(transpose):
+            return f"{op.name}: its operand is transposed in another way than by a swap of the last"
+    calls = [parts[f"{role} call"] for role in ROLES if f"{role} call" in parts]
+    if not calls:
+        return None
+
+    try:
+        dtype, shape = tensor_type(anchor.ty)
+        if any(tensor_type(call.ty) != (dtype, shape) for call in calls):
+            return f"{op.name}: the result grows where something is added to it"
+        if "scale" in parts and any(size != 1 for size in tensor_type(parts["scale"].ty)[1]):
+            return f"{op.name}: a scale must be a single number"
+        if "residual" in parts and tensor_type(parts["residual"].ty) != (dtype, shape):
+            return f"{op.name}: a residual must have the dtype and shape of the result"
+        if "bias" in parts:
+            return _bias_refusal(op, parts["bias"], dtype, shape, match)
+    except Unknown as unknown:
+        return f"{op.name}: {unknown} what is added"
+    return None
+
+
+def _chain_refusal(table: Table, op: Op, match: Any) -> str | None:
+    """Say why the calls at the end of a match are no chain, "" where only its constants are others.
+
+    A pattern knows no numbers.
+    """
+    bindings = match.matched_bindings
+    known: Values = getattr(match, "values", {})
+    values = known or dict(bindings.items())
+    call = match.annotated_expr["chain"]
+    (var,) = (var for var, value in bindings.items() if value.same_as(call))
+    bound = getattr(match, "bind_constants", True)
+    reason: str | None = ""
+    for found in (item for chain in chains_of(op) for item in find(chain, var, values)):
+        if any(item not in bindings for item in found.calls):
+            continue
+        shapes = [item.ty.shape for item in found.calls.values()]
+        same = all(tvm_ffi.structural_equal(shape, call.ty.shape) for shape in shapes)
+        if op.activation and not same:
+            continue
+        reason = table.refusal_of_chain(
+            op, found.inputs, found.attributes, call, values, bind_constants=bound
+        )
+        if reason is None:
+            return None
+    return reason
+
+
+def _bias_refusal(
+    op: Op, bias: Any, dtype: str, shape: tuple[int | Size, ...], match: Any
+) -> str | None:
+    assert op.fuses is not None and op.fuses.bias is not None
+    axis = op.fuses.bias % len(shape)
+    expected = tuple(size if index == axis else 1 for index, size in enumerate(shape))
+    bias_dtype, bias_shape = tensor_type(bias.ty)
+    padded = (1,) * (len(shape) - len(bias_shape)) + bias_shape
+    if bias_dtype != dtype or padded != expected or isinstance(shape[axis], Size):
+        return f"{op.name}: a bias must have one {dtype} per channel, along axis {op.fuses.bias}"
+    if not _is_parameter(bias, match):
+        return f"{op.name}: a bias must be a constant or a parameter"
+    return None
+
+
+_VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
+
+
+def _is_parameter(expr: Any, match: Any) -> bool:
+    """Whether it is a constant, a parameter of the function, or a view of one."""
+    values = getattr(match, "values", None)
+    if values is None and isinstance(expr, relax.DataflowVar):
+        # TVM's context knows the way from a value to its variable, but not back.
+        values = {var: value for value, var in match.value_to_bound_var.items()}
+    while True:
+        if isinstance(expr, relax.Var) and (values or {}).get(expr) is not None:
+            expr = (values or {})[expr]
+        elif isinstance(expr, relax.Call) and expr.op.name in _VIEWS:
+            expr = expr.args[0]
+        else:
+            return isinstance(expr, (Constant, relax.Var))
+
+
+def escapes(match: Any) -> Any | None:
+    """Return a variable inside of a match that something outside of it uses, if there is one.
+
+    A composite with such a variable would have two results, could depend on itself through what is
+    outside, or would have to compute the variable twice.
+
+    Parameters
+    ----------
+    match
+        TVM's `PatternCheckContext`, or the like of it.
+
+    Returns
+    -------
+    var
+        The variable, or none.
+    """
+    inside = {hash(var) for var in match.matched_bindings}
+    for var, value in match.matched_bindings.items():
+        if value.same_as(match.matched_expr):
+            continue
+        used_outside = any(hash(user) not in inside for user in match.var_usages.get(var, ()))
+        if used_outside or not isinstance(var, relax.DataflowVar):
+            return var
+    # One value on both sides of an add is no residual. The matcher gives variables or values.
+    for role in ("bias", "residual"):
+        operand = match.annotated_expr.get(role)
+        for var, value in match.matched_bindings.items():
+            if operand is not None and (operand.same_as(var) or operand.same_as(value)):
+                return var
+    return None
+
+
+def _swaps_last_dimensions(call: Any) -> bool:
+    rank = call.ty.ndim
+    axes = call.attrs.axes
+    order = list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
+    return rank >= 2 and order == [*range(rank - 2), rank - 1, rank - 2]

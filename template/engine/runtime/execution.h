@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file execution.h
+ * \brief Devices, loaded programs, and the requests that run on them.
+ */
+#ifndef RUNTIME_EXECUTION_H_
+#define RUNTIME_EXECUTION_H_
+
+#include <tvm/ffi/container/map.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/object.h>
+#include <tvm/ffi/string.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "driver_api.h"
+
+namespace npu {
+
+/*! \brief Throws what the driver says unless it succeeded. */
+void CheckDriver(npu_status status, const std::string& doing);
+
+/*! \brief Which device the modules run on that this thread loads from now on. */
+void SetDevice(int64_t index);
+/*! \brief What SetDevice said on this thread, or the environment, or 0. */
+int64_t GetDevice();
+
+/*! \brief A piece of memory that a request reads or writes. */
+struct MemoryUse {
+  const char* begin;
+  const char* end;
+  bool writes;
+};
+
+class LoadedProgram;
+
+/*! \brief A request of the driver, used by one call at a time. */
+struct Request {
+  LoadedProgram* program = nullptr;
+  npu_request* handle = nullptr;
+  /*! \brief What it did until its last call ended: the driver cannot be asked while it runs. */
+  npu_counters counters = {};
+  /*! \brief Whether it was submitted and not waited for. */
+  bool is_running = false;
+  std::chrono::steady_clock::time_point deadline;
+  /*! \brief What must stay alive while it runs beside its caller, and the memory that it uses. */
+  tvm::ffi::ObjectPtr<tvm::ffi::Object> module;
+  std::vector<tvm::ffi::Tensor> tensors;
+  std::vector<MemoryUse> memory;
+};
+
+/*! \brief A program on a device, and its requests; safe to use from several threads. */
+class LoadedProgram {
+ public:
+  /*!
+   * \brief Opens the device and loads the program.
+   * \param bytes The program, aligned to 64 bytes; it must outlive this object.
+   * \param device The index of the device.
+   * \param symbol The region's name, for messages.
+   * \param timeout_ms How long a call may take; 0: for ever.
+   */
+  LoadedProgram(std::string_view bytes, int64_t device, const std::string& symbol,
+                int64_t timeout_ms);
+  ~LoadedProgram();
+  LoadedProgram(const LoadedProgram&) = delete;
+  LoadedProgram& operator=(const LoadedProgram&) = delete;
+
+  /*! \brief A request that no other call uses. */
+  Request* Acquire();
+  /*! \brief Gives it back, ready to be used again. */
+  void Release(Request* request);
+
+  /*! \brief Runs a request that is bound, and no longer than a call may take. */
+  void Execute(Request* request);
+  /*! \brief Starts a request that is bound. */
+  void Submit(Request* request);
+  /*! \brief Notices whether a request that runs has ended. */
+  void Poll(Request* request);
+  /*! \brief Waits until a request that runs has ended, and no longer than a call may take. */
+  void Wait(Request* request);
+
+  /*! \brief Keeps the largest of these numbers: how many requests were in flight at once. */
+  void NoteInFlight(int64_t count);
+  /*! \brief What all requests did so far. */
+  tvm::ffi::Map<tvm::ffi::String, int64_t> Counters();
+  /*! \brief What the driver says about the program. */
+  std::string Describe();
+
+ private:
+  /*! \brief Takes over what the driver's wait returned; throws if that is an error. */
+  void End(Request* request, npu_status status);
+
+  std::string symbol_;
+  std::chrono::microseconds timeout_;
+  std::shared_ptr<npu_device> device_;
+  npu_program* program_ = nullptr;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Request>> requests_;
+  std::vector<Request*> idle_;
+  std::atomic<int64_t> most_in_flight_{0};
+};
+
+/*!
+ * \brief The requests that one thread has submitted and not yet waited for.
+ *
+ * An error in one of them is thrown when all have ended, so that nothing is left behind.
+ */
+class PendingRequests {
+ public:
+  /*! \brief Those of the calling thread. */
+  static PendingRequests& OfThisThread();
+  PendingRequests() = default;
+  ~PendingRequests();
+  PendingRequests(const PendingRequests&) = delete;
+  PendingRequests& operator=(const PendingRequests&) = delete;
+
+  /*! \brief Starts a bound request when all have ended that write what it uses, or read what it
+   *  writes. The request is no longer the caller's, also if this throws. */
+  void Submit(Request* request);
+  /*! \brief Waits for all, and throws the first error. */
+  void WaitAll() {
+    if (!requests_.empty()) Drain(nullptr);
+  }
+
+ private:
+  /*! \brief Waits for all, and throws the first error. */
+  void Drain(std::exception_ptr error);
+
+  /*! \brief In the order in which they were submitted. */
+  std::vector<Request*> requests_;
+};
+
+}  // namespace npu
+
+#endif  // RUNTIME_EXECUTION_H_

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share."""
+
+import importlib
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class BackendUnderTest(MetaPathFinder, Loader):
+    """Lets tests import the backend as `backend`, whatever its package is called."""
+
+    (package,) = (path.parent.name for path in ROOT.glob("python/*/_backend.py"))
+
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name.split(".")[0] == "backend" else None
+
+    def create_module(self, spec):
+        module = importlib.import_module(self.package + spec.name.removeprefix("backend"))
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module):
+        # The import has put the spec of the other name there.
+        module.__spec__ = module.__spec__.loader_state
+
+
+sys.meta_path.insert(0, BackendUnderTest())
+
+import backend  # noqa: E402
+
+
+def pytest_report_header():
+    lines = [f"backend: {backend.__name__} {backend.__version__}"]
+    if newer := newer_sources():
+        lines.append(f"STALE: what is installed is older than {newer}: run pip install '.[test]'")
+    return lines
+
+
+def pytest_terminal_summary(terminalreporter):
+    if newer := newer_sources():
+        terminalreporter.section("stale install", red=True)
+        terminalreporter.line(
+            f"What was tested is what is installed in {Path(backend.__file__).parent}. It is older "
+            f"than {newer}. Run pip install '.[test]', or use the editable install of README.md."
+        )
+
+
+def newer_sources():
+    """Return the sources beside these tests that are newer than what is installed."""
+    installed = Path(backend.__file__).parent
+    folders = ("engine/*/", "src/", "vendor/", f"python/{backend.__name__}/")
+    sources = [
+        path
+        for folder in folders
+        for path in ROOT.glob(f"{folder}**/*.*")
+        if path.suffix in (".cc", ".h", ".inc", ".py") and "tests" not in path.parts
+    ]
+    libraries = list(installed.glob("*.so"))
+    if not libraries or not sources:
+        return ""  # An editable install, or tests that stand alone.
+    built = min(path.stat().st_mtime for path in libraries)
+    newer = [str(path.relative_to(ROOT)) for path in sources if path.stat().st_mtime > built + 2]
+    return ", ".join(newer[:3]) + (", ..." if len(newer) > 3 else "")
+
+
+def pytest_sessionstart():
+    """Say once, rather than for each file, that the backend does not load."""
+    try:
+        callable(backend.offload_report)
+    except RuntimeError as error:
+        pytest.exit(str(error), returncode=3)
+
+
+def pytest_collection_finish(session):
+    """Note which parameters are asked for, so that no others are compiled."""
+    import support
+
+    for item in session.items:
+        if hasattr(item, "callspec"):
+            support.SELECTED.update(map(str, item.callspec.params.values()))

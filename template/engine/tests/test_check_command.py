@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `check`, and what users see where the backend cannot work."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import backend
+from support import TABLE
+
+PACKAGE = backend.__name__
+IS_EDITABLE = Path(backend.__file__).parent.parent.name == "python"
+
+
+def python(*arguments, **environment):
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    return result.returncode, result.stdout, result.stderr
+
+
+def test_check_tells_what_works():
+    code, out, errors = python("-m", PACKAGE, "check")
+    assert code == 0, out + errors
+    for word in ("apache-tvm ", "apache-tvm-ffi ", "driver library: /", "All is well."):
+        assert word.removesuffix("/") in out
+    for op in TABLE.ops:
+        assert op.name in out
+    assert "Traceback" not in out + errors
+
+
+def test_check_works_where_only_the_runtime_is():
+    code, out, errors = python("-m", PACKAGE, "check", TVM_USE_RUNTIME_LIB="1")
+    assert code == 0, out + errors
+    assert "Only the runtime is here" in out
+
+
+def test_the_package_is_silent():
+    for code in ("import tvm", f"from {PACKAGE} import *; offload_report"):
+        assert python("-W", "error::UserWarning", "-c", code) == (0, "", "")
+
+
+def test_names_that_need_the_compiler_say_so_without_it():
+    code = f"""
+import {PACKAGE} as backend
+for name in backend.__all__:
+    try:
+        getattr(backend, name)
+    except RuntimeError as error:
+        print(error)
+"""
+    code, out, errors = python("-c", code, TVM_USE_RUNTIME_LIB="1")
+    assert (code, errors) == (0, "")
+    names = [name for name in backend.__all__ if name not in ("Artifact", "read_artifacts")]
+    for name, line in zip(names, out.splitlines(), strict=True):
+        assert line.startswith(f"{name} needs the compiler")
+        assert "TVM_USE_RUNTIME_LIB" in line
+
+
+def test_another_tvm_ffi_is_refused_in_a_sentence():
+    patch = "import runpy, sys, tvm_ffi; tvm_ffi.__version__ = '0.1.15.post2'; "
+    patch += f"sys.argv = ['', 'check']; runpy.run_module({PACKAGE!r}, run_name='__main__')"
+    code, out, errors = python("-c", patch, TVM_DEVICE_BACKEND_AUTOLOAD="0")
+    assert code == 1, out + errors
+    assert "Traceback" not in errors
+    assert "installed is 0.1.15.post2" in out
+    assert "pip install 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'" in out
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """A copy of the package that is found first, to be broken."""
+    if IS_EDITABLE:
+        pytest.skip("an editable install answers for the package before any copy of it")
+    copy = tmp_path / PACKAGE
+    shutil.copytree(Path(backend.__file__).parent, copy)
+    return copy
+
+
+def check(package):
+    """Run the command of a package that is found before the installed one."""
+    path = os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])
+    return python("-m", PACKAGE, "check", PYTHONPATH=path)
+
+
+def test_a_mistake_in_the_table_is_told_without_a_traceback(broken):
+    with (broken / "capabilities.py").open("a") as table:
+        table.write('\nraise ValueError("the table is upside down")\n')
+    code, out, errors = check(broken)
+    assert code == 1, out + errors
+    assert "FAILED: " in out
+    assert "the table is upside down" in out
+    assert "Traceback" not in errors
+
+
+def test_an_attribute_that_the_op_has_not_is_told(broken):
+    op = TABLE.ops[0]
+    with (broken / "capabilities.py").open("a") as table:
+        table.write("""
+from dataclasses import replace
+OPS = (replace(OPS[0], attributes=dict(OPS[0].attributes, strike=Anything())), *OPS[1:])
+""")
+    code, out, errors = check(broken)
+    assert code == 1, out + errors
+    assert f"the attribute 'strike' for {op.name}, but {op.relax} has none" in out
+
+
+def test_an_op_without_a_lowering_is_told(broken):
+    with (broken / "capabilities.py").open("a") as table:
+        table.write('\nOPS += (Op("sinh", "relax.sinh", inputs=(Input("x"),)),)\n')
+    code, out, errors = check(broken)
+    assert code == 1, out + errors
+    assert "without a lowering: relax.sinh" in out
+    assert "src/ops" in out
+
+
+def test_options_lists_what_can_be_set():
+    code, out, errors = python("-m", PACKAGE, "options")
+    assert (code, errors) == (0, "")
+    for name, value in backend.Options().to_dict().items():
+        assert name == "overrides" or f"  {name} = {json.dumps(value)}  (" in out
+    code, out, errors = python("-m", PACKAGE, "options", TVM_USE_RUNTIME_LIB="1")
+    assert (code, out) == (1, "")
+    assert errors.startswith("FAILED: Options are for the compiler, which is not here")
+
+
+def test_an_unknown_command_is_refused():
+    code, _, errors = python("-m", PACKAGE, "chekc")
+    assert code == 2
+    assert "check" in errors

@@ -1,0 +1,485 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conformance kit itself: it must see what is wrong, and say so."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import backend
+from backend.engine.capability import Accumulated, Buckets, Elementwise, Exact
+from backend.engine.conformance import (
+    Outcome,
+    Result,
+    Settings,
+    cases_of,
+    runner,
+)
+from backend.engine.conformance.compare import (
+    Step,
+    allowance,
+    allowance_behind,
+    judge,
+)
+from backend.engine.conformance.ledger import (
+    Entry,
+    LedgerError,
+    apply,
+    read_ledger,
+)
+from backend.engine.conformance.pages import as_html, as_markdown
+from backend.engine.conformance.workers import in_workers
+from backend.engine.main import main
+
+TOLERANCES = [Exact(), Elementwise(), Accumulated("64"), Elementwise(ulps=0, rtol=1e-3)]
+each_tolerance = pytest.mark.parametrize("tolerance", TOLERANCES, ids=str)
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "float16"])
+
+
+# ---- Comparators --------------------------------------------------------------------------------
+
+
+def right(dtype="float32", shape=(8, 9)):
+    return np.random.default_rng(5).uniform(-2, 2, shape).astype(dtype)
+
+
+def ratio(actual, expected, tolerance, count=64):
+    return judge([actual], [expected], [allowance(tolerance, expected, count)]).ratio
+
+
+def assert_wrong(actual, expected, tolerance, words=""):
+    verdict = judge([actual], [expected], [allowance(tolerance, expected, 64)])
+    assert verdict.ratio > 1
+    assert words in verdict.text
+
+
+@each_tolerance
+@each_dtype
+def test_the_right_values_are_right(tolerance, dtype):
+    values = right(dtype)
+    values[0, :4] = [np.nan, np.inf, -np.inf, -0.0]
+    other = values.copy()
+    other[0, 3] = 0.0
+    assert ratio(other, values, tolerance) == 0
+    assert ratio(values[:0], values[:0], tolerance) == 0
+
+
+@each_tolerance
+@each_dtype
+def test_wrong_values_are_seen(tolerance, dtype):
+    values = right(dtype)
+    dropped = values.copy()
+    dropped[3, 4] = 0
+    assert_wrong(dropped, values, tolerance, "at [3, 4]: 0.0")
+    swapped = values.copy()
+    swapped[2, [0, 1]] = values[2, [1, 0]]
+    assert_wrong(swapped, values, tolerance, "wrong in 2 of 72 elements")
+    assert_wrong(np.roll(values, 1, axis=0), values, tolerance)
+    assert_wrong(np.negative(values), values, tolerance)
+    assert_wrong(np.full_like(values, values.mean()), values, tolerance)
+
+
+@each_tolerance
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nothing_stands_for_what_is_not_finite(tolerance, bad):
+    values = right()
+    found = values.copy()
+    found[1, 1] = bad
+    assert_wrong(found, values, tolerance, str(bad))
+    assert_wrong(values, found, tolerance, f"expected: {bad}")
+    other = found.copy()
+    other[1, 1] = 1.0 if np.isnan(bad) else -bad
+    assert_wrong(other, found, tolerance)
+
+
+@each_tolerance
+def test_another_number_shape_or_type_of_results_is_seen(tolerance):
+    values = right()
+    limits = [allowance(tolerance, values)]
+    assert "there are 2 results" in judge([values, values], [values], limits).text
+    assert_wrong(values.T, values, tolerance, "float32 of shape [9, 8]")
+    assert_wrong(values.astype("float64"), values, tolerance, "float64 of shape")
+    second = values.copy()
+    second[0, 0] += 1
+    assert "result 1 is wrong" in judge([values, second], [values, values], limits * 2).text
+
+
+@each_dtype
+def test_ulps_are_counted(dtype):
+    values = right(dtype)
+    one = np.nextafter(values, np.inf, dtype=dtype)
+    two = np.nextafter(one, np.inf, dtype=dtype)
+    three = np.nextafter(two, np.inf, dtype=dtype)
+    assert_wrong(one, values, Exact())
+    assert 0.5 <= ratio(one, values, Elementwise(ulps=2)) <= 1
+    assert 0 < ratio(two, values, Elementwise(ulps=2)) <= 2
+    away = np.where(values > 0, three, np.nextafter(values, -np.inf, dtype=dtype) * 1)
+    assert ratio(away, values, Elementwise(ulps=2)) == pytest.approx(1.5)
+
+
+def test_relative_and_absolute_errors_add_up():
+    values = np.array([0.0, 10.0], "float32")
+    tolerance = Elementwise(ulps=0, rtol=1e-2, atol=1e-3)
+    assert ratio(values + np.float32(0.9e-3), values, tolerance) < 1
+    assert ratio(np.array([0, 10.09], "float32"), values, tolerance) < 1
+    assert ratio(np.array([1.1e-3, 10], "float32"), values, tolerance) > 1
+    assert ratio(np.array([0, 10.2], "float32"), values, tolerance) > 1
+
+
+def test_a_sum_may_be_off_by_the_square_root_of_its_length():
+    values = right()
+    small, large = (allowance(Accumulated("k"), values, count) for count in (100, 10_000))
+    rounding = allowance(Elementwise(ulps=1), values)
+    np.testing.assert_allclose((large - rounding) / (small - rounding), 10)
+    half = allowance(Accumulated("k", accumulator="float16"), values, 100)
+    assert (half > 1000 * small).all()
+
+
+@pytest.mark.parametrize("count", [3, 100, 3000])
+def test_real_sums_are_right_and_sums_that_lack_a_term_are_not(count):
+    generator = np.random.default_rng(count)
+    for low in (-1, 0):
+        terms = generator.uniform(low, 1, (200, count)).astype("float32")
+        expected = terms.astype("float64").sum(axis=1).astype("float32")
+        running = np.zeros(200, "float32")
+        for term in terms.T:
+            running += term
+        tolerance = Accumulated("count")
+        assert ratio(running, expected, tolerance, count) <= 1
+        assert ratio(running - terms[:, count // 2], expected, tolerance, count) > 1
+        in_half = terms.astype("float16").cumsum(axis=1, dtype="float16")[:, -1].astype("float32")
+        assert ratio(in_half, expected, tolerance, count) > 1
+
+
+def test_buckets_are_counted():
+    values = np.arange(-128, 127, dtype="int8")
+    found = values.copy()
+    found[7] += 1
+    verdict = judge([found], [values], [allowance(Buckets(1), values)])
+    assert (verdict.ratio, verdict.differing, verdict.total) == (1, 1, 255)
+    assert_wrong(found, values, Buckets(0))
+    found[7] += 1
+    assert_wrong(found, values, Buckets(1))
+    assert_wrong(-values[1:], values[1:], Buckets(1))
+
+
+@pytest.mark.parametrize("tolerance", [Elementwise(rtol=1.0), Accumulated("9"), Exact()], ids=str)
+def test_whole_numbers_are_exact(tolerance):
+    large = np.array([2**62, 3], "int64")
+    assert ratio(large, large, tolerance) == 0
+    assert_wrong(large + np.array([1, 0]), large, tolerance)
+    flags = np.array([True, False])
+    assert_wrong(~flags, flags, tolerance)
+
+
+def test_errors_of_several_steps_add_up():
+    values = right()
+    steps = [Step(Accumulated("100"), 100, ("float32",), 2.0), Step(Exact(), 1, ("float32",), 2.0)]
+    alone = allowance(Accumulated("100"), np.array([2.0], "float32"), 100)
+    np.testing.assert_allclose(allowance_behind(steps, values), np.full(values.shape, alone))
+    assert not allowance_behind(steps[1:], values).any()
+
+
+# ---- The ledger ---------------------------------------------------------------------------------
+
+GOOD = Outcome("ops", "good")
+BAD = Outcome("ops", "bad", "failed", reason="off by one")
+
+
+def statuses(outcomes):
+    return {outcome.case: outcome.status for outcome in outcomes}
+
+
+def test_an_expected_failure_is_none():
+    (found,) = apply([Entry("ops", "b*", "the chip rounds down")], [BAD], complete=True)
+    assert found.status == "expected_failure"
+    assert found.reason == "the chip rounds down [off by one]"
+
+
+def test_an_entry_that_passes_or_matches_nothing_fails_the_run():
+    entries = [Entry("ops", "good", "it was bad"), Entry("ops", "gone", "who knows")]
+    found = apply(entries, [GOOD, BAD], complete=True)
+    assert statuses(found) == {"good": "unexpected_pass", "bad": "failed", "gone": "failed"}
+    assert not Result(outcomes=[found[0]]).ok
+    assert statuses(apply(entries[1:], [GOOD], complete=False)) == {"good": "passed"}
+
+
+def test_an_entry_is_for_its_suite_and_not_for_what_did_not_run():
+    assert statuses(apply([Entry("models", "bad", "x")], [BAD], False)) == {"bad": "failed"}
+    skipped = replace(BAD, status="not_run")
+    assert statuses(apply([Entry("ops", "bad", "x")], [skipped], True)) == {"bad": "not_run"}
+
+
+def test_names_with_brackets_are_meant_as_they_are():
+    outcome = replace(BAD, case="x[1]")
+    assert statuses(apply([Entry("ops", "x[1]", "x")], [outcome], True)) == {
+        "x[1]": "expected_failure"
+    }
+
+
+ENTRY = '[[expected_failure]]\nsuite = "ops"\ncase = "softmax-*"\nreason = "no exponential"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[[expected_failure", "cannot be read"),
+        ("[[unexpected]]", "nothing but tables named"),
+        (ENTRY.replace("reason", "because"), "entry 1 must have suite, case and reason"),
+        (ENTRY.replace("no exponential", " "), "entry 1: reason must be a text"),
+        (ENTRY.replace('"ops"', '"opps"'), "there is no suite 'opps'; the suites are ops"),
+        (ENTRY * 2, "entry 2: ops/softmax-* is there twice"),
+    ],
+)
+def test_a_wrong_ledger_is_refused_in_a_sentence(tmp_path, text, sentence):
+    path = tmp_path / "ledger.toml"
+    path.write_text(text)
+    with pytest.raises(LedgerError) as caught:
+        read_ledger(path, ["ops"])
+    assert sentence in str(caught.value)
+
+
+def test_a_ledger_is_read(tmp_path):
+    path = tmp_path / "ledger.toml"
+    assert read_ledger(path) == []
+    path.write_text(ENTRY)
+    assert read_ledger(path, ["ops"]) == [Entry("ops", "softmax-*", "no exponential")]
+
+
+def test_the_ledger_of_the_package_is_good():
+    for entry in read_ledger(suites=runner.SUITES):
+        assert len(entry.reason) > 20, f"{entry.case}: a reason that a reader accepts"
+
+
+# ---- Workers ------------------------------------------------------------------------------------
+
+BEHAVIOURS = """
+import os, signal, time
+from backend.engine.conformance.result import Outcome
+
+def run_batch(cases, announce):
+    if "crash in the compiler" in cases:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    for case in cases:
+        announce(case)
+        print("libraries print what they like")
+        if case == "crash":
+            os.write(2, b"something about a segment\\n")
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if case == "exit":
+            os._exit(3)
+        if case == "hang":
+            time.sleep(1000)
+        if case == "raise":
+            raise ValueError("a bug of the suite")
+        if case != "silent":
+            yield Outcome("behaviours", case, ratio=float("inf"))
+"""
+
+
+@pytest.fixture
+def behaviours(tmp_path, monkeypatch):
+    """A suite whose cases misbehave."""
+    package = tmp_path / "misbehaving"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "behaviours.py").write_text(BEHAVIOURS)
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
+
+    def run(*cases, seconds=60.0, jobs=2):
+        suite = "misbehaving.behaviours"
+        return {one.case: one for one in in_workers(suite, cases, jobs, seconds=seconds)}
+
+    return run
+
+
+def test_a_crash_is_the_failure_of_one_case(behaviours):
+    cases = ["a", "crash", "b", "c", "exit", "d", "crash in the compiler", "e", "f", "silent"]
+    found = behaviours(*cases)
+    assert sorted(found) == sorted(cases)
+    failed = {case: outcome.reason for case, outcome in found.items() if outcome.status != "passed"}
+    assert failed == {
+        "crash": failed["crash"],
+        "exit": "crashed: exit code 3, after it said: libraries print what they like",
+        "crash in the compiler": failed["crash in the compiler"],
+        "silent": "the suite does not say what became of it",
+    }
+    assert failed["crash"] == "crashed: SIGSEGV, after it said: something about a segment"
+    assert failed["crash in the compiler"].startswith("crashed: SIGSEGV")
+
+
+def test_a_case_that_hangs_fails(behaviours):
+    found = behaviours("a", "hang", "b", seconds=8.0)
+    assert statuses(found.values()) == {"a": "passed", "hang": "failed", "b": "passed"}
+    assert "did not come to an end within 8 s" in found["hang"].reason
+
+
+def test_a_bug_of_a_suite_is_no_failure_of_a_case(behaviours):
+    with pytest.raises(RuntimeError, match="is broken: ValueError: a bug of the suite"):
+        behaviours("a", "raise", "b")
+
+
+def test_a_suite_that_no_process_can_load_is_told():
+    with pytest.raises(RuntimeError, match="No module named 'nowhere'"):
+        list(in_workers("nowhere.at_all", ["a"], 1))
+
+
+# ---- Runs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def result():
+    return Result(
+        {
+            "backend": "it",
+            "backend_version": "1",
+            "driver_api_version": 3,
+            "tvm_version": "1",
+            "tvm_ffi_version": "1",
+            "python_version": "3",
+            "platform": "here",
+            "options": {"suites": ["ops"], "filters": ["x"]},
+        },
+        {"ops": 3.0, "models": 0.0},
+        [
+            Outcome("ops", "good", "passed", "relu", "float32", "all", "all", 1e-6, 2e-6, 0.5, 3.0),
+            Outcome("ops", "a|<b>", "failed", "relu", "float16", "all", "none", reason="x < y\n z"),
+            Outcome("ops", "c", "failed", "tanh", ratio=float("inf"), error=float("nan")),
+        ],
+    )
+
+
+def test_the_file_comes_back_as_it_was(result, tmp_path):
+    path, markdown, page = result.write(tmp_path / "new" / "folder")
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    data = json.loads(path.read_text(), parse_constant=refuse)
+    again = Result.from_dict(data)
+    assert again.to_dict() == result.to_dict() == data
+    assert [one.case for one in again.bad] == ["a|<b>", "c"]
+    assert markdown.read_text() == as_markdown(data)
+    assert page.read_text() == as_html(data)
+    with pytest.raises(ValueError, match="the result has format 0"):
+        Result.from_dict({**data, "format_version": 0})
+
+
+def test_the_summary_is_one_line_that_says_it(result):
+    line = result.summary()
+    assert line.startswith("FAILED: 1 passed, 2 failed, in 3 cases of 2 suites")
+    assert "\n" not in line
+    result.outcomes = result.outcomes[:1]
+    assert result.summary().startswith("PASSED: 1 passed, 0 failed, in 1 cases")
+    assert "0.50 of what is allowed" in result.summary()
+
+
+def test_pages_show_failures_first_and_need_no_other_file(result):
+    data = result.to_dict()
+    text = as_markdown(data)
+    assert text.index("## Failures (2)") < text.index("## Passed of ops")
+    assert "Passed of models" not in text + as_html(data), "no case of it was asked for"
+    assert "ops/a\\|<b>" in text
+    assert "| relu | | 0/1 failed | 1/1 |" in re.sub(r" +", " ", text)
+    page = as_html(data)
+    assert page.index("Failures (2)") < page.index("<h2>Suites</h2>")
+    assert "ops/a|&lt;b&gt;" in page
+    tags = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            tags.append(tag)
+            assert not {"src", "href"} & {name for name, _ in attributes}
+
+        def handle_endtag(self, tag):
+            while tags.pop() != tag:
+                assert tags, f"</{tag}> ends nothing"
+
+    Reader().feed(page)
+    assert not [tag for tag in tags if tag != "meta"]
+    assert "http" not in page
+
+
+@pytest.fixture
+def conformance(monkeypatch, capsys):
+    """Run the command in this process; return its exit code and what it prints."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["", "conformance", *map(str, arguments)])
+        code = main()
+        return code, capsys.readouterr().out.splitlines()
+
+    return run
+
+
+CASES = cases_of("ops", Settings())
+
+
+def test_the_command_lists_cases(conformance):
+    code, lines = conformance("--list", "--suite", "ops")
+    assert code == 0
+    assert lines == [f"ops/{case}" for case in CASES]
+
+
+def test_the_command_runs_cases(tmp_path):
+    command = [sys.executable, "-m", backend.__name__, "conformance"]
+    command += ["--filter", f"ops/{CASES[0]}", "--output", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, ""), lines
+    data = json.loads((tmp_path / "conformance.json").read_text())
+    assert lines[-1] == data["summary"]
+    assert data["ok"]
+    (found,) = (case for case in data["cases"] if case["case"] == CASES[0])
+    assert (found["status"], found["expected"], found["found"]) == ("passed", "all", "all")
+    assert found["ratio"] <= 1
+    assert found["npu_us"] > 0
+    assert found["host_us"] > 0
+
+
+def test_the_command_fails_where_the_ledger_is_wrong(conformance, tmp_path):
+    ledger = tmp_path / "ledger.toml"
+    ledger.write_text(ENTRY.replace("softmax-*", CASES[0]))
+    code, lines = conformance("--filter", f"ops/{CASES[0]}", "--ledger", ledger, "--jobs", 0)
+    assert code == 1
+    assert any(line.startswith(f"UNEXPECTED_PASS ops/{CASES[0]}: it passes now") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--suite", "opps"], "there is no suite 'opps'; the suites are ops"),
+        (["--suite", ","], "there is no suite ''; the suites are ops"),
+        (["--suite", "files"], "runs the case files that are given, and there is none"),
+        (["--filter", "no such case"], "no case has 'no such case' in it"),
+        (["--jobs", "-1"], "numbers from 0 on"),
+        (["--ledger", "/no/such/ledger.toml"], "there is no file /no/such/ledger.toml"),
+        (["--output", __file__], "is a file; --output wants a folder"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(conformance, arguments, sentence):
+    code, lines = conformance(*arguments)
+    assert code == 2
+    assert sentence in lines[-1]
+
+
+def test_the_kit_needs_the_compiler():
+    command = [sys.executable, "-m", backend.__name__, "conformance", "--suite", "ops"]
+    environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("FAILED: The kit compiles, and the compiler is not here")
+
+
+def test_the_backend_does_not_load_the_kit():
+    code = f"import sys, {backend.__name__}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"{backend.__name__}.capability" in done.stdout
+    assert "conformance" not in done.stdout

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases that once went wrong, or that models meet rarely."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+import support
+from backend import offload_report
+from support import build, compile_for, partition_for, variable
+
+needs = support.needs  # Not imported: some choices of ops have no test with it.
+
+
+def run(executable, *arrays):
+    """Run main."""
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    return machine["main"](*(tvm.runtime.tensor(array) for array in arrays)).numpy()
+
+
+def test_options_that_are_no_settings_are_refused():
+    x = variable("x", 2)
+    mod = build([x], lambda emit: emit(relax.op.acosh(x)))
+    for options in ({"threads": 1.5}, {"threads": (1, 2)}, {"threads": 0}, {"nonsense": 1}, [1]):
+        with pytest.raises(ValueError, match="option"):
+            partition_for(mod, options=options)
+    for threads in (2, 2.0, np.int64(2)):
+        partition_for(mod, options={"threads": threads})
+
+
+def test_weights_that_do_not_fit_are_refused():
+    x, w = variable("x", 2, 4), variable("w", 4)
+    mod = build([x, w], lambda emit: emit(relax.op.add(emit(relax.op.acosh(x)), w)))
+    right = np.ones(4, "float32")
+    for wrong in (None, 3.0, [1.0], right[:1], right[None], right.astype("float64")):
+        with pytest.raises(ValueError, match="'w'"):
+            partition_for(mod, {"w": wrong})
+    with pytest.raises(ValueError, match="params"):
+        partition_for(mod, [right])
+    for weights in (right, tvm.runtime.tensor(right), relax.const(right)):
+        assert len(partition_for(mod, {"w": weights})["main"].params) == 1
+
+
+def test_a_model_without_anything_for_the_npu_compiles():
+    symbol = tirx.Var("n", "int64")
+    x = variable("x", symbol)
+    mod = build([x], lambda emit: emit(relax.op.acosh(x)))
+    assert not offload_report(partition_for(mod)).regions
+    np.testing.assert_allclose(run(compile_for(mod), np.ones(3, "float32")), 0.0)
+
+
+@needs("relu")
+@pytest.mark.parametrize("name", ["n", "4d", "7", "4*n", "-1", ""])
+def test_any_name_of_a_symbol_will_do(name):
+    symbol = tirx.Var(name, "int64")
+    x = variable("x", symbol, 4)
+    mod = build([x], lambda emit: emit(relax.op.nn.relu(x)))
+    array = np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4)
+    assert len(offload_report(partition_for(mod)).regions) == 1
+    np.testing.assert_array_equal(run(compile_for(mod), array), np.maximum(array, 0))
+
+
+@needs("relu")
+def test_an_empty_batch_has_an_empty_result():
+    symbol = tirx.Var("n", "int64")
+    x = variable("x", symbol, 4)
+    mod = build([x], lambda emit: emit(relax.op.nn.relu(x)))
+    executable = compile_for(mod)
+    assert run(executable, np.zeros((0, 4), "float32")).shape == (0, 4)
+    assert run(executable, -np.ones((2, 4), "float32")).tolist() == [[0.0] * 4] * 2
+
+
+@needs("relu")
+def test_a_recursive_function_stays_on_the_host():
+    builder = relax.BlockBuilder()
+    x = variable("x", 4)
+    itself = relax.GlobalVar("main")
+    with builder.function("main", [x]):
+        value = builder.emit(relax.op.nn.relu(x))
+        builder.emit_func_output(value)
+    function = builder.get()["main"]
+    relax.expr._update_type(itself, function.ty)
+    again = relax.Var("again", function.ret_ty)
+    body = relax.SeqExpr(
+        [*function.body.blocks, relax.BindingBlock([relax.VarBinding(again, itself(value))])], again
+    )
+    function = relax.Function([x], body, function.ret_ty, True, function.attrs)
+    report = offload_report(partition_for(tvm.IRModule({itself: function})))
+    assert not report.regions
+    assert all("recursive" in op.reason for op in report.ops)
+
+
+@needs("relu")
+def test_an_op_inside_of_a_local_function_is_in_the_report():
+    x, y = variable("x", 4), variable("y", 4)
+    inner_result = relax.Var("inner_result", y.ty)
+    inner_body = relax.SeqExpr(
+        [relax.BindingBlock([relax.VarBinding(inner_result, relax.op.nn.relu(y))])], inner_result
+    )
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        inner = builder.emit(relax.Function([y], inner_body, y.ty, True))
+        builder.emit_func_output(builder.emit(tvm.ir.Call(inner, [x], ret_ty=y.ty)))
+    report = offload_report(partition_for(builder.get()))
+    (found,) = [op for op in report.ops if op.op == "relax.nn.relu"]
+    assert found.placement == "host"
+    assert "local function" in found.reason
+
+
+@needs("matmul")
+def test_two_symbols_may_have_one_name():
+    rows, columns = tirx.Var("n", "int64"), tirx.Var("n", "int64")
+    x, y = variable("a", rows, 4), variable("b", 4, columns)
+    mod = build([x, y], lambda emit: emit(relax.op.matmul(x, y)))
+    a, b = np.ones((3, 4), "float32"), np.full((4, 2), 2, "float32")
+    np.testing.assert_array_equal(run(compile_for(mod), a, b), a @ b)
+
+
+@needs("matmul")
+def test_a_size_of_zero_that_the_result_has_not_is_refused():
+    depth = tirx.Var("n", "int64")
+    x, y = variable("a", 2, depth), variable("b", depth, 2)
+    mod = build([x, y], lambda emit: emit(relax.op.matmul(x, y)))
+    with pytest.raises(ValueError, match="size of 0"):
+        run(compile_for(mod), np.ones((2, 0), "float32"), np.ones((0, 2), "float32"))
+
+
+@needs("matmul")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_runs_what_was_compiled_for_threads():
+    import os
+    import signal
+
+    x = variable("x", 256, 256)
+    mod = build([x], lambda emit: emit(relax.op.matmul(x, x)))
+    machine = relax.VirtualMachine(compile_for(mod, options={"threads": 3}), tvm.cpu())
+    array = tvm.runtime.tensor(np.eye(256, dtype="float32"))
+    machine["main"](array)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # A hang ends the child, and the test sees it.
+        right = np.array_equal(machine["main"](array).numpy(), array.numpy())
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@needs("gather_nd")
+def test_indices_of_another_batch_stay_on_the_host():
+    data, indices = variable("data", 1, 3), variable("indices", 5, 1, dtype="int64")
+    mod = build([data, indices], lambda emit: emit(relax.op.gather_nd(data, indices, 1)))
+    [found] = offload_report(partition_for(mod)).on_host
+    assert "the indices must have the batch dimensions of the data" in found.reason
+
+
+@needs("clip")
+def test_bounds_that_float64_would_round_stay_on_the_host():
+    bound = 2**53 + 1
+    x = relax.Var("x", relax.TensorType((3,), "int64"))
+    mod = build([x], lambda emit: emit(relax.op.clip(x, -bound, bound)))
+    partitioned = partition_for(mod)
+    (placement,) = offload_report(partitioned).on_host
+    assert "2^53" in placement.reason
+    data = np.array([bound, -bound, 2**62])
+    assert run(compile_for(partitioned), data).tolist() == [bound, -bound, bound]

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of models as cases that stand alone."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import support
+from backend.engine.conformance.extract import CaseFile, extract, parts
+from backend.engine.conformance.files import run_case
+from backend.engine.main import main
+from compiled_region import FIRST_OP
+from support import OPS, Case, needs
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A region, and behind it an op that the host computes."""
+    model = Case(FIRST_OP, OPS[FIRST_OP]["cases"][0]).model()
+    on_host = model.bind(relax.op.acosh(model.outputs[0].expr))
+    model.outputs.append(support.Tensor(on_host, {}))
+    return model
+
+
+def test_each_part_of_a_model_stands_alone_and_passes(model, tmp_path):
+    module = tvm.IRModule({"main": model.function()})
+    inputs = [argument.values[1] for argument in model.arguments]
+    found = parts(module)
+    assert len(found) == 2
+    assert {name.partition(".")[2] for name in found} == {"", "composite0"}
+    for name in found:
+        case = extract(module, inputs, name)
+        for mine, right in zip(case.expected, model.outputs, strict=False):
+            np.testing.assert_allclose(mine, right.values[1], rtol=2e-3, atol=2e-3)
+        path = tmp_path / f"{name}.npz"
+        case.save(path)
+        loaded = CaseFile.load(path)
+        assert loaded.name == name
+        tvm.ir.assert_structural_equal(loaded.mod, case.mod)
+        outcome = run_case(str(path), loaded)
+        assert outcome.status == "passed", outcome.reason
+
+
+def test_a_case_with_other_results_fails(model, tmp_path):
+    module = tvm.IRModule({"main": model.function()})
+    inputs = [argument.values[1] for argument in model.arguments]
+    case = extract(module, inputs, next(iter(parts(module))))
+    wrong = tuple(array + np.ones_like(array) for array in case.expected)
+    outcome = run_case("wrong", CaseFile("wrong", case.mod, case.inputs, wrong))
+    assert outcome.status == "failed"
+    assert "elements" in outcome.reason
+    outcome = run_case("misplaced", CaseFile("m", case.mod, case.inputs, case.expected, "none"))
+    assert outcome.status == "failed"
+    assert "all of it is on the NPU" in outcome.reason
+
+
+def test_what_is_no_case_file_or_no_part_is_an_error(model, tmp_path):
+    path = tmp_path / "case.npz"
+    with pytest.raises(ValueError, match=r"there is no file .*case\.npz"):
+        CaseFile.load(path)
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match="case.npz is no case file, as 'extract' writes them"):
+        CaseFile.load(path)
+    np.savez(path, other=np.zeros(3))
+    with pytest.raises(ValueError, match="case.npz is no case file, as 'extract' writes them"):
+        CaseFile.load(path)
+    for fields, text in (
+        ({"format_version": 0}, "of format version 0, and this package reads 1"),
+        ({"format_version": 1, "module": "{}"}, "is a case file that is damaged"),
+    ):
+        np.savez(path, about=np.frombuffer(json.dumps(fields).encode(), np.uint8))
+        with pytest.raises(ValueError, match=text):
+            CaseFile.load(path)
+    module = tvm.IRModule({"main": model.function()})
+    with pytest.raises(ValueError, match=r"no part 'nowhere'; there are .*_0"):
+        extract(module, [], "nowhere")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Run a command of the package in a folder with a model; return its exit code and last line."""
+    monkeypatch.chdir(tmp_path)
+    n = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType([n, 3], "float32"))
+    y = relax.Var("y", relax.TensorType([n, 3], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(relax.op.acosh(relax.op.add(x, y))))
+        builder.emit_func_output(result)
+    (tmp_path / "model.json").write_text(tvm.ir.save_json(builder.get()))
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["", *arguments])
+        code = main()
+        return code, capsys.readouterr().out.splitlines()[-1]
+
+    return run
+
+
+def test_what_cannot_be_extracted_is_said_in_a_sentence(command, tmp_path):
+    (tmp_path / "text").write_text("nothing of the kind")
+    (tmp_path / "text.onnx").write_text("nothing of the kind")
+    good = np.zeros((2, 3), "float32")
+    np.savez("one.npz", x=good)
+    np.savez("rank.npz", x=good[0], y=good)
+    np.savez("size.npz", x=good, y=np.zeros((4, 3), "float32"))
+    np.savez("dtype.npz", x=good, y=good.astype("float64"))
+    np.savez("objects.npz", x=np.array([None]), y=good)
+    np.save("array.npy", good)
+    model = ("model.json", "--part", "any")
+    for arguments, sentence in (
+        (("none",), "there is no file none"),
+        (("text",), "text is no module that tvm.ir.save_json of this version of TVM has written"),
+        (("text.onnx",), "ONNX model"),
+        (model, "the size of 'x' is open: give the --inputs"),
+        ((*model, "--function", "f"), "the model has no function 'f'; it has main"),
+        ((*model, "--inputs", "none"), "there is no file none"),
+        ((*model, "--inputs", "text"), "text is no file of arrays, as numpy.savez writes them"),
+        ((*model, "--inputs", "array.npy"), "array.npy is no file of arrays"),
+        ((*model, "--inputs", "objects.npz"), "objects.npz is no file of arrays"),
+        ((*model, "--inputs", "one.npz"), "there are 1 arrays for 2 inputs"),
+        (
+            (*model, "--inputs", "rank.npz"),
+            "rank.npz does not suit the model: its array for 'x' is float32 of shape [3], and the "
+            "input is float32 of shape [n, 3]",
+        ),
+        (
+            (*model, "--inputs", "size.npz"),
+            "float32 of shape [4, 3], and the input is float32 of shape [2, 3]",
+        ),
+        (
+            (*model, "--inputs", "dtype.npz"),
+            "float64 of shape [2, 3], and the input is float32 of shape [2, 3]",
+        ),
+    ):
+        code, line = command("extract", *arguments)
+        assert code == 2
+        assert line.startswith("extract: ")
+        assert sentence in line
+
+
+@needs("take")
+def test_made_up_indices_are_inside_of_the_data(command, tmp_path):
+    x, rows = support.variable("x", 4, 3), support.variable("rows", 5, dtype="int64")
+    taken = relax.op.take(x, rows, axis=0)
+    module = support.build([x, rows], lambda emit: emit(taken))
+    (tmp_path / "take.json").write_text(tvm.ir.save_json(module))
+    (part, *_) = parts(module)
+    code, _ = command("extract", "take.json", "--part", part, "--output", "case.npz")
+    assert code == 0
+    assert set(CaseFile.load(tmp_path / "case.npz").inputs[1]) <= {0, 1}
+
+
+def test_a_case_that_was_changed_is_refused(model, tmp_path):
+    module = tvm.IRModule({"main": model.function()})
+    inputs = [argument.values[1] for argument in model.arguments]
+    case = extract(module, inputs, next(iter(parts(module))))
+    path = tmp_path / "case.npz"
+    for change, sentence in (
+        ({"inputs": case.inputs[1:]}, r"arrays for \d+ input"),
+        ({"inputs": tuple(array.astype("int8") for array in case.inputs)}, "is int8 of shape"),
+        ({"inputs": tuple(array[None] for array in case.inputs)}, "and the input is"),
+        ({"expected": ()}, "it has no results"),
+        ({"placement": "most"}, "its placement is 'most', and not all or some or none"),
+    ):
+        replace(case, **change).save(path)
+        with pytest.raises(ValueError, match=f"is a case file that was changed: .*{sentence}"):
+            CaseFile.load(path)
+
+
+def test_a_case_that_is_given_twice_runs_once(command, tmp_path):
+    ones = np.ones((2, 3), "float32")
+    module = tvm.ir.load_json((tmp_path / "model.json").read_text())
+    CaseFile("c", module, (ones, ones), (np.arccosh(2 * ones),), "").save(tmp_path / "case.npz")
+    code, line = command("conformance", "case.npz", "case.npz", "--jobs", "0")
+    assert (code, "in 1 cases" in line) == (0, True), line
+
+
+def test_a_file_that_is_no_case_makes_no_sense(command, tmp_path):
+    (tmp_path / "text").write_text("nothing of the kind")
+    for arguments in (("text",), ("text", "--list")):
+        code, line = command("conformance", *arguments)
+        assert (code, line) == (
+            2,
+            "conformance: text is no case file, as 'extract' writes them",
+        )

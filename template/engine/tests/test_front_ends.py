@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What comes from TVM's front ends: kernels that are ops, and the suites of the conformance kit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, te, topi
+
+from backend.engine.conformance import models, onnx_nodes
+from backend.engine.conformance.imported import Imported, Program
+from backend.engine.kernels import as_clip, op_of
+from backend.engine.patterns import TABLE
+from support import variable
+
+
+def kernel_call(function, *arguments):
+    """Let TVM make a kernel, as its importers do; return the module and the call."""
+    builder = relax.BlockBuilder()
+    call = builder.normalize(builder.call_te(function, *arguments))
+    return builder.get(), call
+
+
+@pytest.mark.parametrize(
+    "function, arguments, text",
+    [
+        (topi.maximum, (variable("x", 2, 3), variable("y")), "R.maximum(x, y)"),
+        (topi.minimum, (variable("x", 2, 3), variable("y", 3)), "R.minimum(x, y)"),
+        (topi.flip, (variable("x", 2, 3), 1), "R.flip(x, axis=1)"),
+        (topi.tile, (variable("x", 2, 3), (2, 1)), "R.tile(x, repeats=[2, 1])"),
+        (topi.nn.pad, (variable("x", 2, 3), (0, 1), (2, 0), 1.5), "pad_width=[0, 2, 1, 0]"),
+        (topi.nn.pad, (variable("x", 2, 3), (0, 1), (2, 0), 1.5), "pad_value=1.5"),
+        (topi.nn.pad, (variable("x", 2, 3), (0, 0), (0, 0), 1.5), "R.broadcast_to(x"),
+    ],
+)
+def test_a_kernel_that_is_an_op_is_known_again(function, arguments, text):
+    assert text in str(op_of(*kernel_call(function, *arguments)))
+
+
+def one_more(x, y):
+    return te.compute(x.shape, lambda *i: te.max(x(*i), y(*i)) + 1, name="T_maximum")
+
+
+@pytest.mark.parametrize(
+    "function, arguments",
+    [
+        (one_more, (variable("x", 2, 3), variable("y", 2, 3))),
+        (topi.add, (variable("x", 2, 3), variable("y", 2, 3))),
+        (topi.nn.mirror_pad, (variable("x", 4, 5), (1, 1), (1, 1), "REFLECT")),
+        (topi.nn.relu, (variable("x", 2, 3),)),
+        (topi.sum, (variable("x", 2, 3), 1)),
+        (
+            topi.nn.pad,
+            (variable("x", 4, dtype="int64"), (1,), (2,), tvm.tirx.const(2**53 + 1, "int64")),
+        ),
+    ],
+)
+def test_another_kernel_stays_what_it_is(function, arguments):
+    assert op_of(*kernel_call(function, *arguments)) is None
+
+
+@pytest.mark.parametrize(
+    "low, high, is_clip",
+    [
+        (0.0, 6.0, True),
+        ([0.0], 6.0, True),
+        ([0.0, 1.0, 2.0], 6.0, False),
+        (np.nan, 6.0, False),
+        (6.0, 0.0, False),
+    ],
+)
+def test_a_minimum_of_a_maximum_is_a_clip(low, high, is_clip):
+    x = variable("x", 2, 3)
+    call = relax.BlockBuilder().normalize
+    inner = call(relax.op.maximum(x, relax.const(low, "float32")))
+    var = relax.DataflowVar("inner", inner.ty)
+    outer = call(relax.op.minimum(var, relax.const(high, "float32")))
+    clip = as_clip(outer, {var: inner})
+    assert (clip is not None) == is_clip
+    if clip is not None:
+        assert clip.op.name == "relax.clip"
+
+
+# ---- The suites ---------------------------------------------------------------------------------
+
+
+def outcomes(suite, *names):
+    return {one.case: one for one in suite.run_batch(names, lambda case: None)}
+
+
+def test_node_cases_of_onnx_run_on_the_npu():
+    pytest.importorskip("onnx")
+    names = ("relu", "reshape_reordered_all_dims", "add_bcast", "matmul_3d", "tile")
+    found = outcomes(onnx_nodes, *names)
+    assert list(found) == list(names)
+    for outcome in found.values():
+        assert outcome.status == "passed", outcome
+        assert outcome.expected in ("", outcome.found)
+    if TABLE.entries_of("relax.nn.relu"):
+        relu = found["relu"]
+        assert (relu.op, relu.dtype, relu.expected, relu.found) == ("Relu", "float32", "all", "all")
+
+
+def test_what_the_importer_gets_wrong_is_no_failure():
+    pytest.importorskip("onnx")
+    found = outcomes(onnx_nodes, "det_2d", "optional_has_element_empty_optional_input", "add")
+    assert found["det_2d"].status == "not_run"
+    assert "TVM's importer" in found["det_2d"].reason
+    assert "no tensors" in found["optional_has_element_empty_optional_input"].reason
+    assert found["add"].status == "passed"
+
+
+class Off:
+    """A machine whose results are a little off."""
+
+    def __init__(self, machine):
+        self._machine = machine
+
+    def __getitem__(self, name):
+        return lambda *inputs: tvm.runtime.tensor(self._machine[name](*inputs).numpy() + 0.01)
+
+
+def test_a_node_case_with_wrong_values_fails(monkeypatch):
+    pytest.importorskip("onnx")
+    compile_for_npu = onnx_nodes.compile_for_npu
+
+    def compile_badly(module) -> Program:
+        program = compile_for_npu(module)
+        return replace(program, machine=Off(program.machine))
+
+    monkeypatch.setattr(onnx_nodes, "compile_for_npu", compile_badly)
+    found = outcomes(onnx_nodes, "relu", "add")
+    assert [one.status for one in found.values()] == ["failed", "failed"]
+    assert "is wrong in 60 of 60 elements" in found["relu"].reason
+
+
+def test_functions_of_models_have_names_of_their_own():
+    pytest.importorskip("onnx")
+    names = ("reflect_pad", "edge_pad")
+    parts = [onnx_nodes.read(onnx_nodes.collect()[name]) for name in names]
+    assert all(isinstance(part, Imported) for part in parts)
+    functions = [set(map(str, part.functions())) for part in parts]
+    assert all(len(names) == 2 for names in functions)
+    assert not functions[0] & functions[1]
+
+
+@pytest.mark.parametrize("name", ["onnx-lstm", "torch-encoder"])
+def test_a_model_is_right(name):
+    pytest.importorskip(name.partition("-")[0])
+    outcome = outcomes(models, name)[name]
+    assert outcome.status == "passed", outcome
+    assert "calls on the NPU, regions: " in outcome.reason
+    assert outcome.ratio < 1
+
+
+def test_a_model_that_is_not_where_it_should_be_fails(monkeypatch):
+    pytest.importorskip("onnx")
+    monkeypatch.setitem(models.MODELS, "onnx-resnet", models.Expected(regions=0))
+    outcome = outcomes(models, "onnx-resnet")["onnx-resnet"]
+    judged = outcome.expected == "all"
+    assert outcome.status == ("failed" if judged else "passed")

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fuzzing must find a mistake, make it small, and leave a case file of it."""
+
+from pathlib import Path
+
+import pytest
+
+from backend.engine.conformance import Settings, files, fuzz, suite
+from backend.engine.conformance.extract import CaseFile
+from backend.engine.conformance.model import Compiled
+from support import TABLE
+
+pytest.importorskip("hypothesis")
+
+
+def search(tmp_path, seconds=5.0):
+    settings = Settings(jobs=0, fuzz_seconds=seconds, output=tmp_path / "found")
+    return {outcome.case: outcome for outcome in fuzz.outcomes(settings)}
+
+
+def test_a_mistake_becomes_a_small_case_that_passes_once_it_is_mended(tmp_path, monkeypatch):
+    run = Compiled.run
+
+    def broken(self, name, arguments):
+        results = run(self, name, arguments)
+        return [result + 1 if result.dtype == "float32" else result for result in results]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Compiled, "run", broken)
+        patch.setattr(fuzz, "_SHRINK_SECONDS", 20.0)
+        found = search(tmp_path)
+    assert found.pop(fuzz.RANDOM).status == "failed"
+    assert found
+    for name, outcome in found.items():
+        path = Path(outcome.reason.split()[-1])
+        assert path.parent == tmp_path / "found"
+        case = CaseFile.load(path)
+        assert name == f"graph of {case.name}"
+        assert len(case.name.split()) == 1, "it is not small"
+        assert files.run_case("mended", case).status == "passed"
+
+
+def test_the_usual_search_is_the_same_each_time():
+    def drawn():
+        names = []
+        fuzz._draw(0, lambda graph: names.append(" ".join(graph.ops)), shrink=False)
+        return names
+
+    assert drawn() == drawn()
+
+
+@pytest.mark.skipif(not TABLE.ops, reason="capabilities.py is empty")
+def test_what_was_once_wrong_runs_first(tmp_path, monkeypatch):
+    good = []
+    fuzz._draw(0, good.append, shrink=False)
+    good[0].case_file(1, "all", {}).save(tmp_path / "good.npz")
+    (tmp_path / "not_a_case.npz").write_text("nothing")
+    monkeypatch.setattr(fuzz, "REGRESSIONS", tmp_path)
+    chosen = Settings(jobs=0, filters=("fuzz/good", "fuzz/not"))
+    statuses = [(outcome.case, outcome.status) for outcome in fuzz.outcomes(chosen)]
+    assert statuses == [("good.npz", "passed"), ("not_a_case.npz", "failed")]
+
+
+def test_without_hypothesis_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(fuzz, "find_spec", lambda name: None)
+    with pytest.raises(suite.NotRun, match="pip install hypothesis"):
+        fuzz.cases(Settings())

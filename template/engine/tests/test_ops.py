@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each op alone: the op suite of the conformance kit, and the other ways in which an op arrives.
+
+A test that cannot be because capabilities.py was edited is skipped, and says so. With the table as
+it was rendered nothing is skipped.
+"""
+
+from functools import cache
+
+import pytest
+
+import support
+from backend.engine.conformance import Settings, ops
+from backend.engine.conformance.ledger import apply, read_ledger
+from backend.engine.conformance.model import entry_of
+from backend.engine.conformance.workers import in_workers
+from support import OPS, SELECTED, TABLE, Case
+
+# All inputs but the first are constants, in the program or passed to it. An op that is taken out of
+# capabilities.py has no tests.
+WAYS = {"constants": True, "kept_constants": False}
+FIRST = [Case(op, OPS[op]["cases"][0]) for op in OPS if TABLE.get(op)]
+WITH_CONSTANTS = [case for case in FIRST if case.has_constants]
+each_way = pytest.mark.parametrize("way", WAYS)
+
+
+@cache
+def outcomes():
+    """Run the cases that are asked for; the ledger knows those that fail."""
+    chosen = [case for case in ops.cases(Settings()) if case in SELECTED]
+    found = list(in_workers(ops.SUITE, chosen, jobs=2))
+    entries = [entry for entry in read_ledger() if entry.suite == ops.SUITE]
+    return {outcome.case: outcome for outcome in apply(entries, found, complete=False)}
+
+
+@pytest.mark.parametrize("case", ops.cases(Settings()))
+def test_the_op_suite(case):
+    outcome = outcomes()[case]
+    if outcome.status == "not_run":
+        pytest.skip(outcome.reason)
+    if outcome.status == "expected_failure":
+        pytest.xfail(outcome.reason)
+    assert outcome.status == "passed", outcome.reason
+
+
+@cache
+def models():
+    return {case: case.model(constants=True) for case in WITH_CONSTANTS if str(case) in SELECTED}
+
+
+@cache
+def compiled(way):
+    return support.compile_all(list(models().values()), bind_constants=WAYS[way])
+
+
+if WITH_CONSTANTS:
+
+    @each_way
+    @pytest.mark.parametrize("case", WITH_CONSTANTS, ids=str)
+    def test_inputs_may_be_constants(case, way):
+        model = models()[case]
+        found = support.placement(compiled(way).partitioned[model.name], model.name)
+        refusals = model.refusals(bind_constants=WAYS[way])
+        if refusals:
+            assert not found.regions
+            pytest.skip(f"capabilities.py was edited and refuses it: {refusals[0]}")
+        assert not found.on_host
+        # A part of a chain is computed when the model is compiled, if it has nothing but constants.
+        single = not entry_of(case.op).relax or len(found.regions[0]) == 1
+        assert (len(found.regions), single) == (1, True)
+        for n in model.sizes:
+            actual = compiled(way).run(model.name, [item.values[n] for item in model.arguments])
+            support.assert_right(model, actual, n)
+
+
+def test_each_op_computes_the_same_in_a_fresh_process(tmp_path):
+    mine = {case: case.model() for case in FIRST}
+    here = support.compile_all(list(mine.values()))
+    there = support.run_in_fresh_process(here, list(mine.values()), tmp_path)
+    for model in mine.values():
+        for n in model.sizes:
+            expected = here.run(model.name, [item.values[n] for item in model.arguments])
+            support.assert_close(there[model.name, n], expected, 0, 0, f"{model.name}, n={n}")

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled module as TVM sees it: its functions, what it refuses at a call, its devices."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from backend.engine.conformance.region import load_module, region_of
+from compiled_region import LASTING, OP_NAMES, Region, can_last
+from support import BACKEND, OPS, Case, compile_all, partition_for, plain
+
+CODEGEN = tvm_ffi.get_global_func(f"relax.ext.{BACKEND}")
+DEVICE_VARIABLE = f"{BACKEND.upper()}_DEVICE"
+
+
+def all_models():
+    """One model for each op."""
+    return [Case(op, OPS[op]["cases"][0]).model() for op in OP_NAMES]
+
+
+@pytest.fixture(scope="module")
+def region():
+    """Share one region; a refused call must not spoil it."""
+    return Region()
+
+
+def test_a_module_knows_its_symbol_and_needs_no_constants(region):
+    assert region.module.kind == BACKEND
+    assert region.symbol
+    assert list(region.module["get_const_vars"]()) == []
+    assert region.module["__init_" + region.symbol]([]) == 0
+    region.assert_computes()
+
+
+def test_counters_count(region):
+    before = region.module["counters"]()
+    region.assert_computes()
+    after = region.module["counters"]()
+    assert after["submissions"] == before["submissions"] + 1
+    assert after["failures"] == before["failures"]
+    assert after["commands"] >= before["commands"]
+    engines = [name.split(".")[1] for name in after if name.startswith("busy_cycles.")]
+    assert sorted(engines) == ["dma_in", "dma_out", "matrix", "vector"]
+    assert all(value >= 0 for value in after.values())
+
+
+def test_counters_of_calls_in_many_threads_add_up(region):
+    module = load_module(region.bytes)
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(region.assert_computes, module) for _ in range(50)]
+        seen = [module["counters"]()["submissions"] for _ in range(20)]
+        for call in calls:
+            call.result()
+    assert seen == sorted(seen)
+    assert module["counters"]()["submissions"] == 50
+
+
+# ---- Devices ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    """The functions that choose a device, on a thread that has not chosen."""
+    monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
+    functions = {
+        name: tvm_ffi.get_global_func(f"{BACKEND}.runtime.{name}")
+        for name in ("device", "set_device")
+    }
+
+    class Runtime:
+        @staticmethod
+        def run(body):
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(body, **functions).result()
+
+    return Runtime
+
+
+def test_each_thread_chooses_its_device(runtime):
+    def choose(device, set_device):
+        assert device() == 0
+        set_device(1)
+        assert runtime.run(lambda device, set_device: device()) == 0
+        return device()
+
+    assert runtime.run(choose) == 1
+
+
+def test_the_environment_names_the_default_device(runtime, monkeypatch):
+    monkeypatch.setenv(DEVICE_VARIABLE, "1")
+    assert runtime.run(lambda device, set_device: device()) == 1
+    monkeypatch.setenv(DEVICE_VARIABLE, "first")
+    with pytest.raises(ValueError, match=f"{DEVICE_VARIABLE} is 'first'.*index of a device"):
+        runtime.run(lambda device, set_device: device())
+
+
+@pytest.mark.parametrize("index", [-1, 1000, 2**40])
+def test_a_device_that_is_not_there_is_the_drivers_error(runtime, index):
+    def choose(device, set_device):
+        with pytest.raises((ValueError, RuntimeError), match=f"{BACKEND}.*device {index}: "):
+            set_device(index)
+        return device()
+
+    assert runtime.run(choose) == 0
+
+
+def test_two_modules_run_on_two_devices(region, runtime, monkeypatch):
+    data = region.bytes
+
+    def load(device, set_device):
+        set_device(1)
+        return load_module(data)
+
+    modules = [load_module(data), runtime.run(load)]
+    for _ in range(3):
+        for module in modules:
+            region.assert_computes(module)
+    monkeypatch.setenv(DEVICE_VARIABLE, "1000")
+    missing = runtime.run(lambda device, set_device: load_module(data))
+    with pytest.raises((ValueError, RuntimeError), match=f"{BACKEND}.*device 1000"):
+        region.assert_computes(missing)
+
+
+# ---- Time ---------------------------------------------------------------------------------------
+
+
+@can_last
+def test_a_call_that_takes_too_long_is_cancelled():
+    slow = Region(**{**LASTING, "pace": 1_000_000}, timeout_ms=30)
+    for count in (1, 2):
+        with pytest.raises(RuntimeError, match="cancelled.*30 ms.*timeout_ms"):
+            slow.assert_computes()
+        counters = slow.module["counters"]()
+        assert (counters["submissions"], counters["failures"]) == (count, count)
+    tensors = slow.tensors()
+    slow.module[slow.symbol + ".submit"](*tensors)
+    with pytest.raises(RuntimeError, match="cancelled.*30 ms.*timeout_ms"):
+        tvm_ffi.get_global_func(f"{BACKEND}.runtime.wait_all")()
+
+
+def test_a_call_in_time_is_not_disturbed():
+    Region(timeout_ms=60_000).assert_computes()
+
+
+# ---- What codegen makes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", OP_NAMES)
+def test_the_graph_is_in_the_layout_of_tvm_with_every_attribute(op):
+    model = Case(op, OPS[op]["cases"][0]).model()
+    graph = json.loads(region_of(model).inspect_source(""))
+    nodes, row_ptr = graph["nodes"], graph["node_row_ptr"]
+    assert len(row_ptr) == len(nodes) + 1
+    assert all(nodes[index]["op"] in ("input", "const") for index in graph["arg_nodes"])
+    assert len(graph["heads"]) == len(model.outputs)
+    for (index, output, _), expected in zip(graph["heads"], model.outputs, strict=True):
+        assert nodes[index]["attrs"]["dtype"][0][output] == expected.dtype
+    kernels = [node for node in nodes if node["op"] == "kernel"]
+    calls = [b.value for b in model.bindings if isinstance(b.value, tvm.ir.Call)]
+    for kernel, call in zip(kernels, calls, strict=True):
+        assert kernel["name"] == call.op.name
+        info = getattr(type(call.attrs), "__tvm_ffi_type_info__", None)
+        for attribute in info.fields if info else ():
+            found = kernel["attrs"]["attributes"][attribute.name]
+            expected = getattr(call.attrs, attribute.name)
+            # An index map is in the graph as what it does to each dimension.
+            if not isinstance(expected, tirx.IndexMap):
+                assert plain(found) == plain(expected)
+
+
+def test_all_ops_together_stay_silent_and_run_without_the_compiler(tmp_path):
+    models = all_models()
+    compiled = compile_all(models)
+    (executable,) = set(compiled.executables.values())
+    executable.export_library(str(tmp_path / "model.so"))
+    script = (
+        "import sys, tvm\n"
+        "from tvm.runtime.vm import VirtualMachine\n"
+        "module = tvm.runtime.load_module(sys.argv[1])\n"
+        "machine = VirtualMachine(module, tvm.cpu())\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "assert '_codegen.so' not in maps and 'libtvm_compiler' not in maps\n"
+    )
+    environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+    result = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", script, str(tmp_path / "model.so")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_an_op_without_a_lowering_is_an_error_that_names_it():
+    x = relax.Var("x", relax.TensorType((2, 3), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("region", [x]):
+        builder.emit_func_output(builder.emit(relax.op.acosh(x)))
+    function = builder.get()["region"].with_attr("Codegen", BACKEND)
+    with pytest.raises(Exception, match=r"relax\.acosh.*no lowering.*it has one for"):
+        CODEGEN([function], {}, {})
+
+
+def test_a_size_without_a_bound_is_refused():
+    x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 3), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("region", [x]):
+        builder.emit_func_output(builder.emit(relax.op.tanh(x)))
+    function = builder.get()["region"]
+    reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
+    assert "the size n" in reason(function, {}, {}, False)
+    assert "symbol_bounds" in reason(function, {}, {}, False)
+
+
+def test_an_unknown_option_is_refused(region):
+    partitioned = partition_for(tvm.IRModule({region.model.name: region.model.function()}))
+    with pytest.raises(Exception, match="no_such_option"):
+        relax.transform.RunCodegen({BACKEND: {"no_such_option": 1}})(partitioned)
