@@ -277,11 +277,11 @@ OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction el
 #define LOWERING_CONCAT(a, b) LOWERING_CONCAT_INNER(a, b)
 /*! \brief Registers `void function(Lowering& op)` for a Relax op. */
 #define REGISTER_LOWERING(op, function)                                           \
-  [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __LINE__) = \
+  [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __COUNTER__) = \
       RegisterOp(op, static_cast<OpLowering::LowerFunction>(function))
 /*! \brief Registers `Value function(const Lowering& op, VectorBuilder& v, const Values& x)`. */
 #define REGISTER_ELEMENTWISE(op, function)                                        \
-  [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __LINE__) = \
+  [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __COUNTER__) = \
       RegisterOp(op, static_cast<OpLowering::ElementwiseFunction>(function))
 
 /*! \brief The Relax ops that have a lowering. */
