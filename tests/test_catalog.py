@@ -213,7 +213,7 @@ def test_every_attribute_of_the_relax_op_is_in_the_table(catalog: dict[str, Entr
 
 def test_parts_are_the_ops_of_all_spellings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "reference_backend/python"))
-    from tvm_example_npu import chains  # type: ignore[import-not-found]
+    from tvm_example_npu import chain_grammar as chains  # type: ignore[import-not-found]
 
     def ops_in(node: Any) -> set[str]:
         inner = getattr(node, "options", None) or getattr(node, "arguments", ())

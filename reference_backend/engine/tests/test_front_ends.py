@@ -10,7 +10,8 @@ from tvm import relax, te, topi
 
 from backend.engine.conformance import models, onnx_nodes
 from backend.engine.conformance.imported import Imported, Program
-from backend.engine.kernels import as_clip, op_of
+from backend.engine.passes.kernels import op_of
+from backend.engine.passes.normalize import as_clip
 from backend.engine.patterns import TABLE
 from support import variable
 
@@ -32,6 +33,10 @@ def kernel_call(function, *arguments):
         (topi.nn.pad, (variable("x", 2, 3), (0, 1), (2, 0), 1.5), "pad_width=[0, 2, 1, 0]"),
         (topi.nn.pad, (variable("x", 2, 3), (0, 1), (2, 0), 1.5), "pad_value=1.5"),
         (topi.nn.pad, (variable("x", 2, 3), (0, 0), (0, 0), 1.5), "R.broadcast_to(x"),
+        (topi.nn.mirror_pad, (variable("x", 2, 9), (0, 2), (0, 1), "REFLECT"), '"reflect"'),
+        (topi.nn.reflect_pad, (variable("x", 4, 9), (3, 2), (0, 1)), '"reflect"'),
+        (topi.nn.replicate_pad, (variable("x", 2, 3), (0, 2), (4, 1)), '"replicate"'),
+        (topi.nn.circular_pad, (variable("x", 2, 9), (1, 2), (0, 1)), '"circular"'),
     ],
 )
 def test_a_kernel_that_is_an_op_is_known_again(function, arguments, text):
@@ -47,7 +52,7 @@ def one_more(x, y):
     [
         (one_more, (variable("x", 2, 3), variable("y", 2, 3))),
         (topi.add, (variable("x", 2, 3), variable("y", 2, 3))),
-        (topi.nn.mirror_pad, (variable("x", 4, 5), (1, 1), (1, 1), "REFLECT")),
+        (topi.nn.mirror_pad, (variable("x", 4, 5), (1, 1), (1, 1), "SYMMETRIC")),
         (topi.nn.relu, (variable("x", 2, 3),)),
         (topi.sum, (variable("x", 2, 3), 1)),
         (

@@ -16,9 +16,10 @@ from tvm import relax, tirx
 import support
 from backend import offload_report
 from backend.engine.capability import attributes_of
-from backend.engine.chains import Either, Number, Step, chains_of
+from backend.engine.chain_grammar import Either, Number, Step
 from backend.engine.chains import build as spell
-from backend.engine.prepasses import simplify
+from backend.engine.chains import chains_of
+from backend.engine.passes import simplify
 from support import OPS, TABLE, Case, Model, Tensor, build, compile_all, partition_for, variable
 
 needs = support.needs  # Not imported: some choices of ops have no test with it.

@@ -7,7 +7,7 @@ import tvm
 from tvm import relax
 
 import support
-from backend.engine.prepasses import simplify
+from backend.engine.passes import simplify
 from support import TABLE, build, compile_for, variable
 
 needs = support.needs  # Not imported: some choices of ops have no test with it.

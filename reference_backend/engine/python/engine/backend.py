@@ -34,6 +34,22 @@ LEDGER = Path(_part("vendor").__file__).parent / "expected_failures.toml"
 """The failures of the conformance kit that the vendor accepts."""
 
 
+def vendor(module: str) -> Any:
+    """Import a module of the vendor's.
+
+    Parameters
+    ----------
+    module
+        Its name below `vendor/`.
+
+    Returns
+    -------
+    module
+        The module.
+    """
+    return _part(f"vendor.{module}")
+
+
 def __getattr__(name: str) -> Any:
     """Read what needs TVM only when it is asked for."""
     if name == "OPS":

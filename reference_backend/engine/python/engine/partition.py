@@ -11,13 +11,13 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from .backend import BACKEND
+from .backend import BACKEND, vendor
 from .capability import Constant
 from .linking import link_artifacts
 from .options import Options, Source
 from .overlap import overlapping_pipeline
+from .passes import is_opaque, simplify
 from .patterns import TABLE
-from .prepasses import is_opaque, simplify
 from .regions import Partitioner
 
 Params = Mapping[Any, Any]
@@ -58,7 +58,8 @@ def partition_for(
         Something stays on the host, which `on_decline` or `strict` forbids.
     """
     loaded = Options.load(options).merged(**settings)
-    mod = simplify(_bind(mod, params), TABLE)
+    own = vendor("passes")
+    mod = simplify(_bind(mod, params), TABLE, own.DISABLED, own.BEFORE, own.AFTER)
     return Partitioner(mod, TABLE, loaded).run()
 
 

@@ -24,7 +24,8 @@ from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
 from .backend import BACKEND, OPS, declined_by_sdk
 from .capability import Constant, Fuses, Op, Size, Table, Unknown, Values, tensor_type
-from .chains import chains_of, count_steps, find
+from .chain_grammar import count_steps
+from .chains import chains_of, find
 from .chains import pattern as pattern_of
 
 TABLE = Table(OPS, declined_by_sdk)

@@ -33,8 +33,8 @@ from .backend import BACKEND
 from .capability import Constant, Table, resolve
 from .codegen import BOUNDS_ATTRIBUTE, known_bounds, symbol_bounds
 from .options import Options
+from .passes import bound_values, drop_unused, is_opaque
 from .patterns import escapes, label_of
-from .prepasses import bound_values, drop_unused, is_opaque
 
 _log = logging.getLogger(__name__)
 _TOLD = f"{BACKEND}_unknown_bounds"
@@ -650,7 +650,7 @@ class _Block:
         return self.surroundings[index, depth]
 
     def _results(self, index: int) -> list[int] | None:
-        """Return the bindings of the results in use, which `prepasses.simplify` puts behind it."""
+        """Return the bindings of the results in use, which `SplitResults` puts behind it."""
         binding = self.bindings[index]
         if not isinstance(binding.value.ty, relax.TupleType):
             return [index]

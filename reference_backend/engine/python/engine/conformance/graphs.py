@@ -20,7 +20,8 @@ import tvm
 from tvm import relax, tirx
 
 from ..capability import Accumulated, OneOf, attributes_of
-from ..chains import Chain, Either, Input, Node, Number, Step, attributes_in, chains_of
+from ..chain_grammar import Chain, Either, Input, Node, Number, Step
+from ..chains import attributes_in, chains_of
 from ..patterns import TABLE
 from .cases import OPS
 from .compare import Array

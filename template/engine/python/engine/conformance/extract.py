@@ -19,8 +19,8 @@ from tvm import relax
 
 from ..backend import BACKEND
 from ..codegen import BOUNDS_ATTRIBUTE, known_bounds
+from ..passes import simplify
 from ..patterns import TABLE
-from ..prepasses import simplify
 from .compare import Array
 from .model import partition_for, run_on_host
 

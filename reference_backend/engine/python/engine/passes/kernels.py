@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names the op again where an importer has made a kernel of it.
+"""Recovers ops from the kernels that an importer has lowered them to.
 
-TVM's importer of ONNX lowers Clip, Pad, Tile and reversals to kernels, of which nobody can tell
-what they compute. But what an op computes is known: if TVM makes the very same kernel of an op, the
-kernel is that op.
+TVM's ONNX importer lowers Clip, Pad, Tile and reversals to kernels, which say nothing about what
+they compute. But if TVM lowers an op to the very same kernel, the kernel is that op.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,10 +15,17 @@ import tvm
 import tvm_ffi
 from tvm import relax, topi
 
-from .capability import Constant, Unknown, Values, resolve, tensor_type
+from ..capability import Unknown, tensor_type
+from .rewriting import Bindings, Site
 
 _Candidate = tuple[Any, Callable[..., Any], tuple[Any, ...]]
 """The call of an op, and the function and its arguments that make its kernel."""
+
+
+def recover_op(site: Site) -> Bindings | None:
+    """Put the op in the place of its kernel."""
+    op = op_of(site.mod, site.call)
+    return None if op is None else site.bind(op)
 
 
 def op_of(mod: tvm.IRModule, call: Any) -> Any | None:
@@ -54,46 +59,6 @@ def op_of(mod: tvm.IRModule, call: Any) -> Any | None:
     except Unknown:
         pass
     return None
-
-
-def is_kernel_call(call: Any) -> bool:
-    """Whether a call is one of a kernel."""
-    return isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir"
-
-
-def as_clip(call: Any, values: Values) -> Any | None:
-    """Make a clip of a minimum of a maximum, where both bounds are constant numbers in order.
-
-    Parameters
-    ----------
-    call
-        A call of `relax.minimum`.
-    values
-        What variables are bound to.
-
-    Returns
-    -------
-    clip
-        The call of `relax.clip`, or none.
-    """
-    inner = values.get(call.args[0])
-    if not isinstance(inner, relax.Call) or getattr(inner.op, "name", "") != "relax.maximum":
-        return None
-    low, high = (_number(resolve(item.args[1], values)) for item in (inner, call))
-    # Of bounds that are crossed, a clip gives the lower one, and the minimum the upper one.
-    if low is None or high is None or low > high:
-        return None
-    same = tvm_ffi.structural_equal(inner.ty, call.ty)
-    if not same or not tvm_ffi.structural_equal(inner.args[0].ty, call.ty):
-        return None
-    return relax.op.clip(inner.args[0], low, high)
-
-
-def _number(expr: Any) -> float | int | None:
-    if not isinstance(expr, Constant) or math.prod(expr.value.shape) != 1:
-        return None
-    number: float | int = expr.value.numpy().item()
-    return None if math.isnan(number) else number
 
 
 def _bare(kernel: Any) -> Any:
@@ -132,6 +97,7 @@ def _of_one(inputs: list[Any], shape: list[int], kernel: Any) -> Iterator[_Candi
     if not any(out % size for out, size in zip(shape, before, strict=True)):
         times = [out // size for out, size in zip(shape, before, strict=True)]
         yield relax.op.tile(data, times), topi.tile, (data, times)
+    yield from _of_own_borders(data, before, shape, kernel)
     border = _border(kernel)
     if border is not None:
         first, value = border
@@ -141,6 +107,69 @@ def _of_one(inputs: list[Any], shape: list[int], kernel: Any) -> Iterator[_Candi
             pad = relax.op.nn.pad(data, widths, pad_value=value)
             number = tvm.tirx.const(value, data.ty.dtype)
             yield pad, topi.nn.pad, (data, first, last, number)
+
+
+_BORDERS: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
+    ("reflect", topi.nn.mirror_pad, ("REFLECT",)),
+    ("reflect", topi.nn.reflect_pad, ()),
+    ("replicate", topi.nn.replicate_pad, ()),
+    ("circular", topi.nn.circular_pad, ()),
+)
+
+
+def _of_own_borders(
+    data: relax.Expr, before: list[int], shape: list[int], kernel: tvm.tirx.PrimFunc
+) -> Iterator[_Candidate]:
+    """Generate paddings whose border is made of the input itself."""
+    store = _store(kernel)
+    load: Any = getattr(store, "value", None)
+    if store is None or not hasattr(load, "indices") or not all(shape):
+        return
+    starts = {mode: [0] * len(shape) for mode, *_ in _BORDERS}
+    for axis, (size, out) in enumerate(zip(before, shape, strict=True)):
+        if out < size:
+            return
+        if out == size:
+            continue
+        source = _source(load.indices[axis], store.indices[axis])
+        origin = source(0)
+        starts["reflect"][axis] = origin
+        starts["circular"][axis] = -origin % size
+        low, high = 0, out - size
+        while low < high:  # The last place that reads the first element.
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if source(middle) == 0 else (low, middle - 1)
+        starts["replicate"][axis] = low
+    for mode, function, more in _BORDERS:
+        first = starts[mode]
+        last = [out - size - low for out, size, low in zip(shape, before, first, strict=True)]
+        if min(*first, *last) < 0:
+            continue
+        widths = [width for pair in zip(first, last, strict=True) for width in pair]
+        yield relax.op.nn.pad(data, widths, mode), function, (data, first, last, *more)
+
+
+def _source(index: tvm.Expr, var: tvm.tirx.Var) -> Callable[[int], int]:
+    """Return the function that tells from where in the input a place along an axis is read."""
+
+    def source(place: int) -> int:
+        analyzer = tvm.sym.Analyzer()
+        analyzer.bind(var, tvm.tirx.const(place, var.ty.dtype))
+        value = getattr(analyzer.simplify(index), "value", None)
+        if not isinstance(value, int):
+            raise Unknown("no single place of")
+        return value
+
+    return source
+
+
+def _store(kernel: tvm.tirx.PrimFunc) -> tvm.tirx.BufferStore | None:
+    """Return what a kernel of one store stores."""
+    stmt = kernel.body.block.body
+    while isinstance(stmt, tvm.tirx.For):
+        stmt = stmt.body
+    body = getattr(getattr(stmt, "block", None), "body", None)
+    return body if isinstance(body, tvm.tirx.BufferStore) else None
 
 
 def _border(kernel: Any) -> tuple[list[int], float | int] | None:

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grammar of chains: what front ends spell in several ops, such as x * clip(x + 3, 0, 6) / 6.
+
+A chain is an expression over the inputs and attributes of an entry, in Python's syntax: operators,
+and Relax ops by their last name, whose positional arguments are tensors and whose keyword arguments
+are attributes. Spellings that are equal over the real numbers are written once; `read` generates
+the others: commuted terms and factors, other groupings of a product, division by a constant or a
+square root instead of multiplication by the inverse, a scale on a matrix product or on one of its
+operands, powers, comparisons and their mirror images, ways to clamp a value, a float32 softmax
+between casts, and a swap of the last two dimensions after another transposition. `[..., -1, -2]`
+are the axes of that swap at any rank; an input in the place of a dtype stands for its dtype.
+
+This module does not import TVM, so that the generator can check the catalogue with it.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+NN_OPS = frozenset(
+    (
+        *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "attention"),
+        *("attention_bias", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_flatten"),
+        *("batch_norm", "conv1d", "conv1d_transpose", "conv2d", "conv2d_transpose", "conv3d"),
+        *("conv3d_transpose", "dropout", "gelu", "gelu_tanh", "group_norm", "instance_norm"),
+        *("layer_norm", "leakyrelu", "log_softmax", "max_pool1d", "max_pool2d", "max_pool3d"),
+        *("pad", "pixel_shuffle", "prelu", "relu", "rms_norm", "selu", "silu", "softmax"),
+        *("softplus",),
+    )
+)
+"""The ops whose full name begins with `relax.nn.`; all others are below `relax.`."""
+
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+    ast.Pow: "power",
+    ast.Gt: "greater",
+    ast.GtE: "greater_equal",
+}
+# The comparison with its sides swapped, and its negation with sides swapped.
+_COMPARISONS = {
+    "relax.greater": ("less", "less_equal"),
+    "relax.greater_equal": ("less_equal", "less"),
+}
+_MIRRORED = {"relax.less": "greater", "relax.less_equal": "greater_equal"}
+_COMMUTATIVE = ("relax.add", "relax.multiply", "relax.maximum", "relax.minimum")
+SWAP = (..., -1, -2)
+"""The axes of a swap of the last two dimensions; see `chains.in_rank`."""
+PRECISION = 1e-5
+"""How far two numbers that are meant to be the same may differ, relatively."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor that goes into the chain."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Number:
+    """A constant: `factor`, times an attribute to the power of 1 or -1 if there is one."""
+
+    factor: float
+    attribute: str = ""
+    power: int = 1
+
+    def inverse(self) -> Number:
+        """Return what multiplies as this one divides."""
+        return replace(self, factor=1 / self.factor, power=-self.power)
+
+    def negative(self) -> Number:
+        """Return this one with the other sign."""
+        return replace(self, factor=-self.factor)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call of a Relax op; its attributes are numbers or plain values."""
+
+    op: str
+    arguments: tuple[Node, ...]
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several spellings, the plainest first."""
+
+    options: tuple[Node, ...]
+
+
+Node = Input | Number | Step | Either
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One of the ways to spell an entry.
+
+    Parameters
+    ----------
+    node
+        The expression, with what is the same for all real numbers.
+    fixed
+        The attributes of the entry that are the same wherever this chain is, and their values.
+    """
+
+    node: Node
+    fixed: Mapping[str, float]
+
+    def suits(self, attributes: Mapping[str, Any]) -> bool:
+        """Whether it is what the entry computes with these attributes."""
+        return all(same_value(attributes.get(name), value) for name, value in self.fixed.items())
+
+
+def read(lines: str | tuple[str, ...], inputs: Sequence[str]) -> Chain:
+    """Read a chain.
+
+    Parameters
+    ----------
+    lines
+        The expression, or definitions of names followed by the expression. A name that is defined
+        as a number is an attribute.
+    inputs
+        The names of the tensors; other names that are not defined are attributes.
+
+    Returns
+    -------
+    chain
+        The chain with all its spellings.
+
+    Raises
+    ------
+    ValueError
+        It is no such expression.
+    """
+    known: dict[str, Node] = {name: Input(name) for name in inputs}
+    fixed = {}
+    *definitions, result = (lines,) if isinstance(lines, str) else lines
+    try:
+        for line in definitions:
+            (statement,) = ast.parse(line).body
+            if not isinstance(statement, ast.Assign):
+                raise ValueError(f"'{line}' defines no name")
+            name, value = ast.unparse(statement.targets[0]), _node(statement.value, known)
+            known[name] = value
+            if isinstance(value, Number):
+                fixed[name] = value.factor
+        node = _node(ast.parse(result, mode="eval").body, known)
+    except SyntaxError:
+        raise ValueError(f"'{lines}' is no expression") from None
+    if isinstance(node, Input | Number):
+        raise ValueError(f"'{lines}' calls no op")
+    return Chain(node, fixed)
+
+
+def _node(tree: ast.expr, known: Mapping[str, Node]) -> Node:
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, int | float):
+        return Number(float(tree.value))
+    if isinstance(tree, ast.Name):
+        return known.get(tree.id, Number(1.0, tree.id))
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        operand = _node(tree.operand, known)
+        return operand.negative() if isinstance(operand, Number) else _step("negative", (operand,))
+    if isinstance(tree, ast.BinOp):
+        return _step(_OPERATORS[type(tree.op)], (_node(tree.left, known), _node(tree.right, known)))
+    if isinstance(tree, ast.Compare):
+        sides = (_node(tree.left, known), _node(tree.comparators[0], known))
+        return _step(_OPERATORS[type(tree.ops[0])], sides)
+    if isinstance(tree, ast.Call):
+        arguments = tuple(_node(argument, known) for argument in tree.args)
+        attributes = {str(item.arg): _attribute(item.value, known) for item in tree.keywords}
+        return _step(ast.unparse(tree.func), arguments, attributes)
+    raise ValueError(f"'{ast.unparse(tree)}' is no part of a chain")
+
+
+def _attribute(tree: ast.expr, known: Mapping[str, Node]) -> Any:
+    """Return a plain value, an input, or a number that stands for an attribute of the entry."""
+    if isinstance(tree, ast.Name):
+        return known.get(tree.id, Number(1.0, tree.id))
+    value = ast.literal_eval(tree)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _relax_op(name: str) -> str:
+    return f"relax.nn.{name}" if name in NN_OPS else f"relax.{name}"
+
+
+def _step(name: str, arguments: tuple[Node, ...], attributes: Mapping[str, Any] = {}) -> Node:
+    """Return a call with the other ways to spell it."""
+    written = Step(_relax_op(name), arguments, tuple(attributes.items()))
+    factors = _factors(written)
+    others = _products(factors) if len(factors) > 1 else _spellings(written, dict(attributes))
+    return _either(written, *others)
+
+
+def _either(*options: Node) -> Node:
+    swapped = [
+        replace(option, arguments=option.arguments[::-1])
+        for option in options
+        if isinstance(option, Step) and option.op in _COMMUTATIVE
+    ]
+    different = tuple(dict.fromkeys((*options, *swapped)))
+    return Either(different) if len(different) > 1 else different[0]
+
+
+def _written(node: Node) -> Node:
+    """Return the plainest spelling."""
+    return node.options[0] if isinstance(node, Either) else node
+
+
+def _call(name: str, *operands: Node) -> Step:
+    return Step(_relax_op(name), operands)
+
+
+def _spellings(written: Step, attributes: Mapping[str, Any]) -> Iterator[Node]:
+    name = written.op.rpartition(".")[2]
+    first, last = written.arguments[0], written.arguments[-1]
+    if name in ("add", "subtract") and isinstance(last, Number):
+        yield _call("subtract" if name == "add" else "add", first, last.negative())
+    elif name == "add" and isinstance(first, Number):
+        yield _call("subtract", last, first.negative())
+    elif name == "permute_dims" and ... not in attributes["axes"]:
+        *before, one, other = attributes["axes"]
+        if other != len(attributes["axes"]) - 1:
+            inner = Step(written.op, written.arguments, (("axes", (*before, other, one)),))
+            yield Step(written.op, (inner,), (("axes", SWAP),))
+    elif name == "softmax":
+        wide = Step("relax.astype", (first,), (("dtype", "float32"),))
+        weights = replace(written, arguments=(wide,))
+        # Of which input does not matter: the type of the result tells.
+        yield Step("relax.astype", (weights,), (("dtype", Input("")),))
+    elif name == "negative":
+        yield _call("multiply", first, Number(-1.0))
+    elif name == "square":
+        yield from _products((first, first))
+    elif name == "sqrt":
+        yield _call("power", first, Number(0.5))
+    elif written.op in _COMPARISONS:
+        yield _call(_COMPARISONS[written.op][0], last, first)
+    elif name == "where":
+        condition = _written(first)
+        if isinstance(condition, Step) and condition.op in _COMPARISONS:
+            one, other = condition.arguments
+            opposite = _call(_COMPARISONS[condition.op][1], one, other)
+            swapped = _call(_MIRRORED[opposite.op], other, one)
+            yield _call("where", _either(opposite, swapped), last, written.arguments[1])
+    elif name == "relu":
+        yield _call("maximum", first, Number(0.0))
+    elif name == "clip" and all(isinstance(item, int | float) for item in attributes.values()):
+        low, high = Number(attributes["min"]), Number(attributes["max"])
+        raised = _step("relu", (first,)) if low.factor == 0 else _step("maximum", (first, low))
+        yield _step("minimum", (raised, high))
+        yield _step("maximum", (_step("minimum", (first, high)), low))
+
+
+# ---- Products -----------------------------------------------------------------------------------
+
+
+def _factors(node: Node) -> tuple[Node, ...]:
+    """Return what is multiplied; inverse roots are factors too."""
+    written = _written(node)
+    if isinstance(written, Step) and written.op in ("relax.multiply", "relax.divide"):
+        first, last = written.arguments
+        if written.op == "relax.multiply":
+            return (*_factors(first), *_factors(last))
+        if isinstance(last, Number):
+            return (*_factors(first), last.inverse())
+        if (root := _operand_of("relax.sqrt", last)) is not None:
+            return (*_factors(first), _call("rsqrt", root))
+    return (node,)
+
+
+def _operand_of(op: str, node: Node) -> Node | None:
+    written = _written(node)
+    return written.arguments[0] if isinstance(written, Step) and written.op == op else None
+
+
+def _products(factors: tuple[Node, ...]) -> Iterator[Node]:
+    """Generate the ways to multiply two factors or more."""
+    first, *others = factors
+    if all(factor == first for factor in others):
+        if len(factors) == 2:
+            yield _call("square", first)
+        yield _call("power", first, Number(float(len(factors))))
+    # The first factor is on one side; what is with it there tells the ways apart.
+    for beside in range(2 ** len(others) - 1):
+        one: list[Node] = [first]
+        other: list[Node] = []
+        for index, factor in enumerate(others):
+            (one if beside >> index & 1 else other).append(factor)
+        yield from _multiplied(_product(tuple(one)), _product(tuple(other)))
+
+
+def _product(factors: tuple[Node, ...]) -> Node:
+    if len(factors) > 1:
+        return _either(*_products(factors))
+    root = _operand_of("relax.rsqrt", factors[0])
+    if root is None:
+        return factors[0]
+    return _either(factors[0], _call("divide", Number(1.0), _step("sqrt", (root,))))
+
+
+def _multiplied(one: Node, other: Node) -> Iterator[Node]:
+    """Generate the calls that multiply two values."""
+    for first, last in ((one, other), (other, one)):
+        if isinstance(last, Number):
+            yield _call("divide", first, last.inverse())
+            if isinstance(first, Step) and first.op == "relax.matmul":
+                query, key = first.arguments
+                yield _call("matmul", _step("multiply", (query, last)), key)
+                yield _call("matmul", query, _step("multiply", (key, last)))
+        if (root := _operand_of("relax.rsqrt", last)) is not None:
+            yield _call("divide", first, _step("sqrt", (root,)))
+    yield _call("multiply", one, other)
+
+
+def count_steps(node: Node) -> int:
+    """Return how many calls the plainest spelling has.
+
+    Parameters
+    ----------
+    node
+        A chain.
+
+    Returns
+    -------
+    count
+        Their number.
+    """
+    if isinstance(node, Either):
+        return count_steps(node.options[0])
+    return 1 + sum(map(count_steps, node.arguments)) if isinstance(node, Step) else 0
+
+
+def heads(node: Node) -> set[str]:
+    """Return the ops that a chain may end in.
+
+    Parameters
+    ----------
+    node
+        A chain.
+
+    Returns
+    -------
+    ops
+        Their names.
+    """
+    if isinstance(node, Either):
+        return {name for option in node.options for name in heads(option)}
+    return {node.op} if isinstance(node, Step) else set()
+
+
+def same_value(given: Any, value: Any, precision: float = PRECISION) -> bool:
+    """Whether two attributes are the same, numbers up to rounding.
+
+    Parameters
+    ----------
+    given, value
+        The attributes.
+    precision
+        The relative difference at which numbers still count as the same.
+
+    Returns
+    -------
+    same
+        Whether they are.
+    """
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return bool(given == value)
+    return math.isclose(given, value, rel_tol=precision)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Indices, borders made of the input, and tensors without elements."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+
+from ..capability import Constant, Table, Unknown, resolve, tensor_type
+from .evaluate import fixed_shape
+from .rewriting import Bindings, Block, Site, Steps, op_name
+
+
+def flatten_index(site: Site) -> Bindings | None:
+    """Pick by several index tensors at once with one `take` along their dimensions, flattened."""
+    call = site.call
+    if not site.table.entries_of("relax.take"):
+        return None
+    data, indices = call.args[0], resolve(call.args[1], site.values)
+    indices = list(indices.fields) if isinstance(indices, relax.Tuple) else [indices]
+    try:
+        sizes = list(tensor_type(data.ty)[1])
+        dtypes = {tensor_type(index.ty)[0] for index in indices}
+    except Unknown:
+        return None
+    count = len(indices)
+    picked = [size for size in sizes[:count] if isinstance(size, int)]
+    if len(picked) < count or not dtypes <= {"int32", "int64"}:
+        return None
+    steps = Steps(site)
+    places = None
+    for axis, index in enumerate(indices):
+        if dtypes != {"int64"}:
+            index = steps.add(relax.op.astype(index, "int64"))
+        # Negative indices count from the end, which the sum would not show any more.
+        known = resolve(index, site.values)
+        if isinstance(known, Constant):
+            index = relax.const(_from_start(known.value.numpy(), picked[axis]), "int64")
+        else:
+            before = steps.add(relax.op.less(index, relax.const(0, "int64")))
+            behind = steps.add(relax.op.add(index, relax.const(picked[axis], "int64")))
+            index = steps.add(relax.op.where(before, behind, index))
+        if axis < count - 1:
+            step = relax.const(math.prod(picked[axis + 1 :]), "int64")
+            index = steps.add(relax.op.multiply(index, step))
+        places = index if places is None else steps.add(relax.op.add(places, index))
+    if count > 1:
+        rest = data.ty.shape.values[count:]
+        data = steps.add(relax.op.reshape(data, [math.prod(picked), *rest]))
+    return steps.end(relax.op.take(data, places, axis=0))
+
+
+def index_from_start(site: Site) -> Bindings | None:
+    """Count negative constant indices from the start, or take them modulo a symbolic size.
+
+    PyTorch's importer leaves them as they are, as in `x[:, -1]`; Relax does not define them.
+    """
+    call = site.call
+    if str(call.attrs.mode) != "fast":
+        return None
+    indices = resolve(call.args[1], site.values)
+    if not isinstance(indices, Constant) or not (indices.value.numpy() < 0).any():
+        return None
+    try:
+        size = tensor_type(call.args[0].ty)[1][call.attrs.axis or 0]
+    except Unknown:
+        return None
+    if not isinstance(size, int):
+        return Steps(site).end(relax.op.take(*call.args, call.attrs.axis, mode="wrap"))
+    forward = relax.const(_from_start(indices.value.numpy(), size), str(indices.value.dtype))
+    return Steps(site).end(relax.op.take(call.args[0], forward, call.attrs.axis))
+
+
+def _from_start(indices: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    return np.where(indices < 0, indices + size, indices)
+
+
+_PADDINGS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+"""What NumPy calls the modes of `relax.nn.pad`."""
+
+
+def pad_by_take(site: Site) -> Bindings | None:
+    """Write a border made of the input itself as one `take` per axis, with constant indices."""
+    call = site.call
+    mode = _PADDINGS.get(str(call.attrs.pad_mode))
+    if mode is None or not site.table.entries_of("relax.take"):
+        return None
+    try:
+        _, shape = tensor_type(call.args[0].ty)
+    except Unknown:
+        return None
+    widths = [int(width) for width in call.attrs.pad_width]
+    steps = Steps(site)
+    data, last = call.args[0], None
+    for axis, size in enumerate(shape):
+        before, after = widths[2 * axis : 2 * axis + 2]
+        if not before and not after:
+            continue
+        # A border that is larger than its source is mirrored again and again, not by all alike.
+        largest = size - (mode == "reflect") if isinstance(size, int) else 0
+        if min(before, after) < 0 or (mode != "edge" and max(before, after) > largest):
+            return None
+        if not isinstance(size, int):
+            return None
+        data = data if last is None else steps.add(last)
+        indices = np.pad(np.arange(size), (before, after), mode=mode)  # type: ignore[call-overload]
+        last = relax.op.take(data, relax.const(indices.astype("int64"), "int64"), axis)
+        typed = relax.BlockBuilder().normalize(last)
+        if site.table.refusal(typed, site.values) is not None:
+            return None
+    return steps.end(relax.op.broadcast_to(data, call.ty.shape) if last is None else last)
+
+
+def drop_empties(block: Block, table: Table) -> Bindings | None:
+    """Concatenate without operands that have no elements; write other such values as constants.
+
+    Exported rotary embeddings have them, of a part of each head that is not rotated.
+    """
+    result: Bindings = []
+    changed = False
+    for binding in block.bindings:
+        value = binding.value
+        new = None
+        if isinstance(binding, relax.VarBinding) and isinstance(value, relax.Call):
+            known = fixed_shape(value.ty)
+            if known is not None and 0 in known[1] and op_name(value):
+                new = relax.const(np.zeros(known[1], known[0]), known[0])
+            elif op_name(value) == "relax.concat":
+                new = _without_empties(value, block)
+        changed = changed or new is not None
+        result.append(binding if new is None else relax.VarBinding(binding.var, new))
+    return result if changed else None
+
+
+def _without_empties(call: relax.Call, block: Block) -> relax.Expr | None:
+    operands = resolve(call.args[0], block.values)
+    if not isinstance(operands, relax.Tuple):
+        return None
+    fields = list(operands.fields)
+    left = [field for field in fields if not _is_empty(field)]
+    if len(left) == len(fields) or not left:
+        return None
+    return left[0] if len(left) == 1 else relax.op.concat(left, call.attrs.axis)
+
+
+def _is_empty(tensor: relax.Expr) -> bool:
+    shape = getattr(tensor.ty, "shape", None)
+    sizes = shape.values if isinstance(shape, relax.ShapeExpr) else []
+    return any(getattr(size, "value", None) == 0 for size in sizes)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spellings of single ops: clips, comparisons and normalisations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm_ffi
+from tvm import relax
+
+from ..capability import Constant, Unknown, Values, attributes_of, resolve, tensor_type
+from ..chains import function_of
+from .rewriting import Bindings, Site, Steps, is_call_of, is_full_of, op_name
+
+_CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
+NORMS = ("relax.nn.layer_norm", "relax.nn.group_norm", "relax.nn.instance_norm")
+
+
+def compare_with_itself(site: Site) -> Bindings | None:
+    """Test for NaN by comparing a value with itself."""
+    if not site.table.entries_of("relax.not_equal"):
+        return None
+    x = site.call.args[0]
+    return Steps(site).end(relax.op.not_equal(x, x))
+
+
+def clip_of_limits(site: Site) -> Bindings | None:
+    """Write a minimum of a maximum, as ONNX's importer spells Clip, as a clip."""
+    call = site.call
+    if not site.table.entries_of("relax.clip") or not site.is_used_once(call.args[0]):
+        return None
+    clip = as_clip(call, site.values)
+    return None if clip is None else site.bind(clip)
+
+
+def as_clip(call: relax.Call, values: Values) -> relax.Call | None:
+    """Make a clip of a minimum of a maximum, where both bounds are constant numbers in order.
+
+    Parameters
+    ----------
+    call
+        A call of `relax.minimum`.
+    values
+        What variables are bound to.
+
+    Returns
+    -------
+    clip
+        The call of `relax.clip`, or none.
+    """
+    inner: Any = values.get(call.args[0])
+    if not isinstance(inner, relax.Call) or getattr(inner.op, "name", "") != "relax.maximum":
+        return None
+    low, high = (_number(resolve(item.args[1], values)) for item in (inner, call))
+    # With crossed bounds, a clip gives the lower one, and the minimum the upper one.
+    if low is None or high is None or low > high:
+        return None
+    same = tvm_ffi.structural_equal(inner.ty, call.ty)
+    if not same or not tvm_ffi.structural_equal(inner.args[0].ty, call.ty):
+        return None
+    return relax.op.clip(inner.args[0], low, high)
+
+
+def _number(expr: relax.Expr) -> float | int | None:
+    if not isinstance(expr, Constant) or math.prod(expr.value.shape) != 1:
+        return None
+    number: float | int = expr.value.numpy().item()
+    return None if math.isnan(number) else number
+
+
+def merge_clips(site: Site) -> Bindings | None:
+    """Merge clips in a row: front ends limit a value at one end after the other."""
+    limits: list[list[Any]] = []
+    data: Any = site.call
+    while is_call_of("relax.clip", data):
+        limits.append([getattr(argument, "value", None) for argument in data.args[1:]])
+        first = data.args[0]
+        # A value that others read stays, so that it joins them to one region.
+        data = site.value(first) if site.is_used_once(first) else None
+    numbers = [number for pair in limits for number in pair]
+    if len(limits) < 2 or any(not isinstance(number, int | float) for number in numbers):
+        return None
+    low, high = max(pair[0] for pair in limits), min(pair[1] for pair in limits)
+    return site.bind(relax.op.clip(first, low, high)) if low <= high else None
+
+
+def complete_norm(site: Site) -> Bindings | None:
+    """Set `center` and `scale` of a normalisation whose beta and gamma are zeros and ones anyway.
+
+    Front ends that apply gamma and beta themselves clear both and pass neutral ones.
+    """
+    call = site.call
+    if call.attrs.center and call.attrs.scale:
+        return None
+    if not call.attrs.scale and not is_full_of(1, call.args[1], site.values):
+        return None
+    if not call.attrs.center and not is_full_of(0, call.args[2], site.values):
+        return None
+    attributes = {**attributes_of(call, site.values), "center": True, "scale": True}
+    norm = function_of(call.op.name)(*call.args, **attributes)
+    return site.bind(norm)
+
+
+def fold_batch_norm(site: Site) -> Bindings | None:
+    """Fold a batch normalisation into the weights and the bias of the convolution before it.
+
+    TVM's own FoldBatchnormToConv2D folds in training mode and in other layouts too, wrongly.
+    """
+    item = site.call
+    if item.index != 0:
+        return None
+    norm = site.value(item.tuple_value)
+    if not is_call_of("relax.nn.batch_norm", norm):
+        return None
+    if not all(site.is_used_once(var) for var in (item.tuple_value, norm.args[0])):
+        return None
+    if norm.attrs.training:
+        return None
+    constants = [resolve(argument, site.values) for argument in norm.args[1:]]
+    conv, bias = _convolution(norm.args[0], site)
+    if conv is None or not site.table.entries_of(conv.op.name):
+        return None
+    weight = resolve(conv.args[1], site.values)
+    if not all(isinstance(constant, Constant) for constant in [weight, *constants]):
+        return None
+    try:
+        dtype, shape = tensor_type(conv.ty)
+        fits = tensor_type(norm.args[0].ty) == tensor_type(site.binding.var.ty) == (dtype, shape)
+    except Unknown:
+        return None
+    layouts = conv.attrs.out_layout.startswith("NC") and conv.attrs.kernel_layout.startswith("OI")
+    if not fits or not layouts or norm.attrs.axis % len(shape) != 1 or weight.ty.dtype != dtype:
+        return None
+
+    gamma, beta, mean, variance = (item.value.numpy().astype("float64") for item in constants)
+    with np.errstate(all="ignore"):  # What is not finite is not folded, see below.
+        scale = (gamma if norm.attrs.scale else 1.0) / np.sqrt(variance + norm.attrs.epsilon)
+    shift = (bias - mean) * scale + (beta if norm.attrs.center else 0.0)
+    kernel = weight.value.numpy() * scale.reshape(-1, *[1] * (len(shape) - 1))
+    per_channel = shift.reshape(1, -1, *[1] * (len(shape) - 2))
+    arrays = [kernel.astype(dtype), per_channel.astype(dtype)]
+    if not all(np.isfinite(array).all() for array in arrays):
+        return None
+    new_weight, new_bias = (relax.const(array, dtype) for array in arrays)
+    var = relax.DataflowVar(site.binding.var.name + "_conv", conv.ty)
+    new_conv = relax.Call(
+        conv.op, [conv.args[0], new_weight], conv.attrs, conv.ty_args, conv.span, conv.ty
+    )
+    return [
+        relax.VarBinding(var, new_conv),
+        relax.VarBinding(site.binding.var, relax.op.add(var, new_bias)),
+    ]
+
+
+def _convolution(
+    expr: relax.Expr, site: Site
+) -> tuple[relax.Call | None, float | npt.NDArray[np.float64]]:
+    """Return the convolution that a value comes from, and the constant per-channel bias on it."""
+    value = site.value(expr)
+    if op_name(value) in _CONVOLUTIONS:
+        return value, 0.0
+    if not is_call_of("relax.add", value):
+        return None, 0.0
+    for one, other in (value.args, value.args[::-1]):
+        conv, bias = site.value(one), site.constant(other)
+        if bias is None or op_name(conv) not in _CONVOLUTIONS or not site.is_used_once(one):
+            continue
+        array = bias.value.numpy().astype("float64")
+        padded = array.reshape((1,) * (conv.ty.ndim - array.ndim) + array.shape)
+        if padded.size == padded.shape[1]:
+            return conv, padded.reshape(-1)
+    return None, 0.0

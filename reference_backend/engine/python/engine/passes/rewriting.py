@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machinery of the passes: reading a module once, and rewriting bindings of dataflow blocks.
+
+A rewriter looks at one binding, its `Site`, and returns the bindings that replace it, or None to
+leave it alone. It names the ops it starts from, so that a pass costs next to nothing in a model
+without them. What was read of a function is kept as long as that function stays in the module.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..capability import Constant, Table, Values, resolve
+from . import evaluate
+
+Bindings = list[relax.Binding]
+TUPLE_GET_ITEM = "TupleGetItem"
+"""The name in the place of an op's for reading a field of a tuple."""
+
+
+def is_opaque(function: tvm.ir.BaseFunc) -> bool:
+    """Whether a function is none of ours to look into.
+
+    Parameters
+    ----------
+    function
+        A function of a module.
+
+    Returns
+    -------
+    opaque
+        True for kernels, and for the regions and composites of any backend.
+    """
+    if not isinstance(function, relax.Function):
+        return True
+    return any(function.attrs.get(key) for key in ("Codegen", "Composite", "Primitive"))
+
+
+def bound_values(body: relax.SeqExpr) -> dict[relax.Var, relax.Expr]:
+    """Return what variables are bound to, without those that a `match_cast` gives another type.
+
+    Parameters
+    ----------
+    body
+        The body of a function.
+
+    Returns
+    -------
+    values
+        By variable, including those of branches.
+    """
+    values = {}
+    for block in body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding, relax.VarBinding):
+                values[binding.var] = binding.value
+                if isinstance(binding.value, relax.If):
+                    values |= bound_values(binding.value.true_branch)
+                    values |= bound_values(binding.value.false_branch)
+    return values
+
+
+def drop_unused(mod: tvm.IRModule) -> tvm.IRModule:
+    """Drop values that nothing uses, but keep every function.
+
+    Parameters
+    ----------
+    mod
+        A module.
+
+    Returns
+    -------
+    mod
+        The module without them.
+    """
+    names = [
+        global_var.name_hint
+        for global_var, function in mod.functions_items()
+        if isinstance(function, relax.Function)
+    ]
+    return relax.transform.DeadCodeElimination(names)(mod)
+
+
+def op_name(value: relax.Expr | None) -> str:
+    """Return the name of the op that a value calls, "" if it is no call of an op."""
+    is_call = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
+    return str(value.op.name) if is_call and value is not None else ""
+
+
+def is_call_of(op: str, value: relax.Expr | None) -> bool:
+    """Whether a value is a call of an op."""
+    return op_name(value) == op
+
+
+def is_full_of(number: int, tensor: relax.Expr, values: Values) -> bool:
+    """Whether all elements of a tensor are known to be 0, or 1."""
+    known = resolve(tensor, values)
+    value: Any = values.get(tensor)
+    if is_call_of("relax.full_like", value):
+        known = resolve(value.args[1], values)
+    if isinstance(known, Constant):
+        return bool((known.value.numpy() == number).all())
+    return is_call_of("relax.ones_like" if number else "relax.zeros_like", value)
+
+
+def with_constants(call: relax.Call, values: Values) -> relax.Call:
+    """Return a call that reads constants and shapes itself, not by variables bound to them.
+
+    Parameters
+    ----------
+    call
+        The call.
+    values
+        What variables are bound to.
+
+    Returns
+    -------
+    call
+        Another call, or the same one if there are none.
+    """
+
+    def known(expr: relax.Expr) -> relax.Expr:
+        if isinstance(expr, relax.Tuple):
+            fields = [known(field) for field in expr.fields]
+            same = all(one is other for one, other in zip(fields, expr.fields, strict=True))
+            return expr if same else relax.Tuple(fields)
+        found = resolve(expr, values) if isinstance(expr, relax.Var) else expr
+        return found if isinstance(found, Constant | relax.ShapeExpr) else expr
+
+    # Each access makes new Python objects for the fields.
+    old = list(call.args)
+    arguments = [known(argument) for argument in old]
+    if all(one is other for one, other in zip(arguments, old, strict=True)):
+        return call
+    return relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span, call.ty)
+
+
+# ---- Blocks -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Block:
+    """A block of a function, as it was read."""
+
+    block: relax.BindingBlock
+    bindings: Bindings
+    values: Values
+    """What the variables that can be used in the block are bound to."""
+
+    @property
+    def is_dataflow(self) -> bool:
+        """Whether nothing in it has effects."""
+        return isinstance(self.block, relax.DataflowBlock)
+
+    @cached_property
+    def _live(self) -> tuple[dict[relax.Var, int], frozenset[int]]:
+        uses: Counter[relax.Var] = Counter()
+        dead = []
+        for index in reversed(range(len(self.bindings))):
+            binding = self.bindings[index]
+            is_local = isinstance(binding.var, relax.DataflowVar)
+            if is_local and isinstance(binding, relax.VarBinding) and not uses[binding.var]:
+                dead.append(index)
+                continue
+            uses.update(
+                var
+                for var in relax.analysis.free_vars(binding.value)
+                if isinstance(var, relax.DataflowVar)
+            )
+        return uses, frozenset(dead)
+
+    @property
+    def uses(self) -> Mapping[relax.Var, int]:
+        """How many live bindings of the block use each of its DataflowVars."""
+        return self._live[0]
+
+    @property
+    def dead(self) -> frozenset[int]:
+        """The indices of the bindings whose values nothing uses."""
+        return self._live[1] if self.is_dataflow else frozenset()
+
+    @cached_property
+    def by_op(self) -> dict[str, list[int]]:
+        """The indices of the calls of each op, and of the fields of tuples."""
+        found: dict[str, list[int]] = {}
+        for index, binding in enumerate(self.bindings):
+            if not isinstance(binding, relax.VarBinding):
+                continue
+            is_field = isinstance(binding.value, relax.TupleGetItem)
+            name = TUPLE_GET_ITEM if is_field else op_name(binding.value)
+            if name:
+                found.setdefault(name, []).append(index)
+        return found
+
+
+def _read(function: relax.Function) -> list[Block]:
+    values: Values = bound_values(function.body)
+    blocks = function.body.blocks
+    if sum(isinstance(block, relax.DataflowBlock) for block in blocks) < 2:
+        return [Block(block, list(block.bindings), values) for block in blocks]
+    # From other blocks, keep only values that read no DataflowVar.
+    known = {
+        var: value
+        for var, value in values.items()
+        if not any(isinstance(item, relax.DataflowVar) for item in relax.analysis.free_vars(value))
+    }
+    read = []
+    for block in blocks:
+        bindings = list(block.bindings)
+        own = {item.var: values[item.var] for item in bindings if item.var in values}
+        read.append(Block(block, bindings, ChainMap(known, own)))
+    return read
+
+
+# ---- Rewriting ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Site:
+    """A binding of a dataflow block with what a rewriter may ask about it."""
+
+    binding: relax.VarBinding
+    block: Block
+    mod: tvm.IRModule
+    table: Table
+
+    @property
+    def call(self) -> relax.Call:
+        """The call that is bound."""
+        return self.binding.value
+
+    @property
+    def values(self) -> Values:
+        """What variables are bound to."""
+        return self.block.values
+
+    def value(self, expr: relax.Expr) -> Any:
+        """Return what a variable is bound to, None if unknown; TVM has no types to narrow it by."""
+        return self.block.values.get(expr)
+
+    def constant(self, expr: relax.Expr) -> Constant | None:
+        """Return the constant that an expression is, if it is one."""
+        found = resolve(expr, self.values)
+        return found if isinstance(found, Constant) else None
+
+    def is_used_once(self, expr: relax.Expr) -> bool:
+        """Whether the only use of a value is the one at hand."""
+        return self.block.uses.get(expr) == 1
+
+    def bind(self, value: relax.Expr) -> Bindings:
+        """Return the binding of the variable to another value."""
+        return [relax.VarBinding(self.binding.var, value)]
+
+
+Rewriter = Callable[[Site], Bindings | None]
+BlockRewriter = Callable[[Block, Table], Bindings | None]
+
+
+class Steps:
+    """The bindings that replace one; calls of constants that NumPy computes exactly are folded.
+
+    Parameters
+    ----------
+    site
+        The binding that is replaced.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._bindings: Bindings = []
+        self._builder = relax.BlockBuilder()
+
+    def add(self, call: relax.Call) -> relax.Expr:
+        """Bind a call; return its variable, or its value if that is constant."""
+        call = self._builder.normalize(with_constants(call, self._site.values))
+        value = evaluate.constant_of(call)
+        if value is not None:
+            return value
+        name = f"{self._site.binding.var.name}_{len(self._bindings)}"
+        var = relax.DataflowVar(name, call.ty)
+        self._bindings.append(relax.VarBinding(var, call))
+        return var
+
+    def end(self, call: relax.Call) -> Bindings | None:
+        """Bind the last call, and return all bindings; none if it has another type."""
+        call = self._builder.normalize(call)
+        var = self._site.binding.var
+        if not tvm_ffi.structural_equal(call.ty, var.ty):
+            return None
+        return [*self._bindings, relax.VarBinding(var, call)]
+
+
+class Reader:
+    """Rewrites modules for one table, and remembers what it read of the functions of the last one.
+
+    Parameters
+    ----------
+    table
+        The capabilities.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._read: dict[int, tuple[relax.Function, list[Block]]] = {}
+
+    def functions(self, mod: tvm.IRModule) -> Iterator[tuple[tvm.ir.GlobalVar, list[Block]]]:
+        """Generate the functions that are not opaque, each as its blocks.
+
+        Parameters
+        ----------
+        mod
+            The module.
+
+        Yields
+        ------
+        global_var, blocks
+            The name of a function, and what it consists of.
+        """
+        read = {}
+        for _, function in mod.functions_items():
+            if not is_opaque(function):
+                key = hash(function)  # Of the node, which the entry keeps alive.
+                read[key] = self._read.get(key) or (function, _read(function))
+        self._read = read
+        for global_var, function in mod.functions_items():
+            if not is_opaque(function):
+                yield global_var, read[hash(function)][1]
+
+    def rewrite(
+        self, mod: tvm.IRModule, ops: Sequence[str], rewriters: Sequence[Rewriter]
+    ) -> tvm.IRModule:
+        """Replace calls, each by the first rewriter that has something to put in its place.
+
+        Parameters
+        ----------
+        mod
+            The module.
+        ops
+            The ops that the rewriters start from.
+        rewriters
+            What to try, in order.
+
+        Returns
+        -------
+        mod
+            The rewritten module, or the same one if there was nothing to do.
+        """
+
+        def rewrite(block: Block, table: Table) -> Bindings | None:
+            wanted = sorted(index for op in ops for index in block.by_op.get(op, ()))
+            replaced: dict[int, Bindings] = {}
+            for index in wanted:
+                if index in block.dead:
+                    continue
+                site = Site(block.bindings[index], block, mod, table)
+                for rewriter in rewriters:
+                    new = rewriter(site)
+                    if new is not None:
+                        replaced[index] = new
+                        break
+            if not replaced:
+                return None
+            return [
+                item
+                for index, old in enumerate(block.bindings)
+                for item in replaced.get(index, (old,))
+            ]
+
+        return self.rewrite_blocks(mod, rewrite)
+
+    def rewrite_blocks(self, mod: tvm.IRModule, rewriter: BlockRewriter) -> tvm.IRModule:
+        """Replace the bindings of dataflow blocks as a whole; drop those that become dead.
+
+        Parameters
+        ----------
+        mod
+            The module.
+        rewriter
+            Returns the new bindings of a block, or None.
+
+        Returns
+        -------
+        mod
+            The rewritten module, or the same one if there was nothing to do.
+        """
+        functions = dict(mod.functions_items())
+        aliases = False
+        read: dict[int, tuple[relax.Function, list[Block]]] = {}
+        for global_var, blocks in self.functions(mod):
+            rewritten = [
+                rewriter(block, self.table) if block.is_dataflow else None for block in blocks
+            ]
+            if all(bindings is None for bindings in rewritten):
+                continue
+            function = functions[global_var]
+            new_blocks = [
+                block if bindings is None else _with_bindings(block, bindings)
+                for block, bindings in zip(blocks, rewritten, strict=True)
+            ]
+            body = relax.SeqExpr([block.block for block in new_blocks], function.body.body)
+            new = relax.Function(
+                function.params, body, function.ret_ty, function.is_pure, function.attrs
+            )
+            functions[global_var] = new
+            aliases = aliases or any(
+                isinstance(item.value, relax.Var) for block in new_blocks for item in block.bindings
+            )
+            # Several dataflow blocks share values in a way that only reading them again tells.
+            if sum(block.is_dataflow for block in blocks) == 1:
+                read[hash(new)] = new, new_blocks
+        changed = any(functions[item] is not function for item, function in mod.functions_items())
+        if not read and not changed:
+            return mod
+        self._read |= read
+        mod = with_functions(mod, functions)
+        # Other passes and the patterns do not look through variables that are other variables.
+        return relax.transform.CanonicalizeBindings()(mod) if aliases else mod
+
+
+def _with_bindings(old: Block, bindings: Bindings) -> Block:
+    """Return a block with other bindings, without dead ones; all values have types."""
+    builder = relax.BlockBuilder()
+    known = set(map(hash, old.bindings))
+    typed = [
+        item
+        if hash(item) in known or not isinstance(item.value, relax.Call)
+        else relax.VarBinding(item.var, builder.normalize(item.value))
+        for item in bindings
+    ]
+    values = {
+        **old.values,
+        **{item.var: item.value for item in typed if isinstance(item, relax.VarBinding)},
+    }
+    draft = Block(old.block, typed, values)
+    kept = [item for index, item in enumerate(typed) if index not in draft.dead]
+    return Block(relax.DataflowBlock(kept), kept, values)
+
+
+def with_functions(
+    mod: tvm.IRModule, functions: Mapping[tvm.ir.GlobalVar, tvm.ir.BaseFunc]
+) -> tvm.IRModule:
+    """Return a module with other functions.
+
+    Parameters
+    ----------
+    mod
+        The module.
+    functions
+        All functions of the new one.
+
+    Returns
+    -------
+    mod
+        The new module.
+    """
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
