@@ -46,6 +46,12 @@ def files(root: Path) -> list[Path]:
     )
 
 
+def sources(root: Path) -> list[Path]:
+    """List the files of a folder of this repository, without what Git ignores (builds, caches)."""
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=root)
+    return sorted(path for name in listed.split("\0") if name and (path := root / name).is_file())
+
+
 def contents(root: Path) -> dict[str, bytes]:
     """Read a tree."""
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in files(root)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from npu_scaffold.catalog import load_catalog
+from npu_scaffold.catalog import LOWERINGS, load_catalog
 from support import ROOT, Workshop, copy_template, render, run
 
 PAGE = ROOT / "docs/adding-an-op.md"
@@ -30,7 +30,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy_template(copy)
     with (copy / "template/_catalog/ops.yml").open("a") as catalog:
         catalog.write("\n" + block("yaml"))
-    (copy / f"template/_ops/{OP}.cc.jinja").write_text(block("cpp"))
+    (copy / LOWERINGS / f"{OP}.cc").write_text(block("cpp"))
     return copy
 
 
@@ -51,4 +51,4 @@ def test_the_new_op_passes_the_conformance_kit(
     kit = (python, "-m", "tvm_try_npu", "conformance", "--suite", "ops")
     assert f"ops/{OP}-plain" in run(*kit, "--list", "--filter", f"ops/{OP}-")
     run(*kit, "--filter", f"ops/{OP}-")
-    run(python, "-m", "pytest", "-q", "tests/test_ops.py", "-k", OP, cwd=project)
+    run(python, "-m", "pytest", "-q", "engine/tests/test_ops.py", "-k", OP, cwd=project)

@@ -32,6 +32,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
 SINGLE = VARIANTS["a single op"]
 
 
+def copy_tests(project: Path, destination: Path) -> None:
+    """Copy the tests of a backend, and the file by which they find its name."""
+    for name in ("engine/tests", "vendor/tests"):
+        shutil.copytree(project / name, destination / name)
+    (names,) = project.glob("python/*/_backend.py")
+    for file in (names, project / "pyproject.toml"):
+        copy = destination / file.relative_to(project)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, copy)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_wheel_installs_into_a_clean_environment_and_passes_its_own_tests(
     variant: str, render: Callable[..., Path], workshop: Workshop, tmp_path: Path
@@ -44,10 +55,7 @@ def test_a_wheel_installs_into_a_clean_environment_and_passes_its_own_tests(
     run(python, "-W", "error::UserWarning", "-c", "import tvm", cwd=tmp_path)
     run(python, "-m", package, "check", cwd=tmp_path)
     # What is tested is what was installed: the sources stay behind.
-    for name in ("tests", "pyproject.toml"):
-        source = project / name
-        copy = shutil.copytree if source.is_dir() else shutil.copy
-        copy(source, tmp_path / name)
+    copy_tests(project, tmp_path)
     run(python, "-m", "pytest", "-q", cwd=tmp_path)
 
 
@@ -71,7 +79,17 @@ def test_the_sdist_builds_as_pip_builds_it(
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     package = {name.partition("/")[2] for name in names if name.startswith("tvm_poolside/")}
-    modules = set(support.contents(render(**SINGLE) / "python/tvm_poolside"))
+    tree = render(**SINGLE)
+    modules = {
+        prefix + name
+        for prefix, folder in (
+            ("", "python/tvm_poolside"),
+            ("engine/", "engine/python/engine"),
+            ("vendor/", "vendor"),
+        )
+        for name in support.contents(tree / folder)
+        if prefix != "vendor/" or name.endswith((".py", ".toml"))
+    }
     libraries = {f"libtvm_poolside_{layer}.so" for layer in ("codegen", "runtime", "driver")}
     assert package == modules | libraries
     info = {name for name in names if not name.startswith("tvm_poolside/")}
@@ -150,11 +168,11 @@ def test_an_editable_install_rebuilds_and_a_backend_that_loses_strides_fails_its
         *("-C", "editable.rebuild=true", "-e", project),
         **on_path,
     )
-    tests = (python, "-m", "pytest", "-q", "-x", "tests/test_ops.py", "-k", "conv2d")
+    tests = (python, "-m", "pytest", "-q", "-x", "engine/tests/test_ops.py", "-k", "conv2d")
     run(*tests, cwd=project, **on_path)
 
     # The mistake of TVM's own example.
-    header = project / "src/ops/convolution.h"
+    header = project / "engine/lowerings/convolution.h"
     changed, count = re.subn(r"(strides\[i\] = )strides[^;]+;", r"\g<1>1;", header.read_text())
     assert count == 1, "the lowering of the convolution sets its strides elsewhere now"
     header.write_text(changed)
@@ -194,7 +212,10 @@ def test_the_driver_the_runtime_and_mutated_artifacts_are_clean_under_sanitizers
     python = workshop.environment(wheel)
     run(
         *(python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
-        *(project / f"tests/test_{what}.py" for what in ("runtime", "ops", "artifact", "overlap")),
+        *(
+            project / f"engine/tests/test_{what}.py"
+            for what in ("runtime", "ops", "artifact", "overlap")
+        ),
         **{**options, "LD_PRELOAD": ":".join(libraries)},
         cwd=tmp_path,
     )

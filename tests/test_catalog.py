@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from npu_scaffold.catalog import catalog_problems, load_catalog
+from npu_scaffold.catalog import LOWERINGS, catalog_problems, load_catalog
 from support import ROOT
 
 Entry = dict[str, Any]
@@ -62,12 +62,12 @@ def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Pa
     if change:
         change(conv2d)
     (root / "template/_catalog").mkdir(parents=True)
-    (root / "template/_ops/_families").mkdir(parents=True)
+    (root / LOWERINGS).mkdir(parents=True)
     (root / "template/_catalog/ops.yml").write_text(
         yaml.safe_dump({"conv2d": conv2d, "relu": relu})
     )
-    for name in ("conv2d.cc", "relu.cc", "_families/convolution.h"):
-        (root / f"template/_ops/{name}.jinja").touch()
+    for name in ("conv2d.cc", "relu.cc", "convolution.h"):
+        (root / LOWERINGS / name).touch()
     return root
 
 
@@ -87,7 +87,7 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
         (lambda e: e.update(engin="matrix"), "'engin' is no key here (did you mean 'engine'?)"),
         (lambda e: e.update(engine="tensor"), "engine: 'tensor' is not one of matrix, vector"),
         (lambda e: e.update(family="Conv"), "family: 'Conv' is not a name in snake case."),
-        (lambda e: e.update(family="pooling"), "pooling.h.jinja: the header of the family"),
+        (lambda e: e.update(family="pooling"), "pooling.h: the header of the family"),
         (lambda e: e.update(presets=["cmn"]), "'cmn' is not one of cnn, transformer (did you"),
         (lambda e: e.update(presets="cnn"), "presets: 'cnn' is not a list of cnn, transformer."),
         (lambda e: e.update(summary="a\nb"), "is not one line of at most 80 characters"),
@@ -161,18 +161,19 @@ def test_a_violation_is_a_sentence_that_names_file_op_and_key(
     problems = catalog_problems(_template(tmp_path, change))
     matching = [problem for problem in problems if sentence in problem]
     assert len(matching) == 1, problems
-    assert matching[0].startswith(("template/_catalog/ops.yml: conv2d: ", "template/_ops/"))
+    assert matching[0].startswith(("template/_catalog/ops.yml: conv2d: ", f"{LOWERINGS}/"))
     assert matching[0].endswith(".")
 
 
 def test_each_op_has_a_lowering_and_nothing_else_lies_around(tmp_path: Path) -> None:
     template = _template(tmp_path)
-    (template / "template/_ops/relu.cc.jinja").rename(template / "template/_ops/tanh.cc.jinja")
-    (template / "template/_ops/_families/pool.h.jinja").touch()
+    lowerings = template / LOWERINGS
+    (lowerings / "relu.cc").rename(lowerings / "tanh.cc")
+    (lowerings / "pool.h").touch()
     assert catalog_problems(template) == [
-        "template/_ops/relu.cc.jinja: the lowering of relu is missing.",
-        "template/_ops/tanh.cc.jinja: no entry of template/_catalog/ops.yml uses it.",
-        "template/_ops/_families/pool.h.jinja: no entry of template/_catalog/ops.yml uses it.",
+        f"{LOWERINGS}/relu.cc: the lowering of relu is missing.",
+        f"{LOWERINGS}/pool.h: no entry of template/_catalog/ops.yml uses it.",
+        f"{LOWERINGS}/tanh.cc: no entry of template/_catalog/ops.yml uses it.",
     ]
 
 
@@ -212,8 +213,8 @@ def test_every_attribute_of_the_relax_op_is_in_the_table(catalog: dict[str, Entr
 
 
 def test_parts_are_the_ops_of_all_spellings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "reference_backend/python"))
-    from tvm_example_npu import chain_grammar as chains  # type: ignore[import-not-found]
+    monkeypatch.syspath_prepend(str(ROOT / "template/engine/python"))
+    from engine import chain_grammar as chains  # type: ignore[import-not-found]
 
     def ops_in(node: Any) -> set[str]:
         inner = getattr(node, "options", None) or getattr(node, "arguments", ())
@@ -240,11 +241,10 @@ def test_an_op_takes_two_edits(template: Path, tmp_path: Path) -> None:
     entry = yaml.safe_load(catalog.read_text())["sigmoid"]
     entry.update(relax="relax.sinh", summary="hyperbolic sine", numpy="np.sinh(x)")
     catalog.write_text(f"{catalog.read_text()}\n{yaml.safe_dump({'sinh': entry})}")
-    lowering = (grown / "template/_ops/sigmoid.cc.jinja").read_text()
-    (grown / "template/_ops/sinh.cc.jinja").write_text(lowering)
+    shutil.copy(grown / LOWERINGS / "sigmoid.cc", grown / LOWERINGS / "sinh.cc")
     assert catalog_problems(grown) == []
     tree = support.render(
         grown, tmp_path / "out", backend_name="grown", op_preset="custom", ops=["sinh"]
     )
-    assert (tree / "src/ops/sinh.cc").is_file()
+    assert (tree / "engine/lowerings/sinh.cc").is_file()
     assert "relax.sinh" in (tree / "python/tvm_grown/capabilities.py").read_text()

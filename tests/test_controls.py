@@ -48,7 +48,7 @@ def behind(statement: str, mistake: str) -> tuple[str, str]:
     return statement, f"{statement}\n    {mistake}"
 
 
-EXECUTE = "src/driver/emulator/execute.cc"
+EXECUTE = "engine/emulator/execute.cc"
 STRIDES = "std::copy_n(op.strides, NPU_MAX_SPATIAL, args.strides);"
 DILATIONS = "std::copy_n(op.dilations, NPU_MAX_SPATIAL, args.dilations);"
 PADS = "std::copy_n(op.pads_begin, NPU_MAX_SPATIAL, args.pads_begin);"
@@ -115,7 +115,7 @@ CONTROLS = [
     ),
     Control(
         "dropped_bias",
-        "src/codegen/lowering.cc",
+        "engine/codegen/lowering.cc",
         "    Unit unit = program_->MakeUnit(node, op);",
         '    if (Broken("dropped_bias") && op->op == "relax.add") {\n'
         "      known[node] = value;\n      continue;\n    }\n"
@@ -125,7 +125,7 @@ CONTROLS = [
     ),
     Control(
         "swapped_operands",
-        "src/ops/subtract.cc",
+        "engine/lowerings/subtract.cc",
         "v.Subtract(x[0], x[1])",
         'Broken("swapped_operands") ? v.Subtract(x[1], x[0]) : v.Subtract(x[0], x[1])',
         "ops",
@@ -133,7 +133,7 @@ CONTROLS = [
     ),
     Control(
         "wrong_axis",
-        "src/ops/softmax.cc",
+        "engine/lowerings/softmax.cc",
         '(op.Int("axis") + rank) % rank',
         'Broken("wrong_axis") ? rank - 1 : (op.Int("axis") + rank) % rank',
         "ops",
@@ -141,7 +141,7 @@ CONTROLS = [
     ),
     Control(
         "wrong_zero_point",
-        "src/ops/dequantize.cc",
+        "engine/lowerings/dequantize.cc",
         "v.Load(zero_point)",
         'Broken("wrong_zero_point") ? v.Constant(0) : v.Load(zero_point)',
         "ops",
@@ -149,7 +149,7 @@ CONTROLS = [
     ),
     Control(
         "wrong_rounding",
-        "src/ops/quantize.cc",
+        "engine/lowerings/quantize.cc",
         "v.RoundEven(v.Divide(v.Load(data), v.Load(scale)))",
         'Broken("wrong_rounding") ? v.RoundAway(v.Divide(v.Load(data), v.Load(scale)))\n'
         "                                   : v.RoundEven(v.Divide(v.Load(data), v.Load(scale)))",
@@ -158,7 +158,7 @@ CONTROLS = [
     ),
     Control(
         "lost_nan",
-        "src/ops/relu.cc",
+        "engine/lowerings/relu.cc",
         "v.Maximum(x[0], v.Constant(0))",
         'Broken("lost_nan") ? v.Select(v.Less(v.Constant(0), x[0]), x[0], v.Constant(0))\n'
         "                            : v.Maximum(x[0], v.Constant(0))",
@@ -167,7 +167,7 @@ CONTROLS = [
     ),
     Control(
         "swallowed_error",
-        "src/runtime/execution.cc",
+        "engine/runtime/execution.cc",
         "    npu_status status = RunApi().execute(request->handle);",
         "    npu_status status = RunApi().execute(request->handle);\n"
         '    if (Broken("swallowed_error")) status = NPU_OK;',
@@ -176,7 +176,7 @@ CONTROLS = [
     ),
     Control(
         "declines_everything",
-        "src/codegen/lowering.cc",
+        "engine/codegen/lowering.cc",
         "  void LowerUnit(const Unit& unit) {",
         "  void LowerUnit(const Unit& unit) {\n"
         '    if (Broken("declines_everything")) throw Refusal("no");',

@@ -79,7 +79,7 @@ def test_the_conformance_kit_passes_and_finds_what_the_docs_say(
 def test_each_benchmark_runs_with_its_peers(
     reference: Path, catalog: dict[str, dict[str, Any]]
 ) -> None:
-    script = ROOT / "reference_backend" / "benchmarks" / "benchmark.py"
+    script = ROOT / "reference_backend/engine/benchmarks/benchmark.py"
     output = run(reference, script, "models", "ops", "calls", "build", "deploy", "--once")
     for op, entry in catalog.items():
         for benchmark in entry.get("benchmarks", []):

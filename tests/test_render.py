@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import yaml
 import support
 from support import CPP, ROOT
 
+ENGINE = ROOT / "template/engine"
 OPS = list(yaml.safe_load((ROOT / "template/_catalog/ops.yml").read_text()))
 LONGEST = "a_backend_with_thirty_letters1"
 RANDOM = random.Random(20)
@@ -93,7 +95,7 @@ def test_every_set_of_answers_renders_exactly_the_files_of_its_ops(
     parts = {part for op in selected for part in catalog[op].get("parts", [])}
     lowered = {op for op in {*selected, *parts} if "relax" in catalog[op]}
     families = {catalog[op]["family"] for op in lowered if "family" in catalog[op]}
-    assert {path.name for path in (tree / "src/ops").iterdir()} == {
+    assert {path.name for path in (tree / "engine/lowerings").iterdir()} == {
         *(f"{op}.cc" for op in lowered),
         *(f"{family}.h" for family in families),
     }
@@ -121,25 +123,70 @@ def test_the_metadata_is_that_of_the_answers(render: Callable[..., Path], name: 
     assert project["name"] == distribution
     assert project["authors"] == [{"name": author}]
     assert project["description"] == "It's <fast> & 'new'"
-    assert project["license"] == "MIT"
+    assert project["license"] == "MIT AND Apache-2.0"
     assert project["entry-points"]["tvm.backends"] == {name: f"tvm_{name}:_autoload"}
     assert author in (tree / "LICENSE").read_text()
-    assert (tree / f"src/driver/{name}_driver.h").is_file()
     assert (tree / f"python/tvm_{name}/__init__.py").is_file()
+    assert f'#define BACKEND_NAME "{name}"\n' in (tree / "src/backend.h").read_text()
 
 
-def test_each_file_says_in_its_first_lines_who_owns_it(render: Callable[..., Path]) -> None:
-    tree = render(backend_name="ownable")
-    mine = re.compile(r"src/(ops|driver)/|tests/vendor/|python/\w+/conformance/expected_")
-    # Nobody edits these, or they cannot hold comments.
-    silent = {"LICENSE", "python/tvm_ownable/py.typed"}
+# What cannot hold comments.
+SILENT = {".json", ".typed"}
+
+
+@pytest.mark.parametrize("license", ["Apache-2.0", "MIT", "BSD-3-Clause", "LicenseRef-Proprietary"])
+def test_each_file_begins_with_its_licence(render: Callable[..., Path], license: str) -> None:
+    tree = render(backend_name="licensed", license=license)
     for path in support.files(tree):
         name = path.relative_to(tree).as_posix()
-        if name in silent:
+        if path.name == "LICENSE" or path.suffix in SILENT:
             continue
+        of_the_file = "Apache-2.0" if name.startswith("engine/") else license
         first = path.read_text().splitlines()[0]
-        owner = "Yours:" if mine.match(name) else "Template-owned:"
-        assert owner in first, f"{name} begins with {first!r}"
+        assert f"SPDX-License-Identifier: {of_the_file}" in first, f"{name} begins with {first!r}"
+    assert (tree / "engine/LICENSE").read_text().lstrip().startswith("Apache License")
+    assert (license == "Apache-2.0") == (
+        (tree / "LICENSE").read_bytes() == (tree / "engine/LICENSE").read_bytes()
+    )
+
+
+def test_the_engine_has_the_same_bytes_in_every_render(render: Callable[..., Path]) -> None:
+    source = {
+        path.relative_to(ENGINE).as_posix(): path.read_bytes() for path in support.sources(ENGINE)
+    }
+    for answers in (
+        {"backend_name": "npu2"},
+        {"backend_name": LONGEST, "license": "MIT", "author": "Somebody", "on_decline": "error"},
+        {"backend_name": "x", "license": "LicenseRef-Proprietary", "op_preset": "transformer"},
+        {"backend_name": "add_on", "op_preset": "cnn", "bind_constants": False},
+        _custom("single", "topk"),
+    ):
+        engine = support.contents(render(**answers) / "engine")
+        different = {name for name in engine if engine[name] != source.get(name)}
+        assert not different, different
+        missing = source.keys() - engine.keys()
+        everything = answers.get("op_preset", "everything") == "everything"
+        assert all(name.startswith("lowerings/") for name in missing), missing
+        assert everything != bool(missing), answers
+
+
+def test_the_engine_holds_no_jinja() -> None:
+    for path in support.sources(ENGINE):
+        assert path.suffix != ".jinja", path
+        assert "{%" not in path.name and "{{" not in path.name, path
+        found = re.search(r"\{%-? |(?<!\$)\{\{ \w+ \}\}", path.read_text(encoding="utf-8"))
+        assert not found, f"{path.name} holds {found and found.group()!r}"
+
+
+def test_what_is_rendered_and_what_the_vendor_gets_can_be_read_in_an_evening() -> None:
+    reference = ROOT / "reference_backend"
+    lines: Counter[str] = Counter()
+    for path in support.sources(reference):
+        owner = path.relative_to(reference).parts[0]
+        owner = owner if owner in ("engine", "vendor") else "rendered"
+        lines[owner] += path.read_bytes().count(b"\n")
+    assert lines["rendered"] <= 2500, lines
+    assert lines["vendor"] <= 2000, lines
 
 
 def test_no_trace_of_the_reference_is_in_a_render_under_another_name(
@@ -161,8 +208,8 @@ def test_an_unselected_op_leaves_no_trace(
     tree = render(**_custom("traceless", "relu"))
     rest = {entry["relax"] for op, entry in catalog.items() if op != "relu" and "relax" in entry}
     # What codegen and pre-passes know of Relax itself is the same for all backends.
-    tables = [*(tree / "python").rglob("ca*es.py")]
-    for path in [*(tree / "src/ops").iterdir(), *tables]:
+    tables = [path for path in (tree / "python").rglob("*") if path.is_file()]
+    for path in [*(tree / "engine/lowerings").iterdir(), *tables]:
         text = path.read_text()
         for relax in rest:
             assert f'"{relax}"' not in text, f"{path.relative_to(tree)} holds {relax}"
@@ -188,51 +235,14 @@ def test_all_names_are_legal_on_windows(render: Callable[..., Path]) -> None:
                 assert part.split(".")[0].lower() not in reserved, name
 
 
-# Jinja in C++ is limited to these, so that "a{{1, 2}}" cannot slip through as "a(1, 2)".
-_JINJA_IN_CPP = re.compile(
-    r"\{\{ (backend_name|class_name|package|upper_name|distribution) \}\}"
-    r'|\{\{ (yours|template_owned)\("//"\) \}\}'
-    r"|\{%-? (from|include|if|elif|else|endif|for|endfor)\b[^%]*%\}"
-)
-
-
-def _cpp_templates() -> list[Path]:
-    return [
-        path
-        for path in (ROOT / "template").rglob("*")
-        if path.is_file()
-        and set(path.name.removesuffix(".jinja").split(".")[-1:]) & {"h", "cc", "inc"}
-    ]
-
-
-def _braces_for_jinja(line: str) -> bool:
-    return bool(re.search(r"\{[{%#]", _JINJA_IN_CPP.sub("", line)))
-
-
-@pytest.mark.parametrize("path", _cpp_templates(), ids=lambda path: path.name)
-def test_cpp_templates_hold_no_other_jinja_than_names(path: Path) -> None:
-    text = re.sub(r"\{% raw -?%\}.*?\{%-? endraw -?%\}", "", path.read_text(), flags=re.DOTALL)
-    for line in text.splitlines():
-        assert not _braces_for_jinja(line), f"{path.name}: write '{{ {{': {line}"
-
-
-@pytest.mark.parametrize("line", ["int a[2][1] = {{1}, {2}};", "f(x{{1, 2}});", "{#", "{%d}"])
-def test_braces_that_jinja_would_eat_are_noticed(line: str) -> None:
-    assert _braces_for_jinja(line)
-
-
-def test_cpp_lines_without_jinja_are_rendered_as_they_are(render: Callable[..., Path]) -> None:
-    tree = render(backend_name="npu2")
-    for path in _cpp_templates():
-        name = path.relative_to(ROOT / "template").as_posix().removesuffix(".jinja")
-        name = name.replace("{{ backend_name }}", "npu2")
-        name = name.replace("_ops/_families/", "src/ops/").replace("_ops/", "src/ops/")
-        if "{%" in name:
-            continue
-        lines = iter((tree / name).read_text().splitlines())
-        for line in path.read_text().splitlines():
-            if not re.search(r"\{[{%#]", line):
-                assert line in lines, f"{name}: lost in the render: {line}"
+def test_the_linters_and_formatters_leave_the_engine_unchanged_where_it_lies() -> None:
+    support.run("ruff", "check", "--no-cache", ".", cwd=ENGINE)
+    support.run("ruff", "format", "--no-cache", "--diff", ".", cwd=ENGINE)
+    cache = ROOT / ".mypy_cache/engine"
+    support.run("mypy", "--config-file", "mypy.ini", "--cache-dir", cache, cwd=ENGINE)
+    sources = [path for path in support.sources(ENGINE) if path.suffix in CPP]
+    assert len(sources) > 100
+    support.run("clang-format", "--dry-run", "--Werror", *sources)
 
 
 @pytest.mark.parametrize("answers", FORMATTED, ids=_label)
@@ -252,6 +262,12 @@ def test_clang_format_leaves_a_render_unchanged(
     tree = render(**answers)
     sources = [path for path in support.files(tree) if path.suffix in CPP]
     support.run("clang-format", "--dry-run", "--Werror", *sources)
+
+
+def test_clang_format_is_set_alike_here_and_in_a_render(render: Callable[..., Path]) -> None:
+    """The template's own sources see the settings of this repository."""
+    there = (render(backend_name="npu2") / ".clang-format").read_text()
+    assert there == (ROOT / ".clang-format").read_text()
 
 
 def test_the_wheel_build_and_the_linters_are_pinned_alike_here_and_in_a_render(

@@ -20,19 +20,21 @@ ANSWERS: dict[str, Any] = {
     "op_preset": "custom",
     "ops": ["conv2d", "max_pool2d", "relu"],
 }
-# What a vendor writes into its own files, and into one of the template's.
-YOURS = {
-    "src/ops/conv2d.cc": "// Vendor: our own lowering.\n",
-    "src/driver/acme_npu_driver.h": "// Vendor: our own driver.\n",
+# What a vendor does below vendor/: edits seeded files, deletes one, and adds others.
+APPENDED = {
+    "vendor/vendor.cmake": 'set(NPU_VENDOR_LOWERINGS "${_vendor}/lowerings/conv2d.cc")\n',
+    "vendor/capabilities.py": "# Vendor: our own limits.\n",
+}
+DELETED = "vendor/tests/README.md"
+ADDED = {
+    "vendor/lowerings/conv2d.cc": "// Vendor: our own lowering.\n",
+    "vendor/tests/test_board.py": "# Vendor: tests on the board.\n",
 }
 # What a vendor changes in files that an update merges.
 EDITS = {
     "README.md": ("# tvm-acme-npu\n", "# The backend of Acme\n"),
     "pyproject.toml": ('version = "0.1.0"', 'version = "3.2.1"'),
-    "python/tvm_acme_npu/capabilities.py": (
-        '"groups": Range(min=1)',
-        '"groups": Range(min=1, max=1)',
-    ),
+    "python/tvm_acme_npu/__init__.py": ('"""A backend for', '"""Acme\'s backend for'),
 }
 
 
@@ -64,10 +66,12 @@ def project(origin: Path, tmp_path: Path) -> Path:
     _git(tree, "init", "-q", "-b", "main")
     _git(tree, "add", "--all")
     _git(tree, "commit", "-q", "-m", "start")
-    for name, text in YOURS.items():
+    for name, text in APPENDED.items():
         (tree / name).write_text((tree / name).read_text() + text)
-    (tree / "tests/vendor").mkdir(exist_ok=True)
-    (tree / "tests/vendor/test_board.py").write_text("# Vendor: tests on the board.\n")
+    (tree / DELETED).unlink()
+    for name, text in ADDED.items():
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_text(text)
     for name, (old, new) in EDITS.items():
         _edit(tree / name, old, new)
     _git(tree, "add", "--all")
@@ -95,8 +99,12 @@ def _update(tree: Path, **answers: Any) -> None:
         )
 
 
+def _append(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text)
+
+
 def _second_release(origin: Path) -> None:
-    """Change files of both kinds, and add an op with its two edits."""
+    """Change files of all three owners, rename one of the engine's, and add an op in two edits."""
     template = origin / "template"
     _edit(
         template / "README.md.jinja",
@@ -104,18 +112,33 @@ def _second_release(origin: Path) -> None:
         "## New in this release\n\nMuch.\n\n## Licence\n",
     )
     _edit(template / "pyproject.toml.jinja", '  "numpy",\n', '  "numpy",\n  "packaging",\n')
-    for name in ("_ops/conv2d.cc.jinja", "_ops/relu.cc.jinja"):
-        (template / name).write_text((template / name).read_text() + "// Release 2.\n")
-    driver = template / "src/driver/{{ backend_name }}_driver.h.jinja"
-    driver.write_text(driver.read_text() + "// Release 2.\n")
     (template / "NOTES.md.jinja").write_text("New in release 2.\n")
+
+    engine = template / "engine"
+    for name in ("lowerings/conv2d.cc", "lowerings/relu.cc", "include/npu_driver.h"):
+        _append(engine / name, "// Release 2.\n")
+    (engine / "runtime/execution.cc").rename(engine / "runtime/run.cc")
+    (engine / "runtime/queues.cc").write_text("// New in release 2.\n")
+
+    vendor = template / "vendor"
+    for path in support.files(vendor):
+        _append(path, "# Release 2.\n")
+    (vendor / "capabilities.py.jinja").unlink()
+    (vendor / "lowerings").mkdir(exist_ok=True)
+    (vendor / "lowerings/README.md").write_text("New in release 2.\n")
+    # Where the vendor has a file of its own.
+    (vendor / "lowerings/conv2d.cc").write_text("// New in release 2.\n")
+
     catalog = template / "_catalog/ops.yml"
     entry = yaml.safe_load(catalog.read_text())["sigmoid"]
-    entry.update(relax="relax.negative", summary="minus x", numpy="-x")
-    catalog.write_text(f"{catalog.read_text()}\n{yaml.safe_dump({'negative': entry})}")
-    lowering = (template / "_ops/sigmoid.cc.jinja").read_text()
-    (template / "_ops/negative.cc.jinja").write_text(lowering)
+    entry.update(relax="relax.sinh", summary="hyperbolic sine", numpy="np.sinh(x)")
+    _append(catalog, f"\n{yaml.safe_dump({'sinh': entry})}")
+    shutil.copy(engine / "lowerings/sigmoid.cc", engine / "lowerings/sinh.cc")
     _release(origin, "v2.0.0")
+
+
+def _below(folder: str, tree: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in tree.items() if name.startswith(f"{folder}/")}
 
 
 def _without_markers(tree: Path) -> None:
@@ -125,57 +148,75 @@ def _without_markers(tree: Path) -> None:
     assert _git(tree, "diff", "--name-only", "--diff-filter=U") == ""
 
 
-def test_an_update_equals_a_fresh_render_with_the_edits_of_the_vendor(
+def test_an_update_leaves_vendor_as_it_is_and_replaces_the_rest(
     origin: Path, project: Path, tmp_path: Path
 ) -> None:
     before = support.contents(project)
     _second_release(origin)
     _update(project)
     _without_markers(project)
+    after = support.contents(project)
+    assert _below("vendor", after) == _below("vendor", before)
 
     fresh = tmp_path / "fresh"
     _copy(origin, fresh, "v2.0.0", ANSWERS)
     for name, (old, new) in EDITS.items():
         _edit(fresh / name, old, new)
     expected = support.contents(fresh)
-    # All that is the vendor's is as it was, where it had edits and where it had none.
-    mine = ("src/ops/", "src/driver/", "tests/vendor/")
-    expected = {name: data for name, data in expected.items() if not name.startswith(mine)}
-    expected |= {name: data for name, data in before.items() if name.startswith(mine)}
-    assert support.contents(project) == expected
-    assert b"New in this release" in expected["README.md"]
-    assert b"Release 2" not in expected["src/ops/relu.cc"]
+    assert _below("engine", after) == _below("engine", expected)
+    assert {"engine/runtime/run.cc", "engine/runtime/queues.cc"} <= after.keys()
+    assert "engine/runtime/execution.cc" not in after
+    assert after["engine/lowerings/relu.cc"].endswith(b"// Release 2.\n")
+    for tree in (after, expected):
+        for name in _below("vendor", tree):
+            del tree[name]
+    assert after == expected
+    assert b"New in this release" in after["README.md"]
+
+
+def test_what_is_below_vendor_survives_a_recopy(origin: Path, project: Path) -> None:
+    before = support.contents(project)
+    _second_release(origin)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        copier.run_recopy(str(project), defaults=True, overwrite=True, quiet=True, unsafe=False)
+    after = _below("vendor", support.contents(project))
+    # A recopy may seed what is not there, and writes over nothing.
+    assert {name: after[name] for name in _below("vendor", before)} == _below("vendor", before)
 
 
 def test_an_op_is_added_by_an_update_and_edits_stay(origin: Path, project: Path) -> None:
+    before = support.contents(project)
     _second_release(origin)
-    _update(project, ops=["conv2d", "max_pool2d", "relu", "negative"])
+    _update(project, ops=["conv2d", "max_pool2d", "relu", "sinh"])
     _without_markers(project)
-    assert (project / "src/ops/negative.cc").is_file()
-    for name, text in YOURS.items():
-        assert (project / name).read_text().endswith(text), name
-    table = (project / "python/tvm_acme_npu/capabilities.py").read_text()
-    assert 'name="negative"' in table
+    assert (project / "engine/lowerings/sinh.cc").is_file()
+    assert _below("vendor", support.contents(project)) == _below("vendor", before)
+    assert '"sinh"' in (project / "python/tvm_acme_npu/capabilities.py").read_text()
     for name, (_, new) in EDITS.items():
         assert new in (project / name).read_text(), name
-    assert support.answers(project)["ops"] == ["conv2d", "max_pool2d", "relu", "negative"]
+    assert support.answers(project)["ops"] == ["conv2d", "max_pool2d", "relu", "sinh"]
 
 
-def test_deselecting_an_op_removes_its_files(origin: Path, project: Path, tmp_path: Path) -> None:
+def test_deselecting_an_op_removes_its_lowering(
+    origin: Path, project: Path, tmp_path: Path
+) -> None:
+    before = support.contents(project)
     _update(project, ops=["conv2d", "relu"])
     _without_markers(project)
     fresh = tmp_path / "fresh"
     _copy(origin, fresh, "v1.0.0", {**ANSWERS, "ops": ["conv2d", "relu"]})
-    assert 'name="max_pool2d"' not in (project / "python/tvm_acme_npu/capabilities.py").read_text()
-    assert {path.name for path in (project / "src/ops").iterdir()} == {
-        path.name for path in (fresh / "src/ops").iterdir()
-    }
     ours, theirs = support.contents(project), support.contents(fresh)
-    theirs["tests/vendor/test_board.py"] = b""
-    assert ours.keys() == theirs.keys()
-    edited = {*YOURS, *EDITS, "tests/vendor/test_board.py"}
-    different = {name for name in ours if ours[name] != theirs[name]}
-    assert different <= edited, different - edited
+    assert "engine/lowerings/max_pool2d.cc" in before
+    assert not {"engine/lowerings/max_pool2d.cc", "engine/lowerings/pool.h"} & ours.keys()
+    assert b'"max_pool2d"' not in ours["python/tvm_acme_npu/capabilities.py"]
+    assert _below("vendor", ours) == _below("vendor", before)
+    different = {
+        name
+        for name in ours.keys() | theirs.keys()
+        if ours.get(name) != theirs.get(name) and not name.startswith("vendor/")
+    }
+    assert different == EDITS.keys()
 
 
 def test_a_lost_answer_stops_the_update_instead_of_deleting_files(
@@ -193,16 +234,12 @@ def test_a_lost_answer_stops_the_update_instead_of_deleting_files(
     assert support.contents(project) == before
 
 
-def test_a_deleted_file_of_the_vendor_comes_back_and_one_of_the_template_does_not(
-    origin: Path, project: Path
-) -> None:
-    (project / "src/ops/relu.cc").unlink()
+def test_a_rendered_file_that_was_deleted_stays_deleted(origin: Path, project: Path) -> None:
     (project / ".github/workflows/ci.yml").unlink()
     _git(project, "add", "--all")
     _git(project, "commit", "-q", "-m", "deleted")
     _second_release(origin)
     _update(project)
-    assert (project / "src/ops/relu.cc").is_file()
     assert not (project / ".github/workflows/ci.yml").exists()
 
 

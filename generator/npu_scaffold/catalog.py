@@ -14,7 +14,7 @@ import yaml
 from .errors import ScaffoldError, did_you_mean
 from .template import CATALOG
 
-OPS = Path("template/_ops")
+LOWERINGS = Path("template/engine/lowerings")
 ENGINES = ("matrix", "vector", "pool", "memory")
 PRESETS = ("cnn", "transformer")
 DTYPES = (
@@ -93,28 +93,18 @@ def _files(template: Path, catalog: dict[str, Entry]) -> Iterator[str]:
         for op, entry in reversed(catalog.items())
         if isinstance(entry, dict) and "family" in entry
     }
-    for folder, suffix, names in (
-        (
-            OPS,
-            ".cc.jinja",
-            {
-                str(op): f"the lowering of {op}"
-                for op, entry in catalog.items()
-                if not isinstance(entry, dict) or "relax" in entry
-            },
-        ),
-        (
-            OPS / "_families",
-            ".h.jinja",
-            {str(name): f"the header of the family of {op}" for name, op in families.items()},
-        ),
-    ):
-        found = {path.name for path in (template / folder).glob("*") if path.is_file()}
-        for name, what in names.items():
-            if name + suffix not in found:
-                yield f"{folder / (name + suffix)}: {what} is missing."
-        for file in sorted(found - {name + suffix for name in names}):
-            yield f"{folder / file}: no entry of {CATALOG} uses it."
+    needed = {
+        f"{op}.cc": f"the lowering of {op}"
+        for op, entry in catalog.items()
+        if not isinstance(entry, dict) or "relax" in entry
+    }
+    needed |= {f"{name}.h": f"the header of the family of {op}" for name, op in families.items()}
+    found = {path.name for path in (template / LOWERINGS).glob("*")}
+    for name, what in needed.items():
+        if name not in found:
+            yield f"{LOWERINGS / name}: {what} is missing."
+    for name in sorted(found - needed.keys()):
+        yield f"{LOWERINGS / name}: no entry of {CATALOG} uses it."
 
 
 def _entry(op: Any, entry: Any, catalog: dict[str, Entry]) -> Iterator[str]:

@@ -4,8 +4,8 @@
 Everything runs on one thread and in turns, the best of several runs counts, and the ratios are
 what to quote: a machine's load changes the times, hardly the ratios.
 
-Usage: ``python benchmarks/benchmark.py [models] [ops] [calls] [compile] [build] [deploy]``, all by
-default. ``--once`` only shows that all runs.
+Usage: ``python engine/benchmarks/benchmark.py [models] [ops] [calls] [compile] [build] [deploy]``,
+all by default. ``--once`` only shows that all runs.
 ONNX Runtime (with onnx) and torch are compared where they are installed.
 """
 
@@ -33,6 +33,7 @@ from tvm import relax  # noqa: E402
 from tvm.relax.backend.pattern_registry import get_patterns_with_prefix  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+importlib.import_module("conftest")  # Makes the backend importable as `backend`.
 
 import backend  # noqa: E402
 from backend.engine.conformance import networks  # noqa: E402

@@ -120,7 +120,7 @@ def test_an_op_without_a_lowering_is_told(broken):
     code, out, errors = check(broken)
     assert code == 1, out + errors
     assert "without a lowering: relax.sinh" in out
-    assert "src/ops" in out
+    assert "vendor/lowerings" in out
 
 
 def test_options_lists_what_can_be_set():

@@ -234,9 +234,10 @@ print("done")
 
 
 def test_processes_that_share_a_folder_see_whole_entries_only(tmp_path):
+    many_processes = MANY_PROCESSES.replace("backend", backend.__name__)
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", MANY_PROCESSES, str(tmp_path), str(seed)],
+            [sys.executable, "-c", many_processes, str(tmp_path), str(seed)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -289,7 +289,7 @@ def behaviours(tmp_path, monkeypatch):
     package = tmp_path / "misbehaving"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "behaviours.py").write_text(BEHAVIOURS)
+    (package / "behaviours.py").write_text(BEHAVIOURS.replace("backend", backend.__name__))
     paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
 
@@ -481,5 +481,5 @@ def test_the_kit_needs_the_compiler():
 def test_the_backend_does_not_load_the_kit():
     code = f"import sys, {backend.__name__}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"{backend.__name__}.capability" in done.stdout
+    assert f"{backend.__name__}.engine.capability" in done.stdout
     assert "conformance" not in done.stdout

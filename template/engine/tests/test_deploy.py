@@ -127,7 +127,7 @@ def test_every_op_runs_in_a_process_without_lowering_code(tmp_path):
 def run_model(tmp_path_factory):
     """Build the example, and return what runs it without Python: output and exit code."""
     if not EXAMPLE.is_dir() or shutil.which("cmake") is None or shutil.which("c++") is None:
-        pytest.skip("needs examples/cpp, cmake and c++")
+        pytest.skip("needs engine/examples/cpp, cmake and c++")
     folder = tmp_path_factory.mktemp("run_model")
     python = f"-DPython_EXECUTABLE={sys.executable}"
     for command in (["-S", EXAMPLE, "-B", folder, python], ["--build", folder]):
