@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -90,6 +91,23 @@ def attempt(
         text=True,
         check=False,
     )
+
+
+def lend_packages(python: Path) -> None:
+    """Let an environment see torch and onnx, where we have them, behind what it has itself."""
+    found = (importlib.util.find_spec(name) for name in ("torch", "onnx"))
+    places = {str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin}
+    (site_packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
+    lent = python.parent.parent / "lent"
+    lent.mkdir()
+    for place in sorted(places):
+        for item in Path(place).iterdir():
+            # A backend of ours would be loaded by its 'import tvm'.
+            entry_points = item / "entry_points.txt"
+            is_backend = entry_points.is_file() and "[tvm.backends]" in entry_points.read_text()
+            if item.suffix != ".pth" and not is_backend and not (lent / item.name).exists():
+                (lent / item.name).symlink_to(item)
+    (site_packages / "after.pth").write_text(f"import sys; sys.path.append({str(lent)!r})\n")
 
 
 class Workshop:

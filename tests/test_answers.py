@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from jinja2 import Template
 
 import support
 from npu_scaffold.template import read_questions
@@ -72,7 +73,10 @@ NAME = "acme_npu"
             {"backend_name": NAME, "op_preset": "custom", "ops": ["relu", "zzz"]},
             "which has matmul,",
         ),
-        ({"backend_name": NAME, "ops": ["relu"]}, "leave one of them out"),
+        ({"backend_name": NAME, "op_preset": "cnn", "ops": ["relu"]}, "leave one of them out"),
+        ({"backend_name": NAME, "ops": []}, "at least one op, for example [conv2d, relu]"),
+        ({"backend_name": NAME, "ops": "relu"}, "ops must be a list"),
+        ({"backend_name": NAME, "ops": ["conv_2d"]}, "did you mean 'conv2d'?"),
         ({"backend_name": NAME, "bind_constants": "flase"}, "either true or false, not 'flase'"),
         ({"backend_name": NAME, "on_decline": "crash"}, "'crash' is not in ['host', 'error']"),
     ],
@@ -131,6 +135,16 @@ def test_answers_come_from_the_command_line_and_from_a_file(template: Path, tmp_
         *("-d", "op_preset=custom", "-d", "ops=[relu, conv2d]", template, tmp_path / "out2"),
     )
     assert support.answers(tmp_path / "out2")["ops"] == ["conv2d", "relu"]
+
+
+def test_a_list_of_ops_alone_is_a_choice_of_ones_own(template: Path, tmp_path: Path) -> None:
+    support.run(
+        *(sys.executable, "-m", "copier", "copy", "--defaults", "-q", "-d", "backend_name=acme"),
+        *("-d", "ops=[relu, conv2d]", template, tmp_path / "out"),
+    )
+    answers = support.answers(tmp_path / "out")
+    assert answers["op_preset"] == "custom"
+    assert answers["ops"] == ["conv2d", "relu"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
@@ -198,7 +212,8 @@ def test_questions_that_name_files_have_no_default_that_could_take_files_away() 
     questions = read_questions(ROOT)
     assert "default" not in questions["backend_name"]
     assert "default" not in questions["ops"]
-    assert questions["op_preset"]["default"] == "everything"
+    default = Template(questions["op_preset"]["default"])
+    assert default.render(_copier_conf={"data": {}}) == "everything"
 
 
 def test_nothing_in_the_template_needs_trust() -> None:

@@ -67,6 +67,9 @@ def test_new_names_all_bad_answers_at_once_and_writes_nothing(
         ("op_preset: custom\n", ["backend_name: an answer", "ops: an answer is required."]),
         ("backend_name: a\nselected_ops: [relu]\n", ["selected_ops: there is no such question"]),
         ("backend_name: a\nops: [relux]\n", ["ops: 'relux' is not an op"]),
+        ("backend_name: a\nops: relu\n", ["ops must be a list"]),
+        ("backend_name: a\nops: []\n", ["ops must name at least one op"]),
+        ("backend_name: a\nop_preset: cnn\nops: [relu]\n", ["but op_preset is cnn; leave one"]),
         ("backend_name: a\nop_preset: cmn\nops: [relux]\n", ["op_preset: 'cmn'", "ops: 'relux'"]),
         ("backend_name: a\nop_preset: custom\nops: relu\n", ["ops must be a list"]),
         ("backend_name: [a]\nclass_name: b\n", ["backend_name: ", "class_name: 'b' is not"]),
@@ -88,6 +91,47 @@ def test_new_says_what_is_wrong_with_an_answers_file(
     for line, sentence in zip(lines, sentences, strict=True):
         assert sentence in line
     assert not out.exists()
+
+
+def test_new_takes_a_list_of_ops_for_a_choice(template: Path, tmp_path: Path) -> None:
+    answers = tmp_path / "answers.yml"
+    answers.write_text("backend_name: acme_npu\nops: [relu, conv2d]\n")
+    out = tmp_path / "out"
+    assert main(["new", str(out), "--template", str(template), "--answers", str(answers)]) == 0
+    assert support.answers(out)["op_preset"] == "custom"
+    assert support.answers(out)["ops"] == ["conv2d", "relu"]
+
+
+def test_new_names_the_versions_that_the_template_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template, out = tmp_path / "template", tmp_path / "out"
+    support.copy_template(template)
+    command = ["new", str(out), "--template", str(template), "-d", "backend_name=acme_npu"]
+    command += ["-d", "op_preset=custom", "-d", "ops=[relu]"]
+
+    def refusal(*more: str) -> str:
+        assert main([*command, *more]) == 1
+        assert not out.exists()
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    def git(*arguments: str) -> None:
+        support.run("git", *arguments, cwd=template)
+
+    assert "is no Git repository, so it has no version 'v1.0.0'" in refusal("--vcs-ref", "v1.0.0")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "Start")
+    assert "has no version 'nope', and no tags" in refusal("--vcs-ref", "nope")
+    for tag in ("v1.9.0", "v1.10.0"):
+        git("tag", tag)
+    for wrong in ("nope", "", "--all", "v1.9.0^{tree}"):
+        line = refusal(f"--vcs-ref={wrong}")
+        assert f"has no version '{wrong}'" in line
+        assert "its tags are v1.10.0, v1.9.0." in line
+    assert "did you mean 'v1.9.0'?" in refusal("--vcs-ref", "v1.9.1")
+    assert main([*command, "--vcs-ref", "v1.9.0"]) == 0
 
 
 def test_new_leaves_a_directory_with_files_alone(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from npu_scaffold import pages
-from support import ROOT, Workshop, run
+from support import ROOT, Workshop, lend_packages, run
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_ONNX = importlib.util.find_spec("onnx") is not None
@@ -40,9 +39,7 @@ def reference(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> P
     project = tmp_path_factory.mktemp("reference") / "backend"
     shutil.copytree(ROOT / "reference_backend", project)
     python = workshop.environment(workshop.wheel(project))
-    ours = sysconfig.get_paths()["purelib"]
-    (site_packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
-    (site_packages / "after.pth").write_text(f"import sys; sys.path.append({ours!r})\n")
+    lend_packages(python)
     return python
 
 

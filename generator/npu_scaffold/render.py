@@ -17,7 +17,7 @@ from copier.errors import CopierError
 
 from .catalog import load_catalog
 from .errors import ScaffoldError, did_you_mean
-from .template import find_template, read_questions
+from .template import find_template, read_questions, require_version
 
 REFERENCE = Path("reference_backend")
 REFERENCE_ANSWERS = Path("generator/reference_answers.yml")
@@ -161,6 +161,8 @@ def new_backend(
         The version of the template, as in ``copier copy --vcs-ref``.
     """
     source = find_template(template)
+    if vcs_ref is not None:
+        require_version(source, vcs_ref)
     problems = check_answers(source, answers, vcs_ref)
     existed = destination.exists()
     if existed and (not destination.is_dir() or any(destination.iterdir())):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .errors import ScaffoldError
+from .errors import ScaffoldError, did_you_mean
 
 CATALOG = Path("template/_catalog/ops.yml")
 
@@ -34,6 +35,38 @@ def find_template(given: str | Path | None = None) -> Path:
     raise ScaffoldError(
         f"There is no copier.yml with {CATALOG} in {' or in '.join(map(str, candidates))}. "
         "Give a checkout of npu-scaffold with --template."
+    )
+
+
+def require_version(template: Path, version: str) -> None:
+    """Refuse a version that the template does not have.
+
+    Parameters
+    ----------
+    template
+        The directory that holds ``copier.yml``.
+    version
+        A tag, a branch or a commit.
+    """
+    if not (template / ".git").exists():
+        raise ScaffoldError(
+            f"{template} is no Git repository, so it has no version '{version}'. Leave out "
+            "--vcs-ref, or give a clone of npu-scaffold with --template."
+        )
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["git", *arguments], cwd=template, capture_output=True, text=True, check=False
+        )
+
+    commit = f"{version}^{{commit}}"
+    if version and not git("rev-parse", "-q", "--verify", "--end-of-options", commit).returncode:
+        return
+    tags = git("tag", "--sort=-version:refname").stdout.split()
+    known = f"; its tags are {', '.join(tags)}" if tags else ", and no tags"
+    raise ScaffoldError(
+        f"The template has no version '{version}'{did_you_mean(version, tags)}{known}. Give a tag, "
+        "a branch or a commit of it."
     )
 
 

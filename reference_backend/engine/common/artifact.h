@@ -71,8 +71,16 @@ ArtifactReference ReadReference(const uint8_t* bytes, size_t size);
 /*! \brief The checksum in the header of bytes that are an artifact. */
 uint64_t StoredChecksum(const uint8_t* artifact);
 
-/*! \brief Text out of an artifact for a message: what is no UTF-8 becomes question marks. */
-std::string Readable(const std::string& text);
+/*! \brief Whether a text is UTF-8. */
+bool IsUtf8(std::string_view text);
+
+/*!
+ * \brief Text out of an artifact, or of a driver, to be shown.
+ *
+ * What is no UTF-8 becomes question marks. Control characters, which a terminal would obey, become
+ * \xNN; all but line ends and tabs if it may have lines.
+ */
+std::string Readable(const std::string& text, bool may_have_lines = false);
 
 /*! \brief A checksum that runs as fast as memory and changes with each changed bit. */
 uint64_t Checksum(const uint8_t* bytes, size_t size, uint64_t seed = 0);

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import backend
+from backend.engine.main import main
+from backend.engine.options import PREFIX
 from support import TABLE
 
 PACKAGE = backend.__name__
@@ -36,6 +38,26 @@ def test_check_tells_what_works():
     for op in TABLE.ops:
         assert op.name in out
     assert "Traceback" not in out + errors
+
+
+@pytest.mark.parametrize("command", ["check", "conformance", "extract"])
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("STRICT", "maybe", "The option 'strict' is 'maybe'; supported: true or false."),
+        ("STRIKT", "1", "sets no option of "),
+    ],
+)
+def test_a_wrong_environment_variable_is_told_in_a_sentence(
+    monkeypatch, capsys, command, name, value, sentence
+):
+    variable = PREFIX + name
+    monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(sys, "argv", ["", command, *(["model.json"] * (command == "extract"))])
+    assert main() == 1
+    (line,) = "".join(capsys.readouterr()).splitlines()
+    assert line.startswith(f"FAILED: The environment variable {variable}")
+    assert sentence in line
 
 
 def test_check_works_where_only_the_runtime_is():

@@ -146,6 +146,26 @@ def test_a_corrupt_entry_is_rebuilt(compiled, tmp_path, spoil):
     assert len(compiled) == 1
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
+@pytest.mark.parametrize("kind", ["FIFO", "device", "dangling", "folder"])
+def test_an_entry_that_is_no_file_is_not_waited_for(compiled, tmp_path, kind):
+    model = CASES[0].model()
+    build(model, tmp_path)
+    (entry,) = tmp_path.iterdir()
+    entry.unlink()
+    if kind == "FIFO":
+        os.mkfifo(entry)
+    elif kind == "folder":
+        entry.mkdir()
+    else:
+        entry.symlink_to({"device": "/dev/zero", "dangling": "nowhere"}[kind])
+    compiled.clear()
+    assert_computes(build(model, tmp_path), model)
+    build(model, tmp_path)
+    # A folder is not ours to remove.
+    assert len(compiled) == (2 if kind == "folder" else 1)
+
+
 # ---- The folder ---------------------------------------------------------------------------------
 
 

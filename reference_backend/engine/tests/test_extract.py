@@ -72,6 +72,8 @@ def test_what_is_no_case_file_or_no_part_is_an_error(model, tmp_path):
     for fields, text in (
         ({"format_version": 0}, "of format version 0, and this package reads 1"),
         ({"format_version": 1, "module": "{}"}, "is a case file that is damaged"),
+        ({"format_version": 1, "module": 3}, "is a case file that is damaged"),
+        ([], "is no case file, as 'extract' writes them"),
     ):
         np.savez(path, about=np.frombuffer(json.dumps(fields).encode(), np.uint8))
         with pytest.raises(ValueError, match=text):
@@ -106,6 +108,7 @@ def command(monkeypatch, capsys, tmp_path):
 def test_what_cannot_be_extracted_is_said_in_a_sentence(command, tmp_path):
     (tmp_path / "text").write_text("nothing of the kind")
     (tmp_path / "text.onnx").write_text("nothing of the kind")
+    (tmp_path / "deep").write_text("[" * 100_000)
     good = np.zeros((2, 3), "float32")
     np.savez("one.npz", x=good)
     np.savez("rank.npz", x=good[0], y=good)
@@ -116,6 +119,10 @@ def test_what_cannot_be_extracted_is_said_in_a_sentence(command, tmp_path):
     model = ("model.json", "--part", "any")
     for arguments, sentence in (
         (("none",), "there is no file none"),
+        (("x" * 300,), "there is no file xxx"),
+        (("\x1b[31m",), r"there is no file \x1b[31m"),
+        ((".",), ". is no file"),
+        (("deep",), "deep is no module that"),
         (("text",), "text is no module that tvm.ir.save_json of this version of TVM has written"),
         (("text.onnx",), "ONNX model"),
         (model, "the size of 'x' is open: give the --inputs"),

@@ -152,24 +152,51 @@ std::vector<std::string_view> ReadSections(const uint8_t* bytes, size_t size,
   return contents;
 }
 
+/*! \brief How many bytes the character has that begins there; 0 if it is no UTF-8. */
+size_t CharacterLength(std::string_view text, size_t i) {
+  auto byte = [&](size_t at) { return static_cast<uint8_t>(at < text.size() ? text[at] : 0); };
+  uint8_t first = byte(i);
+  size_t length = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  bool valid = length > 0 && first < 0xF5;
+  for (size_t k = 1; valid && k < length; ++k) valid = (byte(i + k) & 0xC0) == 0x80;
+  // What could be said in fewer bytes, surrogates, and what is beyond the last character.
+  uint8_t second = byte(i + 1);
+  if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
+      (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) {
+    valid = false;
+  }
+  return valid ? length : 0;
+}
+
 }  // namespace
 
-std::string Readable(const std::string& text) {
+bool IsUtf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    size_t length = CharacterLength(text, i);
+    if (length == 0) return false;
+    i += length;
+  }
+  return true;
+}
+
+std::string Readable(const std::string& text, bool may_have_lines) {
   std::string result;
   for (size_t i = 0; i < text.size();) {
-    auto byte = [&](size_t at) { return static_cast<uint8_t>(at < text.size() ? text[at] : 0); };
-    uint8_t first = byte(i);
-    size_t length = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-    bool valid = length > 0 && first < 0xF5;
-    for (size_t k = 1; valid && k < length; ++k) valid = (byte(i + k) & 0xC0) == 0x80;
-    // What could be said in fewer bytes, surrogates, and what is beyond the last character.
-    uint8_t second = byte(i + 1);
-    if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
-        (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) {
-      valid = false;
+    size_t length = CharacterLength(text, i);
+    auto last = static_cast<uint8_t>(text[i + (length == 2 ? 1 : 0)]);
+    // C1 controls have two bytes in UTF-8.
+    bool is_control = length == 1   ? last < 0x20 || last == 0x7F
+                      : length == 2 ? text[i] == '\xC2' && last < 0xA0
+                                    : false;
+    if (length == 0) {
+      result += '?';
+    } else if (is_control && !(may_have_lines && (last == '\n' || last == '\t'))) {
+      constexpr char kDigits[] = "0123456789abcdef";
+      result += {'\\', 'x', kDigits[last >> 4], kDigits[last & 15]};
+    } else {
+      result += text.substr(i, length);
     }
-    result += valid ? text.substr(i, length) : std::string("?");
-    i += valid ? length : 1;
+    i += std::max<size_t>(length, 1);
   }
   return result;
 }

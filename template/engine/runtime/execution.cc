@@ -78,7 +78,7 @@ void CheckDriver(npu_status status, const std::string& doing) {
   if (status == NPU_OK) return;
   const char* reason = RunApi().error();
   std::string sentence = std::string(kBackend) + ": the driver failed while " + doing + ": " +
-                         (reason == nullptr ? "no reason given" : Readable(reason));
+                         (reason == nullptr ? "no reason given" : Readable(reason, true));
   if (status == NPU_INVALID) TVM_FFI_THROW(ValueError) << sentence;
   TVM_FFI_THROW(RuntimeError) << sentence;
 }
@@ -233,7 +233,7 @@ std::string LoadedProgram::Describe() {
   const char* text = nullptr;
   CheckDriver(RunApi().describe(program_, &text),
               "describing the program of the region '" + symbol_ + "'");
-  return text == nullptr ? "" : Readable(text);
+  return text == nullptr ? "" : Readable(text, true);
 }
 
 PendingRequests& PendingRequests::OfThisThread() {

@@ -54,6 +54,7 @@ bool IsTooDeep(std::string_view text) {
 
 json::Object ParseObject(std::string_view text, const char* section) {
   std::string who = std::string("is corrupt: its ") + section;
+  if (!IsUtf8(text)) throw ArtifactError(who + " is no UTF-8");
   if (IsTooDeep(text)) throw ArtifactError(who + " is nested too deeply");
   ffi::String message;
   json::Value value = json::Parse(ffi::String(text.data(), text.size()), &message);

@@ -240,6 +240,14 @@ REFUSED = {
         lambda data, parts: Parts(parts.version, b"", parts.graph, parts.program).write(),
         "manifest is no JSON",
     ),
+    "a manifest that is no UTF-8": (
+        lambda data, parts: Parts(parts.version, b"{\xff}", parts.graph, parts.program).write(),
+        "manifest is no UTF-8",
+    ),
+    "a manifest with control characters": (
+        lambda data, parts: with_manifest(parts, backend="\x1b[31m\n\x9b"),
+        r"for the backend '\\x1b\[31m\\x0a\\x9b'",
+    ),
     "a deep manifest": (
         lambda data, parts: Parts(parts.version, DEEP, parts.graph, parts.program).write(),
         "manifest is nested too deeply",

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `inspect`, and dumps: what a compiled library says about itself."""
 
+import contextlib
 import json
 import os
+import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import tvm
 from tvm import relax
 
 import backend
+from backend.engine.conformance.region import load_module
+from compiled_region import Region
 from support import BACKEND, OPS, TABLE, Case, compile_for, partition_for
+from test_artifact import Parts
 
 PACKAGE = backend.__name__
 MAGIC = b"\x89NPU\r\n\x1a\n"
@@ -171,6 +177,147 @@ def test_regions_of_another_backend_are_left_out(library, tmp_path):
     other = re.escape(BACKEND[:-1] + "?")
     with pytest.raises(ValueError, match=f"no region of {BACKEND}: those in it are for {other}"):
         backend.read_artifacts(path)
+
+
+# ---- What was changed, and sealed again ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """A small artifact, taken apart."""
+    return Parts.read(Region().bytes)
+
+
+def sealed(parts, path, manifest):
+    """Write an artifact with another manifest: JSON data, or any bytes."""
+    text = manifest if isinstance(manifest, bytes) else json.dumps(manifest).encode()
+    path.write_bytes(replace(parts, manifest=text).write())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("overrides", [1], "has overrides that are none"),
+        ("overrides", [{"option": 1, "value": 1, "variable": "x"}], "overrides without names"),
+        ("overrides", {}, "no 'overrides' that is a list"),
+        ("overrides", None, "no 'overrides' that is a list"),
+        ("options", {"cores": [1]}, "an impossible option 'cores'"),
+        ("options", {"\x1b[31m": [1]}, r"an impossible option '\x1b[31m'"),
+        ("options", {"cores": float("nan")}, ""),
+        ("symbol_bounds", {"n": "6"}, "an impossible bound of 'n'"),
+        ("symbol_bounds", 6, "no 'symbol_bounds' that is an object"),
+        ("tvm_version", {}, "no 'tvm_version' that is a text"),
+        ("driver_api_version", True, ""),
+        ("deep", eval("[" * 50 + "]" * 50), None),
+    ],
+)
+def test_a_forged_manifest_is_refused_in_a_sentence(parts, tmp_path, name, value, sentence):
+    manifest = {**json.loads(parts.manifest), name: value}
+    path = sealed(parts, tmp_path / "model.so", manifest)
+    if sentence is None:
+        assert str(backend.read_artifacts(path)[0])
+        return
+    with pytest.raises(ValueError, match=r"model\.so: ") as caught:
+        backend.read_artifacts(path)
+    assert sentence in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(caught.value).isprintable()
+
+
+def test_bytes_that_are_no_manifest_are_refused_in_a_sentence(parts, tmp_path):
+    bad_text = parts.manifest.replace(b'"backend"', b'"\xff": 1, "backend"')
+    for text in (b"[" * 100_000, b"\xff", bad_text, b"1e", b"null", b""):
+        with pytest.raises(ValueError, match="its manifest ") as caught:
+            backend.read_artifacts(sealed(parts, tmp_path / "model.so", text))
+        assert str(caught.value).isprintable()
+
+
+def test_nothing_in_a_file_reaches_the_terminal_as_a_control_character(parts, tmp_path):
+    bad = "\x1b]0;title\x07\x9b31m\u202e\r\x7f\u2028"
+    manifest = json.loads(parts.manifest)
+    manifest |= {
+        "tvm_version": bad,
+        bad: bad,
+        "options": {bad: bad},
+        "symbol_bounds": {bad: 1},
+        "overrides": [{"option": bad, "value": bad, "variable": bad}],
+    }
+    path = sealed(parts, tmp_path / "model.so", manifest)
+    code, out, errors = inspect(path)
+    assert (code, errors) == (0, "")
+    assert all(line.isprintable() for line in out.split("\n"))
+    assert out.count(r"\x1b]0;title\x07\x9b31m\u202e\r\x7f\u2028") >= 3
+    manifest["backend"] = bad
+    with pytest.raises(ValueError, match="those in it are for") as caught:
+        backend.read_artifacts(sealed(parts, path, manifest))
+    assert str(caught.value).isprintable()
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("there are no FIFOs here")
+    os.mkfifo(tmp_path / "fifo.so")
+    for path in (tmp_path / "fifo.so", "/dev/zero"):
+        with pytest.raises(ValueError, match=f"{path} cannot be read: it is no regular file."):
+            backend.read_artifacts(path)
+
+
+_VALUES = (
+    *(None, True, -1, 0, 2**31, 2**63, 10**400, 1.5, 1e308, float("nan"), float("-inf")),
+    *("", "x", "\0", "\x1b[0m", "\n", "\ud800", "é" * 300, [], [1], {}, {"": {}}, [[[]]], [{}]),
+)
+
+
+def mutated(generator, value, is_root=True):
+    """Return JSON data with something in it replaced, dropped, repeated or renamed."""
+    kind = generator.random()
+    if isinstance(value, dict | list) and value and (is_root or kind < 0.8):
+        value = value.copy()
+        key = generator.choice([*value] if isinstance(value, dict) else range(len(value)))
+        if kind < 0.1:
+            del value[key]
+        elif kind < 0.15 and isinstance(value, dict):
+            value[str(generator.choice(_VALUES))] = value.pop(key)
+        else:
+            value[key] = mutated(generator, value[key], False)
+        return value
+    return [value, value] if kind > 0.95 else generator.choice(_VALUES)
+
+
+def test_forged_manifests_are_errors_or_work(parts, tmp_path):
+    generator = random.Random(5)
+    good = json.loads(parts.manifest)
+    path = tmp_path / "model.so"
+    shown = refused = 0
+    for _ in range(2000):
+        manifest = good
+        for _ in range(generator.randint(1, 2)):
+            manifest = mutated(generator, manifest)
+        text = json.dumps(manifest).encode()
+        if generator.random() < 0.1:
+            at = generator.randrange(len(text))
+            text = text[:at] + generator.randbytes(generator.randint(0, 3)) + text[at + 1 :]
+        data = replace(parts, manifest=text).write()
+        path.write_bytes(data)
+        try:
+            load_module(data)
+        except ValueError as error:
+            assert str(error).startswith(f"{BACKEND}: the artifact ")
+            assert len(str(error).splitlines()) == 1, str(error)
+        try:
+            (artifact,) = backend.read_artifacts(path)
+        except ValueError as error:
+            refused += 1
+            assert str(error).isprintable(), str(error)
+            continue
+        shown += 1
+        assert all(line.isprintable() for line in str(artifact).split("\n"))
+        json.dumps(artifact.to_dict())
+        with contextlib.suppress(ValueError):
+            backend.Options.from_dict(artifact.options)
+    assert shown > 50
+    assert refused > 50
 
 
 @pytest.mark.parametrize("dump", ["none", "graph", "program"])

@@ -251,6 +251,20 @@ def test_a_declined_region_runs_on_the_host_with_the_drivers_reason(decline):
     assert_same_values(mod, arrays, model.name)
 
 
+def test_what_is_no_module_is_refused_with_how_to_get_one():
+    x = variable("x", 2, 3)
+    function = build([x], lambda emit: emit(relax.op.acosh(x)))["main"]
+    for model, words in (
+        (None, "is of type NoneType; supported: tvm.IRModule.*from_onnx.*from_exported_program"),
+        ("model.onnx", r"is of type str; .*from_onnx\(onnx.load\(path\)\)"),
+        (function, r"is of type tvm\..*Function; .*{'main': function}"),
+    ):
+        for what in ("partition", "compile"):
+            with pytest.raises(TypeError, match=words) as caught:
+                getattr(backend, f"{what}_for_{BACKEND}")(model)
+            assert len(str(caught.value).splitlines()) == 1
+
+
 # ---- Control flow and what TVM's own passes stop at ---------------------------------------------
 
 

@@ -7,6 +7,7 @@ import argparse
 import difflib
 import importlib.metadata
 import inspect
+import io
 import json
 import os
 import platform
@@ -45,6 +46,18 @@ def check() -> None:
         return
     _check_ops()
     _check_values()
+
+
+def _check_environment() -> None:
+    """Check the environment variables that set options of the compiler."""
+    if "codegen" not in _library.loaded:
+        return
+    from .options import Options
+
+    try:
+        Options.load(None)
+    except ValueError as error:
+        raise _Problem(str(error)) from None
 
 
 def _check_autoload() -> None:
@@ -182,7 +195,7 @@ def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
     """
     if loading.failure is not None:
         raise _Problem(f"The backend does not load: {loading.failure}")
-    from .artifacts import read_artifacts
+    from .artifacts import printable, read_artifacts
 
     try:
         artifacts = read_artifacts(path)
@@ -191,7 +204,7 @@ def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
     chosen = [artifact for artifact in artifacts if region in (None, artifact.symbol)]
     if not chosen:
         known = ", ".join(artifact.symbol for artifact in artifacts)
-        raise _Problem(f"{path} has no region '{region}'; it has: {known}.")
+        raise _Problem(printable(f"{path} has no region '{region}'; it has: {known}."))
     if as_json:
         print(json.dumps([artifact.to_dict() for artifact in chosen], indent=2))
     else:
@@ -241,10 +254,16 @@ def main() -> int:
     # Where it cannot run, that is said, and not that its arguments are unknown.
     can_run = not chosen or "codegen" in _library.loaded
     arguments = parser.parse_args() if can_run else parser.parse_known_args()[0]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What files hold can be shown on any terminal.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    code = 0
     try:
+        if arguments.command in ("check", *_KIT):
+            _check_environment()
         if chosen:
-            return int(_kit().commands[chosen](arguments))
-        if arguments.command == "check":
+            code = int(_kit().commands[chosen](arguments))
+        elif arguments.command == "check":
             check()
             print("All is well.")
         elif arguments.command == "options":
@@ -258,4 +277,4 @@ def main() -> int:
     except BrokenPipeError:
         # Whoever reads, 'head' for example, has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return code

@@ -52,11 +52,14 @@ def partition_for(
 
     Raises
     ------
+    TypeError
+        The model is no `tvm.IRModule`.
     ValueError
         An option is not known or not supported, or a parameter not there.
     RuntimeError
         Something stays on the host, which `on_decline` or `strict` forbids.
     """
+    _require_module(mod)
     loaded = Options.load(options).merged(**settings)
     own = vendor("passes")
     mod = simplify(_bind(mod, params), TABLE, own.DISABLED, own.BEFORE, own.AFTER)
@@ -93,11 +96,14 @@ def compile_for(
 
     Raises
     ------
+    TypeError
+        The model is no `tvm.IRModule`.
     ValueError
         An option is not known or not supported, or a parameter not there.
     RuntimeError
         Something stays on the host, which `on_decline` or `strict` forbids.
     """
+    _require_module(mod)
     loaded = Options.load(options).merged(**settings)
     mod = partition_for(mod, params, options=loaded)
     if any("Codegen" in (function.attrs or {}) for _, function in mod.functions_items()):
@@ -133,6 +139,25 @@ def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
             needed.update(str(item) for item in ask())
     kept = {key: value for key, value in constants.items() if str(key) in needed}
     return mod.with_attr(name, kept) if kept else mod.without_attr(name)
+
+
+def _require_module(mod: Any) -> None:
+    """Refuse what is no module, and say how the module of a model is made."""
+    if isinstance(mod, tvm.IRModule):
+        return
+    kind = f"{type(mod).__module__}.{type(mod).__name__}".removeprefix("builtins.")
+    if isinstance(mod, relax.Function):
+        how = "tvm.IRModule({'main': function}) makes one of a function"
+    else:
+        how = (
+            "tvm.relax.frontend.onnx.from_onnx(onnx.load(path)) makes one of an ONNX model, and "
+            "tvm.relax.frontend.torch.from_exported_program(torch.export.export(model, inputs)) "
+            "one of a PyTorch model"
+        )
+    raise TypeError(
+        f"The model is of type {kind}; supported: tvm.IRModule, a model as functions of Relax. "
+        f"{how}."
+    )
 
 
 def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:

@@ -6,15 +6,17 @@ The library is read, not loaded: it may be one for another machine, and none of 
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
+import stat
 import struct
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import tvm_ffi
 
@@ -26,6 +28,24 @@ _HEADER = struct.Struct("<8sIIQ")
 _TABLE = 32
 _SECTION = struct.Struct("<8sQQ")
 _EXTERNAL = b"external"  # The only section of a reference.
+
+_KINDS = {str: "a text", int: "an integer", dict: "an object", list: "a list"}
+_MANIFEST: dict[str, type] = {
+    "symbol": str,
+    "backend": str,
+    "backend_version": str,
+    "driver_api_version": int,
+    "format_version": int,
+    "tvm_version": str,
+    "tvm_ffi_version": str,
+    "options": dict,
+    "overrides": list,
+    "symbol_bounds": dict,
+    "graph_sha256": str,
+    "constants_sha256": str,
+    "options_sha256": str,
+}
+"""What must be in a manifest, for which people and `Artifact` look there."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +85,18 @@ class Artifact:
         lines += [f"  {name:20}{value}" for name, value in scalars.items() if name != "symbol"]
         lines += _listed("bytes", self.sizes)
         for title in ("options", "symbol_bounds"):
-            lines += _listed(title, self.manifest.get(title, {}))
-        for item in self.manifest.get("overrides", ()):
+            lines += _listed(title, self.manifest[title])
+        for item in self.manifest["overrides"]:
             value = json.dumps(item["value"])
             lines.append(f"  {'override':20}{item['option']}={value} from {item['variable']}")
-        lines += ["  program", *(f"    {line}" for line in self.program.splitlines())]
-        return "\n".join(lines)
+        program = self.program.replace("\t", "    ").removesuffix("\n").split("\n")
+        lines += ["  program", *(f"    {line}" for line in program)]
+        return "\n".join(map(printable, lines))
+
+
+def printable(text: str) -> str:
+    """Return a text with what a terminal would obey, such as control characters, escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _listed(title: str, values: Mapping[str, Any]) -> list[str]:
@@ -108,28 +134,57 @@ def read_artifacts(path: str | os.PathLike[str]) -> list[Artifact]:
             continue
         try:
             module = load(data)
-        except Exception as error:
-            raise ValueError(f"{path}: {_first_line(error)}") from None
-        artifacts.append(
-            Artifact(
-                symbol=str(module["get_symbol"]()),
-                manifest=json.loads(module["manifest"]()),
-                sizes={"artifact": len(data), **_integers(module["sizes"]())},
-                program=str(module["describe"]()),
+            artifacts.append(
+                Artifact(
+                    symbol=str(module["get_symbol"]()),
+                    manifest=_read_manifest(module["manifest"]()),
+                    sizes={"artifact": len(data), **_integers(module["sizes"]())},
+                    program=str(module["describe"]()),
+                )
             )
-        )
+        except Exception as error:
+            raise ValueError(printable(f"{path}: {_first_line(error)}")) from None
     if not artifacts:
         why = "it is not a library that was exported with one"
         if others:
             why = f"those in it are for {', '.join(sorted(others))}"
-        raise ValueError(f"{path} holds no region of {BACKEND}: {why}.")
+        raise ValueError(printable(f"{path} holds no region of {BACKEND}: {why}."))
     return artifacts
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file to read it, but no pipe, which could wait for ever, and no device.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    file
+        The open file.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened, or is no regular file.
+    """
+    file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115 (the caller closes it)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+    return file
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _find(path: Path) -> Iterator[tuple[str | None, bytes]]:
     """Generate the artifacts in a file, wherever they are in it, and whose each is."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 return
@@ -139,14 +194,16 @@ def _find(path: Path) -> Iterator[tuple[str | None, bytes]]:
                     head = data[start : start + _HEADER.size].ljust(_HEADER.size, b"\0")
                     _, _, count, length = _HEADER.unpack(head)
                     if not _HEADER.size <= length <= size - start:
-                        raise ValueError(f"{path}: a region in it is cut off or corrupt.")
+                        raise ValueError(
+                            printable(f"{path}: a region in it is cut off or corrupt.")
+                        )
                     artifact = data[start : start + length]
                     # A reference is to an artifact that is elsewhere in the file.
                     if artifact[_TABLE : _TABLE + len(_EXTERNAL)] != _EXTERNAL:
                         yield _backend(artifact, count), artifact
                     start = data.find(_MAGIC, start + length)
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+        raise ValueError(printable(f"{path} cannot be read: {error.strerror}.")) from None
 
 
 def _backend(artifact: bytes, section_count: int) -> str | None:
@@ -156,8 +213,38 @@ def _backend(artifact: bytes, section_count: int) -> str | None:
         sections = {name.rstrip(b"\0"): where for name, *where in _SECTION.iter_unpack(table)}
         offset, size = sections[b"manifest"]
         return str(json.loads(artifact[offset : offset + size])["backend"])
-    except (ValueError, KeyError, TypeError, struct.error):
+    except (ValueError, KeyError, TypeError, RecursionError, struct.error):
         return None
+
+
+def _read_manifest(text: str) -> dict[str, Any]:
+    """Read a manifest, in which a forged artifact may have anything."""
+
+    def refuse(what: str) -> Any:
+        raise ValueError(
+            f"the artifact is corrupt: its manifest {what}; copy it again, or compile the model "
+            "again"
+        )
+
+    manifest: dict[str, Any] = json.loads(
+        text, parse_constant=lambda number: refuse(f"has the number {number}")
+    )
+    for name, kind in _MANIFEST.items():
+        if name not in manifest or type(manifest[name]) is not kind:
+            refuse(f"has no '{name}' that is {_KINDS[kind]}")
+    for name, value in manifest["options"].items():
+        values = value.values() if isinstance(value, dict) else [value]
+        if not all(isinstance(item, str | int) for item in values):
+            refuse(f"has an impossible option '{name}'")
+    for name, value in manifest["symbol_bounds"].items():
+        if type(value) is not int:
+            refuse(f"has an impossible bound of '{name}'")
+    for item in manifest["overrides"]:
+        if not isinstance(item, dict) or item.keys() != {"option", "value", "variable"}:
+            refuse("has overrides that are none")
+        if not isinstance(item["option"], str) or not isinstance(item["variable"], str):
+            refuse("has overrides without names")
+    return manifest
 
 
 def _integers(values: Mapping[Any, Any]) -> dict[str, int]:

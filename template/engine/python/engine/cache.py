@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from .artifacts import open_regular
+
 _SUFFIX = ".artifact"
 _ABANDONED = 3600.0
 """Seconds after which a file that is not finished belongs to a process that is no more."""
@@ -65,7 +67,8 @@ class Cache:
         """
         path = self._path(key)
         try:
-            entry = path.read_bytes()
+            with open_regular(path) as file:
+                entry = file.read()
         except OSError:
             return None
         with contextlib.suppress(OSError):  # Another process may have dropped it.

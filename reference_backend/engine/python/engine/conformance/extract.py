@@ -8,6 +8,7 @@ and what TVM's own kernels make of them. `conformance FILE` runs it, here or at 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,7 +103,7 @@ class CaseFile:
         try:
             about = json.loads(arrays["about"].tobytes())
             version = about["format_version"]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, RecursionError):
             raise ValueError(f"{path} is no {kind}") from None
         if version != FORMAT_VERSION:
             raise ValueError(
@@ -121,7 +122,7 @@ class CaseFile:
             problem = problem or ("" if expected else "it has no results")
             if placement not in PLACEMENTS:
                 problem = f"its placement is '{placement}', and not {' or '.join(PLACEMENTS[1:])}"
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise ValueError(
                 f"{path} is a case file that is damaged, or its module is of another version of "
                 "TVM; cut the case out with 'extract' again"
@@ -151,8 +152,9 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
     ValueError
         There is none, or it is of another kind.
     """
-    if not path.is_file():
-        raise ValueError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}")
+    if not os.path.isfile(path):
+        is_other = os.path.exists(path)
+        raise ValueError(f"{path} is no file" if is_other else f"there is no file {path}")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import tvm
 from tvm import relax
 
+from ..artifacts import printable
 from ..backend import LEDGER
 from .compare import Array
 from .extract import CaseFile, extract, misfit, parts, read_arrays, read_module
@@ -20,6 +22,8 @@ from .suite import NotRun, Settings
 
 USAGE = 2
 """The exit code where what was asked for makes no sense."""
+MOST_JOBS = 256
+MOST_SECONDS = 7 * 24 * 60 * 60
 
 
 def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +91,7 @@ def _conformance(arguments: argparse.Namespace) -> int:
     if settings.files and "files" not in suites:
         suites.append("files")
     try:
-        problem = _problem(arguments, suites, settings)
+        problem = printable(_problem(arguments, suites, settings))
         if problem:
             raise ValueError(problem)
         if arguments.list:
@@ -96,14 +100,18 @@ def _conformance(arguments: argparse.Namespace) -> int:
             return 0
         result = run(suites, settings, arguments.ledger, lambda line: print(line, flush=True))
     except (ValueError, LedgerError) as error:
-        print(f"conformance: {error}")
+        print(f"conformance: {printable(str(error))}")
         return USAGE
     for outcome in result.bad[:50]:
-        print(f"{outcome.status.upper()} {outcome.id}: {outcome.reason}")
+        print(printable(f"{outcome.status.upper()} {outcome.id}: {outcome.reason}"))
     if len(result.bad) > 50:
         print(f"... and {len(result.bad) - 50} more")
     if arguments.output is not None:
-        paths = result.write(arguments.output)
+        try:
+            paths = result.write(arguments.output)
+        except OSError as error:
+            print(f"conformance: nothing can be written to {arguments.output}: {error.strerror}")
+            return USAGE
         print(f"written: {', '.join(map(str, paths))}")
     print(result.summary())
     return 0 if result.ok else 1
@@ -118,18 +126,26 @@ def _problem(arguments: argparse.Namespace, suites: list[str], settings: Setting
         return "the suite 'files' runs the case files that are given, and there is none"
     for path in settings.files:
         CaseFile.load(path)
-    if arguments.jobs < 0 or arguments.fuzz_seconds < 0:
-        return "--jobs and --fuzz-seconds are numbers from 0 on"
-    if arguments.ledger != LEDGER and not arguments.ledger.is_file():
+    if not 0 <= arguments.jobs <= MOST_JOBS:
+        return f"--jobs is {arguments.jobs}; supported: a whole number, 0 to {MOST_JOBS}"
+    # NaN is in no range.
+    if not 0 <= arguments.fuzz_seconds <= MOST_SECONDS:
+        return (
+            f"--fuzz-seconds is {arguments.fuzz_seconds:g}; supported: a number, 0 to "
+            f"{MOST_SECONDS}, which is a week"
+        )
+    if arguments.ledger != LEDGER and not os.path.isfile(arguments.ledger):
         return f"there is no file {arguments.ledger}"
     if arguments.output is not None:
-        if arguments.output.is_file():
+        if os.path.isfile(arguments.output):
             return f"{arguments.output} is a file; --output wants a folder"
         # Now, and not when everything has run.
         try:
             arguments.output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             return f"--output {arguments.output} cannot be made: {error.strerror}"
+        if not os.access(arguments.output, os.W_OK | os.X_OK):
+            return f"nothing can be written to --output {arguments.output}"
     if settings.filters and not any(_known(suite, settings) for suite in suites or SUITES):
         return f"no case has {' or '.join(map(repr, settings.filters))} in it; --list shows all"
     return ""
@@ -171,16 +187,16 @@ def _extract(arguments: argparse.Namespace) -> int:
         mod = _read_model(arguments.model)
         if arguments.part is None:
             for name, content in parts(mod).items():
-                print(f"{name}: {content}")
+                print(printable(f"{name}: {content}"))
             return 0
         inputs = _read_inputs(mod, arguments.function, arguments.inputs)
         case = extract(mod, inputs, arguments.part, arguments.function)
         path = arguments.output or Path(f"{arguments.part}.npz")
         _save(case, path)
     except ValueError as error:
-        print(f"extract: {error}")
+        print(f"extract: {printable(str(error))}")
         return USAGE
-    print(f"written: {path}")
+    print(printable(f"written: {path}"))
     return 0
 
 
@@ -192,8 +208,9 @@ def _save(case: CaseFile, path: Path) -> None:
 
 
 def _read_model(path: Path) -> tvm.IRModule:
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
+    if not os.path.isfile(path):
+        is_other = os.path.exists(path)
+        raise ValueError(f"{path} is no file" if is_other else f"there is no file {path}")
     if path.suffix != ".onnx":
         try:
             return read_module(path.read_text())

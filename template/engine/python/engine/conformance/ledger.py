@@ -75,6 +75,8 @@ def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
         return []
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise LedgerError(f"{path} cannot be read: it is nested too deeply.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise LedgerError(f"{path} cannot be read: {error}.") from None
     found = content.pop("expected_failure", [])

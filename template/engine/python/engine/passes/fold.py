@@ -97,7 +97,7 @@ def fold_constants(reader: Reader, mod: tvm.IRModule) -> tvm.IRModule:
         if block.is_dataflow
         for call in _constant_calls(block)
     ]
-    kernels = _Kernels(mod, [call for call in candidates if not is_computed(call)])
+    kernels = Kernels(mod, [call for call in candidates if not is_computed(call)])
     return reader.rewrite_blocks(mod, lambda block, _: _fold_block(block, kernels))
 
 
@@ -152,7 +152,7 @@ def _may_fold(call: relax.Call, operands: Sequence[relax.Expr]) -> bool:
     return count <= read or size <= LARGEST_CONSTANT
 
 
-def _fold_block(block: Block, kernels: _Kernels) -> Bindings | None:
+def _fold_block(block: Block, kernels: Kernels) -> Bindings | None:
     values = dict(block.values)
     changed = False
     result: Bindings = []
@@ -178,7 +178,7 @@ def _fold_block(block: Block, kernels: _Kernels) -> Bindings | None:
     return result if changed else None
 
 
-def _value_of(call: relax.Call, kernels: _Kernels) -> relax.Expr | None:
+def _value_of(call: relax.Call, kernels: Kernels) -> relax.Expr | None:
     operands = _tensors(call)
     if op_name(call) == "relax.shape_of":
         return constant_of(call)
@@ -202,7 +202,7 @@ _TRAPPING = tuple(
 """Ops whose kernels may write or read out of bounds; NumPy checks the indices of the others."""
 
 
-class _Kernels:
+class Kernels:
     """TVM's kernels for calls of constants, built all at once.
 
     Parameters

@@ -1,0 +1,501 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The canonicalization passes: what each does, switching them off, and constant folding."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax, topi
+from tvm.relax.dpl import DFPattern
+
+import support
+from backend.engine.chain_grammar import NN_OPS
+from backend.engine.passes import CANONICALIZATION, evaluate, fold, simplify
+from backend.engine.patterns import make_patterns
+from backend.engine.report import offload_report
+from support import TABLE, build, compile_for, variable
+
+needs = support.needs  # Not imported: some choices of ops have no test with it.
+op = relax.op
+RNG = np.random.default_rng(0)
+
+
+def constant(values, dtype=None):
+    array = np.asarray(values, dtype)
+    return relax.const(array, str(array.dtype))
+
+
+def ops_of(mod):
+    values = [item.value for block in mod["main"].body.blocks for item in block.bindings]
+    return [value.op.name.rpartition(".")[2] for value in values if isinstance(value, relax.Call)]
+
+
+def run(mod, *arguments):
+    machine = relax.VirtualMachine(compile_for(mod), tvm.cpu())
+    return machine["main"](*map(tvm.runtime.tensor, arguments)).numpy()
+
+
+def placed(mod):
+    return support.placement(support.partition_for(mod), "main")
+
+
+# ---- Each pass ----------------------------------------------------------------------------------
+
+X = variable("x", 2, 3, 4)
+SQUARE = variable("s", 4, 4)
+IMAGE = variable("image", 1, 3, 8, 8)
+
+
+def reversed_by_kernel():
+    builder = relax.BlockBuilder()
+    with builder.function("main", [X]):
+        with builder.dataflow():
+            result = builder.emit_output(builder.call_te(topi.flip, X, 1))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def outside_of_dataflow():
+    builder = relax.BlockBuilder()
+    with builder.function("main", [X]):
+        builder.emit_func_output(builder.emit(op.nn.relu(X)))
+    return builder.get()
+
+
+def norm_of_a_convolution(emit):
+    ones = constant(np.full(4, 2.0), "float32")
+    conv = emit(op.nn.conv2d(IMAGE, constant(np.ones((4, 3, 3, 3)), "float32")))
+    norm = emit(op.nn.batch_norm(conv, ones, ones, ones, ones, axis=1, training=False))
+    return emit(relax.TupleGetItem(norm, 0))
+
+
+def scaled_operands(emit):
+    scaled = [emit(op.multiply(SQUARE, relax.const(0.5))) for _ in range(2)]
+    return emit(op.matmul(*scaled))
+
+
+def scores(emit, q, k, turn=True):
+    return emit(op.matmul(q, emit(op.permute_dims(k, [0, 2, 1])) if turn else k))
+
+
+def two_biases(emit):
+    biased = emit(op.add(scores(emit, X, X), constant(np.ones((3, 3)), "float32")))
+    biased = emit(op.add(biased, constant(np.ones((2, 1, 3)), "float32")))
+    return emit(op.matmul(emit(op.nn.softmax(biased, -1)), X))
+
+
+def guarded(emit):
+    x = X
+    value = scores(emit, x, x)
+    seen = emit(op.logical_not(emit(op.equal(value, constant(-np.inf, "float32")))))
+    seen = emit(op.max(emit(op.astype(seen, "int8")), -1, keepdims=True))
+    empty = emit(op.logical_not(emit(op.astype(seen, "bool"))))
+    weights = emit(op.nn.softmax(value, -1))
+    zeros = emit(op.full_like(weights, relax.const(0.0)))
+    return emit(op.matmul(emit(op.where(empty, zeros, weights)), x))
+
+
+MASK = variable("masked", 2, 3, 1, dtype="bool")
+FOUR = variable("x", 2, 5, 3, 4)
+
+EXAMPLES = {
+    "ToDataflow": outside_of_dataflow,
+    "RecoverOps": reversed_by_kernel,
+    "SimplifyViews": ([X], lambda emit: emit(op.nn.relu(emit(op.astype(X, "float32"))))),
+    "CanonicalizeAliases": (
+        [X],
+        lambda emit: emit(op.abs(emit(relax.TupleGetItem(emit(relax.Tuple([X, X])), 0)))),
+    ),
+    "FlattenIndices": (
+        [X],
+        lambda emit: emit(op.index_tensor(X, [constant([0, 1]), constant([2, -1])])),
+    ),
+    "CompareNaN": ([X], lambda emit: emit(op.isnan(X))),
+    "MaterializeConstants": (
+        [X],
+        lambda emit: emit(op.add(X, emit(op.ones([4], "float32")))),
+    ),
+    "FoldConstants": (
+        [X],
+        lambda emit: emit(op.add(X, emit(op.exp(constant(np.ones(4), "float32"))))),
+    ),
+    "CountFromStart": ([X], lambda emit: emit(op.take(X, constant(-1), axis=1))),
+    "DropEmpties": (
+        [X],
+        lambda emit: emit(op.concat([emit(op.strided_slice(X, [2], [4], [9])), X], -1)),
+    ),
+    "PadByTake": ([X], lambda emit: emit(op.nn.pad(X, [0, 0, 1, 2, 0, 1], "reflect"))),
+    "FormClips": (
+        [X],
+        lambda emit: emit(op.minimum(emit(op.maximum(X, relax.const(0.0))), relax.const(6.0))),
+    ),
+    "FoldBatchNorm": ([IMAGE], norm_of_a_convolution),
+    "MergeClips": ([X], lambda emit: emit(op.clip(emit(op.clip(X, 0, 9)), -1, 6))),
+    "CompleteNorms": (
+        [X],
+        lambda emit: emit(
+            op.nn.layer_norm(
+                X,
+                constant(np.ones(4), "float32"),
+                constant(np.zeros(4), "float32"),
+                -1,
+                center=False,
+                scale=False,
+            )
+        ),
+    ),
+    "MergeTransposes": (
+        [X],
+        lambda emit: emit(op.permute_dims(emit(op.permute_dims(X, [1, 0, 2])), [0, 2, 1])),
+    ),
+    "UnflattenSwaps": (
+        [FOUR],
+        lambda emit: emit(
+            op.reshape(
+                emit(op.permute_dims(emit(op.reshape(FOUR, [10, 3, 4])), [0, 2, 1])), [2, 5, 4, 3]
+            )
+        ),
+    ),
+    "UnflattenMatmuls": (
+        [variable("m", 2, 3, 4, 4)],
+        None,
+    ),
+    "ScaleOnce": ([SQUARE], scaled_operands),
+    "AddBiasesFirst": ([X], two_biases),
+    "GuardBehindAttention": ([X], guarded),
+    "WidenBias": ([FOUR, variable("bias", 5, 5)], None),
+    "TurnGuard": ([X, MASK], None),
+    "SwapKeys": (
+        [FOUR],
+        lambda emit: emit(
+            op.matmul(
+                emit(op.permute_dims(FOUR, [0, 2, 1, 3])), emit(op.permute_dims(FOUR, [0, 2, 3, 1]))
+            )
+        ),
+    ),
+    "RecognizeChains": (
+        [X],
+        lambda emit: emit(op.multiply(X, emit(op.sigmoid(X)))),
+    ),
+    "SplitResults": (
+        [X],
+        lambda emit: [
+            emit(op.abs(emit(relax.TupleGetItem(parts := emit(op.split(X, 3, 1)), 2)))),
+            emit(op.negative(emit(relax.TupleGetItem(parts, 0)))),
+        ],
+    ),
+    "DropUnused": ([X], lambda emit: [emit(op.abs(X)), emit(op.negative(X))][0]),
+}
+
+
+def example(name):
+    """Return a model on which a pass has an effect."""
+    made = EXAMPLES[name]
+    if callable(made):
+        return made()
+    arguments, body = made
+    if name == "UnflattenMatmuls":
+        (x,) = arguments
+
+        def body(emit):
+            flat = [emit(op.reshape(x, [6, 4, 4])) for _ in range(2)]
+            return emit(op.reshape(emit(op.matmul(*flat)), [2, 3, 4, 4]))
+
+    if name == "WidenBias":
+        x, bias = arguments
+
+        def body(emit):
+            q = emit(op.permute_dims(x, [0, 2, 1, 3]))
+            value = emit(op.matmul(q, emit(op.permute_dims(q, [0, 1, 3, 2]))))
+            weights = emit(op.nn.softmax(emit(op.add(value, bias)), -1))
+            return emit(op.matmul(weights, q))
+
+    if name == "TurnGuard":
+        x, masked = arguments
+
+        def body(emit):
+            chosen = emit(op.where(masked, relax.const(0.0), scores(emit, x, x)))
+            return emit(op.permute_dims(chosen, [0, 2, 1]))
+
+    return build(arguments, body)
+
+
+@needs("attention_bias", "sdpa_bias", "take", "clip", "conv2d", "silu", "not_equal", "flip")
+@pytest.mark.parametrize("name", [item.name for item in CANONICALIZATION])
+def test_each_pass_has_an_effect_and_can_be_switched_off(name):
+    mod = example(name)
+    with_it, without = simplify(mod, TABLE), simplify(mod, TABLE, disabled=[name])
+    assert not tvm_ffi.structural_equal(with_it, without)
+    for simplified in (with_it, without):
+        relax.analysis.well_formed(simplified)
+
+
+def test_an_unknown_pass_cannot_be_switched_off():
+    with pytest.raises(ValueError, match="did you mean 'FoldConstants'"):
+        simplify(example("DropUnused"), TABLE, disabled=["FoldConstant"])
+
+
+@tvm.instrument.pass_instrument
+class Seen:
+    def __init__(self):
+        self.names = []
+
+    def run_before_pass(self, mod, info):
+        self.names.append(str(info.name))
+
+
+def test_instruments_see_the_passes_in_order():
+    seen = Seen()
+    with tvm.transform.PassContext(instruments=[seen]):
+        simplify(example("DropUnused"), TABLE)
+    names = [item.name for item in CANONICALIZATION]
+    assert [name for name in seen.names if name in names] == names
+
+
+def test_passes_of_others_run_before_and_after():
+    order = []
+
+    def noted(name):
+        def run(mod, context):
+            order.append((name, ops_of(mod)))
+            return mod
+
+        return tvm.transform.module_pass(run, opt_level=0, name=name)
+
+    mod = example("MergeClips")
+    simplify(mod, TABLE, before=[noted("before")], after=[noted("after")])
+    assert order == [("before", ["clip", "clip"]), ("after", ["clip"])]
+
+
+# ---- Constants ----------------------------------------------------------------------------------
+
+
+def numbers(dtype):
+    """Return numbers with those at the edges of a type among them."""
+    if dtype == "bool":
+        return RNG.random((4, 5)) < 0.5
+    if dtype.startswith("float"):
+        array = (RNG.standard_normal((4, 5)) * 10).astype(dtype)
+        tiny, most = np.finfo(dtype).tiny / 4, np.finfo(dtype).max
+        array.reshape(-1)[:11] = [0.0, -0.0, np.inf, -np.inf, 1, -1, 1.5, 2.5, -2.5, tiny, most]
+        return array
+    low, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    array = RNG.integers(max(low, -10), 10, (4, 5)).astype(dtype)
+    array.reshape(-1)[:3] = [low, most, 1]
+    return array
+
+
+DTYPES = ("float32", "float16", "int32", "int64", "uint8")
+
+
+def computed_calls():
+    """Generate calls that NumPy computes."""
+    for dtype in DTYPES:
+        x, y = (constant(numbers(dtype)) for _ in range(2))
+        divisor = numbers(dtype)
+        divisor[divisor.astype("float64") < 1] = 3
+        for name in ("add", "subtract", "multiply", "maximum", "minimum", "less", "greater_equal"):
+            yield getattr(op, name)(x, y)
+        for name in ("divide", "floor_divide", "floor_mod", "mod"):
+            yield getattr(op, name)(x, constant(divisor))
+        for name in ("abs", "square", "ones_like", "flatten", "permute_dims"):
+            yield getattr(op, name)(x)
+        for name in ("floor", "ceil", "trunc", "sqrt", "isnan", "isinf", "isfinite"):
+            if dtype.startswith("float"):
+                yield getattr(op, name)(x)
+        for other in (*DTYPES, "bool"):
+            yield op.astype(constant(np.trunc(RNG.random((4, 5)) * 9), dtype), other)
+        for name in ("sum", "prod", "max", "min"):
+            yield getattr(op, name)(x, [-1], True)
+        yield from (op.clip(x, 1, 6), op.where(constant(numbers("bool")), x, y))
+        yield from (op.concat([x, y], -1), op.stack([x, y], 1), op.split(x, [1, 3], 1))
+        yield from (op.flip(x, -1), op.repeat(x, 2, 1), op.tile(x, (2, 1, 3)), op.triu(x, -1))
+        yield op.strided_slice(x, [0, 1], [0, -4], [4, -1], [2, 1])
+        yield op.take(x, constant([[0, 3], [1, 2]], "int32"), 1)
+        yield op.take(x, constant([0, 9, -7]), 0, "wrap")
+        yield op.gather_elements(x, constant(RNG.integers(0, 5, (2, 3))), 1)
+        yield op.gather_nd(x, constant([[0, 1], [3, 4]]))
+        yield op.index_tensor(x, [constant([0, 2]), constant([[1], [4]])])
+        yield op.meshgrid([constant(numbers(dtype)[0]), constant(numbers(dtype)[1])], "ij")
+        if not dtype.startswith("float"):
+            for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+                yield getattr(op, name)(x, y)
+            yield op.left_shift(x, constant(np.full((4, 5), 3), dtype))
+            yield op.right_shift(x, constant(np.full((4, 5), 3), dtype))
+
+
+def arrays_of(value):
+    fields = value.fields if isinstance(value, relax.Tuple) else [value]
+    return [field.value.numpy() for field in fields]
+
+
+def test_numpy_computes_what_kernels_of_tvm_compute_to_the_bit():
+    normalize = relax.BlockBuilder().normalize
+    calls = [normalize(call) for call in computed_calls()]
+    kernels = fold.Kernels(tvm.IRModule(), calls)
+    count = 0
+    for call in calls:
+        value, expected = evaluate.constant_of(call), kernels.run(call)
+        if value is None or expected is None:
+            continue
+        count += 1
+        for one, other in zip(arrays_of(value), arrays_of(expected), strict=True):
+            np.testing.assert_array_equal(one, other, f"{call}", strict=True)
+            if one.dtype.kind == "f":
+                signs = [np.signbit(item[~np.isnan(item)]) for item in (one, other)]
+                np.testing.assert_array_equal(*signs, f"{call}")
+    assert count > len(calls) * 0.8
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        op.divide(constant([1, 2]), constant([1, 0])),
+        op.floor_mod(constant([-(2**31)], "int32"), constant([-1], "int32")),
+        op.take(constant([1, 2]), constant([5]), 0),
+        op.left_shift(constant([1]), constant([64])),
+        op.gather_nd(constant([1, 2]), constant([[2]])),
+    ],
+)
+def test_what_traps_or_reads_out_of_bounds_is_not_run_while_compiling(call):
+    assert ops_of(simplify(build([], lambda emit: emit(call)), TABLE)) == [
+        call.op.name.removeprefix("relax.")
+    ]
+
+
+def test_all_kernels_of_a_model_are_one_build(monkeypatch):
+    builds = []
+    lower = fold._lower
+    monkeypatch.setattr(
+        fold, "_lower", lambda mod, wanted: builds.append(wanted) or lower(mod, wanted)
+    )
+
+    def body(emit):
+        one = emit(op.exp(constant(np.arange(6.0), "float32")))
+        other = emit(op.sin(emit(op.add(one, one))))
+        return emit(op.nn.softmax(emit(op.reshape(other, [2, 3])), -1))
+
+    mod = simplify(build([], body), TABLE)
+    assert ops_of(mod) == []
+    assert [len(wanted) for wanted in builds] == [3]
+    x = np.exp(np.arange(6.0))
+    e = np.exp(np.sin(2 * x).reshape(2, 3))
+    np.testing.assert_allclose(run(mod), e / e.sum(-1, keepdims=True), 1e-4)
+
+
+def test_a_quantised_constant_stays_one():
+    weight = constant(np.ones((4, 4)), "int8")
+    call = op.dequantize(weight, relax.const(0.5), relax.const(0, "int8"), axis=-1)
+    mod = simplify(build([SQUARE], lambda emit: emit(op.matmul(SQUARE, emit(call)))), TABLE)
+    assert ops_of(mod) == ["dequantize", "matmul"]
+
+
+# ---- Small defects ------------------------------------------------------------------------------
+
+
+@needs("take")
+@pytest.mark.parametrize(
+    "mode, numpy_mode", [("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")]
+)
+def test_a_border_of_the_input_runs_on_the_npu(mode, numpy_mode):
+    widths = ((0, 0), (2, 1), (0, 3))
+    pad = op.nn.pad(X, [width for pair in widths for width in pair], mode)
+    mod = build([X], lambda emit: emit(pad))
+    data = RNG.standard_normal((2, 3, 4)).astype("float32")
+    assert placed(mod).regions == [["take", "take"]]
+    np.testing.assert_array_equal(run(mod, data), np.pad(data, widths, numpy_mode))
+
+
+@needs("take", "conv1d", "relu")
+def test_a_reflected_border_before_a_convolution_is_one_region():
+    x, weight = variable("x", 1, 4, 16), RNG.standard_normal((4, 4, 3)).astype("float32")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        data = x
+        with builder.dataflow():
+            for _ in range(3):
+                # As the ONNX importer writes Pad.
+                data = builder.emit_te(topi.nn.mirror_pad, data, (0, 0, 1), (0, 0, 1), "REFLECT")
+                data = builder.emit(op.nn.relu(builder.emit(op.nn.conv1d(data, constant(weight)))))
+            result = builder.emit_output(data)
+        builder.emit_func_output(result)
+    mod = builder.get()
+    found = placed(mod)
+    assert len(found.regions) == 1
+    assert not found.on_host
+    data = RNG.standard_normal((1, 4, 16)).astype("float32")
+    expected = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"](
+        tvm.runtime.tensor(data)
+    )
+    np.testing.assert_allclose(run(mod, data), expected.numpy(), 1e-4, 1e-5)
+
+
+@needs("relu")
+@pytest.mark.parametrize("size", [4, tvm.tirx.Var("n", "int64")])
+def test_slices_without_elements_vanish(size):
+    x = variable("x", 2, size, 4)
+
+    def body(emit):
+        empty = emit(op.strided_slice(x, [2], [4], [9]))
+        data = emit(op.concat([emit(op.nn.relu(x)), emit(op.nn.relu(empty))], -1))
+        return emit(op.nn.relu(data))
+
+    mod = build([x], body)
+    assert placed(mod).regions == [["relu", "relu"]]
+    assert not placed(mod).on_host
+    data = RNG.standard_normal((2, 4, 4)).astype("float32")
+    np.testing.assert_array_equal(run(mod, data), np.maximum(data, 0))
+
+
+@dataclass(eq=False)
+class Registered:
+    """A pattern as TVM's registry returns it."""
+
+    name: str
+    pattern: DFPattern
+    annotation_patterns: dict
+    check: Callable
+
+
+@needs("sdpa")
+def test_a_chain_is_a_composite_without_its_parts_as_ops(monkeypatch):
+    from backend import regions
+    from backend.engine.capability import Table
+    from backend.engine.options import Options
+
+    table = Table([entry for entry in TABLE.ops if entry.name not in ("softmax", "multiply")])
+    patterns = [Registered(*pattern) for pattern in reversed(make_patterns(table))]
+    monkeypatch.setattr(regions, "get_patterns_with_prefix", lambda prefix: patterns)
+
+    def body(emit):
+        value = emit(op.multiply(scores(emit, X, X), relax.const(0.5)))
+        return emit(op.matmul(emit(op.nn.softmax(value, -1)), X))
+
+    mod = simplify(build([X], body), table)
+    mod = regions.Partitioner(mod, table, Options()).run()
+    report = offload_report(mod)
+    assert {entry.composite for entry in report.offloaded} == {"sdpa"}
+    assert not report.on_host
+
+
+# ---- The grammar --------------------------------------------------------------------------------
+
+
+def test_ops_below_nn_are_those_of_relax():
+    names = {str(name) for name in tvm.ir.Op.list_op_names()}
+    assert {f"relax.nn.{name}" for name in NN_OPS} <= names
+    assert not {f"relax.{name}" for name in NN_OPS} & names
+
+
+@pytest.mark.parametrize("module", ["chain_grammar"])
+def test_grammars_are_read_without_tvm(module):
+    from backend import chain_grammar
+
+    code = f"import runpy, sys; runpy.run_path({chain_grammar.__file__!r}, run_name='grammar')"
+    code += "; assert not any(name.startswith('tvm') for name in sys.modules)"
+    subprocess.run([sys.executable, "-S", "-c", code], check=True)
