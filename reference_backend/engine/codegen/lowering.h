@@ -276,11 +276,11 @@ OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction el
 #define LOWERING_CONCAT_INNER(a, b) a##b
 #define LOWERING_CONCAT(a, b) LOWERING_CONCAT_INNER(a, b)
 /*! \brief Registers `void function(Lowering& op)` for a Relax op. */
-#define REGISTER_LOWERING(op, function)                                           \
+#define REGISTER_LOWERING(op, function)                                              \
   [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __COUNTER__) = \
       RegisterOp(op, static_cast<OpLowering::LowerFunction>(function))
 /*! \brief Registers `Value function(const Lowering& op, VectorBuilder& v, const Values& x)`. */
-#define REGISTER_ELEMENTWISE(op, function)                                        \
+#define REGISTER_ELEMENTWISE(op, function)                                           \
   [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __COUNTER__) = \
       RegisterOp(op, static_cast<OpLowering::ElementwiseFunction>(function))
 

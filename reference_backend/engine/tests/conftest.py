@@ -3,6 +3,7 @@
 
 import importlib
 import sys
+from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -75,6 +76,28 @@ def pytest_sessionstart():
         callable(backend.offload_report)
     except RuntimeError as error:
         pytest.exit(str(error), returncode=3)
+
+
+@dataclass(frozen=True)
+class EveryOp:
+    """A case of each op that the table accepts, all compiled into one library."""
+
+    models: list
+    compiled: object
+    library: Path
+
+
+@pytest.fixture(scope="session")
+def every_op(tmp_path_factory):
+    """Compile them once for all tests."""
+    import support
+
+    models = [case.model() for case in support.accepted_cases()]
+    compiled = support.compile_all(models)
+    (executable,) = set(compiled.executables.values())
+    library = tmp_path_factory.mktemp("every_op") / "model.so"
+    executable.export_library(str(library))
+    return EveryOp(models, compiled, library)
 
 
 def pytest_collection_finish(session):

@@ -8,7 +8,7 @@ from tvm import relax, tirx
 
 import support
 from backend import offload_report
-from support import build, compile_for, partition_for, variable
+from support import build, compile_for, needs_options, needs_symbols, partition_for, variable
 
 needs = support.needs  # Not imported: some choices of ops have no test with it.
 
@@ -19,6 +19,7 @@ def run(executable, *arrays):
     return machine["main"](*(tvm.runtime.tensor(array) for array in arrays)).numpy()
 
 
+@needs_options("threads")
 def test_options_that_are_no_settings_are_refused():
     x = variable("x", 2)
     mod = build([x], lambda emit: emit(relax.op.acosh(x)))
@@ -50,6 +51,7 @@ def test_a_model_without_anything_for_the_npu_compiles():
     np.testing.assert_allclose(run(compile_for(mod), np.ones(3, "float32")), 0.0)
 
 
+@needs_symbols
 @needs("relu")
 @pytest.mark.parametrize("name", ["n", "4d", "7", "4*n", "-1", ""])
 def test_any_name_of_a_symbol_will_do(name):
@@ -61,6 +63,7 @@ def test_any_name_of_a_symbol_will_do(name):
     np.testing.assert_array_equal(run(compile_for(mod), array), np.maximum(array, 0))
 
 
+@needs_symbols
 @needs("relu")
 def test_an_empty_batch_has_an_empty_result():
     symbol = tirx.Var("n", "int64")
@@ -108,7 +111,8 @@ def test_an_op_inside_of_a_local_function_is_in_the_report():
     assert "local function" in found.reason
 
 
-@needs("matmul")
+@needs_symbols
+@needs("matmul", variable=True)
 def test_two_symbols_may_have_one_name():
     rows, columns = tirx.Var("n", "int64"), tirx.Var("n", "int64")
     x, y = variable("a", rows, 4), variable("b", 4, columns)
@@ -117,7 +121,8 @@ def test_two_symbols_may_have_one_name():
     np.testing.assert_array_equal(run(compile_for(mod), a, b), a @ b)
 
 
-@needs("matmul")
+@needs_symbols
+@needs("matmul", variable=True)
 def test_a_size_of_zero_that_the_result_has_not_is_refused():
     depth = tirx.Var("n", "int64")
     x, y = variable("a", 2, depth), variable("b", depth, 2)
@@ -126,14 +131,15 @@ def test_a_size_of_zero_that_the_result_has_not_is_refused():
         run(compile_for(mod), np.ones((2, 0), "float32"), np.ones((0, 2), "float32"))
 
 
+@needs_options("threads")
 @needs("matmul")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_process_runs_what_was_compiled_for_threads():
     import os
     import signal
 
-    x = variable("x", 256, 256)
-    mod = build([x], lambda emit: emit(relax.op.matmul(x, x)))
+    x, weight = variable("x", 256, 256), relax.const(np.eye(256, dtype="float32"))
+    mod = build([x], lambda emit: emit(relax.op.matmul(x, weight)))
     machine = relax.VirtualMachine(compile_for(mod, options={"threads": 3}), tvm.cpu())
     array = tvm.runtime.tensor(np.eye(256, dtype="float32"))
     machine["main"](array)
@@ -153,7 +159,7 @@ def test_indices_of_another_batch_stay_on_the_host():
     assert "the indices must have the batch dimensions of the data" in found.reason
 
 
-@needs("clip")
+@needs("clip", dtype="int64")
 def test_bounds_that_float64_would_round_stay_on_the_host():
     bound = 2**53 + 1
     x = relax.Var("x", relax.TensorType((3,), "int64"))

@@ -13,17 +13,18 @@ import tvm
 from tvm import relax, rpc, tirx
 from tvm.runtime.vm import VirtualMachine
 
+from backend.engine.conformance import chip
 from backend.engine.parallel import DataParallel
 from support import (
     BACKEND,
-    OPS,
     TABLE,
-    Case,
     assert_close,
     assert_right,
     build,
-    compile_all,
     compile_for,
+    has_device,
+    needs_devices,
+    needs_symbols,
     variable,
 )
 
@@ -33,13 +34,14 @@ EXAMPLE = Path(__file__).parent.parent / "examples/cpp"
 # Any op whose result has the shape of its only tensor.
 UNARY = [op for op in ("relu", "sigmoid", "tanh", "gelu", "silu", "softmax") if TABLE.get(op)]
 needs_unary = pytest.mark.skipif(not UNARY, reason="capabilities.py has no op of one tensor")
+OTHER_DEVICE = 1 if has_device(1) else 0
 
 
 class Exported:
     """A small model in a file, with an input and what the host computes of it."""
 
     def __init__(self, directory):
-        n = tirx.Var("n", "int64")
+        n = tirx.Var("n", "int64") if chip.SYMBOLS else BOUND
         x = variable("x", n, 5)
         function = relax.op
         for part in TABLE.get(UNARY[0]).relax.split(".")[1:]:
@@ -96,10 +98,8 @@ for library in (f"{backend}_codegen", "libtvm_compiler"):
 """
 
 
-def test_every_op_runs_in_a_process_without_lowering_code(tmp_path):
-    models = [Case(op, OPS[op]["cases"][0]).model() for op in OPS if TABLE.get(op)]
-    (executable,) = set(compile_all(models).executables.values())
-    executable.export_library(str(tmp_path / "model.so"))
+def test_every_op_runs_in_a_process_without_lowering_code(every_op, tmp_path):
+    models = every_op.models
     inputs = {
         f"{model.name} {index}": argument.values[1]
         for model in models
@@ -109,7 +109,7 @@ def test_every_op_runs_in_a_process_without_lowering_code(tmp_path):
     names = [model.name for model in models]
     subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", WITHOUT_LOWERING]
-        + ["model.so", "in.npz", "out.npz", BACKEND, *names],
+        + [every_op.library, "in.npz", "out.npz", BACKEND, *names],
         cwd=tmp_path,
         env={**os.environ, "TVM_USE_RUNTIME_LIB": "1"},
         check=True,
@@ -157,7 +157,7 @@ def test_a_program_in_cpp_computes_the_same_without_python(exported, run_model):
     for given in (x, f"float32:{BOUND}x5:x.bin"):
         code, text = run_model(
             *(exported.path, "--input", given, "--output", "y", "--runs", "2", "--counters"),
-            *("--device", "1"),
+            *("--device", str(OTHER_DEVICE)),
         )
         assert code == 0, text
         assert f"output 0: float32 ({BOUND}, 5)" in text
@@ -166,6 +166,7 @@ def test_a_program_in_cpp_computes_the_same_without_python(exported, run_model):
         exported.assert_right(np.load(run_model.folder / "y_0.npy"))
 
 
+@needs_symbols
 @needs_unary
 def test_the_program_in_cpp_explains_what_is_wrong(exported, run_model, tmp_path):
     truncated = tmp_path / "truncated.so"
@@ -210,11 +211,12 @@ def farm():
     tracker.terminate()
 
 
+@needs_symbols
 @needs_unary
 def test_a_model_runs_on_a_board_behind_a_tracker(exported, farm, tmp_path):
     session = rpc.connect_tracker(*farm).request(BACKEND, session_timeout=60)
-    session.get_function(f"{BACKEND}.runtime.set_device")(1)
-    assert session.get_function(f"{BACKEND}.runtime.device")() == 1
+    session.get_function(f"{BACKEND}.runtime.set_device")(OTHER_DEVICE)
+    assert session.get_function(f"{BACKEND}.runtime.device")() == OTHER_DEVICE
 
     def load(path):
         session.upload(str(path))
@@ -246,6 +248,8 @@ def test_a_model_runs_on_a_board_behind_a_tracker(exported, farm, tmp_path):
 # ---- Several NPUs -------------------------------------------------------------------------------
 
 
+@needs_symbols
+@needs_devices(3)
 @needs_unary
 @pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
 def test_a_batch_is_computed_by_two_npus(exported, processes):
@@ -271,6 +275,7 @@ def test_a_batch_is_computed_by_two_npus(exported, processes):
         model(exported.input)
 
 
+@needs_devices(2)
 @needs_unary
 def test_a_model_that_cannot_be_loaded_is_an_error_of_its_npus(exported, tmp_path):
     with pytest.raises(RuntimeError, match="NPU 0 and 1: .*nothing.so"):

@@ -5,50 +5,104 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tvm_ffi
 from tvm import relax
 
-import backend  # noqa: F401
-from backend.engine.conformance.cases import OPS  # noqa: F401
-from backend.engine.conformance.model import (  # noqa: F401
-    BACKEND,
-    SIZES,
-    TABLE,
-    Case,
+import backend
+from backend.engine.conformance import chip
+from backend.engine.conformance.cases import OPS
+from backend.engine.conformance.chip import SIZES  # noqa: F401
+from backend.engine.conformance.compiled import (  # noqa: F401
     Compiled,
-    Model,
-    Spec,
-    Tensor,
     compile_all,
     compile_for,
     compile_on_host,
-    evaluate,
     partition_for,
     placement,
+)
+from backend.engine.conformance.model import (  # noqa: F401
+    BACKEND,
+    TABLE,
+    Case,
+    Model,
+    Spec,
+    Tensor,
+    evaluate,
     plain,
 )
+from backend.engine.conformance.region import first_taken
 
 SELECTED: set[str] = set()
 """The parameters of the tests of this run, by name; conftest.py knows them."""
 
-SINGLE = [
-    Case(op, OPS[op]["cases"][0])
-    for op in {
-        (entry.engine, len(entry.inputs), entry.fuses is None): entry.name
-        for entry in reversed(TABLE.ops)
-        if entry.name in OPS and entry.relax and entry.name != "astype"
-    }.values()
-]
+
+def first_case(ops):
+    """Return the first case of some ops that the chip takes; none if it takes none."""
+    return first_taken(Case(op, item) for op in ops for item in OPS[op]["cases"])[0]
+
+
+def accepted_cases():
+    """Return for each op the first case that the table accepts, if it accepts one."""
+    cases = ([Case(op, item) for item in OPS[op]["cases"]] for op in OPS if TABLE.get(op))
+    found = ((case for case in some if not case.model(exact=False).refusals()) for some in cases)
+    return [case for some in found if (case := next(some, None))]
+
+
+def _single():
+    kinds = {}
+    for entry in TABLE.ops:
+        if entry.name in OPS and entry.relax and entry.name != "astype":
+            kind = (entry.engine, len(entry.inputs), entry.fuses is None)
+            kinds.setdefault(kind, []).append(entry.name)
+    return [case for ops in kinds.values() if (case := first_case(ops))]
+
+
+SINGLE = _single()
 """A case of one op of each kind, for what does not depend on what an op computes.
 
 Each is one call: chains are several, and the first case of astype casts nothing.
 """
 
-needs_single = pytest.mark.skipif(not SINGLE, reason="capabilities.py has chains only")
+needs_single = pytest.mark.skipif(not SINGLE, reason="the NPU takes no op in a single call")
+
+# ---- What the chip and the driver have ----------------------------------------------------------
+
+_INFO = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
+IS_EMULATOR = str(_INFO.get("driver", "emulator")) == "emulator"
+needs_emulator = pytest.mark.skipif(not IS_EMULATOR, reason="this is about the emulator")
+needs_cancellation = pytest.mark.skipif(
+    not getattr(getattr(TABLE, "chip", None), "cancellation", True),
+    reason="a call that runs cannot be cancelled",
+)
+needs_symbols = pytest.mark.skipif(not chip.SYMBOLS, reason="the chip takes fixed sizes only")
+
+
+def needs_options(*names):
+    """Skip a test where the driver has no such options."""
+    missing = [name for name in names if name not in backend.Options.__dataclass_fields__]
+    return pytest.mark.skipif(bool(missing), reason=f"the driver has no option {missing}")
+
+
+def needs_devices(count):
+    """Skip a test where there are fewer devices."""
+    return pytest.mark.skipif(not has_device(count - 1), reason=f"it takes {count} devices")
+
+
+def has_device(index):
+    """Ask the driver, on a thread of its own, unless the table says how many there are."""
+    known = getattr(getattr(TABLE, "chip", None), "devices", None)
+    if known:
+        return index < known
+    with ThreadPoolExecutor(1) as pool:
+        choose = tvm_ffi.get_global_func(f"{BACKEND}.runtime.set_device")
+        return pool.submit(choose, index).exception() is None
+
 
 # ---- A new process ------------------------------------------------------------------------------
 
@@ -108,10 +162,25 @@ on_host = next(op for op in _UNARY if not TABLE.entries_of(f"relax.{op.__name__}
 """An op that the NPU does not have, without poles; NumPy has one of its name."""
 
 
-def needs(*ops: str) -> Any:
-    """Skip a test where the vendor took ops out of the table."""
-    missing = [op for op in ops if TABLE.get(op) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"capabilities.py has no {missing}")
+def needs(*ops: str, dtype: str = "", variable: bool = False) -> Any:
+    """Skip a test where the table lacks ops.
+
+    With `dtype`, also where it lacks them in that element type; with `variable`, also where some of
+    their inputs must be constants.
+    """
+    lacking = [reason for op in ops if (reason := _lacks(op, dtype, variable))]
+    return pytest.mark.skipif(bool(lacking), reason="; ".join(lacking))
+
+
+def _lacks(op: str, dtype: str, variable: bool) -> str:
+    entry = TABLE.get(op)
+    if entry is None:
+        return f"capabilities.py has no {op}"
+    known = entry.inputs[0].dtypes if entry.inputs else ()
+    if dtype and known and dtype not in known:
+        return f"capabilities.py has no {op} in {dtype}"
+    wanted = [item.name for item in entry.inputs if item.constant]
+    return f"{op} wants constants: {wanted}" if variable and wanted else ""
 
 
 def lacks(*ops: str) -> Any:

@@ -11,6 +11,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
 
 import backend
 from backend.engine.capability import Accumulated, Buckets, Elementwise, Exact
@@ -36,6 +39,7 @@ from backend.engine.conformance.ledger import (
 from backend.engine.conformance.pages import as_html, as_markdown
 from backend.engine.conformance.workers import in_workers
 from backend.engine.main import main
+from support import BACKEND, OPS, SINGLE, TABLE
 
 TOLERANCES = [Exact(), Elementwise(), Accumulated("64"), Elementwise(ulps=0, rtol=1e-3)]
 each_tolerance = pytest.mark.parametrize("tolerance", TOLERANCES, ids=str)
@@ -223,6 +227,19 @@ def test_names_with_brackets_are_meant_as_they_are():
     }
 
 
+def test_what_the_driver_declines_is_no_failure_unless_nobody_claims_it():
+    declined = replace(BAD, status="declined", reason="no kernel of 7")
+    entry = Entry("ops", "bad", "the SDK has none")
+    assert apply([], [declined], complete=True) == [declined]
+    for strict in (False, True):
+        (found,) = apply([entry], [declined], complete=True, strict=strict)
+        assert (found.status, found.reason) == ("declined", "the SDK has none [no kernel of 7]")
+    (found,) = apply([], [declined], complete=True, strict=True)
+    assert found.status == "failed"
+    assert found.reason.endswith("the ledger says that it is declined: no kernel of 7")
+    assert statuses(apply([], [GOOD], complete=True, strict=True)) == {"good": "passed"}
+
+
 ENTRY = '[[expected_failure]]\nsuite = "ops"\ncase = "softmax-*"\nreason = "no exponential"\n'
 
 
@@ -381,6 +398,23 @@ def test_the_summary_is_one_line_that_says_it(result):
     assert "0.50 of what is allowed" in result.summary()
 
 
+def test_declined_cases_are_counted_apart_and_prove_nothing_alone(result):
+    declined = Outcome("ops", "d", "declined", "tanh", "int8", "all", "none", reason="not yet")
+    result.outcomes = [result.outcomes[0], declined]
+    assert result.ok
+    assert result.summary().startswith("PASSED: 1 passed, 0 failed, 1 declined by the driver, in")
+    data = result.to_dict()
+    assert data["suites"]["ops"]["declined"] == 1
+    for page in (as_markdown(data), as_html(data)):
+        assert "Declined by the driver, although the table accepts it (1)" in page
+        assert "not yet" in page
+    assert "| tanh | | declined |" in re.sub(r" +", " ", as_markdown(data))
+    result.outcomes = [declined]
+    assert not result.ok
+    assert result.summary().startswith("FAILED: 0 passed, 0 failed, 1 declined by the driver")
+    assert "nothing ran on the NPU" in result.summary()
+
+
 def test_pages_show_failures_first_and_need_no_other_file(result):
     data = result.to_dict()
     text = as_markdown(data)
@@ -450,6 +484,87 @@ def test_the_command_fails_where_the_ledger_is_wrong(conformance, tmp_path):
     code, lines = conformance("--filter", f"ops/{CASES[0]}", "--ledger", ledger, "--jobs", 0)
     assert code == 1
     assert any(line.startswith(f"UNEXPECTED_PASS ops/{CASES[0]}: it passes now") for line in lines)
+
+
+@pytest.fixture
+def decline():
+    """Let the driver decline each function that a test says."""
+    name = f"{BACKEND}.codegen.decline_reason"
+    original = tvm_ffi.get_global_func(name)
+
+    def install(answer):
+        def ask(function, options, bounds, finish):
+            return answer(function) or original(function, options, bounds, finish)
+
+        tvm_ffi.register_global_func(name, ask, override=True)
+
+    yield install
+    tvm_ffi.register_global_func(name, original, override=True)
+
+
+def calls_of(function):
+    """Return the names of the Relax ops that a function calls."""
+    found = set()
+
+    def visit(expr):
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            found.add(expr.op.name)
+
+    relax.analysis.post_order_visit(function.body, visit)
+    return found
+
+
+RELAX_OPS = {TABLE.get(case.op).relax: case.op for case in SINGLE}
+needs_two = pytest.mark.skipif(len(RELAX_OPS) < 2, reason="it takes two ops")
+
+
+@needs_two
+@pytest.mark.parametrize("suite", ["ops", "composites"])
+def test_what_the_driver_declines_is_told_and_fails_only_if_it_must(conformance, decline, suite):
+    (declined, mine), *rest = RELAX_OPS.items()
+    decline(lambda function: "not on Sundays" if declined in calls_of(function) else "")
+    cases = [f"{suite}/{case}" for case in cases_of(suite, Settings())]
+    declined_cases = [case for case in cases if case.startswith(f"{suite}/{mine}-")][:2]
+    others = [case for _, op in rest for case in cases if case.startswith(f"{suite}/{op}-")][:1]
+    if not declined_cases or not others:
+        pytest.skip("it takes a case of each of two ops")
+
+    def run(chosen, *arguments):
+        filters = [word for case in chosen for word in ("--filter", case)]
+        return conformance("--suite", suite, "--jobs", 0, *arguments, *filters)
+
+    code, lines = run([*declined_cases, *others])
+    assert code == 0, lines
+    assert " declined (" in lines[0] or " declined," in lines[0]
+    assert "declined by the driver" in lines[-1]
+    code, lines = run([*declined_cases, *others], "--strict")
+    assert code == 1
+    told = [line for line in lines if line.startswith(f"FAILED {suite}/{mine}-")]
+    assert len(told) >= len(declined_cases)
+    assert all("not on Sundays" in line for line in told)
+    code, lines = run(declined_cases)
+    assert code == 1
+    assert "nothing ran on the NPU" in lines[-1]
+
+
+@needs_two
+def test_check_takes_what_the_driver_takes(monkeypatch, capsys, decline):
+    def check():
+        monkeypatch.setattr(sys, "argv", ["", "check"])
+        return main(), capsys.readouterr().out
+
+    first = next(op.relax for op in TABLE.ops if op.relax and op.name in OPS)
+    decline(lambda function: "not on Sundays" if first in calls_of(function) else "")
+    code, out = check()
+    assert code == 0, out
+    (line,) = [line for line in out.splitlines() if "with right values" in line]
+    assert TABLE.get(line.split()[0]).relax != first
+    decline(lambda function: "not on Sundays")
+    code, out = check()
+    assert code == 1
+    assert "FAILED: The driver declines all" in out
+    assert "not on Sundays" in out
+    assert "Traceback" not in out
 
 
 @pytest.mark.parametrize(

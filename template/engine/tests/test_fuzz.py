@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from backend.engine.conformance import Settings, files, fuzz, suite
+from backend.engine.conformance.compiled import Compiled
 from backend.engine.conformance.extract import CaseFile
-from backend.engine.conformance.model import Compiled
 from support import TABLE
 
 pytest.importorskip("hypothesis")

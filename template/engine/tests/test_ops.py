@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each op alone: the op suite of the conformance kit, and the other ways in which an op arrives.
 
-A test that cannot be because capabilities.py was edited is skipped, and says so. With the table as
-it was rendered nothing is skipped.
+Of the suite, here are the cases of one element type each, without the edge cases; the command
+`conformance` runs all. A test that cannot be because capabilities.py was edited is skipped, and
+says so, as is what the driver declines. With the table as it was rendered nothing is skipped.
 """
 
 from functools import cache
@@ -10,16 +11,17 @@ from functools import cache
 import pytest
 
 import support
-from backend.engine.conformance import Settings, ops
+from backend.engine.conformance import Result, ops
 from backend.engine.conformance.ledger import apply, read_ledger
 from backend.engine.conformance.model import entry_of
 from backend.engine.conformance.workers import in_workers
-from support import OPS, SELECTED, TABLE, Case
+from support import SELECTED
 
 # All inputs but the first are constants, in the program or passed to it. An op that is taken out of
 # capabilities.py has no tests.
 WAYS = {"constants": True, "kept_constants": False}
-FIRST = [Case(op, OPS[op]["cases"][0]) for op in OPS if TABLE.get(op)]
+FIRST = support.accepted_cases()
+CASES = ops.essentials()
 WITH_CONSTANTS = [case for case in FIRST if case.has_constants]
 each_way = pytest.mark.parametrize("way", WAYS)
 
@@ -27,20 +29,24 @@ each_way = pytest.mark.parametrize("way", WAYS)
 @cache
 def outcomes():
     """Run the cases that are asked for; the ledger knows those that fail."""
-    chosen = [case for case in ops.cases(Settings()) if case in SELECTED]
+    chosen = [case for case in CASES if case in SELECTED]
     found = list(in_workers(ops.SUITE, chosen, jobs=2))
     entries = [entry for entry in read_ledger() if entry.suite == ops.SUITE]
     return {outcome.case: outcome for outcome in apply(entries, found, complete=False)}
 
 
-@pytest.mark.parametrize("case", ops.cases(Settings()))
+@pytest.mark.parametrize("case", CASES)
 def test_the_op_suite(case):
     outcome = outcomes()[case]
-    if outcome.status == "not_run":
-        pytest.skip(outcome.reason)
+    if outcome.status in ("not_run", "declined"):
+        pytest.skip(f"{outcome.status}: {outcome.reason}")
     if outcome.status == "expected_failure":
         pytest.xfail(outcome.reason)
     assert outcome.status == "passed", outcome.reason
+
+
+def test_the_driver_takes_something():
+    assert not Result(outcomes=list(outcomes().values())).all_declined
 
 
 @cache
@@ -64,6 +70,8 @@ if WITH_CONSTANTS:
         if refusals:
             assert not found.regions
             pytest.skip(f"capabilities.py was edited and refuses it: {refusals[0]}")
+        if found.declined:
+            pytest.skip(f"declined: {found.on_host}")
         assert not found.on_host
         # A part of a chain is computed when the model is compiled, if it has nothing but constants.
         single = not entry_of(case.op).relax or len(found.regions[0]) == 1
@@ -73,11 +81,10 @@ if WITH_CONSTANTS:
             support.assert_right(model, actual, n)
 
 
-def test_each_op_computes_the_same_in_a_fresh_process(tmp_path):
-    mine = {case: case.model() for case in FIRST}
-    here = support.compile_all(list(mine.values()))
-    there = support.run_in_fresh_process(here, list(mine.values()), tmp_path)
-    for model in mine.values():
+def test_each_op_computes_the_same_in_a_fresh_process(every_op, tmp_path):
+    here = every_op.compiled
+    there = support.run_in_fresh_process(here, every_op.models, tmp_path)
+    for model in every_op.models:
         for n in model.sizes:
             expected = here.run(model.name, [item.values[n] for item in model.arguments])
             support.assert_close(there[model.name, n], expected, 0, 0, f"{model.name}, n={n}")

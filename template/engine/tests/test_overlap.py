@@ -13,7 +13,16 @@ from tvm import relax, tirx
 
 from backend.engine import overlap
 from compiled_region import LASTING, Region, can_last
-from support import BACKEND, TABLE, build, compile_for, on_host, partition_for
+from support import (
+    BACKEND,
+    TABLE,
+    build,
+    compile_for,
+    needs_cancellation,
+    needs_symbols,
+    on_host,
+    partition_for,
+)
 
 WAIT_ALL = tvm_ffi.get_global_func(f"{BACKEND}.runtime.wait_all")
 # Ops of one input and output, whatever this backend has of them.
@@ -127,6 +136,7 @@ def test_calls_are_submitted_that_can_overlap(steps, results, expected):
     program.assert_computes(program.compile())
 
 
+@needs_symbols
 @needs_unary
 def test_a_symbolic_batch_overlaps():
     program = Program(DIAMOND, "cd", (tirx.Var("n", "int64"), 8))
@@ -223,6 +233,7 @@ def test_memory_that_is_submitted_stays_alive():
         region.assert_right([*region.inputs, *output])
 
 
+@needs_cancellation
 @can_last
 def test_an_error_is_thrown_when_all_have_ended():
     good = Region()
@@ -245,6 +256,7 @@ def test_an_error_is_thrown_when_all_have_ended():
     good.assert_right(tensors[2])
 
 
+@needs_cancellation
 @can_last
 def test_a_failure_is_told_by_the_next_call_of_what_needs_its_result():
     bad = Region(**{**LASTING, "pace": 1_000_000}, timeout_ms=20)

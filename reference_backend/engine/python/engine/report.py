@@ -9,6 +9,9 @@ from typing import Any
 
 from .backend import BACKEND
 
+DECLINES = "the driver declines"
+"""What the reason of an op says that is on the host because of the driver, not of the table."""
+
 ATTRIBUTE = f"{BACKEND}.offload_report"
 """The attribute of an IRModule that holds the report as JSON."""
 
@@ -45,6 +48,11 @@ class OpPlacement:
     composite: str | None = None
     reason: str | None = None
     bookkeeping: bool = False
+
+    @property
+    def declined(self) -> bool:
+        """Whether it is on the host because the driver declines it."""
+        return self.reason is not None and DECLINES in self.reason
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import sys
+from itertools import zip_longest
 from typing import Any
 
 from . import _library, loading
@@ -123,7 +124,8 @@ def _check_values() -> None:
     from .partition import compile_for
 
     try:
-        op, model = _example()
+        case = _example()
+        model = case.model()
         mod = tvm.IRModule({model.name: model.function()})
         inputs = [argument.values[1] for argument in model.arguments]
         machine = tvm.relax.VirtualMachine(compile_for(mod), tvm.cpu())
@@ -136,27 +138,33 @@ def _check_values() -> None:
         raise _Problem(f"A call that the NPU takes does not run: {error}") from error
     if verdict.text:
         raise _Problem(
-            f"{op} computes wrong values on the NPU: {verdict.text}. Look at its lowering and at "
+            f"{case} computes wrong values on the NPU: {verdict.text}. Look at its lowering and at "
             "the driver, and run pytest."
         )
-    print(f"{op} runs on the NPU, with right values")
+    print(f"{case.op} runs on the NPU, with right values (the case {case})")
 
 
-def _example() -> tuple[str, Any]:
-    """Return the first case that the NPU takes, and its op."""
+def _example() -> Any:
+    """Return a case that the NPU takes."""
     from .conformance.cases import OPS
     from .conformance.model import Case
+    from .conformance.region import first_taken
     from .patterns import TABLE
 
-    reasons = ["there is none"]
-    for op in (item.name for item in TABLE.ops if item.name in OPS):
-        for case in OPS[op]["cases"]:
-            model = Case(op, case).model()
-            refusals = model.refusals()
-            if not refusals:
-                return op, model
-            reasons += refusals
-    raise _Problem(f"The NPU takes no case of any op. The last reason: {reasons[-1]}.")
+    ops = [op.name for op in TABLE.ops if op.name in OPS]
+    # One case of each op first: a driver that takes little takes simple things.
+    turns = zip_longest(*(OPS[op]["cases"] for op in ops))
+    cases = (Case(op, item) for turn in turns for op, item in zip(ops, turn, strict=True) if item)
+    case, reasons = first_taken(cases)
+    if case is None and not reasons:
+        raise _Problem("capabilities.py refuses every case of every op.")
+    if case is None:
+        first = "\n".join(f"  {reason}" for reason in reasons[:5])
+        raise _Problem(
+            f"The driver declines all {len(reasons)} cases that were tried. Its reasons for the "
+            f"first are:\n{first}\nLet it take one op, or narrow capabilities.py to what it takes."
+        )
+    return case
 
 
 def show_options() -> None:

@@ -23,7 +23,7 @@ from ..codegen import BOUNDS_ATTRIBUTE, known_bounds
 from ..passes import simplify
 from ..patterns import TABLE
 from .compare import Array
-from .model import partition_for, run_on_host
+from .compiled import partition_for, run_on_host
 
 FORMAT_VERSION = 1
 PLACEMENTS = ("", "all", "some", "none")

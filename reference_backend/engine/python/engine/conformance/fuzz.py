@@ -25,11 +25,12 @@ from typing import Any
 
 from ..options import Options
 from . import files
+from .chip import SIZES
 from .compare import judge
+from .compiled import Compiled, compile_all, compile_on_host, placement
 from .extract import CaseFile
 from .graphs import Graph
 from .imported import sentence
-from .model import SIZES, Compiled, compile_all, compile_on_host, placement
 from .result import Outcome
 from .suite import NotRun, Settings
 from .workers import Announce, in_workers
@@ -301,6 +302,8 @@ def _complaint(graph: Graph, compiled: Compiled, host: Compiled, whole: bool) ->
     n = model.sizes[0]
     try:
         found = placement(compiled.partitioned[model.name], model.name)
+        # Each op is taken alone; that the driver declines some of them together is no mistake.
+        whole = whole and not found.declined
         if whole and found.on_host:
             return f"{found.extent} of it is on the NPU: {'; '.join(found.on_host)}", n
         if whole and len(found.regions) != 1:

@@ -19,15 +19,18 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
+from .. import capability
 from ..capability import Accumulated, OneOf, attributes_of
 from ..chain_grammar import Chain, Either, Input, Node, Number, Step
 from ..chains import attributes_in, chains_of
 from ..patterns import TABLE
+from . import chip
 from .cases import OPS
+from .chip import SIZES
 from .compare import Array
 from .extract import CaseFile
 from .files import limits
-from .model import SIZES, Arrays, Case, Model, Spec, Tensor, entry_of, evaluate
+from .model import Arrays, Case, Model, Spec, Tensor, entry_of, evaluate
 
 LENGTH = 7
 """How many ops a graph has at most."""
@@ -121,9 +124,10 @@ class Graph:
 
     def _begin(self, first: str) -> bool:
         known = [entry for op in OPS if (entry := TABLE.get(op))]
+        symbols = ["n"] if chip.SYMBOLS else []
         anchors = [entry for entry in known if entry.fuses is not None] or known
         op = first or self._choose(self._choose([known, known, anchors])).name
-        cases = [case for item in OPS[op]["cases"] for case in Case.variants(op, item)]
+        cases = Case.all(op)
         start = self._choose(range(len(cases)))
         for case in [*cases[start:], *cases[:start]]:
             spec = next(case.specs())[1][0]
@@ -132,7 +136,8 @@ class Graph:
             if self._choose([False, False, True]):
                 for size in dict.fromkeys(spec.shape):
                     if isinstance(size, int):
-                        sizes[size] = self._choose([size, 1, size + 1, 2 * size + 3, 40, "n"])
+                        others = [1, size + 1, 2 * size + 3, 40, *symbols]
+                        sizes[size] = self._choose([size, *others])
             bent = _bent(spec, sizes)
             if _count(bent.shape) > _MOST_ELEMENTS:
                 continue
@@ -282,12 +287,12 @@ class Graph:
             raise ValueError("TVM would crash.")
         folded = first in self._constants
 
-        def bend(spec: Spec) -> Tensor:
+        def bend(item: capability.Input, spec: Spec) -> Tensor:
             # A kernel may be as large as there are channels, and stays so.
             bent = self._choose([_bent(spec, sizes), _bent(spec, dict(sizes), once=True)])
             if self._choose([False, False, True]):
                 bent = replace(bent, shape=self._choose(_broadcasts(bent.shape, first.shape)))
-            known = self._constants if folded else self._noisy
+            known = self._constants if folded or spec.constant else self._noisy
             alike = [tensor for tensor in known if _suits(tensor, bent)]
             if alike and spec.values is None and self._choose([False, True]):
                 tensor: Tensor = self._choose(alike)
@@ -297,14 +302,14 @@ class Graph:
             constant = folded or spec.constant or self._choose([True, True, False])
             if "n" not in bent.shape and constant:
                 return self._constant(bent)
-            if folded:
-                raise ValueError("It would be a region of its own.")
+            if folded or item.constant:
+                raise ValueError("It would be a region of its own, or must be known.")
             tensor = self.model.argument(bent, f"graph {len(self._noisy)}")
             self._noisy[tensor] = tensor.values
             return tensor
 
-        rest = [(other, [bend(spec) for spec in specs]) for other, specs in others]
-        bent = [(item, [first, *map(bend, fields)]), *rest]
+        rest = [(other, [bend(other, spec) for spec in specs]) for other, specs in others]
+        bent = [(item, [first, *(bend(item, spec) for spec in fields)]), *rest]
         return [tensors if item.is_tuple else tensors[0] for item, tensors in bent]
 
     def _attributes(self, case: Case, sizes: Mapping[Any, Any]) -> dict[str, Any]:
@@ -445,7 +450,7 @@ def _cases_for(rank: int, dtype: str) -> dict[str, list[Case]]:
         entry = TABLE.get(op)
         if entry is None or rank not in (entry.inputs[0].ranks or [rank]):
             continue
-        for case in (case for item in OPS[op]["cases"] for case in Case.variants(op, item)):
+        for case in Case.all(op):
             if next(case.specs())[1][0].dtype == dtype:
                 found.setdefault(op, []).append(case)
     return found

@@ -37,7 +37,7 @@ class Entry:
     case
         The name of a case, or a pattern of names with `*`, `?` and `[...]`.
     reason
-        Why it fails.
+        Why it fails, or why the driver declines it.
     """
 
     suite: str
@@ -102,7 +102,9 @@ def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
     return entries
 
 
-def apply(entries: Sequence[Entry], outcomes: Sequence[Outcome], complete: bool) -> list[Outcome]:
+def apply(
+    entries: Sequence[Entry], outcomes: Sequence[Outcome], complete: bool, strict: bool = False
+) -> list[Outcome]:
     """Compare what was found with what is expected.
 
     Parameters
@@ -113,6 +115,8 @@ def apply(entries: Sequence[Entry], outcomes: Sequence[Outcome], complete: bool)
         What it found.
     complete
         Whether all cases of the suite were asked for, so that an entry without a case is stale.
+    strict
+        Whether what the driver declines fails where no entry says so.
 
     Returns
     -------
@@ -125,7 +129,9 @@ def apply(entries: Sequence[Entry], outcomes: Sequence[Outcome], complete: bool)
         entry = next((entry for entry in entries if entry.matches(outcome)), None)
         if entry is not None:
             used.add(entry)
-        if entry is None or outcome.status == "not_run":
+        if outcome.status == "declined":
+            final.append(_declined(outcome, entry, strict))
+        elif entry is None or outcome.status == "not_run":
             final.append(outcome)
         elif outcome.status == "failed":
             reason = f"{entry.reason} [{outcome.reason}]"
@@ -138,3 +144,12 @@ def apply(entries: Sequence[Entry], outcomes: Sequence[Outcome], complete: bool)
             text = f"the ledger has an entry that matches no case; it says: {entry.reason}"
             final.append(Outcome(entry.suite, entry.case, "failed", reason=text))
     return final
+
+
+def _declined(outcome: Outcome, entry: Entry | None, strict: bool) -> Outcome:
+    if entry is not None:
+        return replace(outcome, reason=f"{entry.reason} [{outcome.reason}]")
+    if not strict:
+        return outcome
+    reason = f"neither the table nor the ledger says that it is declined: {outcome.reason}"
+    return replace(outcome, status="failed", reason=reason)

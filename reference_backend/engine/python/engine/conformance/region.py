@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from tvm import relax
 from ..backend import BACKEND
 from ..report import offload_report
 from .compare import Array
-from .model import Case, Model, partition_for
+from .compiled import partition_for, placement
+from .model import Case, Model
 
 load_module = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
 """Makes a module of an artifact's bytes."""
@@ -47,6 +48,39 @@ def region_of(model: Model, **options: Any) -> Any:
     compiled = relax.transform.RunCodegen({BACKEND: options})(partitioned)
     (module,) = compiled.attrs["external_mods"]
     return module
+
+
+MOST_DECLINES = 100
+"""How many cases a driver may decline until no further one is tried."""
+
+
+def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
+    """Find a case that the NPU takes, as one region.
+
+    Parameters
+    ----------
+    cases
+        The cases to try, in order.
+
+    Returns
+    -------
+    case, reasons
+        The first that it takes, if there is one, and why the driver declines those before it. What
+        the table refuses is not tried, and after `MOST_DECLINES` nothing is.
+    """
+    reasons: list[str] = []
+    for case in cases:
+        model = case.model(exact=False)
+        if not model.arguments or model.refusals():
+            continue
+        mod = partition_for(tvm.IRModule({model.name: model.function()}))
+        found = placement(mod, model.name)
+        if found.extent == "all" and len(found.regions) == 1:
+            return case, reasons
+        reasons.append(f"{case}: {'; '.join(found.on_host)}")
+        if len(reasons) == MOST_DECLINES:
+            break
+    return None, reasons
 
 
 class Region:

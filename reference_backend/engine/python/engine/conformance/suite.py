@@ -39,6 +39,8 @@ class Settings:
         Case files to run.
     output
         Where to save what failed; none: the current folder.
+    strict
+        Whether what the driver declines fails, unless the ledger has it.
     """
 
     filters: tuple[str, ...] = ()
@@ -46,6 +48,7 @@ class Settings:
     fuzz_seconds: float = 20.0
     files: tuple[Path, ...] = ()
     output: Path | None = None
+    strict: bool = False
 
     def choose(self, suite: str, cases: Iterable[str]) -> list[str]:
         """Return the cases that are asked for."""

@@ -70,6 +70,11 @@ def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long to look for failures at random (default: %(default)s)",
     )
     parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="fail where the driver declines what the table accepts, unless the ledger has it",
+    )
+    parser.add_argument(
         "--ledger",
         metavar="FILE",
         type=Path,
@@ -87,6 +92,7 @@ def _conformance(arguments: argparse.Namespace) -> int:
         fuzz_seconds=arguments.fuzz_seconds,
         files=tuple(arguments.files),
         output=arguments.output,
+        strict=arguments.strict,
     )
     if settings.files and "files" not in suites:
         suites.append("files")

@@ -27,10 +27,12 @@ from .._library import find
 from ..backend import BACKEND
 from ..options import Options
 from ..patterns import TABLE
+from . import chip
 from .cases import OPS
 from .compare import Array
-from .model import Case, compile_all, compile_on_host, entry_of
-from .region import Region, load_module
+from .compiled import compile_all, compile_on_host
+from .model import Case, entry_of
+from .region import Region, first_taken, load_module
 from .result import Outcome
 from .suite import NotRun, Settings
 from .workers import Announce, in_workers
@@ -103,7 +105,8 @@ def it_initializes_twice(region: Region) -> None:
 
 def two_models_share_the_device(region: Region) -> None:
     """Take turns with another model."""
-    others = [Region(case) for case in _cases() if case.op != region.case.op][:1]
+    cases = (case for case, _ in _cases().values())
+    others = [Region(case) for case in cases if case and case.op != region.case.op][:1]
     others = others or [Region(region.case)]
     copy = load_module(region.bytes)
     for turn in range(5):
@@ -218,10 +221,9 @@ def a_wrong_shape_is_refused(region: Region) -> None:
 
 def symbolic_sizes_come_in_any_order(region: Region) -> None:
     """Call with other sizes each time: those of one call leave nothing behind for the next."""
-    engine = entry_of(region.case.op).engine
-    case = next((one for one in _cases(symbolic=True) if entry_of(one.op).engine == engine), None)
+    case, _ = _cases(symbolic=True).get(entry_of(region.case.op).engine, (None, []))
     if case is None:
-        raise NotRun("no op of this engine has a case with a symbolic size")
+        raise NotRun("the NPU takes no case with a symbolic size on this engine")
     model = case.model()
     compiled = compile_all([model])
     for n in (*model.sizes, *reversed(model.sizes), *model.sizes):
@@ -352,8 +354,9 @@ CHECKS: tuple[Callable[[Region], None], ...] = (
 
 
 def cases(settings: Settings) -> list[str]:
-    """Return the names of all cases."""
-    return [f"{op}-{check.__name__}" for op in _cases_by_op() for check in CHECKS]
+    """Return the names of all cases: by the op, or by the engine where no op can be had."""
+    taken = [case.op if case else engine for engine, (case, _) in _cases().items()]
+    return [f"{name}-{check.__name__}" for name in taken for check in CHECKS]
 
 
 def outcomes(settings: Settings) -> Iterator[Outcome]:
@@ -364,14 +367,19 @@ def outcomes(settings: Settings) -> Iterator[Outcome]:
 def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
     """Make checks, one by one."""
     checks = {check.__name__: check for check in CHECKS}
+    known = {case.op: case for case, _ in _cases().values() if case}
+    declined = {engine: reasons for engine, (case, reasons) in _cases().items() if not case}
     regions: dict[str, Region] = {}
     for name in names:
         announce(name)
         op, _, check = name.partition("-")
         status, reason = "passed", ""
+        if op in declined:
+            yield Outcome(SUITE, name, "declined", op=check, reason="; ".join(declined[op][:3]))
+            continue
         try:
             if op not in regions:
-                regions[op] = Region(_cases_by_op()[op])
+                regions[op] = Region(known[op])
             checks[check](regions[op])
         except NotRun as impossible:
             status, reason = "not_run", str(impossible)
@@ -381,22 +389,16 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
         yield Outcome(SUITE, name, status, op=check, reason=reason)
 
 
-def _cases_by_op() -> dict[str, Case]:
-    return {case.op: case for case in _cases()}
-
-
 @cache
-def _cases(symbolic: bool = False) -> tuple[Case, ...]:
-    """Return a case of the first op of each engine that has one."""
-    engines: dict[str, Case] = {}
+def _cases(symbolic: bool = False) -> dict[str, tuple[Case | None, list[str]]]:
+    """Return a case of each engine, of the first op that has one, or why the driver takes none."""
+    by_engine: dict[str, list[Case]] = {}
     for op in OPS:
         entry = TABLE.get(op)
-        if entry is None or not entry.inputs or entry.engine in engines:
+        if entry is None or not entry.inputs:
             continue
         for case in (Case(op, item) for item in OPS[op]["cases"]):
-            model = case.model(exact=False)
-            fits = model.arguments and not model.refusals()
-            if fits and (len(model.sizes) > 1) == symbolic:
-                engines[entry.engine] = case
-                break
-    return tuple(engines.values())
+            if chip.has_symbol(case.entry["inputs"]) == symbolic:
+                by_engine.setdefault(entry.engine, []).append(case)
+    found = {engine: first_taken(cases) for engine, cases in by_engine.items()}
+    return {engine: (case, reasons) for engine, (case, reasons) in found.items() if case or reasons}

@@ -15,9 +15,10 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ..patterns import TABLE
 from ..report import OpPlacement, offload_report
 from .compare import Array, Verdict, judge
-from .model import compile_for, partition_for
+from .compiled import compile_for, partition_for
 
 # Without optimization, and linked rather than compiled when loaded: several times as fast.
 _TARGET = {"kind": "llvm", "opt-level": 0}
@@ -259,6 +260,30 @@ def reasons_of(ops: Sequence[OpPlacement]) -> str:
     """
     reasons = (f"{op.op}: {op.reason}" for op in ops if op.placement != "npu")
     return "; ".join(dict.fromkeys(reasons))
+
+
+def excuse(ops: Sequence[OpPlacement]) -> str:
+    """Say whose word it is that calls stay on the host, where it is not the engine's mistake.
+
+    Parameters
+    ----------
+    ops
+        Calls on the host.
+
+    Returns
+    -------
+    status
+        "declined" if it is the driver's, "not_run" if the table refuses some of them too; "" if
+        there is no such call, or another reason for one.
+    """
+    if not ops:
+        return ""
+    undeclined = [op for op in ops if not op.declined]
+    refused = all(
+        any(str(op.reason).startswith(f"{entry.name}: ") for entry in TABLE.entries_of(op.op))
+        for op in undeclined
+    )
+    return "" if not refused else "not_run" if undeclined else "declined"
 
 
 def sentence(error: Exception) -> str:

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds, compiles and runs what the kit needs.
+"""Makes models of the cases of the catalogue.
 
-A `Model` is a Relax function whose every tensor has its exact value beside it. Compiling costs far
-more than running, so many functions share one module.
+A `Model` is a Relax function whose every tensor has its exact value beside it.
 """
 
 from __future__ import annotations
 
-import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,19 +16,14 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from .. import partition
 from ..backend import BACKEND
 from ..capability import Accumulated, Input, Op, count
 from ..chains import build, chains_of, function_of
 from ..patterns import TABLE
-from ..report import offload_report
-from . import numpy_reference
+from . import chip, numpy_reference
 from .cases import OPS
+from .chip import SIZES
 from .compare import Array, Step, Verdict, allowance_behind, allowance_of_host, judge
-
-# Whatever a call without this option does: most cases are about what runs where.
-partition_for = partial(partition.partition_for, on_decline="host")
-compile_for = partial(partition.compile_for, on_decline="host")
 
 
 def entry_of(op: str) -> Op:
@@ -42,9 +33,6 @@ def entry_of(op: str) -> Op:
         raise KeyError(f"capabilities.py has no entry named '{op}'")
     return entry
 
-
-SIZES = (1, 3)
-"""What the symbol "n" is in turn, where a shape has it."""
 
 Arrays = Mapping[int, Array]
 """An array for each of the SIZES; the same one where no symbol is involved."""
@@ -229,6 +217,18 @@ class Model:
             for index, values in enumerate(results)
         )
 
+    @property
+    def has_nan(self) -> bool:
+        """Whether NaN is among the numbers of its arguments or results."""
+        tensors = [*self.arguments, *self.outputs]
+        arrays = [array for tensor in tensors for array in tensor.values.values()]
+        return any(array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in arrays)
+
+    def decline(self) -> str | None:
+        """Say why the driver declines it as one composite; None if it takes it."""
+        ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
+        return str(ask(self.function(), {}, {"n": SIZES[-1]}, False)) or None
+
     def refusal(self, op: str, *inputs: Any, **attributes: Any) -> str | None:
         """Say why the NPU cannot do a call; None if it can."""
         trial = Model("trial", self.symbol)
@@ -255,8 +255,7 @@ class Model:
             reason = TABLE.refusal_of_chain(entry, tensors, attributes, call)
         if reason is None:
             trial.outputs = [Tensor(trial.bind(call), {})]
-            decline = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
-            reason = decline(trial.function(), {}, {"n": SIZES[-1]}, False) or None
+            reason = trial.decline()
         return reason
 
     def normalize(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
@@ -354,12 +353,16 @@ def substitute(value: Any, n: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A case of the catalogue."""
+    """A case of the catalogue, as this chip takes it."""
 
     op: str
     entry: Mapping[str, Any]
     dtype: str = ""
     """What the first input is where the case does not say; "": the first that the op takes."""
+
+    def __post_init__(self) -> None:
+        """Fit it to the chip."""
+        object.__setattr__(self, "entry", chip.fitted(self.op, self.entry))
 
     def __str__(self) -> str:
         """Return the name that tests have."""
@@ -373,8 +376,14 @@ class Case:
         if any(isinstance(spec, dict) and "dtype" in spec for spec in given):
             return [cls(op, entry)]
         known = entry_of(op).inputs[0].dtypes
-        dtypes = entry.get("dtypes", known)
-        return [cls(op, entry, "" if dtype == known[0] else dtype) for dtype in dtypes]
+        first, *_ = known or ("float32",)
+        dtypes = [d for d in entry.get("dtypes", known or (first,)) if not known or d in known]
+        return [cls(op, entry, "" if dtype == first else dtype) for dtype in dtypes]
+
+    @classmethod
+    def all(cls, op: str) -> list[Case]:
+        """Return the cases of an op, in every element type."""
+        return [case for entry in OPS[op]["cases"] for case in cls.variants(op, entry)]
 
     @property
     def symbol(self) -> str:
@@ -398,6 +407,8 @@ class Case:
                 Spec.read(entry, dtypes[item.name])
                 for entry in (given if item.is_tuple else [given])
             ]
+            if item.constant:
+                specs = [replace(spec, constant=True) for spec in specs]
             yield item, specs
 
     def model(self, constants: bool = False, exact: bool = True) -> Model:
@@ -436,143 +447,3 @@ class Case:
                 for index in range(count)
             ]
         return model
-
-
-# ---- Compiling and running ----------------------------------------------------------------------
-
-
-@dataclass
-class Compiled:
-    """Functions in one module, ready to run; what failed to compile is an exception instead."""
-
-    partitioned: dict[str, Any] = field(default_factory=dict)
-    executables: dict[str, Any] = field(default_factory=dict)
-    machines: dict[int, Any] = field(default_factory=dict)
-
-    def run(self, name: str, arguments: Sequence[Array]) -> list[Array]:
-        """Run a function."""
-        executable = self.executables[name]
-        if isinstance(executable, Exception):
-            raise executable
-        machine = self.machines.get(id(executable))
-        if machine is None:
-            machine = relax.VirtualMachine(executable, tvm.cpu())
-            self.machines[id(executable)] = machine
-        result = machine[name](*(tvm.runtime.tensor(argument) for argument in arguments))
-        fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
-        return [item.numpy() for item in fields]
-
-
-def compile_all(models: Sequence[Model], **options: Any) -> Compiled:
-    """Compile models for the NPU; a failure is pinned to the ones that cause it."""
-    compiled = Compiled()
-
-    def compile_some(models: Sequence[Model]) -> None:
-        partitioned = partition_for(_module_of(models), **options)
-        compiled.partitioned.update(dict.fromkeys((model.name for model in models), partitioned))
-        executable = compile_for(partitioned, **options)
-        compiled.executables.update(dict.fromkeys((model.name for model in models), executable))
-
-    for model, error in _pinned(models, compile_some):
-        compiled.partitioned.setdefault(model.name, error)
-        compiled.executables[model.name] = error
-    return compiled
-
-
-def compile_on_host(models: Sequence[Model]) -> Compiled:
-    """Compile models with TVM's own kernels alone; a failure is pinned here too."""
-    compiled = Compiled()
-
-    def compile_some(models: Sequence[Model]) -> None:
-        library = _host_library(_module_of(models))
-        compiled.executables.update(dict.fromkeys((model.name for model in models), library))
-
-    for model, error in _pinned(models, compile_some):
-        compiled.executables[model.name] = error
-    return compiled
-
-
-def run_on_host(mod: Any, name: str, arguments: Sequence[Array]) -> list[Array]:
-    """Run a function of a module with TVM's own kernels alone."""
-    return Compiled(executables={name: _host_library(mod)}).run(name, arguments)
-
-
-def _host_library(mod: Any) -> Any:
-    # Without optimization, and linked rather than compiled when loaded: several times as fast.
-    executable = tvm.compile(mod, tvm.target.Target({"kind": "llvm", "opt-level": 0}))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        path = str(Path(directory) / "model.so")
-        executable.export_library(path)
-        return tvm.runtime.load_module(path)
-
-
-def _module_of(models: Sequence[Model]) -> Any:
-    return tvm.IRModule({model.name: model.function() for model in models})
-
-
-def _pinned(
-    models: Sequence[Model], compile_some: Callable[[Sequence[Model]], None]
-) -> list[tuple[Model, Exception]]:
-    """Compile all that can be, and return what cannot be with its error."""
-    if not models:
-        return []
-    try:
-        compile_some(models)
-    except Exception as error:
-        if len(models) == 1:
-            return [(models[0], error)]
-        half = len(models) // 2
-        return [*_pinned(models[:half], compile_some), *_pinned(models[half:], compile_some)]
-    return []
-
-
-# ---- Judging ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a function of a partitioned module runs."""
-
-    on_host: list[str]
-    """The Relax ops and kernels that are left to the host, with the reasons of the report."""
-    regions: list[list[str]]
-    """The labels of the composites in each region."""
-
-    @property
-    def extent(self) -> str:
-        """How much of the function is on the NPU: all, some or none of it."""
-        if not self.on_host:
-            return "all"
-        return "some" if self.regions else "none"
-
-
-def placement(partitioned: Any, name: str) -> Placement:
-    """Read from the IR itself where a function runs."""
-    if isinstance(partitioned, Exception):
-        raise partitioned
-    found = Placement([], [])
-
-    def visit(expr: Any) -> None:
-        if not isinstance(expr, relax.Call):
-            return
-        if not isinstance(expr.op, tvm.ir.GlobalVar):
-            found.on_host.append(expr.op.name)
-            return
-        callee = partitioned[expr.op]
-        if not callee.attrs or callee.attrs.get("Codegen") != BACKEND:
-            found.on_host.append(expr.op.name_hint)
-            return
-        labels: list[str] = []
-
-        def visit_region(inner: Any) -> None:
-            if isinstance(inner, relax.Function) and inner.attrs and "Composite" in inner.attrs:
-                labels.append(str(inner.attrs["Composite"]).removeprefix(f"{BACKEND}."))
-
-        relax.analysis.post_order_visit(callee.body, visit_region)
-        found.regions.append(labels)
-
-    relax.analysis.post_order_visit(partitioned[name].body, visit)
-    report = offload_report(partitioned)
-    reasons = {op.op: op.reason for op in report.on_host if op.function == name}
-    on_host = [f"{op}: {reasons.get(op, 'it is not in the report')}" for op in found.on_host]
-    return Placement(on_host, found.regions)

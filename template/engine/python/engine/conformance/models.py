@@ -24,6 +24,7 @@ from .imported import (
     Program,
     compile_for_host,
     compile_for_npu,
+    excuse,
     judge_each,
     placement_of,
     reasons_of,
@@ -155,9 +156,10 @@ def _run(name: str, wanted: Expected, fields: dict[str, Any]) -> Outcome:
     fields.update(error=verdict.error, allowed=verdict.allowed, ratio=verdict.ratio)
     if verdict.text:
         return Outcome(SUITE, name, "failed", **{**fields, "reason": verdict.text})
-    unwanted = {op.op for op in on_host} - wanted.on_host
-    is_right = not whole or (not unwanted and regions <= wanted.regions)
-    return Outcome(SUITE, name, "passed" if is_right else "failed", **fields)
+    unwanted = [op for op in on_host if op.op not in wanted.on_host]
+    if not whole or (not unwanted and regions <= wanted.regions):
+        return Outcome(SUITE, name, "passed", **fields)
+    return Outcome(SUITE, name, excuse(unwanted) or "failed", **fields)
 
 
 def _compile(model: Imported, compile_module: Any) -> Program:

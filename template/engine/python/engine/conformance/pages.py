@@ -18,6 +18,7 @@ _TITLES = {
     "failed": "Failures",
     "unexpected_pass": "Passed, although the ledger expects a failure",
     "expected_failure": "Failures that the ledger expects",
+    "declined": "Declined by the driver, although the table accepts it",
     "not_run": "Not run",
     "passed": "Passed",
 }
@@ -26,6 +27,7 @@ _SHORT = {
     "failed": "failed",
     "expected_failure": "expected failures",
     "unexpected_pass": "unexpected passes",
+    "declined": "declined",
     "not_run": "not run",
 }
 
@@ -58,8 +60,8 @@ def _cell(counts: Counter[str] | None) -> str:
     """Write how many of the cases of an op and a type passed."""
     if not counts:
         return ""
-    ran = sum(counts.values()) - counts["not_run"]
-    text = f"{counts['passed']}/{ran}" if ran else "not run"
+    ran = sum(counts.values()) - counts["not_run"] - counts["declined"]
+    text = f"{counts['passed']}/{ran}" if ran else "declined" if counts["declined"] else "not run"
     return text + (" failed" if counts["failed"] + counts["unexpected_pass"] else "")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 FORMAT_VERSION = 1
 """Raised when a reader of the file would have to be changed."""
 
-STATUSES = ("passed", "failed", "expected_failure", "unexpected_pass", "not_run")
+STATUSES = ("passed", "failed", "expected_failure", "unexpected_pass", "declined", "not_run")
 """What may become of a case."""
 
 PLACEMENTS = ("all", "some", "none")
@@ -35,7 +35,8 @@ class Outcome:
     case
         The name of the case, which no other of the suite has.
     status
-        One of `STATUSES`; a suite itself says passed, failed or not_run, the ledger makes the rest.
+        One of `STATUSES`. A suite itself says passed, failed, not_run, or declined where the table
+        accepts what the driver does not take; the ledger makes the rest.
     op
         What the case is about: an op of the table, an ONNX op, a model. The summary has a row each.
     dtype
@@ -116,8 +117,14 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether all is as expected."""
-        return not self.bad
+        """Whether all is as expected, and something was proved: not all of it was declined."""
+        return not self.bad and not self.all_declined
+
+    @property
+    def all_declined(self) -> bool:
+        """Whether nothing ran, since the driver declines whatever the table accepts."""
+        counts = self.counts()
+        return counts["declined"] > 0 and counts["passed"] == 0
 
     def summary(self) -> str:
         """Say in one line what was found."""
@@ -127,12 +134,14 @@ class Result:
             ("failed", "failed"),
             ("unexpected_pass", "passed although the ledger expects a failure"),
             ("expected_failure", "failed as the ledger expects"),
+            ("declined", "declined by the driver"),
             ("not_run", "not run"),
         ):
             if counts[status] or status == "failed":
                 parts.append(f"{counts[status]} {name}")
         ratios = [one.ratio for one in self.outcomes if one.status == "passed" and one.ratio]
         worst = f"; the worst error is {max(ratios):.2f} of what is allowed" if ratios else ""
+        worst = "; nothing ran on the NPU" if self.all_declined else worst
         total = sum(self.seconds.values())
         return (
             f"{'PASSED' if self.ok else 'FAILED'}: {', '.join(parts)}, in {len(self.outcomes)} "

@@ -97,7 +97,8 @@ def run(
         found = _run(suite, settings, suite in suites)
         mine = [entry for entry in entries if entry.suite == suite]
         ran = not any(one.status == "not_run" and not one.case for one in found)
-        result.outcomes += apply(mine, found, complete=ran and not settings.filters)
+        complete = ran and not settings.filters
+        result.outcomes += apply(mine, found, complete, settings.strict)
         result.seconds[suite] = time.monotonic() - start
         counts = result.counts(suite).items()
         numbers = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in counts if n)
@@ -139,5 +140,6 @@ def _about(suites: Sequence[str], settings: Settings) -> dict[str, Any]:
             "jobs": settings.jobs,
             "fuzz_seconds": settings.fuzz_seconds,
             "files": list(map(str, settings.files)),
+            "strict": settings.strict,
         },
     }

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles and runs many models in one module, and reads where each of them runs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .. import partition
+from ..backend import BACKEND
+from ..report import DECLINES, offload_report
+from .compare import Array
+from .model import Model
+
+# Whatever a call without this option does: most cases are about what runs where.
+partition_for = partial(partition.partition_for, on_decline="host")
+compile_for = partial(partition.compile_for, on_decline="host")
+
+
+@dataclass
+class Compiled:
+    """Functions in one module, ready to run; what failed to compile is an exception instead."""
+
+    partitioned: dict[str, Any] = field(default_factory=dict)
+    executables: dict[str, Any] = field(default_factory=dict)
+    machines: dict[int, Any] = field(default_factory=dict)
+
+    def run(self, name: str, arguments: Sequence[Array]) -> list[Array]:
+        """Run a function."""
+        executable = self.executables[name]
+        if isinstance(executable, Exception):
+            raise executable
+        machine = self.machines.get(id(executable))
+        if machine is None:
+            machine = relax.VirtualMachine(executable, tvm.cpu())
+            self.machines[id(executable)] = machine
+        result = machine[name](*(tvm.runtime.tensor(argument) for argument in arguments))
+        fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
+        return [item.numpy() for item in fields]
+
+
+def compile_all(models: Sequence[Model], **options: Any) -> Compiled:
+    """Compile models for the NPU; a failure is pinned to the ones that cause it."""
+    compiled = Compiled()
+
+    def compile_some(models: Sequence[Model]) -> None:
+        partitioned = partition_for(_module_of(models), **options)
+        compiled.partitioned.update(dict.fromkeys((model.name for model in models), partitioned))
+        executable = compile_for(partitioned, **options)
+        compiled.executables.update(dict.fromkeys((model.name for model in models), executable))
+
+    for model, error in _pinned(models, compile_some):
+        compiled.partitioned.setdefault(model.name, error)
+        compiled.executables[model.name] = error
+    return compiled
+
+
+def compile_on_host(models: Sequence[Model]) -> Compiled:
+    """Compile models with TVM's own kernels alone; a failure is pinned here too."""
+    compiled = Compiled()
+
+    def compile_some(models: Sequence[Model]) -> None:
+        library = _host_library(_module_of(models))
+        compiled.executables.update(dict.fromkeys((model.name for model in models), library))
+
+    for model, error in _pinned(models, compile_some):
+        compiled.executables[model.name] = error
+    return compiled
+
+
+def run_on_host(mod: Any, name: str, arguments: Sequence[Array]) -> list[Array]:
+    """Run a function of a module with TVM's own kernels alone."""
+    return Compiled(executables={name: _host_library(mod)}).run(name, arguments)
+
+
+def _host_library(mod: Any) -> Any:
+    # Without optimization, and linked rather than compiled when loaded: several times as fast.
+    executable = tvm.compile(mod, tvm.target.Target({"kind": "llvm", "opt-level": 0}))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        path = str(Path(directory) / "model.so")
+        executable.export_library(path)
+        return tvm.runtime.load_module(path)
+
+
+def _module_of(models: Sequence[Model]) -> Any:
+    return tvm.IRModule({model.name: model.function() for model in models})
+
+
+def _pinned(
+    models: Sequence[Model], compile_some: Callable[[Sequence[Model]], None]
+) -> list[tuple[Model, Exception]]:
+    """Compile all that can be, and return what cannot be with its error."""
+    if not models:
+        return []
+    try:
+        compile_some(models)
+    except Exception as error:
+        if len(models) == 1:
+            return [(models[0], error)]
+        half = len(models) // 2
+        return [*_pinned(models[:half], compile_some), *_pinned(models[half:], compile_some)]
+    return []
+
+
+# ---- Placement ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a function of a partitioned module runs."""
+
+    on_host: list[str]
+    """The Relax ops and kernels that are left to the host, with the reasons of the report."""
+    regions: list[list[str]]
+    """The labels of the composites in each region."""
+
+    @property
+    def extent(self) -> str:
+        """How much of the function is on the NPU: all, some or none of it."""
+        if not self.on_host:
+            return "all"
+        return "some" if self.regions else "none"
+
+    @property
+    def declined(self) -> bool:
+        """Whether something is left to the host, and only because the driver declines it."""
+        return bool(self.on_host) and all(DECLINES in reason for reason in self.on_host)
+
+
+def placement(partitioned: Any, name: str) -> Placement:
+    """Read from the IR itself where a function runs."""
+    if isinstance(partitioned, Exception):
+        raise partitioned
+    found = Placement([], [])
+
+    def visit(expr: Any) -> None:
+        if not isinstance(expr, relax.Call):
+            return
+        if not isinstance(expr.op, tvm.ir.GlobalVar):
+            found.on_host.append(expr.op.name)
+            return
+        callee = partitioned[expr.op]
+        if not callee.attrs or callee.attrs.get("Codegen") != BACKEND:
+            found.on_host.append(expr.op.name_hint)
+            return
+        labels: list[str] = []
+
+        def visit_region(inner: Any) -> None:
+            if isinstance(inner, relax.Function) and inner.attrs and "Composite" in inner.attrs:
+                labels.append(str(inner.attrs["Composite"]).removeprefix(f"{BACKEND}."))
+
+        relax.analysis.post_order_visit(callee.body, visit_region)
+        found.regions.append(labels)
+
+    relax.analysis.post_order_visit(partitioned[name].body, visit)
+    report = offload_report(partitioned)
+    reasons = {op.op: op.reason for op in report.on_host if op.function == name}
+    on_host = [f"{op}: {reasons.get(op, 'it is not in the report')}" for op in found.on_host]
+    return Placement(on_host, found.regions)

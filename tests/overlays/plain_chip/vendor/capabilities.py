@@ -1,0 +1,19 @@
+"""A chip that can do little, whatever the op."""
+
+from __future__ import annotations
+
+from tvm_example_npu.engine.capability import Op
+from tvm_example_npu.engine.chip import Chip, Limits
+from tvm_example_npu.engine.table import Decline
+
+CHIP = Chip(
+    dtypes=("float32",),
+    constant_weights=True,
+    symbols=False,
+    nan="undefined",
+    devices=1,
+    cancellation=False,
+)
+LIMITS: dict[str, Limits | None] = {}
+DECLINED_BY_SDK: Decline | None = None
+EXTRA_OPS: tuple[Op, ...] = ()

@@ -1,0 +1,123 @@
+"""A chip that can do little: constant weights, float32, fixed sizes, one device.
+
+The emulator stands behind such a table, so that whatever the rendered tests and the conformance kit
+take for granted shows itself here: all of them pass, and no case is left out that the chip takes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import ROOT, Workshop, attempt, run
+
+pytestmark = pytest.mark.slow
+
+OVERLAY = ROOT / "tests/overlays/plain_chip"
+WEIGHTED = (
+    "matmul",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv1d_transpose",
+    "conv2d_transpose",
+    "conv3d_transpose",
+    "depthwise_conv2d",
+)
+"""The ops whose second input is a weight on this chip: every case of theirs runs on the NPU.
+
+That includes the cases of matmul with two activations: its second operand is bound as a constant.
+"""
+
+
+@pytest.fixture(scope="module")
+def plain(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python of an environment with the reference backend, whose table is that of the chip."""
+    project = tmp_path_factory.mktemp("plain") / "backend"
+    shutil.copytree(ROOT / "reference_backend", project)
+    # The libraries do not depend on the table: the wheel is that of other tests.
+    python = workshop.environment(workshop.wheel(project))
+    ours = sysconfig.get_paths()["purelib"]
+    (site_packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
+    (site_packages / "after.pth").write_text(f"import sys; sys.path.append({ours!r})\n")
+    package = site_packages / "tvm_example_npu"
+    if (package / "engine/chip.py").is_file():
+        shutil.copytree(OVERLAY / "vendor", package / "vendor", dirs_exist_ok=True)
+    else:
+        run(sys.executable, OVERLAY / "narrow.py", package)
+    return python
+
+
+def test_check_finds_a_case_that_the_chip_takes(plain: Path, tmp_path: Path) -> None:
+    out = run(plain, "-m", "tvm_example_npu", "check", cwd=tmp_path)
+    assert "runs on the NPU, with right values" in out
+
+
+def test_the_rendered_tests_pass(plain: Path, tmp_path: Path) -> None:
+    # What is tested is what was installed: of the sources, conftest.py reads names only.
+    for name in ("engine/tests", "vendor/tests", "python"):
+        shutil.copytree(ROOT / "reference_backend" / name, tmp_path / name)
+    shutil.copy(ROOT / "reference_backend/pyproject.toml", tmp_path)
+    out = run(plain, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+    assert "declined" not in out, "the emulator takes what the table accepts"
+
+
+@pytest.fixture(scope="module")
+def result(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the whole kit says."""
+    output = tmp_path_factory.mktemp("result")
+    command = [plain, "-m", "tvm_example_npu", "conformance", "--strict", "--output", output]
+    done = attempt(*command, cwd=output)
+    assert done.returncode == 0, done.stdout
+    data: dict[str, Any] = json.loads((output / "conformance.json").read_text())
+    return data
+
+
+def test_the_whole_kit_passes(result: dict[str, Any]) -> None:
+    totals = result["suites"]
+    for suite in ("ops", "composites", "contract"):
+        counts = totals[suite]
+        assert counts["passed"] > 0, suite
+        assert (counts["failed"], counts["declined"]) == (0, 0), suite
+    # Symbols, other devices' options and NaN are what the chip does not promise: no more than that.
+    reasons = {
+        case["reason"]
+        for case in result["cases"]
+        if case["suite"] in ("ops", "composites") and case["status"] == "not_run"
+    }
+    known = ("NaN", "capabilities.py was edited and refuses it", "it is refused for another reason")
+    assert all(any(word in reason for word in known) for reason in reasons), reasons
+
+
+@pytest.mark.parametrize("op", WEIGHTED)
+def test_every_case_with_weights_runs_by_value(result: dict[str, Any], op: str) -> None:
+    cases = json.loads(
+        (ROOT / "reference_backend/python/tvm_example_npu/cases.json").read_text(encoding="utf-8")
+    )
+    names = [item["name"] for item in cases[op]["cases"] if _is_float32(item)]
+    assert len(names) > 5
+    found = {
+        case["case"]: case
+        for case in result["cases"]
+        if case["suite"] == "ops" and case["op"] == op and case["expected"] == "all"
+    }
+    for name in names:
+        plain_name = f"{op}-{name.replace(' ', '_')}"
+        case = found.get(plain_name) or found.get(f"{plain_name},_n=3")
+        assert case is not None, f"{plain_name} was left out"
+        assert (case["status"], case["found"]) == ("passed", "all"), case
+        assert case["ratio"] is not None, f"{plain_name} was not compared"
+
+
+def _is_float32(item: dict[str, Any]) -> bool:
+    """Whether a case is one for float32, as far as the case itself says."""
+    given = [spec.get("dtype") for spec in item["inputs"].values() if isinstance(spec, dict)]
+    named = [dtype for dtype in given if dtype]
+    wanted = item.get("attributes", {}).get("out_dtype", "float32") or "float32"
+    return {*named, wanted} <= {"float32"} and "float32" in item.get("dtypes", ["float32"])
