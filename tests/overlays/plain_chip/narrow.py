@@ -34,6 +34,7 @@ def _narrowed(op):
     return _replace(op, inputs=tuple(inputs), output_dtypes=outputs)
 
 
+ENGINE = {op.name: op for op in OPS}
 OPS = tuple(op for op in map(_narrowed, OPS) if op)
 """
     )
@@ -43,6 +44,8 @@ OPS = tuple(op for op in map(_narrowed, OPS) if op)
         t.replace(
             "Pattern = tuple[",
             """import types
+from .backend import _part
+TABLE.engine_entry = _part("capabilities").ENGINE.get
 TABLE.chip = types.SimpleNamespace(
     symbols=False, nan="undefined", devices=1, cancellation=False, dtypes=("float32",)
 )
