@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib.util
+import json
 import re
 from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -15,6 +19,7 @@ from .errors import ScaffoldError, did_you_mean
 from .template import CATALOG
 
 LOWERINGS = Path("template/engine/lowerings")
+FORMULAS = Path("template/engine/python/engine/formulas.py")
 ENGINES = ("matrix", "vector", "pool", "memory")
 PRESETS = ("cnn", "transformer")
 DTYPES = (
@@ -31,14 +36,25 @@ class _Loader(yaml.SafeLoader):
     """Refuses a key that is written twice, which YAML lets pass."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        mapping = super().construct_mapping(node, deep)
-        if len(mapping) != len(node.value):
-            keys = [key.value for key, _ in node.value]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise ScaffoldError(
-                f"{CATALOG}: line {node.start_mark.line + 1}: the key '{twice}' is there twice."
-            )
-        return mapping
+        # What '<<' merges in may be overridden, and is not yet here.
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1 and not self._merged(node):
+                raise ScaffoldError(
+                    f"line {node.start_mark.line + 1}: the key '{key}' is there twice"
+                )
+        return super().construct_mapping(node, deep)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        self._known.add(id(node))
+        super().flatten_mapping(node)
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._known: set[int] = set()
+
+    def _merged(self, node: yaml.MappingNode) -> bool:
+        return id(node) in self._known
 
 
 def load_catalog(template: Path) -> dict[str, Entry]:
@@ -52,15 +68,96 @@ def load_catalog(template: Path) -> dict[str, Entry]:
     Returns
     -------
     dict
-        Op id to entry, not yet checked.
+        Op id to entry with its cases, by the ids of the entries, not yet checked. What an entry of
+        a family does not say of its cases because another's are meant is filled in.
     """
+    found: dict[str, Entry] = {}
+    for path in sorted((template / CATALOG).glob("*.yml")):
+        document = _load_yaml(template, path)
+        cases = _load_cases(template, path.with_suffix(".cases.json"))
+        for op in cases:
+            if op not in document:
+                raise ScaffoldError(
+                    f"{CATALOG / path.stem}.cases.json: '{op}' has no entry in {path.name}."
+                )
+        for op, entry in document.items():
+            if str(op).startswith("."):
+                continue
+            if op in found:
+                raise ScaffoldError(
+                    f"{CATALOG / path.name}: '{op}' is in {found[op]['family']} too."
+                )
+            if isinstance(entry, dict):
+                entry = {**entry, **_resolved(cases.get(op, {}), cases), "family": path.stem}
+            found[op] = entry
+    if not found:
+        raise ScaffoldError(f"{CATALOG} has no op.")
+
+    def number(item: tuple[str, Entry]) -> int:
+        given = item[1].get("id") if isinstance(item[1], dict) else None
+        return given if isinstance(given, int) else len(found) + 1
+
+    return dict(sorted(found.items(), key=number))
+
+
+def _load_yaml(template: Path, path: Path) -> dict[str, Any]:
+    name = path.relative_to(template)
     try:
-        catalog = yaml.load((template / CATALOG).read_text(encoding="utf-8"), _Loader)
+        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except ScaffoldError as error:
+        raise ScaffoldError(f"{name}: {error}.") from None
     except yaml.YAMLError as error:
-        raise ScaffoldError(f"{CATALOG} is not YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(catalog, dict) or not catalog:
-        raise ScaffoldError(f"{CATALOG} must be a mapping of op ids to entries.")
-    return catalog
+        raise ScaffoldError(f"{name} is not YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(document, dict):
+        raise ScaffoldError(f"{name} must be a mapping of op ids to entries.")
+    if document.get(".family") != path.stem or not isinstance(document.get(".title"), str):
+        raise ScaffoldError(
+            f"{name} must begin with '.family: {path.stem}' and a '.title', its heading."
+        )
+    return document
+
+
+def _load_cases(template: Path, path: Path) -> dict[str, Any]:
+    name = path.relative_to(template)
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in pairs]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ScaffoldError(f"{name}: the key '{key}' is there twice in one mapping.")
+        return dict(pairs)
+
+    try:
+        cases = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+    except OSError:
+        raise ScaffoldError(
+            f"{name} is missing: it has the cases of the ops of its family."
+        ) from None
+    except ValueError as error:
+        raise ScaffoldError(f"{name} is not JSON: {error}.") from None
+    if not isinstance(cases, dict) or not all(isinstance(item, dict) for item in cases.values()):
+        raise ScaffoldError(f"{name} must be a mapping of op ids to mappings.")
+    return cases
+
+
+def _resolved(own: dict[str, Any], cases: dict[str, Any]) -> dict[str, Any]:
+    """Put the cases of another op in the place of its name."""
+
+    def meant(key: str, value: Any) -> Any:
+        other = cases.get(value) if key in ("cases", "refused") and isinstance(value, str) else None
+        return other.get(key, value) if other is not None else value
+
+    return {key: meant(key, value) for key, value in own.items()}
+
+
+@cache
+def _formulas(template: Path) -> ModuleType:
+    """Load the engine's reader of formulas, which needs nothing else of it."""
+    spec = importlib.util.spec_from_file_location("npu_scaffold_formulas", template / FORMULAS)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def catalog_problems(template: Path) -> list[str]:
@@ -82,29 +179,65 @@ def catalog_problems(template: Path) -> list[str]:
         return [str(error)]
     problems = []
     for op, entry in catalog.items():
-        problems += [f"{CATALOG}: {op}: {problem}" for problem in _entry(op, entry, catalog)]
+        family = entry["family"] if isinstance(entry, dict) else "*"
+        where = CATALOG / f"{family}.yml"
+        problems += [f"{where}: {op}: {problem}" for problem in _entry(op, entry, catalog)]
+        if isinstance(entry, dict):
+            problems += [f"{where}: {op}: {text}" for text in _formula_problems(template, entry)]
+    problems += _ids(catalog)
     problems += _files(template, catalog)
     return problems
 
 
+def _ids(catalog: dict[str, Entry]) -> Iterator[str]:
+    """Check that ids are 1, 2, 3 and so on."""
+    known: dict[int, str] = {}
+    for op, entry in catalog.items():
+        number = entry.get("id") if isinstance(entry, dict) else None
+        if not isinstance(number, int):
+            continue
+        where = f"{CATALOG / entry['family']}.yml: {op}: id:"
+        if number in known:
+            yield f"{where} {number} is {known[number]}'s already; the highest is {len(catalog)}."
+        elif not 1 <= number <= len(catalog):
+            yield f"{where} {number} leaves a gap; the ids are 1 to {len(catalog)}."
+        known[number] = op
+
+
+def _formula_problems(template: Path, entry: Entry) -> Iterator[str]:
+    """Check formulas by the engine's own reader."""
+    formulas = {"operations": entry["operations"]} if "operations" in entry else {}
+    tolerance = entry.get("tolerance")
+    given = tolerance.get("accumulated") if isinstance(tolerance, dict) else None
+    count = given.get("count") if isinstance(given, dict) else given
+    if count is not None:
+        formulas["tolerance: accumulated: count"] = count
+    known = {"out", *_names(entry, "inputs"), *_names(entry, "attributes")}
+    for key, formula in formulas.items():
+        try:
+            unknown = _formulas(template).names_in(formula) - known
+        except ValueError as error:
+            yield f"{key}: {error}."
+            continue
+        for name in sorted(unknown):
+            yield f"{key}: '{name}' is neither an input nor an attribute, nor out."
+
+
 def _files(template: Path, catalog: dict[str, Entry]) -> Iterator[str]:
-    families = {
-        entry["family"]: op
-        for op, entry in reversed(catalog.items())
-        if isinstance(entry, dict) and "family" in entry
-    }
-    needed = {
+    wanted = {
         f"{op}.cc": f"the lowering of {op}"
         for op, entry in catalog.items()
         if not isinstance(entry, dict) or "relax" in entry
     }
-    needed |= {f"{name}.h": f"the header of the family of {op}" for name, op in families.items()}
-    found = {path.name for path in (template / LOWERINGS).glob("*")}
-    for name, what in needed.items():
+    for op, entry in catalog.items():
+        if isinstance(entry, dict) and "header" in entry:
+            wanted.setdefault(f"{entry['header']}.h", f"the header that {op} shares with others")
+    found = {path.name for path in (template / LOWERINGS).glob("*.[ch]*") if path.is_file()}
+    for name, what in wanted.items():
         if name not in found:
             yield f"{LOWERINGS / name}: {what} is missing."
-    for name in sorted(found - needed.keys()):
-        yield f"{LOWERINGS / name}: no entry of {CATALOG} uses it."
+    for file in sorted(found - set(wanted)):
+        yield f"{LOWERINGS / file}: no entry of {CATALOG} uses it."
 
 
 def _entry(op: Any, entry: Any, catalog: dict[str, Entry]) -> Iterator[str]:
@@ -119,7 +252,7 @@ def _entry(op: Any, entry: Any, catalog: dict[str, Entry]) -> Iterator[str]:
     if ("relax" not in entry) != ("parts" in entry):
         yield "parts: they are for an entry without 'relax', which must have them."
     for key, (_, check) in _ENTRY.items():
-        if key in entry:
+        if key in entry and check is not None:
             yield from check(entry[key], key, entry, catalog)
 
 
@@ -208,7 +341,7 @@ def _inputs(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Ite
         ranks = item.get("ranks", [])
         if not isinstance(ranks, list) or not all(_is_integer(r) and 0 <= r <= 8 for r in ranks):
             yield f"{where}: ranks: {ranks!r} is not a list of integers from 0 to 8."
-        for flag in ("constant", "tuple"):
+        for flag in ("constant", "tuple", "weight"):
             if not isinstance(item.get(flag, False), bool):
                 yield f"{where}: {flag}: {item[flag]!r} is neither true nor false."
         seen.append(str(name))
@@ -289,6 +422,11 @@ def _fuses(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
 def _flag(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, bool):
         yield f"{key}: {value!r} is neither true nor false."
+
+
+def _number(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    if not _is_integer(value) or value < 1:
+        yield f"{key}: {value!r} is not the number of an op: one more than the highest so far."
 
 
 def _results(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
@@ -384,8 +522,8 @@ def _tolerance(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> 
     for name, bound in bounds.items():
         where = f"{key}: {kind}: {name}"
         if name == "count":
-            yield from _operations(bound, where, entry, catalog)
-        elif name == "accumulator":
+            continue  # A formula.
+        if name == "accumulator":
             known = ("float16", "float32", "float64", "output")
             yield from _one_of(known)(bound, where, entry, catalog)
         elif not _is_number(bound) or bound < 0:
@@ -410,27 +548,6 @@ def _expression(value: Any, key: str, entry: Entry, catalog: Collection[str]) ->
         # A function may be a helper of the tests.
         if id(node) not in called and node.id not in known:
             yield f"{key}: '{node.id}' is neither an input nor an attribute, nor np."
-
-
-def _operations(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
-    try:
-        nodes = list(ast.walk(ast.parse(value, mode="eval")))
-    except (SyntaxError, TypeError) as error:
-        yield f"{key}: {value!r} is not a Python expression: {error}."
-        return
-    called = [node.func for node in nodes if isinstance(node, ast.Call)]
-    for node in nodes:
-        if not isinstance(node, _ARITHMETIC):
-            part = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
-            yield f"{key}: '{part}' is no arithmetic of whole numbers."
-    known = {"out", *_names(entry, "inputs"), *_names(entry, "attributes")}
-    for node in nodes:
-        if isinstance(node, ast.Name) and node not in called and node.id not in known:
-            yield f"{key}: '{node.id}' is neither an input nor an attribute, nor out."
-    for function in called:
-        if not isinstance(function, ast.Name) or function.id not in _FUNCTIONS:
-            functions = ", ".join(_FUNCTIONS)
-            yield f"{key}: '{ast.unparse(function)}' is not one of {functions}."
 
 
 def _tensor(value: Any, where: str) -> Iterator[str]:
@@ -493,6 +610,8 @@ def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
                 yield (
                     f"{where}: attributes: '{name}' is not listed{did_you_mean(name, attributes)}."
                 )
+        if not isinstance(case.get("note", ""), str):
+            yield f"{where}: note: {case['note']!r} is not a text."
         if not isinstance(case.get("host", True), bool):
             yield f"{where}: host: {case['host']!r} is neither true nor false."
         if "dtypes" in case:
@@ -507,23 +626,19 @@ def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
             yield f"{where}: without: {case['without']!r} is no op of the catalogue."
 
 
-# What a rendered backend can compute of a call.
-_FUNCTIONS = ("size", "len", "max", "min")
-_ARITHMETIC = (
-    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.USub),
-    *(ast.Constant, ast.Name, ast.Load, ast.Subscript, ast.Slice, ast.Call),
-)
 # Key: is it required, and its check.
-_ENTRY: dict[str, tuple[bool, Check]] = {
+_ENTRY: dict[str, tuple[bool, Check | None]] = {
+    "id": (True, _number),
+    "family": (False, None),
     "relax": (False, _text(r"relax(\.\w+)+", "a Relax op, for example relax.nn.conv2d")),
     "summary": (True, _text(r"[^\n{}]{1,80}", "one line of at most 80 characters without braces")),
     "engine": (True, _one_of(ENGINES)),
-    "family": (False, _text(r"[a-z][a-z0-9_]*", "a name in snake case")),
+    "header": (False, _text(r"[a-z][a-z0-9_]*", "a name in snake case")),
     "presets": (True, _list_of(PRESETS)),
     "inputs": (True, _inputs),
     "attributes": (True, _attributes),
     "rules": (False, _rules),
-    "operations": (False, _operations),
+    "operations": (False, None),
     "results": (False, _results),
     "output_dtypes": (False, _list_of(DTYPES)),
     "chains": (False, _chains),
@@ -544,6 +659,7 @@ _INPUT = {
     "ranks": (True, None),
     "constant": (False, None),
     "tuple": (False, None),
+    "weight": (False, None),
 }
 _CONSTRAINTS = ("min", "max", "not", "one_of")
 # Kind: its bounds, as in capability.py.
@@ -554,6 +670,18 @@ _TOLERANCES: dict[str, Any] = {
 }
 _TENSOR = ("shape", "dtype", "low", "high", "values", "constant")
 _BASIC = {"name": (True, None), "inputs": (True, None), "attributes": (False, None)}
-_CASE = {**_BASIC, "dtypes": (False, None), "host": (False, None)}
-_BENCHMARK = {**_BASIC, "torch": (False, None), "onnx": (False, None), "host": (False, None)}
-_REFUSED = {**_BASIC, "reason": (True, None), "without": (False, None), "host": (False, None)}
+_CASE = {**_BASIC, "dtypes": (False, None), "host": (False, None), "note": (False, None)}
+_BENCHMARK = {
+    **_BASIC,
+    "torch": (False, None),
+    "onnx": (False, None),
+    "host": (False, None),
+    "note": (False, None),
+}
+_REFUSED = {
+    **_BASIC,
+    "reason": (True, None),
+    "without": (False, None),
+    "host": (False, None),
+    "note": (False, None),
+}

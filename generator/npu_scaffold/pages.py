@@ -28,7 +28,7 @@ _ENGINES = {
 }
 _HEAD = """# What the ops are, and how they did
 
-Made by `npu-scaffold docs --write` from `template/_catalog/ops.yml` and the last result of the
+Made by `npu-scaffold docs --write` from `template/_catalog` and the last result of the
 conformance kit on the reference backend; [how to read it](conformance.md). What is outside of the
 limits below stays on the host, and so does any other op, but for these: what is made of constants
 alone (`arange`, `full`, `zeros`, `ones`, `eye` and whatever else can be computed when a model is

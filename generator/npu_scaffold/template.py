@@ -10,7 +10,7 @@ import yaml
 
 from .errors import ScaffoldError, did_you_mean
 
-CATALOG = Path("template/_catalog/ops.yml")
+CATALOG = Path("template/_catalog")
 
 
 def find_template(given: str | Path | None = None) -> Path:
@@ -30,7 +30,7 @@ def find_template(given: str | Path | None = None) -> Path:
     own = [Path(__file__).parents[2], Path.cwd()]
     candidates = own if given is None else [Path(given)]
     for candidate in candidates:
-        if (candidate / "copier.yml").is_file() and (candidate / CATALOG).is_file():
+        if (candidate / "copier.yml").is_file() and (candidate / CATALOG).is_dir():
             return candidate.resolve()
     raise ScaffoldError(
         f"There is no copier.yml with {CATALOG} in {' or in '.join(map(str, candidates))}. "

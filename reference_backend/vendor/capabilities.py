@@ -1,30 +1,532 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this chip can do, where it differs from what the engine can compile."""
+"""What this chip can do of what the engine can compile, and what it can do beside it.
+
+`python/tvm_example_npu/patterns.py` lists what the engine can compile. Whatever is said here
+narrows that, and the patterns, the checks, the reports and the tests follow. No update of the
+template writes this file, so that none widens what the chip claims to do.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from tvm_example_npu.engine.capability import (  # noqa: F401 (all words, for your edits)
+    Accumulated,
+    Among,
+    Anything,
+    AtLeast,
+    AtMost,
+    Buckets,
+    Elementwise,
+    Equal,
+    Exact,
+    Fuses,
+    Input,
+    NotEqual,
+    OneOf,
+    Op,
+    Range,
+)
+from tvm_example_npu.engine.chip import Chip, Limits, Takes
+from tvm_example_npu.engine.sdk import ask_driver  # noqa: F401 (for DECLINED_BY_SDK)
+from tvm_example_npu.engine.table import Decline
 
-from tvm_example_npu.engine.capability import Op
+# What holds for all ops.
+CHIP = Chip(
+    dtypes=(),  # ("float32", "int8"): no other element types; (): whatever an op allows
+    ranks=(),  # range(0, 5): at most 4 dimensions; (): whatever an op allows
+    constant_weights=False,  # True: weights, biases, scales must be constants of the program
+    symbols=True,  # False: every size must be known when a model is compiled
+    nan="kept",  # "undefined": results may be anything where NaN goes in or comes out
+    devices=None,  # how many devices there are at most; None: as many as the driver counts
+    cancellation=True,  # False: a call that runs cannot be cancelled
+)
 
+FLOATS = ("float32", "float16")
+WIDE = ("float32", "float16", "int32", "int64")
+SIGNED = ("float32", "float16", "int32", "int64", "int8")
+NUMBERS = ("float32", "float16", "int32", "int64", "int8", "uint8")
+ALL = ("float32", "float16", "int32", "int64", "int8", "uint8", "bool")
 
-def declined_by_sdk(op: Op, call: Any) -> str | None:
-    """Ask the hardware's SDK whether it takes a call that suits the table.
+# What each op can do on this chip, as the engine could when this backend was made: an engine that
+# can do more later stays within it. Narrow whatever the chip cannot do: a range, a set, the element
+# types or ranks of an argument, what is fused; add rules such as
+# rules=(Equal("attr.strides[0]", "attr.strides[1]"),); write None in the place of Limits(...) to
+# leave an op to the host. 'python -m tvm_example_npu limits OP' prints the lines of ops that you
+# select later.
+LIMITS: dict[str, Limits | None] = {
+    "matmul": Limits(
+        x1=Takes(FLOATS, range(1, 7)),
+        x2=Takes(ranks=range(1, 7)),
+        out_dtype=OneOf("", "float32", "float16"),
+        output_dtypes=FLOATS,
+        fuses=Fuses(bias=-1, residual=True, scale=True),
+    ),
+    "conv1d": Limits(
+        data=Takes(FLOATS, (3,)),
+        weight=Takes(ranks=(3,)),
+        strides=Range(1, 16),
+        padding=Range(0, 64),
+        out_dtype=OneOf("", "float32", "float16"),
+        dilation=Range(1, 16),
+        groups=Range(1),
+        data_layout=OneOf("NCW"),
+        kernel_layout=OneOf("OIW"),
+        out_layout=OneOf("NCW"),
+        output_dtypes=FLOATS,
+        fuses=Fuses(bias=1, residual=True, scale=True),
+    ),
+    "conv2d": Limits(
+        data=Takes(FLOATS, (4,)),
+        weight=Takes(ranks=(4,)),
+        strides=Range(1, 16),
+        padding=Range(0, 64),
+        out_dtype=OneOf("", "float32", "float16"),
+        dilation=Range(1, 64),
+        groups=Range(1),
+        data_layout=OneOf("NCHW"),
+        kernel_layout=OneOf("OIHW"),
+        out_layout=OneOf("NCHW"),
+        output_dtypes=FLOATS,
+        fuses=Fuses(bias=1, residual=True, scale=True),
+    ),
+    "depthwise_conv2d": Limits(
+        data=Takes(FLOATS, (4,)),
+        weight=Takes(ranks=(4,)),
+        strides=Range(1, 16),
+        padding=Range(0, 64),
+        out_dtype=OneOf("", "float32", "float16"),
+        dilation=Range(1, 64),
+        groups=Range(2),
+        data_layout=OneOf("NCHW"),
+        kernel_layout=OneOf("OIHW"),
+        out_layout=OneOf("NCHW"),
+        rules=(Equal("attr.groups", "data.shape[1]"),),
+        output_dtypes=FLOATS,
+        fuses=Fuses(bias=1, residual=True, scale=True),
+    ),
+    "max_pool2d": Limits(
+        data=Takes(FLOATS, (4,)),
+        pool_size=Range(1, 64),
+        strides=Range(1, 16),
+        padding=Range(0, 63),
+        dilation=Range(1, 16),
+        layout=OneOf("NCHW"),
+        out_layout=OneOf("NCHW"),
+    ),
+    "avg_pool2d": Limits(
+        data=Takes(FLOATS, (4,)),
+        pool_size=Range(1, 64),
+        strides=Range(1, 16),
+        padding=Range(0, 63),
+        dilation=Range(1, 16),
+        layout=OneOf("NCHW"),
+        out_layout=OneOf("NCHW"),
+    ),
+    "adaptive_avg_pool2d": Limits(
+        data=Takes(FLOATS, (4,)),
+        layout=OneOf("NCHW"),
+        out_layout=OneOf("NCHW"),
+    ),
+    "batch_norm": Limits(
+        data=Takes(FLOATS, range(2, 6)),
+        gamma=Takes(ranks=(1,)),
+        beta=Takes(ranks=(1,)),
+        moving_mean=Takes(ranks=(1,)),
+        moving_var=Takes(ranks=(1,)),
+        training=OneOf(False),
+    ),
+    "layer_norm": Limits(
+        data=Takes(FLOATS, range(1, 6)),
+        gamma=Takes(ranks=range(1, 6)),
+        beta=Takes(ranks=range(1, 6)),
+        center=OneOf(True),
+        scale=OneOf(True),
+    ),
+    "softmax": Limits(data=Takes(FLOATS, range(1, 7))),
+    "relu": Limits(x=Takes(NUMBERS, range(7))),
+    "clip": Limits(x=Takes(NUMBERS, range(7)), rules=(AtMost("attr.min", "attr.max"),)),
+    "sigmoid": Limits(x=Takes(FLOATS, range(7))),
+    "tanh": Limits(x=Takes(FLOATS, range(7))),
+    "gelu": Limits(x=Takes(FLOATS, range(7))),
+    "silu": Limits(x=Takes(FLOATS, range(7))),
+    "add": Limits(x1=Takes(NUMBERS, range(7)), x2=Takes(ranks=range(7))),
+    "subtract": Limits(x1=Takes(NUMBERS, range(7)), x2=Takes(ranks=range(7))),
+    "multiply": Limits(x1=Takes(NUMBERS, range(7)), x2=Takes(ranks=range(7))),
+    "divide": Limits(x1=Takes(WIDE, range(7)), x2=Takes(ranks=range(7))),
+    "mean": Limits(x=Takes(FLOATS, range(1, 7))),
+    "reshape": Limits(x=Takes(ALL, range(7))),
+    "permute_dims": Limits(x=Takes(ALL, range(1, 7))),
+    "flatten": Limits(x=Takes(ALL, range(7))),
+    "concat": Limits(tensors=Takes(ALL, range(1, 7))),
+    "pad": Limits(
+        data=Takes(NUMBERS, range(1, 7)),
+        pad_width=Range(0),
+        pad_mode=OneOf("constant", "reflect", "replicate", "circular"),
+    ),
+    "leakyrelu": Limits(data=Takes(FLOATS, range(7))),
+    "prelu": Limits(data=Takes(FLOATS, range(1, 7)), alpha=Takes(ranks=(1,))),
+    "selu": Limits(x=Takes(FLOATS, range(7))),
+    "gelu_tanh": Limits(x=Takes(FLOATS, range(7))),
+    "softplus": Limits(data=Takes(FLOATS, range(7)), beta=Range(0.001)),
+    "erf": Limits(x=Takes(FLOATS, range(7))),
+    "abs": Limits(x=Takes(SIGNED, range(7))),
+    "ceil": Limits(x=Takes(FLOATS, range(7))),
+    "floor": Limits(x=Takes(FLOATS, range(7))),
+    "round": Limits(x=Takes(FLOATS, range(7))),
+    "trunc": Limits(x=Takes(FLOATS, range(7))),
+    "exp": Limits(x=Takes(FLOATS, range(7))),
+    "log": Limits(x=Takes(FLOATS, range(7))),
+    "sqrt": Limits(x=Takes(FLOATS, range(7))),
+    "rsqrt": Limits(x=Takes(FLOATS, range(7))),
+    "square": Limits(x=Takes(WIDE, range(7))),
+    "negative": Limits(x=Takes(SIGNED, range(7))),
+    "sign": Limits(x=Takes(SIGNED, range(7))),
+    "sin": Limits(x=Takes(FLOATS, range(7))),
+    "cos": Limits(x=Takes(FLOATS, range(7))),
+    "tan": Limits(x=Takes(FLOATS, range(7))),
+    "atan": Limits(x=Takes(FLOATS, range(7))),
+    "logical_not": Limits(x=Takes(("bool",), range(7))),
+    "power": Limits(x1=Takes(FLOATS, range(7)), x2=Takes(ranks=range(7))),
+    "maximum": Limits(x1=Takes(NUMBERS, range(7)), x2=Takes(ranks=range(7))),
+    "minimum": Limits(x1=Takes(NUMBERS, range(7)), x2=Takes(ranks=range(7))),
+    "floor_divide": Limits(x1=Takes(WIDE, range(7)), x2=Takes(ranks=range(7))),
+    "mod": Limits(x1=Takes(WIDE, range(7)), x2=Takes(ranks=range(7))),
+    "floor_mod": Limits(x1=Takes(WIDE, range(7)), x2=Takes(ranks=range(7))),
+    "equal": Limits(x1=Takes(ALL, range(7)), x2=Takes(ranks=range(7)), output_dtypes=("bool",)),
+    "not_equal": Limits(x1=Takes(ALL, range(7)), x2=Takes(ranks=range(7)), output_dtypes=("bool",)),
+    "less": Limits(x1=Takes(NUMBERS, range(7)), x2=Takes(ranks=range(7)), output_dtypes=("bool",)),
+    "less_equal": Limits(
+        x1=Takes(NUMBERS, range(7)),
+        x2=Takes(ranks=range(7)),
+        output_dtypes=("bool",),
+    ),
+    "greater": Limits(
+        x1=Takes(NUMBERS, range(7)),
+        x2=Takes(ranks=range(7)),
+        output_dtypes=("bool",),
+    ),
+    "greater_equal": Limits(
+        x1=Takes(NUMBERS, range(7)),
+        x2=Takes(ranks=range(7)),
+        output_dtypes=("bool",),
+    ),
+    "logical_and": Limits(x1=Takes(("bool",), range(7)), x2=Takes(ranks=range(7))),
+    "logical_or": Limits(x1=Takes(("bool",), range(7)), x2=Takes(ranks=range(7))),
+    "logical_xor": Limits(x1=Takes(("bool",), range(7)), x2=Takes(ranks=range(7))),
+    "bitwise_and": Limits(x1=Takes(("bool",), range(7)), x2=Takes(ranks=range(7))),
+    "bitwise_or": Limits(x1=Takes(("bool",), range(7)), x2=Takes(ranks=range(7))),
+    "bitwise_xor": Limits(x1=Takes(("bool",), range(7)), x2=Takes(ranks=range(7))),
+    "bitwise_not": Limits(x=Takes(("bool",), range(7))),
+    "where": Limits(
+        condition=Takes(("bool",), range(7)),
+        x1=Takes(ALL, range(7)),
+        x2=Takes(ranks=range(7)),
+        output_dtypes=ALL,
+    ),
+    "astype": Limits(
+        x=Takes(ALL, range(7)),
+        dtype=OneOf("float32", "float16", "int32", "int64", "int8", "uint8", "bool"),
+        output_dtypes=ALL,
+    ),
+    "full_like": Limits(
+        x=Takes(ALL, range(7)),
+        fill_value=Takes(ALL, (0,)),
+        dtype=OneOf("", "float32", "float16", "int32", "int64", "int8", "uint8", "bool"),
+        output_dtypes=ALL,
+    ),
+    "zeros_like": Limits(
+        x=Takes(ALL, range(7)),
+        dtype=OneOf("", "float32", "float16", "int32", "int64", "int8", "uint8", "bool"),
+        output_dtypes=ALL,
+    ),
+    "ones_like": Limits(
+        x=Takes(ALL, range(7)),
+        dtype=OneOf("", "float32", "float16", "int32", "int64", "int8", "uint8", "bool"),
+        output_dtypes=ALL,
+    ),
+    "conv3d": Limits(
+        data=Takes(FLOATS, (5,)),
+        weight=Takes(ranks=(5,)),
+        strides=Range(1, 16),
+        padding=Range(0, 64),
+        out_dtype=OneOf("", "float32", "float16"),
+        dilation=Range(1, 16),
+        groups=Range(1),
+        data_layout=OneOf("NCDHW"),
+        kernel_layout=OneOf("OIDHW"),
+        out_layout=OneOf("NCDHW"),
+        output_dtypes=FLOATS,
+        fuses=Fuses(bias=1, residual=True, scale=True),
+    ),
+    "conv1d_transpose": Limits(
+        data=Takes(FLOATS, (3,)),
+        weight=Takes(ranks=(3,)),
+        strides=Range(1, 16),
+        padding=Range(0, 64),
+        output_padding=Range(0, 15),
+        dilation=Range(1, 16),
+        groups=Range(1),
+        out_dtype=OneOf("", "float32", "float16"),
+        data_layout=OneOf("NCW"),
+        kernel_layout=OneOf("IOW"),
+        out_layout=OneOf("NCW"),
+        output_dtypes=FLOATS,
+        fuses=Fuses(bias=1, residual=True, scale=True),
+    ),
+    "conv2d_transpose": Limits(
+        data=Takes(FLOATS, (4,)),
+        weight=Takes(ranks=(4,)),
+        strides=Range(1, 16),
+        padding=Range(0, 64),
+        output_padding=Range(0, 15),
+        dilation=Range(1, 16),
+        groups=Range(1),
+        out_dtype=OneOf("", "float32", "float16"),
+        data_layout=OneOf("NCHW"),
+        kernel_layout=OneOf("IOHW"),
+        out_layout=OneOf("NCHW"),
+        output_dtypes=FLOATS,
+        fuses=Fuses(bias=1, residual=True, scale=True),
+    ),
+    "conv3d_transpose": Limits(
+        data=Takes(FLOATS, (5,)),
+        weight=Takes(ranks=(5,)),
+        strides=Range(1, 16),
+        padding=Range(0, 64),
+        output_padding=Range(0, 15),
+        dilation=Range(1, 16),
+        groups=Range(1),
+        out_dtype=OneOf("", "float32", "float16"),
+        data_layout=OneOf("NCDHW"),
+        kernel_layout=OneOf("IODHW"),
+        out_layout=OneOf("NCDHW"),
+        output_dtypes=FLOATS,
+        fuses=Fuses(bias=1, residual=True, scale=True),
+    ),
+    "max_pool1d": Limits(
+        data=Takes(FLOATS, (3,)),
+        pool_size=Range(1, 64),
+        strides=Range(1, 16),
+        padding=Range(0, 63),
+        dilation=Range(1, 16),
+        layout=OneOf("NCW"),
+        out_layout=OneOf("NCW"),
+    ),
+    "max_pool3d": Limits(
+        data=Takes(FLOATS, (5,)),
+        pool_size=Range(1, 64),
+        strides=Range(1, 16),
+        padding=Range(0, 63),
+        dilation=Range(1, 16),
+        layout=OneOf("NCDHW"),
+        out_layout=OneOf("NCDHW"),
+    ),
+    "avg_pool1d": Limits(
+        data=Takes(FLOATS, (3,)),
+        pool_size=Range(1, 64),
+        strides=Range(1, 16),
+        padding=Range(0, 63),
+        dilation=Range(1, 16),
+        layout=OneOf("NCW"),
+        out_layout=OneOf("NCW"),
+    ),
+    "avg_pool3d": Limits(
+        data=Takes(FLOATS, (5,)),
+        pool_size=Range(1, 64),
+        strides=Range(1, 16),
+        padding=Range(0, 63),
+        dilation=Range(1, 16),
+        layout=OneOf("NCDHW"),
+        out_layout=OneOf("NCDHW"),
+    ),
+    "adaptive_avg_pool1d": Limits(
+        data=Takes(FLOATS, (3,)),
+        layout=OneOf("NCW"),
+        out_layout=OneOf("NCW"),
+    ),
+    "adaptive_avg_pool3d": Limits(
+        data=Takes(FLOATS, (5,)),
+        layout=OneOf("NCDHW"),
+        out_layout=OneOf("NCDHW"),
+    ),
+    "rms_norm": Limits(data=Takes(FLOATS, range(1, 6)), weight=Takes(ranks=range(1, 6))),
+    "group_norm": Limits(
+        data=Takes(FLOATS, range(2, 6)),
+        gamma=Takes(ranks=(1,)),
+        beta=Takes(ranks=(1,)),
+        center=OneOf(True),
+        scale=OneOf(True),
+        num_groups=Range(1),
+    ),
+    "instance_norm": Limits(
+        data=Takes(FLOATS, range(2, 6)),
+        gamma=Takes(ranks=(1,)),
+        beta=Takes(ranks=(1,)),
+        center=OneOf(True),
+        scale=OneOf(True),
+    ),
+    "log_softmax": Limits(data=Takes(FLOATS, range(1, 7))),
+    "attention": Limits(
+        query=Takes(FLOATS, (4,)),
+        key=Takes(ranks=(4,)),
+        value=Takes(ranks=(4,)),
+        causal_mask=OneOf("", "TopLeft", "BottomRight"),
+        window_size=OneOf(""),
+        rules=(
+            Equal("key.shape[2]", "value.shape[2]"),
+            AtLeast("query.shape[2]", 1),
+            AtLeast("query.shape[3]", 1),
+        ),
+    ),
+    "attention_bias": Limits(
+        query=Takes(FLOATS, (4,)),
+        key=Takes(ranks=(4,)),
+        value=Takes(ranks=(4,)),
+        bias=Takes(ranks=(4,)),
+        causal_mask=OneOf("", "TopLeft", "BottomRight"),
+        window_size=OneOf(""),
+        rules=(
+            Equal("key.shape[2]", "value.shape[2]"),
+            AtLeast("query.shape[2]", 1),
+            AtLeast("query.shape[3]", 1),
+        ),
+    ),
+    "sum": Limits(x=Takes(WIDE, range(1, 7))),
+    "max": Limits(x=Takes(NUMBERS, range(1, 7))),
+    "min": Limits(x=Takes(NUMBERS, range(1, 7))),
+    "prod": Limits(x=Takes(WIDE, range(1, 7))),
+    "variance": Limits(x=Takes(FLOATS, range(1, 7))),
+    "std": Limits(x=Takes(FLOATS, range(1, 7))),
+    "pixel_shuffle": Limits(
+        data=Takes(("float32", "float16", "int8", "uint8"), range(3, 7)),
+        upscale_factor=Range(1),
+    ),
+    "argmax": Limits(x=Takes(WIDE, range(1, 7)), output_dtypes=("int64",)),
+    "argmin": Limits(x=Takes(WIDE, range(1, 7)), output_dtypes=("int64",)),
+    "cumsum": Limits(
+        data=Takes(WIDE, range(1, 7)),
+        dtype=OneOf("", "float32", "float16", "int32", "int64"),
+        output_dtypes=WIDE,
+    ),
+    "cumprod": Limits(
+        data=Takes(WIDE, range(1, 7)),
+        dtype=OneOf("", "float32", "float16", "int32", "int64"),
+        output_dtypes=WIDE,
+    ),
+    "resize2d": Limits(
+        data=Takes(FLOATS, (4,)),
+        layout=OneOf("NCHW", "NHWC"),
+        method=OneOf("nearest_neighbor", "linear", "cubic"),
+        coordinate_transformation_mode=OneOf(
+            "half_pixel",
+            "pytorch_half_pixel",
+            "asymmetric",
+            "align_corners",
+            "tf_half_pixel_for_nn",
+            "tf_crop_and_resize",
+        ),
+        rounding_method=OneOf(
+            "",
+            "round",
+            "round_prefer_floor",
+            "round_prefer_ceil",
+            "floor",
+            "ceil",
+        ),
+        out_dtype=OneOf(""),
+    ),
+    "expand_dims": Limits(x=Takes(ALL, range(7))),
+    "squeeze": Limits(x=Takes(ALL, range(7))),
+    "batch_flatten": Limits(data=Takes(ALL, range(2, 7))),
+    "split": Limits(x=Takes(ALL, range(1, 7))),
+    "stack": Limits(tensors=Takes(ALL, range(6))),
+    "strided_slice": Limits(x=Takes(ALL, range(1, 7))),
+    "take": Limits(
+        x=Takes(ALL, range(1, 7)),
+        indices=Takes(("int64", "int32"), range(5)),
+        mode=OneOf("fast", "clip", "wrap"),
+    ),
+    "gather_elements": Limits(
+        data=Takes(ALL, range(1, 7)),
+        indices=Takes(("int64", "int32"), range(1, 7)),
+    ),
+    "gather_nd": Limits(
+        data=Takes(ALL, range(1, 7)),
+        indices=Takes(("int64",), range(1, 7)),
+        batch_dims=Range(0),
+    ),
+    "tile": Limits(data=Takes(ALL, range(7)), repeats=Range(1)),
+    "repeat": Limits(data=Takes(ALL, range(1, 7)), repeats=Range(1)),
+    "broadcast_to": Limits(x=Takes(ALL, range(7))),
+    "flip": Limits(data=Takes(ALL, range(1, 7))),
+    "layout_transform": Limits(x=Takes(ALL, range(1, 7))),
+    "one_hot": Limits(
+        indices=Takes(("int64", "int32"), range(6)),
+        depth=Range(1),
+        output_dtypes=ALL,
+    ),
+    "tril": Limits(x=Takes(ALL, range(2, 7))),
+    "triu": Limits(x=Takes(ALL, range(2, 7))),
+    "topk": Limits(
+        data=Takes(WIDE, range(1, 7)),
+        ret_type=OneOf("both", "values", "indices"),
+        dtype=OneOf("int32", "int64"),
+        output_dtypes=WIDE,
+    ),
+    "sort": Limits(data=Takes(WIDE, range(1, 7))),
+    "argsort": Limits(
+        data=Takes(WIDE, range(1, 7)),
+        dtype=OneOf("int32", "int64"),
+        output_dtypes=("int32", "int64"),
+    ),
+    "hard_sigmoid": Limits(x=Takes(FLOATS, range(7))),
+    "hard_swish": Limits(x=Takes(FLOATS, range(7))),
+    "elu": Limits(x=Takes(FLOATS, range(7))),
+    "mish": Limits(x=Takes(FLOATS, range(7))),
+    "quantize": Limits(
+        data=Takes(FLOATS, range(1, 7)),
+        scale=Takes(FLOATS, range(2)),
+        zero_point=Takes(("int8", "uint8", "int32"), range(2)),
+        out_dtype=OneOf("int8", "uint8"),
+        output_dtypes=("int8", "uint8"),
+    ),
+    "dequantize": Limits(
+        data=Takes(("int8", "uint8"), range(1, 7)),
+        scale=Takes(FLOATS, range(2)),
+        zero_point=Takes(("int8", "uint8", "int32"), range(2)),
+        out_dtype=OneOf("float32", "float16"),
+        output_dtypes=FLOATS,
+    ),
+    "sdpa": Limits(
+        query=Takes(FLOATS, range(2, 7)),
+        key=Takes(ranks=range(2, 7)),
+        value=Takes(ranks=range(2, 7)),
+    ),
+    "sdpa_bias": Limits(
+        query=Takes(FLOATS, range(2, 7)),
+        key=Takes(ranks=range(2, 7)),
+        value=Takes(ranks=range(2, 7)),
+        bias=Takes(ranks=range(7)),
+    ),
+    "sdpa_masked": Limits(
+        query=Takes(FLOATS, range(2, 7)),
+        key=Takes(ranks=range(2, 7)),
+        value=Takes(ranks=range(2, 7)),
+        mask=Takes(("bool",), range(1, 7)),
+        fill=Takes(ranks=range(7)),
+    ),
+    "sdpa_masked_fill": Limits(
+        query=Takes(FLOATS, range(2, 7)),
+        key=Takes(ranks=range(2, 7)),
+        value=Takes(ranks=range(2, 7)),
+        mask=Takes(("bool",), range(1, 7)),
+        fill=Takes(ranks=range(7)),
+    ),
+}
 
-    Here is the place for what a table cannot say, such as a size that the SDK computes. The driver
-    is asked once more when a composite, and then a region, is compiled.
+# Asked about each call that suits the table, for what a table cannot say: None, ask_driver, or a
+# function of the entry and the call (tvm.relax.Call) that returns None or a sentence that says why
+# the call stays on the host.
+DECLINED_BY_SDK: Decline | None = None
 
-    Parameters
-    ----------
-    op
-        The entry that the call suits.
-    call
-        The Relax call (`tvm.relax.Call`).
-
-    Returns
-    -------
-    reason
-        None if the SDK takes it, or a sentence that says why not: the call stays on the host, and
-        the report has the sentence.
-    """
-    return None
+# Ops of your own, each with a lowering in vendor/lowerings.
+EXTRA_OPS: tuple[Op, ...] = ()

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 
 import support
 from backend import offload_report
-from backend.engine.capability import attributes_of
+from backend.engine.calls import attributes_of
 from backend.engine.chain_grammar import Either, Number, Step
 from backend.engine.chains import build as spell
 from backend.engine.chains import chains_of

@@ -107,10 +107,6 @@ EXAMPLES = {
     "ToDataflow": outside_of_dataflow,
     "RecoverOps": reversed_by_kernel,
     "SimplifyViews": ([X], lambda emit: emit(op.nn.relu(emit(op.astype(X, "float32"))))),
-    "CanonicalizeAliases": (
-        [X],
-        lambda emit: emit(op.abs(emit(relax.TupleGetItem(emit(relax.Tuple([X, X])), 0)))),
-    ),
     "FlattenIndices": (
         [X],
         lambda emit: emit(op.index_tensor(X, [constant([0, 1]), constant([2, -1])])),

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a vendor may override is asked, and wins."""
 
+import importlib
+
 import pytest
 import tvm
 
-from backend.engine.backend import vendor
+import backend
 from backend.engine.passes import CANONICALIZATION
 from support import SINGLE, needs_single, partition_for
 
@@ -12,7 +14,7 @@ from support import SINGLE, needs_single, partition_for
 @pytest.fixture
 def passes(monkeypatch):
     """Set what vendor/passes.py holds, for a test."""
-    module = vendor("passes")
+    module = importlib.import_module(f"{backend.__name__}.vendor.passes")
 
     def set_passes(**changes):
         for name, value in changes.items():

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `capabilities.py` can say, shown on tables of its own; the backend's ops do not matter."""
+"""What the tables can say, shown on tables of their own; the backend's ops do not matter."""
 
 import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
 
-from backend.capabilities import OPS
 from backend.engine.capability import (
     Among,
     Anything,
     AtLeast,
     AtMost,
+    Elementwise,
     Equal,
     Fuses,
     Input,
@@ -19,8 +19,13 @@ from backend.engine.capability import (
     OneOf,
     Op,
     Range,
-    Table,
 )
+from backend.engine.chip import Chip, Limits, Takes
+from backend.engine.limits import text_of
+from backend.engine.patterns import TABLE
+from backend.engine.sdk import ask_driver
+from backend.engine.table import Table
+from backend.patterns import OPS
 
 ANY_POOL = dict.fromkeys(
     ["strides", "padding", "dilation", "ceil_mode", "count_include_pad", "layout", "out_layout"],
@@ -34,8 +39,9 @@ def tensor(*shape, dtype="float32"):
 
 def refusal(entries, call, **given):
     call = relax.BlockBuilder().normalize(call)
-    table = Table(entries if isinstance(entries, list) else [entries], given.pop("sdk", None))
-    return table.refusal(call, **given)
+    words = {name: given.pop(name) for name in ("chip", "limits") if name in given}
+    entries = entries if isinstance(entries, list) else [entries]
+    return Table(entries, given.pop("sdk", None), **words).refusal(call, **given)
 
 
 def relu(**given):
@@ -326,6 +332,192 @@ def test_an_entry_that_refers_to_nothing_is_an_error(fields):
 def test_a_name_is_used_once():
     with pytest.raises(ValueError, match="relu"):
         Table([relu(), relu()])
+
+
+# ---- The limits of a chip -----------------------------------------------------------------------
+
+
+def matmul():
+    inputs = (Input("x1", ("float32", "float16")), Input("x2", like="x1", weight=True))
+    return Op("matmul", "relax.matmul", inputs=inputs, attributes={"out_dtype": Anything()})
+
+
+def test_a_limit_of_the_chip_is_told_from_one_of_the_engine():
+    entry, chip = relu(dtypes=("float32", "float16")), Chip(dtypes=("float32",))
+    assert refusal(entry, relax.op.nn.relu(tensor(2)), chip=chip) is None
+    reason = refusal(entry, relax.op.nn.relu(tensor(2, dtype="float16")), chip=chip)
+    assert reason == "relu: 'x' is float16; supported: float32 (a limit of this chip)"
+    reason = refusal(entry, relax.op.nn.relu(tensor(2, dtype="float64")), chip=chip)
+    assert reason == "relu: 'x' is float64; supported: float32"
+
+
+def test_ranks_of_a_chip_hold_for_all_ops():
+    chip = Chip(ranks=range(3))
+    assert refusal(relu(), relax.op.nn.relu(tensor(2, 3)), chip=chip) is None
+    reason = refusal(relu(ranks=range(7)), relax.op.nn.relu(tensor(2, 3, 4)), chip=chip)
+    assert reason == "relu: 'x' has rank 3; supported: 0, 1, 2 (a limit of this chip)"
+
+
+def test_weights_must_be_constants_where_the_chip_says_so():
+    chip = Chip(constant_weights=True)
+    data, weight = tensor(2, 2), relax.const(np.ones((2, 2), "float32"))
+    assert refusal(matmul(), relax.op.matmul(data, tensor(2, 2))) is None
+    assert refusal(matmul(), relax.op.matmul(data, weight), chip=chip) is None
+    reason = refusal(matmul(), relax.op.matmul(data, tensor(2, 2)), chip=chip)
+    assert reason == "matmul: 'x2' is not a constant; it must be one (a limit of this chip)"
+    kept = refusal(matmul(), relax.op.matmul(data, weight), chip=chip, bind_constants=False)
+    assert "'x2' must be a constant; bind_constants is off" in kept
+    entry = Table([matmul()], chip=chip).get("matmul")
+    assert [item.constant for item in entry.inputs] == [False, True]
+
+
+def test_a_chip_may_want_fixed_sizes():
+    chip, n = Chip(symbols=False), tirx.Var("n", "int64")
+    assert refusal(relu(), relax.op.nn.relu(tensor(2)), chip=chip) is None
+    reason = refusal(relu(), relax.op.nn.relu(tensor(n * 4)), chip=chip)
+    assert reason == (
+        "relu: 'x' has the size 4*n; supported: sizes that are fixed (a limit of this chip)"
+    )
+    assert refusal(relu(), relax.op.nn.relu(tensor(n * 4))) is None
+
+
+def test_what_a_chip_as_such_cannot_do_stays_on_the_host_with_a_reason():
+    inputs = (Input("x"), Input("indices", ("int64", "int32")))
+    modes = {"axis": Anything(), "mode": Anything()}
+    take = Op("take", "relax.take", inputs=inputs, attributes=modes)
+    call = relax.op.take(tensor(2, 3), relax.const([0, 1], "int64"), 0)
+    table = Table([take, relu()], chip=Chip(dtypes=("float32",)))
+    assert [op.name for op in table.ops] == ["relu"]
+    reason = table.refusal(relax.BlockBuilder().normalize(call))
+    assert reason == (
+        "take: 'indices' can have the element types int64, int32, and the chip has float32 "
+        "(a limit of this chip)"
+    )
+    assert table.left_out == {"take": reason}
+
+
+def test_limits_narrow_one_op():
+    limits = {"pool": Limits(strides=Range(1, 4), rules=(Equal("attr.strides[0]", 2),))}
+    entry = pool(strides=Range(1, 16))
+    assert refusal(entry, image_pool(strides=[2, 1]), limits=limits) is None
+    reason = refusal(entry, image_pool(strides=[2, 8]), limits=limits)
+    assert reason == "pool: strides is [2, 8]; supported: 1 to 4 (a limit of this chip)"
+    reason = refusal(entry, image_pool(strides=[1, 1]), limits=limits)
+    assert reason == "pool: strides[0] must equal 2; they are 1 and 2 (a limit of this chip)"
+
+
+def test_an_engine_that_can_do_more_stays_within_the_limits():
+    recorded = {
+        "pool": Limits(dilation=Range(1, 16), ceil_mode=OneOf(False), data=Takes(ranks=(4,)))
+    }
+    wider = pool(dilation=Range(1, 64), ceil_mode=Anything())
+    entry = Table([wider], limits=recorded).get("pool")
+    assert entry.attributes["dilation"] == Range(1, 16)
+    assert entry.attributes["ceil_mode"] == OneOf(False)
+    assert entry.inputs[0].ranks == (4,)
+    narrower = pool(dilation=Range(1, 2, exclude=(3,)), ceil_mode=OneOf(False, True))
+    entry = Table([narrower], limits=recorded).get("pool")
+    assert entry.attributes["dilation"] == Range(1, 2, exclude=(3,))
+    assert entry.attributes["ceil_mode"] == OneOf(False)
+
+
+def test_fusing_and_tolerance_can_be_limited():
+    fuses = Fuses(scale=True, bias=1, residual=True)
+    conv = Op("conv1d", "relax.nn.conv1d", inputs=(Input("data"),), fuses=fuses)
+    tanh = Op("tanh", "relax.tanh", inputs=(Input("x"),), activation=True)
+    limits = {
+        "conv1d": Limits(fuses=Fuses(bias=1), tolerance=Elementwise(ulps=8)),
+        "tanh": Limits(activation=False),
+    }
+    table = Table([conv, tanh], limits=limits)
+    assert table.get("conv1d").fuses == Fuses(bias=1)
+    assert table.get("conv1d").tolerance == Elementwise(ulps=8)
+    assert table.activations_of(table.get("conv1d")) == []
+
+
+def test_none_leaves_an_op_to_the_host():
+    reason = refusal(relu(), relax.op.nn.relu(tensor(2)), limits={"relu": None})
+    assert reason == "relu: vendor/capabilities.py leaves it to the host"
+
+
+def test_ops_without_limits_are_known():
+    table = Table([relu(), matmul()], limits={"relu": Limits(), "gone": Limits()})
+    assert table.unrecorded == ("matmul",)
+    assert table.unused_limits == ("gone",)
+    assert {op.name for op in table.ops} == {"relu", "matmul"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"rleu": Limits()}, "there is no op 'rleu', did you mean 'relu'"),
+        ({"relu": Limits(alpha=Range(0, 1))}, "relu has no attribute 'alpha'; it has none"),
+        ({"relu": Limits(y=Takes())}, "relu has no input 'y'.*; it has x"),
+        ({"relu": Limits(x=Takes(("int8",)))}, "leave nothing of the dtypes of 'x': .* int8"),
+        ({"relu": Limits(x=Takes(ranks=(9,)))}, "leave nothing of the ranks of 'x'"),
+    ],
+)
+def test_limits_that_cannot_be_meant_are_refused(limits, words):
+    with pytest.raises(ValueError, match=words):
+        Table([relu(dtypes=("float32",), ranks=range(7))], limits=limits)
+
+
+def test_attributes_that_leave_nothing_are_refused():
+    for own, limit in ((Range(1, 4), Range(5)), (OneOf(1, 2), Range(5)), (OneOf(1), OneOf(2))):
+        with pytest.raises(ValueError, match="leave nothing of strides"):
+            Table([pool(strides=own)], limits={"pool": Limits(strides=limit)})
+
+
+def test_chips_that_cannot_be_meant_are_refused():
+    for given in ({"dtypes": ("float",)}, {"nan": "maybe"}, {"devices": 0}):
+        with pytest.raises(ValueError, match="Chip: "):
+            Chip(**given)
+
+
+def test_extra_ops_are_the_vendors_own():
+    sinh = Op("sinh", "relax.sinh", inputs=(Input("x"),))
+    table = Table([relu()], limits={"relu": Limits()}, extra_ops=(sinh,))
+    assert table.get("sinh") is sinh
+    assert table.unrecorded == ()
+    with pytest.raises(ValueError, match="two entries named 'relu'"):
+        Table([relu()], extra_ops=(relu(),))
+
+
+def test_the_driver_is_asked_unless_it_is_asked_later(monkeypatch):
+    from backend.engine import sdk
+
+    asked = []
+    monkeypatch.setattr(sdk, "_ask", lambda call: asked.append(call) or "no memory")
+    monkeypatch.setattr(sdk, "_answers", {})
+    table = Table([relu()], ask_driver)
+    call = relax.BlockBuilder().normalize(relax.op.nn.relu(tensor(2)))
+    assert table.refusal(call) == "relu: no memory"
+    assert table.refusal(call) == "relu: no memory"
+    assert len(asked) == 1
+    assert table.refusal(call, asked_later=True) is None
+    own = Table([relu()], lambda op, call: "not today")
+    assert own.refusal(call, asked_later=True) == "relu: not today"
+
+
+def test_the_driver_answers_about_single_calls():
+    entry = next((op for op in TABLE.ops if op.name == "relu"), None)
+    if entry is None:
+        pytest.skip("the backend has no relu")
+    for shape in ((2, 3), (tirx.Var("n", "int64"), 3)):
+        call = relax.BlockBuilder().normalize(relax.op.nn.relu(tensor(*shape)))
+        assert ask_driver(entry, call) is None
+
+
+def test_the_lines_that_record_limits_are_those_of_the_entry():
+    words = dict(globals()) | {"Limits": Limits, "Takes": Takes}
+    for op in OPS:
+        read = eval("{" + text_of(op) + "}", words)
+        narrowed = Table([op], limits=read).get(op.name)
+        assert dict(narrowed.attributes) == dict(op.attributes), op.name
+        for item, own in zip(narrowed.inputs, op.inputs, strict=True):
+            assert (item.dtypes, tuple(item.ranks)) == (own.dtypes, tuple(own.ranks)), op.name
+        assert (narrowed.fuses, narrowed.output_dtypes) == (op.fuses, op.output_dtypes), op.name
+        assert narrowed.rules == op.rules, op.name
 
 
 # ---- The table of this backend ------------------------------------------------------------------

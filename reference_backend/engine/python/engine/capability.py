@@ -1,58 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words in which `capabilities.py` says what the hardware can do, and the check of a call.
+"""The words of the op table: what the engine can compile.
 
-A table entry is an `Op`. Everything that is refused is refused with a sentence: which op, which
-input or attribute, what its value is, and what is supported.
+`patterns.py` has an `Op` for each op that this backend offloads; `chip.py` has the words by which
+`vendor/capabilities.py` narrows them.
 """
 
 from __future__ import annotations
 
-import ast
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-import tvm
-import tvm_ffi
-from tvm import relax
-from tvm.ir.expr import GenericConst
-
-Constant = GenericConst
-"""The class of constant tensors; its name has changed between versions of TVM."""
-
-Values = Mapping[Any, Any]
-"""What each variable is bound to, by variable; what is missing is unknown."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """A size that is known only at the call: `factor` times a symbol.
-
-    Parameters
-    ----------
-    factor
-        The known factor.
-    name
-        The name of the symbol.
-    symbol
-        What tells symbols of one name apart.
-    """
-
-    factor: int
-    name: str
-    symbol: int
-
-    def __str__(self) -> str:
-        """Return the size as one would write it."""
-        return self.name if self.factor == 1 else f"{self.factor}*{self.name}"
-
-
-class Unknown(Exception):
-    """Something about a tensor that must be known is not; the message says what."""
-
+from .formulas import names_in
 
 # ---- Constraints: what one attribute may be -----------------------------------------------------
 
@@ -69,7 +29,7 @@ class OneOf:
 
     def __init__(self, *values: Any) -> None:
         """Take the values that are supported."""
-        object.__setattr__(self, "values", tuple(_plain(value) for value in values))
+        object.__setattr__(self, "values", tuple(as_value(value) for value in values))
 
     def accepts(self, value: Any) -> bool:
         """Whether the attribute may have this value."""
@@ -79,7 +39,7 @@ class OneOf:
 
     def __str__(self) -> str:
         """Return what is supported."""
-        return _listed(self.values)
+        return listed(self.values)
 
 
 @dataclass(frozen=True)
@@ -116,7 +76,7 @@ class Range:
             text = "any number" if self.max is None else f"at most {self.max}"
         else:
             text = f"at least {self.min}" if self.max is None else f"{self.min} to {self.max}"
-        return text + (f" without {_listed(self.exclude)}" if self.exclude else "")
+        return text + (f" without {listed(self.exclude)}" if self.exclude else "")
 
 
 @dataclass(frozen=True)
@@ -133,6 +93,22 @@ class Anything:
 
 
 Constraint = OneOf | Range | Anything
+
+
+def anything(*names: str) -> dict[str, Constraint]:
+    """Return attributes that may have any value.
+
+    Parameters
+    ----------
+    *names
+        Their names.
+
+    Returns
+    -------
+    attributes
+        What each may be.
+    """
+    return dict.fromkeys(names, Anything())
 
 
 # ---- Rules: how attributes, shapes and dtypes relate --------------------------------------------
@@ -282,22 +258,25 @@ class Input:
         The name by which rules and reasons call it.
     dtypes
         The supported element types; none: any.
-    like
-        The input whose element type this one must have.
     ranks
         The supported numbers of dimensions; none: any.
+    like
+        The input whose element type this one must have.
     constant
         Whether it must be a constant inside of the program.
     is_tuple
         Whether the argument is a tuple of such tensors.
+    weight
+        Whether it is a weight, which chips with `constant_weights` want as a constant.
     """
 
     name: str
     dtypes: tuple[str, ...] = ()
+    ranks: Collection[int] = ()
     like: str | None = None
-    ranks: tuple[int, ...] = ()
     constant: bool = False
     is_tuple: bool = False
+    weight: bool = False
 
 
 @dataclass(frozen=True)
@@ -333,8 +312,6 @@ class Op:
     relax
         The Relax op. Several entries may share one; a call then needs to suit one of them. None: it
         is made of `chains` alone.
-    summary
-        What it is, in one line.
     engine
         What runs it: matrix, vector, pool or memory.
     inputs
@@ -363,8 +340,7 @@ class Op:
 
     name: str
     relax: str = ""
-    summary: str = ""
-    engine: str = ""
+    engine: str = "vector"
     inputs: tuple[Input, ...] = ()
     attributes: Mapping[str, Constraint] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
@@ -384,10 +360,10 @@ class Op:
                 raise ValueError(f"{self.name}: '{item.name}' is like '{item.like}', no input")
         for rule in self.rules:
             for operand in (rule.left, rule.right):
-                reference = _reference(operand)
-                if reference is None:
+                known = reference(operand)
+                if known is None:
                     continue
-                owner, what, _ = reference
+                owner, what, _ = known
                 if (what not in self.attributes) if owner == "attr" else (owner not in inputs):
                     raise ValueError(f"{self.name}: the rule on '{operand}' refers to nothing")
         for index in self.absorbs_transpose:
@@ -398,493 +374,20 @@ class Op:
             formulas["tolerance"] = self.tolerance.count
         for what, formula in formulas.items():
             try:
-                unknown = _formula(formula)[1] - {*inputs, *self.attributes, "out"}
+                unknown = names_in(formula) - {*inputs, *self.attributes, "out"}
             except ValueError as error:
                 raise ValueError(f"{self.name}: {what}: {error}") from None
             for name in sorted(unknown):
                 raise ValueError(f"{self.name}: {what} has '{name}', no input and no attribute")
 
 
-Decline = Callable[[Op, Any], str | None]
-
-
-class Table:
-    """All entries, and the check of a call against them.
-
-    Parameters
-    ----------
-    ops
-        The entries.
-    declined_by_sdk
-        Asked about each call that suits an entry; see `capabilities.py`.
-    """
-
-    def __init__(self, ops: Iterable[Op], declined_by_sdk: Decline | None = None) -> None:
-        self.ops = tuple(ops)
-        self._declined_by_sdk = declined_by_sdk
-        self._by_name: dict[str, Op] = {}
-        self._by_relax: dict[str, list[Op]] = {}
-        for op in self.ops:
-            if op.name in self._by_name:
-                raise ValueError(f"The table has two entries named '{op.name}'.")
-            self._by_name[op.name] = op
-            if op.relax:
-                self._by_relax.setdefault(op.relax, []).append(op)
-
-    def get(self, name: str) -> Op | None:
-        """Return the entry of this name."""
-        return self._by_name.get(name)
-
-    def entries_of(self, relax_op: str) -> list[Op]:
-        """Return the entries for a Relax op."""
-        return self._by_relax.get(relax_op, [])
-
-    def activations_of(self, op: Op) -> list[Op]:
-        """Return the entries that may be fused behind an op."""
-        if op.fuses is None:
-            return []
-        named = op.fuses.activations
-        return [
-            item for item in self.ops if item.activation and (named is None or item.name in named)
-        ]
-
-    def refusal(
-        self,
-        call: Any,
-        values: Values | None = None,
-        *,
-        bind_constants: bool = True,
-        op: Op | None = None,
-    ) -> str | None:
-        """Say why the hardware cannot run a call of a Relax op.
-
-        Parameters
-        ----------
-        call
-            The call.
-        values
-            What variables are bound to.
-        bind_constants
-            Whether constants become part of the program.
-        op
-            The only entry to check; none: any entry for the Relax op.
-
-        Returns
-        -------
-        reason
-            A sentence, or none where the hardware can run it.
-        """
-        name = call.op.name
-        entries = self.entries_of(name) if op is None else [op]
-        if not entries:
-            return f"{name} is not in the table of this backend"
-        refusals = []
-        for entry in entries:
-            known = _arguments(call, values or {})
-            stage, reason = _check(entry, *known, call.ty, values or {}, bind_constants)
-            if reason is None and self._declined_by_sdk is not None:
-                stage, reason = 4, self._declined_by_sdk(entry, call)
-                if reason is not None:
-                    reason = f"{entry.name}: {reason}"
-            if reason is None:
-                return None
-            refusals.append((stage, reason))
-        # The entries that came furthest are those that were meant.
-        furthest = max(stage for stage, _ in refusals)
-        return "; ".join(dict.fromkeys(reason for stage, reason in refusals if stage == furthest))
-
-    def refusal_of_chain(
-        self,
-        op: Op,
-        inputs: Mapping[str, Any],
-        attributes: Mapping[str, Any],
-        call: Any,
-        values: Values | None = None,
-        *,
-        bind_constants: bool = True,
-    ) -> str | None:
-        """Say why the hardware cannot run a chain of calls as one op.
-
-        Parameters
-        ----------
-        op
-            The entry.
-        inputs, attributes
-            What the chain is given, by name.
-        call
-            The last call of the chain.
-        values
-            What variables are bound to.
-        bind_constants
-            Whether constants become part of the program.
-
-        Returns
-        -------
-        reason
-            A sentence, or none where the hardware can run it.
-        """
-        tensors = [inputs[item.name] for item in op.inputs]
-        known = {name: _plain(value) for name, value in attributes.items()}
-        reason = _check(op, tensors, known, call.ty, values or {}, bind_constants)[1]
-        if reason is None and self._declined_by_sdk is not None:
-            declined = self._declined_by_sdk(op, call)
-            reason = None if declined is None else f"{op.name}: {declined}"
-        return reason
-
-    def count_operations(self, call: Any, values: Values, bounds: Mapping[str, int]) -> int:
-        """Return how much arithmetic a call that suits the table is.
-
-        Parameters
-        ----------
-        call
-            The call.
-        values
-            What variables are bound to.
-        bounds
-            What to take for symbols, by name.
-
-        Returns
-        -------
-        operations
-            Their number, as `Op.operations` has it.
-        """
-        entries = self.entries_of(call.op.name)
-        suiting = (op for op in entries if self.refusal(call, values, op=op) is None)
-        entry = next(suiting, entries[0] if entries else None)
-        if entry is None:
-            return 0
-
-        def shape_of(tensor: Any) -> tuple[int, ...]:
-            sizes = tensor_type(tensor.ty)[1]
-            return tuple(
-                size.factor * bounds[size.name] if isinstance(size, Size) else size
-                for size in sizes
-            )
-
-        tensors, known = _arguments(call, values)
-        for item, tensor in zip(entry.inputs, tensors, strict=True):
-            fields = tensor.fields if isinstance(tensor, relax.Tuple) else None
-            shapes = tuple(map(shape_of, fields)) if fields is not None else shape_of(tensor)
-            known[item.name] = shapes
-        result = getattr(call.ty, "fields", [call.ty])[0]
-        known["out"] = shape_of(relax.Var("out", result))
-        return count(entry.operations, known)
-
-
-def _check(
-    entry: Op,
-    tensors: list[Any],
-    attributes: Mapping[str, Any],
-    ty: Any,
-    values: Values,
-    bind_constants: bool,
-) -> tuple[int, str | None]:
-    """Check what a call is given against one entry; the first result grows with what was right."""
-
-    def no(stage: int, text: str) -> tuple[int, str]:
-        return stage, f"{entry.name}: {text}"
-
-    if len(tensors) != len(entry.inputs):
-        return no(0, f"has {len(tensors)} tensor arguments; supported: {len(entry.inputs)}")
-
-    shapes: dict[str, tuple[Any, ...]] = {}
-    dtypes: dict[str, str] = {}
-    for item, argument in zip(entry.inputs, tensors, strict=True):
-        fields = [argument]
-        if isinstance(argument, relax.Tuple):
-            if not item.is_tuple:
-                return no(0, f"'{item.name}' is a tuple; supported: a tensor")
-            fields = list(argument.fields)
-        elif item.is_tuple:
-            return no(0, f"'{item.name}' is not a tuple whose tensors are known")
-        for tensor in fields:
-            try:
-                dtype, shape = tensor_type(tensor.ty)
-            except Unknown as unknown:
-                return no(0, f"{unknown} '{item.name}'")
-            supported = (dtypes[item.like],) if item.like else item.dtypes
-            if supported and dtype not in supported:
-                suffix = f", as '{item.like}'" if item.like else ""
-                return no(0, f"'{item.name}' is {dtype}; supported: {', '.join(supported)}{suffix}")
-            if item.ranks and len(shape) not in item.ranks:
-                return no(
-                    0, f"'{item.name}' has rank {len(shape)}; supported: {_listed(item.ranks)}"
-                )
-            if item.constant and not isinstance(resolve(tensor, values), Constant):
-                return no(0, f"'{item.name}' is not a constant; it must be one")
-            if item.constant and not bind_constants:
-                return no(0, f"'{item.name}' must be a constant; bind_constants is off")
-            if dtypes.setdefault(item.name, dtype) != dtype:
-                return no(0, f"the tensors of '{item.name}' differ in dtype")
-            shapes[item.name] = shape
-
-    rank = len(shapes[entry.inputs[0].name]) if entry.inputs else 0
-    for name, value in attributes.items():
-        constraint = entry.attributes.get(name)
-        if constraint is None:
-            return no(1, f"the attribute '{name}' is not in the table; its value is {_text(value)}")
-        if not _accepts(constraint, value, rank if name in ("axis", "axes") else None):
-            return no(1, f"{name} is {_text(value)}; supported: {constraint}")
-
-    for rule in entry.rules:
-        try:
-            left, right = (
-                _operand(side, attributes, shapes, dtypes) for side in (rule.left, rule.right)
-            )
-            fixed = not isinstance(left, Size) and not isinstance(right, Size)
-            same = isinstance(rule, Equal) and left == right
-            if not fixed and not same:
-                symbol = left if isinstance(left, Size) else right
-                return no(2, f"{_relation(rule)}, but the symbol in {symbol} has no fixed value")
-            if not rule.holds(left, right):
-                values_text = f"{_text(left)} and {_text(right)}"
-                return no(2, f"{_relation(rule)}; they are {values_text}")
-        except (IndexError, TypeError):
-            return no(2, f"{_relation(rule)}, which cannot be told for this call")
-
-    try:
-        outputs = [tensor_type(ty) for ty in (getattr(ty, "fields", None) or [ty])]
-    except Unknown as unknown:
-        return no(3, f"{unknown} the result")
-    for index, (dtype, _) in enumerate(outputs):
-        supported = entry.output_dtypes or tuple(dtypes[item.name] for item in entry.inputs[:1])
-        if index == 0 and supported and dtype not in supported:
-            return no(3, f"the result is {dtype}; supported: {', '.join(supported)}")
-    return 4, None
-
-
-# ---- Reading the IR -----------------------------------------------------------------------------
-
-
-def resolve(expr: Any, values: Values) -> Any:
-    """Follow variables to the constant, tuple or shape that they are bound to.
-
-    Parameters
-    ----------
-    expr
-        An expression.
-    values
-        What variables are bound to.
-
-    Returns
-    -------
-    expr
-        The expression; a variable that is computed or that comes from outside stays one.
-    """
-    while isinstance(expr, relax.Var):
-        value = values.get(expr)
-        if isinstance(value, (Constant, relax.Tuple, relax.ShapeExpr, relax.Var)):
-            expr = value
-        else:
-            break
-    return expr
-
-
-def tensor_type(ty: Any) -> tuple[str, tuple[int | Size, ...]]:
-    """Read the type of a tensor.
-
-    Parameters
-    ----------
-    ty
-        A Relax type.
-
-    Returns
-    -------
-    dtype, shape
-        Its element type, and a number or a `Size` for each dimension.
-
-    Raises
-    ------
-    Unknown
-        The type leaves something open that must be known.
-    """
-    if not isinstance(ty, relax.TensorType):
-        raise Unknown("no tensor:")
-    if ty.dtype is None:
-        raise Unknown("unknown dtype of")
-    if ty.ndim < 0:
-        raise Unknown("unknown rank of")
-    if not isinstance(ty.shape, relax.ShapeExpr):
-        raise Unknown("unknown shape of")
-    if ty.vdevice is not None:
-        raise Unknown("a device was chosen for")
-    return str(ty.dtype), tuple(_size(dim) for dim in ty.shape.values)
-
-
-def _size(dim: Any) -> int | Size:
-    if isinstance(dim, tvm.tirx.IntImm):
-        if dim.value <= 0:
-            raise Unknown("no elements in" if dim.value == 0 else "a negative size in")
-        return int(dim.value)
-    for attempt in (dim, tvm.sym.Analyzer().simplify(dim)):
-        if isinstance(attempt, tvm.tirx.IntImm):
-            return _size(attempt)
-        if isinstance(attempt, tvm.tirx.Var):
-            return Size(1, attempt.name, hash(attempt))
-        if isinstance(attempt, tvm.tirx.Mul):
-            for factor, symbol in ((attempt.a, attempt.b), (attempt.b, attempt.a)):
-                if isinstance(factor, tvm.tirx.IntImm) and isinstance(symbol, tvm.tirx.Var):
-                    return Size(int(factor.value), symbol.name, hash(symbol))
-    raise Unknown(f"a size that is no multiple of one symbol ({dim}) in")
-
-
-_ARGUMENTS = {"relax.strided_slice": ("x", "axes", "begin", "end", "strides")}
-"""The names of arguments that Relax itself does not name; `ir_adapter.cc` has them too."""
-
-
-def _is_numbers(ty: Any) -> bool:
-    """Whether a type is a tuple of numbers."""
-    return all(isinstance(item, tvm.ir.PrimType) for item in ty.fields)
-
-
-@cache
-def _argument_names(op: Any) -> tuple[str, ...]:
-    return _ARGUMENTS.get(op.name) or tuple(str(argument.name) for argument in op.arguments)
-
-
-@cache
-def _attribute_names(kind: Any) -> tuple[str, ...]:
-    return tuple(item.name for item in kind.__tvm_ffi_type_info__.fields)
-
-
-def _arguments(call: Any, values: Values) -> tuple[list[Any], dict[str, Any]]:
-    """Split what a call is given into tensors and everything else, by name."""
-    tensors: list[Any] = []
-    attributes: dict[str, Any] = {}
-    names = _argument_names(call.op)
-    for index, argument in enumerate(call.args):
-        known = resolve(argument, values)
-        if isinstance(known.ty, relax.TensorType):
-            tensors.append(argument)
-        elif isinstance(known.ty, relax.TupleType) and not _is_numbers(known.ty):
-            tensors.append(known)
-        else:
-            name = names[index] if index < len(names) else f"argument {index}"
-            attributes[name] = _plain(known)
-    if call.attrs is not None:
-        kind: Any = type(call.attrs)
-        for name in _attribute_names(kind):
-            attributes[name] = _plain(getattr(call.attrs, name))
-    return tensors, attributes
-
-
-def attributes_of(call: Any, values: Values) -> dict[str, Any]:
-    """Return everything that a call is given but tensors.
-
-    Parameters
-    ----------
-    call
-        The call.
-    values
-        What variables are bound to.
-
-    Returns
-    -------
-    attributes
-        Plain values, by name.
-    """
-    return _arguments(call, values)[1]
-
-
-def _plain(value: Any) -> Any:
-    """Return an attribute's value as plain Python data."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return "" if value == "void" else str(value)
-    if isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, relax.ShapeExpr):
-        value = value.values
-    if isinstance(value, relax.Tuple):
-        value = value.fields
-    if isinstance(value, (list, tuple, tvm_ffi.Array)):
-        return tuple(_plain(item) for item in value)
-    if isinstance(value, (tvm.tirx.IntImm, tvm.tirx.FloatImm)):
-        return bool(value.value) if str(value.ty) == "bool" else value.value
-    if isinstance(value, tvm.ir.StringImm):
-        return str(value.value)
-    if isinstance(getattr(value, "ty", None), tvm.ir.PrimType):
-        try:
-            return _size(value)
-        except Unknown:
-            pass
-    return str(value)
-
-
-def _accepts(constraint: Constraint, value: Any, rank: int | None) -> bool:
-    """Whether the value suits; axes count from either end."""
-    if constraint.accepts(value):
-        return True
-    if rank is None:
-        return False
-    wrapped = _wrap(value, rank)
-    if isinstance(constraint, OneOf):
-        constraint = OneOf(*(_wrap(item, rank) for item in constraint.values))
-    return constraint.accepts(wrapped)
-
-
-def _wrap(axis: Any, rank: int) -> Any:
-    if isinstance(axis, tuple):
-        return tuple(_wrap(item, rank) for item in axis)
-    return axis + rank if isinstance(axis, int) and axis < 0 else axis
-
-
-# ---- Numbers of operations ----------------------------------------------------------------------
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"size": math.prod, "len": len, "max": max, "min": min}
-_ARITHMETIC = (
-    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.USub),
-    *(ast.Constant, ast.Name, ast.Load, ast.Subscript, ast.Slice, ast.Call),
-)
-
-
-def count(formula: str, names: Mapping[str, Any]) -> int:
-    """Compute a number of operations, or of elements.
-
-    Parameters
-    ----------
-    formula
-        An expression as in `Op.operations`.
-    names
-        The shapes and the attributes in it.
-
-    Returns
-    -------
-    number
-        Its value.
-    """
-    # An attribute may be called as a function is.
-    return int(eval(_formula(formula)[0], {"__builtins__": {}}, {**names, **_FUNCTIONS}))
-
-
-@cache
-def _formula(text: str) -> tuple[Any, frozenset[str]]:
-    """Compile an expression that does arithmetic and nothing else, and return its names too."""
-    try:
-        tree = ast.parse(text, mode="eval")
-    except SyntaxError:
-        raise ValueError(f"'{text}' is no expression") from None
-    names = set()
-    for node in ast.walk(tree):
-        called = node.func if isinstance(node, ast.Call) else None
-        if not isinstance(node, _ARITHMETIC) or (
-            called is not None and getattr(called, "id", None) not in _FUNCTIONS
-        ):
-            part = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
-            raise ValueError(f"'{part}' is no arithmetic of {', '.join(_FUNCTIONS)}")
-        if isinstance(node, ast.Name):
-            names.add(node.id)
-    return compile(tree, "operations", "eval"), frozenset(names - set(_FUNCTIONS))
-
-
-# ---- Operands of rules --------------------------------------------------------------------------
+# ---- Operands of rules, and values in sentences ------------------------------------------------
 
 _ATTRIBUTE = re.compile(r"(attr)\.(\w+)(?:\[(-?\d+)\])?\Z")
 _PROPERTY = re.compile(r"(\w+)\.(?:(shape)\[(-?\d+)\]|(rank|dtype))\Z")
 
 
-def _reference(operand: Any) -> tuple[str, str, int | None] | None:
+def reference(operand: Any) -> tuple[str, str, int | None] | None:
     """Split an operand that refers to something into owner, what, and index."""
     if not isinstance(operand, str):
         return None
@@ -897,41 +400,22 @@ def _reference(operand: Any) -> tuple[str, str, int | None] | None:
     return None
 
 
-def _operand(
-    operand: Any,
-    attributes: Mapping[str, Any],
-    shapes: Mapping[str, tuple[Any, ...]],
-    dtypes: Mapping[str, str],
-) -> Any:
-    reference = _reference(operand)
-    if reference is None:
-        return _plain(operand)
-    owner, what, index = reference
-    if owner == "attr":
-        value = attributes.get(what, "")
-        return value if index is None else value[index]
-    if what == "shape":
-        return shapes[owner][index if index is not None else 0]
-    return len(shapes[owner]) if what == "rank" else dtypes[owner]
+def listed(values: Iterable[Any]) -> str:
+    """Return values as a sentence lists them."""
+    return ", ".join(text(value) for value in values)
 
 
-def _relation(rule: Rule) -> str:
-    """Return the rule as part of a sentence."""
-    left, right = (
-        side.removeprefix("attr.") if isinstance(side, str) else _text(_plain(side))
-        for side in (rule.left, rule.right)
-    )
-    return f"{left} must {rule.relation} {right}"
-
-
-def _listed(values: Iterable[Any]) -> str:
-    return ", ".join(_text(value) for value in values)
-
-
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
     """Return a value as a sentence has it."""
     if value == "":
         return "not set"
     if isinstance(value, tuple):
-        return "[" + _listed(value) + "]"
+        return "[" + listed(value) + "]"
     return str(value)
+
+
+def as_value(value: Any) -> Any:
+    """Return a value of the table as the IR has it: None is "", and a list is a tuple."""
+    if value is None:
+        return ""
+    return tuple(map(as_value, value)) if isinstance(value, (list, tuple)) else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composites of this backend, derived from `capabilities.py`.
+"""The composites of this backend, derived from its table.
 
 An op of the table makes a composite on its own. What it `fuses` makes further ones: with a scale, a
 bias, a residual, an activation behind it, and with a transposed operand before it. There is one
@@ -22,14 +22,22 @@ from tvm import relax
 from tvm.relax.backend.pattern_registry import register_patterns
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
-from .backend import BACKEND, OPS, declined_by_sdk
-from .capability import Constant, Fuses, Op, Size, Table, Unknown, Values, tensor_type
+from .backend import BACKEND, OPS, vendor
+from .calls import Constant, Size, Unknown, Values, tensor_type
+from .capability import Fuses, Op
 from .chain_grammar import count_steps
 from .chains import chains_of, find
 from .chains import pattern as pattern_of
+from .table import Table
 
-TABLE = Table(OPS, declined_by_sdk)
-"""The capabilities of this backend."""
+TABLE = Table(
+    OPS,
+    vendor("capabilities", "DECLINED_BY_SDK", None),
+    chip=vendor("capabilities", "CHIP", None),
+    limits=vendor("capabilities", "LIMITS", None),
+    extra_ops=vendor("capabilities", "EXTRA_OPS", ()),
+)
+"""The ops of `patterns.py`, within the limits of `vendor/capabilities.py`."""
 
 Pattern = tuple[str, DFPattern, dict[str, DFPattern], Callable[[Any], bool]]
 """Name, pattern, the parts that its check asks for, and the check: an argument of TVM's."""
@@ -240,12 +248,16 @@ def _refusal(table: Table, op: Op, match: Any) -> str | None:
     parts = match.annotated_expr
     anchor = parts["anchor"]
     values: Values = getattr(match, "values", {})
-    bound = getattr(match, "bind_constants", True)
-    reason = table.refusal(anchor, values, bind_constants=bound, op=op)
+    # The partitioner, whose matches know values, asks the driver about each composite anyway.
+    known = {
+        "bind_constants": getattr(match, "bind_constants", True),
+        "asked_later": hasattr(match, "values"),
+    }
+    reason = table.refusal(anchor, values, op=op, **known)
     if reason is None and "activation" in parts:
         call = parts["activation"]
         refusals = [
-            table.refusal(call, values, bind_constants=bound, op=entry)
+            table.refusal(call, values, op=entry, **known)
             for entry in table.activations_of(op)
             if entry.relax == call.op.name
         ]

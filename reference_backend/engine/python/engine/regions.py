@@ -30,11 +30,12 @@ from tvm.relax.dpl import (
 
 from . import report
 from .backend import BACKEND
-from .capability import Constant, Table, resolve
+from .calls import Constant, resolve
 from .codegen import BOUNDS_ATTRIBUTE, known_bounds, symbol_bounds
 from .options import Options
 from .passes import bound_values, drop_unused, is_opaque
 from .patterns import escapes, label_of
+from .table import Table
 
 _log = logging.getLogger(__name__)
 _TOLD = f"{BACKEND}_unknown_bounds"
@@ -862,7 +863,7 @@ class _Block:
             self._note_decline(index, self.declined[index])
             return f"the driver declines it: {self.declined[index]}"
         reason = self.owner.table.refusal(
-            call, self.values, bind_constants=self.owner.bind_constants
+            call, self.values, bind_constants=self.owner.bind_constants, asked_later=True
         )
         notes = "; ".join(dict.fromkeys(self.notes.get(index, ())))
         if reason is None:

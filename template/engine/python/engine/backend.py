@@ -7,7 +7,7 @@ The engine is the same in all backends, and reads here what differs.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,28 +34,37 @@ LEDGER = Path(_part("vendor").__file__).parent / "expected_failures.toml"
 """The failures of the conformance kit that the vendor accepts."""
 
 
-def vendor(module: str) -> Any:
-    """Import a module of the vendor's.
+def vendor(module: str, name: str, default: Any) -> Any:
+    """Read what a module of the vendor's says.
+
+    No update writes to `vendor/`, so that an older backend lacks what later releases seed.
 
     Parameters
     ----------
     module
-        Its name below `vendor/`.
+        The module below `vendor/`.
+    name
+        What is asked of it.
+    default
+        What holds where it is not there.
 
     Returns
     -------
-    module
-        The module.
+    value
+        The vendor's value, or the default.
     """
-    return _part(f"vendor.{module}")
+    try:
+        found = _part(f"vendor.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{PACKAGE}.vendor.{module}":
+            raise
+        return default
+    return getattr(found, name, default)
 
 
 def __getattr__(name: str) -> Any:
     """Read what needs TVM only when it is asked for."""
     if name == "OPS":
-        ops: tuple[Op, ...] = _part("capabilities").OPS
+        ops: tuple[Op, ...] = _part("patterns").OPS
         return ops
-    if name == "declined_by_sdk":
-        decline: Callable[[Op, Any], str | None] = _part("vendor.capabilities").declined_by_sdk
-        return decline
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -19,7 +19,8 @@ from typing import Any
 from tvm import relax
 from tvm.relax.dpl import DFPattern, is_const, is_op
 
-from .capability import Constant, Op, Unknown, Values, attributes_of, resolve, tensor_type
+from .calls import Constant, Unknown, Values, attributes_of, resolve, tensor_type
+from .capability import Op
 from .chain_grammar import (
     PRECISION,
     Chain,

@@ -18,6 +18,7 @@ from typing import Any
 
 from . import _library, loading
 from .backend import BACKEND, DISTRIBUTION, PACKAGE
+from .limits import WHERE, text_of
 
 _REBUILD = "run 'pip install .' in the source tree of the backend"
 
@@ -91,7 +92,7 @@ def _check_ops() -> None:
             near = difflib.get_close_matches(name, known, 1)
             hint = f", did you mean '{near[0]}'" if near else ""
             raise _Problem(
-                f"capabilities.py has the attribute '{name}' for {op.name}, but {op.relax} has "
+                f"The table has the attribute '{name}' for {op.name}, but {op.relax} has "
                 f"none of that name{hint}. It takes: {', '.join(known)}."
             )
     lowered = set(tvm_ffi.get_global_func(f"{BACKEND}.codegen.lowered_ops")())
@@ -99,9 +100,50 @@ def _check_ops() -> None:
     missing = [op.relax for op in TABLE.ops if op.relax and op.relax not in lowered]
     if missing:
         raise _Problem(
-            f"capabilities.py has ops without a lowering: {', '.join(missing)}. Add one in "
-            f"vendor/lowerings, or take them out of capabilities.py; then {_REBUILD}."
+            f"The table has ops without a lowering: {', '.join(missing)}. Add one in "
+            f"vendor/lowerings, or take them out of {WHERE}; then {_REBUILD}."
         )
+    for reason in TABLE.left_out.values():
+        print(f"not on this chip: {reason}")
+    if TABLE.unused_limits:
+        names = ", ".join(TABLE.unused_limits)
+        print(f"{WHERE} has limits of {names}, which this backend does not offload")
+    if TABLE.unrecorded:
+        names = " ".join(TABLE.unrecorded)
+        print(
+            f"no limits are recorded of {names}, which works as far as the engine goes; "
+            f"'python -m {PACKAGE} limits {names}' prints the lines for {WHERE}"
+        )
+
+
+def show_limits(ops: list[str]) -> None:
+    """Print the lines of `vendor/capabilities.py` that record what the engine can do of ops.
+
+    Parameters
+    ----------
+    ops
+        Their names; none: all that are not recorded yet.
+
+    Raises
+    ------
+    _Problem
+        There is no such op, or no compiler here.
+    """
+    if "codegen" not in _library.loaded:
+        raise _Problem(
+            f"Limits are for the compiler, which is not here: {loading.failure or _REBUILD}."
+        )
+    from .patterns import TABLE
+
+    for name in ops or TABLE.unrecorded:
+        op = TABLE.engine_entry(name)
+        if op is None:
+            raise _Problem(
+                f"This backend has no op '{name}'. 'python -m {PACKAGE} check' lists all."
+            )
+        print(text_of(op))
+    if not ops and not TABLE.unrecorded:
+        print(f"{WHERE} has limits for all ops.", file=sys.stderr)
 
 
 def _parameters(relax_op: str) -> list[str]:
@@ -250,6 +292,8 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", help="tell whether the backend works here, and what to do if not")
     commands.add_parser("options", help="list what can be set when a model is compiled")
+    limits = commands.add_parser("limits", help=f"print what to record of ops in {WHERE}")
+    limits.add_argument("ops", nargs="*", metavar="OP", help="those not recorded yet, if left out")
     inspection = commands.add_parser("inspect", help="tell what is in a compiled library")
     inspection.add_argument("path", help="the exported library, or a dumped artifact")
     inspection.add_argument("--region", metavar="SYMBOL", help="one region only")
@@ -276,6 +320,8 @@ def main() -> int:
             print("All is well.")
         elif arguments.command == "options":
             show_options()
+        elif arguments.command == "limits":
+            show_limits(arguments.ops)
         else:
             show_artifacts(arguments.path, arguments.region, arguments.json)
         sys.stdout.flush()

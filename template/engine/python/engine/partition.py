@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import relax
 
 from .backend import BACKEND, vendor
-from .capability import Constant
+from .calls import Constant
 from .linking import link_artifacts
 from .options import Options, Source
 from .overlap import overlapping_pipeline
@@ -21,6 +21,8 @@ from .patterns import TABLE
 from .regions import Partitioner
 
 Params = Mapping[Any, Any]
+_PASSES = ("DISABLED", "BEFORE", "AFTER")
+"""What vendor/passes.py says of passes."""
 
 
 def partition_for(
@@ -61,8 +63,8 @@ def partition_for(
     """
     _require_module(mod)
     loaded = Options.load(options).merged(**settings)
-    own = vendor("passes")
-    mod = simplify(_bind(mod, params), TABLE, own.DISABLED, own.BEFORE, own.AFTER)
+    disabled, before, after = (vendor("passes", name, ()) for name in _PASSES)
+    mod = simplify(_bind(mod, params), TABLE, disabled, before, after)
     return Partitioner(mod, TABLE, loaded).run()
 
 

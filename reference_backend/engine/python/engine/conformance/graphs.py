@@ -20,7 +20,8 @@ import tvm
 from tvm import relax, tirx
 
 from .. import capability
-from ..capability import Accumulated, OneOf, attributes_of
+from ..calls import attributes_of
+from ..capability import Accumulated, OneOf
 from ..chain_grammar import Chain, Either, Input, Node, Number, Step
 from ..chains import attributes_in, chains_of
 from ..patterns import TABLE

@@ -273,17 +273,24 @@ def excuse(ops: Sequence[OpPlacement]) -> str:
     Returns
     -------
     status
-        "declined" if it is the driver's, "not_run" if the table refuses some of them too; "" if
-        there is no such call, or another reason for one.
+        "declined" if it is the driver's, "not_run" if it is also the chip's, whose entries in the
+        table are narrower than the engine; "" if there is no such call, or another reason for one.
     """
     if not ops:
         return ""
     undeclined = [op for op in ops if not op.declined]
-    refused = all(
-        any(str(op.reason).startswith(f"{entry.name}: ") for entry in TABLE.entries_of(op.op))
-        for op in undeclined
-    )
-    return "" if not refused else "not_run" if undeclined else "declined"
+    if not all(map(_is_narrowed, undeclined)):
+        return ""
+    return "not_run" if undeclined else "declined"
+
+
+def _is_narrowed(op: OpPlacement) -> bool:
+    """Whether an entry refuses a call that says less than the engine can do."""
+    whole = getattr(TABLE, "engine_entry", TABLE.get)
+    refusing = [
+        entry for entry in TABLE.entries_of(op.op) if str(op.reason).startswith(f"{entry.name}: ")
+    ]
+    return any(whole(entry.name) != entry for entry in refusing)
 
 
 def sentence(error: Exception) -> str:

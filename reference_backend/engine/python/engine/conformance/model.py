@@ -17,8 +17,9 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..backend import BACKEND
-from ..capability import Accumulated, Input, Op, count
+from ..capability import Accumulated, Input, Op
 from ..chains import build, chains_of, function_of
+from ..formulas import count
 from ..patterns import TABLE
 from . import chip, numpy_reference
 from .cases import OPS

@@ -13,9 +13,10 @@ from typing import Any
 
 from tvm import relax
 
-from ..capability import Constant, Table, Values, resolve, tensor_type
+from ..calls import Constant, Values, resolve, tensor_type
 from ..chain_grammar import SWAP, Chain, read
 from ..chains import find, in_rank, transposed_axes
+from ..table import Table
 from .rewriting import Bindings, Site, Steps, is_call_of, is_full_of
 
 # As PyTorch writes it: zeros where all scores of a row are -inf.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import tvm
 from tvm import relax
 
-from ..capability import Constant, attributes_of
+from ..calls import Constant, attributes_of
 
 Array = npt.NDArray[Any]
 Attributes = Mapping[str, Any]

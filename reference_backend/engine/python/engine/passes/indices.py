@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
-from ..capability import Constant, Table, Unknown, resolve, tensor_type
+from ..calls import Constant, Unknown, resolve, tensor_type
+from ..table import Table
 from .evaluate import fixed_shape
 from .rewriting import Bindings, Block, Site, Steps, op_name
 
@@ -110,7 +111,7 @@ def pad_by_take(site: Site) -> Bindings | None:
         indices = np.pad(np.arange(size), (before, after), mode=mode)  # type: ignore[call-overload]
         last = relax.op.take(data, relax.const(indices.astype("int64"), "int64"), axis)
         typed = relax.BlockBuilder().normalize(last)
-        if site.table.refusal(typed, site.values) is not None:
+        if site.table.refusal(typed, site.values, asked_later=True) is not None:
             return None
     return steps.end(relax.op.broadcast_to(data, call.ty.shape) if last is None else last)
 

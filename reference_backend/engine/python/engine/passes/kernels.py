@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, topi
 
-from ..capability import Unknown, tensor_type
+from ..calls import Unknown, tensor_type
 from .rewriting import Bindings, Site
 
 _Candidate = tuple[Any, Callable[..., Any], tuple[Any, ...]]

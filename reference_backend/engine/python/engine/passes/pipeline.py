@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ..capability import Table
+from ..table import Table
 from . import attention, fold, indices, kernels, normalize, recognize, views
 from .rewriting import (
     TUPLE_GET_ITEM,
@@ -62,13 +62,11 @@ def _of_tvm(name: str, own: Callable[[tvm.IRModule], tvm.IRModule]) -> Pass:
 _VIEWS = ("relax.broadcast_to", "relax.astype", "relax.expand_dims", "relax.squeeze")
 
 CANONICALIZATION: tuple[Pass, ...] = (
-    # All other passes rewrite dataflow blocks only.
+    # All other passes rewrite dataflow blocks only. TVM's pass resolves aliases, too.
     _of_tvm("ToDataflow", relax.transform.ConvertToDataflow(min_size=1)),
     # Before all that look for ops: kernels of importers hide them.
     _calls("RecoverOps", kernels.recover_op, "relax.call_tir"),
     _calls("SimplifyViews", views.reshape_or_nothing, *_VIEWS),
-    # Before those that count uses: a second name of a value is no further use.
-    _of_tvm("CanonicalizeAliases", relax.transform.CanonicalizeBindings()),
     # Before folding, which computes the index arithmetic that they write where it is constant.
     _calls("FlattenIndices", indices.flatten_index, "relax.index_tensor"),
     _calls("CompareNaN", normalize.compare_with_itself, "relax.isnan"),

@@ -18,7 +18,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..capability import Constant, Table, Values, resolve
+from ..calls import Constant, Values, resolve
+from ..table import Table
 from . import evaluate
 
 Bindings = list[relax.Binding]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import tvm
 from tvm import relax
 
-from ..capability import Constant, Unknown, attributes_of, resolve, tensor_type
+from ..calls import Constant, Unknown, attributes_of, resolve, tensor_type
 from .evaluate import Undefined, constant_of, fixed_shape, is_computed
 from .rewriting import Bindings, Block, Reader, Site, op_name, with_constants
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tvm_ffi
 from tvm import relax
 
-from ..capability import Constant, Unknown, Values, attributes_of, resolve, tensor_type
+from ..calls import Constant, Unknown, Values, attributes_of, resolve, tensor_type
 from ..chains import function_of
 from .rewriting import Bindings, Site, Steps, is_call_of, is_full_of, op_name
 

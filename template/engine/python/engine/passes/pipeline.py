@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ..capability import Table
+from ..table import Table
 from . import attention, fold, indices, kernels, normalize, recognize, views
 from .rewriting import (
     TUPLE_GET_ITEM,

@@ -9,9 +9,11 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..capability import Op, Table, Values
+from ..calls import Values
+from ..capability import Op
 from ..chain_grammar import count_steps, heads
 from ..chains import Found, chains_of, find, function_of
+from ..table import Table
 from .rewriting import Bindings, Block
 
 
@@ -88,7 +90,7 @@ def _as_call(
     except (TypeError, ValueError, RuntimeError):
         return None  # The types do not go together as the op wants it; some ops only assert it.
     same = tvm_ffi.structural_equal(call.ty, last.ty)
-    return call if same and table.refusal(call, values, op=op) is None else None
+    return call if same and table.refusal(call, values, op=op, asked_later=True) is None else None
 
 
 def split_results(block: Block, table: Table) -> Bindings | None:

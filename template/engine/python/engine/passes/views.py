@@ -6,7 +6,7 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import relax
 
-from ..capability import Unknown, tensor_type
+from ..calls import Unknown, tensor_type
 from ..chain_grammar import SWAP
 from ..chains import in_rank, transposed_axes
 from .rewriting import Bindings, Site, is_call_of, op_name
@@ -104,4 +104,8 @@ def multiply_in_batches(site: Site) -> Bindings | None:
     call = relax.BlockBuilder().normalize(call)
     if not tvm_ffi.structural_equal(call.ty, view.ty):
         return None
-    return None if site.table.refusal(call, site.values) is not None else site.bind(call)
+    return (
+        None
+        if site.table.refusal(call, site.values, asked_later=True) is not None
+        else site.bind(call)
+    )

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The check of one call against one entry of the table: a sentence for whatever does not suit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import relax
+
+from .calls import Constant, Size, Unknown, Values, resolve, tensor_type
+from .capability import Constraint, Equal, OneOf, Op, Rule, as_value, listed, reference, text
+
+
+def check(
+    entry: Op,
+    tensors: Sequence[Any],
+    attributes: Mapping[str, Any],
+    ty: Any,
+    values: Values,
+    *,
+    bind_constants: bool = True,
+    symbols: bool = True,
+) -> tuple[int, str | None]:
+    """Check what a call is given against one entry.
+
+    Parameters
+    ----------
+    entry
+        The entry.
+    tensors, attributes
+        What the call is given.
+    ty
+        The type of its result.
+    values
+        What variables are bound to.
+    bind_constants
+        Whether constants become part of the program.
+    symbols
+        Whether sizes may be known only at the call.
+
+    Returns
+    -------
+    stage, reason
+        How far the call suits, from 0 to 4, and a sentence, or none where it suits entirely.
+    """
+
+    def no(stage: int, why: str) -> tuple[int, str]:
+        return stage, f"{entry.name}: {why}"
+
+    if len(tensors) != len(entry.inputs):
+        return no(0, f"has {len(tensors)} tensor arguments; supported: {len(entry.inputs)}")
+
+    shapes: dict[str, tuple[Any, ...]] = {}
+    dtypes: dict[str, str] = {}
+    for item, argument in zip(entry.inputs, tensors, strict=True):
+        fields = [argument]
+        if isinstance(argument, relax.Tuple):
+            if not item.is_tuple:
+                return no(0, f"'{item.name}' is a tuple; supported: a tensor")
+            fields = list(argument.fields)
+        elif item.is_tuple:
+            return no(0, f"'{item.name}' is not a tuple whose tensors are known")
+        for tensor in fields:
+            try:
+                dtype, shape = tensor_type(tensor.ty)
+            except Unknown as unknown:
+                return no(0, f"{unknown} '{item.name}'")
+            if item.like and dtype != dtypes[item.like]:
+                return no(
+                    0, f"'{item.name}' is {dtype}; supported: {dtypes[item.like]}, as '{item.like}'"
+                )
+            if item.dtypes and dtype not in item.dtypes:
+                return no(0, f"'{item.name}' is {dtype}; supported: {', '.join(item.dtypes)}")
+            if item.ranks and len(shape) not in item.ranks:
+                return no(
+                    0, f"'{item.name}' has rank {len(shape)}; supported: {listed(item.ranks)}"
+                )
+            unknown_size = next((size for size in shape if isinstance(size, Size)), None)
+            if unknown_size is not None and not symbols:
+                return no(
+                    0, f"'{item.name}' has the size {unknown_size}; supported: sizes that are fixed"
+                )
+            if item.constant and not isinstance(resolve(tensor, values), Constant):
+                return no(0, f"'{item.name}' is not a constant; it must be one")
+            if item.constant and not bind_constants:
+                return no(0, f"'{item.name}' must be a constant; bind_constants is off")
+            if dtypes.setdefault(item.name, dtype) != dtype:
+                return no(0, f"the tensors of '{item.name}' differ in dtype")
+            shapes[item.name] = shape
+
+    rank = len(shapes[entry.inputs[0].name]) if entry.inputs else 0
+    for name, value in attributes.items():
+        constraint = entry.attributes.get(name)
+        if constraint is None:
+            return no(1, f"the attribute '{name}' is not in the table; its value is {text(value)}")
+        if not _accepts(constraint, value, rank if name in ("axis", "axes") else None):
+            return no(1, f"{name} is {text(value)}; supported: {constraint}")
+
+    for rule in entry.rules:
+        try:
+            left, right = (
+                _operand(side, attributes, shapes, dtypes) for side in (rule.left, rule.right)
+            )
+            fixed = not isinstance(left, Size) and not isinstance(right, Size)
+            same = isinstance(rule, Equal) and left == right
+            if not fixed and not same:
+                symbol = left if isinstance(left, Size) else right
+                return no(2, f"{_relation(rule)}, but the symbol in {symbol} has no fixed value")
+            if not rule.holds(left, right):
+                values_text = f"{text(left)} and {text(right)}"
+                return no(2, f"{_relation(rule)}; they are {values_text}")
+        except (IndexError, TypeError):
+            return no(2, f"{_relation(rule)}, which cannot be told for this call")
+
+    try:
+        outputs = [tensor_type(ty) for ty in (getattr(ty, "fields", None) or [ty])]
+    except Unknown as unknown:
+        return no(3, f"{unknown} the result")
+    for index, (dtype, shape) in enumerate(outputs):
+        supported = entry.output_dtypes or tuple(dtypes[item.name] for item in entry.inputs[:1])
+        if index == 0 and supported and dtype not in supported:
+            return no(3, f"the result is {dtype}; supported: {', '.join(supported)}")
+        if not symbols and any(isinstance(size, Size) for size in shape):
+            return no(3, "the result has a size that is known only at the call")
+    return 4, None
+
+
+def _accepts(constraint: Constraint, value: Any, rank: int | None) -> bool:
+    """Whether the value suits; axes count from either end."""
+    if constraint.accepts(value):
+        return True
+    if rank is None:
+        return False
+    wrapped = _wrap(value, rank)
+    if isinstance(constraint, OneOf):
+        constraint = OneOf(*(_wrap(item, rank) for item in constraint.values))
+    return constraint.accepts(wrapped)
+
+
+def _wrap(axis: Any, rank: int) -> Any:
+    if isinstance(axis, tuple):
+        return tuple(_wrap(item, rank) for item in axis)
+    return axis + rank if isinstance(axis, int) and axis < 0 else axis
+
+
+def _operand(
+    operand: Any,
+    attributes: Mapping[str, Any],
+    shapes: Mapping[str, tuple[Any, ...]],
+    dtypes: Mapping[str, str],
+) -> Any:
+    known = reference(operand)
+    if known is None:
+        return as_value(operand)
+    owner, what, index = known
+    if owner == "attr":
+        value = attributes.get(what, "")
+        return value if index is None else value[index]
+    if what == "shape":
+        return shapes[owner][index if index is not None else 0]
+    return len(shapes[owner]) if what == "rank" else dtypes[owner]
+
+
+def _relation(rule: Rule) -> str:
+    """Return the rule as part of a sentence."""
+    left, right = (
+        side.removeprefix("attr.") if isinstance(side, str) else text(as_value(side))
+        for side in (rule.left, rule.right)
+    )
+    return f"{left} must {rule.relation} {right}"

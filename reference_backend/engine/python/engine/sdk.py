@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asking the driver about a single call."""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import relax
+
+from .backend import BACKEND
+from .capability import Op
+
+_KEPT = 256
+_answers: dict[relax.Call, str | None] = {}
+"""What the driver said of the calls that were asked about last: patterns ask several times."""
+
+
+def ask_driver(op: Op, call: relax.Call) -> str | None:
+    """Ask the driver whether it takes a call that suits the table.
+
+    To be used as `DECLINED_BY_SDK`. The partitioner does not call it, since it asks the driver
+    about each composite as a whole; TVM's own passes and the conformance kit do.
+
+    Parameters
+    ----------
+    op
+        The entry that the call suits.
+    call
+        The call; of an entry that is made of chains, the last one.
+
+    Returns
+    -------
+    reason
+        None if the driver takes it, or the driver's sentence.
+    """
+    if not op.relax:
+        return None
+    if call not in _answers:
+        if len(_answers) >= _KEPT:
+            _answers.clear()
+        _answers[call] = _ask(call)
+    return _answers[call]
+
+
+def _ask(call: relax.Call) -> str | None:
+    # Both need the table, which needs this.
+    from .codegen import symbol_bounds
+    from .options import Options
+
+    variables = dict.fromkeys(relax.analysis.free_vars(call))
+    builder = relax.BlockBuilder()
+    with builder.function("call", list(variables)):
+        with builder.dataflow():
+            result = builder.emit_output(builder.normalize(call))
+        builder.emit_func_output(result)
+    function = builder.get()["call"]
+    options = Options.load(None)
+    decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
+    bounds = symbol_bounds(function, options, {})
+    return str(decline_reason(function, options.driver_options(), bounds, False)) or None

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading the IR: what a call is given, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.ir.expr import GenericConst
+
+Constant = GenericConst
+"""The class of constant tensors; its name has changed between versions of TVM."""
+
+Values = Mapping[Any, Any]
+"""What each variable is bound to, by variable; what is missing is unknown."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size that is known only at the call: `factor` times a symbol.
+
+    Parameters
+    ----------
+    factor
+        The known factor.
+    name
+        The name of the symbol.
+    symbol
+        What tells symbols of one name apart.
+    """
+
+    factor: int
+    name: str
+    symbol: int
+
+    def __str__(self) -> str:
+        """Return the size as one would write it."""
+        return self.name if self.factor == 1 else f"{self.factor}*{self.name}"
+
+
+class Unknown(Exception):
+    """Something about a tensor that must be known is not; the message says what."""
+
+
+def resolve(expr: Any, values: Values) -> Any:
+    """Follow variables to the constant, tuple or shape that they are bound to.
+
+    Parameters
+    ----------
+    expr
+        An expression.
+    values
+        What variables are bound to.
+
+    Returns
+    -------
+    expr
+        The expression; a variable that is computed or that comes from outside stays one.
+    """
+    while isinstance(expr, relax.Var):
+        value = values.get(expr)
+        if isinstance(value, (Constant, relax.Tuple, relax.ShapeExpr, relax.Var)):
+            expr = value
+        else:
+            break
+    return expr
+
+
+def tensor_type(ty: Any) -> tuple[str, tuple[int | Size, ...]]:
+    """Read the type of a tensor.
+
+    Parameters
+    ----------
+    ty
+        A Relax type.
+
+    Returns
+    -------
+    dtype, shape
+        Its element type, and a number or a `Size` for each dimension.
+
+    Raises
+    ------
+    Unknown
+        The type leaves something open that must be known.
+    """
+    if not isinstance(ty, relax.TensorType):
+        raise Unknown("no tensor:")
+    if ty.dtype is None:
+        raise Unknown("unknown dtype of")
+    if ty.ndim < 0:
+        raise Unknown("unknown rank of")
+    if not isinstance(ty.shape, relax.ShapeExpr):
+        raise Unknown("unknown shape of")
+    if ty.vdevice is not None:
+        raise Unknown("a device was chosen for")
+    return str(ty.dtype), tuple(_size(dim) for dim in ty.shape.values)
+
+
+def _size(dim: Any) -> int | Size:
+    if isinstance(dim, tvm.tirx.IntImm):
+        if dim.value <= 0:
+            raise Unknown("no elements in" if dim.value == 0 else "a negative size in")
+        return int(dim.value)
+    for attempt in (dim, tvm.sym.Analyzer().simplify(dim)):
+        if isinstance(attempt, tvm.tirx.IntImm):
+            return _size(attempt)
+        if isinstance(attempt, tvm.tirx.Var):
+            return Size(1, attempt.name, hash(attempt))
+        if isinstance(attempt, tvm.tirx.Mul):
+            for factor, symbol in ((attempt.a, attempt.b), (attempt.b, attempt.a)):
+                if isinstance(factor, tvm.tirx.IntImm) and isinstance(symbol, tvm.tirx.Var):
+                    return Size(int(factor.value), symbol.name, hash(symbol))
+    raise Unknown(f"a size that is no multiple of one symbol ({dim}) in")
+
+
+_ARGUMENTS = {"relax.strided_slice": ("x", "axes", "begin", "end", "strides")}
+"""The names of arguments that Relax itself does not name; `ir_adapter.cc` has them too."""
+
+
+def _is_numbers(ty: Any) -> bool:
+    """Whether a type is a tuple of numbers."""
+    return all(isinstance(item, tvm.ir.PrimType) for item in ty.fields)
+
+
+@cache
+def _argument_names(op: Any) -> tuple[str, ...]:
+    return _ARGUMENTS.get(op.name) or tuple(str(argument.name) for argument in op.arguments)
+
+
+@cache
+def _attribute_names(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in kind.__tvm_ffi_type_info__.fields)
+
+
+def arguments_of(call: Any, values: Values) -> tuple[list[Any], dict[str, Any]]:
+    """Split what a call is given into tensors and everything else, by name."""
+    tensors: list[Any] = []
+    attributes: dict[str, Any] = {}
+    names = _argument_names(call.op)
+    for index, argument in enumerate(call.args):
+        known = resolve(argument, values)
+        if isinstance(known.ty, relax.TensorType):
+            tensors.append(argument)
+        elif isinstance(known.ty, relax.TupleType) and not _is_numbers(known.ty):
+            tensors.append(known)
+        else:
+            name = names[index] if index < len(names) else f"argument {index}"
+            attributes[name] = plain(known)
+    if call.attrs is not None:
+        kind: Any = type(call.attrs)
+        for name in _attribute_names(kind):
+            attributes[name] = plain(getattr(call.attrs, name))
+    return tensors, attributes
+
+
+def attributes_of(call: Any, values: Values) -> dict[str, Any]:
+    """Return everything that a call is given but tensors.
+
+    Parameters
+    ----------
+    call
+        The call.
+    values
+        What variables are bound to.
+
+    Returns
+    -------
+    attributes
+        Plain values, by name.
+    """
+    return arguments_of(call, values)[1]
+
+
+def plain(value: Any) -> Any:
+    """Return an attribute's value as plain Python data."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return "" if value == "void" else str(value)
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, relax.ShapeExpr):
+        value = value.values
+    if isinstance(value, relax.Tuple):
+        value = value.fields
+    if isinstance(value, (list, tuple, tvm_ffi.Array)):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, (tvm.tirx.IntImm, tvm.tirx.FloatImm)):
+        return bool(value.value) if str(value.ty) == "bool" else value.value
+    if isinstance(value, tvm.ir.StringImm):
+        return str(value.value)
+    if isinstance(getattr(value, "ty", None), tvm.ir.PrimType):
+        try:
+            return _size(value)
+        except Unknown:
+            pass
+    return str(value)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of `vendor/capabilities.py`: what a chip can do of what the engine can compile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from .capability import Anything, Constraint, Fuses, OneOf, Range, Rule, Tolerance
+
+DTYPES = ("float32", "float16", "float64", "bool", "int8", "uint8", "int16", "int32", "int64")
+"""The element types that a table may name."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What holds for all ops of a chip.
+
+    Parameters
+    ----------
+    dtypes
+        The element types that it has; none: whatever an op allows.
+    ranks
+        The numbers of dimensions that it has, such as `range(0, 5)`; none: whatever an op allows.
+    constant_weights
+        Whether the inputs that the table calls weights must be constants.
+    symbols
+        Whether sizes may be known only at the call.
+    nan
+        What becomes of NaN: "kept", or "undefined" where results may be anything.
+    devices
+        How many devices there are at most; none: as many as the driver counts.
+    cancellation
+        Whether a call can be cancelled while it runs.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    ranks: Collection[int] = ()
+    constant_weights: bool = False
+    symbols: bool = True
+    nan: str = "kept"
+    devices: int | None = None
+    cancellation: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        for dtype in self.dtypes:
+            if dtype not in DTYPES:
+                raise ValueError(f"Chip: '{dtype}' is no element type; known: {', '.join(DTYPES)}.")
+        if self.nan not in ("kept", "undefined"):
+            raise ValueError(f"Chip: nan is '{self.nan}'; it is either 'kept' or 'undefined'.")
+        if self.devices is not None and self.devices < 1:
+            raise ValueError(f"Chip: devices is {self.devices}; there must be one at least.")
+
+
+@dataclass(frozen=True)
+class Takes:
+    """What a tensor argument may be on a chip.
+
+    Parameters
+    ----------
+    dtypes
+        The element types; none: those of the engine.
+    ranks
+        The numbers of dimensions; none: those of the engine.
+    constant
+        Whether it must be a constant.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    ranks: Collection[int] = ()
+    constant: bool = False
+
+    def __post_init__(self) -> None:
+        """Make ranks comparable, however they are written."""
+        object.__setattr__(self, "ranks", tuple(self.ranks))
+
+
+@dataclass(frozen=True, init=False)
+class Limits:
+    """What one op can do on a chip: never more than the engine, and less where this says so.
+
+    Parameters
+    ----------
+    rules
+        Relations that must hold, beside those of the engine.
+    output_dtypes
+        The element types of the result; none: those of the engine.
+    fuses
+        What may be fused behind it; none: what the engine can fuse.
+    activation
+        Whether it may be fused behind another op.
+    tolerance
+        How exact its results are; none: as the engine says.
+    **limits
+        What a tensor argument `Takes`, and what an attribute may be, by name.
+    """
+
+    rules: tuple[Rule, ...]
+    output_dtypes: tuple[str, ...]
+    fuses: Fuses | None
+    activation: bool
+    tolerance: Tolerance | None
+    inputs: Mapping[str, Takes]
+    attributes: Mapping[str, Constraint]
+
+    def __init__(
+        self,
+        *,
+        rules: tuple[Rule, ...] = (),
+        output_dtypes: tuple[str, ...] = (),
+        fuses: Fuses | None = None,
+        activation: bool = True,
+        tolerance: Tolerance | None = None,
+        **limits: Takes | Constraint,
+    ) -> None:
+        inputs = {name: item for name, item in limits.items() if isinstance(item, Takes)}
+        attributes = {name: item for name, item in limits.items() if not isinstance(item, Takes)}
+        for name, item in attributes.items():
+            if not isinstance(item, (OneOf, Range, Anything)):
+                raise ValueError(
+                    f"Limits: {name} is {item!r}; write Takes(...) for a tensor argument, and "
+                    "OneOf(...), Range(...) or Anything() for an attribute."
+                )
+        for key, value in (
+            ("rules", rules),
+            ("output_dtypes", output_dtypes),
+            ("fuses", fuses),
+            ("activation", activation),
+            ("tolerance", tolerance),
+            ("inputs", inputs),
+            ("attributes", attributes),
+        ):
+            object.__setattr__(self, key, value)
