@@ -74,6 +74,7 @@ NAME = "acme_npu"
             "which has matmul,",
         ),
         ({"backend_name": NAME, "op_preset": "cnn", "ops": ["relu"]}, "leave one of them out"),
+        ({"backend_name": NAME, "op_preset": "cnn", "ops": "[relu]"}, "leave one of them out"),
         ({"backend_name": NAME, "ops": []}, "at least one op, for example [conv2d, relu]"),
         ({"backend_name": NAME, "ops": "relu"}, "ops must be a list"),
         ({"backend_name": NAME, "ops": ["conv_2d"]}, "did you mean 'conv2d'?"),
@@ -102,13 +103,14 @@ def test_the_command_line_names_a_bad_answer_in_its_last_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_only_the_name_must_be_given(render: Callable[..., Path]) -> None:
+def test_only_the_name_must_be_given(
+    render: Callable[..., Path], catalog: dict[str, dict[str, Any]]
+) -> None:
     answers = support.answers(render(backend_name=NAME))
     assert answers["class_name"] == "AcmeNPU"
-    assert answers["op_preset"] == "everything"
+    assert answers["ops"] == list(catalog)
     assert answers["bind_constants"] is True
     assert answers["on_decline"] == "host"
-    assert "ops" not in answers
 
 
 def test_answers_come_from_the_command_line_and_from_a_file(template: Path, tmp_path: Path) -> None:
@@ -132,7 +134,7 @@ def test_answers_come_from_the_command_line_and_from_a_file(template: Path, tmp_
             "-d",
             "backend_name=acme_npu",
         ),
-        *("-d", "op_preset=custom", "-d", "ops=[relu, conv2d]", template, tmp_path / "out2"),
+        *("-d", "ops=[relu, conv2d]", template, tmp_path / "out2"),
     )
     assert support.answers(tmp_path / "out2")["ops"] == ["conv2d", "relu"]
 
@@ -197,7 +199,6 @@ def test_the_questions_can_be_answered_at_a_terminal(template: Path, tmp_path: P
     answers = support.answers(tmp_path / "out")
     assert answers["backend_name"] == NAME
     assert answers["license"] == "MIT"
-    assert answers["op_preset"] == "custom"
     assert answers["ops"] == ["matmul"]
 
 
@@ -211,9 +212,8 @@ def test_at_most_ten_questions_are_asked_and_each_says_what_it_decides() -> None
 def test_questions_that_name_files_have_no_default_that_could_take_files_away() -> None:
     questions = read_questions(ROOT)
     assert "default" not in questions["backend_name"]
-    assert "default" not in questions["ops"]
-    default = Template(questions["op_preset"]["default"])
-    assert default.render(_copier_conf={"data": {}}) == "everything"
+    assert 'UNSET if op_preset == "custom"' in questions["ops"]["default"]
+    assert "'everything' if ops is undefined" in questions["op_preset"]["default"]
 
 
 def test_nothing_in_the_template_needs_trust() -> None:

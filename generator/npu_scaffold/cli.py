@@ -17,16 +17,35 @@ from .catalog import catalog_problems, load_catalog
 from .errors import ScaffoldError
 from .render import new_backend, read_answers, reference_differences, write_reference
 from .template import find_template
+from .upgrade import upgrade
 
 
-def _new(arguments: argparse.Namespace) -> None:
-    answers = read_answers(Path(arguments.answers)) if arguments.answers else {}
-    for assignment in arguments.data:
+def _assignments(data: Sequence[str]) -> dict[str, Any]:
+    answers = {}
+    for assignment in data:
         key, equals, value = assignment.partition("=")
         if not equals:
             raise ScaffoldError(f"-d {assignment}: write it as key=value.")
         answers[key] = value
+    return answers
+
+
+def _new(arguments: argparse.Namespace) -> None:
+    answers = read_answers(Path(arguments.answers)) if arguments.answers else {}
+    answers |= _assignments(arguments.data)
     new_backend(Path(arguments.destination), answers, arguments.template, arguments.vcs_ref)
+
+
+def _upgrade(arguments: argparse.Namespace) -> None:
+    upgrade(
+        Path(arguments.project),
+        arguments.to,
+        _assignments(arguments.data),
+        arguments.template,
+        drop=arguments.drop,
+        dry_run=arguments.dry_run,
+        keep_conflicts=arguments.keep_conflicts,
+    )
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -116,6 +135,36 @@ def _parser() -> argparse.ArgumentParser:
         "--vcs-ref", metavar="REF", help="tag or commit of the template (default: the latest tag)"
     )
     new.set_defaults(run=_new)
+
+    change = commands.add_parser(
+        "upgrade", help="take a backend to a later version of the template, or leave it as it is"
+    )
+    change.add_argument("project", help="the backend, a clean Git work tree")
+    change.add_argument("--to", metavar="VERSION", help="a release, tag, branch or commit")
+    change.add_argument(
+        *("-d", "--data"),
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an answer that changes, for example ops=[conv2d,relu]",
+    )
+    change.add_argument(
+        "--template", metavar="PLACE", help="the template, if it is not where the backend says"
+    )
+    change.add_argument("--dry-run", action="store_true", help="only show what would change")
+    change.add_argument(
+        "--drop",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="an edited file that may go with the version that no longer has it",
+    )
+    change.add_argument(
+        "--keep-conflicts",
+        action="store_true",
+        help="take conflict markers into the backend instead of changing nothing",
+    )
+    change.set_defaults(run=_upgrade)
 
     ops = commands.add_parser("ops", parents=[common], help="show the op catalogue")
     ops.add_argument("--json", action="store_true", help="everything, for programs")

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from .template import find_template, read_questions, require_version
 
 REFERENCE = Path("reference_backend")
 REFERENCE_ANSWERS = Path("generator/reference_answers.yml")
+MANIFEST = Path("generator/rendered_paths.txt")
 
 # What Copier writes before the sentence of a validator.
 _PREAMBLE = re.compile(r"^(Validation error for question '\w+': |Invalid choice for '\w+': )")
@@ -124,7 +125,8 @@ def check_answers(
     # Copier stops at the first bad answer. Each is tried beside good ones, so that all show.
     good: dict[str, Any] = {}
     for name, question in questions.items():
-        if name not in given and "default" in question:
+        required = name == "ops" and given.get("op_preset") == "custom"
+        if name not in given and "default" in question and not required:
             continue
         beside = {"backend_name": "acme_npu", **good}
         if name == "ops" and "op_preset" not in good and "ops" in given:
@@ -226,6 +228,11 @@ def _files(root: Path) -> dict[str, bytes]:
     return {name: (root / name).read_bytes() for name in names if (root / name).is_file()}
 
 
+def _manifest(paths: Iterable[str]) -> str:
+    """List the files that vendors may have edited: all but the engine."""
+    return "".join(f"{path}\n" for path in sorted(paths) if not path.startswith("engine/"))
+
+
 def reference_differences(template: Path) -> list[str]:
     """Compare the committed reference backend with a fresh render.
 
@@ -261,6 +268,9 @@ def reference_differences(template: Path) -> list[str]:
                 min(fresh[name].count(b"\n"), committed[name].count(b"\n")) + 1,
             )
             sentences.append(f"{REFERENCE / name} differs from line {line} on.")
+    manifest = template / MANIFEST
+    if not manifest.is_file() or manifest.read_text(encoding="utf-8") != _manifest(fresh):
+        sentences.append(f"{MANIFEST} does not list the files of {REFERENCE}.")
     return sentences
 
 
@@ -279,6 +289,8 @@ def write_reference(template: Path) -> None:
         for name in _files(destination):
             (destination / name).unlink()
         shutil.copytree(fresh, destination, dirs_exist_ok=True)
+        paths = (path.relative_to(fresh).as_posix() for path in fresh.rglob("*") if path.is_file())
+        (template / MANIFEST).write_text(_manifest(paths), encoding="utf-8")
         for directory in sorted(
             (path for path in destination.rglob("*") if path.is_dir()), reverse=True
         ):

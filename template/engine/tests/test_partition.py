@@ -22,7 +22,7 @@ from support import (
     variable,
 )
 
-needs, lacks = support.needs, support.lacks
+needs, lacks, needs_symbols = support.needs, support.lacks, support.needs_symbols
 
 
 IMAGE, RESULT = (1, 3, 6, 6), (1, 4, 6, 6)
@@ -287,6 +287,7 @@ def test_branches_are_looked_into():
     assert [entry.op for entry in report_of(mod).offloaded] == ["relax.nn.relu"] * 3
 
 
+@needs_symbols
 @needs("relu")
 def test_a_match_cast_parts_regions():
     n, m = tvm.tirx.Var("n", "int64"), tvm.tirx.Var("m", "int64")
@@ -479,6 +480,7 @@ def test_of_too_many_regions_the_largest_stay(limit):
         assert_same_values(mod, [array(sizes[name])], name, max_regions=limit)
 
 
+@needs_symbols
 @needs("relu", "add")
 def test_the_largest_symbolic_region_is_that_of_its_bound():
     n, m = tvm.tirx.Var("n", "int64"), tvm.tirx.Var("m", "int64")
@@ -581,6 +583,7 @@ def test_a_region_that_is_declined_as_a_whole_goes_to_the_host(decline):
 # ---- Symbols ------------------------------------------------------------------------------------
 
 
+@needs_symbols
 @needs("relu", "add")
 def test_regions_know_the_bounds_of_their_symbols():
     n, m = tvm.tirx.Var("n", "int64"), tvm.tirx.Var("m", "int64")
@@ -736,7 +739,7 @@ def test_a_declined_fusion_gives_smaller_composites(decline):
     assert added(constant(1, 4, 1, 1)) == [["conv2d", "add"]]
 
 
-@needs("conv2d", "add")
+@needs("conv2d", "add", variable=True)
 def test_unbound_constants_stay_arguments():
     x = variable("x", *IMAGE)
 
@@ -786,20 +789,20 @@ def product(axes, uses=1):
     return assert_same_values(mod, [array(2, 3, 4), array(2, 3, 4, seed=1)]).regions
 
 
-@needs("matmul")
+@needs("matmul", variable=True)
 def test_a_swap_of_the_last_dimensions_joins_the_matmul():
     assert product([0, 2, 1]) == [["linear"]]
     assert product([0, -1, -2]) == [["linear"]]
 
 
-@needs("matmul")
+@needs("matmul", variable=True)
 def test_a_transposed_operand_that_is_used_elsewhere_is_transposed():
     labels = sum(product([0, 2, 1], uses=2), [])
     assert "matmul" in labels
     assert "linear" not in labels
 
 
-@needs("matmul")
+@needs("matmul", variable=True)
 def test_another_order_of_dimensions_does_not_join():
     x, weight = variable("x", 2, 3, 4), variable("w", 4, 2, 5)
 
@@ -811,7 +814,7 @@ def test_another_order_of_dimensions_does_not_join():
     assert "linear" not in sum(found.regions, [])
 
 
-@needs("matmul")
+@needs("matmul", variable=True)
 @pytest.mark.parametrize(
     ("left", "right", "result"),
     [
@@ -919,7 +922,7 @@ def test_running_statistics_that_are_read_are_results_of_a_batch_norm():
 # ---- Other normalisations -----------------------------------------------------------------------
 
 
-@needs("group_norm")
+@needs("group_norm", variable=True)
 def test_a_normalisation_may_say_that_ones_and_zeros_are_not_applied():
     x, last = variable("x", 2, 4, 3), variable("b", 4)
     attributes = {"num_groups": 2, "channel_axis": 1, "axes": [2], "center": False}

@@ -1,0 +1,804 @@
+"""``npu-scaffold upgrade``: 'copier update' on a copy, which is checked and then taken over."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import copier
+import yaml
+from packaging.version import InvalidVersion, Version
+
+from .errors import ScaffoldError, did_you_mean
+from .render import check_answers, read_answers
+from .template import read_questions
+
+ANSWERS = ".copier-answers.yml"
+RELEASES = "releases.yml"
+VENDOR = "vendor/"
+ENGINE = "engine/"
+
+_SHOWN = 20
+_MARKER = re.compile(rb"^(<<<<<<< before updating|>>>>>>> after updating)\s*$", re.MULTILINE)
+_API_VERSION = re.compile(r"^#define NPU_DRIVER_API_VERSION (\d+)", re.MULTILINE)
+
+Tree = dict[str, bytes]
+
+
+def _git(
+    where: Path,
+    *arguments: str,
+    feed: bytes | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("GIT_DIR")}
+    for name in ("GIT_INDEX_FILE", "GIT_WORK_TREE"):
+        clean.pop(name, None)
+    try:
+        return subprocess.run(
+            ["git", "-c", f"core.hooksPath={os.devnull}", "-c", "core.quotePath=false", *arguments],
+            cwd=where,
+            env={**clean, **(environment or {})},
+            input=feed,
+            capture_output=True,
+            check=False,
+            # A signal to us, from a terminal or not, does not interrupt Git in its work.
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise ScaffoldError("An upgrade needs Git, and there is no command 'git'.") from None
+
+
+def _output(
+    where: Path,
+    *arguments: str,
+    feed: bytes | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    done = _git(where, *arguments, feed=feed, environment=environment)
+    if done.returncode:
+        said = " ".join(done.stderr.decode(errors="replace").split())
+        raise ScaffoldError(f"'git {arguments[0]}' failed in {where}: {said}")
+    return done.stdout.decode(errors="surrogateescape").strip("\n")
+
+
+def _commit(repository: Path, name: str) -> str | None:
+    done = _git(repository, "rev-parse", "-q", "--verify", "--end-of-options", f"{name}^{{commit}}")
+    return done.stdout.decode().strip() if name and not done.returncode else None
+
+
+@dataclass(frozen=True)
+class _Project:
+    """A rendered backend in a Git work tree; it may be a folder of a larger repository."""
+
+    root: Path
+    top: Path
+    answers: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        return self.root.relative_to(self.top)
+
+    @classmethod
+    def open(cls, path: Path) -> _Project:
+        root = path.resolve()
+        remembered = root / ANSWERS
+        if not remembered.is_file():
+            raise ScaffoldError(
+                f"{path} has no {ANSWERS}, so it is no backend that npu-scaffold made. "
+                "Give the directory of one."
+            )
+        given = read_answers(remembered)
+        raw = yaml.safe_load(remembered.read_text(encoding="utf-8"))
+        if "backend_name" not in given:
+            raise ScaffoldError(f"{remembered} has no backend_name: npu-scaffold did not make it.")
+        if not isinstance(raw.get("_src_path"), str) or not isinstance(raw.get("_commit"), str):
+            raise ScaffoldError(
+                f"{remembered} does not say which version of the template it came from: it was "
+                "made from a template outside Git. Put back the lines _src_path (a clone or URL of "
+                "npu-scaffold) and _commit (the version), and commit them."
+            )
+        inside = _git(root, "rev-parse", "--show-toplevel")
+        if inside.returncode:
+            raise ScaffoldError(
+                f"{path} is not in a Git work tree, so nothing could be taken back. Run "
+                "'git init && git add . && git commit -m Start' in it first."
+            )
+        top = Path(inside.stdout.decode(errors="surrogateescape").rstrip("\n")).resolve()
+        if _commit(root, "HEAD") is None:
+            raise ScaffoldError(f"{path} has no commit yet. Commit it, then upgrade.")
+        dirty = _output(root, "status", "--porcelain", "--", ".").splitlines()
+        if dirty:
+            names = [line[3:] for line in dirty]
+            raise ScaffoldError(
+                f"{path} has changes that are not committed: {_some(names)}. Commit them or put "
+                "them away with 'git stash --include-untracked', then upgrade."
+            )
+        return cls(root, top, raw)
+
+
+def _some(names: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _number(name: str) -> Version | None:
+    try:
+        return Version(name) if re.match(r"v?\d", name) else None
+    except InvalidVersion:
+        return None
+
+
+def read_releases(text: str) -> dict[str, str]:
+    """Read the list of releases.
+
+    Parameters
+    ----------
+    text
+        The content of ``releases.yml``.
+
+    Returns
+    -------
+    dict
+        Version -> commit, in the order of the file.
+    """
+    releases = (yaml.safe_load(text) or {}).get("releases") or {}
+    return {str(version): str(commit) for version, commit in releases.items()}
+
+
+class _Template:
+    """A private clone of the template, with all its versions."""
+
+    def __init__(self, source: str, clone: Path) -> None:
+        self.source = source
+        self.clone = clone
+        url = re.sub(r"^git\+", "", source)
+        for short, host in (("gh:", "https://github.com/"), ("gl:", "https://gitlab.com/")):
+            if url.startswith(short):
+                url = host + url.removeprefix(short).lstrip("/")
+        local = "://" not in url and not re.match(r"[\w.-]+@[\w.-]+:", url)
+        if local and not Path(url).expanduser().exists():
+            raise ScaffoldError(
+                f"The template was at {source}, and nothing is there now. Say where npu-scaffold "
+                "is with --template, as a clone or a URL."
+            )
+        done = _git(
+            clone.parent,
+            *("clone", "-q", "--", str(Path(url).expanduser().resolve()) if local else url),
+            str(clone),
+        )
+        if done.returncode:
+            said = " ".join(done.stderr.decode(errors="replace").split())
+            raise ScaffoldError(
+                f"The template at {source} cannot be cloned ({said}). Say where npu-scaffold is "
+                "with --template, as a clone or a URL."
+            )
+        if not (clone / "copier.yml").is_file():
+            raise ScaffoldError(f"{source} is no clone of npu-scaffold: it has no copier.yml.")
+        self.versions: dict[str, str] = {}
+        listed = _git(clone, "show", f"HEAD:{RELEASES}")
+        if not listed.returncode:
+            for version, commit in read_releases(listed.stdout.decode()).items():
+                found = _commit(clone, commit)
+                if found:
+                    self.versions[f"v{version}"] = found
+        for tag in _output(clone, "tag").splitlines():
+            if _number(tag):
+                self.versions[tag] = _commit(clone, f"refs/tags/{tag}") or ""
+
+    def _known(self) -> str:
+        names = sorted(self.versions, key=lambda name: _number(name) or Version("0"))
+        return f"it has {', '.join(names)}" if names else "it has no releases, only commits"
+
+    def resolve(self, wanted: str | None) -> str:
+        """Find the commit of a version; the latest release without one."""
+        if wanted is None:
+            released = {
+                version: commit
+                for name, commit in self.versions.items()
+                if (version := _number(name)) and not version.is_prerelease
+            }
+            return released[max(released)] if released else _commit(self.clone, "HEAD") or ""
+        for name in (wanted, f"v{wanted}"):
+            if name in self.versions:
+                return self.versions[name]
+        found = _commit(self.clone, wanted) or _commit(self.clone, f"origin/{wanted}")
+        if found is None:
+            raise ScaffoldError(
+                f"The template at {self.source} has no version '{wanted}'"
+                f"{did_you_mean(wanted, self.versions)}: {self._known()}."
+            )
+        return found
+
+    def origin(self, name: str) -> str:
+        """Find the commit that a project was made from."""
+        found = _commit(self.clone, name)
+        if found is None:
+            raise ScaffoldError(
+                f"The template at {self.source} has no version '{name}', from which this backend "
+                f"was made: {self._known()}. It may be another template, a clone without the whole "
+                "history, or the backend was made from uncommitted work. Name the right one with "
+                "--template."
+            )
+        return found
+
+    def files(self, commit: str) -> Path:
+        """Put the files of a version into a folder of their own, away from Git."""
+        folder = self.clone.with_name(f"template-{commit}")
+        if not folder.exists():
+            packed = _git(self.clone, "archive", "--format=tar", commit).stdout
+            with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+                archive.extractall(folder, filter="data")
+        return folder
+
+    def name(self, commit: str) -> str:
+        for name, listed in self.versions.items():
+            if listed == commit:
+                return name
+        return _output(self.clone, "describe", "--tags", "--always", commit)
+
+
+def _tree(root: Path) -> Tree:
+    return {
+        path.relative_to(root).as_posix(): (
+            os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+        )
+        for path in sorted(root.rglob("*"))
+        if ".git" not in path.relative_to(root).parts and (path.is_symlink() or path.is_file())
+    }
+
+
+def _render(template: Path, answers: Mapping[str, Any], out: Path, **more: Any) -> Tree:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        copier.run_copy(
+            str(template),
+            str(out),
+            data=dict(answers),
+            defaults=True,
+            quiet=True,
+            unsafe=False,
+            **more,
+        )
+    return _tree(out)
+
+
+def _answers(tree: Tree) -> dict[str, Any]:
+    found = yaml.safe_load(tree[ANSWERS])
+    return {key: value for key, value in found.items() if not key.startswith("_")}
+
+
+def _nearest(text: bytes, candidates: Mapping[str, bytes], name: str) -> str:
+    """Where a file went: the new one that is most like it."""
+    best, found = 0.5, ""
+    for path, other in candidates.items():
+        matcher = SequenceMatcher(None, text.splitlines(), other.splitlines(), autojunk=False)
+        likeness = matcher.ratio() + 0.2 * (Path(path).name == Path(name).name)
+        if likeness > best:
+            best, found = likeness, path
+    return found
+
+
+def _below(folder: str, tree: Iterable[str]) -> list[str]:
+    return [path for path in tree if path.startswith(f"{folder}/")]
+
+
+def _in_the_way(old: Tree, new: Tree, mine: Tree) -> tuple[list[str], list[str]]:
+    """Find unedited files where the new version has folders, or folders where it has files.
+
+    Returns those files, which the new version replaces, and sentences about those that cannot go.
+    """
+    gone: list[str] = []
+    problems: list[str] = []
+    for path in sorted(set(new) - set(old)):
+        if path.startswith(VENDOR):
+            continue
+        parents = [str(parent) for parent in Path(path).parents]
+        for blocking in [*(p for p in parents if p in mine), *_below(path, mine)]:
+            if blocking in gone:
+                continue
+            if mine[blocking] == old.get(blocking):
+                gone.append(blocking)
+            else:
+                problems.append(
+                    f"{blocking} is {'edited here' if blocking in old else 'your file'}, and the "
+                    f"new version needs its place for {path}. Move it elsewhere, commit, and "
+                    "upgrade again."
+                )
+    return gone, list(dict.fromkeys(problems))
+
+
+def _lost(old: Tree, new: Tree, mine: Tree, result: Tree, drop: Sequence[str]) -> list[str]:
+    """Say which files the update would take away, or not bring, although somebody edited them."""
+    problems = []
+    added = {
+        path: text for path, text in new.items() if path not in old and not path.startswith(VENDOR)
+    }
+    for path in sorted(set(mine) - set(result)):
+        if mine[path] == old.get(path) or path in drop:
+            continue
+        moved = _nearest(old.get(path, mine[path]), added, path)
+        where = f", which is now {moved}" if moved else ""
+        problems.append(
+            f"{path} was edited here, and the upgrade would delete it{where}: the edit would be "
+            f"lost. Move it to vendor/ or{' to ' + moved if moved else ' elsewhere'} after the "
+            f"upgrade; to go on, say --drop {path} (your text stays in the history of Git)."
+        )
+    for path, text in sorted(added.items()):
+        if path in mine and mine[path] != text:
+            problems.append(
+                f"{path} is your file, and the new version brings one of the same name. Rename "
+                "yours, commit, and upgrade again."
+            )
+    unknown = [path for path in drop if path not in mine]
+    problems += [f"--drop {path}: there is no such file in this backend." for path in unknown]
+    return problems
+
+
+def _lost_answers(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    given: Mapping[str, Any],
+    questions: Mapping[str, Any],
+) -> list[str]:
+    problems = []
+    for name, value in before.items():
+        now = after.get(name)
+        if name in given or name not in questions or now == value:
+            continue
+        # A list is put in the order of the choices.
+        if isinstance(value, list) and isinstance(now, list) and sorted(value) == sorted(now):
+            continue
+        instead = "would forget it" if now is None else f"would use {now!r}"
+        problems.append(
+            f"{name}: the new version does not keep your answer {value!r}, but {instead}. Choose "
+            f"one with -d {name}=..."
+        )
+    return problems
+
+
+def _skipped(
+    old: Tree, new: Tree, mine: Tree, result: Tree, scratch: Path
+) -> tuple[list[str], list[str]]:
+    """Find files whose changes did not arrive: unedited ones, and edited ones."""
+    unedited, edited = [], []
+    for path in sorted(set(old) & set(new) & set(mine) & set(result)):
+        if path.startswith(VENDOR) or path == ANSWERS or old[path] == new[path]:
+            continue
+        if result[path] != mine[path] or mine[path] == new[path]:
+            continue
+        if mine[path] == old[path]:
+            unedited.append(path)
+            continue
+        names = ("merge-mine", "merge-old", "merge-new")
+        for name, tree in zip(names, (mine, old, new), strict=True):
+            (scratch / name).write_bytes(tree[path])
+        merged = _git(scratch, "merge-file", "-p", *names)
+        if merged.returncode or merged.stdout != mine[path]:
+            edited.append(path)
+    return unedited, edited
+
+
+def _entries(tree: Tree) -> dict[str, ast.Call]:
+    """Find what a fresh render says about each op: the limits that it records for the vendor."""
+    found: dict[str, ast.Call] = {}
+    for path, text in tree.items():
+        if path != "vendor/capabilities.py" and not re.fullmatch(r"python/\w+/\w+\.py", path):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if not isinstance(key, ast.Constant) or not isinstance(value, ast.Call):
+                        continue
+                    if getattr(value.func, "id", "") == "Limits":
+                        found[str(key.value)] = value
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Op":
+                for word in node.keywords:
+                    if word.arg == "name" and isinstance(word.value, ast.Constant):
+                        found.setdefault(str(word.value.value), node)
+    return found
+
+
+def _changes(old: ast.expr, new: ast.expr, where: str) -> list[str]:
+    """Compare two expressions down to what differs."""
+    if ast.dump(old) == ast.dump(new):
+        return []
+    if isinstance(old, ast.Call) and isinstance(new, ast.Call):
+        before = {word.arg or "": word.value for word in old.keywords}
+        after = {word.arg or "": word.value for word in new.keywords}
+        same = ast.dump(old.func) == ast.dump(new.func) and len(old.args) == len(new.args)
+        if same and before.keys() == after.keys():
+            pairs = [(a, b, where) for a, b in zip(old.args, new.args, strict=True)]
+            pairs += [(before[key], after[key], f"{where} {key}".strip()) for key in before]
+            found = [text for a, b, place in pairs for text in _changes(a, b, place)]
+            # A range is read as a whole.
+            if all(isinstance(a, ast.Constant) for a, _, _ in pairs):
+                return [f"{where}: {ast.unparse(old)} -> {ast.unparse(new)}"]
+            return found
+    if isinstance(old, ast.Dict) and isinstance(new, ast.Dict):
+        named = [
+            {
+                ast.unparse(key).strip("'"): value
+                for key, value in zip(d.keys, d.values, strict=True)
+                if key
+            }
+            for d in (old, new)
+        ]
+        if named[0].keys() == named[1].keys():
+            return [
+                text
+                for key in named[0]
+                for text in _changes(named[0][key], named[1][key], f"{where} {key}".strip())
+            ]
+    if isinstance(old, ast.Tuple) and isinstance(new, ast.Tuple) and len(old.elts) == len(new.elts):
+        return [
+            text for a, b in zip(old.elts, new.elts, strict=True) for text in _changes(a, b, where)
+        ]
+    return [f"{where}: {ast.unparse(old)} -> {ast.unparse(new)}"]
+
+
+def _limits(old: Tree, new: Tree) -> list[str]:
+    before, after = _entries(old), _entries(new)
+    return [
+        f"{op}: {change}"
+        for op in before
+        if op in after
+        for change in _changes(before[op], after[op], "")
+    ]
+
+
+def _api_version(tree: Tree) -> str:
+    found = _API_VERSION.search(tree.get("engine/include/npu_driver.h", b"").decode())
+    return found.group(1) if found else "unknown"
+
+
+def _all_ops(template: Path, answers: Mapping[str, Any], out: Path) -> list[str]:
+    """Ask a version for its whole catalogue, whatever form that has there."""
+    others = {name: value for name, value in answers.items() if name != "ops"}
+    everything = {**others, "op_preset": "everything"}
+    tree = _render(template, everything, out, exclude=["*", f"!/{ANSWERS}"])
+    return list(_answers(tree).get("ops", []))
+
+
+def _files_shown(before: Tree, after: Tree) -> list[str]:
+    lines: list[str] = []
+    names = [path for path in sorted(before.keys() | after.keys()) if path != ANSWERS]
+    for title, owned in (("engine", True), ("rendered", False)):
+        changed = [
+            ("+" if path not in before else "-" if path not in after else "~", path)
+            for path in names
+            if path.startswith(ENGINE) == owned and before.get(path) != after.get(path)
+        ]
+        counts = [
+            f"{sum(sign == mark for sign, _ in changed)} {word}"
+            for mark, word in (("+", "added"), ("~", "changed"), ("-", "removed"))
+        ]
+        lines.append(f"{title}: {', '.join(counts)}")
+        # Of the engine, whose files nobody edits, the first are enough.
+        most = _SHOWN if owned else len(changed)
+        lines += [f"  {sign} {path}" for sign, path in changed[:most]]
+        if len(changed) > most:
+            lines.append(f"    and {len(changed) - most} more")
+    return lines
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """An update that was made in a private copy, and what there is to say about it."""
+
+    copy: Path
+    result: Tree
+    new: Tree
+    report: list[str]
+    conflicts: list[str]
+
+
+def _update(
+    template: _Template, commit: str, copy: Path, given: Mapping[str, Any], skip: Sequence[str]
+) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            copier.run_update(
+                str(copy),
+                data=dict(given),
+                vcs_ref=commit,
+                defaults=True,
+                overwrite=True,
+                quiet=True,
+                unsafe=False,
+                skip_if_exists=list(skip),
+            )
+    # Copier raises all kinds; whichever it is, only the private copy has seen it.
+    except Exception as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ScaffoldError(f"Copier cannot update this backend: {said}") from error
+
+
+def _prepare(
+    project: _Project,
+    template: _Template,
+    versions: tuple[str, str],
+    given: Mapping[str, Any],
+    drop: Sequence[str],
+    scratch: Path,
+) -> _Prepared:
+    old_commit, new_commit = versions
+    old_files, new_files = template.files(old_commit), template.files(new_commit)
+    questions = read_questions(new_files)
+    stored = {name: v for name, v in project.answers.items() if not name.startswith("_")}
+    kept = {name: value for name, value in stored.items() if name in questions}
+    problems = [
+        f"-d {name}: version {template.name(new_commit)} has no such question"
+        f"{did_you_mean(name, questions)}."
+        for name in given
+        if name not in questions
+    ]
+    if problems:
+        raise ScaffoldError("\n".join(problems))
+    try:
+        new = _render(new_files, {**kept, **given}, scratch / "new")
+    except Exception as error:
+        refused = check_answers(new_files, {**kept, **given})
+        refused = refused or [" ".join(str(error).split())]
+        version = template.name(new_commit)
+        raise ScaffoldError(
+            "\n".join(f"Version {version} does not take an answer: {text}" for text in refused)
+        ) from error
+    try:
+        old = _render(old_files, stored, scratch / "old")
+    except Exception as error:
+        raise ScaffoldError(
+            f"The version that this backend was made from, {template.name(old_commit)}, cannot be "
+            f"rendered with the answers in {ANSWERS}: {' '.join(str(error).split())}. That file "
+            "is changed by updates only: put it back as it was, and commit."
+        ) from error
+    lost = _lost_answers(kept, _answers(new), given, questions)
+    if lost:
+        raise ScaffoldError("\n".join(lost))
+
+    clone = scratch / "project"
+    head = _output(project.top, "rev-parse", "HEAD")
+    _output(scratch, "clone", "-q", "--shared", "--no-checkout", str(project.top), str(clone))
+    _output(clone, "checkout", "-q", "--detach", head)
+    copy = clone / project.folder
+    mine = _tree(copy)
+    gone, problems = _in_the_way(old, new, mine)
+    if problems:
+        raise ScaffoldError("\n".join(problems))
+    for path in gone:
+        (copy / path).unlink()
+        parent = (copy / path).parent
+        while parent != copy and not any(parent.iterdir()):
+            parent.rmdir()
+            parent = parent.parent
+    private = {**project.answers, "_src_path": str(template.clone), "_commit": old_commit}
+    (copy / ANSWERS).write_text(yaml.safe_dump(private), encoding="utf-8")
+    identity = ("-c", "user.name=npu-scaffold", "-c", "user.email=npu-scaffold@localhost")
+    _output(
+        clone,
+        *identity,
+        *("commit", "-q", "-a", "--no-gpg-sign", "--no-verify", "-m", "before the upgrade"),
+    )
+    # Else Copier deletes again what it finds deleted, which is a folder or a file now.
+    _update(template, new_commit, copy, given, [f"/{path}" for path in gone])
+
+    remembered = copy / ANSWERS
+    text = remembered.read_text(encoding="utf-8")
+    source = yaml.safe_dump({"_src_path": template.source}, width=10**9, allow_unicode=True).strip()
+    text = re.sub(r"^_src_path:.*$", lambda _: source, text, flags=re.MULTILINE)
+    remembered.write_text(text, encoding="utf-8")
+
+    result = _tree(copy)
+    unedited, edited = _skipped(old, new, mine, result, scratch)
+    for path in unedited:
+        (copy / path).write_bytes(new[path])
+        result[path] = new[path]
+    before = {path: text for path, text in mine.items() if path not in gone}
+    problems = _lost(old, new, before, result, drop)
+    touched = [
+        path
+        for path in sorted(mine.keys() | result.keys())
+        if path.startswith(VENDOR) and mine.get(path) != result.get(path)
+    ]
+    problems += [
+        f"The update would change {path}, which is yours: report this." for path in touched
+    ]
+    problems += [
+        f"{path} lies in the way, outside of Git: the new version brings a file of that name. "
+        "Move it away, and upgrade again."
+        for path in sorted(result.keys() - mine.keys())
+        if (project.root / path).exists() and not (path in new and _below(path, gone))
+    ]
+    if problems:
+        raise ScaffoldError("\n".join(problems))
+
+    conflicts = sorted(path for path, text in result.items() if _MARKER.search(text))
+    report = [
+        f"{project.root.name}: {template.name(old_commit)} -> {template.name(new_commit)}",
+        *_files_shown(mine, result),
+    ]
+    api = _api_version(old), _api_version(new)
+    report.append(
+        f"driver API version: {api[0]}" + (f" -> {api[1]}" if api[0] != api[1] else ", as before")
+    )
+    ops = kept.get("ops", []), _answers(result).get("ops", [])
+    for sign, names in (
+        ("added", set(ops[1]) - set(ops[0])),
+        ("dropped", set(ops[0]) - set(ops[1])),
+    ):
+        if names:
+            report.append(f"ops {sign}: {', '.join(sorted(names))}")
+    known = _all_ops(old_files, stored, scratch / "old-ops")
+    grown = [
+        op for op in _all_ops(new_files, {**kept, **given}, scratch / "new-ops") if op not in known
+    ]
+    if grown:
+        report.append(f"ops that are new, to be had with -d ops=[...]: {', '.join(grown)}")
+    unasked = [name for name in stored if name not in questions]
+    if unasked:
+        report.append(f"questions that are gone, with your answers: {', '.join(unasked)}")
+    limits = _limits(old, new)
+    if limits:
+        report.append("limits of the engine that changed (vendor/ keeps what it says):")
+        report += [f"  {line}" for line in limits]
+    seeds = [
+        f"  {'~' if path in old else '+'} {path}"
+        for path in sorted(new)
+        if path.startswith(VENDOR) and new[path] != old.get(path)
+    ]
+    if seeds:
+        report.append("seeds of vendor/ that changed; yours stay as they are:")
+        report += seeds
+    own = [
+        path
+        for path in sorted(old)
+        if path.startswith(ENGINE) and mine.get(path) != old[path] and path in new
+    ]
+    if own:
+        report.append(
+            f"edited or deleted in engine/, against its rule, and merged: {_some(own)}. "
+            "docs/upgrading.md says what to do instead."
+        )
+    if unedited or edited:
+        report.append(
+            "left to you from this version on: "
+            + "; ".join(
+                [f"{path} (a last time renewed)" for path in unedited]
+                + [
+                    f"{path} (your text; the changes of the template are not in it)"
+                    for path in edited
+                ]
+            )
+        )
+    return _Prepared(copy, result, new, report, conflicts)
+
+
+def _take_over(project: _Project, prepared: _Prepared, scratch: Path) -> None:
+    """Bring the result into the project in one step of Git, staged."""
+    clone = scratch / "project"
+    theirs = {
+        "GIT_DIR": _output(project.root, "rev-parse", "--absolute-git-dir"),
+        "GIT_INDEX_FILE": str(scratch / "index"),
+        "GIT_WORK_TREE": str(clone),
+    }
+    folder = project.folder.as_posix()
+    _output(clone, "read-tree", "HEAD", environment=theirs)
+    unmerged = _output(clone, "ls-files", "--unmerged", "-z", "--", folder).split("\0")
+    _output(clone, "add", "--all", "--", folder, environment=theirs)
+    tracked = _output(clone, "ls-files", "-z", "--", folder, environment=theirs).split("\0")
+    # What the new version brings belongs to the project even where it ignores such names.
+    ignored = [
+        name
+        for path in prepared.result
+        if path in prepared.new and (name := (project.folder / path).as_posix()) not in tracked
+    ]
+    if ignored:
+        _output(clone, "add", "--force", "--", *ignored, environment=theirs)
+    tree = _output(clone, "write-tree", environment=theirs)
+    # Git keeps the clone's own objects there, not here.
+    stages = b""
+    for entry in filter(None, unmerged):
+        about, path = entry.split("\t", 1)
+        mode, blob, stage = about.split()
+        text = _git(clone, "cat-file", "blob", blob).stdout
+        here = _output(project.top, "hash-object", "-w", "--stdin", feed=text)
+        if stage == "1":
+            stages += f"0 {'0' * len(here)}\t{path}\n".encode(errors="surrogateescape")
+        stages += f"{mode} {here} {stage}\t{path}\n".encode(errors="surrogateescape")
+    _git(project.top, "update-index", "-q", "--refresh")
+    # It checks first that nothing is in its way, and is not interrupted with us.
+    _output(project.top, "read-tree", "-m", "-u", "HEAD", tree)
+    if stages:
+        _output(project.top, "update-index", "--index-info", feed=stages)
+
+
+def upgrade(
+    path: Path,
+    to: str | None = None,
+    answers: Mapping[str, Any] | None = None,
+    template: str | None = None,
+    *,
+    drop: Sequence[str] = (),
+    dry_run: bool = False,
+    keep_conflicts: bool = False,
+) -> None:
+    """Take a backend to another version of the template, or leave it as it is.
+
+    Parameters
+    ----------
+    path
+        The backend: a clean Git work tree, or a folder of one.
+    to
+        A version, tag, branch or commit of the template; the latest release without it.
+    answers
+        Answers that change, for example ``ops``.
+    template
+        Where the template is now, if it has moved.
+    drop
+        Edited files that may go with the version that no longer has them.
+    dry_run
+        Only show what would change.
+    keep_conflicts
+        Take over a result with conflict markers too.
+    """
+    given = dict(answers or {})
+    project = _Project.open(path)
+    with tempfile.TemporaryDirectory(
+        prefix="npu-scaffold-upgrade-", ignore_cleanup_errors=True
+    ) as temporary:
+        scratch = Path(temporary).resolve()
+        source = project.answers["_src_path"]
+        if template is not None:
+            there = Path(template).expanduser()
+            source = str(there.resolve()) if there.exists() else template
+        versions = _Template(source, scratch / "template")
+        old = versions.origin(project.answers["_commit"])
+        new = versions.resolve(to)
+        if old == new and not given:
+            print(f"{path} has version {versions.name(new)} already.")
+            return
+        if (
+            old != new
+            and not _git(versions.clone, "merge-base", "--is-ancestor", new, old).returncode
+        ):
+            raise ScaffoldError(
+                f"{path} has version {versions.name(old)}, which is later than "
+                f"{versions.name(new)}. There is no way back but Git's: check out a commit from "
+                "before the upgrade."
+            )
+        prepared = _prepare(project, versions, (old, new), given, drop, scratch)
+        print("\n".join(prepared.report))
+        sys.stdout.flush()
+        listed = "\n".join(f"  {name}" for name in prepared.conflicts)
+        if prepared.conflicts and not keep_conflicts:
+            raise ScaffoldError(
+                f"Your edits and the new version conflict in:\n{listed}\nNothing was changed. Say "
+                "--keep-conflicts to get these files with conflict markers, or move your edits "
+                "to vendor/ first (docs/upgrading.md)."
+            )
+        if dry_run:
+            print("Nothing was changed, as you asked.")
+            return
+        _take_over(project, prepared, scratch)
+        if prepared.conflicts:
+            raise ScaffoldError(
+                f"Conflict markers are in:\n{listed}\nMend and 'git add' them, build and test, "
+                "then commit. 'git reset --hard' takes the upgrade back."
+            )
+        print(
+            "Done, and staged: see 'git diff --staged', build and test, then commit. "
+            "'git reset --hard' takes it back."
+        )

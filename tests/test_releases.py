@@ -1,0 +1,342 @@
+"""The releases: each of them upgrades to what is here, and what is here to what will come."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import copier
+import pytest
+import yaml
+
+import support
+from npu_scaffold.cli import main
+from npu_scaffold.render import MANIFEST
+from npu_scaffold.upgrade import read_releases
+from support import ROOT
+
+LIST = ROOT / "releases.yml"
+RELEASES = read_releases(LIST.read_text())
+# Later than all releases: what is here, and what is made up to come after it.
+HERE, LATER = "v1000.0.0", "v1001.0.0"
+ANSWERS: dict[str, Any] = {"backend_name": "acme_npu", "ops": ["conv2d", "max_pool2d", "relu"]}
+RENAMED = min(
+    path.relative_to(ROOT).as_posix() for path in ROOT.glob("template/engine/tests/test_*.py")
+)
+UPGRADES = [*((f"v{version}", HERE) for version in RELEASES), (HERE, LATER)]
+
+
+def git(where: Path, *arguments: str) -> str:
+    return support.run("git", *arguments, cwd=where).strip()
+
+
+def commit(where: Path, message: str) -> None:
+    git(where, "add", "--all")
+    git(where, "commit", "-q", "--allow-empty", "-m", message)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text, (path, old)
+    path.write_text(text.replace(old, new, 1))
+
+
+def gone() -> dict[str, str]:
+    return yaml.safe_load(LIST.read_text()).get("gone") or {}
+
+
+@pytest.fixture(scope="session")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone with the releases as tags, and two versions after them."""
+    if git(ROOT, "rev-parse", "--is-shallow-repository") != "false":
+        pytest.fail("The releases are tested on the whole history: run 'git fetch --unshallow'.")
+    clone = tmp_path_factory.mktemp("history") / "template"
+    git(clone.parent, "clone", "-q", "--no-tags", str(ROOT), str(clone))
+    for version, listed in RELEASES.items():
+        git(clone, "tag", f"v{version}", listed)
+    shutil.rmtree(clone / "template")
+    support.copy_template(clone)
+    commit(clone, "what is on the disk")
+    git(clone, "tag", HERE)
+    _come_later(clone)
+    commit(clone, "what will come")
+    git(clone, "tag", LATER)
+    return clone
+
+
+def _come_later(clone: Path) -> None:
+    """Change one of each kind: op, driver function, engine file, rendered file, seed."""
+    template = clone / "template"
+    # An op: the entry of sigmoid and its lowering, under another name.
+    (catalog,) = [
+        path
+        for path in (template / "_catalog").glob("*.yml")
+        if "sigmoid" in yaml.safe_load(path.read_text())
+    ]
+    entry = yaml.safe_load(catalog.read_text())["sigmoid"]
+    entry.update(relax="relax.later", summary="comes later")
+    if "id" in entry:
+        entry["id"] = 10_000
+    catalog.write_text(f"{catalog.read_text()}\n{yaml.safe_dump({'later': entry})}")
+    lowering = (template / "engine/lowerings/sigmoid.cc").read_text()
+    (template / "engine/lowerings/later.cc").write_text(lowering.replace("Sigmoid", "Later"))
+    header = template / "engine/include/npu_driver.h"
+    version = re.search(r"#define NPU_DRIVER_API_VERSION (\d+)", header.read_text())
+    assert version
+    edit(header, version[0], f"#define NPU_DRIVER_API_VERSION {int(version[1]) + 1}")
+    edit(header, "#endif", "typedef int npu_later_function(int);\n#endif")
+    (template / "engine/common/later.h").write_text("// Comes later.\n")
+    renamed = template / RENAMED
+    renamed.rename(renamed.with_name("test_later.py"))
+    edit(template / "README.md.jinja", "## ", "## Comes later\n\nMuch.\n\n## ")
+    seed = template / "vendor/vendor.cmake.jinja"
+    seed.write_text(seed.read_text() + "# Comes later.\n")
+    (template / "vendor/later.py").write_text('"""Comes later."""\n')
+
+
+@dataclass
+class Old:
+    """A backend of an old version, and how the newer one renders it afresh."""
+
+    version: str
+    target: str
+    project: Path
+    fresh: Path
+
+
+@pytest.fixture(scope="module", params=UPGRADES, ids=lambda pair: " to ".join(pair))
+def old(
+    request: pytest.FixtureRequest, history: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Old:
+    version, target = request.param
+    root = tmp_path_factory.mktemp("old")
+    for name, ref in (("project", version), ("fresh", target)):
+        copier.run_copy(
+            str(history), str(root / name), data=ANSWERS, defaults=True, quiet=True, vcs_ref=ref
+        )
+    git(root / "project", "init", "-q", "-b", "main")
+    commit(root / "project", "start")
+    return Old(version, target, root / "project", root / "fresh")
+
+
+def _mine(old: Old, tmp_path: Path) -> Path:
+    shutil.copytree(old.project, tmp_path / "backend")
+    return tmp_path / "backend"
+
+
+def _vendor_edits(project: Path) -> None:
+    """Edit, add and delete in vendor/, as its files say."""
+    vendor = project / "vendor"
+    override = (project / "engine/lowerings/relu.cc").read_text()
+    (vendor / "lowerings").mkdir(exist_ok=True)
+    (vendor / "lowerings/board_relu.cc").write_text(override + "// Of Acme.\n")
+    (vendor / "tests/test_board.py").write_text(
+        "def test_the_board() -> None:\n    import tvm_acme_npu.vendor\n"
+    )
+    for name in ("capabilities.py", "expected_failures.toml", "vendor.cmake"):
+        with (vendor / name).open("a") as file:
+            file.write("# Of Acme.\n")
+    (vendor / "tests/README.md").unlink()
+
+
+def _copier_update(project: Path, target: str) -> None:
+    support.run(
+        *(sys.executable, "-m", "copier", "update", "--defaults", "-q", "--vcs-ref", target),
+        project,
+    )
+
+
+def _assert_updated(old: Old, project: Path, before: dict[str, bytes]) -> None:
+    """All is as in a fresh render, but for vendor/, which is as it was."""
+    after, fresh = support.contents(project), support.contents(old.fresh)
+    expected = {name: data for name, data in fresh.items() if not name.startswith("vendor/")}
+    expected |= {name: data for name, data in before.items() if name.startswith("vendor/")}
+    assert after.keys() == expected.keys()
+    assert [name for name in after if after[name] != expected[name]] == []
+
+
+def test_the_list_names_commits_of_the_history_in_order(history: Path) -> None:
+    assert RELEASES, "releases.yml lists no release yet: docs/maintaining.md says how to add one."
+    previous = ""
+    for version, listed in RELEASES.items():
+        assert re.fullmatch(r"\d+\.\d+\.\d+", version), version
+        assert re.fullmatch(r"[0-9a-f]{40}", listed), f"{version}: write the whole commit"
+        for earlier, later in ((listed, "HEAD"), (previous or listed, listed)):
+            git(ROOT, "merge-base", "--is-ancestor", earlier, later)
+        previous = listed
+        assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def _manifests() -> dict[str, set[str]]:
+    """What vendors find outside of engine/, of each release and here."""
+    found = {"here": (ROOT / MANIFEST).read_text()}
+    for version, listed in RELEASES.items():
+        found[version] = git(ROOT, "show", f"{listed}:{MANIFEST.as_posix()}")
+    return {version: set(text.split("\n")) - {""} for version, text in found.items()}
+
+
+def lost_paths(manifests: dict[str, set[str]], noted: dict[str, str]) -> list[str]:
+    """Say which paths of releases are neither here nor noted, or a folder instead of a file."""
+    here = manifests["here"]
+    problems = []
+    for version, paths in manifests.items():
+        problems += [
+            f"{path} of {version} is gone: say under 'gone:' in releases.yml what its vendors do."
+            for path in sorted(paths - here - noted.keys())
+            if not path.startswith("vendor/")
+        ]
+        problems += [
+            f"{path} of {version} was a file, and {other} needs a folder there."
+            for path in sorted(paths)
+            for other in sorted(here)
+            if other.startswith(f"{path}/")
+        ]
+        problems += [
+            f"{path} is a file, where {version} had {other}."
+            for path in sorted(here)
+            for other in sorted(paths)
+            if other.startswith(f"{path}/")
+        ]
+    return problems
+
+
+def test_no_path_that_vendors_may_have_edited_disappears_without_a_note(history: Path) -> None:
+    assert lost_paths(_manifests(), gone()) == []
+    assert [path for path in gone() if path in _manifests()["here"]] == []
+
+
+def test_a_path_that_disappears_is_noticed() -> None:
+    here = {"README.md", "vendor/capabilities.py", "src/a.h"}
+    then = {"README.md", "vendor/old.py", "notes.md", "src", "README.md/x"}
+    assert lost_paths({"here": here, "0.1.0": then}, {"src": "", "README.md/x": ""}) == [
+        "notes.md of 0.1.0 is gone: say under 'gone:' in releases.yml what its vendors do.",
+        "src of 0.1.0 was a file, and src/a.h needs a folder there.",
+        "README.md is a file, where 0.1.0 had README.md/x.",
+    ]
+    assert lost_paths({"here": here, "0.1.0": here}, {}) == []
+
+
+def test_a_plain_backend_becomes_what_a_fresh_one_is(old: Old, tmp_path: Path) -> None:
+    project = _mine(old, tmp_path)
+    before = support.contents(project)
+    _copier_update(project, old.target)
+    _assert_updated(old, project, before)
+    assert support.answers(project)["_commit"] == old.target
+
+
+def test_who_edits_only_vendor_needs_only_copier_update(old: Old, tmp_path: Path) -> None:
+    project = _mine(old, tmp_path)
+    _vendor_edits(project)
+    commit(project, "our work")
+    before = support.contents(project)
+    _copier_update(project, old.target)
+    _assert_updated(old, project, before)
+
+
+def test_ops_are_added_and_dropped(
+    old: Old, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = _mine(old, tmp_path)
+    _vendor_edits(project)
+    commit(project, "our work")
+    before = support.contents(project)
+    ops = ["conv2d", "relu", "softmax"]
+    assert main(["upgrade", "--to", old.target, "-d", f"ops={ops}", str(project)]) == 0
+    said = capsys.readouterr().out
+    assert "ops added: softmax\nops dropped: max_pool2d\n" in said
+    after = support.contents(project)
+    assert support.answers(project)["ops"] == ops
+    assert "engine/lowerings/softmax.cc" in after
+    assert "engine/lowerings/max_pool2d.cc" not in after
+    for names in (before, after):
+        assert {n: d for n, d in names.items() if n.startswith("vendor/")} == {
+            n: d for n, d in before.items() if n.startswith("vendor/")
+        }
+    if old.target == LATER:
+        assert "to be had with -d ops=[...]: later" in said
+        assert "+ engine/common/later.h" in said
+        assert f"- {RENAMED.removeprefix('template/')}" in said
+        assert re.search(r"driver API version: \d+ -> \d+", said)
+        assert "~ vendor/vendor.cmake" in said and "+ vendor/later.py" in said
+
+
+def test_edits_of_a_template_file_are_merged(
+    old: Old, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = _mine(old, tmp_path)
+    _vendor_edits(project)
+    with (project / "README.md").open("a") as readme:
+        readme.write("\nThe board of Acme.\n")
+    edit(project / "pyproject.toml", 'version = "0.1.0"', 'version = "3.2.1"')
+    commit(project, "our work")
+    before = support.contents(project)
+    assert main(["upgrade", "--to", old.target, str(project)]) == 0, capsys.readouterr().err
+    with (old.fresh / "README.md").open() as fresh:
+        expected = fresh.read() + "\nThe board of Acme.\n"
+    assert (project / "README.md").read_text() == expected
+    assert 'version = "3.2.1"' in (project / "pyproject.toml").read_text()
+    assert support.contents(project)["vendor/vendor.cmake"] == before["vendor/vendor.cmake"]
+
+
+@pytest.mark.slow
+def test_what_was_edited_in_vendor_builds_and_works_after_the_update(
+    old: Old, tmp_path: Path, workshop: support.Workshop
+) -> None:
+    project = _mine(old, tmp_path)
+    _vendor_edits(project)
+    commit(project, "our work")
+    _copier_update(project, old.target)
+    python = workshop.environment(workshop.wheel(project))
+    support.run(python, "-m", "tvm_acme_npu", "check")
+    said = support.run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
+    assert re.search(r"\d+ passed", said) and "failed" not in said
+
+
+@pytest.mark.parametrize("preset", ["everything", "cnn", "transformer"])
+def test_a_preset_is_stored_as_its_ops_and_never_grows(
+    preset: str, tmp_path: Path, catalog: dict[str, dict[str, Any]]
+) -> None:
+    """The questions as they are; of the template only the answers file, so that it is quick."""
+    origin, project = tmp_path / "origin", tmp_path / "project"
+    for name in ("_catalog", "_macros"):
+        shutil.copytree(ROOT / "template" / name, origin / "template" / name)
+    for path in (ROOT / "template").glob("*answers_file*"):
+        shutil.copy(path, origin / "template")
+    shutil.copy(ROOT / "copier.yml", origin)
+    git(origin, "init", "-q")
+    # The first release lacks an op that is in all presets.
+    (holding,) = [
+        path
+        for path in (origin / "template/_catalog").glob("*.yml")
+        if "softmax" in yaml.safe_load(path.read_text())
+    ]
+    whole = holding.read_text()
+    entries = yaml.safe_load(whole)
+    del entries["softmax"]
+    holding.write_text(yaml.safe_dump(entries, sort_keys=False))
+    commit(origin, "first")
+    git(origin, "tag", "v1.0.0")
+    holding.write_text(whole)
+    commit(origin, "second")
+    git(origin, "tag", "v2.0.0")
+
+    data = {"backend_name": "acme_npu", "op_preset": preset}
+    arguments: dict[str, Any] = {"defaults": True, "quiet": True}
+    copier.run_copy(str(origin), str(project), data=data, vcs_ref="v1.0.0", **arguments)
+    git(project, "init", "-q")
+    commit(project, "start")
+    first = support.answers(project)
+    members = [op for op, entry in catalog.items() if preset in ("everything", *entry["presets"])]
+    assert "softmax" in members
+    assert set(first["ops"]) == set(members) - {"softmax"}
+    copier.run_update(str(project), overwrite=True, **arguments)
+    second = support.answers(project)
+    assert second["_commit"] == "v2.0.0"
+    assert second["ops"] == first["ops"]
+    commit(project, "updated")
+    with pytest.raises(ValueError, match="The ops are listed already"):
+        copier.run_update(str(project), data={"op_preset": preset}, overwrite=True, **arguments)
