@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import yaml
-from jinja2 import Template
 
 import support
 from npu_scaffold.template import read_questions

@@ -92,7 +92,8 @@ def test_the_sdist_builds_as_pip_builds_it(
         for name in support.contents(tree / folder)
         if prefix != "vendor/" or name.endswith((".py", ".toml"))
     }
-    libraries = {f"libtvm_poolside_{layer}.so" for layer in ("codegen", "runtime", "driver")}
+    layers = ("codegen", "runtime", "emulator", "emulator_build")
+    libraries = {f"libtvm_poolside_{layer}.so" for layer in layers}
     assert package == modules | libraries
     info = {name for name in names if not name.startswith("tvm_poolside/")}
     assert all(name.startswith("tvm_poolside-0.1.0.dist-info/") for name in info), info

@@ -168,8 +168,8 @@ CONTROLS = [
     Control(
         "swallowed_error",
         "engine/runtime/execution.cc",
-        "    npu_status status = RunApi().execute(request->handle);",
-        "    npu_status status = RunApi().execute(request->handle);\n"
+        "    npu_status status = driver_.execute(request->handle);",
+        "    npu_status status = driver_.execute(request->handle);\n"
         '    if (Broken("swallowed_error")) status = NPU_OK;',
         "contract",
         "matmul",

@@ -15,9 +15,4 @@
 /*! \brief The Python package, by which the libraries are called. */
 #define BACKEND_PACKAGE "tvm_example_npu"
 
-/* What the driver exports: named after the backend, since two may live in one process. */
-#define NPU_BUILD_API example_npu_build_api
-#define NPU_RUN_API example_npu_run_api
-#define NPU_FAIL_NEXT example_npu_fail_next
-
 #endif  // BACKEND_H_

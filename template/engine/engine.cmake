@@ -2,11 +2,14 @@
 #
 # Builds a backend out of engine/ and vendor/:
 #
-#   <package>_driver    the driver's run half        no dependency
-#   <package>_runtime   engine/runtime               tvm-ffi and the driver
-#   <package>_codegen   engine/codegen, lowerings    tvm-ffi; contains the driver's build half
+#   <package>_runtime           engine/runtime               tvm-ffi
+#   <package>_codegen           engine/codegen, lowerings    tvm-ffi
+#   <package>_emulator          the emulator's run half      no dependency
+#   <package>_emulator_build    the emulator's build half    no dependency
+#   <package>_driver            the vendor's driver, as vendor/vendor.cmake says;
+#   <package>_driver_build      its build half, unless one library has both
 #
-# A board needs the first two. What compiles is in the third alone.
+# The first two load the drivers that lie beside them. A board needs the runtime and a run half.
 #
 # Whoever includes this file sets:
 #
@@ -14,16 +17,35 @@
 #   NPU_NAMES_DIR    the folder of backend.h
 #   NPU_LOWERINGS    the ops whose lowerings are compiled
 #   NPU_VENDOR_CMAKE what the vendor adds to the build; optional
+#   NPU_DRIVER       "vendor" or "emulator": the driver that programs are for unless told otherwise
+#   NPU_EMULATOR     whether to build the emulator, also beside the vendor's driver
 #   NPU_RUNTIME, NPU_CODEGEN, NPU_TESTS, NPU_WERROR   what to build, and how
 #   NPU_SANITIZE     sanitizers for everything, e.g. "address,undefined"; optional
 
 set(_engine "${CMAKE_CURRENT_LIST_DIR}")
 find_package(Threads REQUIRED)
 
-# What the vendor's build settings may extend.
-set(NPU_VENDOR_LOWERINGS "")
+# What the vendor's build settings may set; vendor/vendor.cmake tells what each is.
+foreach(_setting LOWERINGS LOWERING_LIBRARIES DRIVER_SOURCES DRIVER_BUILD_SOURCES
+                 DRIVER_INCLUDE_DIRECTORIES DRIVER_DEFINITIONS DRIVER_OPTIONS DRIVER_LIBRARIES
+                 DRIVER_BUILD_LIBRARIES
+)
+  set(NPU_VENDOR_${_setting} "")
+endforeach()
 if(NPU_VENDOR_CMAKE)
   include("${NPU_VENDOR_CMAKE}")
+endif()
+if(NOT NPU_DRIVER MATCHES "^(vendor|emulator)$")
+  message(FATAL_ERROR "The driver is '${NPU_DRIVER}'; supported: vendor and emulator.")
+endif()
+if(NPU_DRIVER STREQUAL "vendor" AND NOT NPU_VENDOR_DRIVER_SOURCES)
+  message(
+    FATAL_ERROR "There is no vendor's driver to build: list its sources in "
+                "NPU_VENDOR_DRIVER_SOURCES in ${NPU_VENDOR_CMAKE}, or build with the emulator."
+  )
+endif()
+if(NPU_DRIVER STREQUAL "emulator")
+  set(NPU_EMULATOR ON)
 endif()
 
 # What all targets share.
@@ -64,55 +86,44 @@ function(npu_add_objects name)
   )
 endfunction()
 
-# ---- Driver: the emulator ----
+# ---- Drivers ----
 
-# The run half, and what both halves share.
-set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool reduce rows
-    simd_avx2 simd_avx512 simd_generic windows
-)
-list(TRANSFORM _kernels PREPEND "kernels/")
-set(_sources accesses device elision execute faults listing machine program queue rules tensor
-    thread_pool timeline ${_kernels}
-)
-list(TRANSFORM _sources PREPEND "${_engine}/emulator/")
-list(TRANSFORM _sources APPEND ".cc")
-npu_add_objects(npu_emulator ${_sources})
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  # One file per instruction set; which one runs is decided at run time.
-  set_source_files_properties(
-    "${_engine}/emulator/kernels/simd_avx2.cc" PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c"
+if(NPU_DRIVER STREQUAL "vendor")
+  function(npu_add_vendor_driver name sources libraries)
+    npu_add_library(${name} ${sources})
+    target_include_directories(${name} PRIVATE ${NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES})
+    target_compile_definitions(${name} PRIVATE ${NPU_VENDOR_DRIVER_DEFINITIONS})
+    target_compile_options(${name} PRIVATE ${NPU_VENDOR_DRIVER_OPTIONS})
+    target_link_libraries(${name} PRIVATE ${libraries} Threads::Threads)
+    set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  endfunction()
+  npu_add_vendor_driver(
+    ${NPU_PACKAGE}_driver "${NPU_VENDOR_DRIVER_SOURCES}" "${NPU_VENDOR_DRIVER_LIBRARIES}"
   )
-  set_source_files_properties(
-    "${_engine}/emulator/kernels/simd_avx512.cc"
-    PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl"
-  )
+  if(NPU_CODEGEN AND NPU_VENDOR_DRIVER_BUILD_SOURCES)
+    npu_add_vendor_driver(
+      ${NPU_PACKAGE}_driver_build "${NPU_VENDOR_DRIVER_BUILD_SOURCES}"
+      "${NPU_VENDOR_DRIVER_LIBRARIES};${NPU_VENDOR_DRIVER_BUILD_LIBRARIES}"
+    )
+  endif()
 endif()
 
-# The build half: not on a board.
-if(NPU_CODEGEN OR NPU_TESTS)
-  set(_sources arena assembler builder compile emit graph tiling)
-  list(TRANSFORM _sources PREPEND "${_engine}/emulator/compiler/")
-  list(TRANSFORM _sources APPEND ".cc")
-  npu_add_objects(npu_emulator_build ${_sources})
-  # An archive of the rest, out of which the linker takes what the build half needs.
-  add_library(npu_emulator_archive STATIC $<TARGET_OBJECTS:npu_emulator>)
-  set_target_properties(npu_emulator_archive PROPERTIES LINKER_LANGUAGE CXX)
+if(NPU_EMULATOR OR NPU_TESTS)
+  include("${_engine}/emulator/emulator.cmake")
 endif()
+
+set(_common "${_engine}/common/artifact.cc" "${_engine}/common/driver_api.cc")
 
 # ---- Runtime ----
 
 if(NPU_RUNTIME)
-  npu_add_library(${NPU_PACKAGE}_driver $<TARGET_OBJECTS:npu_emulator>)
-  set_target_properties(${NPU_PACKAGE}_driver PROPERTIES LINKER_LANGUAGE CXX)
-  target_link_libraries(${NPU_PACKAGE}_driver PRIVATE Threads::Threads)
-
   set(_sources execution object_file runtime signature)
   list(TRANSFORM _sources PREPEND "${_engine}/runtime/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_library(${NPU_PACKAGE}_runtime ${_sources} "${_engine}/common/artifact.cc")
+  npu_add_library(${NPU_PACKAGE}_runtime ${_sources} ${_common})
   target_include_directories(${NPU_PACKAGE}_runtime PRIVATE "${_engine}/common")
   target_link_libraries(
-    ${NPU_PACKAGE}_runtime PRIVATE ${NPU_PACKAGE}_driver tvm_ffi::header tvm_ffi::shared
+    ${NPU_PACKAGE}_runtime PRIVATE tvm_ffi::header tvm_ffi::shared ${CMAKE_DL_LIBS}
   )
 endif()
 
@@ -129,15 +140,19 @@ if(NPU_CODEGEN)
   target_include_directories(npu_lowerings PRIVATE "${_engine}/common" "${_engine}/codegen")
   set_target_properties(npu_lowerings PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
   npu_add_library(
-    ${NPU_PACKAGE}_codegen ${_sources} ${NPU_VENDOR_LOWERINGS} "${_engine}/common/artifact.cc"
-    $<TARGET_OBJECTS:npu_lowerings> $<TARGET_OBJECTS:npu_emulator_build>
+    ${NPU_PACKAGE}_codegen ${_sources} ${NPU_VENDOR_LOWERINGS} ${_common}
+    $<TARGET_OBJECTS:npu_lowerings>
+  )
+  # By this, a lowering of the vendor's wins over one of the engine's.
+  set_source_files_properties(
+    ${NPU_VENDOR_LOWERINGS} PROPERTIES COMPILE_DEFINITIONS NPU_VENDOR_LOWERING
   )
   target_include_directories(
     ${NPU_PACKAGE}_codegen PRIVATE "${_engine}/common" "${_engine}/codegen" "${_engine}/lowerings"
   )
   target_link_libraries(
-    ${NPU_PACKAGE}_codegen PRIVATE npu_emulator_archive Threads::Threads tvm_ffi::header
-                                   tvm_ffi::shared
+    ${NPU_PACKAGE}_codegen PRIVATE tvm_ffi::header tvm_ffi::shared ${CMAKE_DL_LIBS}
+                                   ${NPU_VENDOR_LOWERING_LIBRARIES}
   )
 endif()
 
@@ -162,14 +177,15 @@ if(NPU_TESTS)
 
   if(NPU_RUNTIME)
     npu_add_test(
-      runtime_test "${_engine}/common/artifact.cc" $<TARGET_OBJECTS:npu_emulator_build>
+      runtime_test ${_common}
     )
     target_include_directories(npu_runtime_test PRIVATE "${_engine}/common")
     # The runtime is found by its registered functions, not by its symbols.
     target_link_options(npu_runtime_test PRIVATE LINKER:--no-as-needed)
     target_link_libraries(
-      npu_runtime_test PRIVATE ${NPU_PACKAGE}_runtime npu_emulator_archive tvm_ffi::header
-                               tvm_ffi::shared
+      npu_runtime_test PRIVATE ${NPU_PACKAGE}_runtime tvm_ffi::header tvm_ffi::shared
+                               ${CMAKE_DL_LIBS}
     )
+    add_dependencies(npu_runtime_test ${NPU_PACKAGE}_emulator ${NPU_PACKAGE}_emulator_build)
   endif()
 endif()

@@ -30,8 +30,10 @@ using ConstantNames = ffi::Map<ffi::ObjectRef, ffi::String>;
 using OptionMap = ffi::Map<ffi::String, ffi::String>;
 using BoundMap = ffi::Map<ffi::String, int64_t>;
 
-LoweringOptions ReadOptions(const OptionMap& driver_options, const BoundMap& symbol_bounds) {
+LoweringOptions ReadOptions(const ffi::String& driver, const OptionMap& driver_options,
+                            const BoundMap& symbol_bounds) {
   LoweringOptions options;
+  options.role = driver;
   for (const auto& [key, value] : driver_options) options.driver.emplace_back(key, value);
   for (const auto& [name, bound] : symbol_bounds) options.symbol_bounds[name] = bound;
   return options;
@@ -66,11 +68,11 @@ ffi::Map<ffi::String, ffi::Any> DescribeGraph(const ffi::ObjectRef& function,
 }
 
 ffi::Bytes Compile(const ffi::ObjectRef& function, const ConstantNames& constant_names,
-                   const OptionMap& driver_options, const BoundMap& symbol_bounds,
-                   const ffi::String& manifest) {
+                   const ffi::String& driver, const OptionMap& driver_options,
+                   const BoundMap& symbol_bounds, const ffi::String& manifest) {
   return Refusable([&] {
     Graph graph = ReadFunction(function, constant_names);
-    LoweringOptions options = ReadOptions(driver_options, symbol_bounds);
+    LoweringOptions options = ReadOptions(driver, driver_options, symbol_bounds);
     LoweredProgram program = LowerGraph(graph, options, LoweringGoal::kProgram);
     std::string graph_json = ToJson(graph);
     std::string_view manifest_json(manifest.data(), manifest.size());
@@ -78,16 +80,60 @@ ffi::Bytes Compile(const ffi::ObjectRef& function, const ConstantNames& constant
   });
 }
 
-ffi::String DeclineReason(const ffi::ObjectRef& function, const OptionMap& driver_options,
-                          const BoundMap& symbol_bounds, bool finish) {
+ffi::String DeclineReason(const ffi::ObjectRef& function, const ffi::String& driver,
+                          const OptionMap& driver_options, const BoundMap& symbol_bounds,
+                          bool finish) {
   try {
     Graph graph = ReadFunction(function, ConstantNames());
-    LowerGraph(graph, ReadOptions(driver_options, symbol_bounds),
+    LowerGraph(graph, ReadOptions(driver, driver_options, symbol_bounds),
                finish ? LoweringGoal::kCheck : LoweringGoal::kOps);
   } catch (const Refusal& refusal) {
     return refusal.what();
   }
   return "";
+}
+
+/*! \brief Why a driver refuses options, or "". */
+ffi::String CheckOptions(const ffi::String& driver, const OptionMap& driver_options) {
+  try {
+    CheckDriverOptions(ReadOptions(driver, driver_options, BoundMap()));
+  } catch (const Refusal& refusal) {
+    return refusal.what();
+  }
+  return "";
+}
+
+/*! \brief The drivers that compile here and what they say about themselves, the vendor's first. */
+ffi::Array<ffi::Map<ffi::String, ffi::Any>> Drivers() {
+  auto text = [](const char* given) { return ffi::String(given == nullptr ? "" : given); };
+  constexpr const char* kTypes[] = {"bool", "int", "text", "choice"};
+  ffi::Array<ffi::Map<ffi::String, ffi::Any>> drivers;
+  for (const auto& driver : BuildDrivers()) {
+    ffi::Array<ffi::Map<ffi::String, ffi::Any>> options;
+    for (size_t i = 0; i < driver.api.option_count; ++i) {
+      const npu_option_info& option = driver.api.options[i];
+      auto type = static_cast<uint32_t>(option.type);
+      if (type > NPU_OPTION_CHOICE) {
+        throw DriverError("the option '" + std::string(option.key) + "' of the driver " +
+                          driver.api.name + " has an unknown type");
+      }
+      ffi::Array<ffi::String> choices;
+      for (size_t k = 0; k < option.choice_count; ++k) choices.push_back(option.choices[k]);
+      options.push_back({{"key", text(option.key)},
+                         {"type", ffi::String(kTypes[type])},
+                         {"default", text(option.default_value)},
+                         {"least", option.least},
+                         {"most", option.most},
+                         {"choices", choices},
+                         {"about", text(option.about)}});
+    }
+    drivers.push_back({{"role", ffi::String(driver.role)},
+                       {"name", text(driver.api.name)},
+                       {"release", text(driver.api.release)},
+                       {"api_version", static_cast<int64_t>(driver.api.version)},
+                       {"options", options}});
+  }
+  return drivers;
 }
 
 ffi::Array<ffi::String> ListLoweredOps() {
@@ -104,6 +150,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def(BACKEND_NAME ".codegen.compile", Compile)
       .def(BACKEND_NAME ".codegen.decline_reason", DeclineReason)
       .def(BACKEND_NAME ".codegen.lowered_ops", ListLoweredOps)
+      .def(BACKEND_NAME ".codegen.drivers", Drivers)
+      .def(BACKEND_NAME ".codegen.check_options", CheckOptions)
       .def(BACKEND_NAME ".codegen.check_ir", CheckIRToString);
 }
 

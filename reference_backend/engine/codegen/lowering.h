@@ -9,6 +9,10 @@
  *   serves the op alone and the op fused behind another one.
  * - REGISTER_LOWERING("relax.nn.conv2d", Conv2D): anything else. `.TakesEpilogue()` says that
  *   element-wise ops of the same composite may be fused behind it: they arrive as Epilogue().
+ *
+ * An op may have both: the element-wise function then serves where it is fused, the other one where
+ * it stands alone. A lowering of the vendor's wins over the engine's, and one with a predicate
+ * (`.When`) over one without.
  */
 #ifndef CODEGEN_LOWERING_H_
 #define CODEGEN_LOWERING_H_
@@ -107,6 +111,13 @@ class VectorBuilder {
  private:
   friend class Lowering;
 
+  /*! \brief How a step refers to a value. */
+  npu_operand OperandOf(Value value) const { return operands_[static_cast<size_t>(value.index)]; }
+  void AddStep(npu_step_kind kind, const std::vector<npu_operand>& operands);
+  /*! \brief Replaces the steps from `first` on, which compute `result`, by one of this kind; or,
+   *  without one, says which op they came from. */
+  void NameSteps(size_t first, Value result, const char* op, npu_step_kind kind,
+                 const std::vector<npu_operand>& operands);
   /*! \brief In an epilogue: the value that the operation before it computed. */
   Value LoadAccumulator();
   /*! \brief The program whose last value is `result`; valid while this builder lives. */
@@ -114,6 +125,9 @@ class VectorBuilder {
 
   std::vector<npu_vector_instruction> instructions_;
   std::vector<npu_tensor> inputs_;
+  /*! \brief By instruction: how a step refers to its value. */
+  std::vector<npu_operand> operands_;
+  std::vector<npu_step> steps_;
 };
 
 /*! \brief One Relax op (and what is fused behind it) on its way to the driver. */
@@ -177,6 +191,21 @@ class Lowering {
   /*! \brief One dimension as large as all of these together; refuses a product of symbols. */
   npu_dim Joined(const std::vector<npu_dim>& dims) const;
 
+  /*! \name What only this driver has. */
+  ///@{
+  /*! \brief The driver's builder, for functions of an extension. */
+  npu_builder* Builder() const;
+  /*! \brief The driver's struct of this name; refuses the op where it has none:
+   *  op.Check(op.Extension<acme_ops>("acme.ops")->add_mish(op.Builder(), in.id, out.id)). */
+  template <typename T>
+  const T* Extension(const char* name) const {
+    return static_cast<const T*>(FindExtension(name));
+  }
+  /*! \brief Turns a status that is not NPU_OK into a refusal that names this op and the driver's
+   *  reason. */
+  void Check(npu_status status) const;
+  ///@}
+
   /*! \name Driver operations. A refusal of the driver becomes one that names this op. */
   ///@{
   /*! \brief A new tensor for intermediate values. */
@@ -220,6 +249,10 @@ class Lowering {
  private:
   friend class ProgramBuilder;
 
+  const void* FindExtension(const char* name) const;
+  /*! \brief Tells biases, scales and residuals from other steps of an epilogue; `channel` is the
+   *  dimension of the channels. */
+  void NameEpilogue(const npu_vector_program* epilogue, npu_tensor out, int channel);
   Tensor ConstantOf(npu_dtype dtype, const std::vector<npu_dim>& dims, const void* data,
                     size_t bytes);
   Lowering(ProgramBuilder* program, const Unit* unit) : program_(program), unit_(unit) {}
@@ -236,6 +269,9 @@ class Lowering {
   std::deque<npu_vector_program> epilogues_;
 };
 
+/*! \brief Whose lowering it is. */
+enum class Owner { kEngine, kVendor };
+
 /*! \brief How an op is lowered; made by the macros below. */
 struct OpLowering {
   using LowerFunction = void (*)(Lowering&);
@@ -248,10 +284,20 @@ struct OpLowering {
   Predicate when = nullptr;
   bool takes_epilogue = false;
   bool absorbs_transpose = false;
+  Owner owner = Owner::kEngine;
+  npu_step_kind step = NPU_STEP_OTHER;
+  std::vector<std::string> step_numbers;
 
   /*! \brief Element-wise ops of the same composite may be fused behind this one. */
   OpLowering& TakesEpilogue() {
     takes_epilogue = true;
+    return *this;
+  }
+  /*! \brief What an element-wise op is among the steps that drivers see, with the names of the
+   *  attributes that are its numbers; without it they see its instructions. */
+  OpLowering& AsStep(npu_step_kind kind, const std::vector<std::string>& numbers = {}) {
+    step = kind;
+    step_numbers = numbers;
     return *this;
   }
   /*! \brief A permute_dims of the same composite that swaps an argument's last two dimensions is
@@ -269,20 +315,30 @@ struct OpLowering {
 };
 
 /*! \brief Adds a lowering to the table; use the macros. */
-OpLowering& RegisterOp(const std::string& op, OpLowering::LowerFunction lower);
+OpLowering& RegisterOp(const std::string& op, OpLowering::LowerFunction lower, Owner owner);
 /*! \brief Adds an element-wise op to the table; use the macros. */
-OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction elementwise);
+OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction elementwise,
+                       Owner owner);
+
+// The build defines it for what vendor/vendor.cmake lists in NPU_VENDOR_LOWERINGS.
+#ifdef NPU_VENDOR_LOWERING
+#define LOWERING_OWNER ::npu::Owner::kVendor
+#else
+#define LOWERING_OWNER ::npu::Owner::kEngine
+#endif
 
 #define LOWERING_CONCAT_INNER(a, b) a##b
 #define LOWERING_CONCAT(a, b) LOWERING_CONCAT_INNER(a, b)
 /*! \brief Registers `void function(Lowering& op)` for a Relax op. */
 #define REGISTER_LOWERING(op, function)                                              \
   [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __COUNTER__) = \
-      RegisterOp(op, static_cast<OpLowering::LowerFunction>(function))
+      ::npu::RegisterOp(op, static_cast<::npu::OpLowering::LowerFunction>(function), \
+                        LOWERING_OWNER)
 /*! \brief Registers `Value function(const Lowering& op, VectorBuilder& v, const Values& x)`. */
-#define REGISTER_ELEMENTWISE(op, function)                                           \
-  [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __COUNTER__) = \
-      RegisterOp(op, static_cast<OpLowering::ElementwiseFunction>(function))
+#define REGISTER_ELEMENTWISE(op, function)                                                 \
+  [[maybe_unused]] static auto& LOWERING_CONCAT(registered_lowering_, __COUNTER__) =       \
+      ::npu::RegisterOp(op, static_cast<::npu::OpLowering::ElementwiseFunction>(function), \
+                        LOWERING_OWNER)
 
 /*! \brief The Relax ops that have a lowering. */
 std::vector<std::string> LoweredOps();
@@ -295,6 +351,8 @@ class Refusal : public std::runtime_error {
 
 /*! \brief What a graph is compiled with. */
 struct LoweringOptions {
+  /*! \brief Which driver: "vendor", "emulator", or "" for the first that is there. */
+  std::string role;
   /*! \brief Settings for the driver, by name. */
   std::vector<std::pair<std::string, std::string>> driver;
   /*! \brief The largest value of each symbol, by name. */
@@ -311,18 +369,24 @@ enum class LoweringGoal {
   kProgram,
 };
 
+struct DestroyBuilder {
+  const npu_build_api* api = nullptr;
+  void operator()(npu_builder* builder) const {
+    if (api->destroy != nullptr) api->destroy(builder);
+  }
+};
+
 /*! \brief What the driver made of a graph. */
 struct LoweredProgram {
-  struct DestroyBuilder {
-    void operator()(npu_builder* builder) const { BuildApi().destroy(builder); }
-  };
-
   /*! \brief Constants of lowerings. Declared first: the builder refers to them. */
   std::deque<std::vector<uint64_t>> constants;
   std::unique_ptr<npu_builder, DestroyBuilder> builder;
   /*! \brief The driver's bytes, which live as long as the builder; empty but for kProgram. */
   std::string_view bytes;
 };
+
+/*! \brief Throws a Refusal if the driver refuses its options. */
+void CheckDriverOptions(const LoweringOptions& options);
 
 /*!
  * \brief Lowers a graph with the registered ops.

@@ -1,41 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file driver_api.h
- * \brief The driver, under names that are the same in every backend.
+ * \brief The drivers that are installed beside this library, and what each of them can do.
+ *
+ * The only place that knows of versions and of absent functions: whoever includes this sees one
+ * table whose fields all exist.
  */
 #ifndef COMMON_DRIVER_API_H_
 #define COMMON_DRIVER_API_H_
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "npu_driver.h"
 
 namespace npu {
 
-/*! \brief A half of the driver; throws if it was built from another version of its header. */
+/*! \brief A driver cannot be used; what() says why, and what to do. */
+class DriverError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/*! \brief The table of a driver as this header has it: what the driver's is too short for is NULL.
+ *  Throws a DriverError where it is no table, or lacks what every driver must have. */
+npu_build_api Adopt(const npu_build_api* table, const std::string& path);
+npu_run_api Adopt(const npu_run_api* table, const std::string& path);
+
+/*! \brief Those that are installed, the vendor's first; found once. A library that is there and
+ *  cannot be used is a DriverError. */
 template <typename Api>
-const Api& Checked(const Api* api, const char* half) {
-  if (api == nullptr || api->version != NPU_DRIVER_API_VERSION) {
-    throw std::runtime_error(
-        std::string("the ") + half + " half of the driver has the API version " +
-        (api == nullptr ? "none" : std::to_string(api->version)) + ", but this library needs " +
-        std::to_string(NPU_DRIVER_API_VERSION) + "; build the driver and this library together");
-  }
-  return *api;
-}
+struct InstalledDriver {
+  /*! \brief "vendor" or "emulator". */
+  std::string role;
+  Api api;
+};
 
-/*! \brief The build half of the driver: only in the codegen library. */
-inline const npu_build_api& BuildApi() {
-  static const auto& api = Checked(NPU_BUILD_API(), "build");
-  return api;
-}
+const std::vector<InstalledDriver<npu_build_api>>& BuildDrivers();
+const std::vector<InstalledDriver<npu_run_api>>& RunDrivers();
 
-/*! \brief The run half of the driver. */
-inline const npu_run_api& RunApi() {
-  static const auto& api = Checked(NPU_RUN_API(), "run");
-  return api;
-}
+/*! \brief The build half of a driver by its role, or of the first one where that is "". */
+const npu_build_api& BuildDriver(const std::string& role);
+/*! \brief The run half of the driver that calls itself `name`, which made a program. */
+const npu_run_api& RunDriver(const std::string& name);
 
 }  // namespace npu
 

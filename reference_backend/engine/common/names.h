@@ -13,6 +13,8 @@ namespace npu {
 constexpr const char* kBackend = BACKEND_NAME;
 /*! \brief The environment variable that names the device. */
 constexpr const char* kDeviceVariable = BACKEND_PREFIX "DEVICE";
+/*! \brief The environment variable that names a folder in which drivers are looked for first. */
+constexpr const char* kDriverFolderVariable = BACKEND_PREFIX "DRIVER_DIR";
 
 }  // namespace npu
 

@@ -14,10 +14,26 @@
 namespace npu::emulator {
 namespace {
 
-/*! \brief An option that is a number; one of the two members holds it. */
-struct NumberOption {
+constexpr int64_t kMaxMemory = int64_t{1} << 40;
+
+constexpr const char* kPowerModes[] = {"low", "balanced", "performance"};
+constexpr int64_t kFrequencies[] = {500, 1000, 1500};
+constexpr const char* kPrecisions[] = {"float32", "float16"};
+
+constexpr npu_option_info Number(const char* key, const char* default_value, int64_t least,
+                                 int64_t most, const char* about) {
+  return {key, NPU_OPTION_INT, default_value, least, most, nullptr, 0, about};
+}
+
+template <size_t count>
+constexpr npu_option_info Choice(const char* key, const char* default_value,
+                                 const char* const (&choices)[count], const char* about) {
+  return {key, NPU_OPTION_CHOICE, default_value, 0, 0, choices, count, about};
+}
+
+/*! \brief The member that holds a number; one of the two. */
+struct NumberMember {
   const char* key;
-  int64_t least, most;
   int64_t Machine::* wide;
   int32_t Machine::* narrow;
 
@@ -26,25 +42,19 @@ struct NumberOption {
   }
 };
 
-constexpr int64_t kMaxMemory = int64_t{1} << 40;
-
-constexpr NumberOption kNumbers[] = {
-    {"scratchpad_bytes", 1024, kMaxMemory, &Machine::scratchpad_bytes, nullptr},
-    {"dram_bytes", 1024, kMaxMemory, &Machine::dram_bytes, nullptr},
-    {"max_tile_bytes", 0, kMaxMemory, &Machine::max_tile_bytes, nullptr},
-    {"cores", 1, 16, nullptr, &Machine::cores},
-    {"matrix_rows", 1, 1024, nullptr, &Machine::matrix_rows},
-    {"matrix_columns", 1, 1024, nullptr, &Machine::matrix_columns},
-    {"vector_lanes", 1, 4096, nullptr, &Machine::vector_lanes},
-    {"dram_megabytes_per_second", 1, 10000000, nullptr, &Machine::dram_megabytes_per_second},
-    {"dma_latency_cycles", 0, 1000000, nullptr, &Machine::dma_latency_cycles},
-    {"threads", 1, 64, nullptr, &Machine::threads},
-    {"pace", 0, 1000000, nullptr, &Machine::pace},
+constexpr NumberMember kNumbers[] = {
+    {"scratchpad_bytes", &Machine::scratchpad_bytes, nullptr},
+    {"dram_bytes", &Machine::dram_bytes, nullptr},
+    {"max_tile_bytes", &Machine::max_tile_bytes, nullptr},
+    {"cores", nullptr, &Machine::cores},
+    {"matrix_rows", nullptr, &Machine::matrix_rows},
+    {"matrix_columns", nullptr, &Machine::matrix_columns},
+    {"vector_lanes", nullptr, &Machine::vector_lanes},
+    {"dram_megabytes_per_second", nullptr, &Machine::dram_megabytes_per_second},
+    {"dma_latency_cycles", nullptr, &Machine::dma_latency_cycles},
+    {"threads", nullptr, &Machine::threads},
+    {"pace", nullptr, &Machine::pace},
 };
-
-constexpr const char* kPowerModes[] = {"low", "balanced", "performance"};
-constexpr int64_t kFrequencies[] = {500, 1000, 1500};
-constexpr const char* kPrecisions[] = {"float32", "float16"};
 
 template <typename Names>
 std::string List(const Names& names) {
@@ -71,36 +81,68 @@ bool IsNamed(Enum value, const Names& names) {
 
 int64_t CeilDivide(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
+const npu_option_info* FindOption(const std::string& key) {
+  auto found = std::find_if(std::begin(kOptions), std::end(kOptions),
+                            [&](const npu_option_info& option) { return key == option.key; });
+  return found == std::end(kOptions) ? nullptr : found;
+}
+
 }  // namespace
+
+const npu_option_info kOptions[kOptionCount] = {
+    Number("scratchpad_bytes", "4194304", 1024, kMaxMemory,
+           "the on-chip memory that all engines compute in"),
+    Number("dram_bytes", "4294967296", 1024, kMaxMemory,
+           "the memory for inputs, outputs, constants and what leaves the scratchpad"),
+    Number("max_tile_bytes", "0", 0, kMaxMemory,
+           "the largest tensor that one command may touch; 0: no limit but the scratchpad"),
+    Number("cores", "1", 1, 16, "cores, each with a matrix and a vector engine"),
+    Number("matrix_rows", "32", 1, 1024, "rows of the systolic array, along the summed dimension"),
+    Number("matrix_columns", "32", 1, 1024, "columns of the systolic array, along the outputs"),
+    Number("vector_lanes", "64", 1, 4096, "elements that a vector engine handles in a cycle"),
+    Number("dram_megabytes_per_second", "16000", 1, 10000000,
+           "the bandwidth of DRAM, in units of 10^6 bytes"),
+    Number("dma_latency_cycles", "100", 0, 1000000, "cycles until the first byte of a transfer"),
+    Choice("power_mode", "balanced", kPowerModes, "how fast the clock runs"),
+    Choice("precision", "float32", kPrecisions,
+           "how intermediate results of type float32 are kept"),
+    Number("threads", "1", 1, 64, "host threads that emulate one call"),
+    Number("pace", "0", 0, 1000000,
+           "how many times slower than the device the emulation is at least; 0: as fast as it can"),
+};
 
 void Machine::Set(const std::string& key, const std::string& value) {
   if (key == "power_mode") return SetNamed(key, value, kPowerModes, &power_mode);
   if (key == "precision") return SetNamed(key, value, kPrecisions, &precision);
-  std::string keys;
-  for (const NumberOption& option : kNumbers) {
-    keys += std::string(option.key) + ", ";
-    if (option.key != key) continue;
-    int64_t number = 0;
-    auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (problem != std::errc() || end != value.data() + value.size() || number < option.least ||
-        number > option.most) {
-      Invalid("Option ", key, " is \"", value, "\"; it must be a whole number from ", option.least,
-              " to ", option.most, ".");
+  const npu_option_info* option = FindOption(key);
+  if (option == nullptr) {
+    std::string keys;
+    for (const npu_option_info& known : kOptions) {
+      keys += (keys.empty() ? "" : ", ") + std::string(known.key);
     }
-    if (option.wide != nullptr) {
-      this->*option.wide = number;
-    } else {
-      this->*option.narrow = static_cast<int32_t>(number);
-    }
-    return;
+    Invalid("Option ", key, " is unknown; the driver has the options ", keys, ".");
   }
-  Invalid("Option ", key, " is unknown; the driver has the options ", keys,
-          "power_mode and precision.");
+  int64_t number = 0;
+  auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (problem != std::errc() || end != value.data() + value.size() || number < option->least ||
+      number > option->most) {
+    Invalid("Option ", key, " is \"", value, "\"; it must be a whole number from ", option->least,
+            " to ", option->most, ".");
+  }
+  for (const NumberMember& member : kNumbers) {
+    if (member.key != key) continue;
+    if (member.wide != nullptr) {
+      this->*member.wide = number;
+    } else {
+      this->*member.narrow = static_cast<int32_t>(number);
+    }
+  }
 }
 
 void Machine::Check() const {
-  for (const NumberOption& option : kNumbers) {
-    int64_t number = option.Get(*this);
+  for (const NumberMember& member : kNumbers) {
+    const npu_option_info& option = *FindOption(member.key);
+    int64_t number = member.Get(*this);
     if (number < option.least || number > option.most) {
       Invalid("Option ", option.key, " is ", number, "; it must be from ", option.least, " to ",
               option.most, ".");

@@ -9,6 +9,7 @@
 #ifndef EMULATOR_MACHINE_H_
 #define EMULATOR_MACHINE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -57,6 +58,13 @@ struct Machine {
   /*! \brief Cycles per microsecond. */
   int64_t FrequencyMHz() const;
 };
+
+constexpr const char* kDriverName = "emulator";
+constexpr const char* kDriverRelease = "1";
+
+/*! \brief The options of the driver, each of which is a member of Machine. */
+constexpr size_t kOptionCount = 13;
+extern const npu_option_info kOptions[kOptionCount];
 
 /*! \brief For messages and listings, e.g. `balanced`. */
 const char* Name(PowerMode mode);

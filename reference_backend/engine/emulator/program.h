@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "counters.h"
 #include "machine.h"
 #include "tensor.h"
 
@@ -95,7 +96,7 @@ struct Command {
 
 /*! \brief The engine that runs a command: transfers and gathers to the scratchpad are DMA_IN,
  *  others DMA_OUT; matmul and convolution are MATRIX; the rest is VECTOR. */
-npu_engine EngineOf(const Command& command, const std::vector<Tensor>& tensors);
+Engine EngineOf(const Command& command, const std::vector<Tensor>& tensors);
 
 /*! \brief The tensor that a command writes. */
 npu_tensor OutputOf(const Command& command);

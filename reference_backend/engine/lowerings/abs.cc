@@ -6,7 +6,7 @@ namespace {
 
 Value Abs(const Lowering&, VectorBuilder& v, const Values& x) { return v.Absolute(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.abs", Abs);
+REGISTER_ELEMENTWISE("relax.abs", Abs).AsStep(NPU_STEP_ABSOLUTE);
 
 }  // namespace
 }  // namespace npu

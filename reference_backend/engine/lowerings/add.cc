@@ -6,7 +6,7 @@ namespace {
 
 Value Add(const Lowering&, VectorBuilder& v, const Values& x) { return v.Add(x[0], x[1]); }
 
-REGISTER_ELEMENTWISE("relax.add", Add);
+REGISTER_ELEMENTWISE("relax.add", Add).AsStep(NPU_STEP_ADD);
 
 }  // namespace
 }  // namespace npu

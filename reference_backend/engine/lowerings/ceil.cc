@@ -9,7 +9,7 @@ Value Ceil(const Lowering&, VectorBuilder& v, const Values& x) {
   return v.Multiply(v.Floor(v.Multiply(x[0], minus)), minus);
 }
 
-REGISTER_ELEMENTWISE("relax.ceil", Ceil);
+REGISTER_ELEMENTWISE("relax.ceil", Ceil).AsStep(NPU_STEP_CEIL);
 
 }  // namespace
 }  // namespace npu

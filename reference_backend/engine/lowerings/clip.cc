@@ -17,7 +17,7 @@ Value Clip(const Lowering& op, VectorBuilder& v, const Values& x) {
   return value;
 }
 
-REGISTER_ELEMENTWISE("relax.clip", Clip);
+REGISTER_ELEMENTWISE("relax.clip", Clip).AsStep(NPU_STEP_CLIP, {"min", "max"});
 
 }  // namespace
 }  // namespace npu

@@ -6,7 +6,7 @@ namespace {
 
 Value Divide(const Lowering&, VectorBuilder& v, const Values& x) { return v.Divide(x[0], x[1]); }
 
-REGISTER_ELEMENTWISE("relax.divide", Divide);
+REGISTER_ELEMENTWISE("relax.divide", Divide).AsStep(NPU_STEP_DIVIDE);
 
 }  // namespace
 }  // namespace npu

@@ -6,7 +6,7 @@ namespace {
 
 Value Exp(const Lowering&, VectorBuilder& v, const Values& x) { return v.Exp(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.exp", Exp);
+REGISTER_ELEMENTWISE("relax.exp", Exp).AsStep(NPU_STEP_EXP);
 
 }  // namespace
 }  // namespace npu

@@ -10,7 +10,7 @@ Value Gelu(const Lowering&, VectorBuilder& v, const Values& x) {
   return v.Multiply(x[0], v.Add(v.Constant(0.5), v.Multiply(erf, v.Constant(0.5))));
 }
 
-REGISTER_ELEMENTWISE("relax.nn.gelu", Gelu);
+REGISTER_ELEMENTWISE("relax.nn.gelu", Gelu).AsStep(NPU_STEP_GELU);
 
 }  // namespace
 }  // namespace npu

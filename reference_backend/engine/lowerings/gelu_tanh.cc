@@ -13,7 +13,7 @@ Value GeluTanh(const Lowering&, VectorBuilder& v, const Values& x) {
   return v.Multiply(x[0], v.Add(half, v.Multiply(v.Tanh(inner), half)));
 }
 
-REGISTER_ELEMENTWISE("relax.nn.gelu_tanh", GeluTanh);
+REGISTER_ELEMENTWISE("relax.nn.gelu_tanh", GeluTanh).AsStep(NPU_STEP_GELU_TANH);
 
 }  // namespace
 }  // namespace npu

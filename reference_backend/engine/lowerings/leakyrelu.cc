@@ -9,7 +9,7 @@ Value LeakyRelu(const Lowering& op, VectorBuilder& v, const Values& x) {
   return v.Select(v.Less(v.Constant(0), x[0]), x[0], scaled);
 }
 
-REGISTER_ELEMENTWISE("relax.nn.leakyrelu", LeakyRelu);
+REGISTER_ELEMENTWISE("relax.nn.leakyrelu", LeakyRelu).AsStep(NPU_STEP_LEAKY_RELU, {"alpha"});
 
 }  // namespace
 }  // namespace npu

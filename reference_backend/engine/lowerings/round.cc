@@ -6,7 +6,7 @@ namespace {
 
 Value Round(const Lowering&, VectorBuilder& v, const Values& x) { return v.RoundEven(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.round", Round);
+REGISTER_ELEMENTWISE("relax.round", Round).AsStep(NPU_STEP_ROUND_EVEN);
 
 }  // namespace
 }  // namespace npu

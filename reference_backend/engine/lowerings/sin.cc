@@ -6,7 +6,7 @@ namespace {
 
 Value Sin(const Lowering&, VectorBuilder& v, const Values& x) { return v.Sin(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.sin", Sin);
+REGISTER_ELEMENTWISE("relax.sin", Sin).AsStep(NPU_STEP_SIN);
 
 }  // namespace
 }  // namespace npu

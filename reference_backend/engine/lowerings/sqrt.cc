@@ -6,7 +6,7 @@ namespace {
 
 Value Sqrt(const Lowering&, VectorBuilder& v, const Values& x) { return v.Sqrt(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.sqrt", Sqrt);
+REGISTER_ELEMENTWISE("relax.sqrt", Sqrt).AsStep(NPU_STEP_SQRT);
 
 }  // namespace
 }  // namespace npu

@@ -6,7 +6,7 @@ namespace {
 
 Value Tan(const Lowering&, VectorBuilder& v, const Values& x) { return v.Tan(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.tan", Tan);
+REGISTER_ELEMENTWISE("relax.tan", Tan).AsStep(NPU_STEP_TAN);
 
 }  // namespace
 }  // namespace npu

@@ -24,19 +24,28 @@ constexpr int64_t kNotSet = std::numeric_limits<int64_t>::min();
 thread_local int64_t device_of_this_thread = kNotSet;
 
 /*! \brief A device, open as long as somebody uses it. */
-std::shared_ptr<npu_device> OpenDevice(int64_t index) {
+std::shared_ptr<npu_device> OpenDevice(const npu_run_api& driver, int64_t index) {
   static std::mutex mutex;
-  static std::map<int32_t, std::weak_ptr<npu_device>> open_devices;
+  static std::map<std::pair<const npu_run_api*, int32_t>, std::weak_ptr<npu_device>> open_devices;
+  if (driver.open == nullptr) {
+    if (index == 0) return nullptr;
+    TVM_FFI_THROW(ValueError) << kBackend << ": there is no device " << index << "; the driver "
+                              << driver.name << " has one, device 0";
+  }
   // An index that is no int32_t is as impossible as -1, and the driver says what is possible.
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   auto narrow = static_cast<int32_t>(index < 0 || index > kMost ? -1 : index);
   std::lock_guard<std::mutex> lock(mutex);
-  std::shared_ptr<npu_device> device = open_devices[narrow].lock();
+  std::weak_ptr<npu_device>& known = open_devices[{&driver, narrow}];
+  std::shared_ptr<npu_device> device = known.lock();
   if (device == nullptr) {
     npu_device* opened = nullptr;
-    CheckDriver(RunApi().open(narrow, &opened), "opening the device " + std::to_string(index));
-    device.reset(opened, RunApi().close);
-    open_devices[narrow] = device;
+    CheckDriver(driver, driver.open(narrow, &opened),
+                "opening the device " + std::to_string(index));
+    device.reset(opened, [&driver](npu_device* closed) {
+      if (driver.close != nullptr) driver.close(closed);
+    });
+    known = device;
   }
   return device;
 }
@@ -51,41 +60,43 @@ bool Conflict(const Request& a, const Request& b) {
   return false;
 }
 
-void Add(const npu_counters& counters, npu_counters* total) {
-  total->submissions += counters.submissions;
-  total->failures += counters.failures;
-  total->commands += counters.commands;
-  total->matrix_operations += counters.matrix_operations;
-  total->cycles += counters.cycles;
-  for (size_t i = 0; i < NPU_ENGINE_COUNT; ++i) {
-    total->busy_cycles[i] += counters.busy_cycles[i];
-    total->stalled_cycles[i] += counters.stalled_cycles[i];
-  }
-  total->dram_bytes_read += counters.dram_bytes_read;
-  total->dram_bytes_written += counters.dram_bytes_written;
-  total->scratchpad_bytes_read += counters.scratchpad_bytes_read;
-  total->scratchpad_bytes_written += counters.scratchpad_bytes_written;
-  // These are no sums.
-  total->arena_bytes = std::max(total->arena_bytes, counters.arena_bytes);
-  total->scratchpad_bytes = std::max(total->scratchpad_bytes, counters.scratchpad_bytes);
-  total->constant_bytes = std::max(total->constant_bytes, counters.constant_bytes);
-  total->frequency_mhz = std::max(total->frequency_mhz, counters.frequency_mhz);
-}
-
 }  // namespace
 
-void CheckDriver(npu_status status, const std::string& doing) {
-  if (status == NPU_OK) return;
-  const char* reason = RunApi().error();
-  std::string sentence = std::string(kBackend) + ": the driver failed while " + doing + ": " +
-                         (reason == nullptr ? "no reason given" : Readable(reason, true));
+namespace {
+
+/*! \brief Why the last call of a driver on this thread failed. */
+std::string ReasonOf(const npu_run_api& driver) {
+  const char* reason = driver.error == nullptr ? nullptr : driver.error();
+  return reason == nullptr ? "no reason given" : Readable(reason, true);
+}
+
+[[noreturn]] void ThrowFailure(npu_status status, const std::string& doing,
+                               const std::string& reason) {
+  std::string sentence =
+      std::string(kBackend) + ": the driver failed while " + doing + ": " + reason;
   if (status == NPU_INVALID) TVM_FFI_THROW(ValueError) << sentence;
   TVM_FFI_THROW(RuntimeError) << sentence;
 }
 
+}  // namespace
+
+void CheckDriver(const npu_run_api& driver, npu_status status, const std::string& doing) {
+  if (status != NPU_OK) ThrowFailure(status, doing, ReasonOf(driver));
+}
+
 void SetDevice(int64_t index) {
-  OpenDevice(index);  // Throws if there is none.
-  device_of_this_thread = index;
+  // One driver that has it is enough: which one runs a program, its artifact says.
+  std::exception_ptr error;
+  for (const auto& driver : RunDrivers()) {
+    try {
+      OpenDevice(driver.api, index);
+      device_of_this_thread = index;
+      return;
+    } catch (const std::exception&) {
+      if (error == nullptr) error = std::current_exception();
+    }
+  }
+  std::rethrow_exception(error);
 }
 
 int64_t GetDevice() {
@@ -103,19 +114,23 @@ int64_t GetDevice() {
   return index;
 }
 
-LoadedProgram::LoadedProgram(std::string_view bytes, int64_t device, const std::string& symbol,
-                             int64_t timeout_ms)
-    : symbol_(Readable(symbol)),
+LoadedProgram::LoadedProgram(const npu_run_api& driver, std::string_view bytes, int64_t device,
+                             const std::string& symbol, int64_t timeout_ms)
+    : driver_(driver),
+      symbol_(Readable(symbol)),
       timeout_(std::chrono::milliseconds(timeout_ms)),
-      device_(OpenDevice(device)) {
-  CheckDriver(RunApi().load(device_.get(), reinterpret_cast<const uint8_t*>(bytes.data()),
-                            bytes.size(), &program_),
+      device_(OpenDevice(driver, device)) {
+  CheckDriver(driver_,
+              driver_.load(device_.get(), reinterpret_cast<const uint8_t*>(bytes.data()),
+                           bytes.size(), &program_),
               "loading the program of the region '" + symbol_ + "'");
 }
 
 LoadedProgram::~LoadedProgram() {
-  for (const auto& request : requests_) RunApi().destroy_request(request->handle);
-  RunApi().unload(program_);
+  if (driver_.destroy_request != nullptr) {
+    for (const auto& request : requests_) driver_.destroy_request(request->handle);
+  }
+  if (driver_.unload != nullptr) driver_.unload(program_);
 }
 
 Request* LoadedProgram::Acquire() {
@@ -127,9 +142,10 @@ Request* LoadedProgram::Acquire() {
   }
   auto request = std::make_unique<Request>();
   request->program = this;
+  request->counters.resize(driver_.counter_count);
   idle_.reserve(requests_.size() + 1);
   requests_.reserve(requests_.size() + 1);
-  CheckDriver(RunApi().create_request(program_, &request->handle),
+  CheckDriver(driver_, driver_.create_request(program_, &request->handle),
               "making a request for the region '" + symbol_ + "'");
   requests_.push_back(std::move(request));
   return requests_.back().get();
@@ -141,54 +157,68 @@ void LoadedProgram::Release(Request* request) {
   request->tensors.clear();
   request->memory.clear();
   std::lock_guard<std::mutex> lock(mutex_);
-  RunApi().counters(request->handle, &request->counters);
+  if (driver_.counter_count > 0) {
+    driver_.read_counters(request->handle, request->counters.data());
+  }
   idle_.push_back(request);
 }
 
 void LoadedProgram::Execute(Request* request) {
-  if (timeout_.count() > 0) {
+  if (timeout_.count() > 0 || driver_.execute == nullptr) {
     Submit(request);
     Wait(request);
   } else {
-    npu_status status = RunApi().execute(request->handle);
-    if (status != NPU_OK) CheckDriver(status, "running the region '" + symbol_ + "'");
+    npu_status status = driver_.execute(request->handle);
+    if (status != NPU_OK) CheckDriver(driver_, status, "running the region '" + symbol_ + "'");
   }
 }
 
 void LoadedProgram::Submit(Request* request) {
   if (timeout_.count() > 0) request->deadline = std::chrono::steady_clock::now() + timeout_;
-  npu_status status = RunApi().submit(request->handle);
-  if (status != NPU_OK) CheckDriver(status, "starting the region '" + symbol_ + "'");
+  if (driver_.submit == nullptr) {
+    request->outcome = driver_.execute(request->handle);
+    if (request->outcome != NPU_OK) request->failure = ReasonOf(driver_);
+  } else {
+    npu_status status = driver_.submit(request->handle);
+    if (status != NPU_OK) CheckDriver(driver_, status, "starting the region '" + symbol_ + "'");
+  }
   request->is_running = true;
 }
 
+npu_status LoadedProgram::WaitFor(Request* request, int64_t timeout_us) {
+  return driver_.wait == nullptr ? request->outcome : driver_.wait(request->handle, timeout_us);
+}
+
 void LoadedProgram::Poll(Request* request) {
-  npu_status status = RunApi().wait(request->handle, 0);
+  npu_status status = WaitFor(request, 0);
   if (status != NPU_TIMEOUT) End(request, status);
 }
 
 void LoadedProgram::Wait(Request* request) {
   int64_t left = -1;
-  if (timeout_.count() > 0) {
+  if (timeout_.count() > 0 && driver_.wait != nullptr) {
     auto duration = request->deadline - std::chrono::steady_clock::now();
     left = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
     left = std::max<int64_t>(left, 0);
   }
-  npu_status status = RunApi().wait(request->handle, left);
-  if (status != NPU_TIMEOUT) return End(request, status);
+  npu_status status = WaitFor(request, left);
+  if (driver_.wait == nullptr || status != NPU_TIMEOUT) return End(request, status);
   // Nothing may use the caller's memory after this.
-  RunApi().cancel(request->handle);
-  RunApi().wait(request->handle, -1);
+  if (driver_.cancel != nullptr) driver_.cancel(request->handle);
+  driver_.wait(request->handle, -1);
   request->is_running = false;
   auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
-  TVM_FFI_THROW(RuntimeError) << kBackend << ": the region '" << symbol_ << "' was cancelled: it "
-                              << "took longer than the " << limit.count() << " ms that the option "
-                              << "timeout_ms allows";
+  TVM_FFI_THROW(RuntimeError) << kBackend << ": the region '" << symbol_ << "' was "
+                              << (driver_.cancel != nullptr ? "cancelled" : "given up")
+                              << ": it took longer than the " << limit.count()
+                              << " ms that the option timeout_ms allows";
 }
 
 void LoadedProgram::End(Request* request, npu_status status) {
   request->is_running = false;
-  if (status != NPU_OK) CheckDriver(status, "running the region '" + symbol_ + "'");
+  if (status == NPU_OK) return;
+  std::string reason = driver_.wait == nullptr ? request->failure : ReasonOf(driver_);
+  ThrowFailure(status, "running the region '" + symbol_ + "'", reason);
 }
 
 void LoadedProgram::NoteInFlight(int64_t count) {
@@ -198,40 +228,39 @@ void LoadedProgram::NoteInFlight(int64_t count) {
 }
 
 ffi::Map<ffi::String, int64_t> LoadedProgram::Counters() {
-  npu_counters total = {};
+  std::vector<uint64_t> totals(driver_.counter_count);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& request : requests_) Add(request->counters, &total);
+    for (const auto& request : requests_) {
+      for (size_t i = 0; i < totals.size(); ++i) {
+        uint64_t value = request->counters[i];
+        bool is_sum = driver_.counters[i].kind == NPU_COUNTER_SUM;
+        totals[i] = is_sum ? totals[i] + value : std::max(totals[i], value);
+      }
+    }
   }
   ffi::Map<ffi::String, int64_t> result;
-  auto set = [&result](const std::string& name, uint64_t value) {
-    result.Set(name, static_cast<int64_t>(value));
-  };
-  set("submissions", total.submissions);
-  set("failures", total.failures);
-  set("commands", total.commands);
-  set("matrix_operations", total.matrix_operations);
-  set("cycles", total.cycles);
-  constexpr const char* kEngines[NPU_ENGINE_COUNT] = {"matrix", "vector", "dma_in", "dma_out"};
-  for (size_t i = 0; i < NPU_ENGINE_COUNT; ++i) {
-    set(std::string("busy_cycles.") + kEngines[i], total.busy_cycles[i]);
-    set(std::string("stalled_cycles.") + kEngines[i], total.stalled_cycles[i]);
+  for (size_t i = 0; i < totals.size(); ++i) {
+    result.Set(driver_.counters[i].name, static_cast<int64_t>(totals[i]));
   }
-  set("dram_bytes_read", total.dram_bytes_read);
-  set("dram_bytes_written", total.dram_bytes_written);
-  set("scratchpad_bytes_read", total.scratchpad_bytes_read);
-  set("scratchpad_bytes_written", total.scratchpad_bytes_written);
-  set("arena_bytes", total.arena_bytes);
-  set("scratchpad_bytes", total.scratchpad_bytes);
-  set("constant_bytes", total.constant_bytes);
-  set("frequency_mhz", total.frequency_mhz);
-  set("most_in_flight", static_cast<uint64_t>(most_in_flight_.load()));
+  result.Set("most_in_flight", most_in_flight_.load());
   return result;
 }
 
+ffi::Map<ffi::String, ffi::String> LoadedProgram::CounterUnits() const {
+  ffi::Map<ffi::String, ffi::String> units;
+  for (size_t i = 0; i < driver_.counter_count; ++i) {
+    const char* unit = driver_.counters[i].unit;
+    units.Set(driver_.counters[i].name, unit == nullptr ? "" : unit);
+  }
+  units.Set("most_in_flight", "");
+  return units;
+}
+
 std::string LoadedProgram::Describe() {
+  if (driver_.describe == nullptr) return "";
   const char* text = nullptr;
-  CheckDriver(RunApi().describe(program_, &text),
+  CheckDriver(driver_, driver_.describe(program_, &text),
               "describing the program of the region '" + symbol_ + "'");
   return text == nullptr ? "" : Readable(text, true);
 }

@@ -15,6 +15,7 @@
 #include <tvm/ffi/memory.h>
 #include <tvm/ffi/reflection/registry.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cinttypes>
@@ -84,11 +85,11 @@ struct Manifest {
       throw ArtifactError("was compiled for the backend '" + std::string(backend) +
                           "'; this is the runtime of '" + kBackend + "'");
     }
-    auto version = Get<int64_t>(root, "driver_api_version", "an integer");
-    if (version != NPU_DRIVER_API_VERSION) {
-      throw ArtifactError("was compiled with version " + std::to_string(version) +
-                          " of the driver's API, and the driver here has version " +
-                          std::to_string(NPU_DRIVER_API_VERSION) + "; compile the model again");
+    auto name = Get<ffi::String>(root, "driver", "a string");
+    try {
+      driver = &RunDriver(std::string(name));
+    } catch (const DriverError& error) {
+      throw ArtifactError(error.what());
     }
     symbol = Get<ffi::String>(root, "symbol", "a string");
     auto options = Get<json::Object>(root, "options", "an object");
@@ -101,6 +102,7 @@ struct Manifest {
     }
   }
 
+  const npu_run_api* driver = nullptr;
   std::string symbol;
   int64_t timeout_ms = 0;
 
@@ -146,6 +148,8 @@ struct Region {
   const Manifest manifest;
   const Signature signature;
 };
+
+ffi::String TextOf(const char* text) { return text == nullptr ? "" : text; }
 
 /*! \brief Makes a module; what is wrong with an artifact becomes an error for the user. */
 template <typename Body>
@@ -268,6 +272,9 @@ class RegionModule : public ffi::ModuleObj {
     if (name == "counters") {
       return ffi::Function::FromTyped([self] { return self->Load()->Counters(); });
     }
+    if (name == "counter_units") {
+      return ffi::Function::FromTyped([self] { return self->Load()->CounterUnits(); });
+    }
     if (name == "manifest") {
       return ffi::Function::FromTyped([self] { return Text(self->Get().artifact.manifest); });
     }
@@ -349,8 +356,9 @@ class RegionModule : public ffi::ModuleObj {
       const Region& region = Get();
       std::lock_guard<std::mutex> lock(mutex_);
       if (owned_ == nullptr) {
-        owned_ = std::make_unique<LoadedProgram>(
-            region.artifact.program, device_, region.manifest.symbol, region.manifest.timeout_ms);
+        owned_ = std::make_unique<LoadedProgram>(*region.manifest.driver, region.artifact.program,
+                                                 device_, region.manifest.symbol,
+                                                 region.manifest.timeout_ms);
       }
       loaded = owned_.get();
       loaded_.store(loaded, std::memory_order_release);
@@ -366,22 +374,53 @@ class RegionModule : public ffi::ModuleObj {
 
   /*! \brief A request with the buffers of a call. */
   Lease Bind(const Signature& signature, const ffi::PackedArgs& args) {
+    RefuseAliases(signature, args);
     Lease request(Load()->Acquire());
+    const npu_run_api& driver = request->program->driver();
+    npu_buffer buffer = {};
+    buffer.size = sizeof(buffer);
     const std::vector<Argument>& arguments = signature.arguments();
     size_t input = 0;
     size_t output = 0;
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (!arguments[i].is_tensor) continue;
       auto* tensor = args[static_cast<int>(i)].cast<DLTensor*>();
-      void* data = static_cast<char*>(tensor->data) + tensor->byte_offset;
-      npu_request* handle = request->handle;
-      npu_status status =
-          i < signature.input_count()
-              ? RunApi().bind_input(handle, input++, data, tensor->shape, tensor->ndim)
-              : RunApi().bind_output(handle, output++, data, tensor->shape, tensor->ndim);
-      if (status != NPU_OK) CheckDriver(status, "binding " + signature.Describe(arguments[i]));
+      buffer.dtype = arguments[i].driver_dtype;
+      buffer.rank = tensor->ndim;
+      buffer.dims = tensor->shape;
+      buffer.data = static_cast<char*>(tensor->data) + tensor->byte_offset;
+      buffer.bytes = ffi::GetDataSize(*tensor);
+      npu_status status = i < signature.input_count()
+                              ? driver.bind_input(request->handle, input++, &buffer)
+                              : driver.bind_output(request->handle, output++, &buffer);
+      if (status != NPU_OK) {
+        CheckDriver(driver, status, "binding " + signature.Describe(arguments[i]));
+      }
     }
     return request;
+  }
+
+  /*! \brief Throws if an output overlaps with another argument: a driver may write outputs while it
+   *  still reads inputs. */
+  static void RefuseAliases(const Signature& signature, const ffi::PackedArgs& args) {
+    const std::vector<Argument>& arguments = signature.arguments();
+    auto begin_of = [](const DLTensor* tensor) {
+      return static_cast<const char*>(tensor->data) + tensor->byte_offset;
+    };
+    for (size_t i = signature.input_count(); i < arguments.size(); ++i) {
+      if (!arguments[i].is_tensor) continue;
+      auto* out = args[static_cast<int>(i)].cast<DLTensor*>();
+      const char* begin = begin_of(out);
+      const char* end = begin + ffi::GetDataSize(*out);
+      for (size_t k = 0; k < i; ++k) {
+        if (!arguments[k].is_tensor) continue;
+        auto* other = args[static_cast<int>(k)].cast<DLTensor*>();
+        const char* other_begin = begin_of(other);
+        if (other_begin >= end || other_begin + ffi::GetDataSize(*other) <= begin) continue;
+        TVM_FFI_THROW(ValueError) << signature.Describe(arguments[i]) << " shares memory with '"
+                                  << arguments[k].name << "'; an output needs memory of its own";
+      }
+    }
   }
 
   void Call(const ffi::PackedArgs& args) {
@@ -434,10 +473,52 @@ ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
   });
 }
 
+/*! \brief The drivers here and what they say about themselves, the vendor's first. */
+ffi::Array<ffi::Map<ffi::String, ffi::Any>> Drivers() {
+  ffi::Array<ffi::Map<ffi::String, ffi::Any>> drivers;
+  for (const auto& driver : RunDrivers()) {
+    int32_t devices = 1;
+    if (driver.api.count_devices != nullptr) {
+      CheckDriver(driver.api, driver.api.count_devices(&devices), "counting its devices");
+    }
+    ffi::Array<ffi::Map<ffi::String, ffi::Any>> counters;
+    for (size_t i = 0; i < driver.api.counter_count; ++i) {
+      const npu_counter_info& counter = driver.api.counters[i];
+      counters.push_back({{"name", TextOf(counter.name)},
+                          {"unit", TextOf(counter.unit)},
+                          {"is_sum", counter.kind == NPU_COUNTER_SUM},
+                          {"about", TextOf(counter.about)}});
+    }
+    constexpr const char* kCancels[] = {"nothing", "waiting", "running"};
+    auto cancels = static_cast<uint32_t>(driver.api.cancel == nullptr ? 0 : driver.api.cancels);
+    drivers.push_back({{"role", ffi::String(driver.role)},
+                       {"name", TextOf(driver.api.name)},
+                       {"release", TextOf(driver.api.release)},
+                       {"api_version", static_cast<int64_t>(driver.api.version)},
+                       {"devices", static_cast<int64_t>(devices)},
+                       {"cancels", ffi::String(kCancels[std::min(cancels, 2u)])},
+                       {"counters", counters}});
+  }
+  return drivers;
+}
+
+/*! \brief Makes calls of a driver fail, for tests; false where it has no such extension. */
+bool FailNext(const ffi::String& call, int64_t status, int64_t count) {
+  const npu_run_api& driver = RunDrivers().front().api;
+  const void* found = driver.extension == nullptr ? nullptr : driver.extension(NPU_FAULTS);
+  if (found == nullptr) return false;
+  CheckDriver(driver,
+              static_cast<const npu_faults*>(found)->fail_next(
+                  call.c_str(), static_cast<npu_status>(status), static_cast<int32_t>(count)),
+              "asking for a failure of '" + std::string(call) + "'");
+  return true;
+}
+
 ffi::Map<ffi::String, ffi::Any> Info() {
+  if (RunDrivers().empty()) throw DriverError("there is no driver beside the runtime");
   return {
       {"backend", ffi::String(kBackend)},
-      {"driver_api_version", static_cast<int64_t>(RunApi().version)},
+      {"driver_api_version", static_cast<int64_t>(NPU_DRIVER_API_VERSION)},
       {"format_version", static_cast<int64_t>(kArtifactVersion)},
   };
 }
@@ -449,6 +530,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("runtime." BACKEND_CLASS_NAME "JSONRuntimeCreate", LoadFromBytes)
       .def("ffi.Module.load_from_bytes." BACKEND_NAME ".artifact", ArtifactModule::LoadFromBytes)
       .def(BACKEND_NAME ".runtime.info", Info)
+      .def(BACKEND_NAME ".runtime.drivers", Drivers)
+      .def(BACKEND_NAME ".runtime.fail_next", FailNext)
       .def(BACKEND_NAME ".runtime.set_device", SetDevice)
       .def(BACKEND_NAME ".runtime.device", GetDevice)
       .def(BACKEND_NAME ".runtime.wait_all", [] { PendingRequests::OfThisThread().WaitAll(); });

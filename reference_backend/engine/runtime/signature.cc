@@ -97,6 +97,32 @@ void Signature::Read(const json::Object& root) {
   }
 }
 
+/*! \brief The driver's name of an element type. */
+static npu_dtype DriverDtype(DLDataType dtype) {
+  if (dtype.lanes == 1) {
+    switch (dtype.code << 8 | dtype.bits) {
+      case kDLFloat << 8 | 32:
+        return NPU_FLOAT32;
+      case kDLFloat << 8 | 16:
+        return NPU_FLOAT16;
+      case kDLInt << 8 | 8:
+        return NPU_INT8;
+      case kDLUInt << 8 | 8:
+        return NPU_UINT8;
+      case kDLInt << 8 | 32:
+        return NPU_INT32;
+      case kDLInt << 8 | 64:
+        return NPU_INT64;
+      case kDLBool << 8 | 8:
+        return NPU_BOOL;
+      default:
+        break;
+    }
+  }
+  throw ArtifactError("is corrupt: its graph has the element type '" +
+                      std::string(ffi::DLDataTypeToString(dtype)) + "', which no driver has");
+}
+
 Argument Signature::ReadArgument(const json::Object& node, int64_t index) const {
   Argument argument;
   argument.name = Readable(Get<ffi::String>(node, "name"));
@@ -105,6 +131,7 @@ Argument Signature::ReadArgument(const json::Object& node, int64_t index) const 
   if (dtypes.empty()) return argument;
   argument.is_tensor = true;
   argument.dtype = ffi::StringToDLDataType(dtypes[index].cast<ffi::String>());
+  argument.driver_dtype = DriverDtype(argument.dtype);
   bool is_symbolic = attrs.count(ffi::String("symbolic_shape")) != 0;
   auto shapes = Get<json::Array>(attrs, is_symbolic ? "symbolic_shape" : "shape");
   for (const ffi::Any& item : shapes[0].cast<json::Array>()[index].cast<json::Array>()) {

@@ -74,7 +74,7 @@ needs_single = pytest.mark.skipif(not SINGLE, reason="the NPU takes no op in a s
 # ---- What the chip and the driver have ----------------------------------------------------------
 
 _INFO = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
-IS_EMULATOR = str(_INFO.get("driver", "emulator")) == "emulator"
+IS_EMULATOR = backend.Options.load(None).driver == "emulator"
 needs_emulator = pytest.mark.skipif(not IS_EMULATOR, reason="this is about the emulator")
 needs_cancellation = pytest.mark.skipif(
     not getattr(getattr(TABLE, "chip", None), "cancellation", True),

@@ -13,6 +13,7 @@ from tvm import relax
 
 from backend.engine.conformance.region import load_module, region_of
 from backend.engine.linking import link_artifacts
+from backend.engine.options import DRIVERS
 from compiled_region import Region
 from support import BACKEND, partition_for
 
@@ -117,6 +118,9 @@ def test_a_manifest_says_what_was_compiled_and_by_what(region):
     assert manifest["symbol"] == region.symbol
     info = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
     assert manifest["driver_api_version"] == info["driver_api_version"]
+    (driver,) = (item for item in DRIVERS.values() if item["name"] == manifest["driver"])
+    assert manifest["driver_release"] == driver["release"]
+    assert DRIVERS[manifest["options"]["driver"]] is driver
     assert isinstance(manifest["options"], dict)
     assert manifest["overrides"] == []
     assert set(manifest["symbol_bounds"]) == set(
@@ -174,6 +178,31 @@ def with_section(data, index, **fields):
 
 DEEP = b"[" * 100_000
 
+
+def retyped(graph, dtype):
+    """Give all tensors of a graph another element type."""
+    content = json.loads(graph)
+    for node in content["nodes"]:
+        for kinds in node.get("attrs", {}).get("dtype", []):
+            kinds[:] = [dtype] * len(kinds)
+    return json.dumps(content).encode()
+
+
+def test_a_program_never_writes_more_than_the_graph_beside_it_says(region):
+    """Both checksums are right: the driver itself compares each buffer with its program."""
+    parts = Parts.read(region.bytes)
+    kinds = {array.dtype for array in (*region.inputs, *region.expected)}
+    narrow = next(kind for kind in ("int8", "uint8", "bool") if np.dtype(kind) not in kinds)
+    graph = retyped(parts.graph, narrow)
+    module = load_module(Parts(parts.version, parts.manifest, graph, parts.program).write())
+    arrays = [np.zeros(array.shape, narrow) for array in (*region.inputs, *region.expected)]
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    with pytest.raises(ValueError, match=f"type {narrow}, but the program was compiled for"):
+        module[region.symbol](*tensors)
+    for tensor in tensors:
+        assert not tensor.numpy().any()
+
+
 # What is done to a good artifact, and what the error must say.
 REFUSED = {
     "nothing at all": (lambda data, parts: b"", "truncated: only 0 bytes"),
@@ -225,8 +254,15 @@ REFUSED = {
         f"for the backend 'acme'; this is the runtime of '{BACKEND}'",
     ),
     "another driver": (
-        lambda data, parts: with_manifest(parts, driver_api_version=1000),
-        "version 1000 of the driver's API",
+        lambda data, parts: with_manifest(parts, driver="acme"),
+        "compiled by the driver 'acme', which is not installed here; installed: '",
+    ),
+    "no driver": (lambda data, parts: with_manifest(parts, driver=None), "no 'driver'"),
+    "a type that no driver has": (
+        lambda data, parts: Parts(
+            parts.version, parts.manifest, retyped(parts.graph, "float8_e4m3fn"), parts.program
+        ).write(),
+        "element type 'float8_e4m3fn', which no driver has",
     ),
     "a manifest that is no JSON": (
         lambda data, parts: Parts(parts.version, b"{", parts.graph, parts.program).write(),

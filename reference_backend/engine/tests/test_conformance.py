@@ -388,7 +388,7 @@ def result():
         {
             "backend": "it",
             "backend_version": "1",
-            "driver_api_version": 3,
+            "driver_api_version": 1,
             "tvm_version": "1",
             "tvm_ffi_version": "1",
             "python_version": "3",
@@ -524,8 +524,8 @@ def decline():
     original = tvm_ffi.get_global_func(name)
 
     def install(answer):
-        def ask(function, options, bounds, finish):
-            return answer(function) or original(function, options, bounds, finish)
+        def ask(function, driver, options, bounds, finish):
+            return answer(function) or original(function, driver, options, bounds, finish)
 
         tvm_ffi.register_global_func(name, ask, override=True)
 

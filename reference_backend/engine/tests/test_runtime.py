@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import tvm
 import tvm_ffi
@@ -19,7 +20,6 @@ from support import (
     accepted_cases,
     needs_cancellation,
     needs_devices,
-    needs_emulator,
     partition_for,
     plain,
 )
@@ -52,16 +52,53 @@ def test_counters_count(region):
     assert after["submissions"] == before["submissions"] + 1
     assert after["failures"] == before["failures"]
     assert all(value >= 0 for value in after.values())
+    # Their names and units are what the driver says.
+    (driver,) = (item for item in drivers() if item["name"] == driver_of(region))
+    units = {str(item["name"]): str(item["unit"]) for item in driver["counters"]}
+    assert dict(region.module["counter_units"]()) == {**units, "most_in_flight": ""}
+    assert set(after) == {*units, "most_in_flight"}
 
 
-@needs_emulator
-def test_the_emulator_counts_the_work_of_its_engines(region):
-    before = region.module["counters"]()
+def drivers():
+    """What the run halves of the installed drivers say about themselves."""
+    return tvm_ffi.get_global_func(f"{BACKEND}.runtime.drivers")()
+
+
+def driver_of(region):
+    return json.loads(region.module["manifest"]())["driver"]
+
+
+def test_drivers_describe_themselves():
+    for driver in drivers():
+        assert driver["role"] in ("vendor", "emulator")
+        assert driver["name"]
+        assert driver["devices"] >= 1
+        assert driver["cancels"] in ("nothing", "waiting", "running")
+        assert driver["api_version"] >= 1
+        for counter in driver["counters"]:
+            assert counter["name"] == counter["name"].lower()
+            assert counter["about"]
+
+
+def aliased(region):
+    """Make arguments of a call whose output begins where its first input does."""
+    tensors = region.tensors()
+    first, out = region.inputs[0], region.expected[0]
+    memory = np.zeros(max(first.nbytes, out.nbytes), "uint8")
+    for index, array in ((0, first), (len(region.inputs), out)):
+        view = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
+        tensors[index] = tvm_ffi.from_dlpack(view)
+    return tensors, memory
+
+
+@pytest.mark.parametrize("function", ["", ".submit"])
+def test_an_output_that_shares_memory_with_an_argument_is_refused(region, function):
+    tensors, whole = aliased(region)
+    before = whole.copy()
+    with pytest.raises(ValueError, match="shares memory with '.*an output needs memory of its own"):
+        region.module[region.symbol + function](*tensors)
+    np.testing.assert_array_equal(whole, before)
     region.assert_computes()
-    after = region.module["counters"]()
-    assert after["commands"] >= before["commands"]
-    engines = [name.split(".")[1] for name in after if name.startswith("busy_cycles.")]
-    assert sorted(engines) == ["dma_in", "dma_out", "matrix", "vector"]
 
 
 def test_counters_of_calls_in_many_threads_add_up(region):
@@ -231,8 +268,8 @@ def test_a_size_without_a_bound_is_refused():
         builder.emit_func_output(builder.emit(relax.op.tanh(x)))
     function = builder.get()["region"]
     reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
-    assert "the size n" in reason(function, {}, {}, False)
-    assert "symbol_bounds" in reason(function, {}, {}, False)
+    assert "the size n" in reason(function, "", {}, {}, False)
+    assert "symbol_bounds" in reason(function, "", {}, {}, False)
 
 
 def test_an_unknown_option_is_refused(region):

@@ -28,14 +28,17 @@ const std::vector<OpLowering>& FusedArithmetic() {
   static const std::vector<OpLowering> entries = [] {
     std::vector<OpLowering> entries(3);
     entries[0].op = "relax.add";
+    entries[0].step = NPU_STEP_ADD;
     entries[0].elementwise = [](const Lowering&, VectorBuilder& v, const Values& x) {
       return v.Add(x[0], x[1]);
     };
     entries[1].op = "relax.multiply";
+    entries[1].step = NPU_STEP_MULTIPLY;
     entries[1].elementwise = [](const Lowering&, VectorBuilder& v, const Values& x) {
       return v.Multiply(x[0], x[1]);
     };
     entries[2].op = "relax.divide";
+    entries[2].step = NPU_STEP_DIVIDE;
     entries[2].elementwise = [](const Lowering&, VectorBuilder& v, const Values& x) {
       return v.Divide(x[0], x[1]);
     };
@@ -44,12 +47,29 @@ const std::vector<OpLowering>& FusedArithmetic() {
   return entries;
 }
 
-/*! \brief The table's entries by op, those with a predicate first. */
+/*! \brief Which of two entries for a call wins: the lower rank. */
+int RankOf(const OpLowering& entry) {
+  return (entry.owner == Owner::kVendor ? 0 : 4) + (entry.when != nullptr ? 0 : 2) +
+         (entry.lower != nullptr ? 0 : 1);
+}
+
+[[noreturn]] void RefuseBoth(const OpLowering& entry, const std::string& who) {
+  throw Refusal(who + ": two lowerings of the " +
+                (entry.owner == Owner::kVendor ? "vendor" : "engine") +
+                " are registered for it; leave one out, or tell them apart by .When");
+}
+
+/*! \brief The table's entries by op, those that win first. */
 std::unordered_map<std::string, std::vector<const OpLowering*>> IndexRegistry() {
   std::unordered_map<std::string, std::vector<const OpLowering*>> index;
-  for (bool with_predicate : {true, false}) {
-    for (const OpLowering& entry : Registry()) {
-      if ((entry.when != nullptr) == with_predicate) index[entry.op].push_back(&entry);
+  for (const OpLowering& entry : Registry()) index[entry.op].push_back(&entry);
+  for (auto& [op, entries] : index) {
+    std::stable_sort(entries.begin(), entries.end(), [](const OpLowering* a, const OpLowering* b) {
+      return RankOf(*a) < RankOf(*b);
+    });
+    for (size_t i = 1; i < entries.size(); ++i) {
+      bool same = RankOf(*entries[i - 1]) == RankOf(*entries[i]);
+      if (same && entries[i]->when == nullptr) RefuseBoth(*entries[i], op);
     }
   }
   return index;
@@ -120,34 +140,113 @@ struct Unit {
 
 // ---- VectorBuilder ----
 
+namespace {
+
+/*! \brief The kind of step that an instruction is; OTHER for what drivers read off operands. */
+npu_step_kind KindOf(npu_vector_opcode opcode) {
+  static constexpr npu_step_kind kKinds[] = {
+      NPU_STEP_OTHER,        NPU_STEP_OTHER,     NPU_STEP_ADD,      NPU_STEP_SUBTRACT,
+      NPU_STEP_MULTIPLY,     NPU_STEP_DIVIDE,    NPU_STEP_MAXIMUM,  NPU_STEP_MINIMUM,
+      NPU_STEP_FLOOR_DIVIDE, NPU_STEP_REMAINDER, NPU_STEP_LESS,     NPU_STEP_EQUAL,
+      NPU_STEP_SELECT,       NPU_STEP_ABSOLUTE,  NPU_STEP_POWER,    NPU_STEP_EXP,
+      NPU_STEP_LOG,          NPU_STEP_SQRT,      NPU_STEP_TANH,     NPU_STEP_ERF,
+      NPU_STEP_SIGMOID,      NPU_STEP_SIN,       NPU_STEP_COS,      NPU_STEP_TAN,
+      NPU_STEP_ATAN,         NPU_STEP_FLOOR,     NPU_STEP_TRUNCATE, NPU_STEP_ROUND_EVEN,
+      NPU_STEP_ROUND_AWAY,
+  };
+  static_assert(sizeof(kKinds) / sizeof(kKinds[0]) == NPU_VECTOR_OPCODE_COUNT,
+                "an opcode is no step");
+  return kKinds[opcode];
+}
+
+bool IsCommutative(npu_step_kind kind) {
+  return kind == NPU_STEP_ADD || kind == NPU_STEP_MULTIPLY || kind == NPU_STEP_MAXIMUM ||
+         kind == NPU_STEP_MINIMUM || kind == NPU_STEP_EQUAL;
+}
+
+bool IsComputed(const npu_operand& operand) {
+  return operand.kind == NPU_OPERAND_STEP || operand.kind == NPU_OPERAND_ACCUMULATOR;
+}
+
+npu_operand OperandOfStep(size_t step) { return {NPU_OPERAND_STEP, static_cast<int32_t>(step), 0}; }
+
+}  // namespace
+
 Value VectorBuilder::Emit(npu_vector_opcode opcode, Value a, Value b, Value c) {
   instructions_.push_back(npu_vector_instruction{opcode, a.index, b.index, c.index, 0.0});
+  if (opcode != NPU_VECTOR_LOAD && opcode != NPU_VECTOR_CONSTANT) {
+    std::vector<npu_operand> operands;
+    for (Value value : {a, b, c}) {
+      if (value.index >= 0) operands.push_back(OperandOf(value));
+    }
+    AddStep(KindOf(opcode), operands);
+    operands_.push_back(OperandOfStep(steps_.size() - 1));
+  }
   return Value{static_cast<int32_t>(instructions_.size()) - 1};
+}
+
+void VectorBuilder::AddStep(npu_step_kind kind, const std::vector<npu_operand>& operands) {
+  npu_step step = {};
+  step.kind = kind;
+  step.op = "";
+  step.operand_count = static_cast<int32_t>(operands.size());
+  std::copy(operands.begin(), operands.end(), step.operands);
+  if (IsCommutative(kind) && !IsComputed(step.operands[0]) && IsComputed(step.operands[1])) {
+    std::swap(step.operands[0], step.operands[1]);
+  }
+  steps_.push_back(step);
+}
+
+void VectorBuilder::NameSteps(size_t first, Value result, const char* op, npu_step_kind kind,
+                              const std::vector<npu_operand>& operands) {
+  // An op that returns its operand as it is makes no step.
+  if (kind != NPU_STEP_OTHER && steps_.size() > first && operands.size() <= NPU_MAX_OPERANDS) {
+    steps_.resize(first);
+    AddStep(kind, operands);
+    operands_[static_cast<size_t>(result.index)] = OperandOfStep(first);
+  }
+  for (size_t i = first; i < steps_.size(); ++i) steps_[i].op = op;
 }
 
 Value VectorBuilder::Load(const Tensor& tensor) {
   auto input = std::find(inputs_.begin(), inputs_.end(), tensor.id);
   auto index = static_cast<int32_t>(input - inputs_.begin());
   if (input == inputs_.end()) inputs_.push_back(tensor.id);
+  operands_.push_back({NPU_OPERAND_TENSOR, tensor.id, 0});
   return Emit(NPU_VECTOR_LOAD, Value{index});
 }
 
 Value VectorBuilder::LoadAccumulator() {
   inputs_.push_back(-1);  // Input 0 of an epilogue; the driver knows what it is.
+  operands_.push_back({NPU_OPERAND_ACCUMULATOR, 0, 0});
   return Emit(NPU_VECTOR_LOAD, Value{0});
 }
 
 Value VectorBuilder::Constant(double value) {
+  operands_.push_back({NPU_OPERAND_NUMBER, 0, value});
   Value result = Emit(NPU_VECTOR_CONSTANT, Value{0});
   instructions_.back().immediate = value;
   return result;
 }
 
 npu_vector_program VectorBuilder::Finish(Value result) {
-  // The last value is the one that is stored.
-  if (result.index + 1 != static_cast<int32_t>(instructions_.size())) Maximum(result, result);
-  return npu_vector_program{instructions_.data(), static_cast<int32_t>(instructions_.size()),
-                            inputs_.data(), static_cast<int32_t>(inputs_.size())};
+  // The last value is the one that is stored, also of the steps.
+  npu_operand last = OperandOf(result);
+  if (last.kind != NPU_OPERAND_STEP || last.index + 1 != static_cast<int32_t>(steps_.size())) {
+    AddStep(NPU_STEP_CAST, {last});
+  }
+  if (result.index + 1 != static_cast<int32_t>(instructions_.size())) {
+    instructions_.push_back({NPU_VECTOR_MAXIMUM, result.index, result.index, -1, 0.0});
+  }
+  npu_vector_program program = {};
+  program.size = sizeof(program);
+  program.instructions = instructions_.data();
+  program.instruction_count = static_cast<int32_t>(instructions_.size());
+  program.inputs = inputs_.data();
+  program.input_count = static_cast<int32_t>(inputs_.size());
+  program.steps = steps_.data();
+  program.step_count = static_cast<int32_t>(steps_.size());
+  return program;
 }
 
 // ---- ProgramBuilder ----
@@ -156,12 +255,12 @@ npu_vector_program VectorBuilder::Finish(Value result) {
 class ProgramBuilder {
  public:
   ProgramBuilder(const Graph& graph, const LoweringOptions& options)
-      : graph_(graph), options_(options) {
+      : graph_(graph), options_(options), api_(BuildDriver(options.role)) {
     std::vector<npu_option> pairs;
     for (const auto& [key, value] : options.driver) pairs.push_back({key.c_str(), value.c_str()});
     npu_builder* builder = nullptr;
-    npu_status status = BuildApi().create(pairs.data(), pairs.size(), &builder);
-    result_.builder.reset(builder);
+    npu_status status = api_.create(pairs.data(), pairs.size(), &builder);
+    result_.builder = {builder, {&api_}};
     Check(status, "the driver's options");
     index_ = IndexRegistry();
   }
@@ -175,13 +274,13 @@ class ProgramBuilder {
       if (unit != unit_ending_at_.end()) LowerUnit(units_[unit->second]);
     }
     for (const EntryRef& head : graph_.heads) {
-      Check(BuildApi().mark_output(builder(), Get(head).id), "an output of the region");
+      Check(api_.mark_output(builder(), Get(head).id), "an output of the region");
     }
     if (goal != LoweringGoal::kOps) {
       const uint8_t* bytes = nullptr;
       size_t size = 0;
       bool compile = goal == LoweringGoal::kProgram;
-      Check(BuildApi().finish(builder(), compile ? &bytes : nullptr, compile ? &size : nullptr),
+      Check(api_.finish(builder(), compile ? &bytes : nullptr, compile ? &size : nullptr),
             "the region " + graph_.symbol);
       result_.bytes = {reinterpret_cast<const char*>(bytes), size};
     }
@@ -207,9 +306,7 @@ class ProgramBuilder {
       throw Refusal("the constant " + node.name + " is not in host memory");
     }
     const char* data = static_cast<const char*>(value->data) + value->byte_offset;
-    Check(BuildApi().add_constant(builder(), &tensor.desc, data, ffi::GetDataSize(*value),
-                                  &tensor.id),
-          "the constant " + node.name);
+    AddConstant(&tensor, data, ffi::GetDataSize(*value), "the constant " + node.name);
     tensors_[Key(entry)] = tensor;
     return tensor;
   }
@@ -236,7 +333,8 @@ class ProgramBuilder {
   Tensor NewTensor(const npu_tensor_desc& desc, const std::string& who) {
     Tensor tensor;
     tensor.desc = desc;
-    Check(BuildApi().add_tensor(builder(), &desc, &tensor.id), who);
+    Check(api_.add_tensor(builder(), &desc, &tensor.id), who);
+    Keep(tensor);
     return tensor;
   }
 
@@ -247,22 +345,60 @@ class ProgramBuilder {
     // Words, so that every element type is aligned.
     std::vector<uint64_t>& kept = result_.constants.emplace_back((bytes + 7) / 8);
     std::memcpy(kept.data(), data, bytes);
-    Check(BuildApi().add_constant(builder(), &desc, kept.data(), bytes, &tensor.id), who);
+    AddConstant(&tensor, kept.data(), bytes, who);
     return tensor;
   }
 
+  Tensor NewView(const Tensor& tensor, const npu_tensor_desc& desc, const std::string& who) {
+    Tensor view;
+    view.desc = desc;
+    Require(api_.add_view != nullptr, "add_view", who);
+    Check(api_.add_view(builder(), tensor.id, &desc, &view.id), who);
+    Keep(view);
+    return view;
+  }
+
+  /*! \brief Adds an operation; what the driver has no function for is declined. */
+  template <typename Op>
+  void Add(Op op, npu_status (*npu_build_api::*function)(npu_builder*, const Op*), const char* name,
+           const std::string& who) {
+    Require(api_.*function != nullptr, name, who);
+    op.size = sizeof(op);
+    Check((api_.*function)(builder(), &op), who);
+  }
+
+  /*! \brief The shape and type of a tensor of the builder; a scalar for an unknown one. */
+  npu_tensor_desc DescOf(npu_tensor tensor) const {
+    auto it = descs_.find(tensor);
+    return it == descs_.end() ? npu_tensor_desc{} : it->second;
+  }
+
+  const npu_build_api& api() const { return api_; }
   npu_builder* builder() const { return result_.builder.get(); }
 
   void Check(npu_status status, const std::string& who) const {
     if (status == NPU_OK) return;
-    const char* reason = BuildApi().error(builder());
+    const char* reason = api_.error == nullptr ? nullptr : api_.error(builder());
     // Too little memory for a model is no failure of the driver, either.
     bool refused = status == NPU_DECLINED || status == NPU_OUT_OF_MEMORY;
     throw Refusal(who + (refused ? ": " : ": the driver failed: ") +
                   (reason == nullptr ? "no reason given" : reason));
   }
 
+  void Require(bool has, const char* function, const std::string& who) const {
+    if (has) return;
+    throw Refusal(who + ": the driver " + api_.name + " has no " + function);
+  }
+
  private:
+  void Keep(const Tensor& tensor) { descs_[tensor.id] = tensor.desc; }
+
+  void AddConstant(Tensor* tensor, const void* data, size_t bytes, const std::string& who) {
+    Require(api_.add_constant != nullptr, "add_constant", who);
+    Check(api_.add_constant(builder(), &tensor->desc, data, bytes, &tensor->id), who);
+    Keep(*tensor);
+  }
+
   static uint64_t Key(const EntryRef& entry) {
     return static_cast<uint64_t>(entry.node) << 16 | static_cast<uint64_t>(entry.index);
   }
@@ -275,15 +411,16 @@ class ProgramBuilder {
                       "not given; set it in the option symbol_bounds");
       }
       int32_t symbol = 0;
-      Check(BuildApi().add_symbol(builder(), name.c_str(), bound->second, &symbol),
-            "the size " + name);
+      Require(api_.add_symbol != nullptr, "add_symbol", "the size " + name);
+      Check(api_.add_symbol(builder(), name.c_str(), bound->second, &symbol), "the size " + name);
     }
     for (size_t argument : graph_.arguments) {
       const Node& node = graph_.nodes[argument];
       if (node.outputs.empty()) continue;  // A shape: the driver reads sizes off the tensors.
       Tensor tensor;
       tensor.desc = MakeDesc(node.outputs[0], "the argument " + node.name);
-      Check(BuildApi().add_input(builder(), &tensor.desc, &tensor.id), "the argument " + node.name);
+      Check(api_.add_input(builder(), &tensor.desc, &tensor.id), "the argument " + node.name);
+      Keep(tensor);
       Set(EntryRef{argument, 0}, tensor);
     }
   }
@@ -295,16 +432,22 @@ class ProgramBuilder {
     for (const EntryRef& head : graph_.heads) ++uses_[Key(head)];
   }
 
-  /*! \brief The table's entry for a call, or NULL. */
-  const OpLowering* Find(size_t node) const {
+  /*! \brief The table's entry for a call, or NULL; only `elementwise` ones, if asked for. */
+  const OpLowering* Find(size_t node, bool elementwise = false) const {
     auto it = index_.find(graph_.nodes[node].op);
     if (it == index_.end()) return nullptr;
+    const OpLowering* found = nullptr;
     for (const OpLowering* entry : it->second) {
-      if (entry->when == nullptr) return entry;
-      Unit unit = MakeUnit(node, entry);
-      if (entry->when(Lowering(const_cast<ProgramBuilder*>(this), &unit))) return entry;
+      if (elementwise && entry->elementwise == nullptr) continue;
+      if (found != nullptr && RankOf(*found) != RankOf(*entry)) break;
+      if (entry->when != nullptr) {
+        Unit unit = MakeUnit(node, entry);
+        if (!entry->when(Lowering(const_cast<ProgramBuilder*>(this), &unit))) continue;
+      }
+      if (found != nullptr) RefuseBoth(*entry, DescribeNode(graph_.nodes[node]));
+      found = entry;
     }
-    return nullptr;
+    return found;
   }
 
   /*! \brief Decides which calls are lowered together. A call behind another is lowered at the
@@ -350,9 +493,12 @@ class ProgramBuilder {
         }
       }
       claimed[i] = 1;
-      if (lowering->takes_epilogue || lowering->elementwise != nullptr) {
+      // An op with both kinds of lowering is a vector program only where others are fused to it.
+      const OpLowering* elementwise = lowering->takes_epilogue ? nullptr : Find(i, true);
+      if (lowering->takes_epilogue || elementwise != nullptr) {
         FuseInto(&unit, users, claimed);
         for (const auto& fused : unit.epilogue) claimed[fused.first] = 1;
+        if (!unit.epilogue.empty() && elementwise != nullptr) unit.lowering = elementwise;
       }
       unit_ending_at_[unit.Last()] = units_.size();
       units_.push_back(std::move(unit));
@@ -378,8 +524,7 @@ class ProgramBuilder {
   /*! \brief The element-wise entry for a call that is fused behind another one, or NULL. A scale, a
    *  bias or a residual belongs to the op before it: it needs no entry of its own. */
   const OpLowering* FindFused(size_t node) const {
-    const OpLowering* lowering = Find(node);
-    if (lowering != nullptr) return lowering->elementwise == nullptr ? nullptr : lowering;
+    if (Find(node) != nullptr) return Find(node, true);
     const auto& arithmetic = FusedArithmetic();
     auto it = std::find_if(arithmetic.begin(), arithmetic.end(), [&](const OpLowering& entry) {
       return entry.op == graph_.nodes[node].op;
@@ -443,7 +588,9 @@ class ProgramBuilder {
 
   void LowerUnit(const Unit& unit) {
     Lowering lowering(this, &unit);
-    Check(BuildApi().set_label(builder(), lowering.Name().c_str()), lowering.Name());
+    if (api_.set_label != nullptr) {
+      Check(api_.set_label(builder(), lowering.Name().c_str()), lowering.Name());
+    }
     if (unit.lowering->elementwise != nullptr) {
       lowering.LowerAsElementwise();
     } else {
@@ -462,9 +609,11 @@ class ProgramBuilder {
 
   const Graph& graph_;
   const LoweringOptions& options_;
+  const npu_build_api& api_;
   LoweredProgram result_;
   std::unordered_map<std::string, std::vector<const OpLowering*>> index_;
   std::unordered_map<uint64_t, Tensor> tensors_;
+  std::unordered_map<npu_tensor, npu_tensor_desc> descs_;
   std::unordered_map<uint64_t, int> uses_;
   std::vector<Unit> units_;
   std::unordered_map<size_t, size_t> unit_ending_at_;
@@ -533,7 +682,18 @@ Value Lowering::Apply(VectorBuilder* vector, const std::map<size_t, Value>& know
     auto it = known.find(input.node);
     values.push_back(it != known.end() ? it->second : vector->Load(program_->Get(input)));
   }
-  return unit_->lowering->elementwise(*this, *vector, values);
+  const OpLowering& lowering = *unit_->lowering;
+  std::vector<npu_operand> operands;
+  for (Value value : values) operands.push_back(vector->OperandOf(value));
+  size_t first = vector->steps_.size();
+  Value result = lowering.elementwise(*this, *vector, values);
+  if (lowering.step != NPU_STEP_OTHER) {
+    for (const std::string& name : lowering.step_numbers) {
+      operands.push_back({NPU_OPERAND_NUMBER, 0, Float(name)});
+    }
+  }
+  vector->NameSteps(first, result, lowering.op.c_str(), lowering.step, operands);
+  return result;
 }
 
 Value Lowering::AppendFused(VectorBuilder* vector, Value value) const {
@@ -693,16 +853,57 @@ npu_dim Lowering::Joined(const std::vector<npu_dim>& dims) const {
 
 // ---- Driver operations ----
 
+npu_builder* Lowering::Builder() const { return program_->builder(); }
+
+const void* Lowering::FindExtension(const char* name) const {
+  const npu_build_api& api = program_->api();
+  const void* found = api.extension == nullptr ? nullptr : api.extension(name);
+  if (found == nullptr) {
+    Refuse("the driver " + std::string(api.name) + " has no extension " + name);
+  }
+  return found;
+}
+
+void Lowering::Check(npu_status status) const { program_->Check(status, Name()); }
+
+void Lowering::NameEpilogue(const npu_vector_program* epilogue, npu_tensor out, int channel) {
+  if (epilogue == nullptr) return;
+  auto vector = std::find_if(vectors_.begin(), vectors_.end(), [&](const VectorBuilder& known) {
+    return known.steps_.data() == epilogue->steps;
+  });
+  if (vector == vectors_.end()) return;
+  const npu_tensor_desc to = program_->DescOf(out);
+  if (channel < 0) channel += to.rank;
+  auto same = [](const npu_dim& a, const npu_dim& b) {
+    return a.size == b.size && a.symbol == b.symbol;
+  };
+  for (npu_step& step : vector->steps_) {
+    bool adds = step.kind == NPU_STEP_ADD;
+    if (!adds && step.kind != NPU_STEP_MULTIPLY) continue;
+    if (step.operands[1].kind != NPU_OPERAND_TENSOR || !IsComputed(step.operands[0])) continue;
+    const npu_tensor_desc from = program_->DescOf(step.operands[1].index);
+    const int skipped = to.rank - from.rank;
+    bool whole = skipped == 0;
+    bool by_channel = skipped <= channel;
+    for (int i = 0; i < from.rank; ++i) {
+      bool is_same = same(from.dims[i], to.dims[skipped + i]);
+      whole = whole && is_same;
+      by_channel = by_channel && (skipped + i == channel ? is_same : same(from.dims[i], {1, -1}));
+    }
+    if (by_channel) {
+      step.kind = adds ? NPU_STEP_BIAS : NPU_STEP_SCALE;
+    } else if (whole && adds) {
+      step.kind = NPU_STEP_RESIDUAL;
+    }
+  }
+}
+
 Tensor Lowering::Temporary(npu_dtype dtype, const std::vector<npu_dim>& dims) {
   return program_->NewTensor(MakeDesc(dtype, dims), Name());
 }
 
 Tensor Lowering::View(const Tensor& tensor, const std::vector<npu_dim>& dims) {
-  Tensor view;
-  view.desc = MakeDesc(tensor.desc.dtype, dims);
-  program_->Check(BuildApi().add_view(program_->builder(), tensor.id, &view.desc, &view.id),
-                  Name());
-  return view;
+  return program_->NewView(tensor, MakeDesc(tensor.desc.dtype, dims), Name());
 }
 
 Tensor Lowering::ConstantOf(npu_dtype dtype, const std::vector<npu_dim>& dims, const void* data,
@@ -711,35 +912,37 @@ Tensor Lowering::ConstantOf(npu_dtype dtype, const std::vector<npu_dim>& dims, c
 }
 
 void Lowering::Emit(const npu_matmul& op) {
-  program_->Check(BuildApi().add_matmul(program_->builder(), &op), Name());
+  NameEpilogue(op.epilogue, op.out, -1);
+  program_->Add(op, &npu_build_api::add_matmul, "add_matmul", Name());
 }
 
 void Lowering::Emit(const npu_convolution& op) {
-  program_->Check(BuildApi().add_convolution(program_->builder(), &op), Name());
+  NameEpilogue(op.epilogue, op.out, 1);
+  program_->Add(op, &npu_build_api::add_convolution, "add_convolution", Name());
 }
 
 void Lowering::Emit(const npu_pool& op) {
-  program_->Check(BuildApi().add_pool(program_->builder(), &op), Name());
+  program_->Add(op, &npu_build_api::add_pool, "add_pool", Name());
 }
 
 void Lowering::Emit(const npu_reduce& op) {
-  program_->Check(BuildApi().add_reduce(program_->builder(), &op), Name());
+  program_->Add(op, &npu_build_api::add_reduce, "add_reduce", Name());
 }
 
 void Lowering::Emit(const npu_copy& op) {
-  program_->Check(BuildApi().add_copy(program_->builder(), &op), Name());
+  program_->Add(op, &npu_build_api::add_copy, "add_copy", Name());
 }
 
 void Lowering::Emit(const npu_gather& op) {
-  program_->Check(BuildApi().add_gather(program_->builder(), &op), Name());
+  program_->Add(op, &npu_build_api::add_gather, "add_gather", Name());
 }
 
 void Lowering::Emit(const npu_scan& op) {
-  program_->Check(BuildApi().add_scan(program_->builder(), &op), Name());
+  program_->Add(op, &npu_build_api::add_scan, "add_scan", Name());
 }
 
 void Lowering::Emit(const npu_order& op) {
-  program_->Check(BuildApi().add_order(program_->builder(), &op), Name());
+  program_->Add(op, &npu_build_api::add_order, "add_order", Name());
 }
 
 npu_copy Lowering::CopyOf(const Tensor& data, const Tensor& out) const {
@@ -756,9 +959,10 @@ npu_copy Lowering::CopyOf(const Tensor& data, const Tensor& out) const {
 void Lowering::Elementwise(const Tensor& out, const std::function<Value(VectorBuilder&)>& program) {
   VectorBuilder& vector = vectors_.emplace_back();
   npu_elementwise op = {};
-  op.program = vector.Finish(program(vector));
+  const npu_vector_program finished = vector.Finish(program(vector));
+  op.program = &finished;
   op.out = out.id;
-  program_->Check(BuildApi().add_elementwise(program_->builder(), &op), Name());
+  program_->Add(op, &npu_build_api::add_elementwise, "add_elementwise", Name());
 }
 
 void Lowering::Gather(const Tensor& data, const Tensor& indices, int64_t axis, const Tensor& out,
@@ -805,22 +1009,24 @@ Tensor Lowering::Exponentials(const Tensor& data, int64_t axis, Tensor* maximum)
 
 namespace {
 
-OpLowering& AddToRegistry(const std::string& op) {
+OpLowering& AddToRegistry(const std::string& op, Owner owner) {
   OpLowering& entry = Registry().emplace_back();
   entry.op = op;
+  entry.owner = owner;
   return entry;
 }
 
 }  // namespace
 
-OpLowering& RegisterOp(const std::string& op, OpLowering::LowerFunction lower) {
-  OpLowering& entry = AddToRegistry(op);
+OpLowering& RegisterOp(const std::string& op, OpLowering::LowerFunction lower, Owner owner) {
+  OpLowering& entry = AddToRegistry(op, owner);
   entry.lower = lower;
   return entry;
 }
 
-OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction elementwise) {
-  OpLowering& entry = AddToRegistry(op);
+OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction elementwise,
+                       Owner owner) {
+  OpLowering& entry = AddToRegistry(op, owner);
   entry.elementwise = elementwise;
   return entry;
 }
@@ -831,6 +1037,11 @@ std::vector<std::string> LoweredOps() {
   std::sort(ops.begin(), ops.end());
   ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
   return ops;
+}
+
+void CheckDriverOptions(const LoweringOptions& options) {
+  const Graph nothing;
+  ProgramBuilder(nothing, options);
 }
 
 LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal) {

@@ -80,11 +80,11 @@ struct Loaded {
 };
 
 /*! \brief Adds a run to the counters of a request. */
-void AddRun(const npu_counters& run, npu_counters* sum) {
+void AddRun(const RunCounters& run, RunCounters* sum) {
   sum->commands += run.commands;
   sum->matrix_operations += run.matrix_operations;
   sum->cycles += run.cycles;
-  for (int engine = 0; engine < NPU_ENGINE_COUNT; ++engine) {
+  for (int engine = 0; engine < kEngineCount; ++engine) {
     sum->busy_cycles[engine] += run.busy_cycles[engine];
     sum->stalled_cycles[engine] += run.stalled_cycles[engine];
   }
@@ -134,7 +134,7 @@ struct npu_request : emulator::Job {
   /*! \brief Where it was submitted. */
   emulator::Queue* queue = nullptr;
   npu_status status = NPU_OK;
-  npu_counters counters = {};
+  emulator::RunCounters counters = {};
 };
 
 npu_request::npu_request(std::shared_ptr<const emulator::Loaded> shared)
@@ -150,7 +150,7 @@ npu_request::npu_request(std::shared_ptr<const emulator::Loaded> shared)
   symbols.resize(program.symbols.size());
   for (const emulator::Symbol& symbol : program.symbols) set_symbols.push_back(symbol.bound);
   if (!symbols.empty()) timeline = std::make_unique<emulator::Timeline>(loaded->timeline);
-  const npu_counters& run = loaded->timeline.counters();
+  const emulator::RunCounters& run = loaded->timeline.counters();
   counters.arena_bytes = run.arena_bytes;
   counters.scratchpad_bytes = run.scratchpad_bytes;
   counters.constant_bytes = run.constant_bytes;
@@ -159,7 +159,7 @@ npu_request::npu_request(std::shared_ptr<const emulator::Loaded> shared)
 
 void npu_request::Perform() {
   using Clock = emulator::Queue::Clock;
-  const npu_counters& run = (timeline ? *timeline : loaded->timeline).counters();
+  const emulator::RunCounters& run = (timeline ? *timeline : loaded->timeline).counters();
   int64_t pace = loaded->program.machine.pace;
   Clock::time_point begin;
   if (pace > 0) begin = Clock::now();
@@ -210,6 +210,13 @@ std::string ShapeString(const int64_t* shape, int32_t rank) {
 }
 
 const char* LastError() { return last_sentence.c_str(); }
+
+npu_status CountDevices(int32_t* count) {
+  return Run([&] {
+    RequireArgument(count, "count");
+    *count = kDevices;
+  });
+}
 
 npu_status Open(int32_t index, npu_device** device) {
   return Run([&] {
@@ -283,9 +290,12 @@ void RequireIdle(const npu_request* request, const char* what) {
 }
 
 /*! \brief What binding an input and an output have in common. */
-void Bind(npu_request* request, bool input, size_t index, const void* data, const int64_t* shape,
-          int32_t rank) {
+void Bind(npu_request* request, bool input, size_t index, const npu_buffer* buffer) {
   RequireIdle(request, "bind");
+  RequireArgument(buffer, "buffer");
+  const void* data = buffer->data;
+  const int64_t* dims = buffer->dims;
+  const int32_t rank = buffer->rank;
   const Program& program = request->loaded->program;
   const char* kind = input ? "Input " : "Output ";
   const std::vector<Desc>& descs = input ? program.inputs : program.outputs;
@@ -296,35 +306,35 @@ void Bind(npu_request* request, bool input, size_t index, const void* data, cons
   const Desc& desc = descs[index];
   if (data == nullptr) Invalid("The data of ", input ? "input " : "output ", index, " is null.");
   if (rank < 0 || rank > NPU_MAX_RANK) Invalid(kind, index, " has rank ", rank, ".");
-  if (rank > 0) RequireArgument(shape, "shape");
+  if (rank > 0) RequireArgument(dims, "dims");
   if (reinterpret_cast<uintptr_t>(data) % ElementSize(desc.dtype) != 0) {
     Invalid("The data of ", input ? "input " : "output ", index,
             " is not aligned to its elements, which have ", ElementSize(desc.dtype), " bytes.");
   }
-  bool fits = rank == desc.rank;
+  // The bytes may be for something else than the graph beside them says.
+  bool fits = rank == desc.rank && buffer->dtype == desc.dtype;
   // The sizes of outputs are known, and checked, when all inputs are.
   for (int32_t d = 0; input && fits && d < rank; ++d) {
     const Dim& dim = desc.dims[d];
-    fits = dim.symbol < 0 ? shape[d] == dim.size : shape[d] > 0 && shape[d] % dim.size == 0;
+    fits = dim.symbol < 0 ? dims[d] == dim.size : dims[d] > 0 && dims[d] % dim.size == 0;
   }
   if (!fits) {
-    Invalid(kind, index, " has shape ", ShapeString(shape, rank),
+    Invalid(kind, index, " has shape ", ShapeString(dims, rank), " and type ",
+            buffer->dtype >= NPU_FLOAT32 && buffer->dtype <= NPU_BOOL ? Name(buffer->dtype) : "?",
             ", but the program was compiled for ", ToString(desc, program.symbols), ".");
   }
-  size_t buffer = input ? index : program.inputs.size() + index;
-  request->buffers[buffer] = const_cast<void*>(data);
-  if (rank > 0) std::copy_n(shape, rank, &request->shapes[buffer * NPU_MAX_RANK]);
+  size_t place = input ? index : program.inputs.size() + index;
+  request->buffers[place] = const_cast<void*>(data);
+  if (rank > 0) std::copy_n(dims, rank, &request->shapes[place * NPU_MAX_RANK]);
   request->bound = true;
 }
 
-npu_status BindInput(npu_request* request, size_t index, const void* data, const int64_t* shape,
-                     int32_t rank) {
-  return Run([&] { Bind(request, true, index, data, shape, rank); });
+npu_status BindInput(npu_request* request, size_t index, const npu_buffer* buffer) {
+  return Run([&] { Bind(request, true, index, buffer); });
 }
 
-npu_status BindOutput(npu_request* request, size_t index, void* data, const int64_t* shape,
-                      int32_t rank) {
-  return Run([&] { Bind(request, false, index, data, shape, rank); });
+npu_status BindOutput(npu_request* request, size_t index, const npu_buffer* buffer) {
+  return Run([&] { Bind(request, false, index, buffer); });
 }
 
 /*! \brief Takes the values of the symbols from the shapes of the inputs. */
@@ -448,17 +458,28 @@ npu_status Cancel(npu_request* request) {
   });
 }
 
-npu_status Counters(const npu_request* request, npu_counters* counters) {
+npu_status ReadCounters(const npu_request* request, uint64_t* values) {
   return Run([&] {
     RequireArgument(request, "request");
-    RequireArgument(counters, "counters");
-    *counters = request->counters;
+    RequireArgument(values, "values");
+    std::memcpy(values, &request->counters, sizeof(request->counters));
   });
 }
 
+const void* Extension(const char* name) {
+  return name != nullptr && std::strcmp(name, NPU_FAULTS) == 0 ? &kFaults : nullptr;
+}
+
 constexpr npu_run_api kRunApi = {
-    NPU_DRIVER_API_VERSION,  //
+    sizeof(npu_run_api),
+    NPU_DRIVER_API_VERSION,
+    kDriverName,
+    kDriverRelease,
+    kCounters,
+    kCounterCount,
+    NPU_CANCEL_RUNNING,
     LastError,
+    CountDevices,
     Open,
     Close,
     Load,
@@ -472,10 +493,11 @@ constexpr npu_run_api kRunApi = {
     Submit,
     Wait,
     Cancel,
-    Counters,
+    ReadCounters,
+    Extension,
 };
 
 }  // namespace
 }  // namespace npu::emulator
 
-const npu_run_api* NPU_RUN_API(void) { return &emulator::kRunApi; }
+const npu_run_api* npu_driver_run(uint32_t) { return &emulator::kRunApi; }

@@ -36,16 +36,22 @@ void FailOnDemand(Call call) {
   throw Error(status, Join("The emulated device was asked to fail at the next ", name, "."));
 }
 
-}  // namespace npu::emulator
+namespace {
 
-namespace emulator = npu::emulator;
-
-int32_t NPU_FAIL_NEXT(const char* call, int32_t status, int32_t count) {
-  if (call == nullptr || status <= NPU_OK || status > NPU_CANCELLED || count < 0) return -1;
-  for (int i = 0; i < emulator::kCallCount; ++i) {
-    if (std::strcmp(call, emulator::kCalls[i]) != 0) continue;
-    emulator::faults[i] = static_cast<uint64_t>(status) << 32 | static_cast<uint64_t>(count);
-    return 0;
+npu_status FailNext(const char* call, npu_status status, int32_t count) {
+  if (call == nullptr || status <= NPU_OK || status > NPU_CANCELLED || count < 0) {
+    return NPU_INVALID;
   }
-  return -1;
+  for (int i = 0; i < kCallCount; ++i) {
+    if (std::strcmp(call, kCalls[i]) != 0) continue;
+    faults[i] = static_cast<uint64_t>(status) << 32 | static_cast<uint64_t>(count);
+    return NPU_OK;
+  }
+  return NPU_INVALID;
 }
+
+}  // namespace
+
+const npu_faults kFaults = {sizeof(npu_faults), FailNext};
+
+}  // namespace npu::emulator

@@ -173,7 +173,7 @@ class Lister {
     for (size_t i = 0; i < program_.commands.size(); ++i) {
       const Command& command = program_.commands[i];
       const Interval& interval = timeline_.intervals()[i];
-      bool cores = interval.engine == NPU_ENGINE_MATRIX || interval.engine == NPU_ENGINE_VECTOR;
+      bool cores = interval.engine == kEngineMatrix || interval.engine == kEngineVector;
       std::string operation =
           std::visit([&](const auto& op) { return Operation(op, command); }, command.op);
       Line(Right(std::to_string(i), 6), "  ",
@@ -284,7 +284,7 @@ class Lister {
   }
 
   void ListTotals() {
-    const npu_counters& counters = timeline_.counters();
+    const RunCounters& counters = timeline_.counters();
     Line("\ntotals");
     Value("commands", counters.commands);
     Value("matrix operations", counters.matrix_operations);
@@ -292,8 +292,8 @@ class Lister {
     Value("microseconds", Decimal(static_cast<double>(counters.cycles) /
                                       static_cast<double>(counters.frequency_mhz),
                                   3));
-    for (int engine = 0; engine < NPU_ENGINE_COUNT; ++engine) {
-      bool cores = engine == NPU_ENGINE_MATRIX || engine == NPU_ENGINE_VECTOR;
+    for (int engine = 0; engine < kEngineCount; ++engine) {
+      bool cores = engine == kEngineMatrix || engine == kEngineVector;
       auto all = static_cast<double>(counters.cycles) * (cores ? program_.machine.cores : 1);
       auto busy = static_cast<double>(counters.busy_cycles[engine]);
       Value(kEngines[engine], Join(counters.busy_cycles[engine], " cycles busy (",

@@ -714,15 +714,15 @@ std::vector<Thing> ReadAll(Reader& reader, size_t least, const Read& read) {
 
 }  // namespace
 
-npu_engine EngineOf(const Command& command, const std::vector<Tensor>& tensors) {
+Engine EngineOf(const Command& command, const std::vector<Tensor>& tensors) {
   if (std::holds_alternative<Transfer>(command.op) ||
       std::holds_alternative<npu_gather>(command.op)) {
     bool in = tensors[OutputOf(command)].place.memory == Memory::kScratchpad;
-    return in ? NPU_ENGINE_DMA_IN : NPU_ENGINE_DMA_OUT;
+    return in ? kEngineDmaIn : kEngineDmaOut;
   }
   bool matrix = std::holds_alternative<npu_matmul>(command.op) ||
                 std::holds_alternative<npu_convolution>(command.op);
-  return matrix ? NPU_ENGINE_MATRIX : NPU_ENGINE_VECTOR;
+  return matrix ? kEngineMatrix : kEngineVector;
 }
 
 npu_tensor OutputOf(const Command& command) {

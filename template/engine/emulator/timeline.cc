@@ -47,8 +47,8 @@ class Worker {
   /*! \brief Adds the products of a matmul or convolution. */
   void AddProducts(const TensorView& out, int64_t products, int64_t m, int64_t k, int64_t n) {
     work_.matrix_operations = Times(2, Times(ElementCount(out), k));
-    work_.cycles[NPU_ENGINE_MATRIX] = Times(products, MatrixCycles(program_.machine, m, k, n));
-    work_.cycles[NPU_ENGINE_VECTOR] = Vector(ElementCount(out), Instructions());
+    work_.cycles[kEngineMatrix] = Times(products, MatrixCycles(program_.machine, m, k, n));
+    work_.cycles[kEngineVector] = Vector(ElementCount(out), Instructions());
   }
 
   /*! \brief Adds what a command reads from the scratchpad and writes to it. */
@@ -92,31 +92,31 @@ class Worker {
                                                            : Times(to, op.window[i]);
       elements = Times(elements, along);
     }
-    int64_t& cycles = work_.cycles[NPU_ENGINE_VECTOR];
+    int64_t& cycles = work_.cycles[kEngineVector];
     cycles = Vector(Times(elements, out.dims[0] * out.dims[1]), 1);
     if (op.kind != NPU_POOL_MAX) cycles = Plus(cycles, Vector(ElementCount(out), 1));
   }
 
   void Add(const npu_elementwise&, const TensorView& out) {
     AddOperands();
-    work_.cycles[NPU_ENGINE_VECTOR] = Vector(ElementCount(out), Instructions());
+    work_.cycles[kEngineVector] = Vector(ElementCount(out), Instructions());
   }
 
   void Add(const npu_reduce& op, const TensorView& out) {
     AddOperands();
     int64_t after = Instructions() + (op.kind == NPU_REDUCE_MEAN ? 1 : 0);
-    work_.cycles[NPU_ENGINE_VECTOR] =
+    work_.cycles[kEngineVector] =
         Plus(Vector(ElementCount(View(op.data)), 1), Vector(ElementCount(out), after));
   }
 
   void Add(const npu_scan&, const TensorView& out) {
     AddOperands();
-    work_.cycles[NPU_ENGINE_VECTOR] = Vector(ElementCount(out), 1);
+    work_.cycles[kEngineVector] = Vector(ElementCount(out), 1);
   }
 
   void Add(const npu_order& op, const TensorView& out) {
     AddOperands();
-    work_.cycles[NPU_ENGINE_VECTOR] =
+    work_.cycles[kEngineVector] =
         Vector(ElementCount(View(op.data)), OrderInstructions(out.dims[op.axis]));
   }
 
@@ -142,7 +142,7 @@ class Worker {
     int64_t written = op.fill != 0 ? BytesOf(op.out) : bytes;
     work_.is_nothing = written == 0;
     if (work_.is_nothing) return;
-    npu_engine engine = EngineOf(command_, program_.tensors);
+    Engine engine = EngineOf(command_, program_.tensors);
     int64_t& cycles = work_.cycles[engine];
     if (bytes > 0) {
       if (program_.tensors[op.data].place.memory == Memory::kScratchpad) {
@@ -220,7 +220,7 @@ Timeline::Timeline(const Program& program, const Accesses& accesses)
     : program_(&program),
       accesses_(&accesses),
       intervals_(program.commands.size()),
-      free_(NPU_ENGINE_COUNT * program.machine.cores),
+      free_(kEngineCount * program.machine.cores),
       written_(accesses.pieces()),
       touched_(accesses.pieces()) {
   for (size_t i = 0; i < intervals_.size(); ++i) {
@@ -238,12 +238,12 @@ Timeline::Timeline(const Program& program, const Accesses& accesses)
 }
 
 void Timeline::SetSymbols(const int64_t* symbols) {
-  npu_counters& sum = counters_;
+  RunCounters& sum = counters_;
   sum.commands = sum.matrix_operations = sum.cycles = 0;
   sum.dram_bytes_read = sum.dram_bytes_written = 0;
   sum.scratchpad_bytes_read = sum.scratchpad_bytes_written = 0;
-  std::fill_n(sum.busy_cycles, NPU_ENGINE_COUNT, 0);
-  std::fill_n(sum.stalled_cycles, NPU_ENGINE_COUNT, 0);
+  std::fill_n(sum.busy_cycles, kEngineCount, 0);
+  std::fill_n(sum.stalled_cycles, kEngineCount, 0);
   std::fill(free_.begin(), free_.end(), 0);
   written_.Clear();
   touched_.Clear();
@@ -253,11 +253,11 @@ void Timeline::SetSymbols(const int64_t* symbols) {
     Work work = WorkOf(*program_, program_->commands[i], symbols);
     if (work.is_nothing) continue;
     int64_t cycles = 0;
-    for (int engine = 0; engine < NPU_ENGINE_COUNT; ++engine) {
+    for (int engine = 0; engine < kEngineCount; ++engine) {
       bool used = engine == interval.engine || work.cycles[engine] > 0;
       if (!used) continue;
       cycles = std::max(cycles, work.cycles[engine]);
-      interval.start = std::max(interval.start, free_[engine + NPU_ENGINE_COUNT * interval.core]);
+      interval.start = std::max(interval.start, free_[engine + kEngineCount * interval.core]);
     }
     const Access& output = accesses_->output(i);
     interval.start = std::max(interval.start, touched_.Of(output));
@@ -265,10 +265,10 @@ void Timeline::SetSymbols(const int64_t* symbols) {
       interval.start = std::max(interval.start, written_.Of(*read));
     }
     interval.end = Plus(interval.start, cycles);
-    for (int engine = 0; engine < NPU_ENGINE_COUNT; ++engine) {
+    for (int engine = 0; engine < kEngineCount; ++engine) {
       bool used = engine == interval.engine || work.cycles[engine] > 0;
       if (!used) continue;
-      int64_t& free = free_[engine + NPU_ENGINE_COUNT * interval.core];
+      int64_t& free = free_[engine + kEngineCount * interval.core];
       sum.busy_cycles[engine] += work.cycles[engine];
       sum.stalled_cycles[engine] += interval.end - free - work.cycles[engine];
       free = interval.end;

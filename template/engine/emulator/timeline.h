@@ -33,7 +33,7 @@ namespace npu::emulator {
  */
 struct Work {
   /*! \brief Cycles of each engine that the command keeps busy; for others 0. */
-  int64_t cycles[NPU_ENGINE_COUNT] = {};
+  int64_t cycles[kEngineCount] = {};
   /*! \brief Multiplications and additions of a matmul or convolution. */
   int64_t matrix_operations = 0;
   int64_t dram_bytes_read = 0, dram_bytes_written = 0;
@@ -47,7 +47,7 @@ Work WorkOf(const Program& program, const Command& command, const int64_t* symbo
 
 /*! \brief When a command runs; from 0 to 0 if it does nothing. */
 struct Interval {
-  npu_engine engine = NPU_ENGINE_MATRIX;
+  Engine engine = kEngineMatrix;
   int32_t core = 0;
   int64_t start = 0, end = 0;
 };
@@ -70,7 +70,7 @@ class Timeline {
   /*! \brief By command. */
   const std::vector<Interval>& intervals() const { return intervals_; }
   /*! \brief The counters of a request that ran once. */
-  const npu_counters& counters() const { return counters_; }
+  const RunCounters& counters() const { return counters_; }
 
  private:
   const Program* program_;
@@ -80,7 +80,7 @@ class Timeline {
   std::vector<int64_t> free_;
   /*! \brief By piece: when the last command that wrote, or touched, it ended. */
   Latest written_, touched_;
-  npu_counters counters_ = {};
+  RunCounters counters_ = {};
 };
 
 }  // namespace npu::emulator

@@ -11,6 +11,15 @@
  *
  * The bytes are opaque to every other layer. Nothing here knows of TVM. All functions are safe to
  * call from several threads as long as no two calls share a builder or a request (but `cancel`).
+ *
+ * This header is append-only; docs/driver-abi.md has the rules. In short: structs that begin with
+ * `size` may grow at their end and are passed by pointer, all others never change; enums get new
+ * values; a driver that was written against an older header compiles and works with a newer engine.
+ *
+ * An absent function is an answer. A build half needs `create`, `add_input`, `add_tensor`,
+ * `mark_output`, `finish` and one operation; a run half needs `load`, `create_request`,
+ * `bind_input`, `bind_output` and `execute`. Every other one may be NULL; its comment says what
+ * that means. An operation that is NULL is declined.
  */
 #ifndef NPU_DRIVER_H_
 #define NPU_DRIVER_H_
@@ -18,20 +27,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend.h"
-
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/*! \brief Version of both tables; raised whenever a struct or a function below changes. */
-#define NPU_DRIVER_API_VERSION 3
+/*! \brief The version of this header. Whatever is not marked otherwise is of version 1. */
+#define NPU_DRIVER_API_VERSION 1
 /*! \brief The most dimensions that a tensor may have. */
 #define NPU_MAX_RANK 8
 /*! \brief The most spatial dimensions of a convolution or a pool. */
 #define NPU_MAX_SPATIAL 3
 /*! \brief The most tensors that one vector program may read. */
 #define NPU_MAX_VECTOR_INPUTS 16
+/*! \brief Whether the other side, which wrote `size`, knows a field of a struct. */
+#define NPU_HAS(type, pointer, field) \
+  ((pointer)->size >= offsetof(type, field) + sizeof((pointer)->field))
 
 /*! \brief What a call came to. */
 typedef enum npu_status {
@@ -70,7 +80,8 @@ typedef struct npu_dim {
   int32_t symbol;
 } npu_dim;
 
-/*! \brief Shape and type of a dense, row-major tensor. Rank 0 is a scalar. */
+/*! \brief Shape and type of a dense, row-major tensor. Rank 0 is a scalar. It never grows: what
+ *  else there is to say of a tensor will have functions of its own. */
 typedef struct npu_tensor_desc {
   npu_dtype dtype;
   int32_t rank;
@@ -105,48 +116,50 @@ typedef enum npu_vector_opcode {
   NPU_VECTOR_LOAD = 0,
   /*! \brief The number `immediate`. In int64: rounded to the nearest integer, which must be one of
    *  64 bits. */
-  NPU_VECTOR_CONSTANT,
-  NPU_VECTOR_ADD,
-  NPU_VECTOR_SUBTRACT,
-  NPU_VECTOR_MULTIPLY,
+  NPU_VECTOR_CONSTANT = 1,
+  NPU_VECTOR_ADD = 2,
+  NPU_VECTOR_SUBTRACT = 3,
+  NPU_VECTOR_MULTIPLY = 4,
   /*! \brief a / b. In int64: rounded towards zero, and 0 where b is 0. */
-  NPU_VECTOR_DIVIDE,
+  NPU_VECTOR_DIVIDE = 5,
   /*! \brief The larger operand; NaN if either is NaN. */
-  NPU_VECTOR_MAXIMUM,
+  NPU_VECTOR_MAXIMUM = 6,
   /*! \brief The smaller operand; NaN if either is NaN. */
-  NPU_VECTOR_MINIMUM,
+  NPU_VECTOR_MINIMUM = 7,
   /*! \brief The quotient, rounded to the next lower integer. In int64: 0 where b is 0. */
-  NPU_VECTOR_FLOOR_DIVIDE,
+  NPU_VECTOR_FLOOR_DIVIDE = 8,
   /*! \brief a - b * trunc(a / b): the sign is a's. In int64: 0 where b is 0. */
-  NPU_VECTOR_REMAINDER,
+  NPU_VECTOR_REMAINDER = 9,
   /*! \brief 1 where a < b, else 0. */
-  NPU_VECTOR_LESS,
+  NPU_VECTOR_LESS = 10,
   /*! \brief 1 where a == b, else 0. */
-  NPU_VECTOR_EQUAL,
+  NPU_VECTOR_EQUAL = 11,
   /*! \brief b where a is not 0, else c. */
-  NPU_VECTOR_SELECT,
-  NPU_VECTOR_ABSOLUTE,
+  NPU_VECTOR_SELECT = 12,
+  NPU_VECTOR_ABSOLUTE = 13,
   /* Those that follow are for float32 only. */
-  NPU_VECTOR_POWER,
-  NPU_VECTOR_EXP,
-  NPU_VECTOR_LOG,
-  NPU_VECTOR_SQRT,
-  NPU_VECTOR_TANH,
-  NPU_VECTOR_ERF,
+  NPU_VECTOR_POWER = 14,
+  NPU_VECTOR_EXP = 15,
+  NPU_VECTOR_LOG = 16,
+  NPU_VECTOR_SQRT = 17,
+  NPU_VECTOR_TANH = 18,
+  NPU_VECTOR_ERF = 19,
   /*! \brief 1 / (1 + exp(-a)). */
-  NPU_VECTOR_SIGMOID,
-  NPU_VECTOR_SIN,
-  NPU_VECTOR_COS,
-  NPU_VECTOR_TAN,
-  NPU_VECTOR_ATAN,
-  NPU_VECTOR_FLOOR,
-  NPU_VECTOR_TRUNCATE,
+  NPU_VECTOR_SIGMOID = 20,
+  NPU_VECTOR_SIN = 21,
+  NPU_VECTOR_COS = 22,
+  NPU_VECTOR_TAN = 23,
+  NPU_VECTOR_ATAN = 24,
+  NPU_VECTOR_FLOOR = 25,
+  NPU_VECTOR_TRUNCATE = 26,
   /*! \brief To the nearest integer, halves to even. */
-  NPU_VECTOR_ROUND_EVEN,
+  NPU_VECTOR_ROUND_EVEN = 27,
   /*! \brief To the nearest integer, halves away from zero. */
-  NPU_VECTOR_ROUND_AWAY,
-  NPU_VECTOR_OPCODE_COUNT,
+  NPU_VECTOR_ROUND_AWAY = 28,
 } npu_vector_opcode;
+
+/*! \brief How many of them this header has. */
+#define NPU_VECTOR_OPCODE_COUNT 29
 
 /*! \brief One instruction of a vector program. */
 typedef struct npu_vector_instruction {
@@ -155,23 +168,142 @@ typedef struct npu_vector_instruction {
   double immediate;
 } npu_vector_instruction;
 
+/* The same program as the steps of the model it came from: one for each op that it fuses, or, where
+ * a lowering wrote the program itself, one for each instruction. A driver may read these instead of
+ * the instructions; both compute the same, and the last step is what is stored. */
+
+/*! \brief What a step computes from its operands a, b and c. Kinds named as an opcode do what that
+ *  opcode does. */
+typedef enum npu_step_kind {
+  /*! \brief Not one of these: `op` tells what it is, the instructions what it computes. */
+  NPU_STEP_OTHER = 0,
+  /*! \brief a + b. */
+  NPU_STEP_ADD = 1,
+  /*! \brief a + b, where b has one element for each channel: dimension 1 of a convolution's result,
+   * the last one of a matmul's. */
+  NPU_STEP_BIAS = 2,
+  /*! \brief a + b, where b is a tensor of the result's shape. */
+  NPU_STEP_RESIDUAL = 3,
+  /*! \brief a - b. */
+  NPU_STEP_SUBTRACT = 4,
+  /*! \brief a * b. */
+  NPU_STEP_MULTIPLY = 5,
+  /*! \brief a * b, where b has one element for each channel. */
+  NPU_STEP_SCALE = 6,
+  /*! \brief a / b, as NPU_VECTOR_DIVIDE. */
+  NPU_STEP_DIVIDE = 7,
+  /*! \brief The larger one, as NPU_VECTOR_MAXIMUM. */
+  NPU_STEP_MAXIMUM = 8,
+  NPU_STEP_MINIMUM = 9,
+  /*! \brief As NPU_VECTOR_FLOOR_DIVIDE. */
+  NPU_STEP_FLOOR_DIVIDE = 10,
+  /*! \brief As NPU_VECTOR_REMAINDER. */
+  NPU_STEP_REMAINDER = 11,
+  /*! \brief 1 where a < b, else 0. */
+  NPU_STEP_LESS = 12,
+  NPU_STEP_EQUAL = 13,
+  /*! \brief b where a is not 0, else c. */
+  NPU_STEP_SELECT = 14,
+  NPU_STEP_ABSOLUTE = 15,
+  NPU_STEP_POWER = 16,
+  NPU_STEP_EXP = 17,
+  NPU_STEP_LOG = 18,
+  NPU_STEP_SQRT = 19,
+  NPU_STEP_TANH = 20,
+  NPU_STEP_ERF = 21,
+  NPU_STEP_SIGMOID = 22,
+  NPU_STEP_SIN = 23,
+  NPU_STEP_COS = 24,
+  NPU_STEP_TAN = 25,
+  NPU_STEP_ATAN = 26,
+  NPU_STEP_FLOOR = 27,
+  NPU_STEP_TRUNCATE = 28,
+  NPU_STEP_ROUND_EVEN = 29,
+  NPU_STEP_ROUND_AWAY = 30,
+  /*! \brief max(a, 0). */
+  NPU_STEP_RELU = 31,
+  /*! \brief a limited to the numbers b (least) and c (most). */
+  NPU_STEP_CLIP = 32,
+  /*! \brief a where a > 0, else a times the number b. */
+  NPU_STEP_LEAKY_RELU = 33,
+  /*! \brief a where a > 0, else a * b. */
+  NPU_STEP_PRELU = 34,
+  /*! \brief 0.5 * a * (1 + erf(a / sqrt(2))). */
+  NPU_STEP_GELU = 35,
+  /*! \brief GELU's approximation by tanh. */
+  NPU_STEP_GELU_TANH = 36,
+  /*! \brief a * sigmoid(a). */
+  NPU_STEP_SILU = 37,
+  /*! \brief log(1 + exp(a * b)) / b, and a where a * b > c, with numbers b and c. */
+  NPU_STEP_SOFTPLUS = 38,
+  NPU_STEP_SELU = 39,
+  NPU_STEP_CEIL = 40,
+  /*! \brief 1 / sqrt(a). */
+  NPU_STEP_RSQRT = 41,
+  NPU_STEP_SQUARE = 42,
+  NPU_STEP_NEGATE = 43,
+  NPU_STEP_SIGN = 44,
+  /*! \brief a in the output's type. */
+  NPU_STEP_CAST = 45,
+} npu_step_kind;
+
+/*! \brief Where an operand of a step comes from. */
+typedef enum npu_operand_kind {
+  /*! \brief What the operation computed that this is the epilogue of. */
+  NPU_OPERAND_ACCUMULATOR = 0,
+  /*! \brief The tensor `index`, broadcast to the output's shape as NumPy does. */
+  NPU_OPERAND_TENSOR = 1,
+  /*! \brief The result of step `index`, an earlier one. */
+  NPU_OPERAND_STEP = 2,
+  /*! \brief The number `number`. */
+  NPU_OPERAND_NUMBER = 3,
+} npu_operand_kind;
+
+/*! \brief The most operands of a step. */
+#define NPU_MAX_OPERANDS 4
+
+/*! \brief An operand of a step; never grows. */
+typedef struct npu_operand {
+  npu_operand_kind kind;
+  int32_t index;
+  double number;
+} npu_operand;
+
+/*! \brief One step; never grows. */
+typedef struct npu_step {
+  npu_step_kind kind;
+  /*! \brief How many operands it has; those that steps or the accumulator give come first where
+   *  the order does not matter. */
+  int32_t operand_count;
+  npu_operand operands[NPU_MAX_OPERANDS];
+  /*! \brief The op it came from, e.g. "relax.nn.relu"; "" where it is an instruction. */
+  const char* op;
+} npu_step;
+
 /*! \brief A program and the tensors that it reads. */
 typedef struct npu_vector_program {
-  const npu_vector_instruction* instructions;
+  uint32_t size;
   int32_t instruction_count;
+  const npu_vector_instruction* instructions;
   /*! \brief What NPU_VECTOR_LOAD reads. In an epilogue, entry 0 is ignored (the accumulator), and
    *  there may be none. */
   const npu_tensor* inputs;
   int32_t input_count;
+  int32_t step_count;
+  /*! \brief The program as steps; complete. */
+  const npu_step* steps;
 } npu_vector_program;
 
 /* ---- Operations ------------------------------------------------------------------------------
+ * Each begins with its `size` as the caller knows it, sizeof(npu_matmul) and so on.
+ *
  * `epilogue` is applied to each result before it is stored; NULL stores it as it is.
  */
 
 /*! \brief out[..., m, n] = sum over k of a[..., m, k] * b[..., k, n]; leading dims broadcast. Both
  *  operands have at least 2 dimensions. */
 typedef struct npu_matmul {
+  uint32_t size;
   npu_tensor a, b, out;
   /*! \brief Not 0: the operand is stored with its last two dimensions swapped. */
   int32_t transpose_a, transpose_b;
@@ -180,6 +312,7 @@ typedef struct npu_matmul {
 
 /*! \brief Cross-correlation of data [N, C, spatial...] with weight [O, C / groups, spatial...]. */
 typedef struct npu_convolution {
+  uint32_t size;
   npu_tensor data, weight, out;
   int32_t spatial_rank;
   int64_t strides[NPU_MAX_SPATIAL];
@@ -204,6 +337,7 @@ typedef enum npu_pool_kind {
 
 /*! \brief Pooling of data [N, C, spatial...]; windows may reach beyond pads_end (ceil mode). */
 typedef struct npu_pool {
+  uint32_t size;
   npu_tensor data, out;
   npu_pool_kind kind;
   int32_t spatial_rank;
@@ -216,8 +350,9 @@ typedef struct npu_pool {
 
 /*! \brief One value per element of `out`. */
 typedef struct npu_elementwise {
-  npu_vector_program program;
+  uint32_t size;
   npu_tensor out;
+  const npu_vector_program* program;
 } npu_elementwise;
 
 /*! \brief How a reduction combines elements. */
@@ -233,6 +368,7 @@ typedef enum npu_reduce_kind {
  *  dimensions, with or without the reduced ones as 1. Inputs of the epilogue broadcast against
  *  `out`. Integers are summed in int64 (no mean), real numbers in float32. */
 typedef struct npu_reduce {
+  uint32_t size;
   npu_tensor data, out;
   npu_reduce_kind kind;
   uint32_t axes;
@@ -249,6 +385,7 @@ typedef struct npu_reduce {
  * complete before it is read.
  */
 typedef struct npu_copy {
+  uint32_t size;
   npu_tensor data, out;
   int32_t permutation[NPU_MAX_RANK];
   /*! \brief Where the box starts, and how far apart its elements are, by dimension of `data`. A
@@ -272,6 +409,7 @@ typedef struct npu_copy {
  *   out[i] = data[i with indices[i] in the place of i[axis]].
  */
 typedef struct npu_gather {
+  uint32_t size;
   npu_tensor data, indices, out;
   int32_t axis;
   int32_t elementwise;
@@ -287,6 +425,7 @@ typedef enum npu_scan_kind {
  *  data[i] if `exclusive` is not 0. `out` has the shape of `data`; both are integers (computed in
  *  int64) or both real numbers (in float32). */
 typedef struct npu_scan {
+  uint32_t size;
   npu_tensor data, out;
   npu_scan_kind kind;
   int32_t axis;
@@ -298,37 +437,109 @@ typedef struct npu_scan {
  * as larger than any number. `out` is int32 or int64, and may be shorter than `data` along the
  * axis: then the first ones count. */
 typedef struct npu_order {
+  uint32_t size;
   npu_tensor data, out;
   int32_t axis;
   int32_t descending;
 } npu_order;
 
+/* ---- What a driver says about itself ------------------------------------------------------- */
+
+/*! \brief What an option's value is. */
+typedef enum npu_option_type {
+  /*! \brief "0" or "1". */
+  NPU_OPTION_BOOL = 0,
+  /*! \brief A whole number from `least` to `most`. */
+  NPU_OPTION_INT = 1,
+  /*! \brief Any text. */
+  NPU_OPTION_TEXT = 2,
+  /*! \brief One of `choices`. */
+  NPU_OPTION_CHOICE = 3,
+} npu_option_type;
+
+/*! \brief An option of the driver: what its users may set, and `create` is given. Never grows. */
+typedef struct npu_option_info {
+  /*! \brief Lower case, words joined by "_". */
+  const char* key;
+  npu_option_type type;
+  /*! \brief The value that it has when nobody sets it. */
+  const char* default_value;
+  int64_t least, most;
+  const char* const* choices;
+  size_t choice_count;
+  /*! \brief What it means, for people: half a sentence without a full stop. */
+  const char* about;
+} npu_option_info;
+
+/*! \brief How the values of several requests, or calls, make one. */
+typedef enum npu_counter_kind {
+  NPU_COUNTER_SUM = 0,
+  /*! \brief Not a sum: the largest counts. */
+  NPU_COUNTER_MOST = 1,
+} npu_counter_kind;
+
+/*! \brief Something that the device counts; never grows. */
+typedef struct npu_counter_info {
+  /*! \brief Lower case, words joined by "_", perhaps with parts behind a ".". */
+  const char* name;
+  /*! \brief E.g. "cycles" or "bytes"; "" for plain numbers. */
+  const char* unit;
+  npu_counter_kind kind;
+  /*! \brief What it means, for people: half a sentence without a full stop. */
+  const char* about;
+} npu_counter_info;
+
+/*! \brief Which work `cancel` can end before it is done. */
+typedef enum npu_cancel_kind {
+  /*! \brief None: a call that takes too long is waited for. */
+  NPU_CANCEL_NOTHING = 0,
+  /*! \brief What has not begun. */
+  NPU_CANCEL_WAITING = 1,
+  /*! \brief Also what has begun. */
+  NPU_CANCEL_RUNNING = 2,
+} npu_cancel_kind;
+
+/* ---- Build ---------------------------------------------------------------------------------- */
+
 /*! \brief Collects tensors and operations; see npu_build_api. */
 typedef struct npu_builder npu_builder;
 
-/*! \brief The build half. Every function but `destroy` and `error` returns a status; after one
- *  that is not NPU_OK, `error` tells why and the builder can only be destroyed. */
+/*! \brief The build half. After a status that is not NPU_OK, `error` tells why, and the builder is
+ *  only destroyed. */
 typedef struct npu_build_api {
+  /*! \brief sizeof(npu_build_api) and NPU_DRIVER_API_VERSION, as the driver was compiled. */
+  uint32_t size;
   uint32_t version;
+  /*! \brief The driver's name, the same in both halves: an artifact is run by the driver that has
+   *  the name it was compiled with. */
+  const char* name;
+  /*! \brief The driver's own version, for people; or NULL. */
+  const char* release;
+  const npu_option_info* options;
+  size_t option_count;
+
+  /*! \brief Makes a builder, with all options that the driver has. */
   npu_status (*create)(const npu_option* options, size_t option_count, npu_builder** builder);
-  /*! \brief Accepts NULL. */
+  /*! \brief Accepts NULL. Absent: nothing to free. */
   void (*destroy)(npu_builder* builder);
-  /*! \brief A sentence: why this builder failed, or (NULL) the last `create` on this thread. */
+  /*! \brief A sentence: why this builder failed, or (NULL) the last `create` on this thread.
+   *  Absent, or NULL: no reason is given. */
   const char* (*error)(const npu_builder* builder);
   /*! \brief Adds a symbol, a size that is known at the call: it is 1 to `bound`, and the shapes of
-   *  the inputs tell it. */
+   *  the inputs tell it. Absent: sizes must be fixed. */
   npu_status (*add_symbol)(npu_builder* builder, const char* name, int64_t bound, int32_t* symbol);
   /*! \brief Adds the next input of the program. */
   npu_status (*add_input)(npu_builder* builder, const npu_tensor_desc* desc, npu_tensor* tensor);
-  /*! \brief Adds a constant; the data is not copied and must live as long as the builder. */
+  /*! \brief Adds a constant; the data is not copied and lives as long as the builder. */
   npu_status (*add_constant)(npu_builder* builder, const npu_tensor_desc* desc, const void* data,
                              size_t bytes, npu_tensor* tensor);
-  /*! \brief Adds a tensor that operations write. */
+  /*! \brief Adds a tensor that operations write, before they are read. */
   npu_status (*add_tensor)(npu_builder* builder, const npu_tensor_desc* desc, npu_tensor* tensor);
-  /*! \brief The same elements under another shape. */
+  /*! \brief The same elements under another shape. Nothing may come to read it. */
   npu_status (*add_view)(npu_builder* builder, npu_tensor data, const npu_tensor_desc* desc,
                          npu_tensor* tensor);
-  /*! \brief Names the operations that follow, for messages and listings; the text is copied. */
+  /*! \brief Names the operations that follow, for messages and listings; the text lives only during
+   *  the call. Absent: no names. */
   npu_status (*set_label)(npu_builder* builder, const char* label);
   npu_status (*add_matmul)(npu_builder* builder, const npu_matmul* op);
   npu_status (*add_convolution)(npu_builder* builder, const npu_convolution* op);
@@ -341,10 +552,15 @@ typedef struct npu_build_api {
   npu_status (*add_order)(npu_builder* builder, const npu_order* op);
   /*! \brief Makes a tensor (of any kind, also an input or one already marked) the next output. */
   npu_status (*mark_output)(npu_builder* builder, npu_tensor tensor);
-  /*! \brief Compiles to bytes that stay valid until the builder is destroyed. With `bytes` null it
-   *  only tells whether it could. */
+  /*! \brief Compiles to bytes that stay valid until the builder is destroyed. With `bytes` NULL it
+   *  only tells whether it could. Called once, as the last function before `destroy`. */
   npu_status (*finish)(npu_builder* builder, const uint8_t** bytes, size_t* size);
+  /*! \brief Functions that only this driver has: a struct of its own by name, e.g. "acme.ops", or
+   *  NULL where it has none of that name. A lowering reaches it by op.Extension. Absent: none. */
+  const void* (*extension)(const char* name);
 } npu_build_api;
+
+/* ---- Run ------------------------------------------------------------------------------------ */
 
 /*! \brief An open device. */
 typedef struct npu_device npu_device;
@@ -353,90 +569,110 @@ typedef struct npu_program npu_program;
 /*! \brief One execution of a program, with the memory that it needs; reusable, one at a time. */
 typedef struct npu_request npu_request;
 
-/*! \brief The engines of the device whose time is counted. */
-typedef enum npu_engine {
-  NPU_ENGINE_MATRIX = 0,
-  NPU_ENGINE_VECTOR,
-  /*! \brief Transfers to the scratchpad. */
-  NPU_ENGINE_DMA_IN,
-  /*! \brief All other transfers. */
-  NPU_ENGINE_DMA_OUT,
-  NPU_ENGINE_COUNT,
-} npu_engine;
-
-/*! \brief What a request did since it was created; sums over its submissions but where it says
- *  otherwise. A device that cannot count something leaves it 0. */
-typedef struct npu_counters {
-  uint64_t submissions;
-  /*! \brief Submissions that did not end with NPU_OK. */
-  uint64_t failures;
-  uint64_t commands;
-  /*! \brief Floating-point operations of matmuls and convolutions. */
-  uint64_t matrix_operations;
-  /*! \brief Device cycles from the first command to the end of the last one. */
-  uint64_t cycles;
-  /*! \brief By engine, over all cores: cycles of work, and cycles of waiting for other engines. */
-  uint64_t busy_cycles[NPU_ENGINE_COUNT];
-  uint64_t stalled_cycles[NPU_ENGINE_COUNT];
-  /*! \brief Bytes read and written. */
-  uint64_t dram_bytes_read, dram_bytes_written;
-  uint64_t scratchpad_bytes_read, scratchpad_bytes_written;
-  /*! \brief Bytes of DRAM that intermediates share, of the scratchpad in use at most, and of
-   *  constants; not sums. */
-  uint64_t arena_bytes, scratchpad_bytes, constant_bytes;
-  /*! \brief Cycles per microsecond; not a sum. */
-  uint64_t frequency_mhz;
-} npu_counters;
+/*! \brief Memory of the caller that a program reads or writes: dense and row-major, aligned to its
+ *  elements. The driver compares all of it with the program, for bytes may come from anywhere. */
+typedef struct npu_buffer {
+  uint32_t size;
+  npu_dtype dtype;
+  int32_t rank;
+  /*! \brief Sizes, without symbols; lives only during the call. */
+  const int64_t* dims;
+  /*! \brief The elements; of an input, they are not written. */
+  void* data;
+  /*! \brief How many bytes there are. */
+  size_t bytes;
+} npu_buffer;
 
 /*! \brief The run half. A board needs no other. */
 typedef struct npu_run_api {
+  /*! \brief sizeof(npu_run_api) and NPU_DRIVER_API_VERSION, as the driver was compiled. */
+  uint32_t size;
   uint32_t version;
-  /*! \brief A sentence about the last failure on this thread. */
+  /*! \brief As in the build half. */
+  const char* name;
+  const char* release;
+  const npu_counter_info* counters;
+  size_t counter_count;
+  npu_cancel_kind cancels;
+
+  /*! \brief A sentence about the last failure on this thread. Absent, or NULL: no reason is given.
+   */
   const char* (*error)(void);
-  /*! \brief Opens device `index`, counted from 0. */
+  /*! \brief How many devices there are. Absent: one. */
+  npu_status (*count_devices)(int32_t* count);
+  /*! \brief Opens device `index`, counted from 0. Absent: nothing to open, `load` gets NULL. */
   npu_status (*open)(int32_t index, npu_device** device);
-  /*! \brief Accepts NULL. Programs of the device must have been unloaded. */
+  /*! \brief Accepts NULL. Programs of the device have been unloaded. Absent: nothing to close. */
   void (*close)(npu_device* device);
   /*! \brief Checks the bytes; corrupt ones are NPU_INVALID, never a crash. They are aligned to 64
    *  bytes, do not change, and live until the program is unloaded: a driver need not copy them. */
   npu_status (*load)(npu_device* device, const uint8_t* bytes, size_t size, npu_program** program);
-  /*! \brief Accepts NULL. Requests of the program must have been destroyed. */
+  /*! \brief Accepts NULL. Requests of the program have been destroyed. Absent: nothing to free. */
   void (*unload)(npu_program* program);
   /*! \brief A text for people that says what the program does, and with which memory; valid until
-   *  the program is unloaded. */
+   *  the program is unloaded. Absent: "". */
   npu_status (*describe)(npu_program* program, const char** text);
   npu_status (*create_request)(npu_program* program, npu_request** request);
-  /*! \brief Accepts NULL. A request that runs is cancelled, and waited for. */
+  /*! \brief Accepts NULL. A request that runs is cancelled, and waited for. Absent: nothing to
+   *  free. */
   void (*destroy_request)(npu_request* request);
-  /*! \brief Sets input `index` to `data` of this shape; symbols take their values from it. Data is
-   *  aligned to its elements. */
-  npu_status (*bind_input)(npu_request* request, size_t index, const void* data,
-                           const int64_t* shape, int32_t rank);
-  /*! \brief Sets output `index`; the shape is checked when the request is submitted. The buffer
-   *  overlaps with no other one of the request. */
-  npu_status (*bind_output)(npu_request* request, size_t index, void* data, const int64_t* shape,
-                            int32_t rank);
-  /*! \brief Does the work and returns when it is done: submit and wait, without the hand-over. */
+  /*! \brief Sets input `index`; symbols take their values from its shape. */
+  npu_status (*bind_input)(npu_request* request, size_t index, const npu_buffer* buffer);
+  /*! \brief Sets output `index`. Its buffer overlaps with no other one of the request. The shape is
+   *  checked at the latest when the request is executed or submitted. */
+  npu_status (*bind_output)(npu_request* request, size_t index, const npu_buffer* buffer);
+  /*! \brief Does the work and returns when it is done. Absent: submit and wait. */
   npu_status (*execute)(npu_request* request);
   /*! \brief Starts the work and returns. Until `wait` has returned something else than NPU_TIMEOUT,
-   *  bound buffers must live, and the request can neither be bound nor submitted. */
+   *  bound buffers live, and the request is neither bound nor submitted. Absent: the work is
+   *  executed, and done when this would return. */
   npu_status (*submit)(npu_request* request);
   /*! \brief Waits until the work is done and returns its status, or NPU_TIMEOUT after so many
-   *  microseconds (negative: never). Needed once after each successful submit. */
+   *  microseconds (negative: never). Called until then after each successful submit. A driver has
+   *  both of submit and wait, or none. */
   npu_status (*wait)(npu_request* request, int64_t timeout_us);
   /*! \brief Asks for the end of work that was submitted; `wait` then returns NPU_CANCELLED, or the
-   *  status of work that was done before. May be called from another thread than `wait`. */
+   *  status of work that was done before. May be called from another thread than `wait`. Absent:
+   *  the work is waited for. */
   npu_status (*cancel)(npu_request* request);
-  /*! \brief Not while the request runs. */
-  npu_status (*counters)(const npu_request* request, npu_counters* counters);
+  /*! \brief Writes `counter_count` values, in the order of `counters`: what the request did since
+   *  it was created. Not while it runs. Absent: no counters. */
+  npu_status (*read_counters)(const npu_request* request, uint64_t* values);
+  /*! \brief As in the build half. */
+  const void* (*extension)(const char* name);
 } npu_run_api;
 
-#pragma GCC visibility push(default)
-/*! \brief The build half of this driver: in the library that compiles, not on a board. */
-const npu_build_api* NPU_BUILD_API(void);
-/*! \brief The run half of this driver. */
-const npu_run_api* NPU_RUN_API(void);
-#pragma GCC visibility pop
+/* ---- Extensions that the engine knows ------------------------------------------------------- */
+
+/*! \brief The name of npu_faults, an extension of the run half: failures on demand, for tests. */
+#define NPU_FAULTS "npu.faults"
+
+typedef struct npu_faults {
+  uint32_t size;
+  /*!
+   * \brief Makes calls of the run half fail, in this process and on any thread.
+   * \param call The function: "load", "create_request", "execute", "submit" or "wait".
+   * \param status What it returns. A wait does its waiting before, unless this is NPU_TIMEOUT.
+   * \param count How many calls fail from now on; 0 ends it.
+   * \return NPU_INVALID where there is no such function or status.
+   */
+  npu_status (*fail_next)(const char* call, npu_status status, int32_t count);
+} npu_faults;
+
+/* ---- Entry points --------------------------------------------------------------------------- */
+
+#if defined(_WIN32)
+#define NPU_EXPORT __declspec(dllexport)
+#else
+#define NPU_EXPORT __attribute__((visibility("default")))
+#endif
+
+/*! \brief The build half; its library is loaded where models are compiled, not on a board.
+ *  `engine_version` is the NPU_DRIVER_API_VERSION of the engine, for a driver that is newer than
+ * it: one that cannot work with it returns NULL. */
+NPU_EXPORT const npu_build_api* npu_driver_build(uint32_t engine_version);
+/*! \brief The run half. */
+NPU_EXPORT const npu_run_api* npu_driver_run(uint32_t engine_version);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -6,7 +6,7 @@ namespace {
 
 Value Atan(const Lowering&, VectorBuilder& v, const Values& x) { return v.Atan(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.atan", Atan);
+REGISTER_ELEMENTWISE("relax.atan", Atan).AsStep(NPU_STEP_ATAN);
 
 }  // namespace
 }  // namespace npu

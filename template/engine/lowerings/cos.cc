@@ -6,7 +6,7 @@ namespace {
 
 Value Cos(const Lowering&, VectorBuilder& v, const Values& x) { return v.Cos(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.cos", Cos);
+REGISTER_ELEMENTWISE("relax.cos", Cos).AsStep(NPU_STEP_COS);
 
 }  // namespace
 }  // namespace npu

@@ -6,7 +6,7 @@ namespace {
 
 Value Floor(const Lowering&, VectorBuilder& v, const Values& x) { return v.Floor(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.floor", Floor);
+REGISTER_ELEMENTWISE("relax.floor", Floor).AsStep(NPU_STEP_FLOOR);
 
 }  // namespace
 }  // namespace npu

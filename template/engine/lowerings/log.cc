@@ -6,7 +6,7 @@ namespace {
 
 Value Log(const Lowering&, VectorBuilder& v, const Values& x) { return v.Log(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.log", Log);
+REGISTER_ELEMENTWISE("relax.log", Log).AsStep(NPU_STEP_LOG);
 
 }  // namespace
 }  // namespace npu

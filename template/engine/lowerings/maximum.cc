@@ -6,7 +6,7 @@ namespace {
 
 Value Maximum(const Lowering&, VectorBuilder& v, const Values& x) { return v.Maximum(x[0], x[1]); }
 
-REGISTER_ELEMENTWISE("relax.maximum", Maximum);
+REGISTER_ELEMENTWISE("relax.maximum", Maximum).AsStep(NPU_STEP_MAXIMUM);
 
 }  // namespace
 }  // namespace npu

@@ -8,7 +8,7 @@ Value Multiply(const Lowering&, VectorBuilder& v, const Values& x) {
   return v.Multiply(x[0], x[1]);
 }
 
-REGISTER_ELEMENTWISE("relax.multiply", Multiply);
+REGISTER_ELEMENTWISE("relax.multiply", Multiply).AsStep(NPU_STEP_MULTIPLY);
 
 }  // namespace
 }  // namespace npu

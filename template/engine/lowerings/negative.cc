@@ -9,7 +9,7 @@ Value Negative(const Lowering&, VectorBuilder& v, const Values& x) {
   return v.Multiply(x[0], v.Constant(-1));
 }
 
-REGISTER_ELEMENTWISE("relax.negative", Negative);
+REGISTER_ELEMENTWISE("relax.negative", Negative).AsStep(NPU_STEP_NEGATE);
 
 }  // namespace
 }  // namespace npu

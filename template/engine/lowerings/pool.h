@@ -27,6 +27,28 @@ inline npu_pool MakePool(Lowering& op, int spatial_rank, npu_pool_kind kind) {
   return pool;
 }
 
+/*! \brief Refuses windows that hold padding alone, of which no maximum or mean is known. No driver
+ *  sees such a pool. */
+inline void RequireData(Lowering& op, const npu_pool& pool) {
+  const Tensor data = op.Input(0);
+  const std::vector<npu_dim> out = op.OutputDims();
+  for (int i = 0; i < pool.spatial_rank; ++i) {
+    const int64_t size = op.FixedSize(data, i + 2);
+    for (int64_t position = 0; position < out[i + 2].size; ++position) {
+      const int64_t begin = position * pool.strides[i] - pool.pads_begin[i];
+      bool holds = false;
+      for (int64_t k = 0; k < pool.window[i] && !holds; ++k) {
+        const int64_t at = begin + k * pool.dilations[i];
+        holds = at >= 0 && at < size;
+      }
+      if (!holds) {
+        op.Refuse("window " + std::to_string(position) + " of spatial dimension " +
+                  std::to_string(i) + " lies wholly in the padding");
+      }
+    }
+  }
+}
+
 /*! \brief Lowers a pool with a window of its own. */
 inline void LowerPool(Lowering& op, int spatial_rank, npu_pool_kind kind) {
   // The attribute ceil_mode is in the shape of the output.
@@ -43,6 +65,7 @@ inline void LowerPool(Lowering& op, int spatial_rank, npu_pool_kind kind) {
     pool.pads_begin[i] = padding.at(i);
     pool.pads_end[i] = padding.at(spatial_rank + i);
   }
+  RequireData(op, pool);
   op.Emit(pool);
 }
 

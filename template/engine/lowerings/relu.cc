@@ -8,7 +8,7 @@ Value Relu(const Lowering&, VectorBuilder& v, const Values& x) {
   return v.Maximum(x[0], v.Constant(0));
 }
 
-REGISTER_ELEMENTWISE("relax.nn.relu", Relu);
+REGISTER_ELEMENTWISE("relax.nn.relu", Relu).AsStep(NPU_STEP_RELU);
 
 }  // namespace
 }  // namespace npu

@@ -12,7 +12,7 @@ Value Selu(const Lowering&, VectorBuilder& v, const Values& x) {
   return v.Multiply(result, v.Constant(1.0507009873554805));
 }
 
-REGISTER_ELEMENTWISE("relax.nn.selu", Selu);
+REGISTER_ELEMENTWISE("relax.nn.selu", Selu).AsStep(NPU_STEP_SELU);
 
 }  // namespace
 }  // namespace npu

@@ -6,7 +6,7 @@ namespace {
 
 Value Sigmoid(const Lowering&, VectorBuilder& v, const Values& x) { return v.Sigmoid(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.sigmoid", Sigmoid);
+REGISTER_ELEMENTWISE("relax.sigmoid", Sigmoid).AsStep(NPU_STEP_SIGMOID);
 
 }  // namespace
 }  // namespace npu

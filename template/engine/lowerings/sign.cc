@@ -9,7 +9,7 @@ Value Sign(const Lowering&, VectorBuilder& v, const Values& x) {
   return v.Subtract(v.Less(zero, x[0]), v.Less(x[0], zero));
 }
 
-REGISTER_ELEMENTWISE("relax.sign", Sign);
+REGISTER_ELEMENTWISE("relax.sign", Sign).AsStep(NPU_STEP_SIGN);
 
 }  // namespace
 }  // namespace npu

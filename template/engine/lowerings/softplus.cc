@@ -15,7 +15,8 @@ Value Softplus(const Lowering& op, VectorBuilder& v, const Values& x) {
   return v.Select(linear, x[0], v.Multiply(soft, v.Constant(1 / beta)));
 }
 
-REGISTER_ELEMENTWISE("relax.nn.softplus", Softplus);
+REGISTER_ELEMENTWISE("relax.nn.softplus", Softplus)
+    .AsStep(NPU_STEP_SOFTPLUS, {"beta", "threshold"});
 
 }  // namespace
 }  // namespace npu

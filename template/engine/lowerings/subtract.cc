@@ -8,7 +8,7 @@ Value Subtract(const Lowering&, VectorBuilder& v, const Values& x) {
   return v.Subtract(x[0], x[1]);
 }
 
-REGISTER_ELEMENTWISE("relax.subtract", Subtract);
+REGISTER_ELEMENTWISE("relax.subtract", Subtract).AsStep(NPU_STEP_SUBTRACT);
 
 }  // namespace
 }  // namespace npu

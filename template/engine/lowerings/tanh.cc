@@ -6,7 +6,7 @@ namespace {
 
 Value Tanh(const Lowering&, VectorBuilder& v, const Values& x) { return v.Tanh(x[0]); }
 
-REGISTER_ELEMENTWISE("relax.tanh", Tanh);
+REGISTER_ELEMENTWISE("relax.tanh", Tanh).AsStep(NPU_STEP_TANH);
 
 }  // namespace
 }  // namespace npu

@@ -8,7 +8,7 @@ Value Where(const Lowering&, VectorBuilder& v, const Values& x) {
   return v.Select(x[0], x[1], x[2]);
 }
 
-REGISTER_ELEMENTWISE("relax.where", Where);
+REGISTER_ELEMENTWISE("relax.where", Where).AsStep(NPU_STEP_SELECT);
 
 }  // namespace
 }  // namespace npu

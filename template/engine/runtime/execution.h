@@ -27,7 +27,7 @@
 namespace npu {
 
 /*! \brief Throws what the driver says unless it succeeded. */
-void CheckDriver(npu_status status, const std::string& doing);
+void CheckDriver(const npu_run_api& driver, npu_status status, const std::string& doing);
 
 /*! \brief Which device the modules run on that this thread loads from now on. */
 void SetDevice(int64_t index);
@@ -48,9 +48,12 @@ struct Request {
   LoadedProgram* program = nullptr;
   npu_request* handle = nullptr;
   /*! \brief What it did until its last call ended: the driver cannot be asked while it runs. */
-  npu_counters counters = {};
+  std::vector<uint64_t> counters;
   /*! \brief Whether it was submitted and not waited for. */
   bool is_running = false;
+  /*! \brief What came out, where the driver can only execute: known before it is waited for. */
+  npu_status outcome = NPU_OK;
+  std::string failure;
   std::chrono::steady_clock::time_point deadline;
   /*! \brief What must stay alive while it runs beside its caller, and the memory that it uses. */
   tvm::ffi::ObjectPtr<tvm::ffi::Object> module;
@@ -63,16 +66,19 @@ class LoadedProgram {
  public:
   /*!
    * \brief Opens the device and loads the program.
+   * \param driver The driver that compiled it.
    * \param bytes The program, aligned to 64 bytes; it must outlive this object.
    * \param device The index of the device.
    * \param symbol The region's name, for messages.
    * \param timeout_ms How long a call may take; 0: for ever.
    */
-  LoadedProgram(std::string_view bytes, int64_t device, const std::string& symbol,
-                int64_t timeout_ms);
+  LoadedProgram(const npu_run_api& driver, std::string_view bytes, int64_t device,
+                const std::string& symbol, int64_t timeout_ms);
   ~LoadedProgram();
   LoadedProgram(const LoadedProgram&) = delete;
   LoadedProgram& operator=(const LoadedProgram&) = delete;
+
+  const npu_run_api& driver() const { return driver_; }
 
   /*! \brief A request that no other call uses. */
   Request* Acquire();
@@ -92,13 +98,18 @@ class LoadedProgram {
   void NoteInFlight(int64_t count);
   /*! \brief What all requests did so far. */
   tvm::ffi::Map<tvm::ffi::String, int64_t> Counters();
+  /*! \brief In which units, "" for plain numbers. */
+  tvm::ffi::Map<tvm::ffi::String, tvm::ffi::String> CounterUnits() const;
   /*! \brief What the driver says about the program. */
   std::string Describe();
 
  private:
   /*! \brief Takes over what the driver's wait returned; throws if that is an error. */
   void End(Request* request, npu_status status);
+  /*! \brief The driver's wait, or what came out where it has none. */
+  npu_status WaitFor(Request* request, int64_t timeout_us);
 
+  const npu_run_api& driver_;
   std::string symbol_;
   std::chrono::microseconds timeout_;
   std::shared_ptr<npu_device> device_;

@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "npu_driver.h"
+
 namespace npu {
 
 /*! \brief A size that a call must have: `factor`, or `factor` times a symbol's value. */
@@ -30,6 +32,7 @@ struct Argument {
   /*! \brief False for a shape or a number, which the program does not read. */
   bool is_tensor = false;
   DLDataType dtype = {};
+  npu_dtype driver_dtype = NPU_FLOAT32;
   std::vector<ExpectedDim> dims;
   /*! \brief The dims as text, e.g. "(n, 3, 8, 8)". */
   std::string shape_text;

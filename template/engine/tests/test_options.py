@@ -20,6 +20,7 @@ from support import BACKEND, OPS, TABLE, Case, compile_for, partition_for
 
 PREFIX = module.PREFIX
 NAMES = [field.name for field in fields(Options) if field.metadata]
+"""All options, also those of the drivers."""
 BY_NAME = {field.name: field for field in fields(Options)}
 CASE = next(Case(op, OPS[op]["cases"][0]) for op in OPS if TABLE.get(op))
 SOME = {
@@ -366,6 +367,29 @@ def test_options_of_run_codegen_are_those_of_the_artifact(tmp_path):
         assert artifact.manifest["options"] == Options(**(options or {})).recorded()
 
 
+def test_the_options_of_drivers_are_what_they_say_themselves():
+    described = {}
+    for role, driver in module.DRIVERS.items():
+        assert set(Options(driver=role).driver_options()) == {
+            str(spec["key"]) for spec in driver["options"]
+        }
+        for spec in driver["options"]:
+            described.setdefault(str(spec["key"]), spec)
+    assert set(described) == {name for name in NAMES if BY_NAME[name].metadata["group"] == "driver"}
+    text = module.describe()
+    for name, spec in described.items():
+        assert f"{name} = " in text
+        assert str(spec["about"]) in text
+        default = getattr(Options(), name)
+        assert str(int(default) if isinstance(default, bool) else default) == str(spec["default"])
+
+
+def test_programs_are_for_a_driver_that_is_installed():
+    assert Options().driver == next(iter(module.DRIVERS))
+    with pytest.raises(ValueError, match="'driver' is 'other'; supported"):
+        Options(driver="other")
+
+
 @pytest.mark.parametrize("name", list(Options().driver_options()))
 def test_the_driver_takes_what_its_options_may_be_and_nothing_else(name):
     decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
@@ -375,5 +399,5 @@ def test_the_driver_takes_what_its_options_may_be_and_nothing_else(name):
     bad = ["", "other"] if isinstance(allowed, OneOf) else [allowed.min - 1, allowed.max + 1, "x"]
     for value in [*good, *bad]:
         driver = {**Options().driver_options(), "scratchpad_bytes": str(1 << 40), name: str(value)}
-        reason = decline_reason(function, driver, {"n": 3}, False)
+        reason = decline_reason(function, "", driver, {"n": 3}, False)
         assert (name in reason) == (value in bad), (value, reason)

@@ -212,8 +212,8 @@ def decline():
     original = tvm_ffi.get_global_func(name)
 
     def install(answer):
-        def ask(function, options, bounds, finish):
-            return answer(function, finish) or original(function, options, bounds, finish)
+        def ask(function, driver, options, bounds, finish):
+            return answer(function, finish) or original(function, driver, options, bounds, finish)
 
         tvm_ffi.register_global_func(name, ask, override=True)
 

@@ -3,12 +3,16 @@
 # Builds the backend; engine/engine.cmake says how, vendor/vendor.cmake with what of the vendor's.
 #
 # Options:
-#   USE_EXAMPLE_NPU_RUNTIME    the runtime and the run half of the driver: a board
-#   USE_EXAMPLE_NPU_CODEGEN    the compiler, with the build half of the driver
+#   USE_EXAMPLE_NPU_DRIVER     "emulator", or "vendor": what vendor/vendor.cmake lists
+#   USE_EXAMPLE_NPU_EMULATOR   build the emulator too, beside the vendor's driver
+#   USE_EXAMPLE_NPU_RUNTIME    the runtime and the run halves of the drivers: a board
+#   USE_EXAMPLE_NPU_CODEGEN    the compiler, with the build halves of the drivers
 #   USE_EXAMPLE_NPU_TESTS      the engine's C++ tests, for ctest
 #   USE_EXAMPLE_NPU_SANITIZE   sanitizers for everything, e.g. "address,undefined"
 #   USE_EXAMPLE_NPU_WERROR     warnings are errors
 
+set(USE_EXAMPLE_NPU_DRIVER "emulator" CACHE STRING "The driver: emulator or vendor")
+option(USE_EXAMPLE_NPU_EMULATOR "Build the emulator beside the vendor's driver" ON)
 option(USE_EXAMPLE_NPU_RUNTIME "Build the runtime and the driver" ON)
 option(USE_EXAMPLE_NPU_CODEGEN "Build the codegen" ON)
 option(USE_EXAMPLE_NPU_TESTS "Build the engine's C++ tests" OFF)
@@ -17,7 +21,7 @@ option(USE_EXAMPLE_NPU_WERROR "Treat warnings as errors" OFF)
 
 get_filename_component(_root "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 
-foreach(_option RUNTIME CODEGEN TESTS SANITIZE WERROR)
+foreach(_option DRIVER EMULATOR RUNTIME CODEGEN TESTS SANITIZE WERROR)
   set(NPU_${_option} "${USE_EXAMPLE_NPU_${_option}}")
 endforeach()
 set(NPU_PACKAGE tvm_example_npu)

@@ -54,6 +54,11 @@ npu_status Create(const npu_option* options, size_t option_count, npu_builder** 
       created->machine.Set(options[i].key, options[i].value);
     }
     created->machine.Check();
+    if (created->machine.max_tile_bytes > created->machine.scratchpad_bytes) {
+      Invalid("Option max_tile_bytes is ", created->machine.max_tile_bytes,
+              ", more than the whole scratchpad of ", created->machine.scratchpad_bytes,
+              " bytes; at most that, or 0 for no limit of its own.");
+    }
     *builder = created.release();
   });
 }
@@ -116,6 +121,9 @@ npu_status SetLabel(npu_builder* builder, const char* label) {
 
 /*! \brief Copies a vector program into an operation. */
 void SetVector(const npu_vector_program& vector, Operation* operation) {
+  if (!NPU_HAS(npu_vector_program, &vector, input_count)) {
+    Invalid("A vector program has a size of ", vector.size, ", less than it had ever.");
+  }
   if (vector.instruction_count < 0 || vector.input_count < 0) {
     Invalid("A vector program has a negative number of instructions or inputs.");
   }
@@ -127,8 +135,9 @@ void SetVector(const npu_vector_program& vector, Operation* operation) {
 }
 
 void SetVector(npu_elementwise* op, Operation* operation) {
-  SetVector(op->program, operation);
-  op->program = {};
+  RequireArgument(op->program, "program");
+  SetVector(*op->program, operation);
+  op->program = nullptr;
 }
 
 void SetVector(npu_copy*, Operation*) {}
@@ -154,6 +163,8 @@ template <typename Op>
 npu_status AddOperation(npu_builder* builder, const Op* op) {
   return Build(builder, [&](Graph& graph) {
     RequireArgument(op, "op");
+    // All fields are of version 1: from here on, a shorter struct is an older one.
+    if (op->size < sizeof(Op)) Invalid("An operation has a size of ", op->size, " bytes.");
     Op copy = *op;
     Operation operation;
     SetVector(&copy, &operation);
@@ -183,7 +194,12 @@ npu_status Finish(npu_builder* builder, const uint8_t** bytes, size_t* size) {
 }
 
 constexpr npu_build_api kBuildApi = {
+    sizeof(npu_build_api),
     NPU_DRIVER_API_VERSION,
+    kDriverName,
+    kDriverRelease,
+    kOptions,
+    kOptionCount,
     Create,
     Destroy,
     LastError,
@@ -204,9 +220,10 @@ constexpr npu_build_api kBuildApi = {
     AddOperation<npu_order>,
     MarkOutput,
     Finish,
+    nullptr,
 };
 
 }  // namespace
 }  // namespace npu::emulator
 
-const npu_build_api* NPU_BUILD_API(void) { return &emulator::kBuildApi; }
+const npu_build_api* npu_driver_build(uint32_t) { return &emulator::kBuildApi; }

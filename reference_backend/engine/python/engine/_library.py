@@ -34,7 +34,8 @@ def find(role: str) -> Path | None:
     Parameters
     ----------
     role
-        "driver", "runtime" or "codegen".
+        "runtime", "codegen", or a driver: "driver" is the vendor's, "emulator" the emulator, with
+        "_build" at its end a build half of its own.
 
     Returns
     -------

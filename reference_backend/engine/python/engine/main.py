@@ -38,7 +38,7 @@ def check() -> None:
     print(f"Python {platform.python_version()} on {platform.platform()}")
     for name in ("apache-tvm", "apache-tvm-ffi", DISTRIBUTION):
         print(f"{name} {_library.version(name)}")
-    for role in ("driver", "runtime", "codegen"):
+    for role in ("runtime", "codegen", "driver", "emulator"):
         print(f"{role} library: {_library.find(role) or 'not installed'}")
     if loading.failure is not None:
         raise _Problem(f"The backend does not load: {loading.failure}")

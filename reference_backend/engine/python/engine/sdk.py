@@ -56,4 +56,7 @@ def _ask(call: relax.Call) -> str | None:
     options = Options.load(None)
     decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
     bounds = symbol_bounds(function, options, {})
-    return str(decline_reason(function, options.driver_options(), bounds, False)) or None
+    return (
+        str(decline_reason(function, options.driver, options.driver_options(), bounds, False))
+        or None
+    )

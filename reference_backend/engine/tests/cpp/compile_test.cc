@@ -110,7 +110,7 @@ class Model {
   }
   npu_tensor MatMul(npu_tensor a, npu_tensor b, const Dims& dims, const Vector& epilogue = {},
                     bool transpose_a = false, bool transpose_b = false) {
-    return Add(npu_matmul{a, b, Result(dims), transpose_a, transpose_b, nullptr}, epilogue);
+    return Add(npu_matmul{0, a, b, Result(dims), transpose_a, transpose_b, nullptr}, epilogue);
   }
   /*! \brief A convolution of two spatial dimensions with a new weight. */
   npu_tensor Conv(npu_tensor data, int64_t features, int64_t window, int64_t stride, int64_t pad,
@@ -168,7 +168,7 @@ class Model {
   }
   npu_tensor Reduce(npu_tensor data, npu_reduce_kind kind, uint32_t axes, const Dims& dims,
                     const Vector& epilogue = {}, npu_dtype dtype = NPU_FLOAT32) {
-    return Add(npu_reduce{data, Result(dims, dtype), kind, axes, nullptr}, epilogue);
+    return Add(npu_reduce{0, data, Result(dims, dtype), kind, axes, nullptr}, epilogue);
   }
   npu_tensor Copy(npu_tensor data, npu_tensor out, const std::vector<int64_t>& offset = {},
                   const std::vector<int32_t>& permutation = {}, bool fill = false) {
@@ -553,7 +553,7 @@ bool SumsInParts(const Program& program) {
 }
 
 /*! \brief What a program counts. */
-npu_counters Count(const Compiled& compiled, const Symbols& symbols = {}) {
+RunCounters Count(const Compiled& compiled, const Symbols& symbols = {}) {
   emulator::Accesses accesses(compiled.program);
   emulator::Timeline timeline(compiled.program, accesses);
   if (!symbols.empty()) timeline.SetSymbols(symbols.data());
@@ -562,8 +562,8 @@ npu_counters Count(const Compiled& compiled, const Symbols& symbols = {}) {
 
 /*! \brief Checks what a machine makes of a model. With `same`, results are those of an operation at
  *  once to the last bit, unless it is summed in parts. Returns the counters. */
-npu_counters Check(const Model& model, const Machine& machine, const Symbols& symbols = {},
-                   bool same = false, double tolerance = 1e-4) {
+RunCounters Check(const Model& model, const Machine& machine, const Symbols& symbols = {},
+                  bool same = false, double tolerance = 1e-4) {
   const Graph& graph = model.graph;
   graph.Finish();
   Compiled compiled = emulator::Compile(graph, machine);
@@ -872,15 +872,15 @@ TEST(GathersReadTheirTableWhereItIs) {
   npu_tensor table = model.Constant({1000, 24});
   npu_tensor tokens = model.Input({Dim(1, n), 5}, NPU_INT64);
   Dims dims = {Dim(1, n), 5, 24};
-  npu_tensor embedded = model.Add(npu_gather{table, tokens, model.Result(dims), 0, 0});
+  npu_tensor embedded = model.Add(npu_gather{0, table, tokens, model.Result(dims), 0, 0});
   npu_tensor sum = model.Binary(NPU_VECTOR_ADD, embedded, embedded, dims);
   npu_tensor columns = model.Input({3}, NPU_INT32);
   Dims few = {Dim(1, n), 5, 3};
-  npu_tensor picked = model.Add(npu_gather{sum, columns, model.Result(few), 2, 0});
+  npu_tensor picked = model.Add(npu_gather{0, sum, columns, model.Result(few), 2, 0});
   npu_tensor places = model.Input(few, NPU_INT32);
-  npu_tensor elements = model.Add(npu_gather{sum, places, model.Result(few), 2, 1});
+  npu_tensor elements = model.Add(npu_gather{0, sum, places, model.Result(few), 2, 1});
   // Along a dimension that is known at the call.
-  npu_tensor first = model.Add(npu_gather{sum, columns, model.Result({3, 5, 24}), 0, 0});
+  npu_tensor first = model.Add(npu_gather{0, sum, columns, model.Result({3, 5, 24}), 0, 0});
   for (npu_tensor out : {picked, elements, first, embedded}) model.graph.MarkOutput(out);
   CheckSizes(model, {Symbols{1}, {7}, {12}}, true);
   // What is gathered has the type of its data, also where that is kept as float16.
@@ -904,18 +904,18 @@ TEST(RowsAreScannedAndOrdered) {
   npu_tensor counts = model.Input({30, 6}, NPU_INT64);
   for (int32_t axis = 0; axis < 3; ++axis) {
     npu_tensor sums = model.Result(dims);
-    model.graph.MarkOutput(model.Add(npu_scan{y, sums, NPU_SCAN_SUM, axis, axis % 2}));
+    model.graph.MarkOutput(model.Add(npu_scan{0, y, sums, NPU_SCAN_SUM, axis, axis % 2}));
     npu_tensor order = model.Result(dims, NPU_INT32);
-    model.graph.MarkOutput(model.Add(npu_order{y, order, axis, axis % 2}));
+    model.graph.MarkOutput(model.Add(npu_order{0, y, order, axis, axis % 2}));
     Dims one = dims;
     one[axis] = 1;
     order = model.Result(one, NPU_INT64);
-    model.graph.MarkOutput(model.Add(npu_order{y, order, axis, 1}));
+    model.graph.MarkOutput(model.Add(npu_order{0, y, order, axis, 1}));
   }
   npu_tensor first = model.Result({3, 6}, NPU_INT32);
-  model.graph.MarkOutput(model.Add(npu_order{counts, first, 0, 1}));
+  model.graph.MarkOutput(model.Add(npu_order{0, counts, first, 0, 1}));
   npu_tensor product = model.Result({30, 6}, NPU_INT64);
-  model.graph.MarkOutput(model.Add(npu_scan{counts, product, NPU_SCAN_PRODUCT, 1, 0}));
+  model.graph.MarkOutput(model.Add(npu_scan{0, counts, product, NPU_SCAN_PRODUCT, 1, 0}));
   CheckSizes(model, {Symbols{1}, {4}, {9}});
 }
 
@@ -1058,7 +1058,7 @@ TEST(TransfersOverlapWithWork) {
   Model resnet;
   AddResNet18(&resnet, 224, 64);
   for (int64_t kilobytes : {64, 256, 1024, 4096, 16384}) {
-    npu_counters counters = Count(emulator::Compile(resnet.graph, WithScratchpad(kilobytes << 10)));
+    RunCounters counters = Count(emulator::Compile(resnet.graph, WithScratchpad(kilobytes << 10)));
     uint64_t sum = 0;
     uint64_t most = 0;
     for (uint64_t cycles : counters.busy_cycles) {
@@ -1088,7 +1088,7 @@ TEST(ValuesStayWhereTheyFit) {
   npu_tensor x = model.Input({64, 64});
   for (int i = 0; i < 20; ++i) x = model.Unary(NPU_VECTOR_TANH, x, {64, 64});
   model.graph.MarkOutput(x);
-  npu_counters counters = Check(model, WithScratchpad(100 << 10));
+  RunCounters counters = Check(model, WithScratchpad(100 << 10));
   CHECK_EQ(counters.dram_bytes_read, uint64_t{4 * 64 * 64});
   CHECK_EQ(counters.dram_bytes_written, uint64_t{4 * 64 * 64});
   CHECK_EQ(counters.arena_bytes, uint64_t{0});

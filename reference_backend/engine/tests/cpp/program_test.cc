@@ -32,7 +32,7 @@ namespace {
 
 using namespace npu::emulator;  // NOLINT
 
-const npu_build_api& build = *NPU_BUILD_API();
+const npu_build_api& build = *npu_driver_build(NPU_DRIVER_API_VERSION);
 // ---- Making programs ----
 
 /*! \brief A size, fixed or symbolic. */
@@ -257,11 +257,11 @@ Maker Gathers() {
   npu_tensor elements = maker.Output(DescOf({Tile(1, 0, 6), Size(2)}));
   npu_tensor table = maker.Put(Memory::kConstants, 0, Fixed({5, 4}));
   npu_tensor here = maker.Scratchpad(0, DescOf({Tile(1, 0, 6), Size(4)}));
-  maker.Add(npu_gather{table, indices, here, 0, 0});
+  maker.Add(npu_gather{0, table, indices, here, 0, 0});
   npu_tensor columns = maker.Scratchpad(128, DescOf({Tile(1, 0, 6), Size(2)}, NPU_INT32));
   npu_tensor numbers = maker.Put(Memory::kConstants, 0, Fixed({5, 2}, NPU_INT32));
-  maker.Add(npu_gather{numbers, indices, columns, 0, 0});
-  maker.Add(npu_gather{here, columns, elements, 1, 1});
+  maker.Add(npu_gather{0, numbers, indices, columns, 0, 0});
+  maker.Add(npu_gather{0, here, columns, elements, 1, 1});
   maker.Move(rows, here);
   return maker;
 }
@@ -278,13 +278,13 @@ Maker Rows() {
   npu_tensor here = maker.Scratchpad(0, whole);
   maker.Move(here, x);
   npu_tensor scanned = maker.Scratchpad(128, whole);
-  maker.Add(npu_scan{here, scanned, NPU_SCAN_SUM, 0, 1});
+  maker.Add(npu_scan{0, here, scanned, NPU_SCAN_SUM, 0, 1});
   maker.Move(sums, scanned);
   npu_tensor first = maker.Scratchpad(256, DescOf({Tile(1, 0, 5), Size(2)}, NPU_INT32));
-  maker.Add(npu_order{here, first, 1, 1});
+  maker.Add(npu_order{0, here, first, 1, 1});
   maker.Move(rows, first);
   npu_tensor best = maker.Scratchpad(320, DescOf({Size(1), Size(6)}, NPU_INT32));
-  maker.Add(npu_order{here, best, 0, 0});
+  maker.Add(npu_order{0, here, best, 0, 0});
   maker.Move(column, best);
   return maker;
 }
@@ -512,22 +512,22 @@ TEST(WorkIsCountedPerOperation) {
   }
   auto work = [&](size_t kind) { return works.at(kind); };
   // Matmul [3, 4] x [4, 3]^T on an array of 32 x 32.
-  CHECK_EQ(work(0).cycles[NPU_ENGINE_MATRIX], 2 * 32 + 32 + 3 - 2);
-  CHECK_EQ(work(0).cycles[NPU_ENGINE_VECTOR], 0);
+  CHECK_EQ(work(0).cycles[kEngineMatrix], 2 * 32 + 32 + 3 - 2);
+  CHECK_EQ(work(0).cycles[kEngineVector], 0);
   CHECK_EQ(work(0).matrix_operations, 2 * 3 * 4 * 3);
   CHECK_EQ(work(0).scratchpad_bytes_read, 2 * 12 * 4);
   CHECK_EQ(work(0).scratchpad_bytes_written, 9 * 4);
   // Convolution: 16 positions, a depth of 18, 3 outputs; an epilogue of 5 instructions.
-  CHECK_EQ(work(1).cycles[NPU_ENGINE_MATRIX], 2 * 32 + 32 + 16 - 2);
-  CHECK_EQ(work(1).cycles[NPU_ENGINE_VECTOR], 5);
+  CHECK_EQ(work(1).cycles[kEngineMatrix], 2 * 32 + 32 + 16 - 2);
+  CHECK_EQ(work(1).cycles[kEngineVector], 5);
   CHECK_EQ(work(1).matrix_operations, 2 * 48 * 18);
   // Pool: 12 windows of 4 elements, and a division.
-  CHECK_EQ(work(2).cycles[NPU_ENGINE_VECTOR], 1 + 1);
+  CHECK_EQ(work(2).cycles[kEngineVector], 1 + 1);
   // Elementwise: 3 instructions; reduction of 9 elements, and a division.
-  CHECK_EQ(work(3).cycles[NPU_ENGINE_VECTOR], 3);
-  CHECK_EQ(work(4).cycles[NPU_ENGINE_VECTOR], 1 + 1);
+  CHECK_EQ(work(3).cycles[kEngineVector], 3);
+  CHECK_EQ(work(4).cycles[kEngineVector], 1 + 1);
   // The first transfer: an image of 2 x 16 elements that lie side by side, into a padded one.
-  CHECK_EQ(work(5).cycles[NPU_ENGINE_DMA_IN], DmaCycles(program.machine, 1, 128));
+  CHECK_EQ(work(5).cycles[kEngineDmaIn], DmaCycles(program.machine, 1, 128));
   CHECK_EQ(work(5).dram_bytes_read, 128);
   CHECK_EQ(work(5).dram_bytes_written, 0);
   CHECK_EQ(work(5).scratchpad_bytes_written, 2 * 36 * 4);
@@ -538,26 +538,26 @@ TEST(WorkIsCountedPerOperation) {
   other.program.machine.vector_lanes = 1;
   const Command& adaptive = other.Add(PoolOf(pooled, data, NPU_POOL_AVERAGE_ADAPTIVE, 0));
   // Rows 0-2 and 2-4 of 5; columns 0-2, 2-4 and 4-6 of 7: 6 * 9 elements.
-  CHECK_EQ(WorkOf(other.program, adaptive, nullptr).cycles[NPU_ENGINE_VECTOR], 54 + 6);
+  CHECK_EQ(WorkOf(other.program, adaptive, nullptr).cycles[kEngineVector], 54 + 6);
   // Part of each row: a piece per row.
   npu_tensor x = other.Input(Fixed({4, 8}));
   npu_tensor corner = other.Scratchpad(512, Fixed({3, 2}));
   other.Move(corner, x, {1, 4});
-  CHECK_EQ(WorkOf(other.program, other.program.commands.back(), nullptr).cycles[NPU_ENGINE_DMA_IN],
+  CHECK_EQ(WorkOf(other.program, other.program.commands.back(), nullptr).cycles[kEngineDmaIn],
            DmaCycles(other.program.machine, 3, 8));
   // Both sides in DRAM.
   npu_tensor far = other.Put(Memory::kArena, 0, Fixed({4, 8}));
   other.Move(far, x);
-  CHECK_EQ(WorkOf(other.program, other.program.commands.back(), nullptr).cycles[NPU_ENGINE_DMA_OUT],
+  CHECK_EQ(WorkOf(other.program, other.program.commands.back(), nullptr).cycles[kEngineDmaOut],
            2 * DmaCycles(other.program.machine, 1, 128));
   // A batched product: one for each matrix of b, or one tall one.
   npu_tensor a = other.Scratchpad(0, Fixed({5, 6, 4}));
   npu_tensor one = other.Scratchpad(1024, Fixed({4, 3}));
   npu_tensor each = other.Scratchpad(1088, Fixed({5, 4, 3}));
   npu_tensor out = other.Scratchpad(2048, Fixed({5, 6, 3}));
-  CHECK_EQ(WorkOf(other.program, other.Product(out, a, one), nullptr).cycles[NPU_ENGINE_MATRIX],
+  CHECK_EQ(WorkOf(other.program, other.Product(out, a, one), nullptr).cycles[kEngineMatrix],
            MatrixCycles(other.program.machine, 30, 4, 3));
-  CHECK_EQ(WorkOf(other.program, other.Product(out, a, each), nullptr).cycles[NPU_ENGINE_MATRIX],
+  CHECK_EQ(WorkOf(other.program, other.Product(out, a, each), nullptr).cycles[kEngineMatrix],
            5 * MatrixCycles(other.program.machine, 6, 4, 3));
 }
 
@@ -604,18 +604,18 @@ TEST(EnginesOverlapUnlessTheyDependOnEachOther) {
            "0-10 10-13 13-23 10-20 20-23 23-33 20-30 30-33 33-43 30-40 40-43 43-53");
   Accesses accesses(maker.program);
   Timeline timeline(maker.program, accesses);
-  const npu_counters& counters = timeline.counters();
+  const RunCounters& counters = timeline.counters();
   CHECK_EQ(counters.submissions, 1u);
   CHECK_EQ(counters.commands, 12u);
   CHECK_EQ(counters.cycles, 53u);
-  CHECK_EQ(counters.busy_cycles[NPU_ENGINE_DMA_IN], 40u);
-  CHECK_EQ(counters.stalled_cycles[NPU_ENGINE_DMA_IN], 0u);
-  CHECK_EQ(counters.busy_cycles[NPU_ENGINE_VECTOR], 12u);
-  CHECK_EQ(counters.stalled_cycles[NPU_ENGINE_VECTOR], 31u);
-  CHECK_EQ(counters.busy_cycles[NPU_ENGINE_DMA_OUT], 40u);
-  CHECK_EQ(counters.stalled_cycles[NPU_ENGINE_DMA_OUT], 13u);
-  CHECK_EQ(counters.busy_cycles[NPU_ENGINE_MATRIX], 0u);
-  CHECK_EQ(counters.stalled_cycles[NPU_ENGINE_MATRIX], 0u);
+  CHECK_EQ(counters.busy_cycles[kEngineDmaIn], 40u);
+  CHECK_EQ(counters.stalled_cycles[kEngineDmaIn], 0u);
+  CHECK_EQ(counters.busy_cycles[kEngineVector], 12u);
+  CHECK_EQ(counters.stalled_cycles[kEngineVector], 31u);
+  CHECK_EQ(counters.busy_cycles[kEngineDmaOut], 40u);
+  CHECK_EQ(counters.stalled_cycles[kEngineDmaOut], 13u);
+  CHECK_EQ(counters.busy_cycles[kEngineMatrix], 0u);
+  CHECK_EQ(counters.stalled_cycles[kEngineMatrix], 0u);
   CHECK_EQ(counters.dram_bytes_read, 256u);
   CHECK_EQ(counters.dram_bytes_written, 256u);
   CHECK_EQ(counters.scratchpad_bytes, 256u);
@@ -667,11 +667,11 @@ TEST(EpiloguesTakeBothEnginesOfACore) {
   maker.Product(d, a, b, 0);
   CHECK_EQ(Times(maker.program), "0-20 20-23 0-3 23-37");
   Accesses accesses(maker.program);
-  const npu_counters counters = Timeline(maker.program, accesses).counters();
-  CHECK_EQ(counters.busy_cycles[NPU_ENGINE_MATRIX], 28u);
-  CHECK_EQ(counters.stalled_cycles[NPU_ENGINE_MATRIX], 6u + 3u);
-  CHECK_EQ(counters.busy_cycles[NPU_ENGINE_VECTOR], 20u + 3 + 3);
-  CHECK_EQ(counters.stalled_cycles[NPU_ENGINE_VECTOR], 0u);
+  const RunCounters counters = Timeline(maker.program, accesses).counters();
+  CHECK_EQ(counters.busy_cycles[kEngineMatrix], 28u);
+  CHECK_EQ(counters.stalled_cycles[kEngineMatrix], 6u + 3u);
+  CHECK_EQ(counters.busy_cycles[kEngineVector], 20u + 3 + 3);
+  CHECK_EQ(counters.stalled_cycles[kEngineVector], 0u);
 }
 
 TEST(GathersMoveSlices) {
@@ -681,13 +681,11 @@ TEST(GathersMoveSlices) {
   int64_t symbols[] = {5};
   auto work = [&](size_t i) { return WorkOf(maker.program, maker.program.commands[i], symbols); };
   // Rows of 16 bytes, each a burst of its own, and the indices.
-  CHECK_EQ(work(0).cycles[NPU_ENGINE_DMA_IN],
-           DmaCycles(machine, 5, 16) + DmaCycles(machine, 1, 20));
+  CHECK_EQ(work(0).cycles[kEngineDmaIn], DmaCycles(machine, 5, 16) + DmaCycles(machine, 1, 20));
   CHECK_EQ(work(0).dram_bytes_read, 5 * 16 + 5 * 4);
   CHECK_EQ(work(0).scratchpad_bytes_written, 5 * 16);
   // Elements, by indices in the scratchpad.
-  CHECK_EQ(work(2).cycles[NPU_ENGINE_DMA_OUT],
-           DmaCycles(machine, 10, 4) + DmaCycles(machine, 1, 40));
+  CHECK_EQ(work(2).cycles[kEngineDmaOut], DmaCycles(machine, 10, 4) + DmaCycles(machine, 1, 40));
   CHECK_EQ(work(2).dram_bytes_read, 0);
   CHECK_EQ(work(2).scratchpad_bytes_read, 2 * 40);
   CHECK_EQ(work(2).dram_bytes_written, 40);
@@ -699,7 +697,7 @@ TEST(RowsTakeInstructionsForEachElement) {
   int64_t symbols[] = {4};
   auto cycles = [&](size_t i) {
     Work work = WorkOf(maker.program, maker.program.commands[i], symbols);
-    return work.cycles[NPU_ENGINE_VECTOR];
+    return work.cycles[kEngineVector];
   };
   CHECK_EQ(cycles(1), VectorCycles(maker.program.machine, 24, 1));
   // The first two of each row: two comparisons.
@@ -720,7 +718,7 @@ TEST(StepsMoveWholeBursts) {
     move.data_step[1] = column_step;
     move.data_offset[0] = row_step < 0 ? 63 : 0;
     move.data_offset[1] = column_step < 0 ? 63 : 0;
-    return WorkOf(maker.program, maker.program.commands.back(), nullptr).cycles[NPU_ENGINE_DMA_IN];
+    return WorkOf(maker.program, maker.program.commands.back(), nullptr).cycles[kEngineDmaIn];
   };
   const Machine& machine = maker.program.machine;
   CHECK_EQ(cycles(1, 1), DmaCycles(machine, 1, 16 * 256));
@@ -734,7 +732,7 @@ TEST(EmptyTilesTakeNoTime) {
   Maker maker = Symbolic();
   Accesses accesses(maker.program);
   Timeline timeline(maker.program, accesses);
-  npu_counters most = timeline.counters();
+  RunCounters most = timeline.counters();
   CHECK_EQ(most.commands, 10u);
   CHECK_EQ(most.dram_bytes_written, 10u * 3 * 4);
   int64_t symbols[] = {3};
@@ -1287,13 +1285,14 @@ Maker AnyProgram(uint32_t seed, bool symbolic) {
     } else if (below(4) == 0) {
       auto axis = static_cast<int32_t>(below(2));
       auto elementwise = static_cast<int32_t>(below(2));
-      maker.Add(npu_gather{any(all), below(2) == 0 ? numbers : few, any(all), axis, elementwise});
+      maker.Add(
+          npu_gather{0, any(all), below(2) == 0 ? numbers : few, any(all), axis, elementwise});
     } else {
       npu_tensor out = any(computed);
       if (below(8) == 0) {
         auto axis = static_cast<int32_t>(below(2));
         auto exclusive = static_cast<int32_t>(below(2));
-        maker.Add(npu_scan{any(computed), out, NPU_SCAN_SUM, axis, exclusive});
+        maker.Add(npu_scan{0, any(computed), out, NPU_SCAN_SUM, axis, exclusive});
         if (!Sentence([&] { Verify(maker.program); }).empty()) maker = before;
         continue;
       }
@@ -1364,26 +1363,31 @@ Buffer Compiled(const char* scratchpad_bytes, bool symbolic) {
   ok(build.add_input(builder, &image, &data));
   npu_convolution convolution = ConvolutionOf(tensor({0, 8, 12, 12}), data, constant({8, 3, 3, 3}));
   for (int i = 0; i < 2; ++i) convolution.pads_begin[i] = convolution.pads_end[i] = 1;
+  convolution.size = sizeof(convolution);
   ok(build.add_convolution(builder, &convolution));
   npu_tensor features = convolution.out;
   convolution = ConvolutionOf(tensor({0, 8, 12, 12}), features, constant({8, 8, 1, 1}));
   const npu_vector_instruction add[] = {
       {NPU_VECTOR_LOAD, 0, 0, 0, 0}, {NPU_VECTOR_LOAD, 1, 0, 0, 0}, {NPU_VECTOR_ADD, 0, 1, 0, 0}};
   const npu_tensor inputs[] = {-1, features};
-  npu_vector_program residual = {add, 3, inputs, 2};
+  npu_vector_program residual = {sizeof(residual), 3, add, inputs, 2, 0, nullptr};
   convolution.epilogue = &residual;
+  convolution.size = sizeof(convolution);
   ok(build.add_convolution(builder, &convolution));
   npu_pool pool = PoolOf(tensor({0, 8, 6, 6}), convolution.out, NPU_POOL_MAX, 2);
+  pool.size = sizeof(pool);
   ok(build.add_pool(builder, &pool));
   npu_reduce reduce = {};
   reduce.data = pool.out;
   reduce.out = tensor({0, 8});
   reduce.axes = 0b1100;
+  reduce.size = sizeof(reduce);
   ok(build.add_reduce(builder, &reduce));
   npu_matmul matmul = {};
   matmul.a = reduce.out;
   matmul.b = constant({8, 20});
   matmul.out = tensor({0, 20});
+  matmul.size = sizeof(matmul);
   ok(build.add_matmul(builder, &matmul));
   ok(build.mark_output(builder, matmul.out));
   ok(build.mark_output(builder, pool.out));
@@ -1444,14 +1448,14 @@ TEST(ListingsSayEverything) {
 /*! \brief How much a program would do: what is more than this is not run. */
 bool IsSmall(const Program& program, const Timeline& timeline) {
   constexpr uint64_t kMost = 1 << 20;
-  const npu_counters& counters = timeline.counters();
+  const RunCounters& counters = timeline.counters();
   uint64_t bytes = counters.scratchpad_bytes + program.arena_bytes;
   for (const Desc& desc : program.inputs) bytes += MostBytes(desc);
   for (const Desc& desc : program.outputs) bytes += MostBytes(desc);
   uint64_t moved = counters.dram_bytes_read + counters.dram_bytes_written +
                    counters.scratchpad_bytes_read + counters.scratchpad_bytes_written;
   uint64_t vector =
-      counters.busy_cycles[NPU_ENGINE_VECTOR] * static_cast<uint64_t>(program.machine.vector_lanes);
+      counters.busy_cycles[kEngineVector] * static_cast<uint64_t>(program.machine.vector_lanes);
   return bytes < kMost && moved < kMost && counters.matrix_operations < kMost && vector < kMost;
 }
 

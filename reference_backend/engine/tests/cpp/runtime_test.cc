@@ -2,7 +2,7 @@
 /*!
  * \file runtime_test.cc
  * \brief What cannot be seen from Python: that calls which are not the first allocate no memory,
- * and that a driver of another version is refused.
+ * and what the engine takes of a driver's table.
  *
  * All memory in C++ comes from the operators below, that of the shared libraries included.
  */
@@ -59,13 +59,14 @@ void Check(bool condition, const std::string& what) {
 
 /*! \brief A region that computes max(x, 0) for x of the shape [n, 8]. */
 std::string MakeArtifact() {
+  const npu_build_api& build = BuildDriver("emulator");
   npu_builder* builder = nullptr;
   auto check = [&](npu_status status) {
-    Check(status == NPU_OK, status == NPU_OK ? "" : BuildApi().error(builder));
+    Check(status == NPU_OK, status == NPU_OK ? "" : build.error(builder));
   };
-  check(BuildApi().create(nullptr, 0, &builder));
+  check(build.create(nullptr, 0, &builder));
   int32_t symbol = 0;
-  check(BuildApi().add_symbol(builder, "n", kBound, &symbol));
+  check(build.add_symbol(builder, "n", kBound, &symbol));
   npu_tensor_desc desc = {};
   desc.dtype = NPU_FLOAT32;
   desc.rank = 2;
@@ -73,21 +74,23 @@ std::string MakeArtifact() {
   desc.dims[1] = {kColumns, -1};
   npu_tensor input = -1;
   npu_elementwise op = {};
-  check(BuildApi().add_input(builder, &desc, &input));
-  check(BuildApi().add_tensor(builder, &desc, &op.out));
+  check(build.add_input(builder, &desc, &input));
+  check(build.add_tensor(builder, &desc, &op.out));
   const npu_vector_instruction instructions[] = {
       {NPU_VECTOR_LOAD, 0, 0, 0, 0},
       {NPU_VECTOR_CONSTANT, 0, 0, 0, 0},
       {NPU_VECTOR_MAXIMUM, 0, 1, 0, 0},
   };
-  op.program = {instructions, 3, &input, 1};
-  check(BuildApi().add_elementwise(builder, &op));
-  check(BuildApi().mark_output(builder, op.out));
+  npu_vector_program program = {sizeof(program), 3, instructions, &input, 1, 0, nullptr};
+  op.size = sizeof(op);
+  op.program = &program;
+  check(build.add_elementwise(builder, &op));
+  check(build.mark_output(builder, op.out));
   const uint8_t* bytes = nullptr;
   size_t size = 0;
-  check(BuildApi().finish(builder, &bytes, &size));
+  check(build.finish(builder, &bytes, &size));
   std::string manifest = R"({"symbol": "f", "options": {}, "backend": ")" BACKEND_NAME "\", ";
-  manifest += R"("driver_api_version": )" + std::to_string(NPU_DRIVER_API_VERSION) + "}";
+  manifest += R"("driver": "emulator"})";
   const std::string attrs = R"("attrs": {"dtype": [["float32"]], "shape": [[[-1, 8]]], )"
                             R"("symbolic_shape": [[[[1, 0], [8, -1]]]]})";
   std::string graph =
@@ -96,7 +99,7 @@ std::string MakeArtifact() {
   graph += R"({"op": "kernel", "name": "max", )" + attrs + "}]}";
   std::string artifact =
       WriteArtifact({manifest, graph, {reinterpret_cast<const char*>(bytes), size}});
-  BuildApi().destroy(builder);
+  build.destroy(builder);
   return artifact;
 }
 
@@ -156,21 +159,64 @@ int64_t CountAllocations(const ffi::Function& function, const ffi::Function& aft
   return count;
 }
 
-void CheckVersions() {
-  npu_run_api api = {};
-  for (uint32_t version : {0u, NPU_DRIVER_API_VERSION - 1u, NPU_DRIVER_API_VERSION + 1u}) {
-    api.version = version;
+npu_status Nothing() { return NPU_OK; }
+
+/*! rief A table of a driver is taken as far as it goes, and one without what all must have is
+ *  refused with a sentence. */
+void CheckTables() {
+  auto refused = [](const npu_run_api& table, const std::string& why) {
     try {
-      Checked(&api, "run");
-      Check(false, "a driver of version " + std::to_string(version) + " is accepted");
-    } catch (const std::runtime_error& error) {
-      Check(std::string(error.what()).find("version " + std::to_string(version) + ",") !=
-                std::string::npos,
+      Adopt(&table, "lib.so");
+      Check(false, "accepted, but " + why);
+    } catch (const DriverError& error) {
+      Check(std::string(error.what()).find(why) != std::string::npos, error.what());
+    }
+  };
+  npu_run_api whole = RunDriver("emulator");
+  whole.size = sizeof(whole);
+  for (uint32_t version : {1u, 2u, 1000u}) {
+    whole.version = version;
+    Check(Adopt(&whole, "lib.so").version == version, "a driver of another version is refused");
+  }
+  npu_run_api table = whole;
+  table.version = 0;
+  refused(table, "of version 0");
+  table = whole;
+  for (uint32_t size : {0u, 8u, static_cast<uint32_t>(sizeof(table)) - 1}) {
+    table.size = size;
+    refused(table, "of " + std::to_string(size) + " bytes");
+  }
+  // A newer driver: what this engine does not know is left alone.
+  struct Longer {
+    npu_run_api known;
+    npu_status (*unknown)();
+  } longer = {whole, Nothing};
+  longer.known.size = sizeof(longer);
+  Check(Adopt(&longer.known, "lib.so").execute == whole.execute, "a longer table is misread");
+  table = whole;
+  table.load = nullptr;
+  refused(table, "has no load");
+  table = whole;
+  table.wait = nullptr;
+  refused(table, "has no submit with its wait");
+  table = whole;
+  table.execute = nullptr;
+  Adopt(&table, "lib.so");
+  table.submit = nullptr;
+  table.wait = nullptr;
+  refused(table, "has no execute");
+  table = whole;
+  table.read_counters = nullptr;
+  Check(Adopt(&table, "lib.so").counter_count == 0, "counters that nothing reads are kept");
+  for (const char* name : {"", "other"}) {
+    try {
+      RunDriver(name);
+      Check(false, "a driver that is not there is found");
+    } catch (const DriverError& error) {
+      Check(std::string(error.what()).find("installed: 'emulator' (emulator)") != std::string::npos,
             error.what());
     }
   }
-  api.version = NPU_DRIVER_API_VERSION;
-  Check(&Checked(&api, "run") == &api, "the right version is refused");
 }
 
 void CheckAllocations() {
@@ -187,7 +233,7 @@ void CheckAllocations() {
 }  // namespace npu
 
 int main() {
-  npu::CheckVersions();
+  npu::CheckTables();
   npu::CheckAllocations();
   std::puts("ok");
   return 0;

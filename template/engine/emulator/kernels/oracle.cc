@@ -113,7 +113,6 @@ double Apply(const npu_vector_instruction& instruction, double a, double b, doub
     case NPU_VECTOR_TRUNCATE:
       return std::trunc(a);
     case NPU_VECTOR_LOAD:
-    case NPU_VECTOR_OPCODE_COUNT:
       break;
   }
   return kNan;

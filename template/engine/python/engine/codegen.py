@@ -17,7 +17,7 @@ from tvm import relax
 from . import _library
 from .backend import BACKEND, DISTRIBUTION
 from .cache import Cache
-from .options import Options
+from .options import DRIVERS, Options
 
 BOUNDS_ATTRIBUTE = "tir_var_upper_bound"
 """The attribute of a function that holds the largest values of its symbols; TVM's own name."""
@@ -105,6 +105,8 @@ def _compile(function: Any, options: Options, constant_names: Mapping[Any, Any])
     recorded = options.recorded()
     manifest = {
         **_versions(),
+        "driver": str(DRIVERS[options.driver]["name"]),
+        "driver_release": str(DRIVERS[options.driver]["release"]),
         "symbol": symbol,
         "options": recorded,
         "overrides": options.recorded_overrides(),
@@ -118,7 +120,12 @@ def _compile(function: Any, options: Options, constant_names: Mapping[Any, Any])
         compile_region = tvm_ffi.get_global_func(f"{BACKEND}.codegen.compile")
         return bytes(
             compile_region(
-                function, constant_names, options.driver_options(), bounds, json.dumps(manifest)
+                function,
+                constant_names,
+                options.driver,
+                options.driver_options(),
+                bounds,
+                json.dumps(manifest),
             )
         )
 
@@ -135,7 +142,8 @@ def _from_cache(options: Options, manifest: Mapping[str, Any], compile_now: Any)
         return artifact, load(artifact)
     cache = Cache(options.cache_dir, options.cache_bytes)
     # All that goes into an artifact is in its manifest, but for the compiler itself.
-    key = _sha256(json.dumps([manifest, _compiler_sha256()], sort_keys=True).encode())
+    compilers = [_build_sha256(role) for role in ("codegen", *_DRIVER_FILES[options.driver])]
+    key = _sha256(json.dumps([manifest, compilers], sort_keys=True).encode())
     artifact = cache.get(key)
     if artifact is not None:
         try:
@@ -183,10 +191,14 @@ def _versions() -> Mapping[str, Any]:
     }
 
 
+_DRIVER_FILES = {"vendor": ("driver", "driver_build"), "emulator": ("emulator_build",)}
+"""The libraries that may have the build half of a driver."""
+
+
 @cache
-def _compiler_sha256() -> str:
-    """Return what tells one build of the compiler from the next."""
-    path = _library.find("codegen")
+def _build_sha256(role: str) -> str:
+    """Return what tells one build of a library from the next."""
+    path = _library.find(role)
     return _sha256(path.read_bytes()) if path is not None else ""
 
 

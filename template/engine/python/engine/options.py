@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that can be set: one dataclass, read from arguments, mappings, files, the environment.
 
-To add a setting of your driver, or to take one out, edit the group "driver" of `Options`: a line
-there is all that Python needs, and the driver's `create` gets its name and its value as text.
+The group "driver" is what the installed drivers say of themselves: a driver lists its options in
+its table (npu_driver.h), and its `create` gets their names with their values as text.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 
 from .backend import BACKEND, DEFAULTS
 from .capability import Constraint, OneOf, Range
@@ -32,8 +33,8 @@ else:
 PREFIX = f"{BACKEND.upper()}_"
 """What the names of environment variables begin with; the name of an option follows."""
 
-OTHER_VARIABLES = ("DEVICE",)
-"""Variables with that prefix that are no options; DEVICE is the runtime's."""
+OTHER_VARIABLES = ("DEVICE", "DRIVER_DIR")
+"""Variables with that prefix that are no options: those of the runtime."""
 
 _BOOLS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 
@@ -51,7 +52,45 @@ def _option(group: str, default: Any, about: str, allowed: Constraint | None = N
 _placement = partial(_option, "placement")
 _program = partial(_option, "program")
 _local = partial(_option, "local")
-_driver = partial(_option, "driver")
+
+DRIVERS = {
+    str(driver["role"]): driver
+    for driver in tvm_ffi.get_global_func(f"{BACKEND}.codegen.drivers")()
+}
+"""What the installed drivers say about themselves, by role; the first is the default."""
+
+
+def _read_driver_option(spec: Mapping[str, Any]) -> tuple[Any, Constraint | None]:
+    """Return the default of an option that a driver describes, and what is supported."""
+    kind, default = str(spec["type"]), str(spec["default"])
+    if kind == "bool":
+        return default == "1", None
+    if kind == "int":
+        return int(default), Range(min=int(spec["least"]), max=int(spec["most"]))
+    if kind == "choice":
+        return default, OneOf(*(str(choice) for choice in spec["choices"]))
+    return default, None
+
+
+def _with_driver_options(cls: type) -> type:
+    """Add the options of all drivers as fields; where several have one, the first describes it."""
+    for role, driver in DRIVERS.items():
+        for spec in driver["options"]:
+            name = str(spec["key"])
+            default, allowed = _read_driver_option(spec)
+            known = cls.__dict__.get(name)
+            if known is None:
+                known = _option("driver", default, str(spec["about"]), allowed)
+                known.metadata = {**known.metadata, "by_role": {}}
+                cls.__annotations__[name] = type(default).__name__
+                setattr(cls, name, known)
+            elif known.metadata["group"] != "driver":
+                raise ValueError(
+                    f"The driver {driver['name']} has an option '{name}', which is one of "
+                    f"{BACKEND} already; give it another name."
+                )
+            known.metadata["by_role"][role] = (default, allowed)
+    return cls
 
 
 @dataclass(frozen=True)
@@ -78,6 +117,7 @@ class Override:
 
 
 @dataclass(frozen=True, kw_only=True)
+@_with_driver_options
 class Options:
     """All settings; each is checked when it is set.
 
@@ -107,6 +147,7 @@ class Options:
     )
 
     # How programs are made, and run.
+    driver: str = _program(next(iter(DRIVERS)), "the driver that programs are for", OneOf(*DRIVERS))
     symbol_bound: int = _program(
         64, "the largest value of each symbolic size", Range(min=1, max=2**31 - 1)
     )
@@ -133,49 +174,6 @@ class Options:
     )
     dump_dir: str = _local(".", "the folder for it")
 
-    # The driver's: edit these for yours. What they may be, the driver says as well.
-    scratchpad_bytes: int = _driver(
-        4 << 20, "the on-chip memory that all engines compute in", Range(min=1 << 10, max=1 << 40)
-    )
-    dram_bytes: int = _driver(
-        4 << 30,
-        "the memory for inputs, outputs, constants and what leaves the scratchpad",
-        Range(min=1 << 10, max=1 << 40),
-    )
-    max_tile_bytes: int = _driver(
-        0,
-        "the largest tensor that one command may touch; 0: no limit but the scratchpad",
-        Range(min=0, max=1 << 40),
-    )
-    cores: int = _driver(1, "cores, each with a matrix and a vector engine", Range(min=1, max=16))
-    matrix_rows: int = _driver(
-        32, "rows of the systolic array, along the summed dimension", Range(min=1, max=1024)
-    )
-    matrix_columns: int = _driver(
-        32, "columns of the systolic array, along the outputs", Range(min=1, max=1024)
-    )
-    vector_lanes: int = _driver(
-        64, "elements that a vector engine handles in a cycle", Range(min=1, max=4096)
-    )
-    dram_megabytes_per_second: int = _driver(
-        16000, "the bandwidth of DRAM, in units of 10^6 bytes", Range(min=1, max=10_000_000)
-    )
-    dma_latency_cycles: int = _driver(
-        100, "cycles until the first byte of a transfer", Range(min=0, max=1_000_000)
-    )
-    power_mode: str = _driver(
-        "balanced", "how fast the clock runs", OneOf("low", "balanced", "performance")
-    )
-    precision: str = _driver(
-        "float32", "how intermediate results of type float32 are kept", OneOf("float32", "float16")
-    )
-    threads: int = _driver(1, "host threads that emulate one call", Range(min=1, max=64))
-    pace: int = _driver(
-        0,
-        "how many times slower than the device the emulation is at least; 0: as fast as it can",
-        Range(min=0, max=1_000_000),
-    )
-
     overrides: tuple[Override, ...] = field(default=(), repr=False)
     """What environment variables have set; kept by `load`."""
 
@@ -195,15 +193,24 @@ class Options:
         for option in _options():
             value = _checked(option, getattr(self, option.name))
             object.__setattr__(self, option.name, value)
-        # Of two drivers, one may have no such options.
-        tile, scratchpad = (
-            getattr(self, name, 0) for name in ("max_tile_bytes", "scratchpad_bytes")
-        )
-        if tile > scratchpad:
-            raise ValueError(
-                f"The option 'max_tile_bytes' is {tile}, more than the whole scratchpad; supported "
-                f"with scratchpad_bytes {scratchpad}: at most that, or 0 for no limit of its own."
-            )
+        for option in _options("driver"):
+            value = getattr(self, option.name)
+            default, allowed = option.metadata["by_role"].get(self.driver, (option.default, None))
+            if self.driver not in option.metadata["by_role"] and value != default:
+                roles = ", ".join(option.metadata["by_role"])
+                raise ValueError(
+                    f"The option '{option.name}' is one of the driver '{roles}', and programs are "
+                    f"for the driver '{self.driver}'; leave it out, or set the option 'driver'."
+                )
+            if allowed is not None and not allowed.accepts(value):
+                raise ValueError(
+                    f"The option '{option.name}' is {value!r}; supported by the driver "
+                    f"'{self.driver}': {allowed}."
+                )
+        # What goes together, the driver knows.
+        check = tvm_ffi.get_global_func(f"{BACKEND}.codegen.check_options")
+        if reason := str(check(self.driver, self.driver_options())):
+            raise ValueError(reason)
 
     @classmethod
     def load(cls, source: Options | Mapping[str, Any] | str | os.PathLike[str] | None) -> Options:
@@ -291,7 +298,11 @@ class Options:
 
     def recorded(self) -> dict[str, Any]:
         """Return what an artifact records: all but what concerns this machine alone."""
-        return {item.name: getattr(self, item.name) for item in _options() if _is_recorded(item)}
+        return {
+            item.name: getattr(self, item.name)
+            for item in _options()
+            if _is_recorded(item) and self._has(item)
+        }
 
     def recorded_overrides(self) -> list[dict[str, Any]]:
         """Return which of the recorded options the environment has set."""
@@ -300,11 +311,17 @@ class Options:
 
     def driver_options(self) -> dict[str, str]:
         """Return the driver's options, as it takes them."""
-        values = {item.name: getattr(self, item.name) for item in _options("driver")}
+        values = {
+            item.name: getattr(self, item.name) for item in _options("driver") if self._has(item)
+        }
         return {
             name: str(int(value)) if isinstance(value, bool) else str(value)
             for name, value in values.items()
         }
+
+    def _has(self, option: Field[Any]) -> bool:
+        """Whether an option is of the engine, or of the driver that programs are for."""
+        return self.driver in option.metadata.get("by_role", (self.driver,))
 
     def _overridden(self) -> Options:
         """Return these options with what environment variables set, which is reported once."""

@@ -62,6 +62,7 @@ class Partitioner:
         self.bind_constants = options.bind_constants
         self._decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
         self._driver_options = tvm_ffi.convert(options.driver_options())
+        self._driver = options.driver
         self.patterns = [_entry_of(item) for item in get_patterns_with_prefix(f"{BACKEND}.")]
         self.depth = max((entry.depth for entry in self.patterns), default=0)
         self.regions: dict[Any, Any] = {}
@@ -195,7 +196,9 @@ class Partitioner:
         reason
             A sentence, or an empty text.
         """
-        return str(self._decline_reason(function, self._driver_options, bounds, finish))
+        return str(
+            self._decline_reason(function, self._driver, self._driver_options, bounds, finish)
+        )
 
     def _rewrite_function(self, function: Any) -> Any:
         known = len(self.regions)

@@ -20,9 +20,11 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "check.h"
+#include "emulator/counters.h"
 #include "npu_driver.h"
 
 // Counts what anything in the process allocates. Not inlined, lest compilers compare the pairs.
@@ -55,8 +57,11 @@ void operator delete(void* data, size_t, std::align_val_t) noexcept { Free(data)
 
 namespace {
 
-const npu_build_api& build = *NPU_BUILD_API();
-const npu_run_api& run = *NPU_RUN_API();
+using npu::emulator::kEngineCount;
+using npu::emulator::RunCounters;
+
+const npu_build_api& build = *npu_driver_build(NPU_DRIVER_API_VERSION);
+const npu_run_api& run = *npu_driver_run(NPU_DRIVER_API_VERSION);
 using Floats = std::vector<float>;
 
 /*! \brief Memory with the alignment that the driver wants of programs. */
@@ -112,8 +117,11 @@ struct Vector {
     return static_cast<int32_t>(instructions.size()) - 1;
   }
   const npu_vector_program* get() {
-    program = {instructions.data(), static_cast<int32_t>(instructions.size()), inputs.data(),
-               static_cast<int32_t>(inputs.size())};
+    program.size = sizeof(program);
+    program.instructions = instructions.data();
+    program.instruction_count = static_cast<int32_t>(instructions.size());
+    program.inputs = inputs.data();
+    program.input_count = static_cast<int32_t>(inputs.size());
     return &program;
   }
 };
@@ -223,29 +231,34 @@ class Net {
   npu_tensor MatMul(npu_tensor a, npu_tensor b, const Dims& dims, bool transpose_a = false,
                     bool transpose_b = false, const npu_vector_program* epilogue = nullptr) {
     npu_tensor out = Tensor(dims);
-    Add(npu_matmul{a, b, out, transpose_a, transpose_b, epilogue});
+    Add(npu_matmul{0, a, b, out, transpose_a, transpose_b, epilogue});
     return out;
   }
   npu_tensor Elementwise(Vector vector, const Dims& dims, npu_dtype dtype = NPU_FLOAT32) {
     npu_tensor out = Tensor(dims, dtype);
-    Add(npu_elementwise{*vector.get(), out});
+    Add(npu_elementwise{0, out, vector.get()});
     return out;
   }
   npu_tensor Reduce(npu_tensor data, npu_reduce_kind kind, uint32_t axes, const Dims& dims,
                     const npu_vector_program* epilogue = nullptr, npu_dtype dtype = NPU_FLOAT32) {
     npu_tensor out = Tensor(dims, dtype);
-    Add(npu_reduce{data, out, kind, axes, epilogue});
+    Add(npu_reduce{0, data, out, kind, axes, epilogue});
     return out;
   }
-  void Add(const npu_matmul& op) { Ok(build.add_matmul(builder_, &op)); }
-  void Add(const npu_convolution& op) { Ok(build.add_convolution(builder_, &op)); }
-  void Add(const npu_pool& op) { Ok(build.add_pool(builder_, &op)); }
-  void Add(const npu_elementwise& op) { Ok(build.add_elementwise(builder_, &op)); }
-  void Add(const npu_reduce& op) { Ok(build.add_reduce(builder_, &op)); }
-  void Add(const npu_copy& op) { Ok(build.add_copy(builder_, &op)); }
-  void Add(const npu_gather& op) { Ok(build.add_gather(builder_, &op)); }
-  void Add(const npu_scan& op) { Ok(build.add_scan(builder_, &op)); }
-  void Add(const npu_order& op) { Ok(build.add_order(builder_, &op)); }
+  template <typename Op>
+  static const Op* Sized(Op* op) {
+    op->size = sizeof(Op);
+    return op;
+  }
+  void Add(npu_matmul op) { Ok(build.add_matmul(builder_, Sized(&op))); }
+  void Add(npu_convolution op) { Ok(build.add_convolution(builder_, Sized(&op))); }
+  void Add(npu_pool op) { Ok(build.add_pool(builder_, Sized(&op))); }
+  void Add(npu_elementwise op) { Ok(build.add_elementwise(builder_, Sized(&op))); }
+  void Add(npu_reduce op) { Ok(build.add_reduce(builder_, Sized(&op))); }
+  void Add(npu_copy op) { Ok(build.add_copy(builder_, Sized(&op))); }
+  void Add(npu_gather op) { Ok(build.add_gather(builder_, Sized(&op))); }
+  void Add(npu_scan op) { Ok(build.add_scan(builder_, Sized(&op))); }
+  void Add(npu_order op) { Ok(build.add_order(builder_, Sized(&op))); }
   void Output(npu_tensor tensor) { Ok(build.mark_output(builder_, tensor)); }
   Bytes Finish() {
     const uint8_t* bytes = nullptr;
@@ -272,6 +285,45 @@ class Net {
   bool failing_ = false;
 };
 
+template <typename T>
+npu_dtype DtypeOf() {
+  if (std::is_same_v<T, float>) return NPU_FLOAT32;
+  if (std::is_same_v<T, int8_t>) return NPU_INT8;
+  if (std::is_same_v<T, uint8_t>) return NPU_UINT8;
+  if (std::is_same_v<T, int32_t>) return NPU_INT32;
+  if (std::is_same_v<T, int64_t>) return NPU_INT64;
+  return NPU_FLOAT16;
+}
+
+npu_buffer BufferOf(const void* data, const Shape& shape, npu_dtype dtype) {
+  npu_buffer buffer = {};
+  buffer.size = sizeof(buffer);
+  buffer.dtype = dtype;
+  buffer.rank = static_cast<int32_t>(shape.size());
+  buffer.dims = shape.data();
+  buffer.data = const_cast<void*>(data);
+  return buffer;
+}
+
+npu_status BindInput(npu_request* request, size_t index, const void* data, const Shape& shape,
+                     npu_dtype dtype = NPU_FLOAT32) {
+  npu_buffer buffer = BufferOf(data, shape, dtype);
+  return run.bind_input(request, index, &buffer);
+}
+
+npu_status BindOutput(npu_request* request, size_t index, void* data, const Shape& shape,
+                      npu_dtype dtype = NPU_FLOAT32) {
+  npu_buffer buffer = BufferOf(data, shape, dtype);
+  return run.bind_output(request, index, &buffer);
+}
+
+RunCounters CountersOf(const npu_request* request) {
+  RunCounters counters = {};
+  static_assert(sizeof(counters) == npu::emulator::kCounterCount * sizeof(uint64_t), "");
+  CHECK_EQ(run.read_counters(request, &counters.submissions), NPU_OK);
+  return counters;
+}
+
 /*! \brief A loaded program with a request. */
 class Machine {
  public:
@@ -293,23 +345,17 @@ class Machine {
     if (index >= inputs_.size()) inputs_.resize(index + 1);
     auto* bytes = reinterpret_cast<const uint8_t*>(data.data());
     inputs_[index].assign(bytes, bytes + data.size() * sizeof(T));
-    Ok(run.bind_input(request_, index, inputs_[index].data(), shape.data(),
-                      static_cast<int32_t>(shape.size())));
+    Ok(BindInput(request_, index, inputs_[index].data(), shape, DtypeOf<T>()));
   }
   template <typename T>
   void Output(size_t index, const Shape& shape, std::vector<T>* data) {
     size_t count = 1;
     for (int64_t size : shape) count *= static_cast<size_t>(size);
     data->assign(count, T(77));
-    Ok(run.bind_output(request_, index, data->data(), shape.data(),
-                       static_cast<int32_t>(shape.size())));
+    Ok(BindOutput(request_, index, data->data(), shape, DtypeOf<T>()));
   }
   void Run() { Ok(run.execute(request_)); }
-  npu_counters Counters() const {
-    npu_counters counters = {};
-    CHECK_EQ(run.counters(request_, &counters), NPU_OK);
-    return counters;
-  }
+  RunCounters Counters() const { return CountersOf(request_); }
   npu_program* program() const { return program_; }
   npu_request* request() const { return request_; }
 
@@ -819,13 +865,13 @@ TEST(GathersTakeSlicesOrElements) {
   npu_tensor one = net.Input({}, NPU_INT32);
   npu_tensor places = net.Input({2, 1, 2}, NPU_INT32);
   npu_tensor slices = net.Tensor({2, 2, 2, 2});
-  net.Add(npu_gather{data, rows, slices, 1, 0});
+  net.Add(npu_gather{0, data, rows, slices, 1, 0});
   npu_tensor slice = net.Tensor({2, 3});
-  net.Add(npu_gather{data, one, slice, 2, 0});
+  net.Add(npu_gather{0, data, one, slice, 2, 0});
   npu_tensor elements = net.Tensor({2, 1, 2});
-  net.Add(npu_gather{data, places, elements, 1, 1});
+  net.Add(npu_gather{0, data, places, elements, 1, 1});
   npu_tensor along_last = net.Tensor({2, 1, 2});
-  net.Add(npu_gather{data, places, along_last, 2, 1});
+  net.Add(npu_gather{0, data, places, along_last, 2, 1});
   for (npu_tensor out : {slices, slice, elements, along_last}) net.Output(out);
   Machine machine(net.Finish());
   machine.Input(0, {2, 3, 2}, Range(12));
@@ -851,15 +897,15 @@ TEST(ScansCollectAlongAnAxis) {
   npu_tensor ints = net.Input({3}, NPU_INT32);
   npu_tensor flags = net.Input({4}, NPU_BOOL);
   npu_tensor sums = net.Tensor({2, 3});
-  net.Add(npu_scan{data, sums, NPU_SCAN_SUM, 1, 0});
+  net.Add(npu_scan{0, data, sums, NPU_SCAN_SUM, 1, 0});
   npu_tensor products = net.Tensor({2, 3});
-  net.Add(npu_scan{data, products, NPU_SCAN_PRODUCT, 0, 1});
+  net.Add(npu_scan{0, data, products, NPU_SCAN_PRODUCT, 0, 1});
   npu_tensor wrapped = net.Tensor({3}, NPU_INT32);
-  net.Add(npu_scan{ints, wrapped, NPU_SCAN_SUM, 0, 0});
+  net.Add(npu_scan{0, ints, wrapped, NPU_SCAN_SUM, 0, 0});
   npu_tensor wide = net.Tensor({3}, NPU_INT64);
-  net.Add(npu_scan{ints, wide, NPU_SCAN_SUM, 0, 0});
+  net.Add(npu_scan{0, ints, wide, NPU_SCAN_SUM, 0, 0});
   npu_tensor counted = net.Tensor({4}, NPU_INT32);
-  net.Add(npu_scan{flags, counted, NPU_SCAN_SUM, 0, 1});
+  net.Add(npu_scan{0, flags, counted, NPU_SCAN_SUM, 0, 1});
   for (npu_tensor out : {sums, products, wrapped, wide, counted}) net.Output(out);
   Machine machine(net.Finish());
   machine.Input(0, {2, 3}, Floats{1, 2, 3, 4, 5, 6});
@@ -888,7 +934,7 @@ TEST(OrderIsStableAndNanIsTheLargest) {
   npu_tensor ints = net.Input({4}, NPU_INT64);
   auto add = [&](npu_tensor from, const Dims& dims, int32_t axis, int32_t descending) {
     npu_tensor out = net.Tensor(dims, NPU_INT32);
-    net.Add(npu_order{from, out, axis, descending});
+    net.Add(npu_order{0, from, out, axis, descending});
     net.Output(out);
   };
   add(data, {2, 6}, 1, 0);
@@ -1006,11 +1052,10 @@ TEST(ShapesThatDoNotFitAreRefused) {
   npu_request* request = machine.request();
   alignas(8) float data[64] = {};
   auto input = [&](size_t index, const Shape& shape, const void* buffer) {
-    return run.bind_input(request, index, buffer, shape.data(), static_cast<int32_t>(shape.size()));
+    return BindInput(request, index, buffer, shape);
   };
   auto output = [&](size_t index, const Shape& shape, void* buffer) {
-    return run.bind_output(request, index, buffer, shape.data(),
-                           static_cast<int32_t>(shape.size()));
+    return BindOutput(request, index, buffer, shape);
   };
   CHECK_EQ(run.wait(request, -1), NPU_INVALID);
   CHECK_CONTAINS(run.error(), "nothing to wait for");
@@ -1022,10 +1067,22 @@ TEST(ShapesThatDoNotFitAreRefused) {
   CHECK_CONTAINS(run.error(), "Output 2 does not exist; the program has 2 outputs");
   CHECK_EQ(input(0, {2, 3}, nullptr), NPU_INVALID);
   CHECK_CONTAINS(run.error(), "data of input 0 is null");
-  CHECK_EQ(run.bind_input(request, 0, data, nullptr, 2), NPU_INVALID);
-  CHECK_CONTAINS(run.error(), "argument shape is null");
+  npu_buffer forged = BufferOf(data, {}, NPU_FLOAT32);
+  forged.dims = nullptr;
+  forged.rank = 2;
+  CHECK_EQ(run.bind_input(request, 0, &forged), NPU_INVALID);
+  CHECK_CONTAINS(run.error(), "argument dims is null");
+  CHECK_EQ(run.bind_input(request, 0, nullptr), NPU_INVALID);
+  CHECK_CONTAINS(run.error(), "argument buffer is null");
+  for (npu_dtype dtype : {NPU_FLOAT16, NPU_INT64, NPU_BOOL, static_cast<npu_dtype>(99)}) {
+    CHECK_EQ(BindInput(request, 0, data, {2, 3}, dtype), NPU_INVALID);
+    CHECK_CONTAINS(run.error(), "compiled for float32 [2*n, 3]");
+    CHECK_EQ(BindOutput(request, 0, data, {2, 3}, dtype), NPU_INVALID);
+    CHECK_CONTAINS(run.error(), "compiled for float32 [2*n, 3]");
+  }
   for (int32_t rank : {-1, 9}) {
-    CHECK_EQ(run.bind_input(request, 0, data, nullptr, rank), NPU_INVALID);
+    forged.rank = rank;
+    CHECK_EQ(run.bind_input(request, 0, &forged), NPU_INVALID);
     CHECK_CONTAINS(run.error(), "Input 0 has rank " + std::to_string(rank));
   }
   CHECK_EQ(input(0, {2, 3}, reinterpret_cast<char*>(data) + 2), NPU_INVALID);
@@ -1075,7 +1132,7 @@ TEST(NullArgumentsAreRefused) {
   npu_device* device = nullptr;
   npu_program* program = nullptr;
   npu_request* request = nullptr;
-  npu_counters counters;
+  uint64_t counter = 0;
   CHECK_EQ(run.open(0, nullptr), NPU_INVALID);
   CHECK_EQ(run.load(nullptr, nullptr, 0, &program), NPU_INVALID);
   CHECK_EQ(run.open(0, &device), NPU_OK);
@@ -1088,7 +1145,7 @@ TEST(NullArgumentsAreRefused) {
   CHECK_EQ(run.cancel(nullptr), NPU_INVALID);
   CHECK_EQ(run.submit(nullptr), NPU_INVALID);
   CHECK_EQ(run.wait(nullptr, -1), NPU_INVALID);
-  CHECK_EQ(run.counters(nullptr, &counters), NPU_INVALID);
+  CHECK_EQ(run.read_counters(nullptr, &counter), NPU_INVALID);
   run.destroy_request(nullptr);
   run.unload(nullptr);
   run.close(nullptr);
@@ -1129,18 +1186,19 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
       {NPU_INVALID, "is read before it is written",
        [](Net& net) {
          npu_tensor out = net.Tensor({2});
-         net.Add(npu_elementwise{*Unary(NPU_VECTOR_EXP, out).get(), out});
+         net.Add(npu_elementwise{0, out, Unary(NPU_VECTOR_EXP, out).get()});
        }},
       {NPU_INVALID, "is written twice",
        [](Net& net) {
          npu_tensor a = net.Input({2});
          npu_tensor out = net.Tensor({2});
-         for (int i = 0; i < 2; ++i) net.Add(npu_elementwise{*Unary(NPU_VECTOR_EXP, a).get(), out});
+         for (int i = 0; i < 2; ++i)
+           net.Add(npu_elementwise{0, out, Unary(NPU_VECTOR_EXP, a).get()});
        }},
       {NPU_INVALID, "is an input; only tensors of add_tensor",
        [](Net& net) {
          npu_tensor a = net.Input({2});
-         net.Add(npu_elementwise{*Unary(NPU_VECTOR_EXP, a).get(), a});
+         net.Add(npu_elementwise{0, a, Unary(NPU_VECTOR_EXP, a).get()});
        }},
       {NPU_INVALID, "is a view; only tensors of add_tensor",
        [](Net& net) {
@@ -1168,7 +1226,10 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
       // Vector programs.
       {NPU_INVALID, "has no instructions", [](Net& net) { net.Elementwise(Vector(), {2}); }},
       {NPU_INVALID, "opcode 29, which does not exist",
-       [](Net& net) { net.Elementwise(Unary(NPU_VECTOR_OPCODE_COUNT, net.Input({2})), {2}); }},
+       [](Net& net) {
+         net.Elementwise(
+             Unary(static_cast<npu_vector_opcode>(NPU_VECTOR_OPCODE_COUNT), net.Input({2})), {2});
+       }},
       {NPU_INVALID, "loads input 1, but there are 1",
        [](Net& net) {
          Vector vector({net.Input({2})});
@@ -1347,74 +1408,74 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
       {NPU_INVALID, "The kind of scan (command 0) is 2",
        [](Net& net) {
          npu_tensor data = net.Input({2});
-         net.Add(npu_scan{data, net.Tensor({2}), static_cast<npu_scan_kind>(2), 0, 0});
+         net.Add(npu_scan{0, data, net.Tensor({2}), static_cast<npu_scan_kind>(2), 0, 0});
        }},
       {NPU_INVALID, "The axis of scan (command 0) is -1",
        [](Net& net) {
          npu_tensor data = net.Input({2});
-         net.Add(npu_scan{data, net.Tensor({2}), NPU_SCAN_SUM, -1, 0});
+         net.Add(npu_scan{0, data, net.Tensor({2}), NPU_SCAN_SUM, -1, 0});
        }},
       {NPU_DECLINED, "both must be integers, or both float32 or float16",
        [](Net& net) {
          npu_tensor data = net.Input({2});
-         net.Add(npu_scan{data, net.Tensor({2}, NPU_INT32), NPU_SCAN_SUM, 0, 0});
+         net.Add(npu_scan{0, data, net.Tensor({2}, NPU_INT32), NPU_SCAN_SUM, 0, 0});
        }},
       {NPU_DECLINED, "both must be integers",
        [](Net& net) {
          npu_tensor data = net.Input({2}, NPU_BOOL);
-         net.Add(npu_scan{data, net.Tensor({2}, NPU_BOOL), NPU_SCAN_SUM, 0, 0});
+         net.Add(npu_scan{0, data, net.Tensor({2}, NPU_BOOL), NPU_SCAN_SUM, 0, 0});
        }},
       {NPU_INVALID, "does not have the shape of",
        [](Net& net) {
          npu_tensor data = net.Input({2});
-         net.Add(npu_scan{data, net.Tensor({3}), NPU_SCAN_SUM, 0, 0});
+         net.Add(npu_scan{0, data, net.Tensor({3}), NPU_SCAN_SUM, 0, 0});
        }},
       // Order.
       {NPU_INVALID, "The axis of order (command 0) is 1",
        [](Net& net) {
          npu_tensor data = net.Input({2});
-         net.Add(npu_order{data, net.Tensor({2}, NPU_INT32), 1, 0});
+         net.Add(npu_order{0, data, net.Tensor({2}, NPU_INT32), 1, 0});
        }},
       {NPU_DECLINED, "must be int32 or int64",
        [](Net& net) {
          npu_tensor data = net.Input({2});
-         net.Add(npu_order{data, net.Tensor({2}), 0, 0});
+         net.Add(npu_order{0, data, net.Tensor({2}), 0, 0});
        }},
       {NPU_INVALID, "or of its first elements along the axis",
        [](Net& net) {
          npu_tensor data = net.Input({2});
-         net.Add(npu_order{data, net.Tensor({3}, NPU_INT32), 0, 0});
+         net.Add(npu_order{0, data, net.Tensor({3}, NPU_INT32), 0, 0});
        }},
       {NPU_INVALID, "or of its first elements along the axis",
        [](Net& net) {
          // There may be one alone.
          npu_tensor data = net.Input({Dim(1, net.Symbol("n"))});
-         net.Add(npu_order{data, net.Tensor({2}, NPU_INT32), 0, 0});
+         net.Add(npu_order{0, data, net.Tensor({2}, NPU_INT32), 0, 0});
        }},
       // Gather.
       {NPU_INVALID, "The axis of gather (command 0) is 2, which tensor 0",
        [](Net& net) {
          npu_tensor data = net.Input({2, 3});
-         net.Add(npu_gather{data, net.Input({4}, NPU_INT32), net.Tensor({2, 4}), 2, 0});
+         net.Add(npu_gather{0, data, net.Input({4}, NPU_INT32), net.Tensor({2, 4}), 2, 0});
        }},
       {NPU_INVALID, "must have the same element type",
        [](Net& net) {
          npu_tensor indices = net.Input({4}, NPU_INT32);
-         net.Add(npu_gather{net.Input({2}), indices, net.Tensor({4}, NPU_INT8), 0, 0});
+         net.Add(npu_gather{0, net.Input({2}), indices, net.Tensor({4}, NPU_INT8), 0, 0});
        }},
       {NPU_DECLINED, "must be int32 or int64",
        [](Net& net) {
-         net.Add(npu_gather{net.Input({2}), net.Input({4}), net.Tensor({4}), 0, 0});
+         net.Add(npu_gather{0, net.Input({2}), net.Input({4}), net.Tensor({4}), 0, 0});
        }},
       {NPU_INVALID, "does not have the shape of what is gathered",
        [](Net& net) {
          npu_tensor indices = net.Input({4}, NPU_INT32);
-         net.Add(npu_gather{net.Input({2, 3}), indices, net.Tensor({2, 4}), 0, 0});
+         net.Add(npu_gather{0, net.Input({2, 3}), indices, net.Tensor({2, 4}), 0, 0});
        }},
       {NPU_INVALID, "does not have the shape of what is gathered",
        [](Net& net) {
          npu_tensor indices = net.Input({4, 4}, NPU_INT32);
-         net.Add(npu_gather{net.Input({2, 3}), indices, net.Tensor({4, 4}), 0, 1});
+         net.Add(npu_gather{0, net.Input({2, 3}), indices, net.Tensor({4, 4}), 0, 1});
        }},
       // Copy.
       {NPU_INVALID, "does not name every dimension once",
@@ -1673,15 +1734,15 @@ TEST(ThreadsMayShareAProgram) {
         Floats out(48 * 96);
         for (int64_t i = 0; i < 20; ++i) {
           int64_t rows = (i + t) % 3 == 0 ? 48 : 5;
-          const int64_t shape[] = {rows, 64}, out_shape[] = {rows, 96};
+          const Shape shape = {rows, 64}, out_shape = {rows, 96};
           std::fill(out.begin(), out.end(), 0.0f);
-          CHECK_EQ(run.bind_input(request, 0, data.data(), shape, 2), NPU_OK);
-          CHECK_EQ(run.bind_output(request, 0, out.data(), out_shape, 2), NPU_OK);
+          CHECK_EQ(BindInput(request, 0, data.data(), shape), NPU_OK);
+          CHECK_EQ(BindOutput(request, 0, out.data(), out_shape), NPU_OK);
           CHECK_EQ(run.submit(request), NPU_OK);
           CHECK_EQ(run.wait(request, -1), NPU_OK);
           for (int64_t k = 0; k < rows * 96; ++k) CHECK(check::Near(out[k], want[k]));
           // Errors belong to their thread.
-          CHECK_EQ(run.bind_input(request, 100 + t, data.data(), shape, 2), NPU_INVALID);
+          CHECK_EQ(BindInput(request, 100 + t, data.data(), shape), NPU_INVALID);
           CHECK_CONTAINS(run.error(), "Input " + std::to_string(100 + t));
         }
         run.destroy_request(request);
@@ -1701,11 +1762,11 @@ TEST(WarmCallsAllocateNothing) {
   auto call = [&](int i) {
     // The symbol changes, too.
     int64_t images = i / 3 % 2 == 0 ? 3 : 2;
-    const int64_t shape[] = {images, 2, 4, 4}, out_shape[] = {images, 6};
+    const Shape shape = {images, 2, 4, 4}, out_shape = {images, 6};
     const Floats& in = i % 2 == 0 ? data : other;
     Floats& to = i % 2 == 0 ? out : more;
-    bool ok = run.bind_input(request, 0, in.data(), shape, 4) == NPU_OK;
-    ok = ok && run.bind_output(request, 0, to.data(), out_shape, 2) == NPU_OK;
+    bool ok = BindInput(request, 0, in.data(), shape) == NPU_OK;
+    ok = ok && BindOutput(request, 0, to.data(), out_shape) == NPU_OK;
     if (i % 3 == 0) return ok && run.execute(request) == NPU_OK;
     return ok && run.submit(request) == NPU_OK && run.wait(request, 10000000) == NPU_OK;
   };
@@ -1728,9 +1789,9 @@ TEST(CountersAddUp) {
     machine.Run();
     return machine.Counters();
   };
-  npu_counters one = counters_after(1);
-  npu_counters two = counters_after(3);
-  npu_counters three = counters_after(1);
+  RunCounters one = counters_after(1);
+  RunCounters two = counters_after(3);
+  RunCounters three = counters_after(1);
   CHECK_EQ(one.submissions, 1u);
   CHECK_EQ(three.submissions, 3u);
   CHECK_EQ(three.failures, 0u);
@@ -1739,19 +1800,19 @@ TEST(CountersAddUp) {
   CHECK(one.commands > 0 && one.cycles > 0 && one.scratchpad_bytes > 0 && one.constant_bytes > 0);
   CHECK_EQ(one.frequency_mhz, 1000u);
   // The third call does again what the first one did.
-  auto adds_up = [&](uint64_t npu_counters::* counter) {
+  auto adds_up = [&](uint64_t RunCounters::* counter) {
     CHECK_EQ(three.*counter - two.*counter, one.*counter);
     CHECK(two.*counter - one.*counter >= one.*counter);
   };
-  adds_up(&npu_counters::commands);
-  adds_up(&npu_counters::cycles);
-  adds_up(&npu_counters::matrix_operations);
-  adds_up(&npu_counters::dram_bytes_read);
-  adds_up(&npu_counters::dram_bytes_written);
-  adds_up(&npu_counters::scratchpad_bytes_read);
-  adds_up(&npu_counters::scratchpad_bytes_written);
+  adds_up(&RunCounters::commands);
+  adds_up(&RunCounters::cycles);
+  adds_up(&RunCounters::matrix_operations);
+  adds_up(&RunCounters::dram_bytes_read);
+  adds_up(&RunCounters::dram_bytes_written);
+  adds_up(&RunCounters::scratchpad_bytes_read);
+  adds_up(&RunCounters::scratchpad_bytes_written);
   uint64_t waiting = 0;
-  for (int engine = 0; engine < NPU_ENGINE_COUNT; ++engine) {
+  for (int engine = 0; engine < kEngineCount; ++engine) {
     CHECK(one.busy_cycles[engine] > 0);
     CHECK(one.busy_cycles[engine] + one.stalled_cycles[engine] <= one.cycles);
     CHECK_EQ(three.busy_cycles[engine] - two.busy_cycles[engine], one.busy_cycles[engine]);
@@ -1762,7 +1823,7 @@ TEST(CountersAddUp) {
 }
 
 TEST(CyclesDoNotDependOnThreads) {
-  npu_counters counters[2];
+  RunCounters counters[2];
   Floats out[2];
   for (int i = 0; i < 2; ++i) {
     Machine machine(EverythingProgram({{"threads", i == 0 ? "1" : "5"}}));
@@ -1771,7 +1832,7 @@ TEST(CyclesDoNotDependOnThreads) {
     machine.Run();
     counters[i] = machine.Counters();
   }
-  CHECK_EQ(std::memcmp(&counters[0], &counters[1], sizeof(npu_counters)), 0);
+  CHECK_EQ(std::memcmp(&counters[0], &counters[1], sizeof(RunCounters)), 0);
   CHECK(out[0] == out[1]);
 }
 
@@ -1808,7 +1869,7 @@ Bytes SlowProgram(double seconds) {
     machine.Input(0, {8}, Range(8));
     machine.Output(0, {8}, &out);
     machine.Run();
-    npu_counters counters = machine.Counters();
+    RunCounters counters = machine.Counters();
     pace = seconds * 1e6 * static_cast<double>(counters.frequency_mhz) /
            static_cast<double>(counters.cycles);
   }
@@ -1822,20 +1883,15 @@ constexpr int64_t kShort = 20000;
 struct Flight {
   explicit Flight(npu_program* program, float first = 0) : in(Range(8, first)), out(8, 77) {
     CHECK_EQ(run.create_request(program, &request), NPU_OK);
-    const int64_t shape[] = {8};
-    CHECK_EQ(run.bind_input(request, 0, in.data(), shape, 1), NPU_OK);
-    CHECK_EQ(run.bind_output(request, 0, out.data(), shape, 1), NPU_OK);
+    CHECK_EQ(BindInput(request, 0, in.data(), {8}), NPU_OK);
+    CHECK_EQ(BindOutput(request, 0, out.data(), {8}), NPU_OK);
   }
   ~Flight() { run.destroy_request(request); }
   Flight(const Flight&) = delete;
   Flight& operator=(const Flight&) = delete;
 
   bool HasRun() const { return check::Near(out[1], std::exp(in[1])); }
-  npu_counters Counters() const {
-    npu_counters counters = {};
-    CHECK_EQ(run.counters(request, &counters), NPU_OK);
-    return counters;
-  }
+  RunCounters Counters() const { return CountersOf(request); }
 
   npu_request* request = nullptr;
   Floats in, out;
@@ -1884,9 +1940,9 @@ TEST(RequestsAreSubmittedOnceAndWaitedForOnce) {
   CHECK_EQ(run.submit(request), NPU_INVALID);
   CHECK_CONTAINS(run.error(), "call wait before the next submit");
   CHECK_EQ(run.execute(request), NPU_INVALID);
-  const int64_t shape[] = {8};
-  CHECK_EQ(run.bind_input(request, 0, flight.in.data(), shape, 1), NPU_INVALID);
-  CHECK_EQ(run.bind_output(request, 0, flight.out.data(), shape, 1), NPU_INVALID);
+  const Shape shape = {8};
+  CHECK_EQ(BindInput(request, 0, flight.in.data(), shape), NPU_INVALID);
+  CHECK_EQ(BindOutput(request, 0, flight.out.data(), shape), NPU_INVALID);
   CHECK_EQ(run.wait(request, -1), NPU_OK);
   CHECK_EQ(run.wait(request, -1), NPU_INVALID);
   CHECK_EQ(run.submit(request), NPU_OK);
@@ -1929,7 +1985,7 @@ TEST(CancelledRequestsRunAgain) {
     CHECK(status == NPU_CANCELLED || status == NPU_OK);
     CHECK_EQ(run.execute(flight.request), NPU_OK);
   }
-  npu_counters counters = flight.Counters();
+  RunCounters counters = flight.Counters();
   CHECK_EQ(counters.submissions, 400u);
   CHECK_EQ(counters.commands % (counters.submissions - counters.failures), 0u);
   CHECK(flight.HasRun());
@@ -1992,7 +2048,7 @@ TEST(DevicesRestAndStartAgain) {
 namespace {
 
 /*! \brief Runs a chain of `length` additions of 1, or of products with the identity. */
-npu_counters RunChain(int length, bool products) {
+RunCounters RunChain(int length, bool products) {
   Net net;
   npu_tensor value = net.Input({8, 8});
   npu_tensor one = net.Constant({}, {1});

@@ -228,7 +228,7 @@ class Model:
     def decline(self) -> str | None:
         """Say why the driver declines it as one composite; None if it takes it."""
         ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
-        return str(ask(self.function(), {}, {"n": SIZES[-1]}, False)) or None
+        return str(ask(self.function(), "", {}, {"n": SIZES[-1]}, False)) or None
 
     def refusal(self, op: str, *inputs: Any, **attributes: Any) -> str | None:
         """Say why the NPU cannot do a call; None if it can."""

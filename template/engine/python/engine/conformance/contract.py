@@ -8,7 +8,6 @@ op of each engine.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import subprocess
 import sys
@@ -21,9 +20,9 @@ from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 
-from .._library import find
 from ..backend import BACKEND
 from ..options import Options
 from ..patterns import TABLE
@@ -268,13 +267,9 @@ def fail_next(call: str, status: str, count: int = 1) -> None:
     NotRun
         The driver cannot fail on demand.
     """
-    path = find("driver")
-    function = getattr(ctypes.CDLL(str(path)), f"{BACKEND}_fail_next", None) if path else None
-    if function is None:
-        raise NotRun(f"the driver has no function {BACKEND}_fail_next (emulator/faults.h)")
-    function.argtypes = [ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32]
-    if function(call.encode(), _STATUSES[status], count) != 0:
-        raise NotRun(f"the driver's {call} cannot fail with {status}")
+    ask = tvm_ffi.get_global_func(f"{BACKEND}.runtime.fail_next")
+    if not ask(call, _STATUSES[status], count):
+        raise NotRun("the driver has no extension npu.faults (npu_driver.h)")
 
 
 def _expect_failure(region: Region, call: str, status: str, body: Callable[[], Any]) -> None:

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driver_api.h"
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "names.h"
+
+namespace npu {
+namespace {
+
+#ifdef __APPLE__
+constexpr const char* kSuffix = ".dylib";
+#else
+constexpr const char* kSuffix = ".so";
+#endif
+
+/*! \brief The folder of the library that contains this function. */
+std::string OwnFolder() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<const void*>(&OwnFolder), &info) == 0 || info.dli_fname == nullptr) {
+    return ".";
+  }
+  std::string path = info.dli_fname;
+  size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+/*! \brief Where drivers are looked for. */
+std::vector<std::string> Folders() {
+  std::vector<std::string> folders;
+  const char* folder = std::getenv(kDriverFolderVariable);
+  if (folder != nullptr && *folder != '\0') folders.emplace_back(folder);
+  folders.push_back(OwnFolder());
+  return folders;
+}
+
+bool Exists(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file != nullptr) std::fclose(file);
+  return file != nullptr;
+}
+
+/*! \brief What the header of this release promises that every driver has. */
+template <typename Api>
+Api AdoptTable(const Api* table, const std::string& path, const char* half, size_t least) {
+  if (table == nullptr) {
+    throw DriverError("the driver " + path + " has no " + half + " half for version " +
+                      std::to_string(NPU_DRIVER_API_VERSION) + " of the driver interface");
+  }
+  if (table->version == 0 || table->size < least) {
+    throw DriverError("the driver " + path + " has a " + half + " half of " +
+                      std::to_string(table->size) + " bytes and of version " +
+                      std::to_string(table->version) +
+                      ", which no npu_driver.h has had; set size and version as the header says");
+  }
+  // What a shorter table lacks is absent; what a longer one has besides is not known here.
+  Api api = {};
+  size_t size = table->size < sizeof(Api) ? table->size : sizeof(Api);
+  std::memcpy(static_cast<void*>(&api), table, size);
+  return api;
+}
+
+void Require(bool has, const char* function, const std::string& path) {
+  if (has) return;
+  throw DriverError("the driver " + path + " has no " + function +
+                    ", which every driver must have; see npu_driver.h");
+}
+
+/*! \brief The library of a role; `build` asks for one with a build half of its own first. */
+std::string FindLibrary(const std::string& role, bool build) {
+  const std::string stem =
+      std::string("/lib") + BACKEND_PACKAGE + (role == "vendor" ? "_driver" : "_" + role);
+  for (const std::string& folder : Folders()) {
+    for (const char* part : {"_build", ""}) {
+      if (*part != '\0' && !build) continue;
+      std::string path = folder + stem + part + kSuffix;
+      if (Exists(path)) return path;
+    }
+  }
+  return "";
+}
+
+template <typename Api>
+std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
+  std::vector<InstalledDriver<Api>> found;
+  for (const char* role : {"vendor", "emulator"}) {
+    std::string path = FindLibrary(role, build);
+    if (path.empty()) continue;
+    // Local: the entry points have one name in all drivers. Never closed: its threads may run.
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      const char* reason = dlerror();
+      throw DriverError("the driver " + path +
+                        " cannot be loaded: " + (reason == nullptr ? "no reason given" : reason));
+    }
+    using Entry = const Api* (*)(uint32_t);
+    auto function = reinterpret_cast<Entry>(dlsym(library, entry));
+    // A driver for boards alone has no build half.
+    if (function == nullptr && build) continue;
+    if (function == nullptr) {
+      throw DriverError("the driver " + path + " exports no function " + entry);
+    }
+    InstalledDriver<Api> driver;
+    driver.role = role;
+    driver.api = Adopt(function(NPU_DRIVER_API_VERSION), path);
+    found.push_back(std::move(driver));
+  }
+  return found;
+}
+
+template <typename Api>
+std::string List(const std::vector<InstalledDriver<Api>>& drivers) {
+  std::string list;
+  for (const auto& driver : drivers) {
+    if (!list.empty()) list += ", ";
+    list += "'" + std::string(driver.api.name) + "' (" + driver.role + ")";
+  }
+  return list.empty() ? "none" : list;
+}
+
+}  // namespace
+
+npu_build_api Adopt(const npu_build_api* table, const std::string& path) {
+  constexpr size_t kLeast = offsetof(npu_build_api, extension) + sizeof(table->extension);
+  npu_build_api api = AdoptTable(table, path, "build", kLeast);
+  Require(api.name != nullptr, "name", path);
+  Require(api.create != nullptr, "create", path);
+  Require(api.add_input != nullptr, "add_input", path);
+  Require(api.add_tensor != nullptr, "add_tensor", path);
+  Require(api.mark_output != nullptr, "mark_output", path);
+  Require(api.finish != nullptr, "finish", path);
+  return api;
+}
+
+npu_run_api Adopt(const npu_run_api* table, const std::string& path) {
+  constexpr size_t kLeast = offsetof(npu_run_api, extension) + sizeof(table->extension);
+  npu_run_api api = AdoptTable(table, path, "run", kLeast);
+  Require(api.name != nullptr, "name", path);
+  Require(api.load != nullptr, "load", path);
+  Require(api.create_request != nullptr, "create_request", path);
+  Require(api.bind_input != nullptr, "bind_input", path);
+  Require(api.bind_output != nullptr, "bind_output", path);
+  Require((api.submit == nullptr) == (api.wait == nullptr), "submit with its wait", path);
+  Require(api.execute != nullptr || api.submit != nullptr, "execute", path);
+  if (api.read_counters == nullptr) api.counter_count = 0;
+  return api;
+}
+
+const std::vector<InstalledDriver<npu_build_api>>& BuildDrivers() {
+  static const auto drivers = FindDrivers<npu_build_api>("npu_driver_build", true);
+  return drivers;
+}
+
+const std::vector<InstalledDriver<npu_run_api>>& RunDrivers() {
+  static const auto drivers = FindDrivers<npu_run_api>("npu_driver_run", false);
+  return drivers;
+}
+
+const npu_build_api& BuildDriver(const std::string& role) {
+  for (const auto& driver : BuildDrivers()) {
+    if (role.empty() || driver.role == role) return driver.api;
+  }
+  throw DriverError("there is no driver " + (role.empty() ? "" : "'" + role + "' ") +
+                    "that compiles; installed: " + List(BuildDrivers()));
+}
+
+const npu_run_api& RunDriver(const std::string& name) {
+  for (const auto& driver : RunDrivers()) {
+    if (name == driver.api.name) return driver.api;
+  }
+  throw DriverError("was compiled by the driver '" + name + "', which is not installed here; " +
+                    "installed: " + List(RunDrivers()));
+}
+
+}  // namespace npu
