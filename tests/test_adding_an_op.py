@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from npu_scaffold.catalog import LOWERINGS, load_catalog
 from support import ROOT, Workshop, copy_template, render, run
@@ -20,7 +19,8 @@ def block(language: str) -> str:
     return str(found)
 
 
-OP = next(iter(yaml.safe_load(block("yaml"))))
+OP = block("yaml").partition(":")[0]
+FAMILY = "unary"
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,10 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the template, to which has been done what the page says."""
     copy = tmp_path_factory.mktemp("extended")
     copy_template(copy)
-    with (copy / "template/_catalog/ops.yml").open("a") as catalog:
+    with (copy / f"template/_catalog/{FAMILY}.yml").open("a") as catalog:
         catalog.write("\n" + block("yaml"))
+    cases = copy / f"template/_catalog/{FAMILY}.cases.json"
+    cases.write_text(f"{cases.read_text().rstrip()[:-1].rstrip()},\n\n{block('json')}}}\n")
     (copy / LOWERINGS / f"{OP}.cc").write_text(block("cpp"))
     return copy
 

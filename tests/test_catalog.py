@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +12,17 @@ from typing import Any
 import pytest
 import yaml
 
-from npu_scaffold.catalog import LOWERINGS, catalog_problems, load_catalog
+from npu_scaffold.catalog import FORMULAS, catalog_problems, load_catalog
 from support import ROOT
 
 Entry = dict[str, Any]
 
 ENTRY = """
+id: 1
 relax: relax.nn.conv2d
 summary: 2-D convolution
 engine: matrix
-family: convolution
+header: convolution
 presets: [cnn]
 inputs:
   - {name: data, dtypes: [float32, float16], ranks: [4]}
@@ -45,10 +47,14 @@ refused:
 """
 
 
+CASES = ("numpy", "results", "benchmarks", "cases", "refused")
+
+
 def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Path:
     """Make a catalogue of two ops, the first of which is changed."""
     conv2d = yaml.safe_load(ENTRY)
     relu = {
+        "id": 2,
         "relax": "relax.nn.relu",
         "summary": "max(x, 0)",
         "engine": "vector",
@@ -61,14 +67,27 @@ def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Pa
     }
     if change:
         change(conv2d)
-    (root / "template/_catalog").mkdir(parents=True)
-    (root / LOWERINGS).mkdir(parents=True)
-    (root / "template/_catalog/ops.yml").write_text(
-        yaml.safe_dump({"conv2d": conv2d, "relu": relu})
-    )
+    catalog, lowerings = root / "template/_catalog", root / "template/engine/lowerings"
+    catalog.mkdir(parents=True)
+    lowerings.mkdir(parents=True)
+    _write(catalog / "some.yml", {"conv2d": conv2d, "relu": relu})
     for name in ("conv2d.cc", "relu.cc", "convolution.h"):
-        (root / LOWERINGS / name).touch()
+        (lowerings / name).touch()
+    formulas = root / FORMULAS
+    formulas.parent.mkdir(parents=True)
+    shutil.copyfile(ROOT / FORMULAS, formulas)
     return root
+
+
+def _write(path: Path, entries: dict[str, Entry]) -> None:
+    """Write the two files of a family."""
+    limits: dict[str, object] = {".family": path.stem, ".title": "Some"}
+    cases = {}
+    for op, entry in entries.items():
+        limits[op] = {key: value for key, value in entry.items() if key not in CASES}
+        cases[op] = {key: value for key, value in entry.items() if key in CASES}
+    path.write_text(yaml.safe_dump(limits))
+    path.with_suffix(".cases.json").write_text(json.dumps(cases))
 
 
 def test_the_catalogue_keeps_its_schema() -> None:
@@ -82,12 +101,21 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
+        (lambda e: e.pop("id"), "the key 'id' is missing."),
+        (lambda e: e.update(id="1"), "id: '1' is not the number of an op"),
+        (lambda e: e.update(id=2), "id: 2 is conv2d's already; the highest is 2."),
+        (lambda e: e.update(id=7), "id: 7 leaves a gap; the ids are 1 to 2."),
+        (lambda e: e["inputs"][1].update(weight=1), "weight: 1 is neither true nor false."),
+        (lambda e: e["cases"][0].update(note=1), "note: 1 is not a text."),
         (lambda e: e.pop("relax"), "conv2d: the key 'relax' is missing."),
         (lambda e: e.update(relax="nn.conv2d"), "relax: 'nn.conv2d' is not a Relax op"),
         (lambda e: e.update(engin="matrix"), "'engin' is no key here (did you mean 'engine'?)"),
         (lambda e: e.update(engine="tensor"), "engine: 'tensor' is not one of matrix, vector"),
-        (lambda e: e.update(family="Conv"), "family: 'Conv' is not a name in snake case."),
-        (lambda e: e.update(family="pooling"), "pooling.h: the header of the family"),
+        (lambda e: e.update(header="Conv"), "header: 'Conv' is not a name in snake case."),
+        (
+            lambda e: e.update(header="pooling"),
+            "pooling.h: the header that conv2d shares",
+        ),
         (lambda e: e.update(presets=["cmn"]), "'cmn' is not one of cnn, transformer (did you"),
         (lambda e: e.update(presets="cnn"), "presets: 'cnn' is not a list of cnn, transformer."),
         (lambda e: e.update(summary="a\nb"), "is not one line of at most 80 characters"),
@@ -111,10 +139,10 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
         (lambda e: e["rules"].append({"equal": ["data.size", 1]}), "only shape[i], rank and dtype"),
         (lambda e: e["rules"].append({"one_of": ["data.rank", 1]}), "operand must be a list."),
         (lambda e: e["rules"].append({}), "it must have one key"),
-        (lambda e: e.update(operations="size(out"), "is not a Python expression"),
+        (lambda e: e.update(operations="size(out"), "'size(out' is no expression."),
         (lambda e: e.update(operations="size(date)"), "'date' is neither an input nor an"),
-        (lambda e: e.update(operations="open(out)"), "'open' is not one of size, len, max, min."),
-        (lambda e: e.update(operations="out.real"), "'out.real' is no arithmetic of whole"),
+        (lambda e: e.update(operations="open(out)"), "'open(out)' is no arithmetic of size, len"),
+        (lambda e: e.update(operations="out.real"), "'out.real' is no arithmetic of size"),
         (lambda e: e.update(output_dtypes=["f32"]), "output_dtypes: 'f32' is not one of"),
         (lambda e: e["fuses"].update(bias="1"), "bias: '1' is not the axis of a dimension."),
         (lambda e: e["fuses"].update(residual=1), "residual: 1 is neither true nor false."),
@@ -161,20 +189,23 @@ def test_a_violation_is_a_sentence_that_names_file_op_and_key(
     problems = catalog_problems(_template(tmp_path, change))
     matching = [problem for problem in problems if sentence in problem]
     assert len(matching) == 1, problems
-    assert matching[0].startswith(("template/_catalog/ops.yml: conv2d: ", f"{LOWERINGS}/"))
+    assert matching[0].startswith(("template/_catalog/some.yml: ", "template/engine/lowerings/"))
     assert matching[0].endswith(".")
 
 
 def test_each_op_has_a_lowering_and_nothing_else_lies_around(tmp_path: Path) -> None:
     template = _template(tmp_path)
-    lowerings = template / LOWERINGS
+    lowerings = template / "template/engine/lowerings"
     (lowerings / "relu.cc").rename(lowerings / "tanh.cc")
     (lowerings / "pool.h").touch()
     assert catalog_problems(template) == [
-        f"{LOWERINGS}/relu.cc: the lowering of relu is missing.",
-        f"{LOWERINGS}/pool.h: no entry of template/_catalog/ops.yml uses it.",
-        f"{LOWERINGS}/tanh.cc: no entry of template/_catalog/ops.yml uses it.",
+        "template/engine/lowerings/relu.cc: the lowering of relu is missing.",
+        "template/engine/lowerings/pool.h: no entry of template/_catalog uses it.",
+        "template/engine/lowerings/tanh.cc: no entry of template/_catalog uses it.",
     ]
+
+
+HEAD = ".family: some\n.title: Some\n"
 
 
 @pytest.mark.parametrize(
@@ -183,15 +214,83 @@ def test_each_op_has_a_lowering_and_nothing_else_lies_around(tmp_path: Path) -> 
         ("", "must be a mapping of op ids to entries."),
         ("- a", "must be a mapping of op ids to entries."),
         ("a: [", "is not YAML"),
-        ("relu: {a: 1}\nadd: {a: 1, b: 2, a: 3}", "line 2: the key 'a' is there twice."),
-        ("Relu: 1", "the op id must be in snake case."),
-        ("relu: 1", "relu: the entry must be a mapping."),
+        ("relu: {a: 1}", "must begin with '.family: some' and a '.title', its heading."),
+        (HEAD + "relu: {a: 1}\nadd: {a: 1, b: 2, a: 3}", "line 4: the key 'a' is there twice."),
+        (HEAD + "Relu: 1", "the op id must be in snake case."),
+        (HEAD + "relu: 1", "relu: the entry must be a mapping."),
     ],
 )
 def test_a_file_that_is_no_catalogue_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     template = _template(tmp_path)
-    (template / "template/_catalog/ops.yml").write_text(text)
-    assert any(sentence in problem for problem in catalog_problems(template))
+    (template / "template/_catalog/some.yml").write_text(text)
+    (template / "template/_catalog/some.cases.json").write_text("{}")
+    problems = catalog_problems(template)
+    assert any(sentence in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[", "some.cases.json is not JSON"),
+        ("[]", "must be a mapping of op ids to mappings."),
+        ('{"tanh": {}}', "'tanh' has no entry in some.yml."),
+        ('{"relu": {"numpy": "x", "numpy": "y"}}', "the key 'numpy' is there twice"),
+        ('{"relu": {"numpy": "x", "cases": "conv3d"}}', "cases: it must be a list of mappings"),
+        ('{"relu": {}}', "relu: the key 'numpy' is missing."),
+    ],
+)
+def test_cases_that_cannot_be_read_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    template = _template(tmp_path)
+    (template / "template/_catalog/some.cases.json").write_text(text)
+    problems = catalog_problems(template)
+    assert any(sentence in problem for problem in problems), problems
+
+
+def test_cases_that_are_missing_are_told(tmp_path: Path) -> None:
+    template = _template(tmp_path)
+    (template / "template/_catalog/some.cases.json").unlink()
+    (problem,) = catalog_problems(template)
+    assert problem.startswith("template/_catalog/some.cases.json is missing")
+
+
+def test_shared_pieces_are_merged_and_may_be_overridden(tmp_path: Path) -> None:
+    template = _template(tmp_path)
+    path = template / "template/_catalog/some.yml"
+    text = path.read_text()
+    shared = ".shared: &shared {engine: pool, tolerance: exact}\n"
+    path.write_text(text.replace("relu:\n", shared + "relu:\n  <<: *shared\n"))
+    assert catalog_problems(template) == []
+    relu = load_catalog(template)["relu"]
+    assert (relu["engine"], relu["tolerance"]) == ("vector", "exact")
+
+
+def test_the_cases_of_another_op_are_meant_by_its_name(tmp_path: Path) -> None:
+    template = _template(tmp_path)
+    path = template / "template/_catalog/some.cases.json"
+    cases = json.loads(path.read_text())
+    cases["relu"]["cases"] = "conv2d"
+    path.write_text(json.dumps(cases))
+    assert load_catalog(template)["relu"]["cases"] == cases["conv2d"]["cases"]
+
+
+def test_lines_of_the_catalogue_fit_a_screen() -> None:
+    """But for expressions and data, which have no good place to break."""
+    for path in (ROOT / "template/_catalog").glob("*.yml"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert len(line) <= 100, f"{path.name}:{number}"
+
+
+def test_the_ops_keep_their_ids(catalog: dict[str, Entry]) -> None:
+    """Those of the first release, in the order of its question."""
+    first = ["matmul", "conv1d", "conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d"]
+    assert list(catalog)[:6] == first
+    assert list(catalog)[126:131] == [
+        "dequantize",
+        "sdpa",
+        "sdpa_bias",
+        "sdpa_masked",
+        "sdpa_masked_fill",
+    ]
 
 
 def test_every_attribute_of_the_relax_op_is_in_the_table(catalog: dict[str, Entry]) -> None:
@@ -237,14 +336,22 @@ def test_an_op_takes_two_edits(template: Path, tmp_path: Path) -> None:
 
     grown = tmp_path / "grown"
     shutil.copytree(template, grown)
-    catalog = grown / "template/_catalog/ops.yml"
-    entry = yaml.safe_load(catalog.read_text())["sigmoid"]
-    entry.update(relax="relax.sinh", summary="hyperbolic sine", numpy="np.sinh(x)")
-    catalog.write_text(f"{catalog.read_text()}\n{yaml.safe_dump({'sinh': entry})}")
-    shutil.copy(grown / LOWERINGS / "sigmoid.cc", grown / LOWERINGS / "sinh.cc")
+    entry = dict(load_catalog(grown)["sigmoid"])
+    entry.update(
+        id=len(load_catalog(grown)) + 1,
+        relax="relax.sinh",
+        summary="hyperbolic sine",
+        numpy="np.sinh(x)",
+    )
+    entry.pop("family")
+    _write(grown / "template/_catalog/hyperbolic.yml", {"sinh": entry})
+    lowerings = grown / "template/engine/lowerings"
+    (lowerings / "sinh.cc").write_text((lowerings / "sigmoid.cc").read_text())
     assert catalog_problems(grown) == []
     tree = support.render(
         grown, tmp_path / "out", backend_name="grown", op_preset="custom", ops=["sinh"]
     )
     assert (tree / "engine/lowerings/sinh.cc").is_file()
-    assert "relax.sinh" in (tree / "python/tvm_grown/capabilities.py").read_text()
+    assert "relax.sinh" in (tree / "python/tvm_grown/patterns.py").read_text()
+    assert '"sinh": Limits(' in (tree / "vendor/capabilities.py").read_text()
+    assert list(json.loads((tree / "python/tvm_grown/cases.json").read_text())) == ["sinh"]

@@ -90,7 +90,7 @@ def _come_later(clone: Path) -> None:
     edit(header, version[0], f"#define NPU_DRIVER_API_VERSION {int(version[1]) + 1}")
     edit(header, "#endif", "typedef int npu_later_function(int);\n#endif")
     (template / "engine/common/later.h").write_text("// Comes later.\n")
-    renamed = template / RENAMED
+    renamed = clone / RENAMED
     renamed.rename(renamed.with_name("test_later.py"))
     edit(template / "README.md.jinja", "## ", "## Comes later\n\nMuch.\n\n## ")
     seed = template / "vendor/vendor.cmake.jinja"

@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 import support
+from npu_scaffold.catalog import load_catalog
 from support import CPP, ROOT
 
 ENGINE = ROOT / "template/engine"
-OPS = list(yaml.safe_load((ROOT / "template/_catalog/ops.yml").read_text()))
+OPS = list(load_catalog(ROOT))
 LONGEST = "a_backend_with_thirty_letters1"
 RANDOM = random.Random(20)
 

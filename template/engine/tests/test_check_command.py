@@ -115,7 +115,7 @@ def check(package):
 
 
 def test_a_mistake_in_the_table_is_told_without_a_traceback(broken):
-    with (broken / "capabilities.py").open("a") as table:
+    with (broken / "patterns.py").open("a") as table:
         table.write('\nraise ValueError("the table is upside down")\n')
     code, out, errors = check(broken)
     assert code == 1, out + errors
@@ -126,9 +126,10 @@ def test_a_mistake_in_the_table_is_told_without_a_traceback(broken):
 
 def test_an_attribute_that_the_op_has_not_is_told(broken):
     op = TABLE.ops[0]
-    with (broken / "capabilities.py").open("a") as table:
+    with (broken / "patterns.py").open("a") as table:
         table.write("""
 from dataclasses import replace
+from .engine.capability import Anything
 OPS = (replace(OPS[0], attributes=dict(OPS[0].attributes, strike=Anything())), *OPS[1:])
 """)
     code, out, errors = check(broken)
@@ -137,12 +138,26 @@ OPS = (replace(OPS[0], attributes=dict(OPS[0].attributes, strike=Anything())), *
 
 
 def test_an_op_without_a_lowering_is_told(broken):
-    with (broken / "capabilities.py").open("a") as table:
-        table.write('\nOPS += (Op("sinh", "relax.sinh", inputs=(Input("x"),)),)\n')
+    with (broken / "patterns.py").open("a") as table:
+        table.write("\nfrom .engine.capability import Input, Op\n")
+        table.write('OPS += (Op("sinh", "relax.sinh", inputs=(Input("x"),)),)\n')
     code, out, errors = check(broken)
     assert code == 1, out + errors
     assert "without a lowering: relax.sinh" in out
     assert "vendor/lowerings" in out
+
+
+def test_limits_prints_what_to_record():
+    op = next(iter(TABLE.left_out), TABLE.ops[0].name)
+    code, out, errors = python("-m", PACKAGE, "limits", op)
+    assert (code, errors) == (0, "")
+    assert out.startswith(f'    "{op}": Limits(')
+    code, out, errors = python("-m", PACKAGE, "limits")
+    assert code == 0
+    assert bool(out) == bool(TABLE.unrecorded)
+    code, _, errors = python("-m", PACKAGE, "limits", "nothing")
+    assert code == 1
+    assert errors.startswith("FAILED: There is no op 'nothing'")
 
 
 def test_options_lists_what_can_be_set():

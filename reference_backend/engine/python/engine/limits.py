@@ -74,7 +74,7 @@ def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
         op,
         inputs=inputs,
         attributes=attributes,
-        rules=tuple(dict.fromkeys((*op.rules, *limits.rules))),
+        rules=(*op.rules, *(rule for rule in limits.rules if rule not in op.rules)),
         output_dtypes=on_chip,
         fuses=_fuses(op, limits.fuses),
         activation=op.activation and limits.activation,

@@ -341,18 +341,20 @@ class Machine {
   Machine& operator=(const Machine&) = delete;
 
   template <typename T>
-  void Input(size_t index, const Shape& shape, const std::vector<T>& data) {
+  void Input(size_t index, const Shape& shape, const std::vector<T>& data,
+             npu_dtype dtype = DtypeOf<T>()) {
     if (index >= inputs_.size()) inputs_.resize(index + 1);
     auto* bytes = reinterpret_cast<const uint8_t*>(data.data());
     inputs_[index].assign(bytes, bytes + data.size() * sizeof(T));
-    Ok(BindInput(request_, index, inputs_[index].data(), shape, DtypeOf<T>()));
+    Ok(BindInput(request_, index, inputs_[index].data(), shape, dtype));
   }
   template <typename T>
-  void Output(size_t index, const Shape& shape, std::vector<T>* data) {
+  void Output(size_t index, const Shape& shape, std::vector<T>* data,
+              npu_dtype dtype = DtypeOf<T>()) {
     size_t count = 1;
     for (int64_t size : shape) count *= static_cast<size_t>(size);
     data->assign(count, T(77));
-    Ok(BindOutput(request_, index, data->data(), shape, DtypeOf<T>()));
+    Ok(BindOutput(request_, index, data->data(), shape, dtype));
   }
   void Run() { Ok(run.execute(request_)); }
   RunCounters Counters() const { return CountersOf(request_); }
@@ -723,7 +725,7 @@ TEST(LoadsAndStoresConvertBetweenTypes) {
   machine.Output(4, {6}, &u8);
   machine.Output(6, {6}, &i32);
   machine.Output(8, {6}, &i64);
-  machine.Output(10, {6}, &b);
+  machine.Output(10, {6}, &b, NPU_BOOL);
   Floats back[6];
   for (size_t i = 0; i < 6; ++i) machine.Output(2 * i + 1, {6}, &back[i]);
   machine.Run();
@@ -910,7 +912,7 @@ TEST(ScansCollectAlongAnAxis) {
   Machine machine(net.Finish());
   machine.Input(0, {2, 3}, Floats{1, 2, 3, 4, 5, 6});
   machine.Input(1, {3}, std::vector<int32_t>{INT32_MAX, 1, 1});
-  machine.Input(2, {4}, std::vector<uint8_t>{1, 0, 2, 1});
+  machine.Input(2, {4}, std::vector<uint8_t>{1, 0, 2, 1}, NPU_BOOL);
   Floats out[2];
   std::vector<int32_t> narrow[2];
   std::vector<int64_t> numbers;
@@ -1759,10 +1761,11 @@ TEST(WarmCallsAllocateNothing) {
   machine.Output(0, {3, 6}, &more);
   machine.Output(0, {3, 6}, &out);
   npu_request* request = machine.request();
+  const Shape shapes[] = {{3, 2, 4, 4}, {2, 2, 4, 4}}, out_shapes[] = {{3, 6}, {2, 6}};
   auto call = [&](int i) {
     // The symbol changes, too.
-    int64_t images = i / 3 % 2 == 0 ? 3 : 2;
-    const Shape shape = {images, 2, 4, 4}, out_shape = {images, 6};
+    const Shape& shape = shapes[i / 3 % 2];
+    const Shape& out_shape = out_shapes[i / 3 % 2];
     const Floats& in = i % 2 == 0 ? data : other;
     Floats& to = i % 2 == 0 ? out : more;
     bool ok = BindInput(request, 0, in.data(), shape) == NPU_OK;

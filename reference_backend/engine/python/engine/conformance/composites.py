@@ -224,7 +224,7 @@ def _run(work: Composite, model: Model, compiled: Compiled) -> Outcome:
     }
     try:
         if refusals := model.refusals(**WAYS[work.way]):
-            text = f"capabilities.py was edited and refuses it: {refusals[0]}"
+            text = f"the table refuses it: {refusals[0]}"
             return Outcome(SUITE, name, "not_run", **fields, reason=text)
         found = placement(compiled.partitioned[model.name], model.name)
         fields["found"] = found.extent

@@ -31,7 +31,7 @@ def entry_of(op: str) -> Op:
     """Return the table's entry of an op, which a vendor may have taken out."""
     entry = TABLE.get(op)
     if entry is None:
-        raise KeyError(f"capabilities.py has no entry named '{op}'")
+        raise KeyError(f"the table has no entry named '{op}'")
     return entry
 
 

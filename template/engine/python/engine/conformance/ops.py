@@ -186,7 +186,7 @@ def _judge_placement(
     edited = model.refusals()
     if work.expected == "all":
         if edited and extent == "none":
-            return "not_run", f"capabilities.py was edited and refuses it: {edited[0]}"
+            return "not_run", f"the table refuses it: {edited[0]}"
         if extent != "all":
             status = "declined" if all(DECLINES in reason for reason in reasons) else "failed"
             return status, f"{extent} of it is on the NPU: {'; '.join(reasons)}"
