@@ -144,7 +144,6 @@ def test_a_list_of_ops_alone_is_a_choice_of_ones_own(template: Path, tmp_path: P
         *("-d", "ops=[relu, conv2d]", template, tmp_path / "out"),
     )
     answers = support.answers(tmp_path / "out")
-    assert answers["op_preset"] == "custom"
     assert answers["ops"] == ["conv2d", "relu"]
 
 
