@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -108,6 +109,20 @@ def lend_packages(python: Path) -> None:
             if item.suffix != ".pth" and not is_backend and not (lent / item.name).exists():
                 (lent / item.name).symlink_to(item)
     (site_packages / "after.pth").write_text(f"import sys; sys.path.append({str(lent)!r})\n")
+
+
+CASES = ("numpy", "results", "benchmarks", "cases", "refused")
+
+
+def write_family(path: Path, entries: dict[str, dict[str, Any]]) -> None:
+    """Write the two files of a family."""
+    limits: dict[str, object] = {".family": path.stem, ".title": "Some"}
+    cases = {}
+    for op, entry in entries.items():
+        limits[op] = {key: value for key, value in entry.items() if key not in CASES}
+        cases[op] = {key: value for key, value in entry.items() if key in CASES}
+    path.write_text(yaml.safe_dump(limits))
+    path.with_suffix(".cases.json").write_text(json.dumps(cases))
 
 
 class Workshop:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+import support
 from npu_scaffold.catalog import FORMULAS, catalog_problems, load_catalog
 from support import ROOT
 
@@ -47,9 +48,6 @@ refused:
 """
 
 
-CASES = ("numpy", "results", "benchmarks", "cases", "refused")
-
-
 def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Path:
     """Make a catalogue of two ops, the first of which is changed."""
     conv2d = yaml.safe_load(ENTRY)
@@ -70,24 +68,13 @@ def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Pa
     catalog, lowerings = root / "template/_catalog", root / "template/engine/lowerings"
     catalog.mkdir(parents=True)
     lowerings.mkdir(parents=True)
-    _write(catalog / "some.yml", {"conv2d": conv2d, "relu": relu})
+    support.write_family(catalog / "some.yml", {"conv2d": conv2d, "relu": relu})
     for name in ("conv2d.cc", "relu.cc", "convolution.h"):
         (lowerings / name).touch()
     formulas = root / FORMULAS
     formulas.parent.mkdir(parents=True)
     shutil.copyfile(ROOT / FORMULAS, formulas)
     return root
-
-
-def _write(path: Path, entries: dict[str, Entry]) -> None:
-    """Write the two files of a family."""
-    limits: dict[str, object] = {".family": path.stem, ".title": "Some"}
-    cases = {}
-    for op, entry in entries.items():
-        limits[op] = {key: value for key, value in entry.items() if key not in CASES}
-        cases[op] = {key: value for key, value in entry.items() if key in CASES}
-    path.write_text(yaml.safe_dump(limits))
-    path.with_suffix(".cases.json").write_text(json.dumps(cases))
 
 
 def test_the_catalogue_keeps_its_schema() -> None:
@@ -332,8 +319,6 @@ def test_parts_are_the_ops_of_all_spellings(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_op_takes_two_edits(template: Path, tmp_path: Path) -> None:
     """One entry and one lowering: then the question, the files and the checks know it."""
-    import support
-
     grown = tmp_path / "grown"
     shutil.copytree(template, grown)
     entry = dict(load_catalog(grown)["sigmoid"])
@@ -344,7 +329,7 @@ def test_an_op_takes_two_edits(template: Path, tmp_path: Path) -> None:
         numpy="np.sinh(x)",
     )
     entry.pop("family")
-    _write(grown / "template/_catalog/hyperbolic.yml", {"sinh": entry})
+    support.write_family(grown / "template/_catalog/hyperbolic.yml", {"sinh": entry})
     lowerings = grown / "template/engine/lowerings"
     (lowerings / "sinh.cc").write_text((lowerings / "sigmoid.cc").read_text())
     assert catalog_problems(grown) == []

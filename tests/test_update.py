@@ -11,9 +11,9 @@ from typing import Any
 
 import copier
 import pytest
-import yaml
 
 import support
+from npu_scaffold.catalog import load_catalog
 
 ANSWERS: dict[str, Any] = {
     "backend_name": "acme_npu",
@@ -129,10 +129,11 @@ def _second_release(origin: Path) -> None:
     # Where the vendor has a file of its own.
     (vendor / "lowerings/conv2d.cc").write_text("// New in release 2.\n")
 
-    catalog = template / "_catalog/ops.yml"
-    entry = yaml.safe_load(catalog.read_text())["sigmoid"]
-    entry.update(relax="relax.sinh", summary="hyperbolic sine", numpy="np.sinh(x)")
-    _append(catalog, f"\n{yaml.safe_dump({'sinh': entry})}")
+    catalog = load_catalog(origin)
+    entry = {**catalog["sigmoid"], "id": len(catalog) + 1, "relax": "relax.sinh"}
+    entry.update(summary="hyperbolic sine", numpy="np.sinh(x)")
+    del entry["family"]
+    support.write_family(template / "_catalog/hyperbolic.yml", {"sinh": entry})
     shutil.copy(engine / "lowerings/sigmoid.cc", engine / "lowerings/sinh.cc")
     _release(origin, "v2.0.0")
 
@@ -192,7 +193,7 @@ def test_an_op_is_added_by_an_update_and_edits_stay(origin: Path, project: Path)
     _without_markers(project)
     assert (project / "engine/lowerings/sinh.cc").is_file()
     assert _below("vendor", support.contents(project)) == _below("vendor", before)
-    assert '"sinh"' in (project / "python/tvm_acme_npu/capabilities.py").read_text()
+    assert '"sinh"' in (project / "python/tvm_acme_npu/patterns.py").read_text()
     for name, (_, new) in EDITS.items():
         assert new in (project / name).read_text(), name
     assert support.answers(project)["ops"] == ["conv2d", "max_pool2d", "relu", "sinh"]
@@ -209,7 +210,7 @@ def test_deselecting_an_op_removes_its_lowering(
     ours, theirs = support.contents(project), support.contents(fresh)
     assert "engine/lowerings/max_pool2d.cc" in before
     assert not {"engine/lowerings/max_pool2d.cc", "engine/lowerings/pool.h"} & ours.keys()
-    assert b'"max_pool2d"' not in ours["python/tvm_acme_npu/capabilities.py"]
+    assert b'"max_pool2d"' not in ours["python/tvm_acme_npu/patterns.py"]
     assert _below("vendor", ours) == _below("vendor", before)
     different = {
         name
@@ -223,10 +224,8 @@ def test_a_lost_answer_stops_the_update_instead_of_deleting_files(
     origin: Path, project: Path
 ) -> None:
     """An op that a later catalogue lacks is an error; nothing is replaced by a default."""
-    catalog = origin / "template/_catalog/ops.yml"
-    entries = yaml.safe_load(catalog.read_text())
-    del entries["relu"]
-    catalog.write_text(yaml.safe_dump(entries, sort_keys=False))
+    family = origin / "template/_catalog/activation.yml"
+    family.write_text(re.sub(r"^relu:\n( .*\n)+", "", family.read_text(), flags=re.MULTILINE))
     _release(origin, "v2.0.0")
     before = support.contents(project)
     with pytest.raises(ValueError, match="ops"):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is the vendor's: no update of the template writes, renames or deletes anything here."""
+"""The vendor's files: no update of the template writes, renames or deletes anything here."""

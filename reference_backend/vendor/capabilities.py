@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this chip can do of what the engine can compile, and what it can do beside it.
+"""What this chip supports.
 
-`python/tvm_example_npu/patterns.py` lists what the engine can compile. Whatever is said here
-narrows that, and the patterns, the checks, the reports and the tests follow. No update of the
-template writes this file, so that none widens what the chip claims to do.
+`patterns.py` of the package lists what the engine can compile. This file narrows it and adds ops;
+the patterns, the checks, the reports and the tests follow. No update of the template writes this file,
+so none widens what the chip claims to do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tvm_example_npu.engine.chip import Chip, Limits, Takes
 from tvm_example_npu.engine.sdk import ask_driver  # noqa: F401 (for DECLINED_BY_SDK)
 from tvm_example_npu.engine.table import Decline
 
-# What holds for all ops.
+# Limits of all ops.
 CHIP = Chip(
     dtypes=(),  # ("float32", "int8"): no other element types; (): whatever an op allows
     ranks=(),  # range(0, 5): at most 4 dimensions; (): whatever an op allows
@@ -46,11 +46,11 @@ SIGNED = ("float32", "float16", "int32", "int64", "int8")
 NUMBERS = ("float32", "float16", "int32", "int64", "int8", "uint8")
 ALL = ("float32", "float16", "int32", "int64", "int8", "uint8", "bool")
 
-# What each op can do on this chip, as the engine could when this backend was made: an engine that
-# can do more later stays within it. Narrow whatever the chip cannot do: a range, a set, the element
-# types or ranks of an argument, what is fused; add rules such as
-# rules=(Equal("attr.strides[0]", "attr.strides[1]"),); write None in the place of Limits(...) to
-# leave an op to the host. 'python -m tvm_example_npu limits OP' prints the lines of ops that you
+# The limits of each op on this chip, seeded with the engine's when this backend was rendered; an
+# engine that can do more later stays within them. Narrow them to the chip: ranges, sets, element
+# types or ranks of an argument, fusion; add rules such as
+# rules=(Equal("attr.strides[0]", "attr.strides[1]"),); write None in place of Limits(...) to
+# leave an op to the host. The command `limits` of this package prints the lines for ops that you
 # select later.
 LIMITS: dict[str, Limits | None] = {
     "matmul": Limits(
@@ -523,10 +523,10 @@ LIMITS: dict[str, Limits | None] = {
     ),
 }
 
-# Asked about each call that suits the table, for what a table cannot say: None, ask_driver, or a
-# function of the entry and the call (tvm.relax.Call) that returns None or a sentence that says why
-# the call stays on the host.
+# For limits that the table cannot express: None, ask_driver, or a function of the entry and the
+# call (tvm.relax.Call) that returns None, or a sentence that says why the call stays on the host.
+# It is asked about each call within the table's limits.
 DECLINED_BY_SDK: Decline | None = None
 
-# Ops of your own, each with a lowering in vendor/lowerings.
+# Your own ops, each with a lowering in vendor/lowerings.
 EXTRA_OPS: tuple[Op, ...] = ()

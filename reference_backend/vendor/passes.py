@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes of the vendor's around the engine's canonicalization.
+"""The vendor's passes before and after the engine's canonicalization.
 
-`tvm_example_npu.engine.passes.pipeline` lists the engine's passes with their names, in order.
+The engine's passes, with their names and in order, are listed by
+`tvm_example_npu.engine.passes.pipeline`.
 """
 
 from collections.abc import Sequence
@@ -9,10 +10,10 @@ from collections.abc import Sequence
 import tvm
 
 BEFORE: Sequence[tvm.transform.Pass] = ()
-"""Module passes that run on the model as it was imported."""
+"""Module passes that run on the imported model."""
 
 AFTER: Sequence[tvm.transform.Pass] = ()
-"""Module passes that run on the canonical model, before it is partitioned."""
+"""Module passes that run on the canonicalized model, before it is partitioned."""
 
 DISABLED: Sequence[str] = ()
-"""Names of canonicalization passes to leave out, "FoldBatchNorm" for example."""
+"""Names of canonicalization passes to leave out, such as "FoldBatchNorm"."""

@@ -4,22 +4,21 @@
 # Each variable is a list and may be left out. ${CMAKE_CURRENT_LIST_DIR} is this folder. Packages are
 # found here too: find_package(acme_sdk REQUIRED); for sources in C, add enable_language(C).
 #
-#   NPU_VENDOR_LOWERINGS           lowerings of your own; one for an op that the engine has too wins
-#                                  over the engine's
-#   NPU_VENDOR_LOWERING_LIBRARIES  what they link besides
+#   NPU_VENDOR_LOWERINGS           your lowerings; they win over the engine's for the same op
+#   NPU_VENDOR_LOWERING_LIBRARIES  libraries that they link
 #
 # The driver, built with -DUSE_EXAMPLE_NPU_DRIVER=vendor:
 #
 #   NPU_VENDOR_DRIVER_SOURCES        sources that export npu_driver_run, and npu_driver_build too
 #                                    unless the next variable is set
-#   NPU_VENDOR_DRIVER_BUILD_SOURCES  sources of a build half with a library of its own, which boards
-#                                    do without
+#   NPU_VENDOR_DRIVER_BUILD_SOURCES  sources of a build half in a library of its own, which boards
+#                                    don't need
 #   NPU_VENDOR_DRIVER_LIBRARIES      what both libraries link: targets, or names of libraries
-#   NPU_VENDOR_DRIVER_BUILD_LIBRARIES  what the build half links besides
+#   NPU_VENDOR_DRIVER_BUILD_LIBRARIES  what only the build half links
 #   NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES, NPU_VENDOR_DRIVER_DEFINITIONS, NPU_VENDOR_DRIVER_OPTIONS
 #                                    folders of headers, macros, and compiler options of both
 #
-# NPU_CODEGEN is OFF where only what a board needs is built.
+# NPU_CODEGEN is OFF in builds for boards.
 
 # set(NPU_VENDOR_LOWERINGS "${CMAKE_CURRENT_LIST_DIR}/lowerings/my_op.cc")
 # set(NPU_VENDOR_DRIVER_SOURCES "${CMAKE_CURRENT_LIST_DIR}/driver/driver.cc")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets regions run at the same time that do not depend on each other.
+"""Lets independent regions run at the same time.
 
-Such regions are submitted one after the other, and waited for before anything else can see their
-results. What may overlap by the shape of the graph is decided here; whether memory is shared, the
-runtime finds out by address.
+They are submitted one after the other, and waited for before anything else can see their results.
+This module decides by the shape of the graph; the runtime finds shared memory by address.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .backend import BACKEND
 
 WAIT_ALL = f"{BACKEND}.runtime.wait_all"
 
-# What may stand between two calls of regions that overlap, since it reads and writes no element.
+# Allowed between overlapping calls, since they read and write no elements.
 _TRANSPARENT = {
     "relax.vm.alloc_storage",
     "relax.vm.alloc_tensor",
@@ -34,7 +33,7 @@ _VIEW = "vm.builtin.reshape"
 
 
 def overlap_regions(mod: tvm.IRModule) -> tvm.IRModule:
-    """Let the regions of a module overlap that do not depend on each other.
+    """Let independent regions of a module overlap.
 
     Parameters
     ----------
@@ -44,7 +43,7 @@ def overlap_regions(mod: tvm.IRModule) -> tvm.IRModule:
     Returns
     -------
     mod
-        The same module with calls that are submitted, and waited for together.
+        The module with calls that are submitted and waited for together.
     """
     regions = {}
     for module in (mod.attrs or {}).get("external_mods", ()):
@@ -62,7 +61,7 @@ def overlap_regions(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def overlapping_pipeline(target: Any) -> Any:
-    """Return the Relax pipeline for `tvm.compile`: TVM's own one, and overlap at its end.
+    """Return the Relax pipeline for `tvm.compile`: TVM's own, then overlap.
 
     Parameters
     ----------
@@ -75,7 +74,7 @@ def overlapping_pipeline(target: Any) -> Any:
         The pass.
     """
     target = tvm.target.Target(target)
-    # As tvm.compile itself chooses.
+    # The same choice as in tvm.compile.
     default = "gpu" in target.keys and relax.get_default_pipeline(target)
     overlap = tvm.transform.module_pass(
         lambda mod, _: overlap_regions(mod), opt_level=0, name="OverlapRegions"
@@ -84,7 +83,7 @@ def overlapping_pipeline(target: Any) -> Any:
 
 
 class _Call:
-    """A call of a region, by the roots of the tensors that it reads and writes."""
+    """A call of a region, with the roots of the tensors that it reads and writes."""
 
     def __init__(self, var: Any, tensors: Sequence[Any], outputs: int) -> None:
         inputs = len(tensors) - outputs
@@ -107,7 +106,7 @@ class _Overlapper(relax.PyExprMutator):  # type: ignore[misc]
         self.waited: set[Any] = set()
 
     def visit_binding_block_(self, block: Any) -> Any:
-        """Decide for a block, and rewrite it."""
+        """Find overlapping calls in a block, and rewrite them."""
         roots: dict[Any, Any] = {}
         run: list[_Call] = []
         for binding in block.bindings:
@@ -126,7 +125,7 @@ class _Overlapper(relax.PyExprMutator):  # type: ignore[misc]
         return super().visit_binding_block_(block)
 
     def _decide(self, run: list[_Call]) -> None:
-        """Submit the calls of a run that can overlap with another one of it."""
+        """Submit the calls of a sequence that can overlap with others in it."""
         before: list[set[int]] = []
         overlapping: set[int] = set()
         for index, call in enumerate(run):
@@ -139,7 +138,7 @@ class _Overlapper(relax.PyExprMutator):  # type: ignore[misc]
             self.waited.add(run[max(overlapping)].var)
 
     def visit_var_binding_(self, binding: Any) -> None:
-        """Rewrite a call, and wait after the last one that was submitted."""
+        """Rewrite a call, and wait after the last submitted one."""
         if binding.var not in self.submitted:
             super().visit_var_binding_(binding)
             return

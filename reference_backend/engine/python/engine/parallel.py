@@ -34,12 +34,12 @@ class DataParallel:
     Parameters
     ----------
     library
-        What `export_library` has written.
+        A file written by `export_library`.
     devices
         The indices of the NPUs.
     processes
-        Whether each NPU but the first is driven by a process of its own rather than by a thread of
-        this one. Threads share memory with the caller; processes share nothing.
+        Whether each NPU but the first gets a process instead of a thread of this one. Threads
+        share memory with the caller; processes share nothing.
 
     Raises
     ------
@@ -57,7 +57,7 @@ class DataParallel:
         if not self.devices:
             raise ValueError(f"devices is {devices!r}; it must be indices of NPUs: [0, 1], say.")
         self._workers = _Workers(len(self.devices), processes)
-        # When the program ends, too: the threads of workers must not outlive Python.
+        # Also at exit: worker threads must not outlive the interpreter.
         self._close = weakref.finalize(self, self._workers.close)
         try:
             path = str(Path(library).absolute())
@@ -80,12 +80,12 @@ class DataParallel:
         Returns
         -------
         results
-            The results of the whole batch; those of a tuple one after the other.
+            The results of the whole batch, in the order of a tuple.
 
         Raises
         ------
         RuntimeError
-            The function fails on one of the NPUs; the message says on which one, and why.
+            The function fails on an NPU; the message says on which one, and why.
         """
         arrays = [np.ascontiguousarray(argument) for argument in arguments]
         if len({array.shape[0] for array in arrays}) != 1:
@@ -106,7 +106,7 @@ class DataParallel:
         return results
 
     def counters(self) -> list[dict[str, dict[str, int]]]:
-        """Count what each NPU did since the model was loaded.
+        """Return the counters of each NPU since the model was loaded.
 
         Returns
         -------
@@ -134,7 +134,7 @@ class DataParallel:
         self.close()
 
     def _all(self, *step: Any) -> list[Any]:
-        """Do a step on all workers, and return what each says."""
+        """Run a step on all workers, and return their answers."""
         if not self._close.alive:
             raise RuntimeError("This model was closed.")
         reference = self._workers.call(*step)
@@ -158,14 +158,14 @@ class _Model:
     def __init__(self, path: str, device: int) -> None:
         tvm_ffi.get_global_func(f"{BACKEND}.runtime.set_device")(device)
         self.device = int(tvm_ffi.get_global_func(f"{BACKEND}.runtime.device")())
-        # Not with Disco's load_vm_module: its workers share one module, and with it one NPU.
+        # Not Disco's load_vm_module: its workers share one module, and so one NPU.
         self.machine = VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
         self.results: list[Any] = []
 
     def run(self, function: str, *arguments: Any) -> int:
-        """Run a function on a part of the batch; return how many results there are."""
+        """Run a function on a part of the batch; return the number of results."""
         self.results = []
-        # Of an empty batch, the first worker tells the shapes of the results.
+        # For an empty batch, the first worker provides the shapes of the results.
         if arguments[0].shape[0] > 0 or _disco("worker_rank") == 0:
             self._keep(self.machine[function](*arguments))
         return len(self.results)
@@ -199,7 +199,7 @@ _models: dict[tuple[int, int], _Model] = {}
 
 
 def _step(number: int, name: str, *arguments: Any) -> Any:
-    """Do one step on a worker; an error that left this function would end the whole process."""
+    """Run a step on a worker; an escaping error would end the whole process."""
     key = (number, _disco("worker_rank"))
     if name == "load":
         return _answer(lambda: _load_model(key, *arguments))
@@ -248,12 +248,12 @@ class _Workers:
         self._step = _disco("SessionGetGlobalFunc", self._session, _STEP)
 
     def call(self, *step: Any) -> Any:
-        """Begin a step on all workers; return a reference to what it will return."""
+        """Begin a step on all workers; return a reference to its result."""
         arguments = (0, 0, self._step, self._number, *step)
         return _disco("SessionCallPacked", self._session, *arguments)
 
     def gather(self, reference: Any, workers: Sequence[int] = ()) -> list[Any]:
-        """Wait for some workers, or all of them, and return what each has; it must not be None."""
+        """Wait for some or all workers, and return their results, which must not be None."""
         which = workers or range(self._count)
         return [_disco("DRefDebugGetFromRemote", reference, worker) for worker in which]
 
@@ -270,12 +270,12 @@ class _Workers:
 
 
 def _disco(function: str, *arguments: Any) -> Any:
-    """Call a function of Disco: TVM 0.27 makes the Python classes before the library is there."""
+    """Call a Disco function: TVM 0.27 defines the Python classes before the library is loaded."""
     return tvm_ffi.get_global_func(f"runtime.disco.{function}")(*arguments)
 
 
 def _load_disco() -> None:
-    """Load the library of Disco, which TVM itself does not where only the runtime is."""
+    """Load Disco's library, which TVM does not do in a runtime-only installation."""
     if tvm_ffi.get_global_func("runtime.disco.SessionThreaded", allow_missing=True) is None:
         tvm_ffi.libinfo.load_lib_ctypes(
             "tvm",

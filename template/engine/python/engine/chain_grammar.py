@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The grammar of chains: what front ends spell in several ops, such as x * clip(x + 3, 0, 6) / 6.
+"""The grammar of chains: functions emitted as several ops, such as x * clip(x + 3, 0, 6) / 6.
 
 A chain is an expression over the inputs and attributes of an entry, in Python's syntax: operators,
 and Relax ops by their last name, whose positional arguments are tensors and whose keyword arguments
-are attributes. Spellings that are equal over the real numbers are written once; `read` generates
+are attributes. A chain gives one of the spellings that are equal over the reals; `read` generates
 the others: commuted terms and factors, other groupings of a product, division by a constant or a
 square root instead of multiplication by the inverse, a scale on a matrix product or on one of its
 operands, powers, comparisons and their mirror images, ways to clamp a value, a float32 softmax
 between casts, and a swap of the last two dimensions after another transposition. `[..., -1, -2]`
-are the axes of that swap at any rank; an input in the place of a dtype stands for its dtype.
+are the axes of that swap at any rank; an input used as a dtype means its dtype.
 
 This module does not import TVM, so that the generator can check the catalogue with it.
 """
@@ -32,7 +32,7 @@ NN_OPS = frozenset(
         *("softplus",),
     )
 )
-"""The ops whose full name begins with `relax.nn.`; all others are below `relax.`."""
+"""The ops whose full name begins with `relax.nn.` instead of `relax.`."""
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "add",
@@ -43,7 +43,7 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Gt: "greater",
     ast.GtE: "greater_equal",
 }
-# The comparison with its sides swapped, and its negation with sides swapped.
+# The comparison with its sides swapped, and the negation of that.
 _COMPARISONS = {
     "relax.greater": ("less", "less_equal"),
     "relax.greater_equal": ("less_equal", "less"),
@@ -53,12 +53,12 @@ _COMMUTATIVE = ("relax.add", "relax.multiply", "relax.maximum", "relax.minimum")
 SWAP = (..., -1, -2)
 """The axes of a swap of the last two dimensions; see `chains.in_rank`."""
 PRECISION = 1e-5
-"""How far two numbers that are meant to be the same may differ, relatively."""
+"""The relative tolerance for equal numbers."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that goes into the chain."""
+    """A tensor input of the chain."""
 
     name: str
 
@@ -72,11 +72,11 @@ class Number:
     power: int = 1
 
     def inverse(self) -> Number:
-        """Return what multiplies as this one divides."""
+        """Return its inverse."""
         return replace(self, factor=1 / self.factor, power=-self.power)
 
     def negative(self) -> Number:
-        """Return this one with the other sign."""
+        """Return its negative."""
         return replace(self, factor=-self.factor)
 
 
@@ -106,16 +106,16 @@ class Chain:
     Parameters
     ----------
     node
-        The expression, with what is the same for all real numbers.
+        The expression, with all spellings equal over the reals.
     fixed
-        The attributes of the entry that are the same wherever this chain is, and their values.
+        The attributes of the entry that this chain fixes, and their values.
     """
 
     node: Node
     fixed: Mapping[str, float]
 
     def suits(self, attributes: Mapping[str, Any]) -> bool:
-        """Whether it is what the entry computes with these attributes."""
+        """Whether the entry with these attributes computes this chain."""
         return all(same_value(attributes.get(name), value) for name, value in self.fixed.items())
 
 
@@ -138,7 +138,7 @@ def read(lines: str | tuple[str, ...], inputs: Sequence[str]) -> Chain:
     Raises
     ------
     ValueError
-        It is no such expression.
+        It is not a valid chain.
     """
     known: dict[str, Node] = {name: Input(name) for name in inputs}
     fixed = {}
@@ -181,7 +181,7 @@ def _node(tree: ast.expr, known: Mapping[str, Node]) -> Node:
 
 
 def _attribute(tree: ast.expr, known: Mapping[str, Node]) -> Any:
-    """Return a plain value, an input, or a number that stands for an attribute of the entry."""
+    """Return a plain value, an input, or a number for an attribute of the entry."""
     if isinstance(tree, ast.Name):
         return known.get(tree.id, Number(1.0, tree.id))
     value = ast.literal_eval(tree)
@@ -193,7 +193,7 @@ def _relax_op(name: str) -> str:
 
 
 def _step(name: str, arguments: tuple[Node, ...], attributes: Mapping[str, Any] = {}) -> Node:
-    """Return a call with the other ways to spell it."""
+    """Return a call with its other spellings."""
     written = Step(_relax_op(name), arguments, tuple(attributes.items()))
     factors = _factors(written)
     others = _products(factors) if len(factors) > 1 else _spellings(written, dict(attributes))
@@ -234,7 +234,7 @@ def _spellings(written: Step, attributes: Mapping[str, Any]) -> Iterator[Node]:
     elif name == "softmax":
         wide = Step("relax.astype", (first,), (("dtype", "float32"),))
         weights = replace(written, arguments=(wide,))
-        # Of which input does not matter: the type of the result tells.
+        # It does not matter which input: the result's type shows it.
         yield Step("relax.astype", (weights,), (("dtype", Input("")),))
     elif name == "negative":
         yield _call("multiply", first, Number(-1.0))
@@ -264,7 +264,7 @@ def _spellings(written: Step, attributes: Mapping[str, Any]) -> Iterator[Node]:
 
 
 def _factors(node: Node) -> tuple[Node, ...]:
-    """Return what is multiplied; inverse roots are factors too."""
+    """Return the factors of a product; inverse roots are factors too."""
     written = _written(node)
     if isinstance(written, Step) and written.op in ("relax.multiply", "relax.divide"):
         first, last = written.arguments
@@ -283,13 +283,13 @@ def _operand_of(op: str, node: Node) -> Node | None:
 
 
 def _products(factors: tuple[Node, ...]) -> Iterator[Node]:
-    """Generate the ways to multiply two factors or more."""
+    """Generate the ways to multiply two or more factors."""
     first, *others = factors
     if all(factor == first for factor in others):
         if len(factors) == 2:
             yield _call("square", first)
         yield _call("power", first, Number(float(len(factors))))
-    # The first factor is on one side; what is with it there tells the ways apart.
+    # Fix the side of the first factor, so that no way is generated twice.
     for beside in range(2 ** len(others) - 1):
         one: list[Node] = [first]
         other: list[Node] = []
@@ -322,7 +322,7 @@ def _multiplied(one: Node, other: Node) -> Iterator[Node]:
 
 
 def count_steps(node: Node) -> int:
-    """Return how many calls the plainest spelling has.
+    """Return the number of calls in the plainest spelling.
 
     Parameters
     ----------
@@ -358,19 +358,19 @@ def heads(node: Node) -> set[str]:
 
 
 def same_value(given: Any, value: Any, precision: float = PRECISION) -> bool:
-    """Whether two attributes are the same, numbers up to rounding.
+    """Whether two attributes are equal, numbers up to rounding.
 
     Parameters
     ----------
     given, value
         The attributes.
     precision
-        The relative difference at which numbers still count as the same.
+        The relative tolerance for numbers.
 
     Returns
     -------
     same
-        Whether they are.
+        Whether they are equal.
     """
     if isinstance(given, bool) or not isinstance(given, int | float):
         return bool(given == value)

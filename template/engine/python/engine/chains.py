@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains in a model: patterns for them, finding them, and writing them.
+"""Chains in a model: their patterns, matching, and construction.
 
-`chain_grammar` says what a chain is. An op that replaces a chain may group or align its operands
-differently from the chain's broadcasts. So an attribute in the place of `axis` stands for the last
-axes only, along which a gamma of their size broadcasts, and a matrix product must have equal
-batches on both sides, without heads that share keys.
+`chain_grammar` defines chains. An op that replaces a chain may align its operands differently from
+the chain's broadcasts. So an attribute for `axis` matches only the last axes, along which a gamma
+of their size broadcasts, and both sides of a matmul must have equal batches: no grouped-query
+attention.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .chain_grammar import (
     same_value,
 )
 
-# How far a constant may be off, by the dtype in which it is stored.
+# The relative tolerance for a constant, by the dtype in which it is stored.
 _PRECISION = {"float16": 1e-3}
 
 
 def pattern(node: Node, inputs: Mapping[str, DFPattern]) -> DFPattern:
-    """Return a chain as a pattern of TVM, which any constant suits.
+    """Return a TVM pattern for a chain; it matches any constant.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def pattern(node: Node, inputs: Mapping[str, DFPattern]) -> DFPattern:
     Returns
     -------
     pattern
-        The pattern; `find` looks at the constants.
+        The pattern; `find` checks the constants.
     """
     made: dict[Node, DFPattern] = {}
 
@@ -71,12 +71,12 @@ def pattern(node: Node, inputs: Mapping[str, DFPattern]) -> DFPattern:
     return make(node)
 
 
-# ---- Finding ------------------------------------------------------------------------------------
+# ---- Matching -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Found:
-    """A chain in a model.
+    """A match of a chain in a model.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Found:
     attributes
         Its numbers and other values, by name.
     calls
-        The calls that it is made of, the last one first, by the variables that they are bound to.
+        Its calls, the last one first, by the variables that they are bound to.
     """
 
     inputs: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Found:
 
 
 def find(chain: Chain, var: Any, values: Values) -> Iterator[Found]:
-    """Find the ways in which a chain ends in a variable.
+    """Find the matches of a chain that end in a variable.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def find(chain: Chain, var: Any, values: Values) -> Iterator[Found]:
     Yields
     ------
     found
-        Inputs and attributes; whether they have what it takes is not checked here.
+        Inputs and attributes; the limits of the table are not checked here.
     """
     yield from _find(chain.node, var, values, Found(attributes=dict(chain.fixed)))
 
@@ -138,7 +138,7 @@ def _find(node: Node, expr: Any, values: Values, found: Found) -> Iterator[Found
         if node.attributes:
             given = attributes_of(call, values)
             for name, value in node.attributes:
-                # The type of the result tells whether an element type is that of an input.
+                # The result's type shows whether the dtype is that of an input.
                 if isinstance(value, Input):
                     continue
                 value = in_rank(value, call.args[0].ty.ndim)
@@ -173,7 +173,7 @@ def transposed_axes(value: Any) -> list[int]:
     Returns
     -------
     axes
-        Numbers from 0 on; none if the value is no transposition.
+        Non-negative numbers; none if the value is no transposition.
     """
     if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.permute_dims":
         return []
@@ -183,19 +183,19 @@ def transposed_axes(value: Any) -> list[int]:
 
 
 def in_rank(value: Any, rank: int) -> Any:
-    """Return axes in which `...` stands for those that stay, and other values as they are.
+    """Expand `...` in axes to the axes that stay; return other values unchanged.
 
     Parameters
     ----------
     value
         An attribute of a call.
     rank
-        How many dimensions its first argument has.
+        The rank of its first argument.
 
     Returns
     -------
     value
-        Axes from 0 on in the place of such as `SWAP`.
+        Non-negative axes for values such as `SWAP`.
     """
     if not isinstance(value, tuple) or ... not in value:
         return value
@@ -209,7 +209,7 @@ def _from_start(axes: Any, rank: int) -> list[int]:
 
 
 def _has_equal_batches(product: Any) -> bool:
-    """Whether each matrix meets one other."""
+    """Whether both operands have the same batch, without broadcasting."""
     try:
         one, other = (tensor_type(operand.ty)[1][:-2] for operand in product.args)
     except Unknown:
@@ -227,7 +227,7 @@ def _are_last(axes: Any, rank: int) -> bool:
 def _bind(
     number: Number, given: Any, found: Found, precision: float = PRECISION
 ) -> Iterator[Found]:
-    """Generate what is found with a number that has this value: nothing if it cannot be."""
+    """Generate the match in which a number has this value, if it is possible."""
     if not number.attribute:
         if same_value(given, number.factor, precision):
             yield found
@@ -273,7 +273,7 @@ def build(
     emit: Callable[[Any], Any],
     pick: Callable[[Sequence[Node]], Node] = lambda options: options[0],
 ) -> Any:
-    """Write a chain into a model.
+    """Build a chain in a model.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ def build(
                 tensors = {
                     item: make(item) for item in node.arguments if not isinstance(item, Number)
                 }
-                # A number is of the type of what it is calculated with.
+                # A number takes the type of the other operand.
                 beside = [tensor_type(tensor.ty)[0] for tensor in tensors.values()]
                 operands = [
                     relax.const(value_of(item), beside[-1])
@@ -362,7 +362,7 @@ def attributes_in(
 
 
 def function_of(op: str) -> Any:
-    """Return the function of TVM that makes a call.
+    """Return the TVM function that builds a call.
 
     Parameters
     ----------

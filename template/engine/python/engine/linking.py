@@ -11,11 +11,11 @@ from .backend import BACKEND
 
 
 def link_artifacts(mod: tvm.IRModule, target: Any) -> tvm.IRModule:
-    """Let TVM link the artifacts of a module instead of keeping them inside of its bytes.
+    """Let TVM link the artifacts of a module instead of embedding them in its bytes.
 
-    TVM copies the bytes of modules several times when it loads a library. An artifact that was
-    linked is mapped by the system, where it is used, and shared by processes. Where it is not
-    known how to link for the target, nothing changes.
+    TVM copies the bytes of modules several times when it loads a library. The system maps linked
+    artifacts on demand and shares them between processes. For targets without a known object
+    format, nothing changes.
 
     Parameters
     ----------

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The composites of this backend, derived from its table.
 
-An op of the table makes a composite on its own. What it `fuses` makes further ones: with a scale, a
-bias, a residual, an activation behind it, and with a transposed operand before it. There is one
-pattern for each end, in which all that stands between is optional, so that their number does not
-grow with that of the activations. Each is an ordinary pattern of TVM, registered as
-`<backend>.<label>`, so that TVM's own `FuseOpsByPattern` works with them too. A label is for
-people: the code generator reads the body of a composite.
+Each op of the table is a composite on its own, and one with what it `fuses`: a scale, bias,
+residual and activation behind it, a transposed operand before it. There is one pattern per last op;
+all parts before it are optional, which keeps the number of patterns small. They are ordinary TVM
+patterns registered as `<backend>.<label>`, so TVM's own `FuseOpsByPattern` works with them too.
+Labels are for people: the codegen reads the body of a composite.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ TABLE = Table(
 """The ops of `patterns.py`, within the limits of `vendor/capabilities.py`."""
 
 Pattern = tuple[str, DFPattern, dict[str, DFPattern], Callable[[Any], bool]]
-"""Name, pattern, the parts that its check asks for, and the check: an argument of TVM's."""
+"""Name, pattern, the parts that its check reads, and the check, as TVM takes them."""
 
 _registered = False
 
@@ -49,7 +48,7 @@ def register() -> None:
     """Register the patterns with TVM, once in a process."""
     global _registered
     if not _registered:
-        # As tuples: of those TVM knows that they must go before the interpreter does.
+        # As tuples: TVM releases those before the interpreter ends.
         register_patterns(make_patterns(TABLE))
         _registered = True
 
@@ -65,7 +64,7 @@ def make_patterns(table: Table) -> list[Pattern]:
     Returns
     -------
     patterns
-        From the least to the most specific, as TVM wants them: later ones win.
+        From the least to the most specific: in TVM, later ones win.
     """
     composites = [composite for op in table.ops for composite in _composites(op, table)]
     composites += [composite for op in table.ops for composite in _chains(op, table)]
@@ -85,7 +84,7 @@ _CHAIN = 100
 
 
 def _chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
-    """Generate the composite of an entry that is made of chains alone."""
+    """Generate the composite of an entry that has only chains."""
     chains = chains_of(op) if not op.relax else ()
     inputs = {item.name: wildcard() for item in op.inputs}
     for chain in chains:
@@ -119,7 +118,7 @@ def _composites(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
 def _tails(
     op: Op, table: Table, pattern: DFPattern, parts: Parts
 ) -> Iterator[tuple[str, DFPattern, Parts]]:
-    """Generate what an op fuses behind it: by its end, before which all the rest is optional."""
+    """Generate the patterns of an op with an epilogue, one for each last op."""
     for role, last, known in _sums(op, pattern, parts):
         yield role, last, known
     relax_ops = dict.fromkeys(entry.relax for entry in table.activations_of(op) if entry.relax)
@@ -131,7 +130,7 @@ def _tails(
 def _chain_tails(
     op: Op, table: Table, pattern: DFPattern, parts: Parts
 ) -> Iterator[tuple[int, Op, DFPattern, Parts]]:
-    """Generate what ends in a chain; a pattern of its own each, since it is one or it is not."""
+    """Generate the patterns that end in a chain, one each, since a chain is not optional."""
     for entry in table.activations_of(op):
         for chain in chains_of(entry) if not entry.relax else ():
             for _, before, known in _ends(op, pattern, parts):
@@ -155,9 +154,9 @@ def _sums(op: Op, pattern: DFPattern, parts: Parts) -> Iterator[tuple[str, DFPat
 
 
 def _ends(op: Op, pattern: DFPattern, parts: Parts) -> list[tuple[str, DFPattern, Parts]]:
-    """Return what may stand before an activation.
+    """Return the pattern of everything before an activation.
 
-    An add could be the bias or the residual, so that the residual is not just optional.
+    An add could be the bias or the residual, so the residual is not just optional.
     """
     before, known = pattern, parts
     residual = []
@@ -190,21 +189,21 @@ def _scaled(pattern: DFPattern, factor: DFPattern) -> DFPattern:
 
 
 def label_of(label: str, parts: Mapping[str, Any], table: Table) -> str:
-    """Return the label of a composite with all that is in it.
+    """Return the label of a composite with all its parts.
 
     Parameters
     ----------
     label
         The name of the pattern, without the backend.
     parts
-        What its annotated parts are.
+        Its annotated parts.
     table
         The capabilities.
 
     Returns
     -------
     label
-        Such as "conv2d_bias_relu" of what "conv2d_activation" matched.
+        Such as "conv2d_bias_relu" for a match of "conv2d_activation".
     """
     roles = [role for role in ROLES if role in parts]
     base = label
@@ -219,7 +218,7 @@ def label_of(label: str, parts: Mapping[str, Any], table: Table) -> str:
 
 
 def _with_chain(label: str, roles: list[str], table: Table) -> str:
-    """Put roles between the name of an op and that of the chain behind it."""
+    """Insert roles between the name of an op and the chain behind it."""
     names = (entry.name for entry in table.ops if label.endswith(f"_{entry.name}"))
     chain = max(names, key=len)
     return "_".join([label.removesuffix(f"_{chain}"), *roles, chain])
@@ -234,7 +233,7 @@ def _pattern(
             reason = _refusal(table, op, match)
         if reason is None:
             return True
-        # `partition.py` asks for reasons; TVM's own pass has no use for them.
+        # The partitioner collects reasons; TVM's own pass ignores them.
         reasons = getattr(match, "reasons", None)
         if reason and reasons is not None:
             reasons.append(reason)
@@ -244,11 +243,11 @@ def _pattern(
 
 
 def _refusal(table: Table, op: Op, match: Any) -> str | None:
-    """Say why a match, TVM's `PatternCheckContext` or the like of it, is no composite."""
+    """Return why a match (TVM's `PatternCheckContext` or similar) is no composite."""
     parts = match.annotated_expr
     anchor = parts["anchor"]
     values: Values = getattr(match, "values", {})
-    # The partitioner, whose matches know values, asks the driver about each composite anyway.
+    # The partitioner, whose matches have `values`, asks the driver about each composite anyway.
     known = {
         "bind_constants": getattr(match, "bind_constants", True),
         "asked_later": hasattr(match, "values"),
@@ -292,9 +291,9 @@ def _refusal(table: Table, op: Op, match: Any) -> str | None:
 
 
 def _chain_refusal(table: Table, op: Op, match: Any) -> str | None:
-    """Say why the calls at the end of a match are no chain, "" where only its constants are others.
+    """Return why the calls at the end of a match are no chain, "" if only constants differ.
 
-    A pattern knows no numbers.
+    Patterns do not compare constants.
     """
     bindings = match.matched_bindings
     known: Values = getattr(match, "values", {})
@@ -340,7 +339,7 @@ def _is_parameter(expr: Any, match: Any) -> bool:
     """Whether it is a constant, a parameter of the function, or a view of one."""
     values = getattr(match, "values", None)
     if values is None and isinstance(expr, relax.DataflowVar):
-        # TVM's context knows the way from a value to its variable, but not back.
+        # TVM's context maps values to variables, but not back.
         values = {var: value for value, var in match.value_to_bound_var.items()}
     while True:
         if isinstance(expr, relax.Var) and (values or {}).get(expr) is not None:
@@ -352,15 +351,15 @@ def _is_parameter(expr: Any, match: Any) -> bool:
 
 
 def escapes(match: Any) -> Any | None:
-    """Return a variable inside of a match that something outside of it uses, if there is one.
+    """Return a variable inside a match that is used outside of it, if there is one.
 
-    A composite with such a variable would have two results, could depend on itself through what is
-    outside, or would have to compute the variable twice.
+    A composite with such a variable would have two results, could depend on itself through its
+    users, or would have to compute the variable twice.
 
     Parameters
     ----------
     match
-        TVM's `PatternCheckContext`, or the like of it.
+        TVM's `PatternCheckContext` or similar.
 
     Returns
     -------
@@ -374,7 +373,7 @@ def escapes(match: Any) -> Any | None:
         used_outside = any(hash(user) not in inside for user in match.var_usages.get(var, ()))
         if used_outside or not isinstance(var, relax.DataflowVar):
             return var
-    # One value on both sides of an add is no residual. The matcher gives variables or values.
+    # Adding a value to itself is no residual. The matcher gives variables or values.
     for role in ("bias", "residual"):
         operand = match.annotated_expr.get(role)
         for var, value in match.matched_bindings.items():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cuts the NPU's part out of a model: composites, and regions of composites.
 
-The patterns, and the order in which they win, are those registered with TVM. Fusing and merging
-are done here: TVM's passes stop at a cyclic dependency, a `match_cast`, a branch or a packed call,
-sometimes let two regions wait for each other, and know only the function `main`.
+The patterns and their precedence are those registered with TVM. Fusing and merging
+are done here: TVM's passes fail at a cyclic dependency, a `match_cast`, a branch or a packed call,
+sometimes make two regions wait for each other, and see only the function `main`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .table import Table
 
 _log = logging.getLogger(__name__)
 _TOLD = f"{BACKEND}_unknown_bounds"
-"""An attribute of a module: which names of bounds a warning was about."""
+"""An attribute of a module: the unknown names in `symbol_bounds` that a warning has listed."""
 
 
 class Partitioner:
@@ -48,11 +48,11 @@ class Partitioner:
     Parameters
     ----------
     mod
-        The module, simplified.
+        The canonicalized module.
     table
         The capabilities, which give the reasons.
     options
-        What may go to the NPU, and the settings of the driver.
+        What may go to the NPU, and the driver's settings.
     """
 
     def __init__(self, mod: tvm.IRModule, table: Table, options: Options) -> None:
@@ -70,7 +70,7 @@ class Partitioner:
         self.declines: list[str] = []
         self.blocks: dict[int, _Block] = {}
         self.symbols: set[str] = set()
-        self.function = ""  # The one at hand.
+        self.function = ""  # The current one.
 
     def run(self) -> tvm.IRModule:
         """Partition all functions that are not another backend's.
@@ -119,7 +119,7 @@ class Partitioner:
         return mod.with_attr(report.ATTRIBUTE, records.to_json())
 
     def _earlier_records(self) -> tuple[report.OpPlacement, ...]:
-        """Return what an earlier partitioning of the same module has put on the NPU."""
+        """Return the ops that an earlier partitioning of the module put on the NPU."""
         if self.mod.attrs is None or report.ATTRIBUTE not in self.mod.attrs:
             return ()
         return report.offload_report(self.mod).offloaded
@@ -150,9 +150,9 @@ class Partitioner:
                     self._plan_body(binding.value.false_branch, scope)
 
     def _check_bounds(self) -> None:
-        """Tell which bounds are for no symbol; one set of options may serve several models.
+        """Warn about bounds without a symbol; one set of options may serve several models.
 
-        Of a model that was partitioned before, only what was not told then.
+        If the model was partitioned before, only warn about new ones.
         """
         unknown = [name for name in self.options.symbol_bounds if name not in self.symbols]
         told = ", ".join(unknown)
@@ -166,7 +166,7 @@ class Partitioner:
             )
 
     def _limit_regions(self) -> None:
-        """Send regions back to the host where there are too many; the largest stay."""
+        """Send all but the largest `max_regions` regions back to the host."""
         limit = self.options.max_regions
         regions = [region for block in self.blocks.values() for region in block.regions]
         regions = [region for region in regions if region.symbol]
@@ -180,21 +180,21 @@ class Partitioner:
             )
 
     def ask_driver(self, function: Any, bounds: Mapping[str, int], finish: bool) -> str:
-        """Return why the driver declines a composite or, with `finish`, a region; else nothing.
+        """Return why the driver declines a composite or, with `finish`, a region.
 
         Parameters
         ----------
         function
             The composite or the region.
         bounds
-            The largest values of symbols.
+            The largest value of each symbol.
         finish
-            Whether it is all that the driver compiles at once.
+            Whether it is a whole region, which the driver compiles at once.
 
         Returns
         -------
         reason
-            A sentence, or an empty text.
+            A sentence; empty if the driver takes it.
         """
         return str(
             self._decline_reason(function, self._driver, self._driver_options, bounds, finish)
@@ -207,7 +207,7 @@ class Partitioner:
             function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
         )
         if len(self.regions) > known and "global_symbol" not in function.attrs:
-            # RunCodegen looks into public functions only.
+            # RunCodegen visits public functions only.
             rewritten = rewritten.with_attr("global_symbol", self.function)
         return rewritten
 
@@ -234,7 +234,7 @@ class Partitioner:
                     self.record(binding, reason=reason)
 
     def leave_local(self, function: Any) -> None:
-        """Record what is inside of a local function.
+        """Record the calls in a local function, which stays on the host.
 
         Parameters
         ----------
@@ -244,7 +244,7 @@ class Partitioner:
         self._leave(function.body, "it is inside of a local function; run LambdaLift before")
 
     def _visit(self, binding: Any) -> Any:
-        """Look at a binding outside of dataflow blocks: a branch, or something with effects."""
+        """Rewrite a binding outside dataflow blocks: a branch, or a value with side effects."""
         value = binding.value
         if isinstance(value, relax.If):
             yes, no = self._rewrite_body(value.true_branch), self._rewrite_body(value.false_branch)
@@ -256,7 +256,7 @@ class Partitioner:
         return binding
 
     def codegen_of(self, call: Any) -> str | None:
-        """Return the backend of the region that is called, if it is one.
+        """Return the backend of the called region.
 
         Parameters
         ----------
@@ -266,7 +266,7 @@ class Partitioner:
         Returns
         -------
         backend
-            Its name, or none.
+            Its name; none if the callee is no region.
         """
         if not isinstance(call.op, relax.GlobalVar):
             return None
@@ -286,7 +286,7 @@ class Partitioner:
         """
         call = binding.value
         if self.codegen_of(call) == BACKEND:
-            return  # A region of an earlier partitioning, whose ops are in its report.
+            return  # A region of an earlier partitioning, which reported its ops.
         self.records.append(
             report.OpPlacement(
                 function=self.function,
@@ -299,9 +299,9 @@ class Partitioner:
         )
 
     def _is_bookkeeping(self, call: Any) -> bool:
-        """Whether a call itself computes nothing."""
+        """Whether the call itself computes nothing."""
         if isinstance(call.op, relax.GlobalVar) and not is_opaque(self.mod[call.op]):
-            return True  # What it calls is looked into.
+            return True  # The callee's calls are recorded.
         return not any(isinstance(ty, relax.TensorType) for ty in _fields(call.ty))
 
 
@@ -309,7 +309,7 @@ class Partitioner:
 
 
 class _Entry:
-    """A registered pattern, and what a call must look like for it to be worth trying."""
+    """A registered pattern, with quick tests for whether it can match at a call."""
 
     def __init__(self, pattern: Any) -> None:
         self.pattern = pattern
@@ -342,9 +342,9 @@ def _heads(pattern: Any) -> list[tuple[str, list[Any]]]:
 def _extent(
     pattern: Any, known: dict[int, tuple[int, frozenset[str]]]
 ) -> tuple[int, frozenset[str]]:
-    """Return how many calls a pattern has one behind the other, and the ops that it must have.
+    """Return the depth of a pattern in calls, and the ops that every match contains.
 
-    What is `known` is not looked at again: a pattern is a graph whose paths are too many to walk.
+    `known` memoizes the results: a pattern is a DAG with too many paths to walk.
     """
     key = id_of(pattern)
     if key not in known:
@@ -371,7 +371,7 @@ def _extent(
 
 @dataclass(eq=False)
 class _Match:
-    """What a check is given: the fields of TVM's `PatternCheckContext`, and some more."""
+    """The argument of a check: the fields of TVM's `PatternCheckContext`, and some more."""
 
     matched_expr: Any
     annotated_expr: dict[str, Any]
@@ -384,20 +384,20 @@ class _Match:
 
 @dataclass(frozen=True, eq=False)
 class _Scope:
-    """What the blocks of one function of the model share."""
+    """Data shared by the blocks of one function of the model."""
 
     name: str
     symbols: Iterator[str]
-    """Names for regions."""
+    """Unused names for regions."""
     values: Mapping[Any, Any]
-    """What variables are bound to."""
+    """Values by variable."""
     bounds: Mapping[str, int]
-    """The largest values of symbols, by name."""
+    """The largest value of each symbol, by name."""
 
 
 @dataclass(eq=False)
 class _Unit:
-    """What is placed as a whole: a composite of the NPU, or one binding of the host."""
+    """The unit of placement: a composite on the NPU, or one binding on the host."""
 
     members: list[int]
     label: str = ""
@@ -414,7 +414,7 @@ class _Unit:
         return self.function is not None
 
     def root(self) -> _Unit:
-        """Return the unit that stands for the region."""
+        """Return the representative of the unit's region (union-find)."""
         unit = self
         while unit.region is not None:
             if unit.region.region is not None:
@@ -423,13 +423,13 @@ class _Unit:
         return unit
 
     def part(self) -> None:
-        """Forget which units it is connected with."""
+        """Disconnect it from all units."""
         self.phase, self.sources, self.users, self.region = 0, [], [], None
 
 
 @dataclass(eq=False)
 class _Region:
-    """Units of the NPU that run in one call."""
+    """NPU units that run in one call."""
 
     units: list[_Unit]
     outputs: list[Any]
@@ -442,11 +442,11 @@ class _Region:
     reason: str = ""
     """Why it goes back to the host."""
     declined: str = ""
-    """What the driver says, where that is why."""
+    """The driver's reason, if the driver declined it."""
 
 
 class _FunctionBuilder:
-    """Makes a function of bindings; what they use from outside becomes parameters."""
+    """Builds a function from bindings; outer variables become parameters."""
 
     def __init__(self, values: Mapping[Any, Any], bind_constants: bool) -> None:
         self.arguments: list[Any] = []
@@ -457,7 +457,7 @@ class _FunctionBuilder:
         self._bindings: list[Any] = []
 
     def use(self, expr: Any) -> Any:
-        """Return an expression as it reads inside of the function."""
+        """Translate an outer expression for use in the function."""
         expr = resolve(expr, self._values)
         if id_of(expr) in self._inside:
             return self._inside[id_of(expr)]
@@ -474,13 +474,13 @@ class _FunctionBuilder:
         return expr
 
     def bind(self, var: Any, value: Any) -> None:
-        """Add a binding; the value is one that reads as inside."""
+        """Add a binding of a translated value."""
         inside = relax.Var(var.name, var.ty)
         self._inside[id_of(var)] = inside
         self._bindings.append(relax.VarBinding(inside, value))
 
     def finish(self, outputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-        """Return the function; several outputs make a tuple."""
+        """Return the function; several outputs are returned as a tuple."""
         results = [self._inside[id_of(var)] for var in outputs]
         result = results[0] if len(results) == 1 else relax.Tuple(results)
         body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
@@ -489,12 +489,12 @@ class _FunctionBuilder:
         function = relax.Function(self._parameters, body, ret_ty, True, attrs)
         free = list(relax.analysis.free_symbolic_vars(function))
         if free:
-            # What cannot be read off a tensor's shape is handed over as a shape.
+            # Symbols that no parameter's shape defines are passed as a shape.
             self._parameters.append(relax.Var("symbols", relax.ShapeType(free)))
             self.arguments.append(relax.ShapeExpr(free))
             function = relax.Function(self._parameters, body, ret_ty, True, attrs)
         if any(relax.analysis.tir_vars_in_type(item.ty) for item in self._parameters):
-            # No two functions may share a symbol.
+            # Functions must not share symbols.
             function = relax.utils.copy_with_new_vars(function)
         return function
 
@@ -526,7 +526,7 @@ class _Block:
         self.regions: list[_Region] = []
 
     def plan(self) -> None:
-        """Decide what is a region, and which of them stay on the host."""
+        """Form regions, and decide which of them stay on the host."""
         self._select_composites()
         while True:
             units = self._link_units()
@@ -539,7 +539,7 @@ class _Block:
             )
             self.groups = order
             self.regions = [self._make_region(group) for group in order if group[0].on_npu]
-            # Where the driver declines a region because of some composites, others make new ones.
+            # If the driver declines a region because of some composites, form regions without them.
             if not any([self._part(region) for region in self.regions]):
                 break
         for region in self.regions:
@@ -570,7 +570,7 @@ class _Block:
                         self._try(entry, index)
 
     def _ops_within_reach(self) -> list[list[int]]:
-        """Return the ops that a pattern of each depth can reach from each binding, as bits."""
+        """Return the ops within each depth of each binding, as bit sets."""
         own, sources = [], []
         for binding in self.bindings:
             value = binding.value
@@ -590,7 +590,7 @@ class _Block:
         return levels
 
     def _try(self, entry: _Entry, index: int) -> None:
-        """Make a composite of a pattern that ends in this binding, if it matches."""
+        """Make a composite if the pattern matches at this binding."""
         call = self.bindings[index].value
         surroundings = self._surroundings(index, entry.depth)
         matched = entry.pattern.pattern.extract_matched_expr(call, surroundings)
@@ -636,9 +636,9 @@ class _Block:
             self.unit_of.update((member, unit) for member in unit.members)
 
     def _surroundings(self, index: int, depth: int) -> Any:
-        """Return what the variables are bound to that a pattern can reach from a binding.
+        """Return the values that a pattern can reach from a binding, by variable.
 
-        The matcher copies what it is given: with all bindings, matching would be quadratic.
+        The matcher copies its map: with all bindings, matching would be quadratic.
         """
         if (index, depth) not in self.surroundings:
             reached: dict[Any, Any] = {}
@@ -654,7 +654,7 @@ class _Block:
         return self.surroundings[index, depth]
 
     def _results(self, index: int) -> list[int] | None:
-        """Return the bindings of the results in use, which `SplitResults` puts behind it."""
+        """Return the bindings of the used results, which `SplitResults` puts right behind."""
         binding = self.bindings[index]
         if not isinstance(binding.value.ty, relax.TupleType):
             return [index]
@@ -682,7 +682,7 @@ class _Block:
     # ---- Regions ----
 
     def _link_units(self) -> list[_Unit]:
-        """Return the units of the block in order, with what each depends on."""
+        """Return the units of the block in order, linked to the units they depend on."""
         self.unit_of = {index: unit for index, unit in self.unit_of.items() if unit.on_npu}
         for unit in self.unit_of.values():
             unit.part()
@@ -706,7 +706,7 @@ class _Block:
         return units
 
     def _is_dead_tuple(self, index: int) -> bool:
-        """Whether a tuple, constant or shape is read by the NPU alone, which looks through it."""
+        """Whether only NPU units, which resolve it, read a tuple, constant or shape."""
         binding = self.bindings[index]
         if not isinstance(binding.var, relax.DataflowVar):
             return False
@@ -717,7 +717,7 @@ class _Block:
         return all(unit is not None and unit.on_npu for unit in units)
 
     def _make_region(self, group: list[_Unit]) -> _Region:
-        """Make a region of units; with nothing that others use, it has no function."""
+        """Make a region of units; without outputs, it has no function."""
         root = group[0].root()
         outputs = [
             var
@@ -755,7 +755,7 @@ class _Block:
         return _Region(units, outputs, function, builder.arguments, calls, count_operations)
 
     def _part(self, region: _Region) -> bool:
-        """Note why a region cannot be; return whether some of its units have left it instead."""
+        """Note why a region is refused; return whether it lost some of its units."""
         if region.function is None:
             return False
         count, least = len(region.calls), self.owner.options.min_region_ops
@@ -786,7 +786,7 @@ class _Block:
         return self.answers[key]
 
     def rewrite(self) -> list[Any]:
-        """Return the bindings with calls of regions among them."""
+        """Return the bindings, with regions replaced by calls."""
         result: list[Any] = []
         where: dict[int, dict[str, Any]] = {}
         regions = iter(self.regions)
@@ -816,14 +816,14 @@ class _Block:
         return result
 
     def _call_region(self, region: _Region) -> list[Any]:
-        """Return the bindings that stand for a region, which becomes a function of the module."""
+        """Make a region a function of the module, and return the bindings that call it."""
         if region.reason:
             return [item for unit in region.units for item in self._on_host(unit)]
         if region.function is None:
             return []
         function = region.function.with_attr("global_symbol", region.symbol)
         bounds = symbol_bounds(function, self.owner.options, self.scope.bounds)
-        # What has the default may still be decided by the options of RunCodegen.
+        # Leave default bounds open: RunCodegen's options may still set them.
         known = {name: bound for name, bound in bounds.items() if bound != Options.symbol_bound}
         if known:
             function = function.with_attr(BOUNDS_ATTRIBUTE, known)
@@ -842,7 +842,7 @@ class _Block:
         return [relax.VarBinding(results, call), *fields]
 
     def _on_host(self, unit: _Unit) -> Iterator[Any]:
-        """Generate the bindings of a unit as the host compiles them."""
+        """Generate the bindings of a unit that stays on the host."""
         for member in unit.members:
             binding = self.bindings[member]
             value = binding.value
@@ -853,7 +853,7 @@ class _Block:
     # ---- Reasons ----
 
     def _reason(self, index: int) -> str:
-        """Say why a call is on the host."""
+        """Return why a call is on the host."""
         call = self.bindings[index].value
         if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir":
             return f"it calls the kernel '{call.args[0].name_hint}': the importer has lowered it"
@@ -881,12 +881,12 @@ class _Block:
 
 
 def _assign_phases(units: list[_Unit], bindings: list[Any], merge: bool) -> None:
-    """Say when each unit runs; NPU units of one phase that are connected make one region.
+    """Assign a phase to each unit; connected NPU units of one phase become one region.
 
     Without `merge`, each is a region of its own.
 
-    The value of the host is ready in a phase after that of the NPU units that it reads, and the
-    reverse, so that two regions never wait for each other. Linear in the size of the graph.
+    A host unit runs in a later phase than the NPU units that it reads, and vice versa, so that two
+    regions never wait for each other. Linear in the size of the graph.
     """
     first = latest = 0
     for unit in units:
@@ -895,11 +895,11 @@ def _assign_phases(units: list[_Unit], bindings: list[Any], merge: bool) -> None
             unit.phase = max(unit.phase, source.phase + (source.on_npu != unit.on_npu))
         latest = max(latest, unit.phase)
         if isinstance(bindings[unit.members[0]], relax.MatchCast):
-            # It defines the symbols in the shapes of what follows.
+            # It defines symbols for the shapes that follow.
             unit.phase = latest + 1
             first = latest = unit.phase + 1
     for unit in reversed(units):
-        # A unit whose users come later joins them.
+        # Delay a unit to the phase of its earliest users.
         if unit.on_npu and unit.users:
             last = min(user.phase - (not user.on_npu) for user in unit.users)
             if any(user.on_npu and user.phase == last for user in unit.users):
@@ -912,16 +912,16 @@ def _assign_phases(units: list[_Unit], bindings: list[Any], merge: bool) -> None
                     one.region = other
 
 
-# ---- Small things -------------------------------------------------------------------------------
+# ---- Helpers ------------------------------------------------------------------------------------
 
 
 def id_of(expr: Any) -> int:
-    """Return what tells a node of the IR from all others.
+    """Return the identity of an IR node.
 
     Parameters
     ----------
     expr
-        A node; comparing nodes with `==` would build a comparison.
+        A node; `==` on nodes would build a comparison.
 
     Returns
     -------
@@ -932,7 +932,7 @@ def id_of(expr: Any) -> int:
 
 
 def _operands(expr: Any) -> list[Any]:
-    """Return the variables that an expression reads, without those inside of functions."""
+    """Return the variables that an expression reads, except inside functions."""
     if isinstance(expr, relax.Call):
         return [var for item in expr.args for var in _operands(item)]
     if isinstance(expr, relax.Tuple):

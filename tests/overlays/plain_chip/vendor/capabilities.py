@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from tvm_example_npu.engine.capability import Equal, Op, Range
+from tvm_example_npu.engine.capability import Op
 from tvm_example_npu.engine.chip import Chip, Limits
 from tvm_example_npu.engine.sdk import ask_driver
 from tvm_example_npu.engine.table import Decline
 
 CHIP = Chip(
     dtypes=("float32",),
-    ranks=range(0, 5),
     constant_weights=True,
     symbols=False,
     nan="undefined",
@@ -18,10 +17,7 @@ CHIP = Chip(
     cancellation=False,
 )
 
-LIMITS: dict[str, Limits | None] = {
-    "conv2d": Limits(strides=Range(1, 4), rules=(Equal("attr.strides[0]", "attr.strides[1]"),)),
-    "erf": None,
-}
+LIMITS: dict[str, Limits | None] = {}
 
 DECLINED_BY_SDK: Decline | None = ask_driver
 

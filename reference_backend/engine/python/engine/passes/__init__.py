@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to a model before it is partitioned; none of it changes what the model computes.
+"""Canonicalization before partitioning; no pass changes what the model computes.
 
-`pipeline` lists the passes; each of the other modules has the rewrites of one subject.
+`pipeline` lists the passes; each other module holds the rewrites of one subject.
 """
 
 from .pipeline import CANONICALIZATION, Pass, passes_for, simplify

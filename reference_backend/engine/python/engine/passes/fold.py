@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants: what is made of nothing, and what is computed from constants alone.
+"""Constant folding, including calls without inputs.
 
-NumPy computes what has exactly one right answer (`evaluate.py`). For all other calls of a model,
-one module with their kernels is built and run, instead of one per call, which takes 24 ms each.
-TVM's own `FoldConstant` builds them one by one, folds without regard to sizes, folds quantised
-weights to floating-point ones, and fails where one call of a model has no kernel.
+NumPy computes calls with exactly one right result (`evaluate.py`). The kernels of all other calls
+of a model are built as one module, since a module per call takes 24 ms each. TVM's own
+`FoldConstant` builds them one by one, ignores sizes, folds quantised weights to floating-point
+ones, and fails if one call of a model has no kernel.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .rewriting import Bindings, Block, Reader, Site, op_name, with_constants
 _log = logging.getLogger(__name__)
 
 LARGEST_CONSTANT = 4 * 2**20
-"""In bytes; what would be larger than its operands and this is computed when the model runs."""
+"""In bytes; larger results that exceed their operands are computed when the model runs."""
 MADE_OF_NOTHING = tuple(
     f"relax.{name}" for name in ("zeros", "ones", "full", "arange", "eye", "eye_like")
 )
 _NOT_FOLDED = ("relax.quantize", "relax.dequantize")
-"""A quantised constant is smaller than what it stands for, and the NPU computes with it."""
+"""A quantised constant is smaller than its value, and the NPU computes with it."""
 
 
 def materialize(site: Site) -> Bindings | None:
-    """Return the constant that a call without tensors makes, such as positions or a mask of ones.
+    """Return the constant made by a call without tensors, such as positions or a mask of ones.
 
-    What would be large, or has an open size, becomes a number that is broadcast.
+    Large constants, and those of symbolic size, become a broadcast number.
     """
     call = site.call
     name = op_name(call)
@@ -76,7 +76,7 @@ def materialize(site: Site) -> Bindings | None:
 
 
 def fold_constants(reader: Reader, mod: tvm.IRModule) -> tvm.IRModule:
-    """Compute every call that reads constants only, and let other calls read constants directly.
+    """Fold every call of constants, and let other calls read constants directly.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def fold_constants(reader: Reader, mod: tvm.IRModule) -> tvm.IRModule:
     Returns
     -------
     mod
-        The folded module, or the same one if nothing in it is constant.
+        The folded module, or the same one if there is nothing to fold.
     """
     candidates = [
         call
@@ -102,7 +102,7 @@ def fold_constants(reader: Reader, mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _tensors(call: relax.Call) -> list[relax.Expr]:
-    """Return the arguments of a call with the fields of tuples."""
+    """Return the arguments of a call, with tuples flattened."""
     return [
         item
         for argument in call.args
@@ -111,7 +111,7 @@ def _tensors(call: relax.Call) -> list[relax.Expr]:
 
 
 def _constant_calls(block: Block) -> list[relax.Call]:
-    """Return the calls whose results are constants, without computing any."""
+    """Return the calls with constant results, without computing any."""
     found: dict[relax.Var, relax.Call] = {}
     for binding in block.bindings:
         value = binding.value
@@ -133,7 +133,7 @@ def _constant_calls(block: Block) -> list[relax.Call]:
 
 
 def _may_fold(call: relax.Call, operands: Sequence[relax.Expr]) -> bool:
-    """Whether the result of a call of constants shall be one."""
+    """Whether to fold a call of constants."""
     name = op_name(call)
     if name == "relax.shape_to_tensor":
         return True
@@ -208,9 +208,9 @@ class Kernels:
     Parameters
     ----------
     mod
-        The module, which holds the kernels that calls name themselves.
+        The module, with the kernels that calls name.
     calls
-        The calls for which kernels are wanted in advance; of those that are alike, one is enough.
+        The calls whose kernels to build in advance; one of several that are alike is enough.
     """
 
     def __init__(self, mod: tvm.IRModule, calls: Iterable[relax.Call]) -> None:
@@ -226,13 +226,13 @@ class Kernels:
             return None
         key = self._key(call)
         if key not in self._known:
-            # Rare: NumPy leaves few values of what it computes otherwise.
+            # Rare: NumPy leaves few values of such calls.
             self._build({key: call})
         lowered = self._known[key]
         return None if lowered is None else lowered.run(_tensors(call))
 
     def _key(self, call: relax.Call) -> str:
-        """Return what calls have in common that one kernel computes."""
+        """Return the key that calls of the same kernel share."""
         parts = [
             f"{item.ty}" if isinstance(item.ty, relax.TensorType) else f"{item}"
             for item in _tensors(call)
@@ -248,7 +248,7 @@ class Kernels:
                 _log.debug("TVM has no kernel for %s: %s", next(iter(wanted)), error)
                 self._known |= dict.fromkeys(wanted)
                 return
-            # One of them cannot be built, and TVM does not say which.
+            # TVM does not tell which one cannot be built.
             half = len(wanted) // 2
             items = list(wanted.items())
             self._build(dict(items[:half]))
@@ -301,7 +301,7 @@ def _resolved(expr: relax.Expr, known: Mapping[relax.Var, relax.Expr]) -> relax.
 
 
 def _lower(mod: tvm.IRModule, wanted: Mapping[str, relax.Call]) -> dict[str, _Lowered | None]:
-    """Legalise calls and build all kernels in one module.
+    """Legalize calls and build all kernels in one module.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ def _lower(mod: tvm.IRModule, wanted: Mapping[str, relax.Call]) -> dict[str, _Lo
     Returns
     -------
     lowered
-        For each call what runs it; None if it is no sequence of kernels.
+        The runner of each call; None if it is no sequence of kernels.
     """
     named = {
         argument: mod[argument]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spellings of single ops: clips, comparisons and normalisations."""
+"""Canonical forms of single ops: clips, comparisons and normalizations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compare_with_itself(site: Site) -> Bindings | None:
 
 
 def clip_of_limits(site: Site) -> Bindings | None:
-    """Write a minimum of a maximum, as ONNX's importer spells Clip, as a clip."""
+    """Rewrite a minimum of a maximum, which ONNX's importer emits for Clip, as a clip."""
     call = site.call
     if not site.table.entries_of("relax.clip") or not site.is_used_once(call.args[0]):
         return None
@@ -37,7 +37,7 @@ def clip_of_limits(site: Site) -> Bindings | None:
 
 
 def as_clip(call: relax.Call, values: Values) -> relax.Call | None:
-    """Make a clip of a minimum of a maximum, where both bounds are constant numbers in order.
+    """Make a clip from a minimum of a maximum if both bounds are constant numbers in order.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def as_clip(call: relax.Call, values: Values) -> relax.Call | None:
     if not isinstance(inner, relax.Call) or getattr(inner.op, "name", "") != "relax.maximum":
         return None
     low, high = (_number(resolve(item.args[1], values)) for item in (inner, call))
-    # With crossed bounds, a clip gives the lower one, and the minimum the upper one.
+    # With crossed bounds, a clip returns the lower one, but the minimum the upper one.
     if low is None or high is None or low > high:
         return None
     same = tvm_ffi.structural_equal(inner.ty, call.ty)
@@ -72,13 +72,13 @@ def _number(expr: relax.Expr) -> float | int | None:
 
 
 def merge_clips(site: Site) -> Bindings | None:
-    """Merge clips in a row: front ends limit a value at one end after the other."""
+    """Merge consecutive clips: front ends clip one end after the other."""
     limits: list[list[Any]] = []
     data: Any = site.call
     while is_call_of("relax.clip", data):
         limits.append([getattr(argument, "value", None) for argument in data.args[1:]])
         first = data.args[0]
-        # A value that others read stays, so that it joins them to one region.
+        # Keep a value with other readers, so that it connects them to one region.
         data = site.value(first) if site.is_used_once(first) else None
     numbers = [number for pair in limits for number in pair]
     if len(limits) < 2 or any(not isinstance(number, int | float) for number in numbers):
@@ -88,7 +88,7 @@ def merge_clips(site: Site) -> Bindings | None:
 
 
 def complete_norm(site: Site) -> Bindings | None:
-    """Set `center` and `scale` of a normalisation whose beta and gamma are zeros and ones anyway.
+    """Set `center` and `scale` of a normalization whose beta and gamma are zeros and ones.
 
     Front ends that apply gamma and beta themselves clear both and pass neutral ones.
     """
@@ -105,9 +105,9 @@ def complete_norm(site: Site) -> Bindings | None:
 
 
 def fold_batch_norm(site: Site) -> Bindings | None:
-    """Fold a batch normalisation into the weights and the bias of the convolution before it.
+    """Fold a batch normalization into the weights and bias of the convolution before it.
 
-    TVM's own FoldBatchnormToConv2D folds in training mode and in other layouts too, wrongly.
+    TVM's own FoldBatchnormToConv2D also folds training mode and other layouts, wrongly.
     """
     item = site.call
     if item.index != 0:
@@ -136,7 +136,7 @@ def fold_batch_norm(site: Site) -> Bindings | None:
         return None
 
     gamma, beta, mean, variance = (item.value.numpy().astype("float64") for item in constants)
-    with np.errstate(all="ignore"):  # What is not finite is not folded, see below.
+    with np.errstate(all="ignore"):  # Non-finite results are not folded, see below.
         scale = (gamma if norm.attrs.scale else 1.0) / np.sqrt(variance + norm.attrs.epsilon)
     shift = (bias - mean) * scale + (beta if norm.attrs.center else 0.0)
     kernel = weight.value.numpy() * scale.reshape(-1, *[1] * (len(shape) - 1))

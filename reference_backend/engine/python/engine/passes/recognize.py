@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains of calls that are one op, and calls with several results."""
+"""Rewrites of chains to ops, and of calls with several results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .rewriting import Bindings, Block
 
 
 def recognize_chains(block: Block, table: Table) -> Bindings | None:
-    """Put the op of a table entry in the place of each of its chains; see `chain_grammar`.
+    """Replace chains by the op of their table entry; see `chain_grammar`.
 
-    The longest go first: one may contain another. Entries without a Relax op keep their chains,
-    which the patterns match; they are only kept out of shorter ones here.
+    The longest go first: one may contain another. Entries without a Relax op keep their chains for
+    the patterns; here they only keep shorter chains from matching inside.
     """
     bindings, values = block.bindings, block.values
     by_op: dict[str, list[relax.VarBinding]] = {}
@@ -61,7 +61,7 @@ def recognize_chains(block: Block, table: Table) -> Bindings | None:
 def _leaks(
     inside: Set[relax.Var], last: relax.Var, users: dict[relax.Var, list[relax.Var]]
 ) -> bool:
-    """Whether a value of a chain, but the last one, is used outside of it."""
+    """Whether an inner value of a chain is used outside of it."""
     return any(
         not var.same_as(last)
         and (not isinstance(var, relax.DataflowVar) or any(u not in inside for u in users[var]))
@@ -72,9 +72,9 @@ def _leaks(
 def _as_call(
     table: Table, op: Op, found: Found, last: relax.Call, values: Values
 ) -> relax.Call | None:
-    """Return a call that does what a chain does, none if there cannot be one.
+    """Return a call that computes a chain; none if there is no such call.
 
-    For an op that is made of chains alone, that is the last call of the chain itself.
+    For an entry with only chains, this is the last call of the chain itself.
     """
     if not op.relax:
         reason = table.refusal_of_chain(op, found.inputs, found.attributes, last, values)
@@ -88,13 +88,13 @@ def _as_call(
         call = function_of(op.relax)(*tensors, **attributes)
         call = relax.BlockBuilder().normalize(call)
     except (TypeError, ValueError, RuntimeError):
-        return None  # The types do not go together as the op wants it; some ops only assert it.
+        return None  # The op does not take these types; some ops only assert that.
     same = tvm_ffi.structural_equal(call.ty, last.ty)
     return call if same and table.refusal(call, values, op=op, asked_later=True) is None else None
 
 
 def split_results(block: Block, table: Table) -> Bindings | None:
-    """Bind each used result of a call with several ones to a variable, right behind the call."""
+    """Bind each used result of a call with several results to a variable, right behind it."""
     bindings = block.bindings
     if not any(table.entries_of(name) for name in block.by_op):
         return None
@@ -108,7 +108,7 @@ def split_results(block: Block, table: Table) -> Bindings | None:
     }
     if not fields:
         return None
-    # Those that are read as a tuple too.
+    # Results that are also read as a tuple.
     whole = {var for var in fields if not isinstance(var, relax.DataflowVar)}
     for binding in bindings:
         value = binding.value

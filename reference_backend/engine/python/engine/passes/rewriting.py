@@ -3,7 +3,7 @@
 
 A rewriter looks at one binding, its `Site`, and returns the bindings that replace it, or None to
 leave it alone. It names the ops it starts from, so that a pass costs next to nothing in a model
-without them. What was read of a function is kept as long as that function stays in the module.
+without them. The analysis of a function is kept as long as the function stays in the module.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from . import evaluate
 
 Bindings = list[relax.Binding]
 TUPLE_GET_ITEM = "TupleGetItem"
-"""The name in the place of an op's for reading a field of a tuple."""
+"""Stands for the op's name when reading a field of a tuple."""
 
 
 def is_opaque(function: tvm.ir.BaseFunc) -> bool:
-    """Whether a function is none of ours to look into.
+    """Whether the passes leave a function alone.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def is_opaque(function: tvm.ir.BaseFunc) -> bool:
 
 
 def bound_values(body: relax.SeqExpr) -> dict[relax.Var, relax.Expr]:
-    """Return what variables are bound to, without those that a `match_cast` gives another type.
+    """Return values by variable, without those that a `match_cast` gives another type.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def bound_values(body: relax.SeqExpr) -> dict[relax.Var, relax.Expr]:
     Returns
     -------
     values
-        By variable, including those of branches.
+        By variable, branches included.
     """
     values = {}
     for block in body.blocks:
@@ -91,7 +91,7 @@ def drop_unused(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def op_name(value: relax.Expr | None) -> str:
-    """Return the name of the op that a value calls, "" if it is no call of an op."""
+    """Return the name of the op that a value calls, or ""."""
     is_call = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
     return str(value.op.name) if is_call and value is not None else ""
 
@@ -113,7 +113,7 @@ def is_full_of(number: int, tensor: relax.Expr, values: Values) -> bool:
 
 
 def with_constants(call: relax.Call, values: Values) -> relax.Call:
-    """Return a call that reads constants and shapes itself, not by variables bound to them.
+    """Return a call with variables replaced by the constants and shapes that they are bound to.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def with_constants(call: relax.Call, values: Values) -> relax.Call:
     Returns
     -------
     call
-        Another call, or the same one if there are none.
+        A new call, or the same one if there are none.
     """
 
     def known(expr: relax.Expr) -> relax.Expr:
@@ -136,7 +136,7 @@ def with_constants(call: relax.Call, values: Values) -> relax.Call:
         found = resolve(expr, values) if isinstance(expr, relax.Var) else expr
         return found if isinstance(found, Constant | relax.ShapeExpr) else expr
 
-    # Each access makes new Python objects for the fields.
+    # Each access to the fields makes new Python objects.
     old = list(call.args)
     arguments = [known(argument) for argument in old]
     if all(one is other for one, other in zip(arguments, old, strict=True)):
@@ -149,12 +149,12 @@ def with_constants(call: relax.Call, values: Values) -> relax.Call:
 
 @dataclass
 class Block:
-    """A block of a function, as it was read."""
+    """The analysis of a block of a function."""
 
     block: relax.BindingBlock
     bindings: Bindings
     values: Values
-    """What the variables that can be used in the block are bound to."""
+    """Values of the variables visible in the block."""
 
     @property
     def is_dataflow(self) -> bool:
@@ -235,29 +235,29 @@ class Site:
 
     @property
     def call(self) -> relax.Call:
-        """The call that is bound."""
+        """The bound call."""
         return self.binding.value
 
     @property
     def values(self) -> Values:
-        """What variables are bound to."""
+        """Values by variable."""
         return self.block.values
 
     def value(self, expr: relax.Expr) -> Any:
-        """Return what a variable is bound to, None if unknown; TVM has no types to narrow it by."""
+        """Return a variable's value, None if unknown; untyped, since TVM has no types for it."""
         return self.block.values.get(expr)
 
     def constant(self, expr: relax.Expr) -> Constant | None:
-        """Return the constant that an expression is, if it is one."""
+        """Return the constant that an expression resolves to, if any."""
         found = resolve(expr, self.values)
         return found if isinstance(found, Constant) else None
 
     def is_used_once(self, expr: relax.Expr) -> bool:
-        """Whether the only use of a value is the one at hand."""
+        """Whether this binding is the only use of a value."""
         return self.block.uses.get(expr) == 1
 
     def bind(self, value: relax.Expr) -> Bindings:
-        """Return the binding of the variable to another value."""
+        """Bind the variable to another value."""
         return [relax.VarBinding(self.binding.var, value)]
 
 
@@ -266,7 +266,7 @@ BlockRewriter = Callable[[Block, Table], Bindings | None]
 
 
 class Steps:
-    """The bindings that replace one; calls of constants that NumPy computes exactly are folded.
+    """The bindings that replace one; exact calls of constants are folded.
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ class Steps:
         return var
 
     def end(self, call: relax.Call) -> Bindings | None:
-        """Bind the last call, and return all bindings; none if it has another type."""
+        """Bind the last call, and return all bindings; none if its type differs."""
         call = self._builder.normalize(call)
         var = self._site.binding.var
         if not tvm_ffi.structural_equal(call.ty, var.ty):
@@ -300,7 +300,7 @@ class Steps:
 
 
 class Reader:
-    """Rewrites modules for one table, and remembers what it read of the functions of the last one.
+    """Rewrites modules for one table, and caches the analysis of the last one's functions.
 
     Parameters
     ----------
@@ -323,7 +323,7 @@ class Reader:
         Yields
         ------
         global_var, blocks
-            The name of a function, and what it consists of.
+            The name of a function, and its blocks.
         """
         read = {}
         for _, function in mod.functions_items():
@@ -338,7 +338,7 @@ class Reader:
     def rewrite(
         self, mod: tvm.IRModule, ops: Sequence[str], rewriters: Sequence[Rewriter]
     ) -> tvm.IRModule:
-        """Replace calls, each by the first rewriter that has something to put in its place.
+        """Replace calls, each by the first rewriter that applies.
 
         Parameters
         ----------
@@ -347,7 +347,7 @@ class Reader:
         ops
             The ops that the rewriters start from.
         rewriters
-            What to try, in order.
+            The rewriters to try, in order.
 
         Returns
         -------
@@ -414,7 +414,7 @@ class Reader:
             aliases = aliases or any(
                 isinstance(item.value, relax.Var) for block in new_blocks for item in block.bindings
             )
-            # Several dataflow blocks share values in a way that only reading them again tells.
+            # Values shared by several dataflow blocks need a new analysis.
             if sum(block.is_dataflow for block in blocks) == 1:
                 read[hash(new)] = new, new_blocks
         changed = any(functions[item] is not function for item, function in mod.functions_items())
@@ -422,7 +422,7 @@ class Reader:
             return mod
         self._read |= read
         mod = with_functions(mod, functions)
-        # Other passes and the patterns do not look through variables that are other variables.
+        # Other passes and the patterns do not look through aliases.
         return relax.transform.CanonicalizeBindings()(mod) if aliases else mod
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views: reshapes, transpositions, and those around matrix products."""
+"""Rewrites of reshapes and transpositions, also around matmuls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .rewriting import Bindings, Site, is_call_of, op_name
 
 
 def reshape_or_nothing(site: Site) -> Bindings | None:
-    """Drop casts and broadcasts to the same type; write other views as reshapes."""
+    """Drop casts and broadcasts to the same type; turn other views into reshapes."""
     call = site.call
     name = op_name(call)
     try:
@@ -34,7 +34,7 @@ def reshape_or_nothing(site: Site) -> Bindings | None:
 
 
 def merge_transposes(site: Site) -> Bindings | None:
-    """Merge transpositions in a row into one, or into none where they cancel."""
+    """Merge consecutive transpositions into one, or none if they cancel."""
     call = site.call
     axes, data = transposed_axes(call), call
     changed = False
@@ -42,7 +42,7 @@ def merge_transposes(site: Site) -> Bindings | None:
         data = data.args[0]
         inner = site.value(data)
         before = transposed_axes(inner)
-        # A value that others read stays, so that it joins them to one region.
+        # Keep a value with other readers, so that it connects them to one region.
         if not before or not site.is_used_once(data):
             break
         axes, data, changed = [before[axis] for axis in axes], inner, True
@@ -53,7 +53,7 @@ def merge_transposes(site: Site) -> Bindings | None:
 
 
 def swap_in_batches(site: Site) -> Bindings | None:
-    """Swap the last two dimensions directly, where ONNX's exporter flattens the batch around it."""
+    """Swap the last two dimensions in place; ONNX's exporter flattens the batch around it."""
     view = site.call
     if not site.is_used_once(view.args[0]):
         return None
@@ -78,7 +78,7 @@ def swap_in_batches(site: Site) -> Bindings | None:
 
 
 def multiply_in_batches(site: Site) -> Bindings | None:
-    """Multiply matrices in several batch dimensions, which PyTorch flattens around the product."""
+    """Restore the batch dimensions of a matmul, which PyTorch flattens around it."""
     view = site.call
     if not site.is_used_once(view.args[0]):
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as front ends emit it, rewritten until it is a chain that the table knows.
+"""Rewrites attention as front ends emit it into chains of the table.
 
-The results stay the same as long as no product of queries and keys leaves the range of float32.
+The results are equal as long as no product of queries and keys leaves the range of float32.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..chains import find, in_rank, transposed_axes
 from ..table import Table
 from .rewriting import Bindings, Site, Steps, is_call_of, is_full_of
 
-# As PyTorch writes it: zeros where all scores of a row are -inf.
+# PyTorch's form: zeros where all scores of a row are -inf.
 
 
 _SCORES = ("scores * scale + bias", "scores + bias", "scores * scale", "scores")
@@ -36,7 +36,7 @@ _SCALES = (2.0**-5, 1.0)
 
 
 def _has_attention(table: Table, operand: str = "query") -> bool:
-    """Whether the table has attention as a chain, with this operand."""
+    """Whether the table has attention as a chain with this operand."""
     return any(
         item.name == operand
         for op in table.ops
@@ -46,7 +46,7 @@ def _has_attention(table: Table, operand: str = "query") -> bool:
 
 
 def scale_once(site: Site) -> Bindings | None:
-    """Scale a matrix product once, where PyTorch scales both operands by the square root."""
+    """Scale a matmul once, where PyTorch scales both operands by the square root."""
     if not _has_attention(site.table):
         return None
     call = site.call
@@ -69,7 +69,7 @@ def scale_once(site: Site) -> Bindings | None:
     if {str(item.value.dtype) for item in factors} == {"float32"}:
         product = steps.add(relax.op.matmul(*operands, call.attrs.out_dtype))
         return steps.end(relax.op.multiply(product, factor))
-    # Without a factor before it, a product might be too large.
+    # Without a factor before it, the product might overflow.
     operands[0] = steps.add(relax.op.multiply(operands[0], factor))
     return steps.end(relax.op.matmul(*operands, call.attrs.out_dtype))
 
@@ -142,7 +142,7 @@ _SUMS_AND_FACTORS = tuple(f"relax.{op}" for op in ("add", "subtract", "multiply"
 
 
 def _product_in(expr: relax.Expr, values: Values) -> relax.Call | None:
-    """Return the matrix product that a value is computed from by sums and factors only."""
+    """Return the matmul from which sums and factors alone compute a value."""
     value: Any = values.get(expr) if isinstance(expr, relax.Var) else None
     if any(is_call_of(op, value) for op in _SUMS_AND_FACTORS):
         found = (_product_in(operand, values) for operand in value.args)
@@ -171,8 +171,8 @@ def _safe_attention() -> tuple[Chain, ...]:
 def guard_behind_attention(site: Site) -> Bindings | None:
     """Move the guard for fully masked queries behind the attention, or drop it if there are none.
 
-    The guard turns NaN weights into zeros; zeros in the place of their products with the values are
-    the same. Which queries are fully masked is known from the bias alone.
+    The guard turns NaN weights into zeros; turning their products with the values into zeros is
+    equivalent. The bias alone shows which queries are fully masked.
     """
     product = site.call
     if not _has_attention(site.table) or not site.is_used_once(product.args[0]):
@@ -195,7 +195,7 @@ def guard_behind_attention(site: Site) -> Bindings | None:
             isinstance(known, Constant) and (known.value.numpy().max(-1) > -math.inf).all()
         ):
             return steps.end(mixed)
-        # Not by the maximum of a row: TVM's starts from the lowest finite number, not from -inf.
+        # Not by a row's maximum: TVM's starts from the lowest finite number, not from -inf.
         lowest = relax.const(-math.inf, str(tensor_type(bias.ty)[0]))
         hidden = steps.add(relax.op.equal(_widened(bias, scores, steps), lowest))
         hidden = steps.add(relax.op.astype(hidden, "int8"))
@@ -207,9 +207,9 @@ def guard_behind_attention(site: Site) -> Bindings | None:
 
 
 def swap_key(site: Site) -> Bindings | None:
-    """Write a transposed operand as heads to the front, then a swap of the last two dimensions.
+    """Split a transposition into heads to the front and a swap of the last two dimensions.
 
-    That costs nothing: the product absorbs the swap, and what is before it are the keys.
+    The matmul absorbs the swap, and the operand before it is the keys.
     """
     product = site.call
     if not _has_attention(site.table) or not site.is_used_once(product.args[1]):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes calls of constants with NumPy, where there is exactly one right answer.
+"""Computes calls of constants with NumPy, where exactly one result is right.
 
-That are movements of data, integer and boolean arithmetic, comparisons, casts, and the operations
-of which IEEE 754 prescribes the result. The rest, such as exponentials and sums of floating-point
-numbers, is left to TVM's own kernels; see `fold.py`. What the hardware the compiler runs on would
-trap at, or read out of bounds for, is computed by neither.
+These are data movement, integer and boolean arithmetic, comparisons, casts, and the operations
+whose results IEEE 754 prescribes. TVM's own kernels compute the rest, such as exponentials and
+floating-point sums; see `fold.py`. Neither computes calls that would trap or read out of bounds on
+the compiling machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DTYPES = frozenset(
 
 
 class Undefined(Exception):
-    """The call has no defined result, and must be run by no kernel while compiling."""
+    """The call has no defined result; no kernel may run it at compile time."""
 
 
 def fixed_shape(ty: relax.Type) -> tuple[str, tuple[int, ...]] | None:
@@ -62,18 +62,18 @@ def constant_of(call: relax.Call) -> relax.Expr | None:
     Parameters
     ----------
     call
-        The call; it reads constants itself, not by variables.
+        The call, with its variables resolved to constants.
 
     Returns
     -------
     value
-        A constant, a tuple of constants or a shape; None if an argument is no constant, or NumPy
-        does not compute it exactly.
+        A constant, a tuple of constants or a shape; None if an argument is not constant, or NumPy
+        cannot compute it exactly.
 
     Raises
     ------
     Undefined
-        There is no defined result.
+        The result is not defined.
     """
     name = str(getattr(call.op, "name", "")).removeprefix("relax.")
     if name not in _FUNCTIONS:
@@ -112,21 +112,21 @@ def constant_of(call: relax.Call) -> relax.Expr | None:
         result = _FUNCTIONS[name](attributes, *arrays)
     if result is None:
         return None
-    # Functions of NumPy return scalars in the place of arrays without dimensions.
+    # NumPy functions return scalars instead of arrays without dimensions.
     several = result if isinstance(result, list | tuple) else [result]
     results = [np.asarray(one) for one in several]
-    # A result of another type would mean that the op is not what we take it for.
+    # A result of another type means that we have misread the op.
     if [(str(one.dtype), one.shape) for one in results] != types:
         return None
     constants = [relax.const(np.ascontiguousarray(one), str(one.dtype)) for one in results]
-    # `ascontiguousarray` makes one dimension of none.
+    # `ascontiguousarray` turns rank 0 into rank 1.
     if any(not one.shape for one in results):
         constants = [relax.const(one, str(one.dtype)) for one in results]
     return relax.Tuple(constants) if isinstance(call.ty, relax.TupleType) else constants[0]
 
 
 def is_computed(call: relax.Call) -> bool:
-    """Whether NumPy computes such calls, for most values at least.
+    """Whether NumPy computes such calls, at least for most values.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def is_computed(call: relax.Call) -> bool:
     Returns
     -------
     computed
-        True if no kernel needs to be built for it in advance.
+        True if it needs no kernel built in advance.
     """
     name = str(getattr(call.op, "name", "")).removeprefix("relax.")
     if name not in _FUNCTIONS:
@@ -175,7 +175,7 @@ def _has_nan(*arrays: Array) -> bool:
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Array]:
-    """Return an evaluator for what NumPy has a function for that means the same."""
+    """Return an evaluator for an op with an equivalent NumPy function."""
 
     def compute(attributes: Attributes, *arrays: Array) -> Array:
         return np.asarray(function(*arrays))
@@ -191,7 +191,7 @@ def _of_floats(function: Callable[[Array], Array]) -> Callable[..., Array | None
 
 
 def _trapping(function: Callable[[Array, Array], Array]) -> Callable[..., Array | None]:
-    """Return an evaluator for integer divisions, at some of which a processor traps."""
+    """Return an evaluator for integer divisions, some of which would trap."""
 
     def compute(attributes: Attributes, x: Array, y: Array) -> Array | None:
         if _is_float(x):
@@ -206,7 +206,7 @@ def _trapping(function: Callable[[Array, Array], Array]) -> Callable[..., Array 
 
 
 def _truncated_quotient(x: Array, y: Array) -> Array:
-    # Not by floating-point numbers, which lack the digits of int64.
+    # Not in floating point, which lacks the digits of int64.
     quotient = x // y
     return np.where((x % y != 0) & ((x < 0) != (y < 0)), quotient + 1, quotient).astype(x.dtype)
 
@@ -255,7 +255,7 @@ def _clip(attributes: Attributes, x: Array) -> Array | None:
         return np.where(raised < limits[1], raised, limits[1])
     if x.dtype.kind not in "iu":
         return None
-    # Front ends limit integers at one end only, by an infinity at the other.
+    # Front ends clip integers at one end with an infinity at the other.
     known = np.iinfo(x.dtype)
     low = known.min if low == -math.inf else low
     high = known.max if high == math.inf else high
@@ -267,7 +267,7 @@ def _clip(attributes: Attributes, x: Array) -> Array | None:
 def _cast(attributes: Attributes, x: Array) -> Array | None:
     dtype = np.dtype(attributes["dtype"])
     if _is_float(x) and dtype.kind in "iu":
-        # What is out of range, no two compilers turn into the same number.
+        # Compilers differ in out-of-range casts.
         limits = np.iinfo(dtype.name)
         if not np.isfinite(x).all():
             return None
@@ -293,13 +293,13 @@ def _reduced(function: Callable[..., Any], of_floats: bool) -> Callable[..., Arr
         axes = attributes.get("axis")
         axis = axes if isinstance(axes, int | tuple) else None
         result = np.asarray(function(x, axis=axis, keepdims=bool(attributes.get("keepdims"))))
-        # Sums of integers wrap as those of their own type do.
+        # Wrap integer sums as their own type does.
         return result.astype(x.dtype) if result.dtype.kind in "iu" else result
 
     return compute
 
 
-# ---- Movements ----------------------------------------------------------------------------------
+# ---- Data movement ------------------------------------------------------------------------------
 
 
 def _reshape(attributes: Attributes, x: Array) -> Array:
@@ -360,7 +360,7 @@ def _take(attributes: Attributes, x: Array, indices: Array) -> Array | None:
 
 
 def _from_start(indices: Array, size: int) -> Array:
-    """Return indices that count from the start; the importers leave negative ones as they are."""
+    """Return non-negative indices; importers leave negative ones as they are."""
     if indices.dtype.kind not in "iu" or ((indices < -size) | (indices >= size)).any():
         raise Undefined
     return np.where(indices < 0, indices + size, indices)
@@ -497,4 +497,4 @@ _FUNCTIONS: dict[str, Callable[..., Array | Sequence[Array] | None]] = {
     "zeros_like": _full_of(0),
 }
 _OF_INTEGERS = ("sum", "prod", "mod", "floor_mod", "floor_divide")
-"""Those of floating-point numbers are a kernel's."""
+"""Floating-point ones are left to kernels."""

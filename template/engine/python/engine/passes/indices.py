@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indices, borders made of the input, and tensors without elements."""
+"""Rewrites of indices, of padding with the input's own values, and of empty tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .rewriting import Bindings, Block, Site, Steps, op_name
 
 
 def flatten_index(site: Site) -> Bindings | None:
-    """Pick by several index tensors at once with one `take` along their dimensions, flattened."""
+    """Rewrite indexing by several tensors as one `take` on the flattened dimensions."""
     call = site.call
     if not site.table.entries_of("relax.take"):
         return None
@@ -37,7 +37,7 @@ def flatten_index(site: Site) -> Bindings | None:
     for axis, index in enumerate(indices):
         if dtypes != {"int64"}:
             index = steps.add(relax.op.astype(index, "int64"))
-        # Negative indices count from the end, which the sum would not show any more.
+        # Negative indices count from the end, which the sum would hide.
         known = resolve(index, site.values)
         if isinstance(known, Constant):
             index = relax.const(_from_start(known.value.numpy(), picked[axis]), "int64")
@@ -81,11 +81,11 @@ def _from_start(indices: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
 
 
 _PADDINGS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-"""What NumPy calls the modes of `relax.nn.pad`."""
+"""NumPy's names for the modes of `relax.nn.pad`."""
 
 
 def pad_by_take(site: Site) -> Bindings | None:
-    """Write a border made of the input itself as one `take` per axis, with constant indices."""
+    """Rewrite padding with the input's own values as one `take` per axis with constant indices."""
     call = site.call
     mode = _PADDINGS.get(str(call.attrs.pad_mode))
     if mode is None or not site.table.entries_of("relax.take"):
@@ -101,7 +101,7 @@ def pad_by_take(site: Site) -> Bindings | None:
         before, after = widths[2 * axis : 2 * axis + 2]
         if not before and not after:
             continue
-        # A border that is larger than its source is mirrored again and again, not by all alike.
+        # Implementations differ in how they repeat a border larger than its source.
         largest = size - (mode == "reflect") if isinstance(size, int) else 0
         if min(before, after) < 0 or (mode != "edge" and max(before, after) > largest):
             return None
@@ -117,9 +117,9 @@ def pad_by_take(site: Site) -> Bindings | None:
 
 
 def drop_empties(block: Block, table: Table) -> Bindings | None:
-    """Concatenate without operands that have no elements; write other such values as constants.
+    """Drop empty operands of a concatenation; turn other empty values into constants.
 
-    Exported rotary embeddings have them, of a part of each head that is not rotated.
+    Exported rotary embeddings have them for the part of each head that is not rotated.
     """
     result: Bindings = []
     changed = False

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovers ops from the kernels that an importer has lowered them to.
+"""Recovers ops from kernels to which an importer has lowered them.
 
-TVM's ONNX importer lowers Clip, Pad, Tile and reversals to kernels, which say nothing about what
-they compute. But if TVM lowers an op to the very same kernel, the kernel is that op.
+TVM's ONNX importer lowers Clip, Pad, Tile and reversals to anonymous kernels. If TVM lowers an op
+to the very same kernel, the kernel is that op.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ..calls import Unknown, tensor_type
 from .rewriting import Bindings, Site
 
 _Candidate = tuple[Any, Callable[..., Any], tuple[Any, ...]]
-"""The call of an op, and the function and its arguments that make its kernel."""
+"""The call of an op, and the function and arguments that build its kernel."""
 
 
 def recover_op(site: Site) -> Bindings | None:
-    """Put the op in the place of its kernel."""
+    """Replace a kernel by its op."""
     op = op_of(site.mod, site.call)
     return None if op is None else site.bind(op)
 
 
 def op_of(mod: tvm.IRModule, call: Any) -> Any | None:
-    """Tell which op a kernel is.
+    """Return the op that a kernel computes.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def _of_one(inputs: list[Any], shape: list[int], kernel: Any) -> Iterator[_Candi
         return
     data, before = inputs[0], _sizes(inputs[0].ty)
     if before == shape:
-        # A border of nothing, such as a window of Swin's may have: no op, once it is simplified.
+        # An empty border, as in Swin's windows, simplifies to no op.
         nothing = [0] * len(shape)
         yield relax.op.broadcast_to(data, shape), topi.nn.pad, (data, nothing, nothing, 0.0)
         for axis in range(len(shape)):
@@ -120,7 +120,7 @@ _BORDERS: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
 def _of_own_borders(
     data: relax.Expr, before: list[int], shape: list[int], kernel: tvm.tirx.PrimFunc
 ) -> Iterator[_Candidate]:
-    """Generate paddings whose border is made of the input itself."""
+    """Generate paddings with the input's own values."""
     store = _store(kernel)
     load: Any = getattr(store, "value", None)
     if store is None or not hasattr(load, "indices") or not all(shape):
@@ -136,7 +136,7 @@ def _of_own_borders(
         starts["reflect"][axis] = origin
         starts["circular"][axis] = -origin % size
         low, high = 0, out - size
-        while low < high:  # The last place that reads the first element.
+        while low < high:  # Find the last place that reads the first element.
             middle = (low + high + 1) // 2
             low, high = (middle, high) if source(middle) == 0 else (low, middle - 1)
         starts["replicate"][axis] = low
@@ -150,7 +150,7 @@ def _of_own_borders(
 
 
 def _source(index: tvm.Expr, var: tvm.tirx.Var) -> Callable[[int], int]:
-    """Return the function that tells from where in the input a place along an axis is read."""
+    """Return the function from output to input positions along an axis."""
 
     def source(place: int) -> int:
         analyzer = tvm.sym.Analyzer()
@@ -164,7 +164,7 @@ def _source(index: tvm.Expr, var: tvm.tirx.Var) -> Callable[[int], int]:
 
 
 def _store(kernel: tvm.tirx.PrimFunc) -> tvm.tirx.BufferStore | None:
-    """Return what a kernel of one store stores."""
+    """Return the value stored by a kernel with a single store."""
     stmt = kernel.body.block.body
     while isinstance(stmt, tvm.tirx.For):
         stmt = stmt.body
@@ -173,7 +173,7 @@ def _store(kernel: tvm.tirx.PrimFunc) -> tvm.tirx.BufferStore | None:
 
 
 def _border(kernel: Any) -> tuple[list[int], float | int] | None:
-    """Read where a kernel puts its input, and what is around it."""
+    """Return where a kernel puts its input, and the value around it."""
     stmt = kernel.body.block.body
     while isinstance(stmt, tvm.tirx.For):
         stmt = stmt.body
@@ -188,7 +188,7 @@ def _border(kernel: Any) -> tuple[list[int], float | int] | None:
     number = getattr(value, "value", None)
     if number is None or not all(isinstance(offset, tvm.tirx.IntImm) for offset in offsets):
         return None
-    # The op has it as float64, which cannot tell larger integers apart.
+    # The op holds it as float64, which cannot represent larger integers exactly.
     if isinstance(number, int) and abs(number) >= 1 << 53:
         return None
     return [int(offset) for offset in offsets], number

@@ -38,7 +38,7 @@ class Pass:
     name
         The name by which instruments see it, and by which it can be switched off.
     run
-        Rewrites a module, which it reads by the `Reader`.
+        Rewrites a module, which it reads through the `Reader`.
     """
 
     name: str
@@ -64,30 +64,30 @@ _VIEWS = ("relax.broadcast_to", "relax.astype", "relax.expand_dims", "relax.sque
 CANONICALIZATION: tuple[Pass, ...] = (
     # All other passes rewrite dataflow blocks only. TVM's pass resolves aliases, too.
     _of_tvm("ToDataflow", relax.transform.ConvertToDataflow(min_size=1)),
-    # Before all that look for ops: kernels of importers hide them.
+    # First, since importers' kernels hide ops.
     _calls("RecoverOps", kernels.recover_op, "relax.call_tir"),
     _calls("SimplifyViews", views.reshape_or_nothing, *_VIEWS),
-    # Before folding, which computes the index arithmetic that they write where it is constant.
+    # Before folding, which computes the index arithmetic if it is constant.
     _calls("FlattenIndices", indices.flatten_index, "relax.index_tensor"),
     _calls("CompareNaN", normalize.compare_with_itself, "relax.isnan"),
-    # Before folding: makes the constants that it starts from, without a kernel for each.
+    # Before folding: makes the initial constants, without a kernel for each.
     _calls("MaterializeConstants", fold.materialize, *fold.MADE_OF_NOTHING),
-    # Before all that ask for constants, and for the sizes in them.
+    # Before all passes that read constants and the sizes in them.
     Pass("FoldConstants", fold.fold_constants),
-    # Behind folding, which tells what the indices are.
+    # After folding, which computes the indices.
     _calls("CountFromStart", indices.index_from_start, "relax.take"),
     _blocks("DropEmpties", indices.drop_empties),
-    # Behind RecoverOps, which tells what a padding is.
+    # After RecoverOps, which recovers paddings.
     _calls("PadByTake", indices.pad_by_take, "relax.nn.pad"),
-    # Behind folding, which tells the limits.
+    # After folding, which computes the bounds.
     _calls("FormClips", normalize.clip_of_limits, "relax.minimum"),
     _calls("FoldBatchNorm", normalize.fold_batch_norm, TUPLE_GET_ITEM),
-    # Behind FormClips, which makes some of the clips.
+    # After FormClips, which makes some of the clips.
     _calls("MergeClips", normalize.merge_clips, "relax.clip"),
     _calls("CompleteNorms", normalize.complete_norm, *normalize.NORMS),
-    # Before those that look for transpositions in a certain place.
+    # Before the passes that match single transpositions.
     _calls("MergeTransposes", views.merge_transposes, "relax.permute_dims"),
-    # Before the product around such a swap is unflattened, and before attention is looked for.
+    # Before the matmul around such a swap is unflattened, and before attention is matched.
     _calls("UnflattenSwaps", views.swap_in_batches, "relax.reshape"),
     _calls("UnflattenMatmuls", views.multiply_in_batches, "relax.reshape"),
     # Attention, from its scores outwards: each brings it closer to the chains of the table.
@@ -97,17 +97,17 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("WidenBias", attention.widen_bias, "relax.nn.softmax"),
     _calls("TurnGuard", attention.turn_guard, "relax.permute_dims"),
     _calls("SwapKeys", attention.swap_key, "relax.matmul"),
-    # Behind all that makes chains of the table out of other spellings.
+    # After all passes that turn other spellings into chains of the table.
     _blocks("RecognizeChains", recognize.recognize_chains),
-    # Last: recognised ops may have several results too.
+    # Last: recognized ops may have several results too.
     _blocks("SplitResults", recognize.split_results),
     _of_tvm("DropUnused", drop_unused),
 )
-"""All passes, in the order in which they run."""
+"""All passes, in order."""
 
 
 def passes_for(table: Table, disabled: Iterable[str] = ()) -> list[tvm.transform.Pass]:
-    """Return the passes for a table, which share what they read of a module.
+    """Return the passes for a table, with one `Reader`.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def simplify(
     before: Sequence[tvm.transform.Pass] = (),
     after: Sequence[tvm.transform.Pass] = (),
 ) -> tvm.IRModule:
-    """Canonicalize a model, so that it consists of the ops and chains of the table.
+    """Canonicalize a model towards the ops and chains of the table.
 
     Parameters
     ----------

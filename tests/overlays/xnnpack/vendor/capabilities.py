@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What XNNPACK can do; the driver answers for each call what is not said here."""
+
+from __future__ import annotations
+
+from tvm_xnnpack_npu.engine.capability import Op
+from tvm_xnnpack_npu.engine.chip import Chip, Limits
+from tvm_xnnpack_npu.engine.sdk import ask_driver
+from tvm_xnnpack_npu.engine.table import Decline
+
+CHIP = Chip(
+    dtypes=("float32",),
+    ranks=range(0, 5),
+    constant_weights=True,
+    symbols=False,
+    nan="undefined",
+    devices=1,
+    cancellation=False,
+)
+
+LIMITS: dict[str, Limits | None] = {
+    "concat": None,  # this release of XNNPACK has no such node
+    "softmax": None,  # it has a node, but the engine lowers this op to reductions
+}
+
+DECLINED_BY_SDK: Decline | None = ask_driver
+
+EXTRA_OPS: tuple[Op, ...] = ()
