@@ -1,4 +1,4 @@
-"""The generator: comfort and checks around the Copier template of npu-scaffold."""
+"""The generator: commands and checks around the Copier template of npu-scaffold."""
 
 from importlib.metadata import PackageNotFoundError, version
 

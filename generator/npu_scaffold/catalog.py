@@ -1,4 +1,4 @@
-"""Loading the op catalogue, and its schema: violations are sentences."""
+"""Loads the op catalogue and checks its schema; violations are sentences."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Check = Callable[[Any, str, Entry, Collection[str]], Iterator[str]]
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is written twice, which YAML lets pass."""
+    """Refuses duplicate keys, which YAML accepts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        # What '<<' merges in may be overridden, and is not yet here.
+        # Keys merged by '<<' may be overridden, and are not here yet.
         keys = [key.value for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1 and not self._merged(node):
@@ -68,8 +68,8 @@ def load_catalog(template: Path) -> dict[str, Entry]:
     Returns
     -------
     dict
-        Op id to entry with its cases, by the ids of the entries, not yet checked. What an entry of
-        a family does not say of its cases because another's are meant is filled in.
+        Op name to entry with its cases, in the order of ids, not yet checked. Entries that refer to
+        the cases of another op get copies.
     """
     found: dict[str, Entry] = {}
     for path in sorted((template / CATALOG).glob("*.yml")):
@@ -141,7 +141,7 @@ def _load_cases(template: Path, path: Path) -> dict[str, Any]:
 
 
 def _resolved(own: dict[str, Any], cases: dict[str, Any]) -> dict[str, Any]:
-    """Put the cases of another op in the place of its name."""
+    """Replace the name of another op by its cases."""
 
     def meant(key: str, value: Any) -> Any:
         other = cases.get(value) if key in ("cases", "refused") and isinstance(value, str) else None
@@ -152,7 +152,7 @@ def _resolved(own: dict[str, Any], cases: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _formulas(template: Path) -> ModuleType:
-    """Load the engine's reader of formulas, which needs nothing else of it."""
+    """Load the engine's parser of formulas, which stands alone."""
     spec = importlib.util.spec_from_file_location("npu_scaffold_formulas", template / FORMULAS)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -161,7 +161,7 @@ def _formulas(template: Path) -> ModuleType:
 
 
 def catalog_problems(template: Path) -> list[str]:
-    """Check the catalogue, and the files that its entries call for.
+    """Check the catalogue, and the files that its entries need.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def _ids(catalog: dict[str, Entry]) -> Iterator[str]:
 
 
 def _formula_problems(template: Path, entry: Entry) -> Iterator[str]:
-    """Check formulas by the engine's own reader."""
+    """Check formulas with the engine's own parser."""
     formulas = {"operations": entry["operations"]} if "operations" in entry else {}
     tolerance = entry.get("tolerance")
     given = tolerance.get("accumulated") if isinstance(tolerance, dict) else None
@@ -259,7 +259,7 @@ def _entry(op: Any, entry: Any, catalog: dict[str, Entry]) -> Iterator[str]:
 def _keys(
     value: dict[str, Any], allowed: dict[str, tuple[bool, Any]] | Collection[str], where: str
 ) -> Iterator[str]:
-    """Check the keys of a mapping; `allowed` may say which of them are required."""
+    """Check the keys of a mapping; `allowed` may mark required ones."""
     prefix = f"{where}: " if where else ""
     for key in value:
         if key not in allowed:
@@ -312,7 +312,7 @@ def _list_of(choices: Collection[str]) -> Check:
 
 
 def _names(entry: Entry, key: str) -> list[str]:
-    """Name the inputs or the attributes, also of an entry that is wrong elsewhere."""
+    """Return the names of inputs or attributes, even if the entry has other errors."""
     value = entry.get(key)
     if isinstance(value, list):
         return [item["name"] for item in value if isinstance(item, dict) and "name" in item]
@@ -488,7 +488,7 @@ def _parts(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
     try:
         names = {name for chain in entry.get("chains", []) for name in _ops_of_chain(chain)}
     except (SyntaxError, TypeError):
-        return  # Said of the chains.
+        return  # Reported for the chains.
     for name in sorted(names - set(value) if isinstance(value, list) else ()):
         yield f"{key}: '{name}' is missing, of which a chain is made."
 
@@ -516,7 +516,7 @@ def _tolerance(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> 
     ((kind, given),) = value.items()
     if kind not in _TOLERANCES:
         return
-    # One value alone is that of the first bound.
+    # A single value is the first bound.
     bounds = given if isinstance(given, dict) else {next(iter(_TOLERANCES[kind])): given}
     yield from _keys(bounds, _TOLERANCES[kind], f"{key}: {kind}")
     for name, bound in bounds.items():

@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0, or 1 if something was wrong, which is then said on standard error.
+        0, or 1 after an error, which is printed to standard error.
     """
     arguments = _parser().parse_args(argv)
     try:

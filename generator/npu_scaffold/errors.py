@@ -7,18 +7,18 @@ from difflib import get_close_matches
 
 
 class ScaffoldError(Exception):
-    """Something the user can mend; each line of the text is one sentence."""
+    """An error that the user can fix; each line of the text is one sentence."""
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Name the known word that is closest.
+    """Suggest the closest known word.
 
     Parameters
     ----------
     word
-        What was written.
+        The unknown word.
     known
-        What could have been meant.
+        The known words.
 
     Returns
     -------

@@ -14,7 +14,7 @@ from .errors import ScaffoldError
 PAGE = Path("docs/ops.md")
 SUMMARY = Path("docs/conformance.json")
 
-# What Result of the conformance kit writes, and what is kept of it.
+# The format of the conformance kit's results, and the versions kept.
 FORMAT_VERSION = 1
 _VERSIONS = ("driver_api_version", "tvm_version", "python_version")
 _PASSED = "passed"
@@ -119,11 +119,11 @@ def write(template: Path, result: Path | None) -> None:
     template
         The directory that holds ``copier.yml``.
     result
-        The file of a run; none: the page is made from the last summary.
+        The file of a run; none: use the last summary.
     """
     if result is not None:
         text = json.dumps(summarize(result), indent=1)
-        # A list of numbers is one line.
+        # Put lists of numbers on one line.
         compact = text.replace("[\n     ", "[").replace(",\n     ", ", ").replace("\n    ]", "]")
         assert json.loads(compact) == json.loads(text)
         (template / SUMMARY).write_text(compact + "\n", encoding="utf-8")
@@ -131,7 +131,7 @@ def write(template: Path, result: Path | None) -> None:
 
 
 def differences(template: Path) -> list[str]:
-    """Compare the committed page with one that is made now.
+    """Compare the committed page with a fresh one.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def _totals(summary: Mapping[str, Any]) -> list[str]:
         return ["There is no result yet.\n"]
     statuses = (_PASSED, "expected_failure", "failed", "unexpected_pass", _NOT_RUN)
     found = {suite: entry["statuses"] for suite, entry in suites.items()}
-    # The columns that say nothing are left out, but failures are always told.
+    # Leave out empty columns, except for failures.
     shown = [
         status
         for status in statuses

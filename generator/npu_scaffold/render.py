@@ -23,7 +23,7 @@ REFERENCE = Path("reference_backend")
 REFERENCE_ANSWERS = Path("generator/reference_answers.yml")
 MANIFEST = Path("generator/rendered_paths.txt")
 
-# What Copier writes before the sentence of a validator.
+# Copier's text before a validator's sentence.
 _PREAMBLE = re.compile(r"^(Validation error for question '\w+': |Invalid choice for '\w+': )")
 
 
@@ -33,8 +33,8 @@ def read_answers(path: Path) -> dict[str, Any]:
     Parameters
     ----------
     path
-        A YAML file with one mapping. A ``.copier-answers.yml`` is one as well: the keys in which
-        Copier remembers the template are left out.
+        A YAML file with one mapping. ``.copier-answers.yml`` works as well: Copier's own keys are
+        ignored.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def _copy(
     template: Path, destination: Path, answers: Mapping[str, Any], vcs_ref: str | None, **more: Any
 ) -> None:
     with warnings.catch_warnings():
-        # Uncommitted changes of the template are part of the render; developers want just that.
+        # Rendering uncommitted changes of the template is what developers want.
         warnings.simplefilter("ignore")
         copier.run_copy(
             str(template),
@@ -74,7 +74,7 @@ def _copy(
 
 
 def _refusal(template: Path, answers: Mapping[str, Any], vcs_ref: str | None) -> str:
-    """Ask Copier for its opinion of the answers; nothing is rendered."""
+    """Have Copier validate the answers without rendering."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
             _copy(
@@ -122,7 +122,7 @@ def check_answers(
     if not _refusal(template, given, vcs_ref):
         return problems
 
-    # Copier stops at the first bad answer. Each is tried beside good ones, so that all show.
+    # Copier stops at the first bad answer. Try each with good ones, to report all.
     good: dict[str, Any] = {}
     for name, question in questions.items():
         required = name == "ops" and given.get("op_preset") == "custom"
@@ -183,8 +183,7 @@ def new_backend(
 def render_reference(template: Path, destination: Path) -> None:
     """Render the reference backend from the template as it is on the disk.
 
-    Where the template came from is left out of its answers, so that every machine renders the same
-    bytes.
+    The template's source is left out of the answers, so that every machine renders the same bytes.
 
     Parameters
     ----------
@@ -211,7 +210,7 @@ def render_reference(template: Path, destination: Path) -> None:
 
 
 def _files(root: Path) -> dict[str, bytes]:
-    """Read a tree, without what Git ignores in it (builds, caches)."""
+    """Read a tree without ignored files (builds, caches)."""
     if not root.is_dir():
         return {}
     listed = subprocess.run(
@@ -229,7 +228,7 @@ def _files(root: Path) -> dict[str, bytes]:
 
 
 def _manifest(paths: Iterable[str]) -> str:
-    """List the files that vendors may have edited: all but the engine."""
+    """List the files outside the engine, which vendors may have edited."""
     return "".join(f"{path}\n" for path in sorted(paths) if not path.startswith("engine/"))
 
 
@@ -275,7 +274,7 @@ def reference_differences(template: Path) -> list[str]:
 
 
 def write_reference(template: Path) -> None:
-    """Render the reference backend into its place; what Git ignores there is kept.
+    """Render the reference backend into its place; keep ignored files there.
 
     Parameters
     ----------

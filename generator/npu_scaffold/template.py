@@ -1,4 +1,4 @@
-"""Where the template is, and what its questions are."""
+"""Finds the template and its questions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def find_template(given: str | Path | None = None) -> Path:
     Parameters
     ----------
     given
-        What the user asked for; without it, the checkout that this package runs from, or else the
-        current directory.
+        The user's choice; by default the checkout that this package runs from, or else the current
+        directory.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def read_questions(template: Path) -> dict[str, dict[str, Any]]:
     Returns
     -------
     dict
-        The questions in the order in which they are asked; computed ones are left out.
+        The questions in order, without computed ones.
     """
 
     class Loader(yaml.SafeLoader):

@@ -1,4 +1,4 @@
-"""``npu-scaffold upgrade``: 'copier update' on a copy, which is checked and then taken over."""
+"""``npu-scaffold upgrade``: 'copier update' on a copy, which is checked and then applied."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _git(
             input=feed,
             capture_output=True,
             check=False,
-            # A signal to us, from a terminal or not, does not interrupt Git in its work.
+            # Signals to us do not interrupt Git.
             start_new_session=True,
         )
     except FileNotFoundError:
@@ -159,7 +159,7 @@ def read_releases(text: str) -> dict[str, str]:
 
 
 class _Template:
-    """A private clone of the template, with all its versions."""
+    """A private clone of the template with all versions."""
 
     def __init__(self, source: str, clone: Path) -> None:
         self.source = source
@@ -203,7 +203,7 @@ class _Template:
         return f"it has {', '.join(names)}" if names else "it has no releases, only commits"
 
     def resolve(self, wanted: str | None) -> str:
-        """Find the commit of a version; the latest release without one."""
+        """Find the commit of a version; the default is the latest release."""
         if wanted is None:
             released = {
                 version: commit
@@ -223,7 +223,7 @@ class _Template:
         return found
 
     def origin(self, name: str) -> str:
-        """Find the commit that a project was made from."""
+        """Find the commit that a project was rendered from."""
         found = _commit(self.clone, name)
         if found is None:
             raise ScaffoldError(
@@ -235,7 +235,7 @@ class _Template:
         return found
 
     def files(self, commit: str) -> Path:
-        """Put the files of a version into a folder of their own, away from Git."""
+        """Export the files of a version to a folder outside Git."""
         folder = self.clone.with_name(f"template-{commit}")
         if not folder.exists():
             packed = _git(self.clone, "archive", "--format=tar", commit).stdout
@@ -281,7 +281,7 @@ def _answers(tree: Tree) -> dict[str, Any]:
 
 
 def _nearest(text: bytes, candidates: Mapping[str, bytes], name: str) -> str:
-    """Where a file went: the new one that is most like it."""
+    """Find the new name of a file: the most similar new file."""
     best, found = 0.5, ""
     for path, other in candidates.items():
         matcher = SequenceMatcher(None, text.splitlines(), other.splitlines(), autojunk=False)
@@ -298,7 +298,7 @@ def _below(folder: str, tree: Iterable[str]) -> list[str]:
 def _in_the_way(old: Tree, new: Tree, mine: Tree) -> tuple[list[str], list[str]]:
     """Find unedited files where the new version has folders, or folders where it has files.
 
-    Returns those files, which the new version replaces, and sentences about those that cannot go.
+    Returns the files that the new version replaces, and sentences about edited ones.
     """
     gone: list[str] = []
     problems: list[str] = []
@@ -321,7 +321,7 @@ def _in_the_way(old: Tree, new: Tree, mine: Tree) -> tuple[list[str], list[str]]
 
 
 def _lost(old: Tree, new: Tree, mine: Tree, result: Tree, drop: Sequence[str]) -> list[str]:
-    """Say which files the update would take away, or not bring, although somebody edited them."""
+    """Report edited files that the update would delete or not deliver."""
     problems = []
     added = {
         path: text for path, text in new.items() if path not in old and not path.startswith(VENDOR)
@@ -358,7 +358,7 @@ def _lost_answers(
         now = after.get(name)
         if name in given or name not in questions or now == value:
             continue
-        # A list is put in the order of the choices.
+        # Lists are sorted like the choices.
         if isinstance(value, list) and isinstance(now, list) and sorted(value) == sorted(now):
             continue
         instead = "would forget it" if now is None else f"would use {now!r}"
@@ -392,7 +392,7 @@ def _skipped(
 
 
 def _entries(tree: Tree) -> dict[str, ast.Call]:
-    """Find what a fresh render says about each op: the limits that it records for the vendor."""
+    """Read the limits of each op that a fresh render records for the vendor."""
     found: dict[str, ast.Call] = {}
     for path, text in tree.items():
         if path != "vendor/capabilities.py" and not re.fullmatch(r"python/\w+/\w+\.py", path):
@@ -412,7 +412,7 @@ def _entries(tree: Tree) -> dict[str, ast.Call]:
 
 
 def _changes(old: ast.expr, new: ast.expr, where: str) -> list[str]:
-    """Compare two expressions down to what differs."""
+    """Compare two expressions down to their differences."""
     if ast.dump(old) == ast.dump(new):
         return []
     if isinstance(old, ast.Call) and isinstance(new, ast.Call):
@@ -423,7 +423,7 @@ def _changes(old: ast.expr, new: ast.expr, where: str) -> list[str]:
             pairs = [(a, b, where) for a, b in zip(old.args, new.args, strict=True)]
             pairs += [(before[key], after[key], f"{where} {key}".strip()) for key in before]
             found = [text for a, b, place in pairs for text in _changes(a, b, place)]
-            # A range is read as a whole.
+            # Compare ranges as a whole.
             if all(isinstance(a, ast.Constant) for a, _, _ in pairs):
                 return [f"{where}: {ast.unparse(old)} -> {ast.unparse(new)}"]
             return found
@@ -465,7 +465,7 @@ def _api_version(tree: Tree) -> str:
 
 
 def _all_ops(template: Path, answers: Mapping[str, Any], out: Path) -> list[str]:
-    """Ask a version for its whole catalogue, whatever form that has there."""
+    """Read the whole catalogue of a version, in whatever form it has there."""
     others = {name: value for name, value in answers.items() if name != "ops"}
     everything = {**others, "op_preset": "everything"}
     tree = _render(template, everything, out, exclude=["*", f"!/{ANSWERS}"])
@@ -486,7 +486,7 @@ def _files_shown(before: Tree, after: Tree) -> list[str]:
             for mark, word in (("+", "added"), ("~", "changed"), ("-", "removed"))
         ]
         lines.append(f"{title}: {', '.join(counts)}")
-        # Of the engine, whose files nobody edits, the first are enough.
+        # Nobody edits the engine: its first files are enough.
         most = _SHOWN if owned else len(changed)
         lines += [f"  {sign} {path}" for sign, path in changed[:most]]
         if len(changed) > most:
@@ -496,7 +496,7 @@ def _files_shown(before: Tree, after: Tree) -> list[str]:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """An update that was made in a private copy, and what there is to say about it."""
+    """An update in a private copy, with its report."""
 
     copy: Path
     result: Tree
@@ -521,7 +521,7 @@ def _update(
                 unsafe=False,
                 skip_if_exists=list(skip),
             )
-    # Copier raises all kinds; whichever it is, only the private copy has seen it.
+    # Copier raises all kinds of errors; only the private copy is affected.
     except Exception as error:
         said = " ".join(str(error).split()) or type(error).__name__
         raise ScaffoldError(f"Copier cannot update this backend: {said}") from error
@@ -592,7 +592,7 @@ def _prepare(
         *identity,
         *("commit", "-q", "-a", "--no-gpg-sign", "--no-verify", "-m", "before the upgrade"),
     )
-    # Else Copier deletes again what it finds deleted, which is a folder or a file now.
+    # Otherwise Copier repeats deletions, now of a folder or file of the same name.
     _update(template, new_commit, copy, given, [f"/{path}" for path in gone])
 
     remembered = copy / ANSWERS
@@ -699,7 +699,7 @@ def _take_over(project: _Project, prepared: _Prepared, scratch: Path) -> None:
     unmerged = _output(clone, "ls-files", "--unmerged", "-z", "--", folder).split("\0")
     _output(clone, "add", "--all", "--", folder, environment=theirs)
     tracked = _output(clone, "ls-files", "-z", "--", folder, environment=theirs).split("\0")
-    # What the new version brings belongs to the project even where it ignores such names.
+    # Add files of the new version even if the project ignores such names.
     ignored = [
         name
         for path in prepared.result
@@ -719,7 +719,7 @@ def _take_over(project: _Project, prepared: _Prepared, scratch: Path) -> None:
             stages += f"0 {'0' * len(here)}\t{path}\n".encode(errors="surrogateescape")
         stages += f"{mode} {here} {stage}\t{path}\n".encode(errors="surrogateescape")
     _git(project.top, "update-index", "-q", "--refresh")
-    # It checks first that nothing is in its way, and is not interrupted with us.
+    # Git checks first that nothing is in its way, and our signals do not interrupt it.
     _output(project.top, "read-tree", "-m", "-u", "HEAD", tree)
     if stages:
         _output(project.top, "update-index", "--index-info", feed=stages)
@@ -744,15 +744,15 @@ def upgrade(
     to
         A version, tag, branch or commit of the template; the latest release without it.
     answers
-        Answers that change, for example ``ops``.
+        Changed answers, such as ``ops``.
     template
-        Where the template is now, if it has moved.
+        The template's new place, if it has moved.
     drop
-        Edited files that may go with the version that no longer has them.
+        Edited files that may be deleted with the old version.
     dry_run
         Only show what would change.
     keep_conflicts
-        Take over a result with conflict markers too.
+        Apply a result even with conflict markers.
     """
     given = dict(answers or {})
     project = _Project.open(path)

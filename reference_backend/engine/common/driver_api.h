@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file driver_api.h
- * \brief The drivers that are installed beside this library, and what each of them can do.
+ * \brief The drivers installed beside this library, and their functions.
  *
- * The only place that knows of versions and of absent functions: whoever includes this sees one
- * table whose fields all exist.
+ * The only place that handles versions and absent functions: everybody else sees a table with all
+ * fields.
  */
 #ifndef COMMON_DRIVER_API_H_
 #define COMMON_DRIVER_API_H_
@@ -28,8 +28,8 @@ class DriverError : public std::runtime_error {
 npu_build_api Adopt(const npu_build_api* table, const std::string& path);
 npu_run_api Adopt(const npu_run_api* table, const std::string& path);
 
-/*! \brief Those that are installed, the vendor's first; found once. A library that is there and
- *  cannot be used is a DriverError. */
+/*! \brief The installed drivers, the vendor's first; found once. An unusable library is a
+ *  DriverError. */
 template <typename Api>
 struct InstalledDriver {
   /*! \brief "vendor" or "emulator". */
@@ -40,7 +40,7 @@ struct InstalledDriver {
 const std::vector<InstalledDriver<npu_build_api>>& BuildDrivers();
 const std::vector<InstalledDriver<npu_run_api>>& RunDrivers();
 
-/*! \brief The build half of a driver by its role, or of the first one where that is "". */
+/*! \brief The build half of a driver by its role; "" means the first one. */
 const npu_build_api& BuildDriver(const std::string& role);
 /*! \brief The run half of the driver that calls itself `name`, which made a program. */
 const npu_run_api& RunDriver(const std::string& name);

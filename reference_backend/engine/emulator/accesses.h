@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file accesses.h
- * \brief Which bytes the commands of a program touch.
+ * \brief The bytes that the commands of a program access.
  */
 #ifndef EMULATOR_ACCESSES_H_
 #define EMULATOR_ACCESSES_H_
@@ -15,7 +15,7 @@
 
 namespace npu::emulator {
 
-/*! \brief A range of memory that a command touches. */
+/*! \brief A memory range that a command accesses. */
 struct Access {
   npu_tensor tensor;
   /*! \brief Pieces [begin, end). A transfer touches the piece of its tensor around its box. */
@@ -51,8 +51,8 @@ class Accesses {
   int32_t pieces_ = 0;
 };
 
-/*! \brief A number for each piece, which can only be raised: the last time of something. Both
- *  functions take O(log n), and allocate nothing. */
+/*! \brief A number for each piece that can only grow: the last time of an event. Both functions
+ *  take O(log n) and do not allocate. */
 class Latest {
  public:
   explicit Latest(int32_t pieces) : size_(pieces), whole_(2 * size_), inside_(2 * size_) {
@@ -101,8 +101,8 @@ class Latest {
   }
 
   size_t size_;
-  /*! \brief By node: the most that all of its pieces were raised to together, and the most that any
-   *  of them was. */
+  /*! \brief By node: the largest value set for all of its pieces together, and for any of
+   *  them. */
   std::vector<int64_t> whole_, inside_;
 };
 

@@ -21,7 +21,7 @@ npu_status TakeFault(Call call);
 /*! \brief Throws if this call has to fail. */
 void FailOnDemand(Call call);
 
-/*! \brief The extension by which somebody asks for it. */
+/*! \brief The extension that requests failures. */
 extern const npu_faults kFaults;
 
 }  // namespace npu::emulator

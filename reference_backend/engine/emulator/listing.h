@@ -14,8 +14,8 @@
 
 namespace npu::emulator {
 
-/*! \brief The machine, the memory map, one line for each command, and what they come to. Times are
- *  those of `timeline`. */
+/*! \brief The machine, the memory map, one line for each command, and totals, with the times of
+ *  `timeline`. */
 std::string Listing(const Program& program, const Accesses& accesses, const Timeline& timeline);
 
 }  // namespace npu::emulator

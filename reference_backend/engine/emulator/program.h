@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file program.h
- * \brief What the device runs: commands of its engines, on tensors with a place in its memories.
+ * \brief The device's programs: commands of its engines, on tensors placed in its memories.
  */
 #ifndef EMULATOR_PROGRAM_H_
 #define EMULATOR_PROGRAM_H_
@@ -36,8 +36,8 @@ struct Place {
  * \brief A tensor in one of the memories.
  *
  * Several tensors may share memory: a view is another tensor at the same place, a part of a tensor
- * whose elements lie side by side is a tensor at a later place, and memory that is free again is
- * used again. Commands run as if one after the other.
+ * that is contiguous is a tensor at a later place, and free memory is reused. Commands run as if
+ * one after the other.
  */
 struct Tensor {
   Desc desc;
@@ -76,11 +76,11 @@ struct Transfer {
 /*!
  * \brief A command of one engine.
  *
- * Tensors of operations are in the scratchpad, all of them; the DMA, whose work are transfers and
- * gathers, reaches all memories. In
- * `op`, pointers are null: `instructions` and `inputs` are the vector program of an elementwise
- * operation, or the epilogue of another (empty: there is none; entry 0 of inputs is ignored, -1).
- * An output that has no elements with the symbols at hand makes the command do nothing, in no time.
+ * All tensors of operations are in the scratchpad; the DMA, which does transfers and gathers,
+ * reaches all memories. In `op`, pointers are null: `instructions` and `inputs` are the vector
+ * program of an elementwise operation, or the epilogue of another (empty: there is none; entry 0 of
+ * inputs is ignored, -1). A command whose output is empty with the current symbols does nothing, in
+ * no time.
  */
 struct Command {
   std::variant<npu_matmul, npu_convolution, npu_pool, npu_elementwise, npu_reduce, Transfer,
@@ -134,14 +134,14 @@ void ForEachRead(const Command& command, const Visitor& visit) {
 struct Program {
   Machine machine;
   std::vector<Symbol> symbols;
-  /*! \brief What is bound at the call: dense tensors. */
+  /*! \brief The dense tensors bound at the call. */
   std::vector<Desc> inputs, outputs;
   std::vector<Tensor> tensors;
   std::vector<Command> commands;
   /*! \brief The operations of the model, e.g. "relax.nn.conv2d (lv3)". */
   std::vector<std::string> labels;
   uint64_t arena_bytes = 0;
-  /*! \brief Bytes of the arena that no plan could do without: the most that are alive at once. */
+  /*! \brief The lower bound of the arena in bytes: the most that are alive at once. */
   uint64_t arena_lower_bound = 0;
   /*! \brief The data of the constants; each tensor begins at a multiple of Buffer::kAlignment. Not
    *  owned. */
@@ -152,19 +152,19 @@ struct Program {
 /*! \brief For messages and listings, e.g. `arena`. */
 const char* Name(Memory memory);
 
-/*! \brief The most bytes that a tensor takes where it lies. */
+/*! \brief The largest size of a tensor in bytes. */
 uint64_t MostBytes(const Tensor& tensor);
 
 /*! \brief Bytes of the scratchpad that the program uses, from its beginning on. */
 uint64_t ScratchpadBytes(const Program& program);
 
 /*! \brief Throws an Error unless every command of the program obeys the rules of its operation, and
- *  every tensor lies inside of its memory: such a program can be run without a crash, whoever made
- *  it. Checks that it fits into the machine, too. */
+ *  every tensor lies inside its memory: such a program cannot crash, whatever its origin. Also
+ *  checks that it fits into the machine. */
 void Verify(const Program& program);
 
 /*! \brief The program as bytes: a header with format version and a checksum of all but the
- *  constants, tables, and the constants, which `write_constants` writes to where it is told. */
+ *  constants, tables, and the constants, which `write_constants` writes to a given place. */
 Buffer Serialize(const Program& program, const std::function<void(uint8_t*)>& write_constants);
 
 /*! \brief Sets the checksum of a program in bytes that was changed; for tests. */

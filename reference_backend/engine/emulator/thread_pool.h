@@ -18,9 +18,9 @@ namespace npu::emulator {
 /*!
  * \brief Threads that wait for loops to share. A pool of 1 starts no thread.
  *
- * Any thread may call ParallelFor at any time, but for a body of ParallelFor itself. The pool works
- * for one caller at a time; others that come meanwhile run their loop alone, so that nobody waits
- * for somebody else's work.
+ * Any thread may call ParallelFor at any time, except from a body of ParallelFor. The pool serves
+ * one caller at a time; others run their loops alone meanwhile, so that nobody waits for another
+ * caller's work.
  */
 class ThreadPool {
  public:
@@ -38,7 +38,7 @@ class ThreadPool {
    * \brief Calls `body(begin, end, worker)` on chunks that cover [0, count), and returns when all
    *        are done.
    *
-   * Chunks begin at multiples of `grain` and have that length, but for the last; who runs which is
+   * Chunks begin at multiples of `grain` and have that length, except the last; their threads are
    * not defined. `worker` is in [0, size()) and no two calls of one loop with the same worker run
    * at once: it selects private scratch memory. Allocates nothing. `body` must not throw.
    */
@@ -76,7 +76,7 @@ class ThreadPool {
   std::atomic<uint64_t> generation_{0};
   std::atomic<int> running_{0};
   std::atomic<bool> stop_{false};
-  // For those that sleep; whoever changes the three above for them holds it.
+  // For sleeping threads; held while changing the three above.
   std::mutex mutex_;
   std::condition_variable start_;
   std::condition_variable done_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file attention.h
- * \brief What attention with and without a bias have in common.
+ * \brief Shared code of attention with and without a bias.
  */
 #ifndef OPS_ATTENTION_H_
 #define OPS_ATTENTION_H_
@@ -60,7 +60,7 @@ inline void LowerAttention(Lowering& op, bool has_bias) {
   if (!op.IsNone("window_size")) op.Refuse("a sliding window is not supported");
   const int64_t heads = op.FixedSize(op.Input(0), 2);
   const int64_t group = heads / op.FixedSize(op.Input(1), 2);
-  // Several heads of the queries may share one of the keys and values.
+  // Grouped queries: several query heads may share one head of keys and values.
   const Tensor query = HeadsFirst(op, 0, group);
   const Tensor key = HeadsFirst(op, 1, 1);
   const Tensor value = HeadsFirst(op, 2, 1);
@@ -90,7 +90,7 @@ inline void LowerAttention(Lowering& op, bool has_bias) {
   const Tensor sum = op.Temporary(NPU_FLOAT32, maximum.dims());
   op.Reduce(NPU_REDUCE_SUM, weights, {4}, sum);
 
-  // Rounding the weights to float16 would cost more than the conversion of the values.
+  // Rounding the weights to float16 would cost more than converting the values.
   const Tensor wide = op.Temporary(NPU_FLOAT32, value.dims());
   op.Elementwise(wide, [&](VectorBuilder& v) { return v.Load(value); });
   dims[4] = value.dims()[4];
@@ -99,7 +99,7 @@ inline void LowerAttention(Lowering& op, bool has_bias) {
   product.a = weights.id;
   product.b = wide.id;
   product.out = result.id;
-  // Dividing here, and not the weights, takes fewer divisions.
+  // Dividing the result instead of the weights takes fewer divisions.
   product.epilogue = op.EpilogueOf(
       [&](VectorBuilder& v, Value weighted) { return v.Divide(weighted, v.Load(sum)); });
   op.Emit(product);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file normalization.h
- * \brief What the normalisations that compute their own statistics have in common.
+ * \brief Shared code of the normalizations that compute their own statistics.
  */
 #ifndef OPS_NORMALIZATION_H_
 #define OPS_NORMALIZATION_H_
@@ -50,7 +50,7 @@ inline Tensor InverseRoot(Lowering& op, const Tensor& square, const std::vector<
  *  and `beta` broadcast against the data. */
 inline void Normalize(Lowering& op, const Tensor& data, const std::vector<int64_t>& axes,
                       const Tensor& gamma, const Tensor& beta, const Tensor& out) {
-  // TVM's own kernels apply both, whatever these attributes say.
+  // TVM's own kernels apply both, whatever `center` and `scale` are.
   if (!op.Bool("center")) op.Refuse("center=False is not supported; supported: True");
   if (!op.Bool("scale")) op.Refuse("scale=False is not supported; supported: True");
   // In two passes, for data far from zero.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file reduction.h
- * \brief What the reductions over axes have in common. Their attribute keepdims is in the shape of
- *  the output.
+ * \brief Shared code of the reductions over axes. The shape of the output implies keepdims.
  */
 #ifndef OPS_REDUCTION_H_
 #define OPS_REDUCTION_H_

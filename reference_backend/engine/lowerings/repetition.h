@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file repetition.h
- * \brief What tile and repeat have in common.
+ * \brief Shared code of tile and repeat.
  */
 #ifndef OPS_REPETITION_H_
 #define OPS_REPETITION_H_
@@ -13,7 +13,7 @@
 
 namespace npu {
 
-/*! \brief One dimension of the data, and how often it is there: as a whole, or each element. */
+/*! \brief One dimension of the data, and how often it or each of its elements is repeated. */
 struct Repetition {
   npu_dim dim;
   int64_t whole = 1;
@@ -32,7 +32,7 @@ inline void LowerRepetition(Lowering& op, const std::vector<Repetition>& repetit
     }
     const bool plain = item.whole == 1 && item.each == 1;
     if (plain && mergeable && (item.dim.symbol < 0 || narrow.back().symbol < 0)) {
-      // Neighbours that are not repeated are one dimension: there may not be many.
+      // Merge adjacent dimensions without repeats: the number of dimensions is limited.
       npu_dim& merged = narrow.back();
       merged.size *= item.dim.size;
       merged.symbol = merged.symbol < 0 ? item.dim.symbol : merged.symbol;

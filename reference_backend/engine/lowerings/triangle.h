@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file triangle.h
- * \brief What tril and triu have in common.
+ * \brief Shared code of tril and triu.
  */
 #ifndef OPS_TRIANGLE_H_
 #define OPS_TRIANGLE_H_

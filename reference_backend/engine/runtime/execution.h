@@ -26,15 +26,15 @@
 
 namespace npu {
 
-/*! \brief Throws what the driver says unless it succeeded. */
+/*! \brief Throws the driver's error unless it succeeded. */
 void CheckDriver(const npu_run_api& driver, npu_status status, const std::string& doing);
 
-/*! \brief Which device the modules run on that this thread loads from now on. */
+/*! \brief Sets the device of modules that this thread loads from now on. */
 void SetDevice(int64_t index);
-/*! \brief What SetDevice said on this thread, or the environment, or 0. */
+/*! \brief The device set by SetDevice on this thread, else by the environment, else 0. */
 int64_t GetDevice();
 
-/*! \brief A piece of memory that a request reads or writes. */
+/*! \brief A memory range that a request reads or writes. */
 struct MemoryUse {
   const char* begin;
   const char* end;
@@ -47,15 +47,15 @@ class LoadedProgram;
 struct Request {
   LoadedProgram* program = nullptr;
   npu_request* handle = nullptr;
-  /*! \brief What it did until its last call ended: the driver cannot be asked while it runs. */
+  /*! \brief Its counters after its last call: the driver cannot be asked while it runs. */
   std::vector<uint64_t> counters;
-  /*! \brief Whether it was submitted and not waited for. */
+  /*! \brief Whether it was submitted and not yet waited for. */
   bool is_running = false;
-  /*! \brief What came out, where the driver can only execute: known before it is waited for. */
+  /*! \brief The status if the driver can only execute: known before the wait. */
   npu_status outcome = NPU_OK;
   std::string failure;
   std::chrono::steady_clock::time_point deadline;
-  /*! \brief What must stay alive while it runs beside its caller, and the memory that it uses. */
+  /*! \brief Objects to keep alive while it runs asynchronously, and the memory that it uses. */
   tvm::ffi::ObjectPtr<tvm::ffi::Object> module;
   std::vector<tvm::ffi::Tensor> tensors;
   std::vector<MemoryUse> memory;
@@ -70,7 +70,7 @@ class LoadedProgram {
    * \param bytes The program, aligned to 64 bytes; it must outlive this object.
    * \param device The index of the device.
    * \param symbol The region's name, for messages.
-   * \param timeout_ms How long a call may take; 0: for ever.
+   * \param timeout_ms The time limit of a call; 0: none.
    */
   LoadedProgram(const npu_run_api& driver, std::string_view bytes, int64_t device,
                 const std::string& symbol, int64_t timeout_ms);
@@ -82,31 +82,31 @@ class LoadedProgram {
 
   /*! \brief A request that no other call uses. */
   Request* Acquire();
-  /*! \brief Gives it back, ready to be used again. */
+  /*! \brief Returns it for reuse. */
   void Release(Request* request);
 
-  /*! \brief Runs a request that is bound, and no longer than a call may take. */
+  /*! \brief Runs a bound request, within the time limit. */
   void Execute(Request* request);
-  /*! \brief Starts a request that is bound. */
+  /*! \brief Starts a bound request. */
   void Submit(Request* request);
-  /*! \brief Notices whether a request that runs has ended. */
+  /*! \brief Polls whether a running request has ended. */
   void Poll(Request* request);
-  /*! \brief Waits until a request that runs has ended, and no longer than a call may take. */
+  /*! \brief Waits for a running request, within the time limit. */
   void Wait(Request* request);
 
-  /*! \brief Keeps the largest of these numbers: how many requests were in flight at once. */
+  /*! \brief Records the largest number of requests in flight. */
   void NoteInFlight(int64_t count);
-  /*! \brief What all requests did so far. */
+  /*! \brief The counters of all requests so far. */
   tvm::ffi::Map<tvm::ffi::String, int64_t> Counters();
-  /*! \brief In which units, "" for plain numbers. */
+  /*! \brief The units of the counters, "" for plain numbers. */
   tvm::ffi::Map<tvm::ffi::String, tvm::ffi::String> CounterUnits() const;
-  /*! \brief What the driver says about the program. */
+  /*! \brief The driver's description of the program. */
   std::string Describe();
 
  private:
-  /*! \brief Takes over what the driver's wait returned; throws if that is an error. */
+  /*! \brief Handles the status of the driver's wait; throws if it is an error. */
   void End(Request* request, npu_status status);
-  /*! \brief The driver's wait, or what came out where it has none. */
+  /*! \brief The driver's wait, or the known status if it has none. */
   npu_status WaitFor(Request* request, int64_t timeout_us);
 
   const npu_run_api& driver_;
@@ -123,7 +123,7 @@ class LoadedProgram {
 /*!
  * \brief The requests that one thread has submitted and not yet waited for.
  *
- * An error in one of them is thrown when all have ended, so that nothing is left behind.
+ * An error in one of them is thrown when all have ended, so that none is left running.
  */
 class PendingRequests {
  public:
@@ -134,8 +134,8 @@ class PendingRequests {
   PendingRequests(const PendingRequests&) = delete;
   PendingRequests& operator=(const PendingRequests&) = delete;
 
-  /*! \brief Starts a bound request when all have ended that write what it uses, or read what it
-   *  writes. The request is no longer the caller's, also if this throws. */
+  /*! \brief Starts a bound request after all that write memory it uses, or read memory it writes.
+   *  Takes over the request, even if this throws. */
   void Submit(Request* request);
   /*! \brief Waits for all, and throws the first error. */
   void WaitAll() {

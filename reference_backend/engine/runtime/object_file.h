@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file object_file.h
- * \brief Data as an object file, so that a linker puts it into a library as it is.
+ * \brief Writes data as an object file, for linking into a library.
  */
 #ifndef RUNTIME_OBJECT_FILE_H_
 #define RUNTIME_OBJECT_FILE_H_
@@ -17,7 +17,7 @@ enum class Processor { kX86_64, kAArch64 };
 
 /*!
  * \brief The processor of a target triple, if object files can be written for it.
- * \param triple As LLVM has it, e.g. "aarch64-linux-gnu"; empty for this machine.
+ * \param triple In LLVM's form, e.g. "aarch64-linux-gnu"; empty for this machine.
  */
 std::optional<Processor> FindProcessor(const std::string& triple);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file graph.h
- * \brief A region as plain data: what codegen makes of a Relax function, and its JSON form.
+ * \brief A region as plain data, read from a Relax function, and its JSON form.
  */
 #ifndef CODEGEN_GRAPH_H_
 #define CODEGEN_GRAPH_H_
@@ -54,7 +54,7 @@ struct Node {
   std::vector<TensorInfo> outputs;
   /*! \brief Every attribute and every non-tensor argument of a call, by name. */
   tvm::ffi::json::Object attributes;
-  /*! \brief Which composite call this was part of, or -1; calls of one composite may be fused. */
+  /*! \brief The composite call that contains it, or -1; calls of one composite may be fused. */
   int composite = -1;
   /*! \brief The composite's name: a label, never read by the lowering. */
   std::string composite_label;

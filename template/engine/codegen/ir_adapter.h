@@ -28,7 +28,7 @@ std::string CheckIR();
 /*!
  * \brief Reads a Relax function: a region with composites inside, or one composite.
  * \param function The relax.expr.Function.
- * \param constant_names Names that TVM gave to constants; others are numbered.
+ * \param constant_names TVM's names of constants; others are numbered.
  * \throws Refusal naming what cannot be represented.
  */
 Graph ReadFunction(const tvm::ffi::ObjectRef& function,

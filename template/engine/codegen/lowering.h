@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file lowering.h
- * \brief What a lowering needs to turn one Relax op into driver operations.
+ * \brief The interface of lowerings, which turn one Relax op into driver operations.
  *
  * An op registers one function:
  *
  * - REGISTER_ELEMENTWISE("relax.nn.relu", Relu): one value per output element. The same function
- *   serves the op alone and the op fused behind another one.
- * - REGISTER_LOWERING("relax.nn.conv2d", Conv2D): anything else. `.TakesEpilogue()` says that
- *   element-wise ops of the same composite may be fused behind it: they arrive as Epilogue().
+ *   serves the op alone and as an epilogue.
+ * - REGISTER_LOWERING("relax.nn.conv2d", Conv2D): anything else. With `.TakesEpilogue()`,
+ *   element-wise ops of the same composite are fused behind it and arrive as Epilogue().
  *
- * An op may have both: the element-wise function then serves where it is fused, the other one where
+ * An op may have both: the element-wise function is then used when it is fused, the other one when
  * it stands alone. A lowering of the vendor's wins over the engine's, and one with a predicate
  * (`.When`) over one without.
  */
@@ -33,7 +33,7 @@
 
 namespace npu {
 
-// Declared only: what an op needs compiles quickly, without the headers of tvm-ffi.
+// Only declared, so that lowerings compile quickly, without the headers of tvm-ffi.
 class ProgramBuilder;
 struct EntryRef;
 struct Graph;
@@ -50,7 +50,7 @@ struct Tensor {
   std::vector<npu_dim> dims() const { return {desc.dims, desc.dims + desc.rank}; }
 };
 
-/*! \brief Whether elements are real numbers. */
+/*! \brief Whether elements are floating-point numbers. */
 inline bool IsFloat(npu_dtype dtype) { return dtype == NPU_FLOAT32 || dtype == NPU_FLOAT16; }
 
 /*! \brief A dimension of fixed size. */
@@ -105,17 +105,17 @@ class VectorBuilder {
   Value Select(Value condition, Value yes, Value no) {
     return Emit(NPU_VECTOR_SELECT, condition, yes, no);
   }
-  /*! \brief Any instruction, also one that the vendor's driver header adds. */
+  /*! \brief Any instruction, including the vendor's own. */
   Value Emit(npu_vector_opcode opcode, Value a, Value b = {}, Value c = {});
 
  private:
   friend class Lowering;
 
-  /*! \brief How a step refers to a value. */
+  /*! \brief The index by which steps refer to a value. */
   npu_operand OperandOf(Value value) const { return operands_[static_cast<size_t>(value.index)]; }
   void AddStep(npu_step_kind kind, const std::vector<npu_operand>& operands);
-  /*! \brief Replaces the steps from `first` on, which compute `result`, by one of this kind; or,
-   *  without one, says which op they came from. */
+  /*! \brief Replaces the steps from `first` on, which compute `result`, by one of this kind;
+   * without one, records which op they came from. */
   void NameSteps(size_t first, Value result, const char* op, npu_step_kind kind,
                  const std::vector<npu_operand>& operands);
   /*! \brief In an epilogue: the value that the operation before it computed. */
@@ -125,18 +125,18 @@ class VectorBuilder {
 
   std::vector<npu_vector_instruction> instructions_;
   std::vector<npu_tensor> inputs_;
-  /*! \brief By instruction: how a step refers to its value. */
+  /*! \brief The index of each instruction's value. */
   std::vector<npu_operand> operands_;
   std::vector<npu_step> steps_;
 };
 
-/*! \brief One Relax op (and what is fused behind it) on its way to the driver. */
+/*! \brief The lowering of one Relax op, with its epilogue, to the driver. */
 class Lowering {
  public:
-  /*! \brief The op as messages name it, e.g. "relax.nn.conv2d (lv3)". */
+  /*! \brief The op's name in messages, e.g. "relax.nn.conv2d (lv3)". */
   std::string Name() const;
 
-  /*! \brief The number of tensor arguments; a tuple argument counts as its fields. */
+  /*! \brief The number of tensor arguments; the fields of a tuple count one by one. */
   size_t InputCount() const;
   /*! \brief Tensor argument `i`. */
   Tensor Input(size_t i) const;
@@ -148,7 +148,7 @@ class Lowering {
 
   /*! \brief The number of results. */
   size_t OutputCount() const;
-  /*! \brief Whether anything reads result `i`; one that nothing reads need not be written. */
+  /*! \brief Whether anything reads result `i`; an unused one need not be written. */
   bool OutputIsUsed(size_t i) const;
   /*! \brief Result `i`, to be written; allocated at the first call. With an epilogue this is the
    *  result of the last fused op. */
@@ -157,21 +157,21 @@ class Lowering {
   std::vector<npu_dim> OutputDims(size_t i = 0) const;
   /*! \brief The element type of result `i`. */
   npu_dtype OutputDtype(size_t i = 0) const;
-  /*! \brief Says that result `i` is an existing tensor or a view of one: nothing is computed. */
+  /*! \brief Makes an existing tensor or a view of one result `i`, without computing anything. */
   void SetOutput(size_t i, const Tensor& tensor);
 
   /*! \brief The element-wise ops fused behind this one, or NULL. */
   const npu_vector_program* Epilogue();
-  /*! \brief An epilogue of the lowering's own, given the value that the operation computes; valid
-   *  while the op is lowered. */
+  /*! \brief An epilogue made by the lowering, given the operation's value; valid while the op is
+   *  lowered. */
   const npu_vector_program* EpilogueOf(const std::function<Value(VectorBuilder&, Value)>& program);
 
-  /*! \name Attributes and non-tensor arguments, by the names that Relax gives them.
-   * One that is absent or of another type is an error that names it. */
+  /*! \name Attributes and non-tensor arguments, by their Relax names.
+   * A missing one or one of another type is an error that names it. */
   ///@{
   bool Bool(const std::string& name) const;
   int64_t Int(const std::string& name) const;
-  /*! \brief A number. Where the result has integers, it refuses those that float64 rounds. */
+  /*! \brief A number. For integer results, refuses numbers that float64 rounds. */
   double Float(const std::string& name) const;
   std::string String(const std::string& name) const;
   std::vector<int64_t> Ints(const std::string& name) const;
@@ -186,16 +186,16 @@ class Lowering {
   void RequireOneOf(const std::string& name, const std::vector<std::string>& supported) const;
   /*! \brief Ends the compilation of this op with a reason; it then stays on the host. */
   [[noreturn]] void Refuse(const std::string& why) const;
-  /*! \brief The size of a dimension; refuses one that is known only at the call. */
+  /*! \brief The size of a dimension; refuses a symbolic one. */
   int64_t FixedSize(const Tensor& tensor, int dim) const;
-  /*! \brief One dimension as large as all of these together; refuses a product of symbols. */
+  /*! \brief The product of these dimensions as one; refuses a product of symbols. */
   npu_dim Joined(const std::vector<npu_dim>& dims) const;
 
-  /*! \name What only this driver has. */
+  /*! \name Extensions of the driver. */
   ///@{
   /*! \brief The driver's builder, for functions of an extension. */
   npu_builder* Builder() const;
-  /*! \brief The driver's struct of this name; refuses the op where it has none:
+  /*! \brief The driver's struct of this name; refuses the op if it has none:
    *  op.Check(op.Extension<acme_ops>("acme.ops")->add_mish(op.Builder(), in.id, out.id)). */
   template <typename T>
   const T* Extension(const char* name) const {
@@ -206,22 +206,22 @@ class Lowering {
   void Check(npu_status status) const;
   ///@}
 
-  /*! \name Driver operations. A refusal of the driver becomes one that names this op. */
+  /*! \name Driver operations. If the driver refuses one, the error names this op. */
   ///@{
   /*! \brief A new tensor for intermediate values. */
   Tensor Temporary(npu_dtype dtype, const std::vector<npu_dim>& dims);
-  /*! \brief The same elements under another shape. */
+  /*! \brief A view of the same elements with another shape. */
   Tensor View(const Tensor& tensor, const std::vector<npu_dim>& dims);
   /*! \brief A constant that the lowering computes; `values` are in row-major order. */
   Tensor Constant(const std::vector<npu_dim>& dims, const std::vector<float>& values) {
     return ConstantOf(NPU_FLOAT32, dims, values.data(), values.size() * sizeof(float));
   }
-  /*! \brief The same with integers, for indices. */
+  /*! \brief The same for integers, such as indices. */
   Tensor Constant(const std::vector<npu_dim>& dims, const std::vector<int64_t>& values) {
     return ConstantOf(NPU_INT64, dims, values.data(), values.size() * sizeof(int64_t));
   }
-  /*! \brief A copy of all of `data` to the beginning of `out`, for the caller to change: in the
-   *  same order of dimensions, with steps of 1, without fill. */
+  /*! \brief A copy of all of `data` to the beginning of `out`, to be adjusted by the caller:
+   *  dimensions in order, steps of 1, no fill. */
   npu_copy CopyOf(const Tensor& data, const Tensor& out) const;
   void Emit(const npu_matmul& op);
   void Emit(const npu_convolution& op);
@@ -231,8 +231,8 @@ class Lowering {
   void Emit(const npu_gather& op);
   void Emit(const npu_scan& op);
   void Emit(const npu_order& op);
-  /*! \brief The slices of `data` at `indices` along an axis; or its elements, where `out` and
-   *  `indices` have one shape. */
+  /*! \brief The slices of `data` at `indices` along an axis; or its elements, if `out` and
+   * `indices` have the same shape. */
   void Gather(const Tensor& data, const Tensor& indices, int64_t axis, const Tensor& out,
               bool elementwise = false);
   /*! \brief out = program(...), one value per element. */
@@ -241,8 +241,8 @@ class Lowering {
   void Reduce(npu_reduce_kind kind, const Tensor& data, const std::vector<int64_t>& axes,
               const Tensor& out,
               const std::function<Value(VectorBuilder&, Value)>& epilogue = nullptr);
-  /*! \brief exp(data - maximum), with the maxima along an axis, as exp alone would overflow.
-   *  `maximum` gets the maxima: the shape of data, with size 1 in the axis. */
+  /*! \brief exp(data - maximum) with the maxima along an axis, so that exp cannot overflow.
+   *  `maximum` receives the maxima: the shape of data, with size 1 in the axis. */
   Tensor Exponentials(const Tensor& data, int64_t axis, Tensor* maximum);
   ///@}
 
@@ -257,19 +257,19 @@ class Lowering {
                     size_t bytes);
   Lowering(ProgramBuilder* program, const Unit* unit) : program_(program), unit_(unit) {}
   void LowerAsElementwise();
-  /*! \brief This element-wise call; what `known` nodes give is not loaded. */
+  /*! \brief This element-wise call; values of `known` nodes are not loaded. */
   Value Apply(VectorBuilder* vector, const std::map<size_t, Value>& known) const;
   /*! \brief The calls fused behind this one, given its own value. */
   Value AppendFused(VectorBuilder* vector, Value value) const;
 
   ProgramBuilder* program_;
   const Unit* unit_;
-  /*! \brief What the driver reads while it is called: deque, so that addresses are stable. */
+  /*! \brief Data that the driver reads during calls: a deque, for stable addresses. */
   std::deque<VectorBuilder> vectors_;
   std::deque<npu_vector_program> epilogues_;
 };
 
-/*! \brief Whose lowering it is. */
+/*! \brief The owner of a lowering. */
 enum class Owner { kEngine, kVendor };
 
 /*! \brief How an op is lowered; made by the macros below. */
@@ -293,8 +293,8 @@ struct OpLowering {
     takes_epilogue = true;
     return *this;
   }
-  /*! \brief What an element-wise op is among the steps that drivers see, with the names of the
-   *  attributes that are its numbers; without it they see its instructions. */
+  /*! \brief The step that drivers see for an element-wise op, with the names of its numeric
+   *  attributes; without it they see its instructions. */
   OpLowering& AsStep(npu_step_kind kind, const std::vector<std::string>& numbers = {}) {
     step = kind;
     step_numbers = numbers;
@@ -306,8 +306,8 @@ struct OpLowering {
     absorbs_transpose = true;
     return *this;
   }
-  /*! \brief Only for calls that `predicate` accepts; such an entry wins over one without. The
-   *  predicate is asked before anything is lowered: it may read attributes and dims. */
+  /*! \brief Restricts it to calls that `predicate` accepts; such an entry wins over one without.
+   * The predicate runs before anything is lowered: it may read attributes and dims. */
   OpLowering& When(Predicate predicate) {
     when = predicate;
     return *this;
@@ -320,7 +320,7 @@ OpLowering& RegisterOp(const std::string& op, OpLowering::LowerFunction lower, O
 OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction elementwise,
                        Owner owner);
 
-// The build defines it for what vendor/vendor.cmake lists in NPU_VENDOR_LOWERINGS.
+// The build defines it for the files in NPU_VENDOR_LOWERINGS of vendor/vendor.cmake.
 #ifdef NPU_VENDOR_LOWERING
 #define LOWERING_OWNER ::npu::Owner::kVendor
 #else
@@ -343,15 +343,15 @@ OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction el
 /*! \brief The Relax ops that have a lowering. */
 std::vector<std::string> LoweredOps();
 
-/*! \brief An op, attribute or type that this backend cannot compile: what() is for the user. */
+/*! \brief An op, attribute or type cannot be compiled; what() is for the user. */
 class Refusal : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/*! \brief What a graph is compiled with. */
+/*! \brief The settings of a compilation. */
 struct LoweringOptions {
-  /*! \brief Which driver: "vendor", "emulator", or "" for the first that is there. */
+  /*! \brief The driver: "vendor", "emulator", or "" for the first that is installed. */
   std::string role;
   /*! \brief Settings for the driver, by name. */
   std::vector<std::pair<std::string, std::string>> driver;
@@ -361,9 +361,9 @@ struct LoweringOptions {
 
 /*! \brief How far LowerGraph goes. */
 enum class LoweringGoal {
-  /*! \brief Hands each op to the driver: can it be lowered? */
+  /*! \brief Passes each op to the driver: can it be lowered? */
   kOps,
-  /*! \brief Asks the driver about the whole, too: can it be compiled? */
+  /*! \brief Also asks the driver about the whole graph: can it be compiled? */
   kCheck,
   /*! \brief Compiles it to bytes. */
   kProgram,
@@ -376,7 +376,7 @@ struct DestroyBuilder {
   }
 };
 
-/*! \brief What the driver made of a graph. */
+/*! \brief The driver's program of a graph. */
 struct LoweredProgram {
   /*! \brief Constants of lowerings. Declared first: the builder refers to them. */
   std::deque<std::vector<uint64_t>> constants;
@@ -390,9 +390,9 @@ void CheckDriverOptions(const LoweringOptions& options);
 
 /*!
  * \brief Lowers a graph with the registered ops.
- * \param graph The graph of one region or one composite; it must outlive what is returned, which
- *   refers to its constants.
- * \param options What it is compiled with.
+ * \param graph The graph of one region or one composite; it must outlive the
+ *   result, which refers to its constants.
+ * \param options The settings.
  * \param goal How far to go.
  * \return The driver's program.
  * \throws Refusal naming the op and the reason.

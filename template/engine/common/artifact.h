@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file artifact.h
- * \brief What a compiled region is stored as: manifest, graph and program in one piece of bytes.
+ * \brief The format of a compiled region: manifest, graph and program in one block of bytes.
  *
  * docs/artifact.md of the template describes it; all numbers are little-endian:
  *
@@ -26,9 +26,9 @@
 
 namespace npu {
 
-/*! \brief The version of the format that this code writes, and the only one that it reads. */
+/*! \brief The version of the format; no other one is read. */
 constexpr uint32_t kArtifactVersion = 2;
-/*! \brief What sections are aligned to; the bytes of an artifact must be, too, to be executed. */
+/*! \brief The alignment of sections, and of an artifact's bytes when it is executed. */
 constexpr size_t kArtifactAlignment = 64;
 
 /*! \brief The sections of an artifact; they refer to its bytes. */
@@ -38,7 +38,7 @@ struct Artifact {
   std::string_view program;
 };
 
-/*! \brief Why bytes are no artifact for this code; what() goes on after "the artifact ". */
+/*! \brief Why bytes are not a valid artifact; what() continues "the artifact ". */
 class ArtifactError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -50,7 +50,7 @@ std::string WriteArtifact(const Artifact& artifact);
 /*! \brief Reads what WriteArtifact wrote; throws an ArtifactError for anything else. */
 Artifact ReadArtifact(const uint8_t* bytes, size_t size);
 
-/*! \brief What stands for an artifact that is linked into a library beside it. */
+/*! \brief A reference to an artifact that is linked into the same library. */
 struct ArtifactReference {
   /*! \brief The function of the library that returns its address. */
   std::string function;
@@ -77,8 +77,8 @@ bool IsUtf8(std::string_view text);
 /*!
  * \brief Text out of an artifact, or of a driver, to be shown.
  *
- * What is no UTF-8 becomes question marks. Control characters, which a terminal would obey, become
- * \xNN; all but line ends and tabs if it may have lines.
+ * Invalid UTF-8 becomes question marks. Control characters, which a terminal would interpret,
+ * become \xNN, except line ends and tabs if the text may have lines.
  */
 std::string Readable(const std::string& text, bool may_have_lines = false);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file names.h
- * \brief The names that differ from backend to backend, as values.
+ * \brief The names of this backend as values.
  */
 #ifndef COMMON_NAMES_H_
 #define COMMON_NAMES_H_
@@ -13,7 +13,7 @@ namespace npu {
 constexpr const char* kBackend = BACKEND_NAME;
 /*! \brief The environment variable that names the device. */
 constexpr const char* kDeviceVariable = BACKEND_PREFIX "DEVICE";
-/*! \brief The environment variable that names a folder in which drivers are looked for first. */
+/*! \brief The environment variable that names a folder to search first for drivers. */
 constexpr const char* kDriverFolderVariable = BACKEND_PREFIX "DRIVER_DIR";
 
 }  // namespace npu

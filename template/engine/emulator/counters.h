@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file counters.h
- * \brief What the emulated device counts.
+ * \brief The counters of the emulated device.
  */
 #ifndef EMULATOR_COUNTERS_H_
 #define EMULATOR_COUNTERS_H_
@@ -23,8 +23,8 @@ enum Engine : int32_t {
   kEngineCount,
 };
 
-/*! \brief What a request did since it was created: numbers in the order of kCounters, which says
- *  what each of them means. */
+/*! \brief The counters of a request since it was created, in the order of kCounters, which
+ *  describes them. */
 struct RunCounters {
   uint64_t submissions;
   uint64_t failures;

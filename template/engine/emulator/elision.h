@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file elision.h
- * \brief Leaves out transfers that the emulator's host does not need.
+ * \brief Elides transfers that the emulator's host does not need.
  */
 #ifndef EMULATOR_ELISION_H_
 #define EMULATOR_ELISION_H_
@@ -17,22 +17,22 @@ namespace npu::emulator {
 struct Elision {
   /*! \brief By access: where the tensor is. */
   std::vector<Place> places;
-  /*! \brief By command: whether it is a transfer that needs not be done. */
+  /*! \brief By command: whether it is an elided transfer. */
   std::vector<bool> skipped;
 };
 
-/*! \brief Every tensor where the program says, and every command done. */
+/*! \brief Tensors at the program's places, and no transfer elided. */
 Elision NoElision(const Program& program, const Accesses& accesses);
 
 /*!
- * \brief The same results with fewer transfers. For the host, all memories are alike, and copies
- *        from one to the other a waste.
+ * \brief The same results with fewer transfers: the host has one memory, so copies between the
+ *        emulated ones are a waste.
  *
- * Two kinds of transfers of bytes that lie side by side are left out, where no command can tell:
+ * Two kinds of contiguous transfers are elided if no command can tell:
  *
- * - a load to the scratchpad: who reads the copy reads the original;
+ * - a load to the scratchpad: readers of the copy read the original;
  * - a store of what one command wrote to the scratchpad: that command writes to the destination,
- *   and who reads the copy in the scratchpad reads the destination.
+ *   and readers of the copy in the scratchpad read the destination.
  *
  * It holds for all values of the symbols.
  */

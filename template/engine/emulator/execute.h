@@ -18,8 +18,8 @@
 namespace npu::emulator {
 
 /*!
- * \brief A program made ready to run in certain memory: everything but symbols and the addresses of
- *        inputs and outputs is settled, so that a run does nothing but the work.
+ * \brief A program prepared for certain memory: only symbols and the addresses of inputs and
+ * outputs are left to set, so that a run does only the work.
  */
 class Execution {
  public:
@@ -38,9 +38,9 @@ class Execution {
    *  returns false, when `cancel` is set. */
   bool Run(const KernelContext& context, const std::atomic<bool>& cancel) const;
 
-  /*! \brief What kernels need with the symbols at hand. */
+  /*! \brief The kernels' scratch size with the current symbols. */
   size_t scratch_bytes() const { return scratch_bytes_; }
-  /*! \brief What kernels need with any symbols, as far as is known. */
+  /*! \brief The kernels' scratch size with any symbols, as far as known. */
   size_t most_scratch_bytes() const { return most_scratch_bytes_; }
 
  private:

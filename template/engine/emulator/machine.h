@@ -47,11 +47,11 @@ struct Machine {
   Precision precision = Precision::kFloat32;
   /*! \brief Host threads that emulate one request; no effect on results or cycles. */
   int32_t threads = 1;
-  /*! \brief How many times slower than the device the emulation shall be at least, to see what
-   *  waiting for it is like; 0: as fast as it can. */
+  /*! \brief The emulation is at least this many times slower than the device, to show the effect of
+   *  waiting for it; 0: as fast as possible. */
   int32_t pace = 0;
 
-  /*! \brief Sets what an option of the driver names; throws an Error that says what is allowed. */
+  /*! \brief Sets an option of the driver; throws an Error that lists the valid values. */
   void Set(const std::string& key, const std::string& value);
   /*! \brief Throws an Error if a value is outside of its range; for programs that come as bytes. */
   void Check() const;
@@ -73,8 +73,8 @@ const char* Name(Precision precision);
 
 /*!
  * \name Counts
- * Of cycles, bytes and the like. They stop at a most, so that no program, however absurd, makes
- * them overflow: they are not negative, and not more than kMaxCount.
+ * Of cycles, bytes and the like. They saturate, so that no program, however absurd, makes them
+ * overflow: they are in [0, kMaxCount].
  * @{
  */
 constexpr int64_t kMaxCount = int64_t{1} << 61;
@@ -95,8 +95,8 @@ constexpr int64_t kBurstBytes = 64;
 int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n);
 /*! \brief A vector program: one instruction for `vector_lanes` elements in a cycle. */
 int64_t VectorCycles(const Machine& machine, int64_t elements, int64_t instructions);
-/*! \brief Instructions for each element of a row of which the first `count` are put in order:
- *  1 + ceil(log2(count)) comparisons, with the first ones so far as a sorted list. */
+/*! \brief Instructions per element for sorting the first `count` of a row: 1 + ceil(log2(count))
+ *  comparisons, with a sorted list of the first ones so far. */
 int64_t OrderInstructions(int64_t count);
 /*! \brief A transfer of `runs` pieces of `run_bytes` each, of which DRAM moves whole bursts: the
  *  latency, and bursts * 64 bytes at the bandwidth, rounded up. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file queue.h
- * \brief The threads that stand for a device: they work while the caller goes on.
+ * \brief The threads that act as a device, asynchronously to the caller.
  */
 #ifndef EMULATOR_QUEUE_H_
 #define EMULATOR_QUEUE_H_
@@ -16,18 +16,18 @@
 
 namespace npu::emulator {
 
-/*! \brief Something to be done once; reusable. A subclass knows what. */
+/*! \brief A unit of work, defined by a subclass; reusable. */
 class Job {
  public:
   virtual ~Job() = default;
 
  protected:
-  /*! \brief Does it, on some thread. Must not throw. */
+  /*! \brief Runs it on some thread. Must not throw. */
   virtual void Perform() = 0;
   /*! \brief It was cancelled before it began. Must not throw. */
   virtual void Drop() = 0;
 
-  /*! \brief Set when it shall end early. */
+  /*! \brief Set to end it early. */
   std::atomic<bool> cancel_{false};
 
  private:
@@ -57,7 +57,7 @@ class Queue {
   static void Execute(Job* job);
   /*! \brief Waits until a job that was submitted is done; false: the time was up. */
   bool Wait(Job* job, int64_t timeout_us);
-  /*! \brief Ends a job early; nothing happens if it is not to be done. */
+  /*! \brief Ends a job early; no effect if it is not pending or running. */
   void Cancel(Job* job);
   /*! \brief For a job at work: sleeps, or until it is cancelled. */
   void Sleep(const Job& job, Clock::time_point until);
@@ -77,7 +77,7 @@ class Queue {
 
   int64_t process_;
   std::mutex mutex_;
-  /*! \brief Told when there is work, or the shift ends; when a job is done, or cancelled. */
+  /*! \brief Notified of work or the end of a shift; of a finished or cancelled job. */
   std::condition_variable work_, done_;
   Job* first_ = nullptr;
   Job* last_ = nullptr;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file rules.h
- * \brief The rules of each operation: which shapes and types it takes.
+ * \brief The rules of each operation for shapes and types.
  *
  * One set of rules for the operations of a model (compiler/graph.h) and for the commands of a
- * program (program.h), so that neither a builder nor damaged or forged bytes get past them.
+ * program (program.h), so that neither builders nor corrupt or forged bytes can violate them.
  */
 #ifndef EMULATOR_RULES_H_
 #define EMULATOR_RULES_H_
@@ -51,7 +51,7 @@ class OperationRules {
   virtual const Desc& Read(npu_tensor tensor, const char* role, bool may_be_packed) = 0;
   /*! \brief The shape of the tensor that the operation writes. */
   virtual const Desc& Write(npu_tensor tensor) = 0;
-  /*! \brief The operation at hand, for messages. */
+  /*! \brief The current operation, for messages. */
   virtual std::string Where() const = 0;
   /*! \brief A tensor, for messages. */
   virtual std::string Describe(npu_tensor tensor) const = 0;
@@ -65,7 +65,7 @@ class OperationRules {
   void Check(const npu_scan& op);
   void Check(const npu_order& op);
   void CheckAxis(int32_t axis, npu_tensor tensor, const Desc& desc) const;
-  /*! \brief The type in which an operation hands its results to its epilogue; none for an
+  /*! \brief The type in which an operation passes its results to its epilogue; none for an
    *  elementwise operation. */
   template <typename Op>
   std::optional<npu_dtype> Accumulator(const Op&) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file tensor.h
- * \brief Shapes, some of which are known only at the call.
+ * \brief Shapes, possibly symbolic.
  */
 #ifndef EMULATOR_TENSOR_H_
 #define EMULATOR_TENSOR_H_
@@ -26,7 +26,7 @@ struct Symbol {
 };
 
 /*!
- * \brief One dimension: fixed, or a part of a size that is known at the call.
+ * \brief One dimension: fixed, or a part of a symbolic size.
  *
  * A whole symbolic dimension has begin 0 and the limit size * bound. A tile of it covers
  * [begin, begin + limit), cut where the dimension ends: it may be shorter, or empty.

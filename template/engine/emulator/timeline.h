@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file timeline.h
- * \brief When each command of a program runs, and what it moves: the cost model applied.
+ * \brief The cost model applied: when each command of a program runs, and what it moves.
  */
 #ifndef EMULATOR_TIMELINE_H_
 #define EMULATOR_TIMELINE_H_
@@ -16,7 +16,7 @@
 namespace npu::emulator {
 
 /*!
- * \brief What a command takes with certain values of the symbols.
+ * \brief The cost of a command with certain values of the symbols.
  *
  * - A matmul is a product for each matrix of b; where b has one, its a is one tall matrix. A
  *   convolution is a product for each group: m are the positions of all images, k the elements of
@@ -26,8 +26,8 @@ namespace npu::emulator {
  *   instruction for each element of a window, a reduction one for each element of the data;
  *   averages have one more.
  *   A scan has one instruction, an order OrderInstructions for each element of the data.
- * - A transfer costs DmaCycles for each of its two sides that is in DRAM, in pieces that lie side
- *   by side there (or less than a burst apart); where neither is, it is one piece.
+ * - A transfer costs DmaCycles for each of its two sides that is in DRAM, in pieces that are
+ *   contiguous there (or less than a burst apart); if neither is, it is one piece.
  * - A gather is a transfer whose data is a piece for each slice that it takes, wherever that is;
  *   its indices are one more piece if they are in DRAM.
  */

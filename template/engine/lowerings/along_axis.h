@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file along_axis.h
- * \brief What the ops that look at elements in their order along an axis have in common.
+ * \brief Shared code of ops that process elements in order along an axis.
  */
 #ifndef OPS_ALONG_AXIS_H_
 #define OPS_ALONG_AXIS_H_
@@ -19,7 +19,7 @@ struct AlongAxis {
   int64_t axis = 0;
 };
 
-/*! \brief The data along the attribute `axis`; None means along all elements, in one dimension. */
+/*! \brief The data and the attribute `axis`; None flattens the data. */
 inline AlongAxis ReadAlongAxis(Lowering& op) {
   const Tensor data = op.Input(0);
   if (op.IsNone("axis")) return {op.View(data, {op.Joined(data.dims())}), 0};
@@ -30,8 +30,8 @@ inline AlongAxis ReadAlongAxis(Lowering& op) {
 /*! \brief Lowers the index of the first largest or smallest element. */
 inline void LowerArgument(Lowering& op, bool largest) {
   auto [data, axis] = ReadAlongAxis(op);
-  // To the driver NaN is the largest of all. The smallest of real numbers is the largest of their
-  // negatives, so that the first NaN is found as NumPy does it.
+  // To the driver NaN is the largest number. A minimum of floats is the maximum of their
+  // negatives, so that it finds the first NaN, as in NumPy.
   const bool negate = !largest && IsFloat(data.desc.dtype);
   if (negate) {
     const Tensor negative = op.Temporary(data.desc.dtype, data.dims());
@@ -49,14 +49,14 @@ inline void LowerArgument(Lowering& op, bool largest) {
   order.axis = static_cast<int32_t>(axis);
   order.descending = largest || negate;
   op.Emit(order);
-  // The attribute keepdims is in the shape of the output.
+  // The shape of the output implies keepdims.
   op.SetOutput(0, op.View(first, op.OutputDims()));
 }
 
 /*! \brief Lowers a running sum or product. */
 inline void LowerScan(Lowering& op, npu_scan_kind kind) {
   const auto [data, axis] = ReadAlongAxis(op);
-  // The attribute dtype is in the type of the output.
+  // The type of the output implies the attribute dtype.
   const Tensor out = op.Output();
   npu_scan scan = {};
   scan.data = data.id;

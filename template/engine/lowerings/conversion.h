@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file conversion.h
- * \brief Elements of one type as elements of another.
+ * \brief Conversion between element types.
  */
 #ifndef OPS_CONVERSION_H_
 #define OPS_CONVERSION_H_
@@ -10,8 +10,8 @@
 
 namespace npu {
 
-/*! \brief The elements of `data`, to be stored as `dtype`. Real numbers become integers by leaving
- *  out the fraction, where the vector engine by itself would round. */
+/*! \brief The elements of `data`, to be stored as `dtype`. Floats are truncated to integers; the
+ *  vector engine alone would round. */
 inline Value Convert(VectorBuilder& v, const Tensor& data, npu_dtype dtype) {
   Value value = v.Load(data);
   bool cut = IsFloat(data.desc.dtype) && !IsFloat(dtype) && dtype != NPU_BOOL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file convolution.h
- * \brief What the convolutions have in common.
+ * \brief Shared code of the convolutions.
  */
 #ifndef OPS_CONVOLUTION_H_
 #define OPS_CONVOLUTION_H_
@@ -25,7 +25,7 @@ inline void LowerConvolution(Lowering& op, int spatial_rank) {
   op.RequireOneOf("data_layout", {"NC" + letters});
   op.RequireOneOf("out_layout", {"NC" + letters});
   op.RequireOneOf("kernel_layout", {"OI" + letters});
-  // The attribute out_dtype is in the type of the output.
+  // The type of the output implies the attribute out_dtype.
   const std::vector<int64_t> strides = op.Ints("strides");
   const std::vector<int64_t> dilation = op.Ints("dilation");
   const std::vector<int64_t> padding = op.Ints("padding");
@@ -37,7 +37,7 @@ inline void LowerConvolution(Lowering& op, int spatial_rank) {
   for (int i = 0; i < spatial_rank; ++i) {
     convolution.strides[i] = strides.at(i);
     convolution.dilations[i] = dilation.at(i);
-    // First the beginning of every dimension, then the end of every dimension.
+    // First the beginnings of all dimensions, then the ends.
     convolution.pads_begin[i] = padding.at(i);
     convolution.pads_end[i] = padding.at(spatial_rank + i);
   }
@@ -74,8 +74,8 @@ inline Tensor TransposedWeight(Lowering& op, int spatial_rank, int64_t groups) {
 /*!
  * \brief Lowers a transposed convolution with `spatial_rank` spatial dimensions, channels first.
  *
- * It is an ordinary one, without strides, of data that has its elements `strides` apart and zeros
- * between them. An NPU with an engine for it is programmed here instead.
+ * It becomes an ordinary one without strides, on data spread out by `strides` with zeros between.
+ * Override this for an NPU with an engine for it.
  */
 inline void LowerTransposedConvolution(Lowering& op, int spatial_rank) {
   const std::string letters = SpatialLetters(spatial_rank);
@@ -105,7 +105,7 @@ inline void LowerTransposedConvolution(Lowering& op, int spatial_rank) {
   }
   convolution.data = data.id;
   if (spread_out) {
-    // The copy that spreads the elements out pads them as well, and drops what padding removes.
+    // The copy that spreads the elements out also pads or crops them.
     std::vector<npu_dim> dims = data.dims();
     std::vector<int64_t> first(spatial_rank), skipped(spatial_rank);
     for (int i = 0; i < spatial_rank; ++i) {

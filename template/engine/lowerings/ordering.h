@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file ordering.h
- * \brief What topk, sort and argsort have in common.
+ * \brief Shared code of topk, sort and argsort.
  */
 #ifndef OPS_ORDERING_H_
 #define OPS_ORDERING_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file pool.h
- * \brief What the pools have in common.
+ * \brief Shared code of the pools.
  */
 #ifndef OPS_POOL_H_
 #define OPS_POOL_H_
@@ -27,8 +27,8 @@ inline npu_pool MakePool(Lowering& op, int spatial_rank, npu_pool_kind kind) {
   return pool;
 }
 
-/*! \brief Refuses windows that hold padding alone, of which no maximum or mean is known. No driver
- *  sees such a pool. */
+/*! \brief Refuses windows with only padding, whose maximum and mean are undefined, so that no
+ * driver sees them. */
 inline void RequireData(Lowering& op, const npu_pool& pool) {
   const Tensor data = op.Input(0);
   const std::vector<npu_dim> out = op.OutputDims();
@@ -49,9 +49,9 @@ inline void RequireData(Lowering& op, const npu_pool& pool) {
   }
 }
 
-/*! \brief Lowers a pool with a window of its own. */
+/*! \brief Lowers a pool with an explicit window. */
 inline void LowerPool(Lowering& op, int spatial_rank, npu_pool_kind kind) {
-  // The attribute ceil_mode is in the shape of the output.
+  // The shape of the output implies ceil_mode.
   const std::vector<int64_t> window = op.Ints("pool_size");
   const std::vector<int64_t> strides = op.Ints("strides");
   const std::vector<int64_t> dilation = op.Ints("dilation");
@@ -61,7 +61,7 @@ inline void LowerPool(Lowering& op, int spatial_rank, npu_pool_kind kind) {
     pool.window[i] = window.at(i);
     pool.strides[i] = strides.at(i);
     pool.dilations[i] = dilation.at(i);
-    // First the beginning of every dimension, then the end of every dimension.
+    // First the beginnings of all dimensions, then the ends.
     pool.pads_begin[i] = padding.at(i);
     pool.pads_end[i] = padding.at(spatial_rank + i);
   }
@@ -69,8 +69,7 @@ inline void LowerPool(Lowering& op, int spatial_rank, npu_pool_kind kind) {
   op.Emit(pool);
 }
 
-/*! \brief Lowers a maximum. The attribute count_include_pad means nothing there: padding is never
- *  the maximum. */
+/*! \brief Lowers a maximum pool. It ignores count_include_pad: padding is never the maximum. */
 inline void LowerMaxPool(Lowering& op, int spatial_rank) {
   LowerPool(op, spatial_rank, NPU_POOL_MAX);
 }
@@ -81,8 +80,7 @@ inline void LowerAvgPool(Lowering& op, int spatial_rank) {
             op.Bool("count_include_pad") ? NPU_POOL_AVERAGE_INCLUDE_PAD : NPU_POOL_AVERAGE);
 }
 
-/*! \brief Lowers a mean whose windows follow from the attribute output_size, which is in the shape
- *  of the output. */
+/*! \brief Lowers an adaptive mean; the shape of the output implies output_size. */
 inline void LowerAdaptiveAvgPool(Lowering& op, int spatial_rank) {
   op.Emit(MakePool(op, spatial_rank, NPU_POOL_AVERAGE_ADAPTIVE));
 }

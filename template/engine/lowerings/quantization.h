@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file quantization.h
- * \brief What quantize and dequantize have in common.
+ * \brief Shared code of quantize and dequantize.
  */
 #ifndef OPS_QUANTIZATION_H_
 #define OPS_QUANTIZATION_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file signature.h
- * \brief What a region is called with: read from its graph, checked at each call.
+ * \brief The arguments of a region: read from its graph, checked at each call.
  */
 #ifndef RUNTIME_SIGNATURE_H_
 #define RUNTIME_SIGNATURE_H_
@@ -20,13 +20,13 @@
 
 namespace npu {
 
-/*! \brief A size that a call must have: `factor`, or `factor` times a symbol's value. */
+/*! \brief The expected size: `factor`, or `factor` times a symbol's value. */
 struct ExpectedDim {
   int64_t factor = 0;
   int symbol = -1;
 };
 
-/*! \brief What an argument of a region must be. */
+/*! \brief The expected type of an argument. */
 struct Argument {
   std::string name;
   /*! \brief False for a shape or a number, which the program does not read. */
@@ -38,11 +38,11 @@ struct Argument {
   std::string shape_text;
 };
 
-/*! \brief Parses JSON out of an artifact; throws an ArtifactError unless it is an object that is
- *  nested no deeper than needed: the parser recurses. */
+/*! \brief Parses JSON of an artifact; throws an ArtifactError unless it is an object of limited
+ *  depth, since the parser recurses. */
 tvm::ffi::json::Object ParseObject(std::string_view text, const char* section);
 
-/*! \brief The arguments of a region, its outputs last: what codegen wrote into the graph. */
+/*! \brief The arguments of a region, outputs last, from the graph. */
 class Signature {
  public:
   /*! \brief Reads the graph; throws an ArtifactError if codegen did not write it. */
@@ -53,12 +53,12 @@ class Signature {
   size_t input_count() const { return input_count_; }
 
   /*!
-   * \brief Throws an error for the user unless a call fits.
+   * \brief Throws an error for the user unless the arguments match.
    * \return Whether there is something to compute: not for an empty batch.
    */
   bool Check(const tvm::ffi::PackedArgs& args) const;
 
-  /*! \brief An argument as messages name it. */
+  /*! \brief The name of an argument in messages. */
   std::string Describe(const Argument& argument) const;
 
  private:

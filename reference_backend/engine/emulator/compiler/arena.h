@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file arena.h
- * \brief Who gets which bytes of a memory.
+ * \brief The allocation of a memory.
  */
 #ifndef EMULATOR_COMPILER_ARENA_H_
 #define EMULATOR_COMPILER_ARENA_H_

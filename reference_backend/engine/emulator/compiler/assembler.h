@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file assembler.h
- * \brief The program while it is made: its tensors, commands and constants.
+ * \brief The program under construction: its tensors, commands and constants.
  */
 #ifndef EMULATOR_COMPILER_ASSEMBLER_H_
 #define EMULATOR_COMPILER_ASSEMBLER_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file tiling.h
- * \brief How an operation is cut to tiles that fit into the scratchpad.
+ * \brief Tiling of operations to fit into the scratchpad.
  *
  * Every operation is a loop over axes, and each dimension of its operands follows an axis. A tile
  * is a range of each axis. Tiles along partial axes (what is summed) add to the same results.
@@ -158,14 +158,14 @@ class Tiler {
 
  private:
   const Machine& machine_;
-  /*! \brief Models repeat their layers: what was found, by all that matters. */
+  /*! \brief A cache, since models repeat their layers. */
   std::map<std::vector<int64_t>, Tiling> found_;
 };
 
 /*! \brief The way with the least memory. */
 Tiling SmallestTiling(const Loop& loop, const Operation& operation, const Machine& machine);
 
-/*! \brief Whether the elements of a part lie side by side, at a place that is known now. */
+/*! \brief Whether a part is contiguous, at a place known at compile time. */
 bool IsSlice(const Desc& desc, const Range* part);
 
 /*! \brief Cycles to move a part of a tensor. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file windows.h
- * \brief The windows of convolutions and pools, in a form in which they are easy.
+ * \brief The windows of convolutions and pools, rearranged for simple loops.
  */
 #ifndef DRIVER_EMULATOR_KERNELS_WINDOWS_H_
 #define DRIVER_EMULATOR_KERNELS_WINDOWS_H_
@@ -17,7 +17,7 @@ namespace npu::emulator {
  * \brief How windows lie over the data.
  *
  * Channels of the data are copied to planes, with their padding, as float32. Where windows move by
- * more than 1, the elements that one tap of successive windows meets are put side by side. Then a
+ * more than 1, the elements that one tap of successive windows reads are made contiguous. Then a
  * tap is an offset, and the next element of the output is the next element of the plane, for any
  * stride, dilation and padding.
  */
@@ -57,7 +57,7 @@ struct Windows {
 template <typename Body>
 void Windows::Apply(const Simd& simd, Tap kind, const int64_t* offsets, const float* weights,
                     const float* plane, float* buffer, const Body& body) const {
-  // Sums over whole lines of the plane, and the same without what is between lines of the output.
+  // Sums over whole lines of the plane, and the same without the gaps between output lines.
   float* sums = buffer;
   float* dense = buffer + BufferFloats() / 2;
   bool same = part[2] == out[2];

@@ -21,7 +21,7 @@ _REBUILD = (
 )
 
 loaded: dict[str, Any] = {}
-"""The loaded libraries by role: "runtime" and, where there is a compiler, "codegen"."""
+"""The loaded libraries by role: "runtime" and, where a compiler is installed, "codegen"."""
 
 
 class LoadError(RuntimeError):
@@ -34,16 +34,16 @@ def find(role: str) -> Path | None:
     Parameters
     ----------
     role
-        "runtime", "codegen", or a driver: "driver" is the vendor's, "emulator" the emulator, with
-        "_build" at its end a build half of its own.
+        "runtime", "codegen", or a driver: "driver" is the vendor's, "emulator" the emulator; the
+        suffix "_build" is for a separate build half.
 
     Returns
     -------
     path
-        Where it is, or none.
+        Its path, or none.
     """
-    # Python's import system finds what looks like an extension module, also where an editable
-    # install has put it, and that install then builds it anew if its sources have changed.
+    # Look it up like an extension module: this also works with an editable install, and triggers
+    # its rebuild if the sources have changed.
     spec = importlib.util.find_spec(f"{PACKAGE}.{_PREFIX}{PACKAGE}_{role}")
     if spec is not None and spec.origin is not None:
         return Path(spec.origin).resolve()
@@ -58,7 +58,7 @@ def load() -> None:
     Raises
     ------
     LoadError
-        Something is missing, or does not fit to something else.
+        A library is missing, or versions do not match.
     """
     if loaded:
         return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads back what an exported library holds of this backend; needs the runtime only.
+"""Reads the artifacts in an exported library; needs the runtime only.
 
-The library is read, not loaded: it may be one for another machine, and none of its code runs.
+The library is read, not loaded: it may be for another machine, and none of its code runs.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ _MANIFEST: dict[str, type] = {
     "constants_sha256": str,
     "options_sha256": str,
 }
-"""What must be in a manifest, for which people and `Artifact` look there."""
+"""The required keys of a manifest: people and `Artifact` read them."""
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """What was compiled of one region.
+    """The artifact of one region.
 
     Parameters
     ----------
     symbol
         The name of its function.
     manifest
-        From which backend, versions, options, graph and constants it was made.
+        Backend, versions, options, and hashes of graph and constants.
     sizes
-        Bytes of the whole and of each section.
+        Size of the whole and of each section, in bytes.
     program
         The driver's text: memory map and listing.
     """
@@ -95,7 +95,7 @@ class Artifact:
 
 
 def printable(text: str) -> str:
-    """Return a text with what a terminal would obey, such as control characters, escaped."""
+    """Escape control characters and anything else that a terminal would interpret."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
@@ -107,7 +107,7 @@ def _listed(title: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def read_artifacts(path: str | os.PathLike[str]) -> list[Artifact]:
-    """Read what an exported library, or a dumped artifact, holds of this backend.
+    """Read the artifacts of this backend from an exported library or a dump.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def read_artifacts(path: str | os.PathLike[str]) -> list[Artifact]:
     Raises
     ------
     ValueError
-        The file cannot be read, holds no region of this backend, or a corrupt one.
+        The file cannot be read, has no region of this backend, or is corrupt.
     """
     path = Path(path)
     load = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
@@ -153,7 +153,7 @@ def read_artifacts(path: str | os.PathLike[str]) -> list[Artifact]:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file to read it, but no pipe, which could wait for ever, and no device.
+    """Open a regular file to read it; a pipe could block forever.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def _find(path: Path) -> Iterator[tuple[str | None, bytes]]:
-    """Generate the artifacts in a file, wherever they are in it, and whose each is."""
+    """Generate the artifacts anywhere in a file, each with its backend."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -198,7 +198,7 @@ def _find(path: Path) -> Iterator[tuple[str | None, bytes]]:
                             printable(f"{path}: a region in it is cut off or corrupt.")
                         )
                     artifact = data[start : start + length]
-                    # A reference is to an artifact that is elsewhere in the file.
+                    # A reference points to an artifact elsewhere in the file.
                     if artifact[_TABLE : _TABLE + len(_EXTERNAL)] != _EXTERNAL:
                         yield _backend(artifact, count), artifact
                     start = data.find(_MAGIC, start + length)
@@ -207,7 +207,7 @@ def _find(path: Path) -> Iterator[tuple[str | None, bytes]]:
 
 
 def _backend(artifact: bytes, section_count: int) -> str | None:
-    """Return whose artifact it is, which others may be, too; none if it is corrupt."""
+    """Return the backend of an artifact, maybe another one; none if it is corrupt."""
     table = artifact[_TABLE : _TABLE + section_count * _SECTION.size]
     try:
         sections = {name.rstrip(b"\0"): where for name, *where in _SECTION.iter_unpack(table)}
@@ -218,7 +218,7 @@ def _backend(artifact: bytes, section_count: int) -> str | None:
 
 
 def _read_manifest(text: str) -> dict[str, Any]:
-    """Read a manifest, in which a forged artifact may have anything."""
+    """Read a manifest; a forged one may contain anything."""
 
     def refuse(what: str) -> Any:
         raise ValueError(

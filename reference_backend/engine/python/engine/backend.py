@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rest of the package says about this backend: its names, its ops, its chip.
+"""The backend around the engine: its names, its ops, its chip.
 
-The engine is the same in all backends, and reads here what differs.
+The engine is the same in all backends; everything that differs comes through this module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .capability import Op
 
 PACKAGE: str = (__package__ or "").rpartition(".")[0]
-"""The Python package of the backend, in which this is the package `engine`."""
+"""The backend's Python package, whose subpackage `engine` this is."""
 
 
 def _part(name: str) -> Any:
@@ -23,30 +23,30 @@ def _part(name: str) -> Any:
 
 
 BACKEND: str = _part("_backend").BACKEND
-"""The name under which TVM knows this backend."""
+"""The backend's name in TVM."""
 DISTRIBUTION: str = _part("_backend").DISTRIBUTION
-"""What pip calls it."""
+"""The distribution's name."""
 DEFAULTS: Mapping[str, Any] = _part("_backend").DEFAULTS
-"""The defaults of options that were chosen when the backend was made."""
+"""The defaults of options chosen at rendering."""
 CASES = Path(_part("_backend").__file__).parent / "cases.json"
-"""The cases of the selected ops, as the catalogue has them."""
+"""The catalogue's cases of the selected ops."""
 LEDGER = Path(_part("vendor").__file__).parent / "expected_failures.toml"
-"""The failures of the conformance kit that the vendor accepts."""
+"""The vendor's accepted failures of the conformance kit."""
 
 
 def vendor(module: str, name: str, default: Any) -> Any:
-    """Read what a module of the vendor's says.
+    """Read a name from a module of the vendor's.
 
-    No update writes to `vendor/`, so that an older backend lacks what later releases seed.
+    No update writes to `vendor/`, so older backends lack names that later releases seed.
 
     Parameters
     ----------
     module
         The module below `vendor/`.
     name
-        What is asked of it.
+        The name to read.
     default
-        What holds where it is not there.
+        The value if it is missing.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def vendor(module: str, name: str, default: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Read what needs TVM only when it is asked for."""
+    """Import on demand what needs TVM."""
     if name == "OPS":
         ops: tuple[Op, ...] = _part("patterns").OPS
         return ops

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of the op table: what the engine can compile.
+"""The vocabulary of the op table: what the engine can compile.
 
-`patterns.py` has an `Op` for each op that this backend offloads; `chip.py` has the words by which
-`vendor/capabilities.py` narrows them.
+`patterns.py` of the backend has an `Op` for each offloaded op; `chip.py` has the vocabulary with
+which `vendor/capabilities.py` narrows them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from .formulas import names_in
 
-# ---- Constraints: what one attribute may be -----------------------------------------------------
+# ---- Constraints: the supported values of one attribute -----------------------------------------
 
 
 @dataclass(frozen=True, init=False)
 class OneOf:
-    """The attribute, or each element of it where it is a list, is one of these values.
+    """The attribute, or each element of a list, is one of these values.
 
     A list among the values stands for the whole attribute: `OneOf([2, 3])` is exactly the axes 2
-    and 3. No value at all and a dtype that is not set are both written `""`.
+    and 3. An absent value and an unset dtype are both written `""`.
     """
 
     values: tuple[Any, ...]
@@ -44,14 +44,14 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Range:
-    """The attribute, or each element of it where it is a list, is a number in this range.
+    """The attribute, or each element of a list, is a number in this range.
 
     Parameters
     ----------
     min, max
         The first and the last supported value; none: no limit.
     exclude
-        Values inside of the range that are not supported.
+        Unsupported values in the range.
     """
 
     min: float | None = None
@@ -192,16 +192,16 @@ class Exact:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """Each element of the result is about as good as its type can be.
+    """Each element of the result is about as exact as its type allows.
 
-    What is allowed adds up.
+    The allowed errors add up.
 
     Parameters
     ----------
     ulps
         Units in the last place of the result.
     rtol, atol
-        The relative and the absolute part of what is allowed beside these.
+        The relative and absolute errors allowed in addition.
     """
 
     ulps: float = 2.0
@@ -211,14 +211,14 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Accumulated:
-    """Each element is a sum, whose error grows with the square root of the number of elements.
+    """Each element is a sum, whose error grows with the square root of the number of terms.
 
     Parameters
     ----------
     count
-        How many elements are summed: an expression as in `Op.operations`.
+        The number of terms: an expression as in `Op.operations`.
     factor
-        How many times the expected error is allowed.
+        The allowed multiple of the expected error.
     accumulator
         The element type in which the sum is kept; the result is rounded once more. "output" is the
         type of the result.
@@ -231,7 +231,7 @@ class Accumulated:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Each element, of a quantised type, is at most some steps off.
+    """Each element, of a quantised type, is at most this many steps off.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ class Input:
     Parameters
     ----------
     name
-        The name by which rules and reasons call it.
+        Its name in rules and reasons.
     dtypes
         The supported element types; none: any.
     ranks
@@ -267,7 +267,7 @@ class Input:
     is_tuple
         Whether the argument is a tuple of such tensors.
     weight
-        Whether it is a weight, which chips with `constant_weights` want as a constant.
+        Whether it is a weight, which must be a constant on chips with `constant_weights`.
     """
 
     name: str
@@ -281,7 +281,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Fuses:
-    """What the hardware computes together with an op, behind it, in this order.
+    """What may be fused behind an op, in this order.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ class Fuses:
     residual
         Whether another tensor of the output's shape may be added.
     activations
-        Names of the entries that may come last; none: all entries that are an activation.
+        Names of the entries that may come last; none: all activations.
     """
 
     scale: bool = False
@@ -310,32 +310,32 @@ class Op:
     name
         The name of the entry; composites are called after it.
     relax
-        The Relax op. Several entries may share one; a call then needs to suit one of them. None: it
-        is made of `chains` alone.
+        The Relax op. Several entries may share one; a call must match one of them. None: it has
+        only `chains`.
     engine
         What runs it: matrix, vector, pool or memory.
     inputs
         The tensor arguments, in order.
     attributes
-        What each attribute and each other argument may be. One that is not listed is refused.
+        The constraint of each attribute and non-tensor argument. Unlisted ones are refused.
     rules
         Relations that must hold.
     operations
-        How much arithmetic a call is: an expression over the shapes of the inputs, by name, of
+        The arithmetic of a call: an expression over the shapes of the inputs, by name, of
         the result, `out`, and the attributes, with `size` for the number of elements. It decides
         which regions are the largest.
     output_dtypes
         The supported element types of the result; none: that of the first input.
     chains
-        The ways in which front ends spell it in several ops; see `chains.py`.
+        The forms in which front ends emit it as several ops; see `chains.py`.
     activation
-        Whether it may be fused behind the ops that fuse something: it is element-wise.
+        Whether it may be fused behind ops that have `fuses`; it must be element-wise.
     fuses
         What may be fused behind it.
     absorbs_transpose
-        Inputs that may come from a swap of the last two dimensions, which then costs nothing.
+        Inputs that may come from a swap of the last two dimensions, at no cost.
     tolerance
-        How exact the results are; the conformance kit holds them to it.
+        The error bound of the results, which the conformance kit checks.
     """
 
     name: str
@@ -353,7 +353,7 @@ class Op:
     tolerance: Tolerance = Exact()
 
     def __post_init__(self) -> None:
-        """Refuse an entry that cannot be meant."""
+        """Refuse an invalid entry."""
         inputs = [item.name for item in self.inputs]
         for item in self.inputs:
             if item.like is not None and item.like not in inputs:
@@ -388,7 +388,7 @@ _PROPERTY = re.compile(r"(\w+)\.(?:(shape)\[(-?\d+)\]|(rank|dtype))\Z")
 
 
 def reference(operand: Any) -> tuple[str, str, int | None] | None:
-    """Split an operand that refers to something into owner, what, and index."""
+    """Split an operand that is a reference into owner, property and index."""
     if not isinstance(operand, str):
         return None
     if match := _ATTRIBUTE.match(operand):
@@ -401,12 +401,12 @@ def reference(operand: Any) -> tuple[str, str, int | None] | None:
 
 
 def listed(values: Iterable[Any]) -> str:
-    """Return values as a sentence lists them."""
+    """Format a list of values for a sentence."""
     return ", ".join(text(value) for value in values)
 
 
 def text(value: Any) -> str:
-    """Return a value as a sentence has it."""
+    """Format a value for a sentence."""
     if value == "":
         return "not set"
     if isinstance(value, tuple):
@@ -415,7 +415,7 @@ def text(value: Any) -> str:
 
 
 def as_value(value: Any) -> Any:
-    """Return a value of the table as the IR has it: None is "", and a list is a tuple."""
+    """Return a table value as it reads from the IR: None is "", and a list is a tuple."""
     if value is None:
         return ""
     return tuple(map(as_value, value)) if isinstance(value, (list, tuple)) else value

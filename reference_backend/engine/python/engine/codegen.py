@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `RunCodegen` calls for each region: options, compile cache, compiler, dumps."""
+"""The codegen that `RunCodegen` calls: options, compile cache, compiler, dumps."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ BOUNDS_ATTRIBUTE = "tir_var_upper_bound"
 
 
 def register() -> None:
-    """Become the code generator of this backend for TVM."""
+    """Register this codegen with TVM."""
     tvm_ffi.register_global_func(f"relax.ext.{BACKEND}", compile_regions, override=True)
 
 
 def compile_regions(
     functions: Sequence[Any], options: Mapping[str, Any], constant_names: Mapping[Any, Any]
 ) -> list[Any]:
-    """Compile regions to modules, as `RunCodegen` asks for it.
+    """Compile regions to modules, for `RunCodegen`.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def compile_regions(
     options
         What `RunCodegen` was given for this backend.
     constant_names
-        The names that TVM gives to constants.
+        TVM's names of the constants.
 
     Returns
     -------
@@ -64,9 +64,9 @@ def symbol_bounds(function: Any, options: Options, outer: Mapping[str, int]) -> 
     function
         The function.
     options
-        The options: what they say of a name goes first, what they say of all symbols goes last.
+        The options: bounds by name take precedence, the default bound comes last.
     outer
-        Bounds that are known from elsewhere.
+        Bounds from the enclosing function.
 
     Returns
     -------
@@ -135,13 +135,13 @@ def _compile(function: Any, options: Options, constant_names: Mapping[Any, Any])
 
 
 def _from_cache(options: Options, manifest: Mapping[str, Any], compile_now: Any) -> Any:
-    """Return an artifact and its module, from the compile cache where it has them."""
+    """Return an artifact and its module, from the compile cache if possible."""
     load = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
     if not options.cache_dir:
         artifact = compile_now()
         return artifact, load(artifact)
     cache = Cache(options.cache_dir, options.cache_bytes)
-    # All that goes into an artifact is in its manifest, but for the compiler itself.
+    # The manifest has everything that goes into an artifact, except the compiler itself.
     compilers = [_build_sha256(role) for role in ("codegen", *_DRIVER_FILES[options.driver])]
     key = _sha256(json.dumps([manifest, compilers], sort_keys=True).encode())
     artifact = cache.get(key)
@@ -151,7 +151,7 @@ def _from_cache(options: Options, manifest: Mapping[str, Any], compile_now: Any)
             if json.loads(module["manifest"]()) == manifest:
                 return artifact, module
         except Exception:
-            pass  # A damaged file; it says nothing about what is to be compiled.
+            pass  # A damaged file: compile again.
         cache.drop(key)
     artifact = compile_now()
     module = load(artifact)
@@ -192,12 +192,12 @@ def _versions() -> Mapping[str, Any]:
 
 
 _DRIVER_FILES = {"vendor": ("driver", "driver_build"), "emulator": ("emulator_build",)}
-"""The libraries that may have the build half of a driver."""
+"""The libraries that may contain a driver's build half."""
 
 
 @cache
 def _build_sha256(role: str) -> str:
-    """Return what tells one build of a library from the next."""
+    """Return an identifier of a library's build."""
     path = _library.find(role)
     return _sha256(path.read_bytes()) if path is not None else ""
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formulas of the op table: arithmetic over shapes and attributes, and nothing else.
+"""The formulas of the op table: arithmetic over shapes and attributes.
 
-The generator checks the catalogue with this file too, so it imports nothing of TVM.
+The generator also checks the catalogue with this file, so it does not import TVM.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from functools import cache
 from types import CodeType
 
 Value = int | float | str | tuple["Value", ...]
-"""What a formula computes with: a number, a shape, or an attribute."""
+"""An operand of a formula: a number, a shape, or an attribute."""
 
 FUNCTIONS: dict[str, Callable[..., int]] = {"size": math.prod, "len": len, "max": max, "min": min}
-"""What a formula may call; `size` is the number of elements."""
+"""The functions of formulas; `size` is the number of elements."""
 
 _ARITHMETIC = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.USub),
@@ -25,7 +25,7 @@ _ARITHMETIC = (
 
 
 def count(formula: str, names: Mapping[str, object]) -> int:
-    """Compute a formula.
+    """Evaluate a formula.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def names_in(formula: object) -> frozenset[str]:
     Raises
     ------
     ValueError
-        It is no formula; the message quotes what is wrong in it.
+        It is not a formula; the message quotes the wrong part.
     """
     return _read(str(formula))[1]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the backend known to TVM when it is imported, and remembers why that failed."""
+"""Registers the backend when TVM is imported, and remembers why that failed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ failure: Exception | None = None
 def autoload() -> None:
     """Load the libraries and register the backend with TVM, once in a process.
 
-    TVM calls this, by the package's entry point, at the end of `import tvm`.
+    TVM calls this through the package's entry point at the end of `import tvm`.
 
     Raises
     ------
     Exception
-        The backend cannot work here, each time that it is asked to.
+        The backend cannot work here; raised again by each call.
     """
     global failure
     if failure is not None:
@@ -35,7 +35,7 @@ def autoload() -> None:
 
 
 def start() -> bool:
-    """Import TVM and load the backend; what fails is raised again when the backend is used.
+    """Import TVM and load the backend; a failure is raised when the backend is used.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def start() -> bool:
     """
     global failure
     try:
-        # Calls autoload(), by the name that the package has defined before it calls this.
+        # Calls autoload(), which the package has defined by now.
         import tvm  # noqa: F401
 
         autoload()
@@ -54,12 +54,12 @@ def start() -> bool:
 
 
 def has_compiler() -> bool:
-    """Tell whether models can be compiled here, and not only run."""
+    """Whether models can be compiled here, not only run."""
     return "codegen" in _library.loaded
 
 
 def missing(name: str) -> RuntimeError:
-    """Say why a public name of the package is not there.
+    """Explain why a public name of the package is missing.
 
     Parameters
     ----------

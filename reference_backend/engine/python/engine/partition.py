@@ -22,7 +22,7 @@ from .regions import Partitioner
 
 Params = Mapping[Any, Any]
 _PASSES = ("DISABLED", "BEFORE", "AFTER")
-"""What vendor/passes.py says of passes."""
+"""The settings of vendor/passes.py."""
 
 
 def partition_for(
@@ -115,10 +115,10 @@ def compile_for(
 
 
 def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
-    """Forget the constants that no compiled region asks for when it is loaded.
+    """Drop the constants that no compiled region needs when it is loaded.
 
-    `RunCodegen` keeps all constants of all regions beside the module. The programs of this backend
-    contain theirs, so that weights would be stored twice.
+    `RunCodegen` keeps the constants of all regions beside the module. The programs of this backend
+    contain theirs, so weights would be stored twice.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _require_module(mod: Any) -> None:
-    """Refuse what is no module, and say how the module of a model is made."""
+    """Refuse anything but a module, and say how to make one from a model."""
     if isinstance(mod, tvm.IRModule):
         return
     kind = f"{type(mod).__module__}.{type(mod).__name__}".removeprefix("builtins.")
@@ -163,7 +163,7 @@ def _require_module(mod: Any) -> None:
 
 
 def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:
-    """Bind weights to the parameters of their names."""
+    """Bind weights to parameters by name."""
     if not params:
         return mod
     functions = {
@@ -177,7 +177,7 @@ def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:
     for key, value in params.items():
         matching = [item for item in functions if item.name_hint == key]
         if matching and isinstance(value, (list, tuple, tvm_ffi.Array)):
-            # As `detach_params` has it: the function's name, and its last parameters.
+            # From `detach_params`: the function's name, and its last parameters.
             if len(value) > len(functions[matching[0]].params):
                 raise ValueError(f"params has {len(value)} weights for '{key}', which takes fewer.")
             own = list(functions[matching[0]].params)
@@ -202,7 +202,7 @@ def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:
 
 
 def _weight(param: Any, value: Any) -> Any:
-    """Return a weight as TVM binds it; TVM itself would bind one of another shape or dtype."""
+    """Return a weight as TVM binds it; TVM would accept a wrong shape or dtype."""
     constant = value.value if isinstance(value, Constant) else value
     if isinstance(constant, np.ndarray):
         constant = tvm.runtime.tensor(constant)
@@ -216,7 +216,7 @@ def _weight(param: Any, value: Any) -> Any:
     shape = getattr(getattr(param.ty, "shape", None), "values", None)
     fits = dtype is None or str(dtype) == str(constant.dtype)
     if shape is not None:
-        # What is no number is a symbol, which the weight decides.
+        # The weight determines symbolic sizes.
         sizes = [getattr(size, "value", None) for size in shape]
         fits = fits and len(sizes) == len(given)
         fits = fits and all(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file graph.h
- * \brief What a builder collects: the operations of a model, before they are compiled.
+ * \brief The operations of a model, collected by a builder.
  */
 #ifndef EMULATOR_COMPILER_GRAPH_H_
 #define EMULATOR_COMPILER_GRAPH_H_

@@ -13,8 +13,8 @@
 
 namespace npu::emulator {
 
-/*! \brief An input of a vector program, and how it broadcasts. Dimensions that can be walked as one
- *  are one; innermost first. */
+/*! \brief An input of a vector program, and how it broadcasts. Dimensions are merged where
+ *  possible; innermost first. */
 struct Broadcast {
   const char* data = nullptr;
   npu_dtype dtype = NPU_FLOAT32;
@@ -57,7 +57,7 @@ class Evaluator {
   /*! \brief The most elements of a block. */
   static constexpr int64_t kBlock = 512;
 
-  /*! \brief Numbers that the registers of one thread take. */
+  /*! \brief The size of one thread's registers, in numbers. */
   static int64_t Registers(const VectorProgram& program) {
     return program.instruction_count * kBlock;
   }
@@ -79,7 +79,7 @@ class Evaluator {
 
  private:
   struct Input : Broadcast {
-    // All of it lies side by side.
+    // It is contiguous.
     bool dense;
     // It is one number; it is one number for each row.
     bool uniform, uniform_rows;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file gemm.h
- * \brief Matrix products: what matmul and convolution come down to.
+ * \brief Matrix products, the core of matmul and convolution.
  */
 #ifndef DRIVER_EMULATOR_KERNELS_GEMM_H_
 #define DRIVER_EMULATOR_KERNELS_GEMM_H_
@@ -40,7 +40,7 @@ struct GatheredColumns {
   bool exact = false;
 };
 
-/*! \brief How matrix products of one size are cut to tasks. */
+/*! \brief The division of matrix products of one size into tasks. */
 class GemmPlan {
  public:
   GemmPlan() = default;
@@ -78,7 +78,7 @@ struct PanelSource {
   /*! \brief Rows of a left operand, columns of a right one. */
   int64_t lines;
   int64_t depth;
-  /*! \brief Whether the elements of a line lie side by side, or those of a step of the depth. */
+  /*! \brief Whether the elements of a line are contiguous, or those of a step of the depth. */
   bool lines_dense;
 };
 

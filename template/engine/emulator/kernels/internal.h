@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file internal.h
- * \brief What all kernels share: scratch memory and loops.
+ * \brief Shared by all kernels: scratch memory and loops.
  */
 #ifndef DRIVER_EMULATOR_KERNELS_INTERNAL_H_
 #define DRIVER_EMULATOR_KERNELS_INTERNAL_H_
@@ -20,8 +20,8 @@ inline int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /*! \brief As many floats, in whole cache lines: vectors that straddle two are slower. */
 inline int64_t WholeLines(int64_t floats) { return CeilDivide(floats, 16) * 16; }
 
-/*! \brief Hands out pieces of scratch memory. Made from null it only counts, so that the function
- *  that lays out a kernel's memory also tells its size. */
+/*! \brief Allocates scratch memory. With a null base it only counts, so that the function that lays
+ *  out a kernel's memory also computes its size. */
 class Scratch {
  public:
   explicit Scratch(void* base) : base_(static_cast<char*>(base)) {}

@@ -10,9 +10,9 @@
  * not 0 (NaN is not 0). Vector programs and reductions of integers are in int64 instead, which
  * stores cut to the low bits.
  *
- * Kernels neither allocate nor throw nor keep state. Each has a function that tells how much
- * scratch memory it needs; those read shapes and types, but no data: of pointers, only whether the
- * packed one is null matters. Results have the same bits for every number of threads.
+ * Kernels neither allocate nor throw nor keep state. Each has a function for the size of its
+ * scratch memory, which reads shapes and types but no data: of pointers, it only checks whether the
+ * packed one is null. Results are bit-identical for every number of threads.
  *
  * Memory of `out` may not overlap that of inputs, with one exception: an input of a vector program
  * (also of an epilogue, then not input 0) with the shape and type of `out` may be `out` itself.
@@ -29,7 +29,7 @@
 
 namespace npu::emulator {
 
-/*! \brief Whether this is a type of integers; a bool is one of 1 bit. */
+/*! \brief Whether this is an integer type; a bool is one of 1 bit. */
 inline bool IsInteger(npu_dtype dtype) { return dtype != NPU_FLOAT32 && dtype != NPU_FLOAT16; }
 
 /*! \brief Whether all loads of a vector program are of integers; `type_of` tells the type of an
@@ -71,7 +71,7 @@ struct VectorProgram {
 /*! \brief Whether a program that loads no accumulator is computed in int64. */
 bool IsIntegerProgram(const VectorProgram& program, npu_dtype out);
 
-/*! \brief What a kernel works with. */
+/*! \brief The resources of a kernel. */
 struct KernelContext {
   /*! \brief As many bytes as the kernel's scratch function asks for, aligned to 64. */
   void* scratch = nullptr;
@@ -88,7 +88,7 @@ struct MatMulArgs {
   TensorView a, b, out;
   bool transpose_a = false;
   bool transpose_b = false;
-  /*! \brief `b` as PackMatMulB wrote it, or null. If given, `b.data` is not read. */
+  /*! \brief `b` packed by PackMatMulB, or null. If given, `b.data` is not read. */
   const void* packed_b = nullptr;
   VectorProgram epilogue;
 };
@@ -103,7 +103,7 @@ struct ConvolutionArgs {
   /*! \brief Only `out`'s shape counts: this is for the caller's checks. */
   int64_t pads_end[NPU_MAX_SPATIAL] = {};
   int64_t groups = 1;
-  /*! \brief `weight` as PackConvolutionWeight wrote it, or null. If given, `weight.data` is not
+  /*! \brief `weight` packed by PackConvolutionWeight, or null. If given, `weight.data` is not
    *  read. */
   const void* packed_weight = nullptr;
   VectorProgram epilogue;

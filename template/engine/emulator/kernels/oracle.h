@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file oracle.h
- * \brief The same operations as plain loops: what the kernels are compared with.
+ * \brief The same operations as plain loops, the reference of the kernels.
  *
  * Written to be read, not to be fast. Sums and functions are computed in double; each instruction
  * of a vector program is rounded to float32, as the kernels' are. Integers are computed in 128

@@ -27,7 +27,7 @@ constexpr int kPanelRows = 8;
 constexpr int kPanelColumns = 32;
 /*! @} */
 
-/*! \brief Floats behind the end of buffers in scratch memory that loops may read and write. */
+/*! \brief Floats that loops may read and write behind the end of scratch buffers. */
 constexpr int kSlack = 64;
 
 /*! \brief What `Simd::taps` does with the elements of a window. */
@@ -48,7 +48,7 @@ struct Operand {
 };
 constexpr int kSplat = 64;
 
-/*! \brief The inner loops of one instruction set. Buffers may overlap only where it is said. */
+/*! \brief The inner loops of one instruction set. Buffers may overlap only where stated. */
 struct Simd {
   const char* name;
 
@@ -93,7 +93,7 @@ const Simd* GenericSimd();
 const Simd* Avx2Simd();
 const Simd* Avx512Simd();
 
-/*! \brief The best that this processor has, or what SelectSimd chose. */
+/*! \brief The best of this processor, or the choice of SelectSimd. */
 const Simd& ActiveSimd();
 /*! \brief For tests: makes the set of this name active, from now on; false if the processor or the
  *  build does not have it. */

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what was compiled in a folder that processes share.
+"""The compile cache: a folder of artifacts shared by processes.
 
-An entry is one file. It appears at once and whole, so that no locks are needed: two processes that
-compile the same thing write the same file. Readers must check what they read.
+An entry is one file, which appears atomically, so no locks are needed: two processes that compile
+the same thing write the same file. Readers must check what they read.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from .artifacts import open_regular
 
 _SUFFIX = ".artifact"
 _ABANDONED = 3600.0
-"""Seconds after which a file that is not finished belongs to a process that is no more."""
+"""Seconds after which the writer of an unfinished file is assumed dead."""
 
 _log = logging.getLogger(__name__)
 
 
 class Cache:
-    """A folder of entries, of which the least recently used are dropped.
+    """A folder of entries; the least recently used are dropped.
 
     Parameters
     ----------
     folder
-        The folder; it is made if it is not there.
+        The folder; it is created if missing.
     limit
-        How many bytes all entries may have together.
+        The largest total size of all entries, in bytes.
 
     Raises
     ------
     ValueError
-        The folder cannot be made or read.
+        The folder cannot be created or read.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int) -> None:
@@ -53,7 +53,7 @@ class Cache:
             ) from None
 
     def get(self, key: str) -> bytes | None:
-        """Return an entry, which then counts as used now.
+        """Return an entry and mark it as used.
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class Cache:
         Returns
         -------
         entry
-            Its bytes, or none where it is not there.
+            Its bytes, or none if it is missing.
         """
         path = self._path(key)
         try:
@@ -76,7 +76,7 @@ class Cache:
         return entry
 
     def put(self, key: str, entry: bytes) -> None:
-        """Add an entry, and drop what is too much; a failure is a warning.
+        """Add an entry, and drop others over the limit; a failure is a warning.
 
         Parameters
         ----------
@@ -103,7 +103,7 @@ class Cache:
         self._shrink()
 
     def drop(self, key: str) -> None:
-        """Remove an entry, if it is there.
+        """Remove an entry if it exists.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class Cache:
         return self.folder / (key + _SUFFIX)
 
     def _shrink(self) -> None:
-        """Drop the entries that were not used for longest, until the rest is within the limit."""
+        """Drop the least recently used entries until the rest is within the limit."""
         total = 0
         for _, size, path in sorted(self._files(), reverse=True):
             total += size
@@ -126,7 +126,7 @@ class Cache:
                     os.unlink(path)
 
     def _files(self) -> Iterator[tuple[float, int, str]]:
-        """Generate time of use, size and path of all entries; drop what was never finished."""
+        """Generate time of use, size and path of all entries; drop unfinished files."""
         with os.scandir(self.folder) as items:
             for item in items:
                 with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading the IR: what a call is given, as plain data."""
+"""Reads calls of the IR as plain data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Constant = GenericConst
 """The class of constant tensors; its name has changed between versions of TVM."""
 
 Values = Mapping[Any, Any]
-"""What each variable is bound to, by variable; what is missing is unknown."""
+"""The value of each variable; a missing one is unknown."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """A size that is known only at the call: `factor` times a symbol.
+    """A symbolic size: `factor` times a symbol.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Size:
     name
         The name of the symbol.
     symbol
-        What tells symbols of one name apart.
+        Distinguishes symbols of the same name.
     """
 
     factor: int
@@ -39,16 +39,16 @@ class Size:
     symbol: int
 
     def __str__(self) -> str:
-        """Return the size as one would write it."""
+        """Return the size in readable form."""
         return self.name if self.factor == 1 else f"{self.factor}*{self.name}"
 
 
 class Unknown(Exception):
-    """Something about a tensor that must be known is not; the message says what."""
+    """A required property of a tensor is unknown; the message says which."""
 
 
 def resolve(expr: Any, values: Values) -> Any:
-    """Follow variables to the constant, tuple or shape that they are bound to.
+    """Resolve variables to the constant, tuple or shape that they are bound to.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def resolve(expr: Any, values: Values) -> Any:
     Returns
     -------
     expr
-        The expression; a variable that is computed or that comes from outside stays one.
+        The expression; a computed variable or one from outside stays as it is.
     """
     while isinstance(expr, relax.Var):
         value = values.get(expr)
@@ -82,12 +82,12 @@ def tensor_type(ty: Any) -> tuple[str, tuple[int | Size, ...]]:
     Returns
     -------
     dtype, shape
-        Its element type, and a number or a `Size` for each dimension.
+        Its element type, and a number or `Size` per dimension.
 
     Raises
     ------
     Unknown
-        The type leaves something open that must be known.
+        The type lacks a required property.
     """
     if not isinstance(ty, relax.TensorType):
         raise Unknown("no tensor:")
@@ -120,7 +120,7 @@ def _size(dim: Any) -> int | Size:
 
 
 _ARGUMENTS = {"relax.strided_slice": ("x", "axes", "begin", "end", "strides")}
-"""The names of arguments that Relax itself does not name; `ir_adapter.cc` has them too."""
+"""Names for arguments that Relax does not name; the same as in `ir_adapter.cc`."""
 
 
 def _is_numbers(ty: Any) -> bool:
@@ -139,7 +139,7 @@ def _attribute_names(kind: Any) -> tuple[str, ...]:
 
 
 def arguments_of(call: Any, values: Values) -> tuple[list[Any], dict[str, Any]]:
-    """Split what a call is given into tensors and everything else, by name."""
+    """Split the arguments and attributes of a call into tensors and others, by name."""
     tensors: list[Any] = []
     attributes: dict[str, Any] = {}
     names = _argument_names(call.op)
@@ -160,7 +160,7 @@ def arguments_of(call: Any, values: Values) -> tuple[list[Any], dict[str, Any]]:
 
 
 def attributes_of(call: Any, values: Values) -> dict[str, Any]:
-    """Return everything that a call is given but tensors.
+    """Return all attributes and non-tensor arguments of a call.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of one call against one entry of the table: a sentence for whatever does not suit."""
+"""Checks a call against an entry of the table; a mismatch is a sentence."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def check(
     bind_constants: bool = True,
     symbols: bool = True,
 ) -> tuple[int, str | None]:
-    """Check what a call is given against one entry.
+    """Check a call against one entry.
 
     Parameters
     ----------
     entry
         The entry.
     tensors, attributes
-        What the call is given.
+        The call's arguments and attributes.
     ty
         The type of its result.
     values
@@ -37,12 +37,12 @@ def check(
     bind_constants
         Whether constants become part of the program.
     symbols
-        Whether sizes may be known only at the call.
+        Whether sizes may be symbolic.
 
     Returns
     -------
     stage, reason
-        How far the call suits, from 0 to 4, and a sentence, or none where it suits entirely.
+        How far the call matches, from 0 to 4, and a sentence; none if it matches entirely.
     """
 
     def no(stage: int, why: str) -> tuple[int, str]:
@@ -127,7 +127,7 @@ def check(
 
 
 def _accepts(constraint: Constraint, value: Any, rank: int | None) -> bool:
-    """Whether the value suits; axes count from either end."""
+    """Whether the value is supported; axes may count from either end."""
     if constraint.accepts(value):
         return True
     if rank is None:

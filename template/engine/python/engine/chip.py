@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of `vendor/capabilities.py`: what a chip can do of what the engine can compile."""
+"""The vocabulary of `vendor/capabilities.py`: a chip's limits within those of the engine."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ DTYPES = ("float32", "float16", "float64", "bool", "int8", "uint8", "int16", "in
 
 @dataclass(frozen=True)
 class Chip:
-    """What holds for all ops of a chip.
+    """The limits of all ops of a chip.
 
     Parameters
     ----------
     dtypes
-        The element types that it has; none: whatever an op allows.
+        Its element types; none: whatever an op allows.
     ranks
-        The numbers of dimensions that it has, such as `range(0, 5)`; none: whatever an op allows.
+        Its numbers of dimensions, such as `range(0, 5)`; none: whatever an op allows.
     constant_weights
         Whether the inputs that the table calls weights must be constants.
     symbols
-        Whether sizes may be known only at the call.
+        Whether sizes may be symbolic.
     nan
-        What becomes of NaN: "kept", or "undefined" where results may be anything.
+        The treatment of NaN: "kept", or "undefined" if results may be anything.
     devices
         How many devices there are at most; none: as many as the driver counts.
     cancellation
@@ -43,7 +43,7 @@ class Chip:
     cancellation: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Refuse invalid values."""
         for dtype in self.dtypes:
             if dtype not in DTYPES:
                 raise ValueError(f"Chip: '{dtype}' is no element type; known: {', '.join(DTYPES)}.")
@@ -55,7 +55,7 @@ class Chip:
 
 @dataclass(frozen=True)
 class Takes:
-    """What a tensor argument may be on a chip.
+    """The limits of a tensor argument on a chip.
 
     Parameters
     ----------
@@ -72,22 +72,22 @@ class Takes:
     constant: bool = False
 
     def __post_init__(self) -> None:
-        """Make ranks comparable, however they are written."""
+        """Normalize ranks, so that they compare equal."""
         object.__setattr__(self, "ranks", tuple(self.ranks))
 
 
 @dataclass(frozen=True, init=False)
 class Limits:
-    """What one op can do on a chip: never more than the engine, and less where this says so.
+    """The limits of one op on a chip, within those of the engine.
 
     Parameters
     ----------
     rules
-        Relations that must hold, beside those of the engine.
+        Relations that must hold in addition to those of the engine.
     output_dtypes
         The element types of the result; none: those of the engine.
     fuses
-        What may be fused behind it; none: what the engine can fuse.
+        What may be fused behind it; none: whatever the engine can fuse.
     activation
         Whether it may be fused behind another op.
     tolerance

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of an op is left on a chip: the intersection of the engine's entry and the vendor's limits.
+"""Narrows an op to a chip: the intersection of the engine's entry and the vendor's limits.
 
-An update of the engine never widens what a vendor has recorded, since all that is here narrows.
+An update of the engine never widens a vendor's limits, since everything here narrows.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from .chip import Chip, Limits, Takes
 Item = TypeVar("Item", str, int)
 
 WHERE = "vendor/capabilities.py"
-"""Where a vendor says what the chip can do."""
+"""The file of the chip's limits, for messages."""
 
 
 class Excluded(Exception):
-    """A chip as such cannot run an op; the message says why."""
+    """The chip-wide limits exclude an op; the message says why."""
 
 
 def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
-    """Return what of an op is left on a chip.
+    """Narrow an op to a chip.
 
     Parameters
     ----------
     op
-        What the engine can compile.
+        The engine's entry.
     chip
-        What holds for all ops.
+        The limits of all ops.
     limits
-        What holds for this one.
+        The limits of this op.
 
     Returns
     -------
@@ -44,9 +44,9 @@ def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
     Raises
     ------
     ValueError
-        The limits name what the op has not, or leave nothing of it.
+        The limits name something that the op lacks, or exclude all of it.
     Excluded
-        Nothing is left by what holds for all ops.
+        The limits of all ops exclude it.
     """
     known = {item.name: item for item in op.inputs}
     for name in limits.inputs:
@@ -102,7 +102,7 @@ def _left(
     if left is None:
         raise ValueError(_nothing(op, f"the {what} of '{item.name}'", limit, own))
     if item.like and what == "dtypes":
-        return left  # What is like another input has the other's, which the chip has.
+        return left  # An input like another one has its dtypes, which are already narrowed.
     on_chip = _common(left, all_ops)
     if on_chip is None:
         raise Excluded(_lacks(op, f"'{item.name}'", words, left, all_ops))
@@ -110,14 +110,14 @@ def _left(
 
 
 def _common(own: Collection[Item], limit: Collection[Item]) -> tuple[Item, ...] | None:
-    """Return what both allow, where nothing stands for anything; None if they allow nothing."""
+    """Return the intersection, where empty means anything; None if it is empty."""
     if not own or not limit:
         return tuple(own or limit)
     return tuple(item for item in own if item in limit) or None
 
 
 def _both(op: Op, name: str, own: Constraint, limit: Constraint) -> Constraint:
-    """Return what both constraints of an attribute allow."""
+    """Return the intersection of two constraints of an attribute."""
     if isinstance(own, Anything) or isinstance(limit, Anything):
         return limit if isinstance(own, Anything) else own
     if isinstance(own, Range) and isinstance(limit, Range):
@@ -237,7 +237,7 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 
 def _call(name: str, item: Fuses | Range, default: Fuses | Range) -> str:
-    """Return a call that makes this, without what is the default."""
+    """Return the call that constructs this, without default arguments."""
     fields: Mapping[str, object] = vars(item)
     given = [f"{key}={value!r}" for key, value in fields.items() if value != vars(default)[key]]
     return f"{name}({', '.join(given)})"

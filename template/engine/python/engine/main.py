@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: is all well here, what can be set, and what is in a compiled library."""
+"""The command line: check the installation, list options and limits, inspect libraries."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _REBUILD = "run 'pip install .' in the source tree of the backend"
 
 
 class _Problem(Exception):
-    """Something does not work; the message says what, and what to do."""
+    """A check failed; the message says what is wrong and what to do."""
 
 
 def check() -> None:
-    """Try everything that a user needs, from loading to right values.
+    """Check everything that a user needs, from loading to correct values.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def check() -> None:
 
 
 def _check_environment() -> None:
-    """Check the environment variables that set options of the compiler."""
+    """Check the environment variables that set compile options."""
     if "codegen" not in _library.loaded:
         return
     from .options import Options
@@ -117,17 +117,17 @@ def _check_ops() -> None:
 
 
 def show_limits(ops: list[str]) -> None:
-    """Print the lines of `vendor/capabilities.py` that record what the engine can do of ops.
+    """Print the lines of `vendor/capabilities.py` that record the engine's limits of ops.
 
     Parameters
     ----------
     ops
-        Their names; none: all that are not recorded yet.
+        Their names; none: all ops that are not recorded yet.
 
     Raises
     ------
     _Problem
-        There is no such op, or no compiler here.
+        There is no such op, or no compiler is installed.
     """
     if "codegen" not in _library.loaded:
         raise _Problem(
@@ -147,7 +147,7 @@ def show_limits(ops: list[str]) -> None:
 
 
 def _parameters(relax_op: str) -> list[str]:
-    """Return the names of what a Relax op takes."""
+    """Return the names of a Relax op's arguments and attributes."""
     import tvm
     from tvm import relax
 
@@ -160,7 +160,7 @@ def _parameters(relax_op: str) -> list[str]:
 
 
 def _check_values() -> None:
-    """Compile one op for the NPU and for the host, and compare what they compute."""
+    """Compile one op for the NPU and for the host, and compare the results."""
     import tvm
 
     from .partition import compile_for
@@ -194,7 +194,7 @@ def _example() -> Any:
     from .patterns import TABLE
 
     ops = [op.name for op in TABLE.ops if op.name in OPS]
-    # One case of each op first: a driver that takes little takes simple things.
+    # One case of each op first: a minimal driver takes the simple ones.
     turns = zip_longest(*(OPS[op]["cases"] for op in ops))
     cases = (Case(op, item) for turn in turns for op, item in zip(ops, turn, strict=True) if item)
     case, reasons = first_taken(cases)
@@ -210,7 +210,7 @@ def _example() -> Any:
 
 
 def show_options() -> None:
-    """Print what can be set.
+    """Print all options.
 
     Raises
     ------
@@ -227,7 +227,7 @@ def show_options() -> None:
 
 
 def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
-    """Print what a library holds of this backend.
+    """Print the artifacts of this backend in a library.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ _KIT = {
     "conformance": "hold the backend to what it claims, case by case",
     "extract": "cut a part out of a model, for a case of the conformance kit",
 }
-"""The commands of the conformance kit, which is loaded for them only."""
+"""The commands of the conformance kit, which is loaded only for them."""
 
 
 def _kit() -> Any:
@@ -284,7 +284,7 @@ def main() -> int:
     Returns
     -------
     code
-        0 if all is well, 1 if not, 2 if what was asked for makes no sense.
+        0 if all is well, 1 if not, 2 for invalid arguments.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m {PACKAGE}", description="The command line of the backend."
@@ -303,11 +303,11 @@ def main() -> int:
     # Their help needs the kit too.
     if chosen and "codegen" in _library.loaded:
         _kit().add_arguments[chosen](kit[chosen])
-    # Where it cannot run, that is said, and not that its arguments are unknown.
+    # If it cannot run, say so instead of complaining about unknown arguments.
     can_run = not chosen or "codegen" in _library.loaded
     arguments = parser.parse_args() if can_run else parser.parse_known_args()[0]
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What files hold can be shown on any terminal.
+        # Escape what the terminal cannot show.
         sys.stdout.reconfigure(errors="backslashreplace")
     code = 0
     try:
@@ -329,6 +329,6 @@ def main() -> int:
         print(f"FAILED: {problem}", file=None if arguments.command == "check" else sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever reads, 'head' for example, has seen enough.
+        # The reader, such as 'head', has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code

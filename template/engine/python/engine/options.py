@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that can be set: one dataclass, read from arguments, mappings, files, the environment.
+"""All options: one dataclass, read from arguments, mappings, files and the environment.
 
-The group "driver" is what the installed drivers say of themselves: a driver lists its options in
-its table (npu_driver.h), and its `create` gets their names with their values as text.
+The group "driver" comes from the installed drivers: a driver lists its options in its table
+(npu_driver.h), and its `create` gets their names and values as text.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ else:
     import tomli as tomllib
 
 PREFIX = f"{BACKEND.upper()}_"
-"""What the names of environment variables begin with; the name of an option follows."""
+"""The prefix of environment variables; the name of an option follows."""
 
 OTHER_VARIABLES = ("DEVICE", "DRIVER_DIR")
-"""Variables with that prefix that are no options: those of the runtime."""
+"""Variables with that prefix that are not options, but the runtime's."""
 
 _BOOLS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 
@@ -57,11 +57,11 @@ DRIVERS = {
     str(driver["role"]): driver
     for driver in tvm_ffi.get_global_func(f"{BACKEND}.codegen.drivers")()
 }
-"""What the installed drivers say about themselves, by role; the first is the default."""
+"""The descriptions of the installed drivers, by role; the first is the default."""
 
 
 def _read_driver_option(spec: Mapping[str, Any]) -> tuple[Any, Constraint | None]:
-    """Return the default of an option that a driver describes, and what is supported."""
+    """Return the default and the supported values of a driver's option."""
     kind, default = str(spec["type"]), str(spec["default"])
     if kind == "bool":
         return default == "1", None
@@ -73,7 +73,7 @@ def _read_driver_option(spec: Mapping[str, Any]) -> tuple[Any, Constraint | None
 
 
 def _with_driver_options(cls: type) -> type:
-    """Add the options of all drivers as fields; where several have one, the first describes it."""
+    """Add the options of all drivers as fields; the first driver with an option describes it."""
     for role, driver in DRIVERS.items():
         for spec in driver["options"]:
             name = str(spec["key"])
@@ -160,7 +160,7 @@ class Options:
         0, "how long a call may take until it fails; 0: any time", Range(min=0, max=2**31 - 1)
     )
 
-    # What is kept on this machine. Artifacts do not record these.
+    # Settings of this machine, which artifacts do not record.
     cache_dir: str = _local("", "the folder of the compile cache; none: no cache")
     cache_bytes: int = _local(
         1 << 30,
@@ -175,20 +175,20 @@ class Options:
     dump_dir: str = _local(".", "the folder for it")
 
     overrides: tuple[Override, ...] = field(default=(), repr=False)
-    """What environment variables have set; kept by `load`."""
+    """The options set by environment variables; filled by `load`."""
 
     def __new__(cls, **settings: Any) -> Options:
-        """Refuse names that are not known, with the list of those that are."""
+        """Refuse unknown names, and list the known ones."""
         _refuse_unknown({name: value for name, value in settings.items() if name != "overrides"})
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Check all values, and keep numbers of NumPy and whole floats as Python's.
+        """Check all values, and convert NumPy numbers and whole floats to Python's.
 
         Raises
         ------
         ValueError
-            A value, or how two go together, is not supported.
+            A value, or a combination of two, is not supported.
         """
         for option in _options():
             value = _checked(option, getattr(self, option.name))
@@ -207,14 +207,14 @@ class Options:
                     f"The option '{option.name}' is {value!r}; supported by the driver "
                     f"'{self.driver}': {allowed}."
                 )
-        # What goes together, the driver knows.
+        # The driver checks combinations.
         check = tvm_ffi.get_global_func(f"{BACKEND}.codegen.check_options")
         if reason := str(check(self.driver, self.driver_options())):
             raise ValueError(reason)
 
     @classmethod
     def load(cls, source: Options | Mapping[str, Any] | str | os.PathLike[str] | None) -> Options:
-        """Read options; what is left out has its default, and environment variables override.
+        """Read options; missing ones get their default, and environment variables override.
 
         Parameters
         ----------
@@ -224,12 +224,12 @@ class Options:
         Returns
         -------
         options
-            The options, which know in `overrides` what the environment has set.
+            The options; `overrides` lists those set by the environment.
 
         Raises
         ------
         ValueError
-            Something is not known or not supported; the message says where, and what is.
+            An option is unknown or unsupported; the message says where, and lists the valid ones.
         """
         if isinstance(source, Options):
             return source._overridden()
@@ -253,7 +253,7 @@ class Options:
         Returns
         -------
         options
-            The options, whatever the environment says.
+            The options, ignoring the environment.
 
         Raises
         ------
@@ -293,11 +293,11 @@ class Options:
         return replace(self, **settings, overrides=kept)._overridden()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all options as data that JSON can hold, for `RunCodegen` too."""
+        """Return all options as JSON data, also for `RunCodegen`."""
         return asdict(self) | {"overrides": [asdict(item) for item in self.overrides]}
 
     def recorded(self) -> dict[str, Any]:
-        """Return what an artifact records: all but what concerns this machine alone."""
+        """Return the options that an artifact records: all but those of this machine."""
         return {
             item.name: getattr(self, item.name)
             for item in _options()
@@ -305,7 +305,7 @@ class Options:
         }
 
     def recorded_overrides(self) -> list[dict[str, Any]]:
-        """Return which of the recorded options the environment has set."""
+        """Return the recorded options that the environment has set."""
         names = self.recorded()
         return [asdict(item) for item in self.overrides if item.option in names]
 
@@ -320,11 +320,11 @@ class Options:
         }
 
     def _has(self, option: Field[Any]) -> bool:
-        """Whether an option is of the engine, or of the driver that programs are for."""
+        """Whether an option belongs to the engine or to the selected driver."""
         return self.driver in option.metadata.get("by_role", (self.driver,))
 
     def _overridden(self) -> Options:
-        """Return these options with what environment variables set, which is reported once."""
+        """Apply environment variables, and warn about them once."""
         known = {PREFIX + option.name.upper(): option for option in _options()}
         found: dict[str, Override] = {}
         for variable in sorted(os.environ):
@@ -333,7 +333,7 @@ class Options:
             if variable not in known:
                 if _is_of_others(variable):
                     continue
-                # What all names begin with would make all of them near.
+                # Strip the common prefix, which makes all names look close.
                 names = {name.removeprefix(PREFIX): name for name in known}
                 raise ValueError(
                     f"The environment variable {variable} sets no option of {BACKEND}"
@@ -353,7 +353,7 @@ class Options:
                     "%s sets the option '%s' of %s to %r",
                     *(override.variable, override.option, BACKEND, override.value),
                 )
-        # Those of an earlier time hold, too, but are no news.
+        # Recorded overrides hold too, but were reported before.
         found = {item.option: item for item in self.overrides} | found
         values = {item.option: item.value for item in found.values()}
         return replace(self, **values, overrides=tuple(found.values()))
@@ -364,7 +364,7 @@ Source = Options | Mapping[str, Any] | str | os.PathLike[str] | None
 
 
 def describe() -> str:
-    """Return a table of all options: name, default, what is supported, and what it is.
+    """Return a table of all options: name, default, supported values, and meaning.
 
     Returns
     -------
@@ -398,7 +398,7 @@ def _default(option: Field[Any]) -> Any:
 
 
 def _kind(option: Field[Any]) -> type:
-    """Return the Python type of an option's values, which its default has."""
+    """Return the Python type of an option's values, that of its default."""
     is_mapping = not isinstance(option.default, (bool, int, str))
     return dict if is_mapping else type(option.default)
 
@@ -433,7 +433,7 @@ def _checked(option: Field[Any], value: Any) -> Any:
 
 
 def _plain(value: Any, kind: type) -> Any:
-    """Return data of NumPy, paths, and whole numbers that are written as floats, as Python's."""
+    """Convert NumPy data, paths and whole floats to plain Python."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Mapping):
@@ -445,7 +445,7 @@ def _plain(value: Any, kind: type) -> Any:
 
 
 def _parsed(option: Field[Any], text: str) -> Any:
-    """Read the text of an environment variable; what cannot be read is refused as it is."""
+    """Parse an environment variable; return invalid text unchanged, to be refused later."""
     kind = _kind(option)
     if kind is bool:
         return _BOOLS.get(text.strip().lower(), text)
@@ -465,7 +465,7 @@ def _number(text: str) -> int | str:
 
 
 def _read_overrides(items: Any) -> tuple[Override, ...]:
-    """Read what an artifact or `to_dict` says of the environment of an earlier time."""
+    """Read the overrides recorded in an artifact or by `to_dict`."""
     known = {option.name: option for option in _options()}
     try:
         found = [Override(**{str(name): item[name] for name in item}) for item in items]
@@ -496,10 +496,10 @@ def _meant(name: str, known: Mapping[str, str]) -> str:
 
 
 def _is_of_others(variable: str) -> bool:
-    """Whether a variable with this prefix sets nothing here."""
+    """Whether a variable with this prefix is not an option of this backend."""
     if variable.removeprefix(PREFIX) in OTHER_VARIABLES:
         return True
-    # The name of another backend may begin with this one's.
+    # Another backend's name may start with this one's.
     others = (point.name.upper() + "_" for point in entry_points(group="tvm.backends"))
     return any(
         other.startswith(PREFIX) and other != PREFIX and variable.startswith(other)

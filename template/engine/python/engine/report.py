@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ran where, and why: kept in the module, for people and for programs."""
+"""The report of where each op runs, and why; kept in the module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from .backend import BACKEND
 
 DECLINES = "the driver declines"
-"""What the reason of an op says that is on the host because of the driver, not of the table."""
+"""The beginning of the reason of an op that the driver declines."""
 
 ATTRIBUTE = f"{BACKEND}.offload_report"
 """The attribute of an IRModule that holds the report as JSON."""
@@ -27,13 +27,13 @@ class OpPlacement:
     name
         The variable that holds the result.
     op
-        The Relax op, or the name of the function that is called.
+        The Relax op, or the name of the called function.
     placement
         "npu" or "host".
     region
-        The symbol of the region, where the op is on the NPU.
+        The symbol of the region, for an op on the NPU.
     composite
-        The label of the composite, where the op is on the NPU.
+        The label of the composite, for an op on the NPU.
     reason
         Why the op is on the host.
     bookkeeping
@@ -62,7 +62,7 @@ class Report:
     Parameters
     ----------
     ops
-        One entry per call of the model, after the passes that simplify it.
+        One entry per call of the canonicalized model.
     """
 
     ops: tuple[OpPlacement, ...]
@@ -127,7 +127,7 @@ class Report:
 
 
 def offload_report(mod: Any) -> Report:
-    """Tell what of a partitioned module runs where, and why.
+    """Return where each op of a partitioned module runs, and why.
 
     Parameters
     ----------

@@ -11,21 +11,21 @@ from .capability import Op
 
 _KEPT = 256
 _answers: dict[relax.Call, str | None] = {}
-"""What the driver said of the calls that were asked about last: patterns ask several times."""
+"""A cache of the driver's latest answers: patterns ask several times."""
 
 
 def ask_driver(op: Op, call: relax.Call) -> str | None:
-    """Ask the driver whether it takes a call that suits the table.
+    """Ask the driver whether it takes a call within the table's limits.
 
-    To be used as `DECLINED_BY_SDK`. The partitioner does not call it, since it asks the driver
+    For use as `DECLINED_BY_SDK`. The partitioner does not call it, since it asks the driver
     about each composite as a whole; TVM's own passes and the conformance kit do.
 
     Parameters
     ----------
     op
-        The entry that the call suits.
+        The entry of the call.
     call
-        The call; of an entry that is made of chains, the last one.
+        The call; for an entry with only chains, the last one.
 
     Returns
     -------

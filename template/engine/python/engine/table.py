@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table that decides what leaves the host: what the engine can compile and the chip can run."""
+"""The table of offloadable calls: what the engine can compile and the chip can run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .limits import WHERE, Excluded, narrow
 from .sdk import ask_driver
 
 Decline = Callable[[Op, relax.Call], str | None]
-"""What a vendor may ask about a call that suits the table: None, or why it cannot be."""
+"""A vendor's check of a call within the table's limits: None, or the reason against it."""
 
 
 class Table:
@@ -29,19 +29,19 @@ class Table:
     ops
         What the engine can compile.
     declined_by_sdk
-        Asked about each call that suits an entry; see `vendor/capabilities.py`.
+        Asked about each call that matches an entry; see `vendor/capabilities.py`.
     chip
         What holds for all ops of the chip.
     limits
-        What the chip can do of each op; None leaves the op to the host. An op that is not among
-        them works as far as the engine goes.
+        The chip's limits of each op; None leaves the op to the host. Other ops have the engine's
+        limits.
     extra_ops
         The vendor's own ops, to which no limits apply.
 
     Raises
     ------
     ValueError
-        Two entries have one name, or limits cannot be meant.
+        Two entries have the same name, or limits are invalid.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Table:
         self._by_relax: dict[str, list[Op]] = {}
         self._left_out: dict[str, list[str]] = {}
         self.left_out: dict[str, str] = {}
-        """The ops that the engine can compile and the chip cannot run, and why."""
+        """The ops that the chip cannot run although the engine can compile them, and why."""
         given = tuple(ops)
         wanted = dict(limits or {})
         names = [op.name for op in given]
         self.unrecorded: tuple[str, ...] = tuple(name for name in names if name not in wanted)
-        """The ops that have no limits: those that were selected after the limits were made."""
+        """The ops without limits: they were selected after the limits were seeded."""
         self.unused_limits: tuple[str, ...] = tuple(name for name in wanted if name not in names)
-        """The limits of ops that this backend has not."""
+        """The limits of ops that this backend does not have."""
         problems = [problem for name in self.unused_limits if (problem := self._misspelt(name))]
         for op in given:
             self._engine[op.name] = op
@@ -81,7 +81,7 @@ class Table:
         if problems:
             raise ValueError(" ".join(problems))
         self.ops = tuple(self._by_name.values())
-        """What is left for this chip."""
+        """The ops of this chip, narrowed."""
 
     def _misspelt(self, name: str) -> str:
         near = difflib.get_close_matches(name, self.unrecorded, 1)
@@ -136,7 +136,7 @@ class Table:
         op: Op | None = None,
         asked_later: bool = False,
     ) -> str | None:
-        """Say why the hardware cannot run a call of a Relax op.
+        """Return why the hardware cannot run a call of a Relax op.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class Table:
         op
             The only entry to check; none: any entry for the Relax op.
         asked_later
-            Whether the driver is asked about the composite anyway, so that `ask_driver` is not.
+            Whether the driver is asked about the whole composite later; skips `ask_driver`.
 
         Returns
         -------
@@ -172,7 +172,7 @@ class Table:
             if reason is None:
                 return None
             refusals.append((stage, reason))
-        # The entries that came furthest are those that were meant.
+        # Report the entries that matched furthest.
         furthest = max(stage for stage, _ in refusals)
         return "; ".join(dict.fromkeys(reason for stage, reason in refusals if stage == furthest))
 
@@ -191,7 +191,7 @@ class Table:
             entry, *given, bind_constants=bind_constants, symbols=self.chip.symbols
         )
         if reason is not None:
-            # The same sentence twice would be the engine's limit.
+            # It is a limit of the chip if the engine's entry accepts the call.
             whole = self._engine.get(entry.name)
             if whole is not None and check(whole, *given, bind_constants=bind_constants)[1] is None:
                 reason += " (a limit of this chip)"
@@ -211,14 +211,14 @@ class Table:
         *,
         bind_constants: bool = True,
     ) -> str | None:
-        """Say why the hardware cannot run a chain of calls as one op.
+        """Return why the hardware cannot run a chain of calls as one op.
 
         Parameters
         ----------
         op
             The entry.
         inputs, attributes
-            What the chain is given, by name.
+            The chain's inputs and attributes, by name.
         call
             The last call of the chain.
         values
@@ -236,7 +236,7 @@ class Table:
         return self._check(op, tensors, known, call, values or {}, bind_constants, True)[1]
 
     def count_operations(self, call: Any, values: Values, bounds: Mapping[str, int]) -> int:
-        """Return how much arithmetic a call that suits the table is.
+        """Estimate the arithmetic of a call within the table's limits.
 
         Parameters
         ----------
@@ -245,7 +245,7 @@ class Table:
         values
             What variables are bound to.
         bounds
-            What to take for symbols, by name.
+            Values for symbols, by name.
 
         Returns
         -------

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conformance kit, which tells whether the backend does what it claims.
+"""The conformance kit, which checks that the backend does what it claims.
 
-`python -m`, with the name of the backend's package, and `conformance` runs it.
-Nothing of it is loaded when the backend is.
+`python -m <package> conformance` runs it. Loading the backend does not load the kit.
 """
 
 from .result import Outcome, Result

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says whether results are what they should be, given how exact the table says that an op is.
+"""Compares results within the tolerances of the table.
 
-Everything is judged by one number, the largest ratio of an element's error to the error that is
-allowed for it: up to 1 is right.
+The verdict is one number, the largest ratio of an element's error to its allowed error: up to 1
+passes.
 
-Where elements are summed, the error grows with the square root of their number. With rounding
-errors as independent random variables of mean zero, the error of a sum of K terms stays below
-lambda * sqrt(K) * u times the sum of the magnitudes of the terms, but for a probability that falls
-with exp(-lambda^2 / 2) (N. J. Higham and T. Mary, "A New Approach to Probabilistic Rounding Error
-Analysis", SIAM J. Sci. Comput. 41(5), 2019). The kit sees results and no terms. For terms of one
-sign, that sum is the result itself. For terms of random signs, partial sums grow as the result's
-own typical size does, so that this size, the root of the mean square over the tensor, takes its
-place; it also stands in for elements that are small because terms cancel out.
+The error of a sum grows with the square root of its number of terms. With rounding errors as
+independent random variables of mean zero, the error of a sum of K terms stays below lambda *
+sqrt(K) * u times the sum of the magnitudes of the terms, except with a probability that falls with
+exp(-lambda^2 / 2) (N. J. Higham and T. Mary, "A New Approach to Probabilistic Rounding Error
+Analysis", SIAM J. Sci. Comput. 41(5), 2019). The kit sees results, not terms. For terms of one
+sign, that sum is the result itself. For terms of random signs, partial sums grow like the typical
+size of results, so the root mean square over the tensor is used instead, also for elements that are
+small because terms cancel out.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ..capability import Accumulated, Buckets, Elementwise, Tolerance
 Array = npt.NDArray[Any]
 
 HOST_FACTOR = 16.0
-"""How many times the expected error TVM's own kernels are allowed, which sum in the type of the
-result, and approximate exp, tanh and erf."""
+"""The allowed multiple of the expected error for TVM's own kernels, which accumulate in the type of
+the result, and approximate exp, tanh and erf."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A call of an op that a result has come through.
+    """A call of an op on the way to a result.
 
     Parameters
     ----------
     tolerance
         How exact the op is.
     count
-        How many elements it sums for one element of its result.
+        The number of terms per element of its result.
     dtypes
         The element types of its results.
     largest
@@ -56,18 +56,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How results compare; of the element that is worst in terms of what is allowed.
+    """The outcome of a comparison, for the worst element.
 
     Parameters
     ----------
     error, allowed
-        How far it is off, and how far it may be.
+        Its error, and its allowed error.
     ratio
-        The error as a multiple of what is allowed; infinite where nothing is.
+        The error as a multiple of the allowed one; infinite if that is zero.
     differing
-        How many elements of all results do not have the exact value.
+        The number of elements without the exact value.
     total
-        How many elements there are.
+        The number of elements.
     text
         What is wrong, as a sentence; empty if all is right.
     """
@@ -80,7 +80,7 @@ class Verdict:
     text: str = ""
 
     def worse(self, other: Verdict) -> Verdict:
-        """Return the worse of two verdicts, with the numbers of elements of both."""
+        """Return the worse of two verdicts, with their element counts added."""
         worst = other if (other.ratio, bool(other.text)) > (self.ratio, bool(self.text)) else self
         return Verdict(
             worst.error,
@@ -93,14 +93,14 @@ class Verdict:
 
 
 def allowance(tolerance: Tolerance, expected: Array, count: int = 1) -> Array:
-    """Return the error that is allowed for each element.
+    """Return the allowed error of each element.
 
     Parameters
     ----------
     tolerance
         How exact the op is.
     expected
-        The right result, in the type that it should have.
+        The right result, in its right type.
     count
         How many elements are summed for one element of the result.
 
@@ -115,7 +115,7 @@ def allowance(tolerance: Tolerance, expected: Array, count: int = 1) -> Array:
         return np.zeros(expected.shape)
     finite = np.where(np.isfinite(expected), np.abs(expected), 0)
     magnitude = finite.astype(np.float64)
-    # Next to the largest number, the distance is to infinity: it has no number of its own.
+    # The spacing of the largest number would reach to infinity.
     spacing = np.spacing(np.minimum(finite, np.nextafter(np.finfo(finite.dtype).max, 0)))
     if isinstance(tolerance, Elementwise):
         allowed = tolerance.ulps * spacing.astype(np.float64)
@@ -134,13 +134,13 @@ def _typical(magnitude: Array) -> float:
 
 
 def allowance_behind(steps: Sequence[Step], expected: Array) -> Array:
-    """Return the error that is allowed for each element of what several calls compute.
+    """Return the allowed error of each element behind several calls.
 
     Parameters
     ----------
     steps
-        The calls; the last one gives the result. Errors of the others are taken to reach it as
-        they are, which holds for additions, and for activations whose slope is about 1 or less.
+        The calls; the last one returns the result. Errors of the others are assumed to reach it
+        unchanged, as in additions, and in activations with a slope of about 1 or less.
     expected
         The right result.
 
@@ -160,7 +160,7 @@ def allowance_behind(steps: Sequence[Step], expected: Array) -> Array:
 
 
 def allowance_of_host(tolerance: Tolerance, expected: Array, count: int = 1) -> Array:
-    """Return how far TVM's own kernels may be off, beside what is allowed to the NPU.
+    """Return the allowed error of TVM's own kernels, on top of the NPU's.
 
     Parameters
     ----------
@@ -196,13 +196,13 @@ def judge(
     Parameters
     ----------
     actual
-        What was computed.
+        The computed results.
     expected
-        What is right. NaN equals NaN, and -0 equals 0.
+        The right results. NaN equals NaN, and -0 equals 0.
     allowed
-        The error that is allowed for each element.
+        The allowed error of each element.
     what
-        What to call that which is right.
+        The name of the right results, for messages.
 
     Returns
     -------
@@ -230,7 +230,7 @@ def _judge(actual: Array, expected: Array, allowed: Array, name: str, what: str)
         same = same | (np.isnan(actual) & np.isnan(expected))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
-        # Whole numbers that float64 cannot tell apart are one off at least.
+        # Different integers may be equal in float64: their error is at least one.
         error = np.maximum(error, 1) if not np.issubdtype(expected.dtype, np.floating) else error
         error = np.where(same, 0.0, np.where(np.isfinite(error), error, np.inf))
         ratio = np.where(same, 0.0, error / np.broadcast_to(allowed, error.shape))

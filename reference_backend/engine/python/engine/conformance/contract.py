@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every backend owes to its callers, whatever it computes.
+"""The suite of the calling contract, which does not depend on the op.
 
-Loading again, other models beside it, many threads, saved files, wrong arguments, and a device that
-fails: each time a clean error where there is one, and the next call works. Each check runs on one
-op of each engine.
+Reloading, several models, many threads, saved files, wrong arguments, and a failing device: every
+error is clean, and the next call works. Each check runs on one op of each engine.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from .workers import Announce, in_workers
 
 SUITE = "contract"
 
-# Arguments are compared with what a call in peace has given, or with TVM's own kernels, whose sums
-# are in another order: the op suite is what judges how exact results are.
+# Results are compared with those of an undisturbed call, or with TVM's own kernels, which sum in
+# another order: the suite `ops` checks exactness.
 CLOSE = 2e-3
 
 
 class Wrong(Exception):
-    """A promise that was not kept, as a sentence."""
+    """A violation of the contract, as a sentence."""
 
 
 def _expect(condition: Any, sentence: str) -> None:
@@ -66,7 +65,7 @@ def _expect_works(region: Region, when: str, module: Any = None) -> None:
 
 
 def _refusal(region: Region, tensors: Sequence[Any], what: str) -> str:
-    """Call with arguments that are wrong; return what the error says."""
+    """Call with wrong arguments; return the error's message."""
     try:
         region.module[region.symbol](*tensors)
     except Exception as error:
@@ -143,7 +142,7 @@ def it_saves_and_loads(region: Region) -> None:
 
 
 def a_damaged_artifact_is_refused(region: Region) -> None:
-    """Load what is cut off, or has another byte: an error, no crash."""
+    """Load truncated and corrupt bytes: an error, no crash."""
     data = region.bytes
     middle = len(data) // 2
     flipped = data[:middle] + bytes([data[middle] ^ 0xFF]) + data[middle + 1 :]
@@ -173,7 +172,7 @@ def many_threads_call_at_once(region: Region) -> None:
 
 
 def each_call_sees_its_own_data(region: Region) -> None:
-    """Call with other inputs in turn; what was returned before stays, and inputs too."""
+    """Call with alternating inputs; earlier results and the inputs stay unchanged."""
     others = [array[..., ::-1].copy() if array.ndim else array for array in region.inputs]
     host = compile_on_host([region.model])
     expected = host.run(region.model.name, others)
@@ -219,7 +218,7 @@ def a_wrong_shape_is_refused(region: Region) -> None:
 
 
 def symbolic_sizes_come_in_any_order(region: Region) -> None:
-    """Call with other sizes each time: those of one call leave nothing behind for the next."""
+    """Call with other sizes each time: no call affects the next."""
     case, _ = _cases(symbolic=True).get(entry_of(region.case.op).engine, (None, []))
     if case is None:
         raise NotRun("the NPU takes no case with a symbolic size on this engine")
@@ -231,7 +230,7 @@ def symbolic_sizes_come_in_any_order(region: Region) -> None:
 
 
 def little_memory_changes_nothing(region: Region) -> None:
-    """Compile for less and less memory: tiles compute what the whole computes."""
+    """Compile for less and less memory: tiling does not change results."""
     if "scratchpad_bytes" not in Options.__dataclass_fields__:
         raise NotRun("the driver has no option 'scratchpad_bytes'")
     worked = 0
@@ -287,7 +286,7 @@ def _expect_failure(region: Region, call: str, status: str, body: Callable[[], A
 
 
 def a_load_without_memory_is_an_error(region: Region) -> None:
-    """Load a program that does not fit; what is loaded late fails at its first call."""
+    """Load a program that does not fit; one that is loaded late fails at its first call."""
     data = region.bytes
     _expect_failure(region, "load", "out_of_memory", lambda: region.call(module=load_module(data)))
 
@@ -306,7 +305,7 @@ def a_run_that_fails_is_an_error(region: Region) -> None:
 
 
 def a_submission_that_fails_is_an_error(region: Region) -> None:
-    """Let the device not take the work, or fail at it."""
+    """Let the device refuse the work, or fail at it."""
     tensors = region.tensors()
     wait_all = tvm.get_global_func(f"{BACKEND}.runtime.wait_all")
 
@@ -349,7 +348,7 @@ CHECKS: tuple[Callable[[Region], None], ...] = (
 
 
 def cases(settings: Settings) -> list[str]:
-    """Return the names of all cases: by the op, or by the engine where no op can be had."""
+    """Return the names of all cases: by op, or by engine if no op is available."""
     taken = [case.op if case else engine for engine, (case, _) in _cases().items()]
     return [f"{name}-{check.__name__}" for name in taken for check in CHECKS]
 
@@ -386,7 +385,7 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
 
 @cache
 def _cases(symbolic: bool = False) -> dict[str, tuple[Case | None, list[str]]]:
-    """Return a case of each engine, of the first op that has one, or why the driver takes none."""
+    """Return a case for each engine, from the first suitable op, or why the driver takes none."""
     by_engine: dict[str, list[Case]] = {}
     for op in OPS:
         entry = TABLE.get(op)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a region or a composite out of a model, into a case file that stands alone.
+"""Extracts a region or a composite of a model into a self-contained case file.
 
-A case file has a Relax function without regions, the inputs that the part had inside of the model,
-and what TVM's own kernels make of them. `conformance FILE` runs it, here or at somebody else's.
+A case file holds a Relax function without regions, its inputs inside the model, and the results of
+TVM's own kernels. `conformance FILE` runs it on any machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .compiled import partition_for, run_on_host
 
 FORMAT_VERSION = 1
 PLACEMENTS = ("", "all", "some", "none")
-"""Raised when a reader of case files would have to be changed."""
+"""Raise it with every incompatible change of the format."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CaseFile:
     Parameters
     ----------
     name
-        What it is called in results.
+        Its name in results.
     mod
         A module (`tvm.IRModule`) whose function `main` is the part, not partitioned.
     inputs
@@ -45,7 +45,7 @@ class CaseFile:
     expected
         The results.
     placement
-        How much of it the NPU should compute: all, which is in one region, some or none; "": any.
+        How much of it must be on the NPU: all (in one region), some or none; "": any.
     options
         Fields of `Options` to compile it with.
     """
@@ -96,7 +96,7 @@ class CaseFile:
         Raises
         ------
         ValueError
-            It is no case file that this version can read.
+            It is not a case file that this version can read.
         """
         kind = "case file, as 'extract' writes them"
         arrays = read_arrays(path, kind)
@@ -140,7 +140,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
     path
         The file.
     kind
-        What to call such files.
+        What such files are called in messages.
 
     Returns
     -------
@@ -150,7 +150,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
     Raises
     ------
     ValueError
-        There is none, or it is of another kind.
+        It does not exist, or is of another kind.
     """
     if not os.path.isfile(path):
         is_other = os.path.exists(path)
@@ -161,7 +161,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
     except PermissionError:
         raise ValueError(f"{path} may not be read") from None
     except Exception:
-        # What NumPy and the readers below it raise is without number, and speaks of pickles.
+        # NumPy and the readers below it raise countless errors, some about pickles.
         arrays = {}
     if not all(isinstance(array, np.ndarray) for array in arrays.values()) or not arrays:
         raise ValueError(f"{path} is no {kind}")
@@ -169,7 +169,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
 
 
 def read_module(text: str) -> tvm.IRModule:
-    """Read what `tvm.ir.save_json` has made of a module.
+    """Read a module from the output of `tvm.ir.save_json`.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def read_module(text: str) -> tvm.IRModule:
     Raises
     ------
     ValueError
-        It is none.
+        It is not a module.
     """
     try:
         mod = tvm.ir.load_json(text)
@@ -196,7 +196,7 @@ def read_module(text: str) -> tvm.IRModule:
 
 
 def misfit(params: Sequence[Any], arrays: Sequence[Array]) -> str:
-    """Say why a function does not take arrays.
+    """Return why a function does not take arrays.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ def _count(names: Iterable[str], role: str) -> int:
 
 
 def parts(mod: tvm.IRModule) -> dict[str, str]:
-    """Name what can be cut out of a model.
+    """List the parts that can be extracted from a model.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def parts(mod: tvm.IRModule) -> dict[str, str]:
     Returns
     -------
     parts
-        Regions, and composites as `region.composite<number>`, each with what is in it.
+        Regions, and composites as `region.composite<number>`, each with its contents.
     """
     found = {}
     for symbol, function in _regions(_partitioned(mod)).items():
@@ -262,7 +262,7 @@ def parts(mod: tvm.IRModule) -> dict[str, str]:
 def extract(
     mod: tvm.IRModule, inputs: Sequence[Array], part: str, function: str = "main"
 ) -> CaseFile:
-    """Cut a part out of a model.
+    """Extract a part of a model.
 
     Parameters
     ----------
@@ -325,14 +325,14 @@ def _composites(function: Any) -> dict[str, Any]:
 
 
 def _name(callee: Any) -> str:
-    """Return the name of what a call calls: a region, a composite, or an op."""
+    """Return the name of a call's callee: a region, a composite, or an op."""
     return str(getattr(callee, "name_hint", None) or getattr(callee, "name", ""))
 
 
 def _values_at(
     mod: tvm.IRModule, function: Any, callee: str, inputs: Sequence[Array]
 ) -> list[Array]:
-    """Run a function on the host as far as it calls something: the arguments of that call."""
+    """Run a function on the host up to a call; return the arguments of that call."""
     blocks: list[Any] = []
     for block in function.body.blocks:
         bindings: list[Any] = []
@@ -358,7 +358,7 @@ def _inlined(mod: tvm.IRModule, function: Any) -> tvm.IRModule:
         for name, region in _regions(mod).items()
     }
     functions[tvm.ir.GlobalVar("main")] = _bare(function).with_attr("global_symbol", "main")
-    # Kernels that calls refer to.
+    # The kernels of calls.
     functions |= {
         global_var: kernel
         for global_var, kernel in mod.functions_items()
@@ -371,7 +371,7 @@ def _inlined(mod: tvm.IRModule, function: Any) -> tvm.IRModule:
 
 
 def _bare(function: Any) -> Any:
-    """Drop what marks a function, and the functions in it, as a region or a composite."""
+    """Drop the region and composite attributes of a function and its inner functions."""
     blocks = []
     for block in function.body.blocks:
         bindings = [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Case files: parts of models that `extract` has cut out, and graphs that fuzzing found.
+"""The suite of case files: parts of models from `extract`, and graphs from fuzzing.
 
-A part of a model goes through several ops, whose errors add up, so that only differences are judged
-that a user would see: more than a ten-thousandth of the largest number, or a fiftieth in float16.
+Errors of several ops add up, so only visible differences fail: more than a ten-thousandth of the
+largest number, or a fiftieth in float16.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .workers import Announce, in_workers
 SUITE = "files"
 
 CLOSE = {"float16": 2e-2}
-"""How far a result may be off, as a part of the largest; of other real numbers, 1e-4."""
+"""The allowed error relative to the largest number; 1e-4 for other floats."""
 
 
 def cases(settings: Settings) -> list[str]:
-    """Return the paths of the case files that were given."""
+    """Return the paths of the given case files."""
     return list(dict.fromkeys(map(str, settings.files)))
 
 
 def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run the case files that were given."""
+    """Run the given case files."""
     yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
 
 
@@ -54,14 +54,14 @@ def run_case(name: str, case: CaseFile) -> Outcome:
     Parameters
     ----------
     name
-        What the outcome is called.
+        The name of the outcome.
     case
         The case.
 
     Returns
     -------
     outcome
-        What became of it.
+        Its outcome.
     """
     partitioned = partition_for(case.mod, **case.options)
     found = placement(partitioned, "main")
@@ -101,14 +101,14 @@ def _has_float16(mod: tvm.IRModule) -> bool:
 
 
 def limits(expected: Sequence[Array], coarse: bool = False) -> list[Array]:
-    """Return how far each element may be off behind several ops.
+    """Return the allowed error of each element behind several ops.
 
     Parameters
     ----------
     expected
         The right results.
     coarse
-        Whether something on the way to them has float16.
+        Whether float16 is used on the way to them.
 
     Returns
     -------

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs of the ops of the table, all of which belongs into one region.
+"""Random graphs of the table's ops; each graph must become one region.
 
-A graph begins with a case of some op. Then ops are put behind it, whose cases are bent to the
-shapes that are there, with attributes of other cases or near to them; ops with chains come as
-these too, now and then with a wrong number. What does not fit is not taken. So a new op needs
-nothing here.
+A graph begins with a case of some op. Then ops are appended, with cases adapted to the existing
+shapes and attributes equal or close to those of other cases; ops with chains also appear as chains,
+now and then with a wrong number. What does not fit is dropped. So a new op needs nothing here.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ from .files import limits
 from .model import Arrays, Case, Model, Spec, Tensor, entry_of, evaluate
 
 LENGTH = 7
-"""How many ops a graph has at most."""
+"""The largest number of ops in a graph."""
 
 _TRIES = 3 * LENGTH
 _NOISE = {"float32": 1e-6, "float16": 1e-3}
-"""How much each step may be off, as a part of each number, or of the largest if it is a sum."""
+"""The allowed error of a step, relative to each number, or to the largest for sums."""
 _LARGEST = 1000.0
-"""Up to here all types have all the numbers that are needed."""
+"""All types can represent the needed numbers up to this one."""
 _MOST_ELEMENTS = 1 << 15
-"""How large a tensor may be; NumPy takes its time."""
+"""The largest size of a tensor; NumPy is slow."""
 
 _CRASHING = ("pixel_shuffle",)
-"""Ops at whose call TVM itself crashes where sizes are symbolic."""
+"""Ops that crash TVM itself when sizes are symbolic."""
 
 Choose = Callable[[Sequence[Any]], Any]
 """Picks one of several; the first is the simplest."""
 
 
 class Graph:
-    """A model that grows at random, beside a second one that is computed with noise.
+    """A model that grows at random, computed a second time with noise.
 
-    Where the two come apart, rounding errors would too, and nothing could tell them from mistakes:
-    such steps are not taken.
+    Steps that amplify the noise would amplify rounding errors too, which could not be told from
+    bugs: such steps are dropped.
 
     Parameters
     ----------
@@ -70,9 +69,9 @@ class Graph:
     def __init__(self, name: str, choose: Choose, first: str = "") -> None:
         self.model = Model(name)
         self.ops: list[str] = []
-        """The ops that it is made of, in order."""
+        """Its ops, in order."""
         self.asks_host = True
-        """Whether TVM's own kernels can tell what is right: they sum in float16, for one."""
+        """Whether TVM's own kernels are a valid reference: they sum in float16, for one."""
         self._choose = choose
         self._noisy: dict[Tensor, Arrays] = {}
         self._computed: list[Tensor] = []
@@ -86,12 +85,12 @@ class Graph:
         for _ in range(choose(range(_TRIES)) if self.ops else 0):
             if len(self.ops) >= LENGTH:
                 break
-            # Most often what is new, so that graphs get deep; never an argument, behind which
-            # there would be a region of its own.
+            # Mostly recent values, so that graphs get deep; never an argument, since that would
+            # start another region.
             older = self._computed + self._constants
             tensor = choose(choose([self._computed[::-1][:3]] * 5 + [older]))
             fitting = _cases_for(len(tensor.shape), tensor.dtype)
-            # Half of them what takes part in composites.
+            # Half of them take part in composites.
             fusing = [op for op in fitting if op in _fusing()]
             for ops in filter(None, [choose([[*fitting], fusing])]):
                 self._step(choose(fitting[choose(ops)]), tensor)
@@ -99,20 +98,20 @@ class Graph:
 
     @property
     def whole(self) -> bool:
-        """Whether it is one region: what is behind constants alone may be one of its own."""
+        """Whether it is one region: ops on constants alone may form another one."""
         return not any(tensor in self._constants for tensor in self._computed)
 
     @property
     def coarse(self) -> bool:
-        """Whether anything in it has float16."""
+        """Whether float16 occurs in it."""
         return any(tensor.dtype == "float16" for tensor in self._noisy)
 
     def limits(self, n: int) -> list[Array]:
-        """Return how far each element of each output may be off."""
+        """Return the allowed error of each element of each output."""
         return limits([output.values[n] for output in self.model.outputs], self.coarse)
 
     def case_file(self, n: int, placement: str, options: dict[str, Any]) -> CaseFile:
-        """Return the graph, and a call of it, as a case that stands alone."""
+        """Return the graph and a call of it as a self-contained case."""
         main = replace(self.model, name="main").function()
         return CaseFile(
             " ".join(self.ops),
@@ -132,7 +131,7 @@ class Graph:
         start = self._choose(range(len(cases)))
         for case in [*cases[start:], *cases[:start]]:
             spec = next(case.specs())[1][0]
-            # Now and then other sizes than those of the table; what was equal stays so.
+            # Now and then change the table's sizes; equal ones stay equal.
             sizes: dict[Any, Any] = {}
             if self._choose([False, False, True]):
                 for size in dict.fromkeys(spec.shape):
@@ -151,7 +150,7 @@ class Graph:
         return False
 
     def _step(self, case: Case, first: Tensor) -> bool:
-        """Try to put an op behind a tensor; tell whether that was possible."""
+        """Try to append an op to a tensor; return whether that was possible."""
         model = self.model
         grown: list[list[Any]] = [model.arguments, model.bindings, model.steps]
         grown += [self._computed, self._constants, self.ops]
@@ -173,14 +172,14 @@ class Graph:
             self.asks_host &= host_knows and not self.coarse
             return True
         except (ArithmeticError, IndexError, TypeError, ValueError):
-            pass  # This, or NumPy, says that it cannot be computed.
+            pass  # It, or NumPy, cannot compute it.
         self._noisy = noisy_before
         for items, length in zip(grown, before, strict=True):
             del items[length:]
         return False
 
     def _apply(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
-        """Call an op, and compute it from noisy values too, with more noise; return a result."""
+        """Call an op, also on the noisy values, with more noise; return a result."""
         reason = self.model.refusal(op, *inputs, **attributes)
         if reason is not None:
             raise ValueError(reason)
@@ -213,7 +212,7 @@ class Graph:
         given = [one for item in inputs for one in (item if isinstance(item, list) else [item])]
         if all(one in self._constants for one in given):
             self._constants += results
-        # TVM's own maximum, for one, is never less than the least finite number.
+        # TVM's own maximum, for one, is never below the lowest finite number.
         self.asks_host &= all(
             np.isfinite(array).all()
             for tensor in results
@@ -228,7 +227,7 @@ class Graph:
     def _spell(
         self, op: str, chain: Chain, inputs: Sequence[Any], attributes: Mapping[str, Any]
     ) -> None:
-        """Put a chain in the place of an op, in any spelling, now and then with a wrong number."""
+        """Replace an op by a chain in any spelling, now and then with a wrong number."""
         entry = entry_of(op)
         if (reason := self.model.refusal(op, *inputs, **attributes)) is not None:
             raise ValueError(reason)
@@ -244,14 +243,14 @@ class Graph:
 
         def value_of(number: Number) -> float:
             value = given[number.attribute] if number.attribute else 1.0
-            # A default that is no number depends on the shape.
+            # A non-numeric default depends on the shape.
             value = number.factor * (0.25 if value == "" else value) ** number.power
             return float(self._choose([value] * 7 + [value * 1.01 + 0.001]))
 
         def make(node: Node) -> Tensor:
             if isinstance(node, Input):
                 return tensors[node.name]
-            # What stands twice in a spelling is one value.
+            # Equal parts of a spelling are one value.
             if isinstance(node, Either) and node not in made:
                 made[node] = make(self._choose(node.options))
             elif node not in made and isinstance(node, Step):
@@ -282,7 +281,7 @@ class Graph:
         return tensor
 
     def _inputs(self, case: Case, first: Tensor, sizes: dict[Any, Any]) -> list[Any]:
-        """Bend the inputs of a case such that a tensor can be the first one."""
+        """Adapt the inputs of a case, so that a tensor can be the first one."""
         (item, (_, *fields)), *others = case.specs()
         if case.op in _CRASHING and "n" in first.shape:
             raise ValueError("TVM would crash.")
@@ -314,12 +313,12 @@ class Graph:
         return [tensors if item.is_tuple else tensors[0] for item, tensors in bent]
 
     def _attributes(self, case: Case, sizes: Mapping[Any, Any]) -> dict[str, Any]:
-        """Return the attributes of a case, some as other cases have them, or near to that."""
+        """Return the attributes of a case, some replaced by or close to those of other cases."""
         attributes = dict(case.entry.get("attributes", {}))
         for name, constraint in entry_of(case.op).attributes.items():
             if not self._choose([False, False, True]):
                 continue
-            # What others have, that it is left out, and what the table says.
+            # Values of other cases, its absence, and values of the table.
             known = [other.get("attributes", {}).get(name) for other in OPS[case.op]["cases"]]
             known += [None, *(constraint.values if isinstance(constraint, OneOf) else ())]
             value = self._choose(known)
@@ -330,7 +329,7 @@ class Graph:
         return attributes
 
     def _near(self, value: Any, sizes: Mapping[Any, Any]) -> Any:
-        """Return an attribute that is a little different."""
+        """Change an attribute a little."""
         if isinstance(value, bool):
             return not value
         if isinstance(value, int):
@@ -354,7 +353,7 @@ class Graph:
         )
 
     def _is_steady(self, tensor: Tensor, noisy: Arrays) -> bool:
-        """Whether the noise did no harm, and the numbers stay in a range that all types have."""
+        """Whether the noise stayed small, and the numbers fit into all types."""
         if None in tensor.shape:
             return False
         for n, value in tensor.values.items():
@@ -365,13 +364,13 @@ class Graph:
             (limit,) = limits([value], self.coarse)
             with np.errstate(invalid="ignore"):
                 close = np.abs(exact - other) <= 0.5 * limit
-            # Masks have infinities; what is not a number would hide all else.
+            # Masks have infinities; NaN would hide everything else.
             if not (close | (exact == other)).all():
                 return False
         return True
 
     def _outputs(self) -> list[Tensor]:
-        """Return the results that nothing uses, and one that something uses."""
+        """Return the unused results, and a used one."""
         values = [binding.value for binding in self.model.bindings]
         used = {var for value in values for var in relax.analysis.free_vars(value)}
         leaves = [item for item in self._computed if item.expr not in used]
@@ -380,7 +379,7 @@ class Graph:
 
 
 def _host_knows(case: Case, first: Tensor, as_is: bool) -> bool:
-    """Whether TVM's own kernels are right: with indices beyond a size they read anything."""
+    """Whether TVM's own kernels are right: they read out of bounds at bad indices."""
     (_, (wanted, *_)), *others = case.specs()
     indices = [
         spec for _, specs in others for spec in specs if spec.dtype.startswith(("int", "uint"))
@@ -392,13 +391,13 @@ def _host_knows(case: Case, first: Tensor, as_is: bool) -> bool:
 
 
 def _with_noise(value: Array, is_sum: bool) -> Array:
-    """Return numbers as inexact as they may be; what a sum is made of may be larger than it is."""
+    """Add the allowed error to numbers; the terms of a sum may be larger than the sum."""
     if not np.issubdtype(value.dtype, np.floating):
         return value
     size = _NOISE[str(value.dtype)]
     signs = np.resize([1.0, -1.0], value.shape)
     with np.errstate(all="ignore"):
-        # What is next to nothing beside the others may as well have the other sign.
+        # Numbers that are tiny beside the others may change sign.
         least = size * np.abs(value[np.isfinite(value)]).max(initial=0)
         far = value + signs * (least if is_sum else size * np.abs(value))
         near = np.where(np.abs(value) < least, value - np.sign(value) * least, far)
@@ -407,7 +406,7 @@ def _with_noise(value: Array, is_sum: bool) -> Array:
 
 
 def _sizes(wanted: Spec, first: Tensor) -> dict[Any, Any]:
-    """Return what each size of a case becomes with another first tensor, from the last on."""
+    """Map each size of a case to that of another first tensor, from the last on."""
     return dict(zip(reversed(wanted.shape), reversed(first.shape), strict=False))
 
 
@@ -425,13 +424,13 @@ def _broadcasts(shape: tuple[Any, ...], first: tuple[Any, ...]) -> list[tuple[An
 
 
 def _count(shape: Any) -> int:
-    """Return how many elements a tensor has at most; a size of another kind will be refused."""
+    """Return the largest number of elements of a tensor; other kinds of sizes are refused."""
     sizes = [int(size) if isinstance(size, (int, tirx.IntImm)) else max(SIZES) for size in shape]
     return math.prod(sizes)
 
 
 def _suits(tensor: Tensor, spec: Spec) -> bool:
-    """Whether a tensor can stand for one that a case asks for."""
+    """Whether a tensor can be the input of a case."""
     if (tensor.shape, tensor.dtype) != (spec.shape, spec.dtype):
         return False
     bounds = [(spec.low, np.greater_equal), (spec.high, np.less_equal)]
@@ -459,7 +458,7 @@ def _cases_for(rank: int, dtype: str) -> dict[str, list[Case]]:
 
 @cache
 def _fusing() -> frozenset[str]:
-    """Return the ops that fuse something, that are fused, and that chains are made of."""
+    """Return the ops that fuse, are fused, or occur in chains."""
 
     def parts(node: Node) -> set[str]:
         if isinstance(node, Either):

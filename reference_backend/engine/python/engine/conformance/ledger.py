@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger: failures that are known and expected, each with its reason.
+"""The ledger: known and expected failures, each with its reason.
 
-It is strict. An entry whose case passes fails the run, and so does one that matches no case any
-more, so that the ledger is always the truth.
+It is strict: an entry whose case passes fails the run, and so does one that matches no case, so it
+never goes stale.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LedgerError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """A failure that is expected.
+    """An expected failure.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Entry:
     reason: str
 
     def matches(self, outcome: Outcome) -> bool:
-        """Whether a case is meant."""
+        """Whether it matches a case."""
         if self.suite != outcome.suite:
             return False
         return self.case == outcome.case or fnmatchcase(outcome.case, self.case)
@@ -57,7 +57,7 @@ def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
     Parameters
     ----------
     path
-        The file; one that is not there is empty.
+        The file; a missing one counts as empty.
     suites
         The names of all suites; none: any name will do.
 
@@ -69,7 +69,7 @@ def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
     Raises
     ------
     LedgerError
-        The file is not what it should be.
+        The file is invalid.
     """
     if not path.is_file():
         return []
@@ -105,18 +105,18 @@ def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
 def apply(
     entries: Sequence[Entry], outcomes: Sequence[Outcome], complete: bool, strict: bool = False
 ) -> list[Outcome]:
-    """Compare what was found with what is expected.
+    """Apply the ledger to the outcomes of a suite.
 
     Parameters
     ----------
     entries
         The entries for the suite that has run.
     outcomes
-        What it found.
+        Its outcomes.
     complete
-        Whether all cases of the suite were asked for, so that an entry without a case is stale.
+        Whether all cases of the suite were selected, so that an entry without a case is stale.
     strict
-        Whether what the driver declines fails where no entry says so.
+        Whether declined cases without an entry fail.
 
     Returns
     -------

@@ -12,9 +12,9 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Net(Protocol):
-    """What a network is made of; each framework below implements it.
+    """The building blocks of networks; each framework below implements them.
 
-    Tensors are of the framework's own kind, activations have the shape (batch, channels, height,
+    Tensors are the framework's own, activations have the shape (batch, channels, height,
     width).
     """
 

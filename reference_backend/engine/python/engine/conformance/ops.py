@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The op suite: each op alone, in every case of the table.
 
-A case is right if the NPU computes all of it, in one region, and its values are those of NumPy and
-of TVM's own kernels; or, where the table refuses it, if none of it is on the NPU, for the reason
-that it should be. Edge cases are made from those cases that have a symbolic size: the same with no
-element, with one, and with an odd number that no tile or vector divides, which is a large reduction
-where the symbol is what is summed over.
+A case passes if the NPU computes all of it in one region, with the values of NumPy and of TVM's own
+kernels; or, if the table refuses it, if it stays on the host for the expected reason. Cases with a
+symbolic size give edge cases: size zero, one, and an odd number that no tile or vector divides,
+which is a large reduction if the symbol is summed over.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from .workers import Announce, in_workers
 SUITE = "ops"
 
 EDGES = {0: "no element", 1: "one element", 67: "odd size"}
-"""What a symbolic size is in the edge cases."""
+"""The symbolic sizes of the edge cases."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A case, and what is expected of it."""
+    """A case and its expected outcome."""
 
     case: Case
     expected: str
     reason: str = ""
-    """A part of the reason why it is on the host."""
+    """A part of the reason for staying on the host."""
 
 
 def cases(settings: Settings) -> list[str]:
@@ -59,7 +58,7 @@ def essentials() -> list[str]:
 
 
 def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run the cases that are asked for."""
+    """Run the selected cases."""
     yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
 
 
@@ -67,7 +66,7 @@ def outcomes(settings: Settings) -> Iterator[Outcome]:
 def _works() -> dict[str, Work]:
     works: dict[str, Work] = {}
     for op, entry in OPS.items():
-        # What a vendor has taken out of the table has nothing to prove.
+        # Ops that a vendor has taken out are not tested.
         if TABLE.get(op) is None:
             continue
         for item in entry["cases"]:
@@ -76,12 +75,12 @@ def _works() -> dict[str, Work]:
             for case in _edges(op, item):
                 if case.entry["edge"] > 0:
                     works[str(case)] = Work(case, "all")
-                # It stays on the host, which needs a kernel for that.
+                # It stays on the host, which needs a kernel for it.
                 elif item.get("host", True) and _is_empty(case):
                     works[str(case)] = Work(case, "none", "no elements")
         for item in entry["refused"]:
             case = Case(op, {**item, "name": f"refused {item['name']}"})
-            # With a number in the place of the symbol, there may be nothing to refuse.
+            # With a number for the symbol, there may be nothing to refuse.
             if chip.fitted(op, item) is item:
                 works[str(case)] = Work(case, "none", item["reason"])
     return works
@@ -93,12 +92,12 @@ def _edges(op: str, item: Mapping[str, Any]) -> Iterator[Case]:
         return
     for n, name in EDGES.items():
         fixed = {**item, **chip.fixed(item, n), "name": f"{item['name']}, {name}", "edge": n}
-        # One element type shows what sizes do; only the numbers of the odd size need them all.
+        # One element type is enough for sizes; only the odd size needs all types for its values.
         yield from Case.variants(op, fixed)[: None if n > 1 else 1]
 
 
 def _is_empty(case: Case) -> bool:
-    """Whether the result has no elements: what the mean of none is, say, is for nobody to test."""
+    """Whether the result is empty; the mean of no elements, say, is not tested."""
     specs = [spec for _, some in case.specs() for spec in some]
     if any(spec.constant and 0 in spec.shape for spec in specs):
         return False  # TVM cannot load a constant of no elements.
@@ -128,7 +127,7 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
 
 
 def _model(work: Work) -> Model:
-    """Make the model; what is refused may be nothing that the table's expression can compute."""
+    """Make the model; the table's expression may not be able to compute refused cases."""
     edge = work.case.entry.get("edge")
     if work.expected == "all":
         return work.case.model()
@@ -182,7 +181,7 @@ def _run(work: Work, model: Model, compiled: Compiled, host: Compiled) -> Outcom
 def _judge_placement(
     work: Work, model: Model, extent: str, regions: list[list[str]], reasons: list[str]
 ) -> tuple[str, str]:
-    """Return a status and why, or nothing where the placement is right."""
+    """Return a status and the reason, or nothing if the placement is right."""
     edited = model.refusals()
     if work.expected == "all":
         if edited and extent == "none":
@@ -193,7 +192,7 @@ def _judge_placement(
         entries = TABLE.entries_of(_entry(work.case.op).relax)
         known = {work.case.op, *(op.name for op in entries)}
         if len(regions) != 1 or len(regions[0]) != 1 or regions[0][0] not in known:
-            # The parts of a chain may be taken where the whole is declined.
+            # The driver may take parts of a chain that it declines as a whole.
             if decline := model.decline():
                 return "declined", f"{DECLINES} it as one composite: {decline}"
             return "failed", f"it is not one composite of its name in one region, but {regions}"

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a suite is, and what it is asked for.
+"""The interface of suites, and the settings of a run.
 
 A suite is a module of this package, listed in `runner.SUITES`, with
 
-- `cases(settings) -> list[str]`: the names of all its cases, cheaply; a suite that makes up its
-  cases as it goes has none. What cannot run here raises `NotRun` with what to install.
-- `outcomes(settings) -> Iterator[Outcome]`: what became of the cases that
-  `settings.choose(...)` leaves. `ops.py` is the example.
+- `cases(settings) -> list[str]`: the names of all its cases, cheaply; none for a suite that
+  generates its cases. A suite that cannot run here raises `NotRun` with what to install.
+- `outcomes(settings) -> Iterator[Outcome]`: the outcomes of the cases that
+  `settings.choose(...)` selects. `ops.py` is the example.
 
-Cases that compile and run models belong into processes of their own, `workers.in_workers`: such a
+Cases that compile and run models belong in worker processes, `workers.in_workers`: such a
 suite also has `run_batch(cases, announce) -> Iterator[Outcome]`.
 """
 
@@ -25,22 +25,22 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is asked for.
+    """The settings of a run.
 
     Parameters
     ----------
     filters
-        Texts one of which the id of a case, suite/case, must contain; none: all cases.
+        The id of a case, suite/case, must contain one of these texts; none: all cases.
     jobs
-        How many processes run cases; 0: this one.
+        The number of worker processes; 0: run in this one.
     fuzz_seconds
-        How long to look for failures at random.
+        The time for fuzzing.
     files
         Case files to run.
     output
-        Where to save what failed; none: the current folder.
+        Where to save failures; none: the current folder.
     strict
-        Whether what the driver declines fails, unless the ledger has it.
+        Whether declined cases fail, unless the ledger has them.
     """
 
     filters: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Settings:
     strict: bool = False
 
     def choose(self, suite: str, cases: Iterable[str]) -> list[str]:
-        """Return the cases that are asked for."""
+        """Return the selected cases."""
         return [
             case
             for case in cases

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks in torch: the layers of well-known models, spelled as their authors do.
+"""Networks in torch: the layers of well-known models, written as by their authors.
 
 Sizes are arguments, so that the same network is a case of seconds here and a full model elsewhere.
 """
@@ -79,7 +79,7 @@ class InvertedResidual(nn.Module):  # type: ignore[misc]
 
 
 class SqueezeExcite(nn.Module):  # type: ignore[misc]
-    """Weighs channels by what is in all of the image."""
+    """Scales channels by statistics of the whole image."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class MobileNetV2(nn.Module):  # type: ignore[misc]
 
 
 class MobileNetV3(nn.Module):  # type: ignore[misc]
-    """What MobileNetV3 (Howard et al., 2019) adds: hard-swish, and weights of channels."""
+    """The additions of MobileNetV3 (Howard et al., 2019): hard-swish, and channel weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class MobileNetV3(nn.Module):  # type: ignore[misc]
 
 
 class UNet(nn.Module):  # type: ignore[misc]
-    """Down by pools, up by a transposed convolution and by interpolation, with ways across."""
+    """Down by pools, up by a transposed convolution and interpolation, with skip connections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class BertLayer(nn.Module):  # type: ignore[misc]
 
 
 class Bert(nn.Module):  # type: ignore[misc]
-    """Tokens and a mask of those that count, to embeddings and a summary (Devlin et al., 2018)."""
+    """Tokens and an attention mask to embeddings and a summary (Devlin et al., 2018)."""
 
     def __init__(self, width: int = 32, heads: int = 4, layers: int = 2, words: int = 50) -> None:
         super().__init__()
@@ -429,7 +429,7 @@ def export(name: str) -> tuple[Any, list[Any], list[Any]]:
 
     network, inputs = make(*SMALL[name])
     with torch.no_grad(), warnings.catch_warnings():
-        # Of what torch itself will change.
+        # Warnings about future changes in torch.
         warnings.simplefilter("ignore")
         results = network(*inputs)
         program = torch.export.export(network, inputs)

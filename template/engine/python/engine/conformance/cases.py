@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each op computes, and its cases, as the catalogue of npu-scaffold has them."""
+"""Each op's NumPy formula and cases, from npu-scaffold's catalogue."""
 
 from __future__ import annotations
 

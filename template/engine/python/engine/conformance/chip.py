@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the table says of the whole chip, and the cases of the catalogue as this chip takes them.
+"""Fits the catalogue's cases to the limits of the chip.
 
 A case is written for a chip that can do everything. Inputs that must be constants are bound as
-constants, and a symbolic size becomes a number where the chip takes no symbol there: such a case
-still tells whether the values are right.
+constants, and a symbolic size becomes a number if the chip takes no symbols; such a case still
+checks the values.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from ..patterns import TABLE
 _CHIP = getattr(TABLE, "chip", None)
 
 SYMBOLS: bool = getattr(_CHIP, "symbols", True)
-"""Whether sizes may be known only at the call."""
+"""Whether sizes may be symbolic."""
 HAS_NAN: bool = getattr(_CHIP, "nan", "kept") == "kept"
-"""Whether anything is promised about results that NaN is part of."""
+"""Whether results that depend on NaN are defined."""
 
 SIZES = (1, 3)
-"""What the symbol "n" is in turn, where a shape has it."""
+"""The values of the symbol "n", tried in turn."""
 
 
 def fitted(op: str, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a case as this chip takes it.
+    """Fit a case to this chip.
 
     Parameters
     ----------
     op
         The name of the table's entry.
     entry
-        The case, as the catalogue has it.
+        The catalogue's case.
 
     Returns
     -------
     entry
-        The same, or one in which the symbol is a number, which its name says.
+        The same, or one with a number for the symbol, which its name shows.
     """
     inputs, size = entry["inputs"], SIZES[-1]
     if not has_symbol(inputs) or (SYMBOLS and not _has_symbolic_constant(op, inputs)):
@@ -53,7 +53,7 @@ def _has_symbolic_constant(op: str, inputs: Mapping[str, Any]) -> bool:
 
 
 def fixed(entry: Mapping[str, Any], size: int) -> Mapping[str, Any]:
-    """Return the inputs and attributes of a case with a number in the place of the symbol.
+    """Replace the symbol by a number in the inputs and attributes of a case.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def fixed(entry: Mapping[str, Any], size: int) -> Mapping[str, Any]:
     Returns
     -------
     fields
-        Those two of the case.
+        The new inputs and attributes.
     """
     return {name: _fixed(entry.get(name, {}), size) for name in ("inputs", "attributes")}
 
@@ -79,12 +79,12 @@ def _fixed(value: Any, size: int) -> Any:
 
 
 def has_symbol(value: Any) -> bool:
-    """Whether "n" is somewhere in a shape, or in what holds shapes.
+    """Whether the symbol "n" is in a shape, or in a container of shapes.
 
     Parameters
     ----------
     value
-        Inputs, as a case has them.
+        Inputs of a case.
 
     Returns
     -------

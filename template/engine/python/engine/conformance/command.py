@@ -21,7 +21,7 @@ from .runner import SUITES, cases_of, run
 from .suite import NotRun, Settings
 
 USAGE = 2
-"""The exit code where what was asked for makes no sense."""
+"""The exit code for invalid arguments."""
 MOST_JOBS = 256
 MOST_SECONDS = 7 * 24 * 60 * 60
 
@@ -124,7 +124,7 @@ def _conformance(arguments: argparse.Namespace) -> int:
 
 
 def _problem(arguments: argparse.Namespace, suites: list[str], settings: Settings) -> str:
-    """Say what makes no sense; files that are none say it themselves, as a ValueError."""
+    """Return what is invalid; bad files raise a ValueError themselves."""
     for suite in suites:
         if suite not in SUITES:
             return f"there is no suite '{suite}'; the suites are {', '.join(SUITES)}"
@@ -145,7 +145,7 @@ def _problem(arguments: argparse.Namespace, suites: list[str], settings: Setting
     if arguments.output is not None:
         if os.path.isfile(arguments.output):
             return f"{arguments.output} is a file; --output wants a folder"
-        # Now, and not when everything has run.
+        # Fail now, not after everything has run.
         try:
             arguments.output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -259,7 +259,7 @@ def _read_inputs(mod: tvm.IRModule, function: str, path: Path | None) -> list[Ar
             if not all(isinstance(size, tvm.tirx.IntImm) for size in param.ty.shape):
                 raise ValueError(f"the size of '{param.name}' is open: give the --inputs")
             dtype = str(param.ty.dtype)
-            # Integers may be indices: TVM's own kernels read wherever they point to.
+            # Integers may be indices, which TVM's own kernels do not check.
             limits = (0, 1) if "int" in dtype else ()
             specs.append(Spec(tuple(map(int, param.ty.shape)), dtype, *limits))
         return [spec.make(str(param.name))[1] for spec, param in zip(specs, params, strict=True)]
@@ -274,6 +274,6 @@ def _read_inputs(mod: tvm.IRModule, function: str, path: Path | None) -> list[Ar
 
 
 add_arguments = {"conformance": _add_conformance_arguments, "extract": _add_extract_arguments}
-"""What adds the arguments of each command to its parser."""
+"""The functions that add each command's arguments to its parser."""
 commands = {"conformance": _conformance, "extract": _extract}
-"""What runs each command, and returns its exit code."""
+"""The functions that run each command and return its exit code."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles and runs many models in one module, and reads where each of them runs."""
+"""Compiles and runs many models in one module, and reads their placement."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ..report import DECLINES, offload_report
 from .compare import Array
 from .model import Model
 
-# Whatever a call without this option does: most cases are about what runs where.
+# Most cases test placement: do not fail on declines, whatever the default.
 partition_for = partial(partition.partition_for, on_decline="host")
 compile_for = partial(partition.compile_for, on_decline="host")
 
 
 @dataclass
 class Compiled:
-    """Functions in one module, ready to run; what failed to compile is an exception instead."""
+    """Compiled functions of one module; a failed one is an exception instead."""
 
     partitioned: dict[str, Any] = field(default_factory=dict)
     executables: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Compiled:
 
 
 def compile_all(models: Sequence[Model], **options: Any) -> Compiled:
-    """Compile models for the NPU; a failure is pinned to the ones that cause it."""
+    """Compile models for the NPU; failures are attributed to single models."""
     compiled = Compiled()
 
     def compile_some(models: Sequence[Model]) -> None:
@@ -63,7 +63,7 @@ def compile_all(models: Sequence[Model], **options: Any) -> Compiled:
 
 
 def compile_on_host(models: Sequence[Model]) -> Compiled:
-    """Compile models with TVM's own kernels alone; a failure is pinned here too."""
+    """Compile models with TVM's own kernels only; failures are attributed too."""
     compiled = Compiled()
 
     def compile_some(models: Sequence[Model]) -> None:
@@ -81,7 +81,7 @@ def run_on_host(mod: Any, name: str, arguments: Sequence[Array]) -> list[Array]:
 
 
 def _host_library(mod: Any) -> Any:
-    # Without optimization, and linked rather than compiled when loaded: several times as fast.
+    # Compiling is several times faster without optimization, and if the linker makes the library.
     executable = tvm.compile(mod, tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         path = str(Path(directory) / "model.so")
@@ -96,7 +96,7 @@ def _module_of(models: Sequence[Model]) -> Any:
 def _pinned(
     models: Sequence[Model], compile_some: Callable[[Sequence[Model]], None]
 ) -> list[tuple[Model, Exception]]:
-    """Compile all that can be, and return what cannot be with its error."""
+    """Compile as many as possible, and return the others with their errors."""
     if not models:
         return []
     try:
@@ -117,25 +117,25 @@ class Placement:
     """Where a function of a partitioned module runs."""
 
     on_host: list[str]
-    """The Relax ops and kernels that are left to the host, with the reasons of the report."""
+    """The Relax ops and kernels on the host, with the report's reasons."""
     regions: list[list[str]]
     """The labels of the composites in each region."""
 
     @property
     def extent(self) -> str:
-        """How much of the function is on the NPU: all, some or none of it."""
+        """How much of the function is on the NPU: all, some or none."""
         if not self.on_host:
             return "all"
         return "some" if self.regions else "none"
 
     @property
     def declined(self) -> bool:
-        """Whether something is left to the host, and only because the driver declines it."""
+        """Whether ops are on the host, all because the driver declines them."""
         return bool(self.on_host) and all(DECLINES in reason for reason in self.on_host)
 
 
 def placement(partitioned: Any, name: str) -> Placement:
-    """Read from the IR itself where a function runs."""
+    """Read a function's placement from the IR itself."""
     if isinstance(partitioned, Exception):
         raise partitioned
     found = Placement([], [])

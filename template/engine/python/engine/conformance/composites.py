@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is fused: each op that fuses something, with what may be before and behind it.
+"""The suite of fusions: each op with everything that may be fused before and behind it.
 
-All cases are derived from the table. Each must be one composite of the right label in one region,
-and compute what NumPy computes. The parts that may follow an op come alone and in all combinations;
-all activations come behind the first such op, and each of the other ops has its turn with some.
+All cases are derived from the table. Each must be one composite with the right label in one region
+and match NumPy. The parts behind an op are tested alone and in all combinations; the first op is
+tested with all activations, the others take turns with some.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ WAYS: dict[str, dict[str, Any]] = {
     "constants": {"bind_constants": True},
     "kept_constants": {"bind_constants": False},
 }
-"""How weights and biases reach the NPU, and the options for it."""
+"""The ways in which weights and biases reach the NPU, with their options."""
 
 
 @dataclass(frozen=True)
 class Composite:
-    """An op with what is fused before and behind it, on the inputs of a case of the op."""
+    """An op and its fused parts, on the inputs of a case of the op."""
 
     op: str
     case: Case
     transposed: tuple[int, ...] = ()
     sums: tuple[str, ...] = ()
-    """Which of scale, bias and residual come behind it."""
+    """Those of scale, bias and residual behind it."""
     activation: str = ""
     way: str = "arguments"
 
@@ -58,12 +58,12 @@ class Composite:
 
     @property
     def tails(self) -> list[str]:
-        """What follows the op."""
+        """The parts behind the op."""
         return [*self.sums, self.activation] if self.activation else [*self.sums]
 
     @property
     def labels(self) -> set[str]:
-        """What the composite may be called: other entries may have the same Relax op."""
+        """The possible labels: several entries may have the same Relax op."""
 
         def alike(name: str) -> set[str]:
             relax_op = entry_of(name).relax
@@ -118,7 +118,7 @@ def _fuses(entry: Op) -> Fuses:
 
 
 def _binary(model: Model, make: Any, compute: Any, left: Tensor, right: Tensor | float) -> Tensor:
-    """Compute what needs no entry of its own: a number is a constant of the other's type."""
+    """Compute an op without an entry; a number becomes a constant of the other's type."""
     if not isinstance(right, Tensor):
         number = np.asarray(right, left.dtype)
         right = Tensor(relax.const(number, left.dtype), dict.fromkeys(left.values, number))
@@ -130,7 +130,7 @@ def _binary(model: Model, make: Any, compute: Any, left: Tensor, right: Tensor |
 
 
 def _swap_last(model: Model, tensor: Tensor) -> Tensor:
-    """Swap the last two dimensions, by an op that need not be in the table."""
+    """Swap the last two dimensions; the op need not be in the table."""
     rank = len(tensor.shape)
     axes = [*range(rank - 2), rank - 1, rank - 2]
     values = {n: np.swapaxes(value, -1, -2) for n, value in tensor.values.items()}
@@ -139,7 +139,7 @@ def _swap_last(model: Model, tensor: Tensor) -> Tensor:
 
 @cache
 def _first_cases(op: str) -> list[Case]:
-    """Return cases of an op; those that an edited capabilities.py refuses come last."""
+    """Return cases of an op, those that the chip's limits refuse last."""
     return sorted(Case.all(op), key=lambda case: bool(case.model(exact=False).refusals()))
 
 
@@ -178,7 +178,7 @@ def _works() -> dict[str, Composite]:
     for sample in _samples():
         if not sample.transposed and not sample.tails:
             continue  # This is the op alone.
-        # What must be a constant is one in one way only, and so is what comes behind it.
+        # An input that must be a constant has only one form, and so have the parts behind it.
         constant = any(item.constant for item in entry_of(sample.op).inputs)
         for way in ["constants"] if constant else WAYS:
             # A constant is transposed when the model is compiled: nothing is left to absorb.
@@ -229,7 +229,7 @@ def _run(work: Composite, model: Model, compiled: Compiled) -> Outcome:
         found = placement(compiled.partitioned[model.name], model.name)
         fields["found"] = found.extent
         text = _misplaced(work, found)
-        # What is declined as a whole comes in parts, on the NPU or not.
+        # A declined composite is split into parts, on the NPU or not.
         if text and (decline := model.decline()):
             text = f"{DECLINES} it as one composite: {decline}"
         if text:
@@ -247,7 +247,7 @@ def _run(work: Composite, model: Model, compiled: Compiled) -> Outcome:
 
 
 def _misplaced(work: Composite, found: Placement) -> str:
-    """Say what is wrong with where it runs; nothing if it is one composite of its name."""
+    """Return what is wrong with the placement; "" if it is one composite of its name."""
     if found.on_host:
         return f"{found.extent} of it is on the NPU: {'; '.join(found.on_host)}"
     if [len(labels) for labels in found.regions] != [1]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that TVM's front ends made: many in one, compiled with and without the NPU."""
+"""Imported models: many in one module, compiled with and without the NPU."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from ..report import OpPlacement, offload_report
 from .compare import Array, Verdict, judge
 from .compiled import compile_for, partition_for
 
-# Without optimization, and linked rather than compiled when loaded: several times as fast.
+# Compiling is several times faster without optimization, and if the linker makes the library.
 _TARGET = {"kind": "llvm", "opt-level": 0}
 
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """A model that a front end has read; its function is `main`.
+    """An imported model; its function is `main`.
 
     Parameters
     ----------
     name
-        A name that no other model has.
+        Its unique name.
     module
-        What the front end made.
+        The importer's module.
     arguments
-        What it is called with.
+        The arguments of a call.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Imported:
 
     @property
     def symbol(self) -> str:
-        """The name of its function where it is compiled together with others."""
+        """The name of its function in a joint module."""
         return "model_" + "".join(char if char.isalnum() else "_" for char in self.name)
 
     def functions(self) -> Mapping[Any, Any]:
-        """Return its functions, under names that no other model has."""
+        """Return its functions under unique names."""
         kernels = {}
         builder = relax.BlockBuilder()
         for name, function in self.module.functions_items():
@@ -59,7 +59,7 @@ class Imported:
         main = self.module["main"]
         if kernels:
             main = _Renamed({name: var for name, (var, _) in kernels.items()}).visit_expr(main)
-        # What the importer notes in attributes concerns nobody here.
+        # Drop the importer's attributes.
         main = relax.Function(main.params, main.body, main.ret_ty, main.is_pure)
         return {
             self.symbol: main.with_attr("global_symbol", self.symbol),
@@ -69,7 +69,7 @@ class Imported:
 
 @mutator
 class _Renamed(PyExprMutator):  # type: ignore[misc]
-    """Puts other global variables in the place of some, by name."""
+    """Replaces global variables by name."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         super().__init__()
@@ -86,11 +86,11 @@ class Program:
     Parameters
     ----------
     machine
-        What runs them.
+        The virtual machine.
     placements
-        Where the calls of each run, by symbol, without bookkeeping; empty where all is on the host.
+        Placements of the calls of each, by symbol, without bookkeeping; empty for the host.
     regions
-        How many regions each has, by symbol.
+        The number of regions of each, by symbol.
     """
 
     machine: Any
@@ -103,7 +103,7 @@ class Program:
         result = self.machine[model.symbol](*arguments)
         is_one = isinstance(result, (tvm.runtime.Tensor, tvm_ffi.Shape))
         return [
-            # What the importer knows of shapes is no tensor.
+            # Shapes are no tensors.
             np.array(item, "int64") if isinstance(item, tvm_ffi.Shape) else item.numpy()
             for item in ([result] if is_one else result)
         ]
@@ -162,7 +162,7 @@ def _machine(executable: Any) -> Any:
 def compile_together(
     models: Sequence[Imported], compile_module: Callable[[Any], Program]
 ) -> dict[str, Program | Exception]:
-    """Compile models in one module; a failure is pinned to the ones that cause it.
+    """Compile models in one module; failures are attributed to single models.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def compile_together(
     Returns
     -------
     programs
-        By the name of the model, the program that it is part of, or what went wrong.
+        By the name of the model, the program that contains it, or the error.
     """
     if not models:
         return {}
@@ -199,25 +199,25 @@ def judge_each(
     Parameters
     ----------
     actual
-        What was computed; there may be more results than are expected.
+        The computed results; there may be more than expected.
     expected
-        What is right.
+        The right results.
     rtol, atol
-        How far each element may be off, beside its magnitude.
+        The allowed relative and absolute errors.
     what
-        What to call that which is right.
+        The name of the right results, for messages.
 
     Returns
     -------
     verdicts
-        One for each result that is expected.
+        One for each expected result.
     """
     verdicts = []
     for index, array in enumerate(expected):
         right = np.asarray(array)
         mine = actual[index : index + 1]
         if mine and mine[0].dtype == right.dtype and right.dtype.kind == "V":
-            # NumPy does not know what kind of numbers bfloat16 and the like are.
+            # NumPy does not know the kind of bfloat16 and the like.
             mine, right = [mine[0].astype(np.float32)], right.astype(np.float32)
         allowed = np.zeros(right.shape)
         if np.issubdtype(right.dtype, np.floating):
@@ -227,7 +227,7 @@ def judge_each(
 
 
 def placement_of(ops: Sequence[OpPlacement]) -> str:
-    """Say in a word how much of a model is offloaded.
+    """Return how much of a model is offloaded.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def placement_of(ops: Sequence[OpPlacement]) -> str:
 
 
 def reasons_of(ops: Sequence[OpPlacement]) -> str:
-    """Say why something is on the host.
+    """Return why calls are on the host.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def reasons_of(ops: Sequence[OpPlacement]) -> str:
 
 
 def excuse(ops: Sequence[OpPlacement]) -> str:
-    """Say whose word it is that calls stay on the host, where it is not the engine's mistake.
+    """Return who keeps calls on the host, if it is the driver or the chip.
 
     Parameters
     ----------
@@ -273,8 +273,8 @@ def excuse(ops: Sequence[OpPlacement]) -> str:
     Returns
     -------
     status
-        "declined" if it is the driver's, "not_run" if it is also the chip's, whose entries in the
-        table are narrower than the engine; "" if there is no such call, or another reason for one.
+        "declined" if it is the driver, "not_run" if the chip's limits are involved too; "" if there
+        is no such call, or if one has another reason.
     """
     if not ops:
         return ""
@@ -285,7 +285,7 @@ def excuse(ops: Sequence[OpPlacement]) -> str:
 
 
 def _is_narrowed(op: OpPlacement) -> bool:
-    """Whether an entry refuses a call that says less than the engine can do."""
+    """Whether an entry, narrower than the engine's, refuses a call."""
     whole = getattr(TABLE, "engine_entry", TABLE.get)
     refusing = [
         entry for entry in TABLE.entries_of(op.op) if str(op.reason).startswith(f"{entry.name}: ")
@@ -294,7 +294,7 @@ def _is_narrowed(op: OpPlacement) -> bool:
 
 
 def sentence(error: Exception) -> str:
-    """Return what an error says at its end, in one line.
+    """Return the end of an error's message in one line.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes models of the cases of the catalogue.
+"""Makes models from the cases of the catalogue.
 
-A `Model` is a Relax function whose every tensor has its exact value beside it.
+A `Model` is a Relax function that carries the exact value of every tensor.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Arrays = Mapping[int, Array]
 
 @dataclass(frozen=True)
 class Spec:
-    """A tensor to make up: its shape, in which "n" may stand, and what its numbers are like."""
+    """A description of a random tensor: its shape, maybe with "n", and its range of numbers."""
 
     shape: tuple[int | str, ...]
     dtype: str = "float32"
@@ -55,12 +55,12 @@ class Spec:
 
     @classmethod
     def read(cls, entry: Any, dtype: str = "float32") -> Spec:
-        """Read what a case says of an input: a shape, or a mapping; `dtype` where it says none."""
+        """Read an input of a case: a shape or a mapping; `dtype` is the default."""
         fields = dict(entry) if isinstance(entry, dict) else {"shape": entry}
         return cls(**{"dtype": dtype, **fields, "shape": tuple(fields["shape"])})
 
     def make(self, seed: str) -> Arrays:
-        """Make up the numbers; the same seed gives the same ones."""
+        """Generate the numbers; the same seed gives the same ones."""
         return {n: self._make(f"{seed} {n}", n) for n in SIZES}
 
     def _make(self, seed: str, n: int) -> Array:
@@ -84,7 +84,7 @@ class Spec:
 def evaluate(
     op: str, call: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], n: int
 ) -> list[Array]:
-    """Compute a call in NumPy, by the expression that the catalogue has for its op."""
+    """Compute a call in NumPy by its op's expression in the catalogue."""
 
     def widen(value: Any) -> Any:
         if isinstance(value, list):
@@ -106,7 +106,7 @@ def evaluate(
 def values_of_attributes(
     entry: Op, call: Any, attributes: Mapping[str, Any], n: int
 ) -> dict[str, Any]:
-    """Return all attributes of a call, with what "n" is."""
+    """Return all attributes of a call, with "n" replaced."""
     values: dict[str, Any] = {}
     for name in entry.attributes:
         value = attributes.get(name)
@@ -124,7 +124,7 @@ def step_of(
     n: int,
     results: Sequence[Array],
 ) -> Step:
-    """Return how exact a call is."""
+    """Return the tolerance of a call."""
     entry = entry_of(op)
     number = 1
     if isinstance(entry.tolerance, Accumulated) and results[0].size:
@@ -165,7 +165,7 @@ class Tensor:
 
 @dataclass
 class Model:
-    """A Relax function in the making."""
+    """A Relax function under construction."""
 
     name: str
     symbol: Any = field(default_factory=lambda: tirx.Var("n", "int64"))
@@ -220,18 +220,18 @@ class Model:
 
     @property
     def has_nan(self) -> bool:
-        """Whether NaN is among the numbers of its arguments or results."""
+        """Whether its arguments or results contain NaN."""
         tensors = [*self.arguments, *self.outputs]
         arrays = [array for tensor in tensors for array in tensor.values.values()]
         return any(array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in arrays)
 
     def decline(self) -> str | None:
-        """Say why the driver declines it as one composite; None if it takes it."""
+        """Return why the driver declines it as one composite; None if it takes it."""
         ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
         return str(ask(self.function(), "", {}, {"n": SIZES[-1]}, False)) or None
 
     def refusal(self, op: str, *inputs: Any, **attributes: Any) -> str | None:
-        """Say why the NPU cannot do a call; None if it can."""
+        """Return why the NPU cannot run a call; None if it can."""
         trial = Model("trial", self.symbol)
 
         def stand_in(tensor: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ class Model:
         return reason
 
     def normalize(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-        """Make a call of an op, with its type; of one that is a chain, its last call."""
+        """Make a call of an op, with its type; for a chain, its last call."""
         entry = entry_of(op)
         given = {name: substitute(value, self.symbol) for name, value in attributes.items()}
         if not entry.relax:
@@ -314,7 +314,7 @@ class Model:
         return [allowance_behind(steps, output.values[n]) for output in self.outputs]
 
     def refusals(self, **options: Any) -> list[str]:
-        """Say why capabilities.py refuses calls of this model; empty if it takes them all."""
+        """Return why capabilities.py refuses calls of this model; empty if it takes all."""
         values = [binding.value for binding in self.bindings]
         calls = [value for value in values if isinstance(value, relax.Call)]
         known = [call for call in calls if TABLE.entries_of(call.op.name)]
@@ -323,12 +323,12 @@ class Model:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What "n" is to be in turn; one value where no shape has it."""
+        """The values of "n" to try; a single one if no shape has it."""
         return SIZES if any("n" in argument.shape for argument in self.arguments) else SIZES[:1]
 
 
 def is_list(entry: Any) -> bool:
-    """Whether what a case says of an input is a list of tensors."""
+    """Whether an input of a case is a list of tensors."""
     return isinstance(entry, list) and any(isinstance(item, (list, dict)) for item in entry)
 
 
@@ -344,7 +344,7 @@ def plain(value: Any) -> Any:
 
 
 def substitute(value: Any, n: Any) -> Any:
-    """Put something in the place of "n" in an attribute; evaluate one that is `python`."""
+    """Replace "n" in an attribute; evaluate a `python` one."""
     if isinstance(value, dict):
         return eval(value["python"], {"np": np, "tirx": tirx})
     if isinstance(value, (list, tuple)):
@@ -359,14 +359,14 @@ class Case:
     op: str
     entry: Mapping[str, Any]
     dtype: str = ""
-    """What the first input is where the case does not say; "": the first that the op takes."""
+    """The default element type of the first input; "": the first that the op takes."""
 
     def __post_init__(self) -> None:
         """Fit it to the chip."""
         object.__setattr__(self, "entry", chip.fitted(self.op, self.entry))
 
     def __str__(self) -> str:
-        """Return the name that tests have."""
+        """Return its name in tests."""
         return "-".join([self.op, self.entry["name"].replace(" ", "_"), self.dtype]).strip("-")
 
     @classmethod
@@ -398,7 +398,7 @@ class Case:
         return any("n" not in spec.shape for spec in later)
 
     def specs(self) -> Iterator[tuple[Input, list[Spec]]]:
-        """Generate the inputs, and what the case says of them."""
+        """Generate the inputs with their descriptions."""
         dtypes = {entry_of(self.op).inputs[0].name: self.dtype} if self.dtype else {}
         for item in entry_of(self.op).inputs:
             given = self.entry["inputs"][item.name]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models from TVM's front ends: what `torch.export` gives, and ONNX.
+"""The suite of small models from `torch.export` and ONNX, through TVM's front ends.
 
-Each is compared with the framework that it comes from, and with TVM's own kernels. Of a model whose
-ops are all in the table, the NPU must compute everything, in one region, but for the ops that are
-listed here with the model. Where a vendor has taken ops out, it is noted what becomes of the rest.
+Each is compared with its framework and with TVM's own kernels. If all ops of a model are in the
+table, the NPU must compute everything in one region, except for the ops listed here with the model.
+If a vendor has taken ops out, the placement of the rest is only recorded.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from .workers import Announce, in_workers
 SUITE = "models"
 
 _BATCH = 2
-"""How many models a process gets at a time: all together take as long as the slowest share."""
+"""The number of models per batch: the slowest batch determines the total time."""
 
 _CLOSE = 2e-5
-"""How far a result may be off, as a part of the largest one: some float32 steps for each layer."""
+"""The allowed error relative to the largest result: some float32 steps for each layer."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Where a model should run.
+    """The expected placement of a model.
 
     Parameters
     ----------
     on_host
         The ops that may stay on the host.
     regions
-        How many regions there may be.
+        The largest number of regions.
     """
 
     on_host: frozenset[str] = frozenset()
@@ -79,7 +79,7 @@ MODELS: dict[str, Expected] = {
     "onnx-lstm": WHOLE,
     "onnx-detector": WHOLE,
 }
-"""The models, each with the framework that it comes from."""
+"""The models, each with its framework."""
 
 
 def cases(settings: Settings) -> list[str]:
@@ -90,7 +90,7 @@ def cases(settings: Settings) -> list[str]:
 
 
 def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run the models that are asked for."""
+    """Run the selected models."""
     chosen = settings.choose(SUITE, cases(settings))
     there = {name: find_spec(name) is not None for name in ("onnx", "torch")}
     for name in chosen:
@@ -112,7 +112,7 @@ def read(name: str) -> tuple[Imported, Sequence[Array]]:
     Returns
     -------
     model, expected
-        The model, and what its framework computes.
+        The model, and its framework's results.
     """
     framework, _, network = name.partition("-")
     if framework == "torch":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ops compute, in NumPy: the second opinion beside TVM's own kernels.
+"""NumPy references of the ops, independent of TVM's own kernels.
 
 The expressions of `cases.py` call these functions. They favour plainness over speed, and sum in
-float64. Arrays and attributes are `Any`: whatever an expression passes on.
+float64. Arrays and attributes are `Any`: whatever an expression passes.
 """
 
 import itertools
@@ -54,10 +54,10 @@ def pool(
         size, before, after = data.shape[2 + axis], padding[axis], padding[spatial + axis]
         room = size + before + after - (pool_size[axis] - 1) * dilation[axis] - 1
         count = (room + (strides[axis] - 1 if ceil_mode else 0)) // strides[axis] + 1
-        # A window that would start in the padding behind the data does not count.
+        # Drop windows that would start in the padding behind the data.
         if ceil_mode and (count - 1) * strides[axis] >= size + before:
             count -= 1
-        # What ceil mode adds beyond the padding never counts.
+        # Elements that ceil mode adds beyond the padding never count.
         limit = size + after if kind == "avg_padded" else size
         first = -before if kind == "avg_padded" else 0
         taps.append(
@@ -121,7 +121,7 @@ def batch_norm(
     center: Any,
     scale: Any,
 ) -> Any:
-    """Normalise with the given statistics, and hand these on."""
+    """Normalize with the given statistics, and return these too."""
     vectors = (np.atleast_1d(v).astype(np.float64) for v in (gamma, beta, moving_mean, moving_var))
     weight, bias, mean, variance = (_along(vector, axis, data.ndim) for vector in vectors)
     result = (data - mean) / np.sqrt(variance + epsilon)
@@ -390,7 +390,7 @@ def resize(
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Convert numbers; what an integer type does not have is undefined, and so is no test."""
+    """Convert numbers; out-of-range integers are undefined and not tested."""
     result = x.astype(dtype)
     if x.dtype.kind == "f" and result.dtype.kind in "iu" and (np.trunc(x) != result).any():
         raise ValueError(f"some numbers are out of the range of {dtype}")
@@ -424,13 +424,13 @@ def strided_slice(x: Any, axes: Any, begin: Any, end: Any, strides: Any) -> Any:
 
 
 def take(x: Any, indices: Any, axis: Any, mode: Any) -> Any:
-    """Pick slices; an index outside, which "fast" is not for, picks the nearest one."""
+    """Pick slices; an index outside picks the nearest one, but is undefined in mode "fast"."""
     return np.take(x, indices, axis, mode="wrap" if mode == "wrap" else "clip")
 
 
 def gather_elements(data: Any, indices: Any, axis: Any) -> Any:
     """Pick elements; an index outside picks the nearest one."""
-    # Of the other dimensions there may be more data than indices: then the first ones count.
+    # In other dimensions, data may exceed the indices: then the first elements count.
     kept = [slice(size) for size in indices.shape]
     kept[axis] = slice(None)
     indices = np.clip(indices, 0, data.shape[axis] - 1)
@@ -458,7 +458,7 @@ def pad(data: Any, pad_width: Any, pad_value: Any, pad_mode: Any) -> Any:
 
 
 def layout_transform(x: Any, index_map: Any, pad_value: Any) -> Any:
-    """Put each element where a function of its indices says."""
+    """Move each element to a function of its indices."""
     sizes = tirx.IndexMap.from_func(index_map, index_dtype="int64").map_shape(x.shape)
     out = np.full([int(size) for size in sizes], pad_value or 0, x.dtype)
     for index in np.ndindex(*x.shape):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small networks in ONNX, in the spelling of its exporters; they need onnx and nothing else."""
+"""Small networks in ONNX, as its exporters write them; they need only onnx."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _load(serialized: bytes) -> Any:
 
 
 def unet() -> Network:
-    """Down by a pool, up by a transposed convolution and by interpolation, with ways across."""
+    """Down by a pool, up by a transposed convolution and interpolation, with skip connections."""
     text = """
         unet (float[1, 3, 16, 16] x) => (float[1, 2, 16, 16] y) {
             a = Conv<pads = [1, 1, 1, 1]>(x, w1, b1)
@@ -156,7 +156,7 @@ def _layers(count: int, layer: Callable[[int], str]) -> str:
 
 
 def bert() -> Network:
-    """Encode tokens, with a mask of those that count."""
+    """Encode tokens, with an attention mask."""
 
     def layer(n: int) -> str:
         return f"""
@@ -225,7 +225,7 @@ def gpt() -> Network:
     """Decode a step: some new tokens, and the keys and values of those before them."""
 
     def norm(x: str, y: str) -> str:
-        # The root mean square, as exporters spell it before opset 23.
+        # The root mean square, as exporters write it before opset 23.
         return f"""
             {y}_2 = Pow({x}, two)
             {y}_m = ReduceMean<axes = [-1], keepdims = 1>({y}_2)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node cases that the `onnx` package carries, through TVM's importer and the backend.
+"""The suite of the `onnx` package's node tests, through TVM's importer.
 
 A case whose calls all have an entry in the table must be offloaded as a whole. The others must have
-the right values; they are counted apart, with what became of them. What the importer cannot read,
-and what TVM's own kernels compute wrongly or not at all, says nothing about the backend: such cases
-are counted apart too, with the reason.
+the right values, and are counted separately. So are cases that the importer cannot read or that
+TVM's own kernels get wrong, with the reason: they prove nothing about the backend.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from .workers import Announce, in_workers
 SUITE = "onnx_nodes"
 
 _BATCH = 40
-"""How many cases are compiled together: more take longer to bisect where one fails."""
+"""The number of cases compiled together: more take longer to bisect after a failure."""
 
 
 def cases(settings: Settings) -> list[str]:
@@ -55,14 +54,14 @@ def cases(settings: Settings) -> list[str]:
 
 
 def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run the cases that are asked for."""
+    """Run the selected cases."""
     chosen = settings.choose(SUITE, cases(settings))
     yield from in_workers(SUITE, chosen, settings.jobs, _BATCH)
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A case: a model of one node, or of what ONNX expands it to, with inputs and outputs."""
+    """A case: a model of one node or of its expansion by ONNX, with inputs and outputs."""
 
     name: str
     op: str
@@ -98,7 +97,7 @@ def collect() -> Mapping[str, Node]:
 
 
 def _as_array(value: Any) -> Any:
-    """Return the array of a tensor that ONNX has in its own form, if NumPy has its element type."""
+    """Return a tensor of ONNX as an array, if NumPy has its element type."""
     from onnx import TensorProto, numpy_helper
 
     if not isinstance(value, TensorProto):
@@ -113,8 +112,8 @@ def _as_array(value: Any) -> Any:
 def read(node: Node) -> Imported | str:
     """Import a case.
 
-    What real models have as constants, such as shapes, axes and paddings, are inputs of these
-    cases. They become constants where the importer, or the shapes in its result, ask for it.
+    Values that are constants in real models, such as shapes, axes and paddings, are inputs of these
+    cases. They become constants where the importer or the shapes in its result need it.
 
     Parameters
     ----------
@@ -168,9 +167,9 @@ def _import(node: Node, constants: Sequence[str]) -> Imported:
         else:
             proto.graph.input.append(value)
             arguments[value.name] = np.asarray(array)
-    # A size of 0 is an unknown one to the importer, unless it is told.
+    # By default, the importer takes a size of 0 for an unknown one.
     shapes = {name: list(array.shape) for name, array in arguments.items()}
-    # It prints, and warns of what it then reads well.
+    # It prints, and warns about things that it then reads correctly.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         module = from_onnx(proto, shape_dict=shapes)
@@ -197,7 +196,7 @@ def _is_static(function: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """What became of a case on the NPU: what was found, and how each of its results compares."""
+    """The findings for a case on the NPU, and the verdict on each of its results."""
 
     node: Node
     model: Imported
@@ -269,7 +268,7 @@ def _run(node: Node, model: Imported, program: Program | Exception) -> _Run:
 
 
 def _outcome(run: _Run, host: _Run | None = None) -> Outcome:
-    """Judge a case; `host` is what TVM's own kernels do where the NPU is not right."""
+    """Judge a case; `host` has the verdicts on TVM's own kernels if the NPU is wrong."""
     fields = dict(run.fields)
     here = Outcome(SUITE, run.node.name, **{**fields, "reason": ""})
     right = list(run.verdicts)
@@ -279,7 +278,7 @@ def _outcome(run: _Run, host: _Run | None = None) -> Outcome:
             return _apart(here, "the chip promises nothing about NaN, which is in it")
         if host.error:
             return _apart(here, f"TVM alone fails: {host.error}")
-        # TVM's own kernels are wrong in the same results, so that the importer is to blame.
+        # TVM's own kernels get the same results wrong: the importer is to blame.
         blamed = [verdict.text for verdict in host.verdicts]
         right = [one for one, text in zip(right, blamed, strict=False) if not text]
         if run.error or any(verdict.text for verdict in right):
@@ -306,6 +305,6 @@ def _has_nan(node: Node) -> bool:
 
 
 def _apart(outcome: Outcome, why: str) -> Outcome:
-    """Count a case apart: it says nothing about the backend."""
+    """Count a case separately: it proves nothing about the backend."""
     reason = ": ".join(filter(None, (why, outcome.reason)))
     return replace(outcome, status="not_run", reason=reason)

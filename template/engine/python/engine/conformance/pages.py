@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages for people, made from the content of the JSON file and nothing else."""
+"""Pages for people, made from the JSON file alone."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _suites(data: Data) -> Rows:
 
 
 def _cell(counts: Counter[str] | None) -> str:
-    """Write how many of the cases of an op and a type passed."""
+    """Format how many cases of an op and a type passed."""
     if not counts:
         return ""
     ran = sum(counts.values()) - counts["not_run"] - counts["declined"]
@@ -66,7 +66,7 @@ def _cell(counts: Counter[str] | None) -> str:
 
 
 def _passed(data: Data) -> Iterator[tuple[str, Rows]]:
-    """Yield for each suite with cases a title, and by element type what they are about."""
+    """Yield the title of each suite with cases, and its subjects by element type."""
     for suite in data["suites"]:
         table = table_of(case for case in data["cases"] if case["suite"] == suite)
         dtypes = sorted({dtype for row in table.values() for dtype in row})

@@ -18,7 +18,7 @@ from .compiled import partition_for, placement
 from .model import Case, Model
 
 load_module = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
-"""Makes a module of an artifact's bytes."""
+"""Makes a module from an artifact's bytes."""
 
 
 def region_of(model: Model, **options: Any) -> Any:
@@ -27,7 +27,7 @@ def region_of(model: Model, **options: Any) -> Any:
     Parameters
     ----------
     model
-        A model that runs on the NPU as a whole.
+        A model that runs entirely on the NPU.
     options
         Fields of `Options`.
 
@@ -51,11 +51,11 @@ def region_of(model: Model, **options: Any) -> Any:
 
 
 MOST_DECLINES = 150
-"""How many cases a driver may decline until no further one is tried."""
+"""Give up after this many declined cases."""
 
 
 def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
-    """Find a case that the NPU takes, as one region.
+    """Find a case that the NPU takes as one region.
 
     Parameters
     ----------
@@ -65,15 +65,15 @@ def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
     Returns
     -------
     case, reasons
-        The first that it takes, if there is one, and why the driver declines those before it. What
-        the table refuses is not tried, and after `MOST_DECLINES` nothing is.
+        The first that it takes, if any, and why the driver declines those before it. Cases that the
+        table refuses are not tried, and none after `MOST_DECLINES`.
     """
     reasons: list[str] = []
     for case in cases:
         model = case.model(exact=False)
         if not model.arguments or model.refusals():
             continue
-        # This is much faster than to partition, and tells the same of most cases.
+        # Much faster than partitioning, and with the same answer in most cases.
         reason = model.decline()
         if reason is None:
             mod = partition_for(tvm.IRModule({model.name: model.function()}))
@@ -88,12 +88,12 @@ def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
 
 
 class Region:
-    """The region of a case, with the arguments of a call and what it computes.
+    """The region of a case, with the arguments and the results of a call.
 
     Parameters
     ----------
     case
-        A case that runs on the NPU; a symbolic size of it is 1.
+        A case that runs on the NPU; its symbolic size is 1.
     options
         Fields of `Options`.
     """
@@ -112,13 +112,13 @@ class Region:
         return bytes(self.module["save_to_bytes"]())
 
     def tensors(self, inputs: Sequence[Array] | None = None) -> list[Any]:
-        """Make the arguments of a call: inputs, and outputs that are full of something else."""
+        """Make the arguments of a call: inputs, and outputs filled with wrong values."""
         given = self.inputs if inputs is None else inputs
         arrays = [*given, *(np.full_like(array, 77) for array in self.expected)]
         return [tvm.runtime.tensor(array) for array in arrays]
 
     def call(self, inputs: Sequence[Array] | None = None, module: Any = None) -> list[Array]:
-        """Call the region, and return what it has written."""
+        """Call the region, and return its outputs."""
         tensors = self.tensors(inputs)
         (module or self.module)[self.symbol](*tensors)
         return [tensor.numpy() for tensor in tensors[len(self.inputs) :]]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run has found: one record for each case, and the file that holds them all.
+"""The result of a run: a record for each case, and the JSON file that holds them.
 
-The file is JSON, and everything else, pages and summaries, is made from it.
+All pages and summaries are made from this file.
 """
 
 from __future__ import annotations
@@ -15,43 +15,42 @@ from pathlib import Path
 from typing import Any
 
 FORMAT_VERSION = 1
-"""Raised when a reader of the file would have to be changed."""
+"""Raise it with every incompatible change of the format."""
 
 STATUSES = ("passed", "failed", "expected_failure", "unexpected_pass", "declined", "not_run")
-"""What may become of a case."""
+"""The possible outcomes of a case."""
 
 PLACEMENTS = ("all", "some", "none")
-"""How much of a case the NPU computes."""
+"""How much of a case is on the NPU."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case.
+    """The outcome of a case.
 
     Parameters
     ----------
     suite
         The suite.
     case
-        The name of the case, which no other of the suite has.
+        The name of the case, unique in its suite.
     status
-        One of `STATUSES`. A suite itself says passed, failed, not_run, or declined where the table
-        accepts what the driver does not take; the ledger makes the rest.
+        One of `STATUSES`. Suites report passed, failed, not_run, or declined, if the table accepts
+        what the driver does not take; the ledger adds the others.
     op
-        What the case is about: an op of the table, an ONNX op, a model. The summary has a row each.
+        The subject of the case, a row of the summary: an op of the table, an ONNX op, or a model.
     dtype
-        The element type that it is about.
+        Its element type.
     expected, found
-        How much of it the NPU should compute, and computes: one of `PLACEMENTS`, or "" where that
-        is no question.
+        The expected and the found placement: one of `PLACEMENTS`, or "" if it is not checked.
     error, allowed, ratio
-        How far the worst element is off, how far it may be, and the one as a multiple of the other;
-        none where nothing was compared.
+        The error of the worst element, its allowed error, and their ratio; none if nothing was
+        compared.
     npu_us, host_us
-        How long a call took on the NPU, and with TVM's own kernels, in microseconds. This informs
-        and judges nothing.
+        The time of a call on the NPU, and with TVM's own kernels, in microseconds, for information
+        only.
     reason
-        Why it failed or was not run, or why the NPU does not compute it.
+        Why it failed, was not run, or is not on the NPU.
     """
 
     suite: str
@@ -70,11 +69,11 @@ class Outcome:
 
     @property
     def id(self) -> str:
-        """The name among the cases of all suites."""
+        """Its name, unique in all suites."""
         return f"{self.suite}/{self.case}" if self.case else self.suite
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record for JSON, which has no infinity: null, and the reason says it."""
+        """Return the record as JSON data: infinity, which JSON lacks, is null, with a reason."""
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in asdict(self).items()
@@ -82,21 +81,21 @@ class Outcome:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Outcome:
-        """Read a record; what it does not know is left out."""
+        """Read a record; ignore unknown fields."""
         known = {item.name for item in fields(cls)}
         return cls(**{name: value for name, value in record.items() if name in known})
 
 
 @dataclass
 class Result:
-    """What a run has found.
+    """The result of a run.
 
     Parameters
     ----------
     about
-        Versions, and what was asked for.
+        Versions and options.
     seconds
-        How long each suite took.
+        The time of each suite.
     outcomes
         A record for each case.
     """
@@ -117,17 +116,17 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether all is as expected, and something was proved: not all of it was declined."""
+        """Whether all is as expected, and not everything was declined, which proves nothing."""
         return not self.bad and not self.all_declined
 
     @property
     def all_declined(self) -> bool:
-        """Whether nothing ran, since the driver declines whatever the table accepts."""
+        """Whether nothing ran because the driver declines everything that the table accepts."""
         counts = self.counts()
         return counts["declined"] > 0 and counts["passed"] == 0
 
     def summary(self) -> str:
-        """Say in one line what was found."""
+        """Return a summary in one line."""
         counts = self.counts()
         parts = [f"{counts['passed']} passed"]
         for status, name in (
@@ -149,7 +148,7 @@ class Result:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything for JSON."""
+        """Return everything as JSON data."""
         return {
             "format_version": FORMAT_VERSION,
             **self.about,
@@ -164,7 +163,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Result:
-        """Read what `to_dict` has made.
+        """Read the output of `to_dict`.
 
         Parameters
         ----------
@@ -174,7 +173,7 @@ class Result:
         Returns
         -------
         result
-            What the run had found.
+            The result.
 
         Raises
         ------
@@ -198,7 +197,7 @@ class Result:
         Parameters
         ----------
         directory
-            The folder, which is made where it does not exist.
+            The folder; it is created if missing.
 
         Returns
         -------
@@ -210,7 +209,7 @@ class Result:
         directory.mkdir(parents=True, exist_ok=True)
         data = self.to_dict()
         paths = [directory / f"conformance.{kind}" for kind in ("json", "md", "html")]
-        # One case a line: a file that people can compare, and that greps well.
+        # One case per line, for diff and grep.
         head = json.dumps({**data, "cases": 0}, indent=1)
         cases = ",\n".join("  " + json.dumps(record) for record in data["cases"])
         assert head.endswith('"cases": 0\n}')
@@ -225,7 +224,7 @@ class Result:
 
 
 def table_of(cases: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Counter[str]]]:
-    """Count cases by what they are about and by element type.
+    """Count cases by subject and element type.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs suites, and joins what they find with the ledger."""
+"""Runs suites, and applies the ledger to their outcomes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SUITES: dict[str, str] = {
     "fuzz": "random graphs of the ops of the table, under options that vary",
     "files": "case files that are named on the command line",
 }
-"""The suites in the order in which they run, and what each is about."""
+"""The suites in order, each with a summary."""
 
 Tell = Callable[[str], None]
 
 
 def cases_of(suite: str, settings: Settings) -> list[str]:
-    """Return the names of the cases of a suite that are asked for.
+    """Return the names of the selected cases of a suite.
 
     Parameters
     ----------
@@ -64,25 +64,25 @@ def run(
     Parameters
     ----------
     suites
-        Names from `SUITES`; none: all. Those that are named must be able to run here.
+        Names from `SUITES`; none: all. Named suites must be able to run here.
     settings
         What is asked for.
     ledger
         The file of expected failures.
     tell
-        Gets a line for each suite that is done.
+        Receives a line for each finished suite.
 
     Returns
     -------
     result
-        What was found.
+        The result.
 
     Raises
     ------
     ValueError
         There is no such suite.
     LedgerError
-        The ledger is not what it should be.
+        The ledger is invalid.
     """
     settings = settings or Settings()
     for suite in suites:

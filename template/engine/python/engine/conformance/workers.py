@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs cases in processes of their own, so that a crash is a failure of one case.
+"""Runs cases in worker processes, so that a crash fails only one case.
 
 A worker takes batches from its standard input and answers in lines of JSON: that it is ready,
-which case it is about to run, what became of it, and when a batch is done. One that dies or hangs
-while it runs a case has named the culprit; one that dies before, when it compiles, has its batch
-cut in half, until one case is left.
+which case it is about to run, its outcome, and when a batch is done. If it dies or hangs while it
+runs a case, that case is the culprit; if it dies before, when compiling, its batch is bisected down
+to one case.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ def in_workers(
     jobs
         The number of processes; 0: this one.
     batch
-        How many cases come to a worker at a time; compiling is cheaper for many.
+        The number of cases per batch; compiling many together is cheaper.
     seconds
         How long a worker may be silent.
 
     Yields
     ------
     outcome
-        Of each case, as they come.
+        Of each case, in order of completion.
     """
     batches = [list(cases[start : start + batch]) for start in range(0, len(cases), batch)]
     if not jobs:
         for chosen in batches:
             yield from _module(suite).run_batch(chosen, lambda case: None)
         return
-    # Each worker gets something to do, also where there is little.
+    # Give each worker something to do, even if there is little.
     size = min(batch, -(-len(cases) // jobs)) if cases else batch
     batches = [list(cases[start : start + size]) for start in range(0, len(cases), size)]
     found: queue.Queue[Outcome | Exception | None] = queue.Queue()
@@ -85,7 +85,7 @@ def in_workers(
 
 
 class _Pool:
-    """What the threads share, each of which drives one worker."""
+    """The state shared by the threads, each of which drives one worker."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Pool:
             return None
 
     def _run(self, worker: _Worker, chosen: list[str]) -> list[list[str]]:
-        """Run a batch; return what is to be run again."""
+        """Run a batch; return the cases to run again."""
         left = dict.fromkeys(chosen)
         running = ""
         for message in worker.messages(chosen):
@@ -203,9 +203,9 @@ class _Worker:
         return self._process.poll() is None
 
     def messages(self, cases: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Give it a batch, and yield what it says until the batch is done or it ends."""
+        """Give it a batch, and yield its answers until the batch is done or it ends."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        # If it has died, there will be no answer.
+        # A dead worker never answers.
         with contextlib.suppress(OSError):
             self._process.stdin.write(json.dumps(list(cases)) + "\n")
             self._process.stdin.flush()
@@ -229,7 +229,7 @@ class _Worker:
         self.kill()
 
     def end(self) -> str:
-        """Say how it ended."""
+        """Return how it ended."""
         if self._timed_out:
             return f"crashed: it did not come to an end within {self._seconds:.0f} s"
         code = self._process.returncode
@@ -239,7 +239,7 @@ class _Worker:
             how = f"signal {-code}"
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").splitlines()
-        # Without the stack that TVM prints.
+        # Without TVM's stack trace.
         said = [line for line in lines if line.strip() and not line.startswith((" ", "!!!"))]
         return f"crashed: {how}" + (f", after it said: {said[-1][:300]}" if said else "")
 
@@ -268,7 +268,7 @@ def _module(suite: str) -> Any:
 
 def _serve(suite: str) -> None:
     """Be a worker."""
-    # Whatever libraries print must not come between the answers.
+    # Output of libraries must not get between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
