@@ -61,12 +61,21 @@ if(NPU_SANITIZE)
   target_link_options(npu_options INTERFACE -fsanitize=${NPU_SANITIZE})
 endif()
 
+# Only kernels gain from CMake's -O3, and codegen not even from -O2, which costs half of its build.
+# A level that somebody chose stays.
+set(_moderate "")
+set(_little "")
+if(CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O3 -DNDEBUG")
+  set(_moderate "$<$<CONFIG:Release>:-O2>")
+  set(_little "$<$<CONFIG:Release>:-O1>")
+endif()
+
 # The libraries stand side by side inside the Python package.
 function(npu_add_library name)
   add_library(${name} SHARED ${ARGN})
   target_link_libraries(${name} PRIVATE npu_options)
   set_target_properties(
-    ${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    ${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON DEFINE_SYMBOL ""
                        BUILD_RPATH_USE_ORIGIN ON INSTALL_RPATH "$ORIGIN"
   )
   if(NOT NPU_SANITIZE AND NOT APPLE)
@@ -76,7 +85,7 @@ function(npu_add_library name)
   install(TARGETS ${name} DESTINATION ${NPU_PACKAGE})
 endfunction()
 
-# Objects, because the tests also test what the libraries do not export.
+# Objects, because several libraries have them, and tests of what no library exports.
 function(npu_add_objects name)
   add_library(${name} OBJECT ${ARGN})
   target_link_libraries(${name} PUBLIC npu_options Threads::Threads)
@@ -112,7 +121,45 @@ if(NPU_EMULATOR OR NPU_TESTS)
   include("${_engine}/emulator/emulator.cmake")
 endif()
 
-set(_common "${_engine}/common/artifact.cc" "${_engine}/common/driver_api.cc")
+# ---- What runtime and codegen share ----
+
+if(NPU_RUNTIME OR NPU_CODEGEN)
+  npu_add_objects(npu_common "${_engine}/common/artifact.cc" "${_engine}/common/driver_api.cc")
+  target_compile_options(npu_common PRIVATE ${_moderate})
+  target_link_libraries(npu_common PRIVATE tvm_ffi::header)
+  # Their own includes are complete. Read once, headers are half as expensive.
+  target_precompile_headers(
+    npu_common
+    PRIVATE
+      <algorithm>
+      <functional>
+      <map>
+      <memory>
+      <mutex>
+      <optional>
+      <string>
+      <unordered_map>
+      <utility>
+      <vector>
+      <tvm/ffi/container/array.h>
+      <tvm/ffi/container/map.h>
+      <tvm/ffi/container/shape.h>
+      <tvm/ffi/container/tensor.h>
+      <tvm/ffi/extra/json.h>
+      <tvm/ffi/extra/module.h>
+      <tvm/ffi/function.h>
+      <tvm/ffi/reflection/registry.h>
+  )
+  function(npu_add_ffi_library name)
+    npu_add_library(${name} ${ARGN} $<TARGET_OBJECTS:npu_common>)
+    target_compile_options(${name} PRIVATE ${_moderate})
+    target_include_directories(${name} PRIVATE "${_engine}/common")
+    target_link_libraries(
+      ${name} PRIVATE tvm_ffi::header tvm_ffi::shared Threads::Threads ${CMAKE_DL_LIBS}
+    )
+    target_precompile_headers(${name} REUSE_FROM npu_common)
+  endfunction()
+endif()
 
 # ---- Runtime ----
 
@@ -120,40 +167,35 @@ if(NPU_RUNTIME)
   set(_sources execution object_file runtime signature)
   list(TRANSFORM _sources PREPEND "${_engine}/runtime/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_library(${NPU_PACKAGE}_runtime ${_sources} ${_common})
-  target_include_directories(${NPU_PACKAGE}_runtime PRIVATE "${_engine}/common")
-  target_link_libraries(
-    ${NPU_PACKAGE}_runtime PRIVATE tvm_ffi::header tvm_ffi::shared ${CMAKE_DL_LIBS}
-  )
+  npu_add_ffi_library(${NPU_PACKAGE}_runtime ${_sources})
 endif()
 
 # ---- Codegen ----
 
 if(NPU_CODEGEN)
-  set(_sources codegen graph ir_adapter lowering)
-  list(TRANSFORM _sources PREPEND "${_engine}/codegen/")
-  list(TRANSFORM _sources APPEND ".cc")
   # Many small files of the same includes: joined, they compile in a fifth of the time.
   list(TRANSFORM NPU_LOWERINGS PREPEND "${_engine}/lowerings/" OUTPUT_VARIABLE _lowerings)
   list(TRANSFORM _lowerings APPEND ".cc")
   npu_add_objects(npu_lowerings ${_lowerings})
+  target_compile_options(npu_lowerings PRIVATE ${_little})
   target_include_directories(npu_lowerings PRIVATE "${_engine}/common" "${_engine}/codegen")
-  set_target_properties(npu_lowerings PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
-  npu_add_library(
-    ${NPU_PACKAGE}_codegen ${_sources} ${NPU_VENDOR_LOWERINGS} ${_common}
-    $<TARGET_OBJECTS:npu_lowerings>
+  set_target_properties(npu_lowerings PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
+
+  set(_sources codegen graph ir_adapter lowering)
+  list(TRANSFORM _sources PREPEND "${_engine}/codegen/")
+  list(TRANSFORM _sources APPEND ".cc")
+  npu_add_ffi_library(
+    ${NPU_PACKAGE}_codegen ${_sources} ${NPU_VENDOR_LOWERINGS} $<TARGET_OBJECTS:npu_lowerings>
   )
-  # By this, a lowering of the vendor's wins over one of the engine's.
+  # By the definition, a lowering of the vendor's wins over one of the engine's.
   set_source_files_properties(
     ${NPU_VENDOR_LOWERINGS} PROPERTIES COMPILE_DEFINITIONS NPU_VENDOR_LOWERING
+                                       SKIP_PRECOMPILE_HEADERS ON
   )
   target_include_directories(
-    ${NPU_PACKAGE}_codegen PRIVATE "${_engine}/common" "${_engine}/codegen" "${_engine}/lowerings"
+    ${NPU_PACKAGE}_codegen PRIVATE "${_engine}/codegen" "${_engine}/lowerings"
   )
-  target_link_libraries(
-    ${NPU_PACKAGE}_codegen PRIVATE tvm_ffi::header tvm_ffi::shared ${CMAKE_DL_LIBS}
-                                   ${NPU_VENDOR_LOWERING_LIBRARIES}
-  )
+  target_link_libraries(${NPU_PACKAGE}_codegen PRIVATE ${NPU_VENDOR_LOWERING_LIBRARIES})
 endif()
 
 # ---- Tests of the driver and of the runtime ----
@@ -168,17 +210,15 @@ if(NPU_TESTS)
     add_test(NAME ${name} COMMAND npu_${name})
   endfunction()
 
+  npu_add_objects(npu_oracle "${_engine}/emulator/kernels/oracle.cc")
   foreach(_test compile_test driver_test kernels_test program_test)
     npu_add_test(
-      ${_test} "${_engine}/emulator/kernels/oracle.cc" $<TARGET_OBJECTS:npu_emulator>
-      $<TARGET_OBJECTS:npu_emulator_build>
+      ${_test} $<TARGET_OBJECTS:npu_oracle> ${NPU_EMULATOR_OBJECTS}
     )
   endforeach()
 
   if(NPU_RUNTIME)
-    npu_add_test(
-      runtime_test ${_common}
-    )
+    npu_add_test(runtime_test $<TARGET_OBJECTS:npu_common>)
     target_include_directories(npu_runtime_test PRIVATE "${_engine}/common")
     # The runtime is found by its registered functions, not by its symbols.
     target_link_options(npu_runtime_test PRIVATE LINKER:--no-as-needed)

@@ -208,6 +208,14 @@ void VectorBuilder::NameSteps(size_t first, Value result, const char* op, npu_st
   for (size_t i = first; i < steps_.size(); ++i) steps_[i].op = op;
 }
 
+Value VectorBuilder::AsStep(npu_step_kind kind, const char* op, const Values& operands,
+                            Value result) {
+  std::vector<npu_operand> read;
+  for (Value value : operands) read.push_back(OperandOf(value));
+  NameSteps(0, result, op, kind, read);
+  return result;
+}
+
 Value VectorBuilder::Load(const Tensor& tensor) {
   auto input = std::find(inputs_.begin(), inputs_.end(), tensor.id);
   auto index = static_cast<int32_t>(input - inputs_.begin());
@@ -823,6 +831,7 @@ void Lowering::RequireOneOf(const std::string& name,
   std::string value = String(name);
   if (std::find(supported.begin(), supported.end(), value) != supported.end()) return;
   std::vector<std::string> quoted;
+  quoted.reserve(supported.size());
   for (const std::string& item : supported) quoted.push_back("'" + item + "'");
   Refuse("its attribute '" + name + "' is '" + value + "'; supported: " + Join(quoted));
 }

@@ -8,22 +8,44 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <new>
-#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 #include "npu_driver.h"
 
 namespace npu::emulator {
 
+/*! \brief A part of a sentence, as text. */
+class Piece {
+ public:
+  Piece(std::string_view text) : text_(text) {}
+  Piece(const std::string& text) : text_(text) {}
+  Piece(const char* text) : text_(text) {}
+  Piece(double number);
+  template <typename Integer, std::enable_if_t<std::is_integral_v<Integer>, int> = 0>
+  Piece(Integer number) : number_(std::to_string(number)), text_(number_) {}
+  Piece(const Piece&) = delete;
+  Piece& operator=(const Piece&) = delete;
+
+  std::string_view text() const { return text_; }
+
+ private:
+  std::string number_;
+  std::string_view text_;
+};
+
+/*! \brief Joins pieces. */
+std::string Concatenate(std::initializer_list<Piece> pieces);
+
 /*! \brief Joins its arguments to one string. */
 template <typename... Parts>
 std::string Join(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
+  return Concatenate({Piece(parts)...});
 }
 
 /*! \brief A failure on its way to the C API, which turns it into a status and a sentence. */

@@ -160,7 +160,7 @@ std::string Signature::DimText(const ExpectedDim& dim) const {
   return dim.factor == 1 ? name : std::to_string(dim.factor) + "*" + name;
 }
 
-bool Signature::Check(const ffi::PackedArgs& args) const {
+bool Signature::Check(const ffi::PackedArgs& args, npu_buffer* buffers) const {
   if (static_cast<size_t>(args.size()) != arguments_.size()) {
     TVM_FFI_THROW(ValueError) << kBackend << ": the region '" << symbol_ << "' takes "
                               << input_count_ << " arguments and "
@@ -184,8 +184,16 @@ bool Signature::Check(const ffi::PackedArgs& args) const {
     if (!tensor.has_value() || *tensor == nullptr) {
       TVM_FFI_THROW(TypeError) << Describe(arguments_[i]) << " must be a tensor";
     }
-    CheckTensor(arguments_[i], **tensor, values);
-    writes_elements = writes_elements || (i >= input_count_ && ffi::GetDataSize(**tensor) > 0);
+    const DLTensor& view = **tensor;
+    CheckTensor(arguments_[i], view, values);
+    npu_buffer& buffer = buffers[i];
+    buffer.size = sizeof(buffer);
+    buffer.dtype = arguments_[i].driver_dtype;
+    buffer.rank = view.ndim;
+    buffer.dims = view.shape;
+    buffer.data = static_cast<char*>(view.data) + view.byte_offset;
+    buffer.bytes = ffi::GetDataSize(view);
+    writes_elements = writes_elements || (i >= input_count_ && buffer.bytes > 0);
   }
   // The driver's symbols are at least 1. An empty batch has an empty result.
   bool is_empty = std::find(values, values + symbols_.size(), 0) != values + symbols_.size();

@@ -54,9 +54,11 @@ class Signature {
 
   /*!
    * \brief Throws an error for the user unless the arguments match.
+   * \param args The arguments of the call.
+   * \param buffers Gets the memory of each argument that is a tensor, at the argument's index.
    * \return Whether there is something to compute: not for an empty batch.
    */
-  bool Check(const tvm::ffi::PackedArgs& args) const;
+  bool Check(const tvm::ffi::PackedArgs& args, npu_buffer* buffers) const;
 
   /*! \brief The name of an argument in messages. */
   std::string Describe(const Argument& argument) const;

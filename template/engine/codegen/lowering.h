@@ -107,6 +107,9 @@ class VectorBuilder {
   }
   /*! \brief Any instruction, including the vendor's own. */
   Value Emit(npu_vector_opcode opcode, Value a, Value b = {}, Value c = {});
+  /*! \brief Shows all instructions so far, which compute `result` from `operands`, to drivers as
+   *  one step that the Relax op `op` makes. */
+  Value AsStep(npu_step_kind kind, const char* op, const Values& operands, Value result);
 
  private:
   friend class Lowering;

@@ -3,17 +3,19 @@
 # Builds the emulator, a driver like any other: its halves as libraries, and as objects for the tests
 # of what is inside. engine.cmake includes this.
 
-# The run half, and what both halves share.
+# Headers of the standard library, and those of the emulator that most files include.
+set(_headers <algorithm> <atomic> <cmath> <cstring> <functional> <limits> <map> <memory> <mutex>
+    <numeric> <string> <tuple> <utility> <variant> <vector>
+)
+
+# ---- The run half, and what both halves share ----
+
 set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool reduce rows
     simd_avx2 simd_avx512 simd_generic windows
 )
-list(TRANSFORM _kernels PREPEND "kernels/")
-set(_sources accesses device elision execute faults listing machine program queue rules tensor
-    thread_pool timeline ${_kernels}
-)
-list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
-list(TRANSFORM _sources APPEND ".cc")
-npu_add_objects(npu_emulator ${_sources})
+list(TRANSFORM _kernels PREPEND "${CMAKE_CURRENT_LIST_DIR}/kernels/")
+list(TRANSFORM _kernels APPEND ".cc")
+npu_add_objects(npu_kernels ${_kernels})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # One file per instruction set; which one runs is decided at run time.
   set_source_files_properties(
@@ -25,22 +27,36 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   )
 endif()
 
-npu_add_library(${NPU_PACKAGE}_emulator $<TARGET_OBJECTS:npu_emulator>)
+set(_sources accesses device elision execute faults listing machine program queue rules support
+    tensor thread_pool timeline
+)
+list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
+list(TRANSFORM _sources APPEND ".cc")
+npu_add_objects(npu_emulator ${_sources})
+target_compile_options(npu_emulator PRIVATE ${_moderate})
+target_precompile_headers(npu_emulator PRIVATE ${_headers})
+set(NPU_EMULATOR_OBJECTS $<TARGET_OBJECTS:npu_emulator> $<TARGET_OBJECTS:npu_kernels>)
+
+npu_add_library(${NPU_PACKAGE}_emulator ${NPU_EMULATOR_OBJECTS})
 set_target_properties(${NPU_PACKAGE}_emulator PROPERTIES LINKER_LANGUAGE CXX)
 target_link_libraries(${NPU_PACKAGE}_emulator PRIVATE Threads::Threads)
 
-# The build half: not on a board.
+# ---- The build half: not on a board ----
+
 if(NPU_CODEGEN OR NPU_TESTS)
   set(_sources arena assembler builder compile emit graph tiling)
   list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/compiler/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(npu_emulator_build ${_sources})
+  target_compile_options(npu_emulator_build PRIVATE ${_moderate})
+  target_precompile_headers(npu_emulator_build REUSE_FROM npu_emulator)
   # An archive of the rest, out of which the linker takes what the build half needs.
-  add_library(npu_emulator_archive STATIC $<TARGET_OBJECTS:npu_emulator>)
+  add_library(npu_emulator_archive STATIC ${NPU_EMULATOR_OBJECTS})
   set_target_properties(npu_emulator_archive PROPERTIES LINKER_LANGUAGE CXX)
   npu_add_library(${NPU_PACKAGE}_emulator_build $<TARGET_OBJECTS:npu_emulator_build>)
   set_target_properties(${NPU_PACKAGE}_emulator_build PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(
     ${NPU_PACKAGE}_emulator_build PRIVATE npu_emulator_archive Threads::Threads
   )
+  list(APPEND NPU_EMULATOR_OBJECTS $<TARGET_OBJECTS:npu_emulator_build>)
 endif()

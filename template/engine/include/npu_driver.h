@@ -18,8 +18,8 @@
  *
  * An absent function is an answer. A build half needs `create`, `add_input`, `add_tensor`,
  * `mark_output`, `finish` and one operation; a run half needs `load`, `create_request`,
- * `bind_input`, `bind_output` and `execute`. Every other one may be NULL; its comment says what
- * that means. An operation that is NULL is declined.
+ * `bind_input`, `bind_output` and `execute` (or `submit` and `wait`). Every other one may be NULL;
+ * its comment says what that means. An operation that is NULL is declined.
  */
 #ifndef NPU_DRIVER_H_
 #define NPU_DRIVER_H_

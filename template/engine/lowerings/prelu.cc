@@ -16,7 +16,9 @@ void PRelu(Lowering& op) {
   const Tensor slope = op.View(alpha, dims);
   op.Elementwise(op.Output(), [&](VectorBuilder& v) {
     Value x = v.Load(data);
-    return v.Select(v.Less(v.Constant(0), x), x, v.Multiply(x, v.Load(slope)));
+    Value factor = v.Load(slope);
+    Value result = v.Select(v.Less(v.Constant(0), x), x, v.Multiply(x, factor));
+    return v.AsStep(NPU_STEP_PRELU, "relax.nn.prelu", {x, factor}, result);
   });
 }
 

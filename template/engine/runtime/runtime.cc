@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -29,6 +30,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -372,27 +374,32 @@ class RegionModule : public ffi::ModuleObj {
   };
   using Lease = std::unique_ptr<Request, Release>;
 
+  /*! \brief The buffers of a call, on the stack where there are few. */
+  class Buffers {
+   public:
+    explicit Buffers(size_t count) {
+      if (count > std::size(few_)) many_.resize(count);
+    }
+    npu_buffer* data() { return many_.empty() ? few_ : many_.data(); }
+
+   private:
+    npu_buffer few_[12];
+    std::vector<npu_buffer> many_;
+  };
+
   /*! \brief A request with the buffers of a call. */
-  Lease Bind(const Signature& signature, const ffi::PackedArgs& args) {
-    RefuseAliases(signature, args);
+  Lease Bind(const Signature& signature, const npu_buffer* buffers) {
+    RefuseAliases(signature, buffers);
     Lease request(Load()->Acquire());
     const npu_run_api& driver = request->program->driver();
-    npu_buffer buffer = {};
-    buffer.size = sizeof(buffer);
     const std::vector<Argument>& arguments = signature.arguments();
     size_t input = 0;
     size_t output = 0;
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (!arguments[i].is_tensor) continue;
-      auto* tensor = args[static_cast<int>(i)].cast<DLTensor*>();
-      buffer.dtype = arguments[i].driver_dtype;
-      buffer.rank = tensor->ndim;
-      buffer.dims = tensor->shape;
-      buffer.data = static_cast<char*>(tensor->data) + tensor->byte_offset;
-      buffer.bytes = ffi::GetDataSize(*tensor);
       npu_status status = i < signature.input_count()
-                              ? driver.bind_input(request->handle, input++, &buffer)
-                              : driver.bind_output(request->handle, output++, &buffer);
+                              ? driver.bind_input(request->handle, input++, &buffers[i])
+                              : driver.bind_output(request->handle, output++, &buffers[i]);
       if (status != NPU_OK) {
         CheckDriver(driver, status, "binding " + signature.Describe(arguments[i]));
       }
@@ -402,21 +409,17 @@ class RegionModule : public ffi::ModuleObj {
 
   /*! \brief Throws if an output overlaps with another argument: a driver may write outputs while it
    *  still reads inputs. */
-  static void RefuseAliases(const Signature& signature, const ffi::PackedArgs& args) {
+  static void RefuseAliases(const Signature& signature, const npu_buffer* buffers) {
     const std::vector<Argument>& arguments = signature.arguments();
-    auto begin_of = [](const DLTensor* tensor) {
-      return static_cast<const char*>(tensor->data) + tensor->byte_offset;
-    };
+    auto begin_of = [](const npu_buffer& buffer) { return static_cast<const char*>(buffer.data); };
     for (size_t i = signature.input_count(); i < arguments.size(); ++i) {
       if (!arguments[i].is_tensor) continue;
-      auto* out = args[static_cast<int>(i)].cast<DLTensor*>();
-      const char* begin = begin_of(out);
-      const char* end = begin + ffi::GetDataSize(*out);
+      const char* begin = begin_of(buffers[i]);
+      const char* end = begin + buffers[i].bytes;
       for (size_t k = 0; k < i; ++k) {
         if (!arguments[k].is_tensor) continue;
-        auto* other = args[static_cast<int>(k)].cast<DLTensor*>();
-        const char* other_begin = begin_of(other);
-        if (other_begin >= end || other_begin + ffi::GetDataSize(*other) <= begin) continue;
+        const char* other = begin_of(buffers[k]);
+        if (other >= end || other + buffers[k].bytes <= begin) continue;
         TVM_FFI_THROW(ValueError) << signature.Describe(arguments[i]) << " shares memory with '"
                                   << arguments[k].name << "'; an output needs memory of its own";
       }
@@ -427,25 +430,26 @@ class RegionModule : public ffi::ModuleObj {
     // What this thread has submitted may write what is read here.
     PendingRequests::OfThisThread().WaitAll();
     const Signature& signature = Get().signature;
-    if (!signature.Check(args)) return;
-    Lease request = Bind(signature, args);
+    Buffers buffers(signature.arguments().size());
+    if (!signature.Check(args, buffers.data())) return;
+    Lease request = Bind(signature, buffers.data());
     request->program->Execute(request.get());
   }
 
   /*! \brief As Call, but the work may go on after the return, until runtime.wait_all. */
   void Submit(const ffi::PackedArgs& args) {
     const Signature& signature = Get().signature;
-    if (!signature.Check(args)) return;
-    Lease request = Bind(signature, args);
+    Buffers buffers(signature.arguments().size());
+    if (!signature.Check(args, buffers.data())) return;
+    Lease request = Bind(signature, buffers.data());
     for (size_t i = 0; i < signature.arguments().size(); ++i) {
       if (!signature.arguments()[i].is_tensor) continue;
       auto tensor = args[static_cast<int>(i)].as<ffi::Tensor>();
       // A buffer that belongs to somebody else may be gone when this returns.
       if (!tensor.has_value()) return Call(args);
-      const DLTensor* view = tensor->GetDLTensorPtr();
-      const char* data = static_cast<const char*>(view->data) + view->byte_offset;
-      request->memory.push_back(
-          {data, data + ffi::GetDataSize(*view), i >= signature.input_count()});
+      const npu_buffer& buffer = buffers.data()[i];
+      const char* data = static_cast<const char*>(buffer.data);
+      request->memory.push_back({data, data + buffer.bytes, i >= signature.input_count()});
       request->tensors.push_back(*std::move(tensor));
     }
     request->module = ffi::GetObjectPtr<ffi::Object>(this);

@@ -30,6 +30,7 @@ using emulator::Machine;
 using emulator::Memory;
 using emulator::Operation;
 using emulator::Program;
+using emulator::RunCounters;
 using emulator::Tensor;
 using emulator::TensorView;
 using emulator::Transfer;

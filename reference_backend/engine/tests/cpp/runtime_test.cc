@@ -161,7 +161,7 @@ int64_t CountAllocations(const ffi::Function& function, const ffi::Function& aft
 
 npu_status Nothing() { return NPU_OK; }
 
-/*! rief A table of a driver is taken as far as it goes, and one without what all must have is
+/*! \brief A table of a driver is taken as far as it goes, and one without what all must have is
  *  refused with a sentence. */
 void CheckTables() {
   auto refused = [](const npu_run_api& table, const std::string& why) {

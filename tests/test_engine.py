@@ -1,0 +1,45 @@
+"""The C++ engine as it lies in the template: built, tested and linted without a render."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import ROOT, run
+
+pytestmark = pytest.mark.slow
+
+ENGINE = ROOT / "template/engine"
+TESTS = {"compile_test", "driver_test", "kernels_test", "program_test", "runtime_test"}
+
+
+def configure(build: Path, **defines: str) -> None:
+    settings = {"CMAKE_BUILD_TYPE": "Release", "Python_EXECUTABLE": sys.executable, **defines}
+    run(
+        *("cmake", "-S", ENGINE, "-B", build, "-G", "Ninja"),
+        *(f"-D{name}={value}" for name, value in settings.items()),
+    )
+
+
+def test_it_builds_without_warnings_and_passes_its_tests(tmp_path: Path) -> None:
+    # Optimised little: a third of the time.
+    configure(tmp_path, CMAKE_CXX_FLAGS_RELEASE="-O1")
+    run("cmake", "--build", tmp_path)
+    out = run("ctest", "--test-dir", tmp_path, "--output-on-failure")
+    assert all(f"{test} " in out for test in TESTS), out
+    assert f"100% tests passed, 0 tests failed out of {len(TESTS)}" in out
+
+
+def test_clang_tidy_has_no_complaint_about_codegen_and_runtime(tmp_path: Path) -> None:
+    if shutil.which("clang-tidy") is None:
+        pytest.skip("clang-tidy is not installed; .ci/run installs it")
+    # It cannot read the precompiled headers of another compiler.
+    configure(tmp_path, CMAKE_DISABLE_PRECOMPILE_HEADERS="ON")
+    sources = [
+        path for name in ("codegen", "common", "runtime") for path in ENGINE.glob(f"{name}/*.cc")
+    ]
+    assert sources
+    run("clang-tidy", "-quiet", "--extra-arg=-std=c++17", "-p", tmp_path, *sources, cwd=ENGINE)

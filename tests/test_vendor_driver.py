@@ -1,0 +1,293 @@
+"""What a driver may leave out, what it is told of a program, and lowerings of the vendor's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import ROOT, Workshop, attempt, run
+
+pytestmark = pytest.mark.slow
+
+LOWERING = """
+#include "lowering.h"
+
+struct wrapped_ops {
+  uint32_t size;
+  npu_status (*add_relu)(npu_builder* builder, npu_tensor data, npu_tensor out);
+};
+
+namespace {
+
+bool IsMatrix(const npu::Lowering& op) { return op.InputDims(0).size() == 2; }
+
+void Relu(npu::Lowering& op) {
+  const npu::Tensor data = op.Input(0);
+  const npu::Tensor out = op.Output();
+  op.Check(op.Extension<wrapped_ops>("wrapped.ops")->add_relu(op.Builder(), data.id, out.id));
+}
+
+REGISTER_LOWERING("relax.nn.relu", Relu).When(IsMatrix);
+
+}  // namespace
+"""
+
+AMBIGUOUS = """
+#include "lowering.h"
+
+namespace {
+
+void Relu(npu::Lowering& op) { op.Refuse("never asked"); }
+
+REGISTER_LOWERING("relax.nn.relu", Relu);
+REGISTER_LOWERING("relax.nn.relu", Relu);
+
+}  // namespace
+"""
+
+MODEL = """
+import os
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import tvm_wrapped as backend
+
+op = relax.op
+generator = np.random.default_rng(0)
+normal = lambda *shape: generator.standard_normal(shape, dtype="float32")
+
+def build(make, *shapes):
+    builder = relax.BlockBuilder()
+    arguments = [relax.Var(f"x{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]
+    with builder.function("main", arguments):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(make(*arguments)))
+        builder.emit_func_output(result)
+    return builder.get()
+
+def machine(make, *shapes, **options):
+    mod = build(make, *shapes)
+    report = backend.offload_report(backend.partition_for_wrapped(mod))
+    assert all(entry.placement == "npu" for entry in report.ops), report
+    if os.path.exists(os.environ["WRAPPED_LOG"]):
+        os.remove(os.environ["WRAPPED_LOG"])
+    executable = backend.compile_for_wrapped(mod, options=backend.Options(**options))
+    return relax.VirtualMachine(executable, tvm.cpu())["main"]
+
+def check(make, expected, *shapes, **options):
+    function = machine(make, *shapes, **options)
+    for _ in range(3):
+        arrays = [normal(*shape) for shape in shapes]
+        found = function(*map(tvm.runtime.tensor, arrays)).numpy()
+        np.testing.assert_allclose(found, expected(*arrays), rtol=1e-5, atol=1e-5)
+
+def log():
+    with open(os.environ["WRAPPED_LOG"]) as file:
+        return sorted(set(file.read().splitlines()))
+"""
+
+
+@pytest.fixture(scope="module")
+def place(
+    render: Callable[..., Path], workshop: Workshop, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., str]:
+    """Run a script with a backend that loads the wrapped emulator; the model code comes first."""
+    project = tmp_path_factory.mktemp("wrapped") / "project"
+    ops = ["add", "multiply", "relu", "prelu", "clip", "matmul", "conv2d"]
+    shutil.copytree(render(backend_name="wrapped", op_preset="custom", ops=ops), project)
+    (project / "vendor/lowerings").mkdir()
+    (project / "vendor/lowerings/relu.cc").write_text(LOWERING)
+    (project / "vendor/vendor.cmake").write_text(
+        'set(NPU_VENDOR_LOWERINGS "${CMAKE_CURRENT_LIST_DIR}/lowerings/relu.cc")\n'
+    )
+    python = workshop.environment(workshop.build(project, CMAKE_CXX_FLAGS_RELEASE="-O1"))
+    (package,) = (python.parent.parent / "lib").glob("python*/site-packages/tvm_wrapped")
+    drivers = project.parent / "drivers"
+    drivers.mkdir()
+    libraries = ("libtvm_wrapped_emulator.so", "libtvm_wrapped_emulator_build.so")
+    for library in libraries:
+        run(
+            *("cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Werror", "-shared", "-fPIC"),
+            *(f'-DEMULATOR="{libraries[0]}"', f'-DEMULATOR_BUILD="{libraries[1]}"'),
+            *("-I", project / "engine/include", ROOT / "tests/wrapped_driver.c"),
+            *("-o", drivers / library, "-ldl"),
+        )
+
+    def run_script(script: str, **environment: str) -> str:
+        path = project.parent / "script.py"
+        path.write_text(MODEL + script)
+        return run(
+            python,
+            path,
+            cwd=project.parent,
+            WRAPPED=str(package),
+            WRAPPED_DRIVER_DIR=str(drivers),
+            WRAPPED_LOG=str(project.parent / "log"),
+            **environment,
+        )
+
+    return run_script
+
+
+STEPS = """
+weight, row = normal(8, 8), normal(8)
+check(
+    lambda x: op.nn.relu(op.add(op.matmul(x, relax.const(weight)), relax.const(row))),
+    lambda x: np.maximum(x @ weight + row, 0),
+    (4, 8),
+)
+assert log() == ["matmul 2(a,t) 31(s0)"], log()
+check(
+    lambda x, y: op.add(op.matmul(x, relax.const(weight)), y),
+    lambda x, y: x @ weight + y,
+    (4, 8), (4, 8),
+)
+assert log() == ["matmul 3(a,t)"], log()
+# A square result: what is as long as a row is the bias, what has its shape the residual.
+check(
+    lambda x, y: op.add(op.add(op.matmul(x, relax.const(weight)), relax.const(row)), y),
+    lambda x, y: x @ weight + row + y,
+    (8, 8), (8, 8),
+)
+assert log() == ["matmul 2(a,t) 3(s0,t)"], log()
+
+kernel, scale, bias = normal(6, 3, 1, 1), normal(1, 6, 1, 1), normal(1, 6, 1, 1)
+convolved = lambda x: np.einsum("nchw,oc->nohw", x, kernel[:, :, 0, 0])
+check(
+    lambda x: op.clip(
+        op.add(
+            op.multiply(op.nn.conv2d(x, relax.const(kernel)), relax.const(scale)), relax.const(bias)
+        ),
+        0.0, 0.5,
+    ),
+    lambda x: np.clip(convolved(x) * scale + bias, 0, 0.5),
+    (2, 3, 4, 6),
+)
+(line,) = log()
+assert line == "convolution 6(a,t) 2(s0,t) 32(s1,n0,n0.5)", line
+# One element for each column is no bias of a convolution, whose channels are dimension 1.
+column = normal(6)
+check(
+    lambda x: op.add(op.nn.conv2d(x, relax.const(kernel)), relax.const(column)),
+    lambda x: convolved(x) + column,
+    (2, 3, 4, 6),
+)
+assert not any("2(" in line for line in log()), log()
+
+slope = normal(3)
+check(
+    lambda x: op.nn.prelu(x, relax.const(slope), axis=1),
+    lambda x: np.where(x > 0, x, x * slope[:, None]),
+    (2, 3, 4),
+)
+assert log() == ["elementwise 34(t,t)"], log()
+"""
+
+
+def test_steps_are_named_by_what_they_mean_for_the_operation(place: Callable[..., str]) -> None:
+    place(STEPS)
+
+
+OVERRIDDEN = """
+relu = lambda x: np.maximum(x, 0)
+check(op.nn.relu, relu, (4, 8))
+assert log() == ["relu of the vendor's"], log()
+# The predicate does not accept it: the engine's lowering.
+check(op.nn.relu, relu, (2, 4, 8))
+assert log() == ["elementwise 31(t)"], log()
+# Fused, it is a step as before.
+weight = normal(8, 8)
+check(lambda x: op.nn.relu(op.matmul(x, relax.const(weight))), lambda x: relu(x @ weight), (4, 8))
+assert log() == ["matmul 31(a)"], log()
+"""
+
+
+def test_a_lowering_of_the_vendors_wins_for_the_calls_that_its_predicate_accepts(
+    place: Callable[..., str],
+) -> None:
+    place(OVERRIDDEN)
+
+
+WITHOUT_ITS_EXTENSION = """
+del os.environ["WRAPPED_DRIVER_DIR"]
+report = backend.offload_report(backend.partition_for_wrapped(build(op.nn.relu, (4, 8))))
+(entry,) = report.ops
+assert entry.placement == "host" and "has no extension wrapped.ops" in entry.reason, report
+check(op.nn.relu, lambda x: np.maximum(x, 0), (2, 4, 8))
+"""
+
+
+def test_without_the_extension_the_call_stays_on_the_host_with_the_reason(
+    place: Callable[..., str],
+) -> None:
+    place(WITHOUT_ITS_EXTENSION)
+
+
+RUNS = """
+weight = normal(32, 32)
+def matmuls(x):
+    for _ in range(4):
+        x = op.matmul(x, relax.const(weight))
+    return x
+expected = lambda x: x @ weight @ weight @ weight @ weight
+def check_far(**options):
+    function = machine(matmuls, (8, 32), **options)
+    for _ in range(3):
+        array = normal(8, 32)
+        found = function(tvm.runtime.tensor(array)).numpy()
+        np.testing.assert_allclose(found, expected(array), rtol=1e-4, atol=1e-2)
+check_far()
+check_far(timeout_ms=60_000)
+
+# A call that takes long.
+late = machine(matmuls, (8, 32), timeout_ms=1, pace=1_000_000)
+x = tvm.runtime.tensor(normal(8, 32))
+"""
+
+NEVER_LATE = """
+found = late(x).numpy()
+np.testing.assert_allclose(found, expected(x.numpy()), rtol=1e-4, atol=1e-2)
+"""
+
+LATE = """
+with pytest.raises(RuntimeError, match="{}: it took longer than the 1 ms"):
+    late(x)
+check_far()
+"""
+
+
+@pytest.mark.parametrize(
+    ("without", "then"),
+    [
+        ("read_counters,describe", LATE.format("was cancelled")),
+        ("cancel", LATE.format("was given up")),
+        ("execute", LATE.format("was cancelled")),
+        # What can only execute is done when it could be waited for.
+        ("submit,wait,cancel", NEVER_LATE),
+    ],
+)
+def test_a_run_half_may_lack_functions(without: str, then: str, place: Callable[..., str]) -> None:
+    place(RUNS + then, WRAPPED_WITHOUT=without)
+
+
+def test_two_lowerings_of_one_owner_for_the_same_calls_are_an_error(
+    render: Callable[..., Path], workshop: Workshop, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(render(backend_name="ambiguous", op_preset="custom", ops=["relu"]), project)
+    (project / "vendor/lowerings").mkdir()
+    (project / "vendor/lowerings/relu.cc").write_text(AMBIGUOUS)
+    (project / "vendor/vendor.cmake").write_text(
+        'set(NPU_VENDOR_LOWERINGS "${CMAKE_CURRENT_LIST_DIR}/lowerings/relu.cc")\n'
+    )
+    python = workshop.environment(workshop.build(project, CMAKE_CXX_FLAGS_RELEASE="-O1"))
+    done = attempt(python, "-m", "tvm_ambiguous", "check", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "relax.nn.relu: two lowerings of the vendor are registered" in done.stdout
+    assert "Traceback" not in done.stdout
