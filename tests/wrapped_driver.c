@@ -1,8 +1,8 @@
 /* The emulator with something left out or watched; a test builds it in the emulator's place.
  *
- *   WRAPPED            the folder of the emulator's own libraries
- *   WRAPPED_WITHOUT    functions of the run half that are left out, joined by ","
- *   WRAPPED_LOG        a file that gets a line for each operation: its name, and the steps of its
+ *   EMULATOR_DIR         the folder of the emulator's own libraries
+ *   EMULATOR_WITHOUT    functions of the run half that are left out, joined by ","
+ *   EMULATOR_LOG        a file that gets a line for each operation: its name, and the steps of its
  *                      program as kind(operands), e.g. "matmul 2(a,t)"
  */
 #include <dlfcn.h>
@@ -16,13 +16,13 @@ static const npu_build_api* emulator;
 
 static void* entry(const char* library, const char* name) {
   char path[4096];
-  snprintf(path, sizeof(path), "%s/%s", getenv("WRAPPED"), library);
+  snprintf(path, sizeof(path), "%s/%s", getenv("EMULATOR_DIR"), library);
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   return handle == NULL ? NULL : dlsym(handle, name);
 }
 
 static void log_steps(const char* operation, const npu_vector_program* program) {
-  FILE* log = fopen(getenv("WRAPPED_LOG"), "a");
+  FILE* log = fopen(getenv("EMULATOR_LOG"), "a");
   fputs(operation, log);
   for (int32_t i = 0; program != NULL && i < program->step_count; ++i) {
     const npu_step* step = &program->steps[i];
@@ -98,7 +98,7 @@ const npu_run_api* npu_driver_run(uint32_t engine_version) {
   *(void**)&function = entry(EMULATOR, "npu_driver_run");
   if (function == NULL) return NULL;
   api = *function(engine_version);
-  const char* without = getenv("WRAPPED_WITHOUT");
+  const char* without = getenv("EMULATOR_WITHOUT");
   if (without == NULL) return &api;
   if (strstr(without, "execute") != NULL) api.execute = NULL;
   if (strstr(without, "submit") != NULL) api.submit = NULL;

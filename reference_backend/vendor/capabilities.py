@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this chip supports.
 
-`patterns.py` of the package lists what the engine can compile. This file narrows it and adds ops;
-the patterns, the checks, the reports and the tests follow. No update of the template writes this file,
-so none widens what the chip claims to do.
+`python/tvm_example_npu/patterns.py` lists what the engine can compile.
+This file narrows it and adds ops; the patterns, the checks, the reports and the tests follow. No
+update of the template writes this file, so none widens what the chip claims to do.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ ALL = ("float32", "float16", "int32", "int64", "int8", "uint8", "bool")
 # engine that can do more later stays within them. Narrow them to the chip: ranges, sets, element
 # types or ranks of an argument, fusion; add rules such as
 # rules=(Equal("attr.strides[0]", "attr.strides[1]"),); write None in place of Limits(...) to
-# leave an op to the host. The command `limits` of this package prints the lines for ops that you
-# select later.
+# leave an op to the host. For ops that you select later,
+# 'python -m tvm_example_npu limits OP' prints the lines.
 LIMITS: dict[str, Limits | None] = {
     "matmul": Limits(
         x1=Takes(FLOATS, range(1, 7)),

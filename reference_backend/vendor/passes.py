@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vendor's passes before and after the engine's canonicalization.
 
-The engine's passes, with their names and in order, are listed by
-`tvm_example_npu.engine.passes.pipeline`.
+`tvm_example_npu.engine.passes.pipeline` lists the engine's passes.
 """
 
 from collections.abc import Sequence

@@ -76,7 +76,7 @@ std::string ToJson(const Graph& graph) {
     row += static_cast<int64_t>(node.outputs.size());
     node_row_ptr.push_back(row);
   }
-  // As TVM has it, arg_nodes lists what is not computed: here the arguments, then the constants.
+  // As in TVM, arg_nodes lists the nodes without computation: arguments, then constants.
   json::Array arguments;
   for (size_t argument : graph.arguments) arguments.push_back(static_cast<int64_t>(argument));
   for (const auto& constant : constants) arguments.push_back(constant);

@@ -164,7 +164,7 @@ bool ReadIndexTerms(const ffi::ObjectRef& expr, const ffi::Array<ffi::Any>& indi
       term.multiply *= number;
       continue;
     }
-    // Only of one index, or of a part of one, is the quotient or the remainder again such a part.
+    // Only the quotient or remainder of one index, or of a part of one, is again such a part.
     if (inner.size() != 1 || term.multiply != 1 || term.modulo % number != 0) return false;
     if (Is(expr, kFloorDiv)) {
       term.divide *= number;
@@ -638,7 +638,7 @@ std::string CheckIR() {
     TVMFFIByteArray key = {type.key, std::strlen(type.key)};
     int32_t type_index = 0;
     if (TVMFFITypeKeyToIndex(&key, &type_index) != 0) {
-      ffi::details::MoveFromSafeCallRaised();  // The error is ours to tell.
+      ffi::details::MoveFromSafeCallRaised();  // We report the error.
       report(type.key);
       continue;
     }

@@ -199,7 +199,7 @@ void VectorBuilder::AddStep(npu_step_kind kind, const std::vector<npu_operand>& 
 
 void VectorBuilder::NameSteps(size_t first, Value result, const char* op, npu_step_kind kind,
                               const std::vector<npu_operand>& operands) {
-  // An op that returns its operand as it is makes no step.
+  // An op that returns its operand unchanged adds no step.
   if (kind != NPU_STEP_OTHER && steps_.size() > first && operands.size() <= NPU_MAX_OPERANDS) {
     steps_.resize(first);
     AddStep(kind, operands);
@@ -225,7 +225,7 @@ Value VectorBuilder::Load(const Tensor& tensor) {
 }
 
 Value VectorBuilder::LoadAccumulator() {
-  inputs_.push_back(-1);  // Input 0 of an epilogue; the driver knows what it is.
+  inputs_.push_back(-1);  // Input 0 of an epilogue, known to the driver.
   operands_.push_back({NPU_OPERAND_ACCUMULATOR, 0, 0});
   return Emit(NPU_VECTOR_LOAD, Value{0});
 }
@@ -238,7 +238,7 @@ Value VectorBuilder::Constant(double value) {
 }
 
 npu_vector_program VectorBuilder::Finish(Value result) {
-  // The last value is the one that is stored, also of the steps.
+  // The last value is stored; the same holds for the steps.
   npu_operand last = OperandOf(result);
   if (last.kind != NPU_OPERAND_STEP || last.index + 1 != static_cast<int32_t>(steps_.size())) {
     AddStep(NPU_STEP_CAST, {last});
@@ -387,7 +387,7 @@ class ProgramBuilder {
   void Check(npu_status status, const std::string& who) const {
     if (status == NPU_OK) return;
     const char* reason = api_.error == nullptr ? nullptr : api_.error(builder());
-    // Too little memory for a model is no failure of the driver, either.
+    // Too little memory for a model is not a driver failure either.
     bool refused = status == NPU_DECLINED || status == NPU_OUT_OF_MEMORY;
     throw Refusal(who + (refused ? ": " : ": the driver failed: ") +
                   (reason == nullptr ? "no reason given" : reason));
@@ -466,7 +466,7 @@ class ProgramBuilder {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       for (const EntryRef& input : graph_.nodes[i].inputs) users[input.node].push_back(i);
     }
-    // Absorbed transposes are found first, since they stand before the op that absorbs them.
+    // Find absorbed transposes first, since they precede the op that absorbs them.
     std::vector<std::pair<size_t, size_t>> absorbed;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       auto it = index_.find(graph_.nodes[i].op);
@@ -501,7 +501,7 @@ class ProgramBuilder {
         }
       }
       claimed[i] = 1;
-      // An op with both kinds of lowering is a vector program only where others are fused to it.
+      // An op with both kinds of lowering is a vector program only if other ops are fused with it.
       const OpLowering* elementwise = lowering->takes_epilogue ? nullptr : Find(i, true);
       if (lowering->takes_epilogue || elementwise != nullptr) {
         FuseInto(&unit, users, claimed);
@@ -607,7 +607,7 @@ class ProgramBuilder {
     const Node& last = graph_.nodes[unit.Last()];
     for (size_t i = 0; i < last.outputs.size(); ++i) {
       if (!Has(EntryRef{unit.Last(), i})) {
-        // A result nobody reads need not be computed.
+        // An unused result need not be computed.
         if (Uses(EntryRef{unit.Last(), i}) == 0) continue;
         throw Refusal(lowering.Name() + ": its lowering does not write output " +
                       std::to_string(i));

@@ -14,7 +14,7 @@
 namespace npu {
 namespace {
 
-// The first byte is no ASCII, and what follows is changed by transfers that convert line ends.
+// The first byte is not ASCII, and transfers that convert line ends change the rest.
 constexpr char kMagic[8] = {'\x89', 'N', 'P', 'U', '\r', '\n', '\x1a', '\n'};
 constexpr size_t kChecksumOffset = 24;
 
@@ -159,7 +159,7 @@ size_t CharacterLength(std::string_view text, size_t i) {
   size_t length = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
   bool valid = length > 0 && first < 0xF5;
   for (size_t k = 1; valid && k < length; ++k) valid = (byte(i + k) & 0xC0) == 0x80;
-  // What could be said in fewer bytes, surrogates, and what is beyond the last character.
+  // Overlong encodings, surrogates, and code points beyond the last one.
   uint8_t second = byte(i + 1);
   if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
       (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) {
@@ -202,8 +202,8 @@ std::string Readable(const std::string& text, bool may_have_lines) {
 }
 
 uint64_t Checksum(const uint8_t* bytes, size_t size, uint64_t seed) {
-  // Eight independent lanes, so that the processor works on all of them at once. Each step can be
-  // undone, so that a change is never lost; the rotation carries it from high bits to low ones.
+  // Eight independent lanes, for instruction-level parallelism. Each step is invertible, so no
+  // change is lost; the rotation carries it from high bits to low ones.
   constexpr size_t kLanes = 8;
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
   auto mix = [](uint64_t state, uint64_t word) {

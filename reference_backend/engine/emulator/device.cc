@@ -42,7 +42,7 @@ Queue& QueueOf(Device* device) {
   Queue* queue = device->queue;
   while (queue == nullptr || queue->IsForked()) {
     auto created = std::make_unique<Queue>();
-    // The parent's queue is given up, with its locks in whatever state they are.
+    // Abandon the parent's queue: the state of its locks is unknown.
     if (device->queue.compare_exchange_strong(queue, created.get())) queue = created.release();
   }
   return *queue;
@@ -311,7 +311,7 @@ void Bind(npu_request* request, bool input, size_t index, const npu_buffer* buff
     Invalid("The data of ", input ? "input " : "output ", index,
             " is not aligned to its elements, which have ", ElementSize(desc.dtype), " bytes.");
   }
-  // The bytes may be for something else than the graph beside them says.
+  // The bytes may not match the graph beside them.
   bool fits = rank == desc.rank && buffer->dtype == desc.dtype;
   // The sizes of outputs are known, and checked, when all inputs are.
   for (int32_t d = 0; input && fits && d < rank; ++d) {
@@ -364,7 +364,7 @@ void FindSymbols(npu_request* request) {
 
 /*! \brief Makes the request ready for the values of its symbols. */
 void SetSymbols(npu_request* request) {
-  // Not set, unless all of the below succeeds.
+  // Unset unless everything below succeeds.
   request->set_symbols[0] = 0;
   request->execution.SetSymbols(request->symbols.data());
   if (request->scratch.size() < request->execution.scratch_bytes()) {
@@ -441,7 +441,7 @@ npu_status Wait(npu_request* request, int64_t timeout_us) {
                   "The request was submitted before this process was forked; its parent has it.");
     }
     npu_status fault = TakeFault(Call::kWait);
-    if (fault == NPU_TIMEOUT) return;  // As if it were still at work.
+    if (fault == NPU_TIMEOUT) return;  // Pretend that it is still running.
     done = request->queue->Wait(request, timeout_us);
     if (fault != NPU_OK) throw Error(fault, "The emulated device was asked to fail at a wait.");
   });

@@ -145,7 +145,7 @@ class Elider {
     } else if (!WritesAll(i)) {
       PinAll(output);
     } else {
-      // A tile may be shorter than its memory: what was there before can still be seen.
+      // A tile may be shorter than its memory: older data can still be visible.
       if (!IsFixed(TensorOf(output).desc)) {
         ForEachWriter(output, [&](int32_t writer) { writers_[i].below.push_back(writer); });
       }
@@ -219,7 +219,7 @@ class Elider {
     if (number < 0) return;
     Writer& writer = writers_[number];
     if (store) {
-      // The store goes back to when its data was written: nobody may touch its memory meanwhile.
+      // The store moves back to when its data was written: nobody may access its memory in between.
       const Tensor& have = TensorOf(accesses_.output(number));
       const Tensor& want = TensorOf(data);
       bool whole = have.place.offset == want.place.offset && SameBytes(have, want);

@@ -253,7 +253,7 @@ Execution::Execution(const Program& program, const Accesses& accesses, const Eli
                      uint8_t* scratchpad, uint8_t* arena)
     : threads_(program.machine.threads) {
   Preparer(program, accesses, elision, scratchpad, arena, this).Run();
-  // What kernels need grows with the sizes, but not steadily: they work in blocks of powers of two.
+  // Scratch sizes grow with the sizes, but not monotonically: kernels use power-of-two blocks.
   std::vector<int64_t> symbols(program.symbols.size());
   int64_t most = 1;
   for (const Symbol& symbol : program.symbols) most = std::max(most, symbol.bound);

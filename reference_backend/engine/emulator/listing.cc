@@ -132,7 +132,7 @@ class Lister {
   };
 
   void ListTensors() {
-    // By place, so that neighbours in memory are neighbours in the list.
+    // Sorted by place in memory.
     std::map<std::tuple<Memory, uint32_t, uint64_t, uint64_t>, Region> regions;
     for (size_t i = 0; i < program_.commands.size(); ++i) {
       for (const Access* access = accesses_.begin(i); access != accesses_.end(i); ++access) {

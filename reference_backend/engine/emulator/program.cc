@@ -613,7 +613,7 @@ void Fields(Archive& archive, npu_vector_instruction& instruction) {
   archive(instruction.immediate);
 }
 
-// The least bytes that each of these takes.
+// The minimum size of each in bytes.
 constexpr size_t kSymbolBytes = 12;
 constexpr size_t kDescBytes = 2;
 constexpr size_t kTensorBytes = kDescBytes + 21;
@@ -778,7 +778,7 @@ Buffer Serialize(const Program& program, const std::function<void(uint8_t*)>& wr
   header.size = bytes.size();
   header.tables_size = tables_size;
   header.constant_bytes = program.constant_bytes;
-  // All of it: equal programs have equal bytes, also between constants.
+  // Clear everything: equal programs have equal bytes, also between constants.
   std::memset(bytes.data(), 0, bytes.size());
   std::memcpy(bytes.data(), &header, sizeof(header));
   std::memcpy(bytes.data() + sizeof(Header), writer.bytes().data(), tables_size);

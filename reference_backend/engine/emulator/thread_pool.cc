@@ -14,8 +14,8 @@ namespace npu::emulator {
 
 namespace {
 
-// How often to look for news before going to sleep: loops often follow each other within
-// microseconds, and waking a sleeper costs more than most of them.
+// How often to spin before sleeping: loops often follow each other within microseconds, and waking
+// a thread costs more than most of them.
 constexpr int kSpins = 4000;
 
 template <typename Condition>

@@ -11,8 +11,8 @@ bool IsDepthwise(const Lowering& op) {
   return channels.symbol < 0 && channels.size == op.Int("groups");
 }
 
-// The emulator sees by the groups that this is depthwise. An NPU with an engine of its own for such
-// convolutions is programmed here.
+// The emulator recognizes it by its groups. Override this for an NPU with an engine for depthwise
+// convolutions.
 void DepthwiseConv2D(Lowering& op) { LowerConvolution(op, 2); }
 
 REGISTER_LOWERING("relax.nn.conv2d", DepthwiseConv2D).When(IsDepthwise).TakesEpilogue();

@@ -4,7 +4,7 @@
 namespace npu {
 namespace {
 
-// The type of the result says everything.
+// The type of the result implies all arguments.
 void ExpandDims(Lowering& op) { op.SetOutput(0, op.View(op.Input(0), op.OutputDims())); }
 
 REGISTER_LOWERING("relax.expand_dims", ExpandDims);

@@ -5,7 +5,7 @@ namespace npu {
 namespace {
 
 Value FloorMod(const Lowering&, VectorBuilder& v, const Values& x) {
-  // The sign is that of the divisor.
+  // The result has the divisor's sign.
   Value zero = v.Constant(0);
   Value rest = v.Remainder(x[0], x[1]);
   Value differ = v.Subtract(v.Less(rest, zero), v.Less(x[1], zero));

@@ -7,9 +7,9 @@
 namespace npu {
 namespace {
 
-// Behind the batch dimensions, which data and indices share, the last dimension of the indices
-// holds one index for each of the next dimensions of the data. With the position in the batch they
-// are a place in the data with all these dimensions flattened.
+// The last dimension of the indices holds one index for each dimension of the data behind the batch
+// dimensions, which both share. With the position in the batch, they address the data with all
+// these dimensions flattened.
 void GatherND(Lowering& op) {
   const Tensor data = op.Input(0);
   const Tensor indices = op.Input(1);

@@ -10,7 +10,7 @@
 namespace npu {
 namespace {
 
-// Which element is at `place`, counted from the first one of the data.
+// The index of the element at `place`, relative to the first one of the data.
 int64_t ElementAt(const std::string& mode, int64_t place, int64_t size) {
   if (mode == "circular") return (place + size) % size;
   if (mode == "replicate") return std::clamp<int64_t>(place, 0, size - 1);

@@ -62,7 +62,7 @@ int64_t Nearest(const Lowering& op, const ResizedAxis& axis, int64_t i) {
     return i / (axis.out / axis.in);
   }
   const float x = Position<float>(op, axis, i);
-  const float tiny = 1e-5f;  // For what should be whole, but is not after rounding.
+  const float tiny = 1e-5f;  // For whole numbers that rounding has changed.
   if (rounding == "round") return static_cast<int64_t>(std::nearbyint(x));
   if (rounding == "round_prefer_floor") return static_cast<int64_t>(std::ceil(x - 0.5f));
   if (rounding == "round_prefer_ceil") return static_cast<int64_t>(std::floor(x + 0.5f));
@@ -159,7 +159,7 @@ void Resize2D(Lowering& op) {
     result = Interpolate(op, Interpolate(op, wide, height, NPU_FLOAT32), width, dtype);
   }
   if (op.String("coordinate_transformation_mode") == "tf_crop_and_resize") {
-    // What lies outside of the image has a value of its own.
+    // Positions outside the image have a special value.
     const auto lies_inside = [&op](const ResizedAxis& axis, int64_t i) {
       const double position = Position<double>(op, axis, i);
       return 0 <= position && position <= static_cast<double>(axis.in - 1);

@@ -22,7 +22,7 @@ void StridedSlice(Lowering& op) {
     const int64_t axis = (axes[i] + rank) % rank;
     const int64_t step = op.IsNone("strides") ? 1 : op.Ints("strides").at(i);
     const int64_t size = op.FixedSize(data, static_cast<int>(axis));
-    // Counted from the end if negative, then moved to where the data is.
+    // Negative ones count from the end; then clamp to the data.
     const auto place = [&](int64_t index) {
       const int64_t moved = index < 0 ? index + size : index;
       return step < 0 ? std::clamp<int64_t>(moved, -1, size - 1)

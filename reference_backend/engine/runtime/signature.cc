@@ -67,7 +67,7 @@ json::Object ParseObject(std::string_view text, const char* section) {
 Signature::Signature(const std::string& symbol, std::string_view graph_json)
     : symbol_(Readable(symbol)) {
   json::Object root = ParseObject(graph_json, "graph");
-  // What codegen did not write shows as a missing key, a wrong type or a bad index.
+  // Foreign graphs show as a missing key, a wrong type or a bad index.
   try {
     Read(root);
   } catch (const ffi::Error&) {
@@ -229,7 +229,7 @@ void Signature::CheckTensor(const Argument& argument, const DLTensor& tensor,
     if (dim.symbol < 0) {
       fits = size == dim.factor;
     } else {
-      // A factor of 0 tells nothing of the symbol.
+      // A factor of 0 does not determine the symbol.
       int64_t& value = values[dim.symbol];
       if (value == kUnknown && dim.factor != 0) value = size / dim.factor;
       fits = dim.factor == 0 ? size == 0 : size % dim.factor == 0 && size / dim.factor == value;

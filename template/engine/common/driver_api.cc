@@ -59,7 +59,7 @@ Api AdoptTable(const Api* table, const std::string& path, const char* half, size
                       std::to_string(table->version) +
                       ", which no npu_driver.h has had; set size and version as the header says");
   }
-  // What a shorter table lacks is absent; what a longer one has besides is not known here.
+  // Fields beyond a shorter table are absent; extra fields of a longer one are ignored.
   Api api = {};
   size_t size = table->size < sizeof(Api) ? table->size : sizeof(Api);
   std::memcpy(static_cast<void*>(&api), table, size);
@@ -92,7 +92,7 @@ std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
   for (const char* role : {"vendor", "emulator"}) {
     std::string path = FindLibrary(role, build);
     if (path.empty()) continue;
-    // Local: the entry points have one name in all drivers. Never closed: its threads may run.
+    // RTLD_LOCAL: all drivers export the same names. Never closed: its threads may still run.
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       const char* reason = dlerror();
@@ -101,7 +101,7 @@ std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
     }
     using Entry = const Api* (*)(uint32_t);
     auto function = reinterpret_cast<Entry>(dlsym(library, entry));
-    // A driver for boards alone has no build half.
+    // A driver only for boards has no build half.
     if (function == nullptr && build) continue;
     if (function == nullptr) {
       throw DriverError("the driver " + path + " exports no function " + entry);

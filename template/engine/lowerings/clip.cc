@@ -11,7 +11,7 @@ Value Clip(const Lowering& op, VectorBuilder& v, const Values& x) {
   const double max = op.Float("max");
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   Value value = x[0];
-  // Where there is no limit, front ends write infinity, also for integers.
+  // Front ends write an absent limit as infinity, also for integers.
   if (min != -kInfinity) value = v.Maximum(value, v.Constant(min));
   if (max != kInfinity) value = v.Minimum(value, v.Constant(max));
   return value;

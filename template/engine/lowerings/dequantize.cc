@@ -12,7 +12,7 @@ void Dequantize(Lowering& op) {
   }
   const Tensor scale = QuantizationParameter(op, 1);
   const Tensor zero_point = QuantizationParameter(op, 2);
-  // The attribute out_dtype is in the type of the output.
+  // The type of the output implies out_dtype.
   const Tensor out = op.Output();
   op.Elementwise(out, [&](VectorBuilder& v) {
     Value steps = v.Subtract(v.Load(data), v.Load(zero_point));

@@ -10,14 +10,14 @@
 namespace npu {
 namespace {
 
-// A digit of an index of the data, which becomes a dimension of its own on the way.
+// A digit of an index of the data, which temporarily becomes its own dimension.
 struct Digit {
   IndexTerm term;
   npu_dim extent = {};
   size_t target = 0;
 };
 
-// The digits of one index, the most significant one first; together they must be all of it.
+// The digits of one index, the most significant one first; together they must cover it.
 std::vector<Digit> DigitsOf(const Lowering& op, int64_t axis, npu_dim size,
                             const std::vector<std::vector<IndexTerm>>& map) {
   std::vector<Digit> digits;
@@ -47,7 +47,7 @@ std::vector<Digit> DigitsOf(const Lowering& op, int64_t axis, npu_dim size,
   return digits;
 }
 
-// Splits the indices into digits, moves these, and makes indices of them again.
+// Splits the indices into digits, permutes these, and recombines them to indices.
 void LayoutTransform(Lowering& op) {
   const std::vector<std::vector<IndexTerm>> map = op.IndexMap("index_map");
   Tensor data = op.Input(0);
@@ -65,7 +65,7 @@ void LayoutTransform(Lowering& op) {
   }
   if (digits.size() > NPU_MAX_RANK) op.Refuse("its index_map has too many parts");
 
-  // Where each digit goes: by dimension of the result, then by what it is multiplied with.
+  // The order of the digits: by dimension of the result, then by factor.
   std::vector<size_t> order(digits.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {

@@ -8,7 +8,7 @@ namespace npu {
 namespace {
 
 void MatMul(Lowering& op) {
-  // The attribute out_dtype is in the type of the output.
+  // The type of the output implies out_dtype.
   npu_matmul matmul = {};
   matmul.a = op.Input(0).id;
   matmul.b = op.Input(1).id;
@@ -45,7 +45,7 @@ void MatMulOfVector(Lowering& op) {
     op.SetOutput(0, op.View(product, op.OutputDims()));
     return;
   }
-  // What the epilogue reads has the shape of the result: a sum of one element each leads there.
+  // The epilogue's inputs have the shape of the result: a sum over single elements leads there.
   npu_reduce reduce = {};
   reduce.data = product.id;
   reduce.out = op.Output().id;

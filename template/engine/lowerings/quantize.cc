@@ -9,7 +9,7 @@ void Quantize(Lowering& op) {
   const Tensor data = op.Input(0);
   const Tensor scale = QuantizationParameter(op, 1);
   const Tensor zero_point = QuantizationParameter(op, 2);
-  // The attribute out_dtype is in the type of the output; storing to it saturates.
+  // The type of the output implies out_dtype; storing to it saturates.
   op.Elementwise(op.Output(), [&](VectorBuilder& v) {
     Value steps = v.RoundEven(v.Divide(v.Load(data), v.Load(scale)));
     return v.Add(steps, v.Load(zero_point));

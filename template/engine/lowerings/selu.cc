@@ -5,7 +5,7 @@ namespace npu {
 namespace {
 
 Value Selu(const Lowering&, VectorBuilder& v, const Values& x) {
-  // The constants of the paper, which make a network normalise itself.
+  // The paper's constants, which make a network self-normalizing.
   Value alpha = v.Constant(1.6732632423543772);
   Value negative = v.Multiply(alpha, v.Subtract(v.Exp(x[0]), v.Constant(1)));
   Value result = v.Select(v.Less(v.Constant(0), x[0]), x[0], negative);

@@ -11,7 +11,7 @@ void Split(Lowering& op) {
   const Tensor data = op.Input(0);
   const int64_t rank = data.rank();
   const int64_t axis = (op.Int("axis") + rank) % rank;
-  // A symbolic size cannot be cut, but it is a result of its own.
+  // A symbolic size cannot be cut, but may be a whole result.
   if (op.OutputCount() == 1) {
     op.SetOutput(0, data);
     return;

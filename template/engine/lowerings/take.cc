@@ -13,8 +13,8 @@ void Take(Lowering& op) {
   Tensor indices = op.Input(1);
   // None is allowed for vectors only.
   const int64_t axis = op.IsNone("axis") ? 0 : (op.Int("axis") + rank) % rank;
-  // An index outside of the data reads its nearest element: that is "clip", and as good as any for
-  // "fast", which says nothing about it.
+  // An index outside the data reads the nearest element: the mode "clip", and allowed in "fast",
+  // where it is undefined.
   if (op.String("mode") == "wrap") {
     const auto size = static_cast<double>(op.FixedSize(data, static_cast<int>(axis)));
     const Tensor inside = op.Temporary(indices.desc.dtype, indices.dims());

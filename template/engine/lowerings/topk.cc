@@ -9,7 +9,7 @@
 namespace npu {
 namespace {
 
-// The attribute k is in the shape of the results.
+// The shape of the results implies k.
 void TopK(Lowering& op) {
   op.RequireOneOf("ret_type", {"both", "values", "indices"});
   const Tensor data = op.Input(0);

@@ -32,7 +32,7 @@ std::shared_ptr<npu_device> OpenDevice(const npu_run_api& driver, int64_t index)
     TVM_FFI_THROW(ValueError) << kBackend << ": there is no device " << index << "; the driver "
                               << driver.name << " has one, device 0";
   }
-  // An index that is no int32_t is as impossible as -1, and the driver says what is possible.
+  // An index beyond int32_t is as invalid as -1, and the driver reports the valid ones.
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   auto narrow = static_cast<int32_t>(index < 0 || index > kMost ? -1 : index);
   std::lock_guard<std::mutex> lock(mutex);
@@ -85,7 +85,7 @@ void CheckDriver(const npu_run_api& driver, npu_status status, const std::string
 }
 
 void SetDevice(int64_t index) {
-  // One driver that has it is enough: which one runs a program, its artifact says.
+  // One driver with this device is enough: the artifact determines which one runs a program.
   std::exception_ptr error;
   for (const auto& driver : RunDrivers()) {
     try {
@@ -274,7 +274,7 @@ PendingRequests::~PendingRequests() {
   try {
     WaitAll();
   } catch (const std::exception&) {
-    // The thread ends: there is nobody left to tell.
+    // The thread ends: nobody is left to catch it.
   }
 }
 

@@ -12,7 +12,7 @@
 namespace npu {
 namespace {
 
-// The parts of ELF that are needed; <elf.h> is not everywhere where this is compiled.
+// The needed parts of ELF; not every build machine has <elf.h>.
 
 struct FileHeader {
   uint8_t ident[16];
@@ -112,7 +112,7 @@ std::optional<Processor> FindProcessor(const std::string& triple) {
     return std::nullopt;
 #endif
   }
-  // Of Linux alone it is known that the linker reads ELF; ilp32 and x32 have other pointers.
+  // Only on Linux do linkers surely read ELF; ilp32 and x32 have other pointers.
   bool known = triple.find("-linux") != std::string::npos &&
                triple.find("x32") == std::string::npos && triple.find("ilp32") == std::string::npos;
   if (known && triple.rfind("x86_64-", 0) == 0) return Processor::kX86_64;
@@ -160,7 +160,7 @@ bool WriteObjectFile(const std::string& path, Processor processor, const std::st
   headers[kTextRelocations].info = kText;
   headers[kTextRelocations].entry_size = sizeof(Relocation);
   headers[kSymbolTable].link = kNames;
-  headers[kSymbolTable].info = 2;  // The first symbol that is not local.
+  headers[kSymbolTable].info = 2;  // The first non-local symbol.
   headers[kSymbolTable].entry_size = sizeof(Symbol);
 
   uint64_t end = sizeof(FileHeader);

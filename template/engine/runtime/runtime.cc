@@ -57,7 +57,7 @@ constexpr const char* kArtifactFunction = BACKEND_NAME "_artifact_";
 class AlignedCopy {
  public:
   explicit AlignedCopy(std::string_view bytes) : size_(bytes.size()) {
-    // Large pages are fewer page faults now, and fewer misses when weights are read.
+    // Large pages cause fewer page faults now, and fewer TLB misses when weights are read.
     constexpr size_t kLargePage = size_t{2} << 20;
     alignment_ = std::align_val_t(size_ < kLargePage ? kArtifactAlignment : kLargePage);
     data_ = static_cast<char*>(::operator new(size_, alignment_));
@@ -200,7 +200,7 @@ class ArtifactModule : public ffi::ModuleObj {
                                 << "for Linux, not as '" << name << "'; compile the model with "
                                 << "RunCodegen and tvm.compile to keep it inside of its module";
     }
-    // The linker looks for what TVM would call.
+    // The linker looks up the function that TVM would call.
     std::string function = ffi::symbol::tvm_ffi_symbol_prefix + region_->FunctionName();
     if (!WriteObjectFile(name, *processor_, function, region_->bytes)) {
       TVM_FFI_THROW(RuntimeError) << kBackend << ": '" << name
@@ -255,7 +255,7 @@ class RegionModule : public ffi::ModuleObj {
       return ffi::Function::FromTyped([self] { return ffi::String(self->Get().manifest.symbol); });
     }
     if (name == "get_const_vars") {
-      // The program holds the constants, so that TVM need not keep them for this module.
+      // The program holds the constants, so TVM need not keep them for this module.
       return ffi::Function::FromTyped([] { return ffi::Array<ffi::String>(); });
     }
     if (name == "__init_" + symbol) {
@@ -322,7 +322,7 @@ class RegionModule : public ffi::ModuleObj {
   }
 
   std::shared_ptr<const Region> FindRegion() const {
-    // Damaged bytes shall not call some other function.
+    // Corrupt bytes must not select an arbitrary function.
     if (reference_.function.rfind(kArtifactFunction, 0) != 0) {
       throw ArtifactError("is corrupt: it refers to no artifact");
     }
@@ -427,7 +427,7 @@ class RegionModule : public ffi::ModuleObj {
   }
 
   void Call(const ffi::PackedArgs& args) {
-    // What this thread has submitted may write what is read here.
+    // Requests submitted by this thread may write memory that is read here.
     PendingRequests::OfThisThread().WaitAll();
     const Signature& signature = Get().signature;
     Buffers buffers(signature.arguments().size());
@@ -445,7 +445,7 @@ class RegionModule : public ffi::ModuleObj {
     for (size_t i = 0; i < signature.arguments().size(); ++i) {
       if (!signature.arguments()[i].is_tensor) continue;
       auto tensor = args[static_cast<int>(i)].as<ffi::Tensor>();
-      // A buffer that belongs to somebody else may be gone when this returns.
+      // A buffer owned by others may be gone when this returns.
       if (!tensor.has_value()) return Call(args);
       const npu_buffer& buffer = buffers.data()[i];
       const char* data = static_cast<const char*>(buffer.data);
@@ -530,7 +530,7 @@ ffi::Map<ffi::String, ffi::Any> Info() {
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef()
       .def("ffi.Module.load_from_bytes." BACKEND_NAME, LoadFromBytes)
-      // The name by which TVM's tutorials and tests ask whether a runtime is there.
+      // TVM's tutorials and tests check for a runtime by this name.
       .def("runtime." BACKEND_CLASS_NAME "JSONRuntimeCreate", LoadFromBytes)
       .def("ffi.Module.load_from_bytes." BACKEND_NAME ".artifact", ArtifactModule::LoadFromBytes)
       .def(BACKEND_NAME ".runtime.info", Info)

@@ -22,7 +22,7 @@ Assembler::Assembler(const Graph& graph, const std::vector<Desc>& descs, const M
     if (result && home.output < 0) home.output = static_cast<int32_t>(program_.outputs.size());
     program_.outputs.push_back(graph.values()[output].desc);
   }
-  // At once, before it takes millions of tiles to find out.
+  // Fail early, not after millions of tiles.
   CheckDram(0);
 }
 

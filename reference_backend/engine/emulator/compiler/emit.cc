@@ -149,7 +149,7 @@ class Emitter {
   void AddTile(int64_t result, bool first, bool last) {
     std::vector<npu_tensor> tiles;
     for (size_t i = 0; i < loop_.reads.size(); ++i) {
-      // What only the epilogue reads is not needed before.
+      // Inputs of only the epilogue are not needed earlier.
       bool needed = last || static_cast<int32_t>(i) <= LastMainOperand();
       tiles.push_back(needed ? TileOf(i) : -1);
     }

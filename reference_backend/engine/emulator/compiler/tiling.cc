@@ -172,7 +172,7 @@ class LoopMaker {
       symbolic = symbolic || (reduced && data.desc.dims[d].symbol >= 0);
       if (!reduced) loop_.out.links[keeps ? d : kept++] = {Link::kRange, axis};
     }
-    // A mean of parts needs the number of elements, which is then known only to the kernel.
+    // A mean of parts needs the number of elements, which only the kernel knows.
     for (int32_t d = 0; counted && symbolic && d < data.desc.rank; ++d) {
       if (loop_.axes[d].partial) Whole(d);
     }
@@ -426,7 +426,7 @@ class Search {
         found.buffers = buffers[i];
         if (fits && machine_.cores == 1) {
           if (i == 0) continue;
-          // What is left of the space lets the next operation's transfers begin.
+          // The rest of the space lets the next operation's transfers begin.
           if (whole.bytes <= space_ / kPipeline) found.buffers = kPipeline;
           if (!Pipeline(&found)) continue;
         } else {
@@ -447,7 +447,7 @@ class Search {
       least.sizes[i] = size;
     }
     Estimate(&least);
-    // Where cutting does not help, whole is as small.
+    // If tiling does not help, take the whole.
     for (int32_t i = 0; i < axes_; ++i) {
       Tiling larger = least;
       larger.sizes[i] = loop_.axes[i].dim.Most();

@@ -183,7 +183,7 @@ npu_status Finish(npu_builder* builder, const uint8_t** bytes, size_t* size) {
     graph.Finish();
     graph.FoldCopies();
     Compiled compiled = Compile(graph, builder->machine);
-    Verify(compiled.program);  // A mistake of the compiler shows here, not on a board.
+    Verify(compiled.program);  // Catch compiler bugs here, not on a board.
     builder->finished = true;
     if (bytes == nullptr) return;
     builder->bytes =

@@ -258,7 +258,7 @@ class Compiler {
     Transfer transfer;
     transfer.data = Anywhere(op.data);
     transfer.out = Anywhere(op.out);
-    // What is behind the rank stays as it is in all transfers.
+    // Entries beyond the rank are the same in all transfers.
     int32_t rank = descs_[op.out].rank;
     std::iota(transfer.permutation, transfer.permutation + NPU_MAX_RANK, 0);
     std::copy_n(op.permutation, rank, transfer.permutation);
@@ -483,7 +483,7 @@ class Compiler {
     for (size_t i = 0; i < placement.reads.size(); ++i) {
       const Operand& operand = placement.loop.reads[i];
       State& state = StateOf(operand.value);
-      // What was loaded as a whole may stay for the next one who reads it.
+      // Keep a tensor that was loaded as a whole for its next reader.
       bool whole = tiling.reads[i] == Handling::kOnce && !operand.packed;
       if (whole && state.offset < 0 && NextRead(state) >= 0 && MayStay(state)) {
         Stay(Base(operand.value), placement.reads[i][0]);

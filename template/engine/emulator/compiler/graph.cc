@@ -185,7 +185,7 @@ void Graph::Add(Operation operation) {
   npu_tensor out = OutputOf(operation);
   auto accumulator = std::visit([this](const auto& op) { return Accumulator(op); }, operation.op);
   CheckVector(operation.instructions, operation.inputs, values_[out].desc, accumulator);
-  // Copies say themselves what they have written.
+  // Copies record themselves what they have written.
   if (!std::holds_alternative<npu_copy>(operation.op)) progress_[out].complete = true;
   operations_.push_back(std::move(operation));
 }
@@ -274,7 +274,7 @@ void Graph::MarkOutput(npu_tensor tensor) {
 }
 
 void Graph::FoldCopies() {
-  // What is read was written in full before: one pass in the order of the graph finds out.
+  // Check in one pass in graph order that every read tensor was fully written before.
   std::vector<bool> computed(values_.size());
   for (const Operation& operation : operations_) {
     auto* copy = std::get_if<npu_copy>(&operation.op);

@@ -20,7 +20,9 @@ CHIP = Chip(
 
 LIMITS: dict[str, Limits | None] = {
     "concat": None,  # this release of XNNPACK has no such node
-    "softmax": None,  # it has a node, but the engine lowers this op to reductions
+    # It has nodes for these, but the engine lowers them to comparisons and reductions.
+    "prelu": None,
+    "softmax": None,
 }
 
 DECLINED_BY_SDK: Decline | None = ask_driver

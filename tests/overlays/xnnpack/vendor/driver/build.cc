@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <exception>
 #include <limits>
 #include <map>
 #include <string>
@@ -26,13 +25,9 @@ using driver::Node;
 using driver::Source;
 using driver::Value;
 
-/*! \brief Why a call is not NPU_OK. */
-struct Failure {
-  npu_status status;
-  std::string reason;
-};
-
-[[noreturn]] void Decline(const std::string& reason) { throw Failure{NPU_DECLINED, reason}; }
+[[noreturn]] void Decline(const std::string& reason) {
+  throw driver::Failure{NPU_DECLINED, reason};
+}
 
 void Require(bool holds, const std::string& otherwise) {
   if (!holds) Decline(otherwise);
@@ -40,8 +35,8 @@ void Require(bool holds, const std::string& otherwise) {
 
 /*! \brief A tensor of the builder. */
 struct Tensor {
-  driver::Port port;
-  Source source;
+  /*! \brief As the engine sees it; of an input, with its number. */
+  Value port = {};
   /*! \brief Of a constant. */
   const float* data = nullptr;
   /*! \brief Whose elements it has: itself, unless it is a view. */
@@ -52,7 +47,7 @@ struct Tensor {
 
 using Dims = std::vector<int64_t>;
 
-Dims DimsOf(const driver::Port& port) { return Dims(port.dims, port.dims + port.rank); }
+Dims DimsOf(const Value& port) { return Dims(port.dims, port.dims + port.rank); }
 
 /*! \brief How the SDK keeps a shape: channels last; a scalar has one dimension. */
 Dims Stored(const Dims& dims) {
@@ -72,7 +67,6 @@ struct npu_builder {
   driver::Program program;
   std::vector<uint8_t> constants, bytes;
   std::vector<Tensor> tensors;
-  std::map<std::pair<npu_tensor, Dims>, npu_tensor> aligned;
   std::string reason;
 };
 
@@ -80,7 +74,7 @@ namespace {
 
 Tensor& At(npu_builder* b, npu_tensor id) {
   if (id < 0 || static_cast<size_t>(id) >= b->tensors.size()) {
-    throw Failure{NPU_INVALID, "there is no tensor " + std::to_string(id)};
+    throw driver::Failure{NPU_INVALID, "there is no tensor " + std::to_string(id)};
   }
   return b->tensors[static_cast<size_t>(id)];
 }
@@ -90,9 +84,8 @@ Dims DimsOf(npu_builder* b, npu_tensor id) { return DimsOf(At(b, id).port); }
 npu_tensor AddTensor(npu_builder* b, const npu_tensor_desc* desc, Source source) {
   Require(desc->dtype == NPU_FLOAT32, "only float32 is computed");
   Require(desc->rank <= kMaxRank, "a tensor has 4 dimensions at most");
-  Tensor tensor = {};
-  tensor.source = source;
-  tensor.value = -1;
+  Tensor tensor;
+  tensor.port.source = source;
   tensor.root = static_cast<npu_tensor>(b->tensors.size());
   tensor.port.rank = desc->rank;
   for (int32_t i = 0; i < desc->rank; ++i) {
@@ -184,10 +177,10 @@ int32_t Read(npu_builder* b, npu_tensor id) {
   const Dims dims = DimsOf(b, id);
   const npu_tensor root = At(b, id).root;
   int32_t value = -1;
-  switch (At(b, id).source) {
+  switch (At(b, id).port.source) {
     case Source::kInput:
       // A view of an input is the same input, transposed in another way when it is bound.
-      value = AddValue(b, Source::kInput, Stored(dims), At(b, root).port.value);
+      value = AddValue(b, Source::kInput, Stored(dims), At(b, root).port.place);
       break;
     case Source::kConstant: {
       const float* data = At(b, id).data;
@@ -199,10 +192,10 @@ int32_t Read(npu_builder* b, npu_tensor id) {
     }
     case Source::kNode: {
       const int32_t from = At(b, root).value;
-      if (from < 0) throw Failure{NPU_INVALID, "a tensor is read before it is written"};
+      if (from < 0) throw driver::Failure{NPU_INVALID, "a tensor is read before it is written"};
       const Dims whole = DimsOf(b, root);
-      const bool same_channels = whole.size() == 4 && dims.size() == 4 && whole[0] == dims[0] &&
-                                 whole[1] == dims[1];
+      const bool same_channels =
+          whole.size() == 4 && dims.size() == 4 && whole[0] == dims[0] && whole[1] == dims[1];
       Require(same_channels || (IsRowMajor(whole) && IsRowMajor(dims)),
               "XNNPACK keeps channels last and cannot transpose, which this change of shape needs");
       value = ValueDims(b, from) == Stored(dims)
@@ -217,26 +210,22 @@ int32_t Read(npu_builder* b, npu_tensor id) {
 int32_t ReadAligned(npu_builder* b, npu_tensor id, int32_t rank) {
   Dims dims = DimsOf(b, id);
   if (rank < 4 || dims.size() == 4) return Read(b, id);
-  const auto key = std::make_pair(id, dims);
-  if (b->aligned.count(key) == 0) {
-    dims.insert(dims.begin(), 4 - dims.size(), 1);
-    b->aligned[key] = AddView(b, id, dims);
-  }
-  return Read(b, b->aligned[key]);
+  dims.insert(dims.begin(), 4 - dims.size(), 1);
+  return Read(b, AddView(b, id, dims));
 }
 
 /*! \brief Says which value a tensor is from now on. */
 void Write(npu_builder* b, npu_tensor id, int32_t value) {
   Tensor& out = At(b, id);
-  if (out.source != Source::kNode || out.root != id || out.value >= 0) {
-    throw Failure{NPU_INVALID, "a result is written twice, or is not for results"};
+  if (out.port.source != Source::kNode || out.root != id || out.value >= 0) {
+    throw driver::Failure{NPU_INVALID, "a result is written twice, or is not for results"};
   }
   Require(ValueDims(b, value) == Stored(DimsOf(out.port)), "a result is not broadcast");
   out.value = value;
 }
 
 const float* ConstantData(npu_builder* b, npu_tensor id, const std::string& what) {
-  Require(At(b, id).source == Source::kConstant, what + " must be a constant");
+  Require(At(b, id).port.source == Source::kConstant, what + " must be a constant");
   return At(b, id).data;
 }
 
@@ -247,7 +236,8 @@ int32_t AddBinary(npu_builder* b, Kind kind, int32_t x, int32_t y) {
   Dims dims(std::max(of_x.size(), of_y.size()), 1);
   for (const Dims& from : {of_x, of_y}) {
     const size_t skipped = dims.size() - from.size();
-    for (size_t i = 0; i < from.size(); ++i) dims[skipped + i] = std::max(dims[skipped + i], from[i]);
+    for (size_t i = 0; i < from.size(); ++i)
+      dims[skipped + i] = std::max(dims[skipped + i], from[i]);
   }
   return AddNode(b, MakeNode(kind, x, y), dims);
 }
@@ -267,17 +257,18 @@ int32_t AddLeakyRelu(npu_builder* b, int32_t x, double slope) {
   return AddNode(b, node, ValueDims(b, x));
 }
 
-int32_t AddPrelu(npu_builder* b, int32_t x, npu_tensor slope) {
-  const float* data = ConstantData(b, slope, "the slope");
-  const Dims dims = ValueDims(b, x);
-  const Dims of_slope = DimsOf(b, slope);
-  const int64_t count = driver::CountOf(At(b, slope).port);
-  const size_t channel = of_slope.size() >= 3 ? of_slope.size() - 3 : 0;
-  Require(dims.size() == 4 && count == dims[3] && of_slope.size() >= 3 && of_slope[channel] == count,
-          "a slope has one element for each channel of four dimensions");
-  const int32_t slopes = AddConstant(b, {count}, std::vector<float>(data, data + count));
-  return AddNode(b, MakeNode(Kind::kPrelu, x, slopes), dims);
-}
+/*! \brief Steps that are a node of one or two inputs. */
+const std::map<npu_step_kind, Kind> kNodes = {
+    {NPU_STEP_ADD, Kind::kAdd},         {NPU_STEP_BIAS, Kind::kAdd},
+    {NPU_STEP_RESIDUAL, Kind::kAdd},    {NPU_STEP_MULTIPLY, Kind::kMultiply},
+    {NPU_STEP_SCALE, Kind::kMultiply},  {NPU_STEP_SUBTRACT, Kind::kSubtract},
+    {NPU_STEP_DIVIDE, Kind::kDivide},   {NPU_STEP_MAXIMUM, Kind::kMaximum},
+    {NPU_STEP_MINIMUM, Kind::kMinimum}, {NPU_STEP_ABSOLUTE, Kind::kAbs},
+    {NPU_STEP_CEIL, Kind::kCeil},       {NPU_STEP_FLOOR, Kind::kFloor},
+    {NPU_STEP_NEGATE, Kind::kNegate},   {NPU_STEP_ROUND_EVEN, Kind::kRound},
+    {NPU_STEP_SIGMOID, Kind::kSigmoid}, {NPU_STEP_SQUARE, Kind::kSquare},
+    {NPU_STEP_SQRT, Kind::kSquareRoot},
+};
 
 /*! \brief The nodes of a program, whose first `first` steps are done; `accumulator` is what they
  *  made. */
@@ -302,80 +293,27 @@ void AddSteps(npu_builder* b, const npu_vector_program* program, int32_t accumul
     const auto unary = [&](Kind kind) {
       return AddNode(b, MakeNode(kind, x(0)), ValueDims(b, x(0)));
     };
-    const auto binary = [&](Kind kind) { return AddBinary(b, kind, x(0), x(1)); };
     int32_t value = -1;
-    switch (step.kind) {
-      case NPU_STEP_ADD:
-      case NPU_STEP_BIAS:
-      case NPU_STEP_RESIDUAL:
-        value = binary(Kind::kAdd);
-        break;
-      case NPU_STEP_MULTIPLY:
-      case NPU_STEP_SCALE:
-        value = binary(Kind::kMultiply);
-        break;
-      case NPU_STEP_SUBTRACT:
-        value = binary(Kind::kSubtract);
-        break;
-      case NPU_STEP_DIVIDE:
-        value = binary(Kind::kDivide);
-        break;
-      case NPU_STEP_MAXIMUM:
-        value = binary(Kind::kMaximum);
-        break;
-      case NPU_STEP_MINIMUM:
-        value = binary(Kind::kMinimum);
-        break;
-      case NPU_STEP_ABSOLUTE:
-        value = unary(Kind::kAbsolute);
-        break;
-      case NPU_STEP_CEIL:
-        value = unary(Kind::kCeil);
-        break;
-      case NPU_STEP_FLOOR:
-        value = unary(Kind::kFloor);
-        break;
-      case NPU_STEP_NEGATE:
-        value = unary(Kind::kNegate);
-        break;
-      case NPU_STEP_ROUND_EVEN:
-        value = unary(Kind::kRoundEven);
-        break;
-      case NPU_STEP_SIGMOID:
-        value = unary(Kind::kSigmoid);
-        break;
-      case NPU_STEP_SQUARE:
-        value = unary(Kind::kSquare);
-        break;
-      case NPU_STEP_SQRT:
-        value = unary(Kind::kSquareRoot);
-        break;
-      case NPU_STEP_RSQRT:
-        value = AddBinary(b, Kind::kDivide, AddNumber(b, 1), unary(Kind::kSquareRoot));
-        break;
-      case NPU_STEP_SILU:
-        value = AddBinary(b, Kind::kMultiply, x(0), unary(Kind::kSigmoid));
-        break;
-      case NPU_STEP_RELU:
-        value = AddClamp(b, x(0), 0, std::numeric_limits<float>::infinity());
-        break;
-      case NPU_STEP_CLIP:
-        value = AddClamp(b, x(0), number(1), number(2));
-        break;
-      case NPU_STEP_LEAKY_RELU:
-        value = AddLeakyRelu(b, x(0), number(1));
-        break;
-      case NPU_STEP_PRELU:
-        Require(step.operands[1].kind == NPU_OPERAND_TENSOR, "the slope must be a constant");
-        value = AddPrelu(b, x(0), step.operands[1].index);
-        break;
-      case NPU_STEP_CAST:
-        value = x(0);
-        break;
-      default:
-        Decline("XNNPACK has no node for " +
-                (*step.op != '\0' ? "the op " + std::string(step.op)
-                                  : "a step of kind " + std::to_string(step.kind)));
+    const auto node = kNodes.find(step.kind);
+    if (node != kNodes.end()) {
+      value =
+          step.operand_count == 1 ? unary(node->second) : AddBinary(b, node->second, x(0), x(1));
+    } else if (step.kind == NPU_STEP_RELU) {
+      value = AddClamp(b, x(0), 0, std::numeric_limits<float>::infinity());
+    } else if (step.kind == NPU_STEP_CLIP) {
+      value = AddClamp(b, x(0), number(1), number(2));
+    } else if (step.kind == NPU_STEP_LEAKY_RELU) {
+      value = AddLeakyRelu(b, x(0), number(1));
+    } else if (step.kind == NPU_STEP_RSQRT) {
+      value = AddBinary(b, Kind::kDivide, AddNumber(b, 1), unary(Kind::kSquareRoot));
+    } else if (step.kind == NPU_STEP_SILU) {
+      value = AddBinary(b, Kind::kMultiply, x(0), unary(Kind::kSigmoid));
+    } else if (step.kind == NPU_STEP_CAST) {
+      value = x(0);
+    } else {
+      Decline("XNNPACK has no node for " + (*step.op != '\0'
+                                                ? "the op " + std::string(step.op)
+                                                : "a step of kind " + std::to_string(step.kind)));
     }
     results.push_back(value);
   }
@@ -388,7 +326,7 @@ int32_t BiasOf(npu_builder* b, const npu_vector_program* program) {
   const npu_step& step = program->steps[0];
   if (step.kind != NPU_STEP_BIAS || step.operands[0].kind != NPU_OPERAND_ACCUMULATOR) return -1;
   const Tensor& bias = At(b, step.operands[1].index);
-  if (bias.source != Source::kConstant) return -1;
+  if (bias.port.source != Source::kConstant) return -1;
   for (int32_t s = 1; s < program->step_count; ++s) {
     for (int32_t i = 0; i < program->steps[s].operand_count; ++i) {
       if (program->steps[s].operands[i].kind == NPU_OPERAND_ACCUMULATOR) return -1;
@@ -418,9 +356,9 @@ void AddMatmul(npu_builder* b, const npu_matmul* op) {
   Require(dims.size() < 4, "a matmul has 3 dimensions at most");
   const Dims matrix(weight.end() - 2, weight.end());
   const bool turned = op->transpose_b != 0;
-  const int32_t filter = AddConstant(
-      b, turned ? matrix : Dims{matrix[1], matrix[0]},
-      Permuted(data, matrix, turned ? std::vector<int>{0, 1} : std::vector<int>{1, 0}));
+  const int32_t filter =
+      AddConstant(b, turned ? matrix : Dims{matrix[1], matrix[0]},
+                  Permuted(data, matrix, turned ? std::vector<int>{0, 1} : std::vector<int>{1, 0}));
   const int32_t bias = BiasOf(b, op->epilogue);
   const Node node = MakeNode(Kind::kFullyConnected, Read(b, op->a), filter, bias);
   AddSteps(b, op->epilogue, AddNode(b, node, Stored(dims)), bias < 0 ? 0 : 1, op->out);
@@ -462,8 +400,8 @@ void AddConvolution(npu_builder* b, const npu_convolution* op) {
 void AddPool(npu_builder* b, const npu_pool* op) {
   Require(op->spatial_rank == 2, "windows have two spatial dimensions");
   const Dims data = DimsOf(b, op->data), out = DimsOf(b, op->out);
-  Node node = MakeNode(op->kind == NPU_POOL_MAX ? Kind::kMaxPool : Kind::kAveragePool,
-                       Read(b, op->data));
+  Node node =
+      MakeNode(op->kind == NPU_POOL_MAX ? Kind::kMaxPool : Kind::kAveragePool, Read(b, op->data));
   if (op->kind == NPU_POOL_AVERAGE_ADAPTIVE) {
     node.kind = out[2] * out[3] == 1 ? Kind::kGlobalAverage : Kind::kAveragePool;
     for (int i = 0; i < 2; ++i) {
@@ -500,8 +438,8 @@ void AddReduce(npu_builder* b, const npu_reduce* op) {
   const Dims data = DimsOf(b, op->data);
   Require(op->kind == NPU_REDUCE_MEAN && data.size() == 4 && op->axes == 0xc,
           "XNNPACK reduces only to means over the last two of four dimensions");
-  const int32_t mean = AddNode(b, MakeNode(Kind::kGlobalAverage, Read(b, op->data)),
-                               {data[0], 1, 1, data[1]});
+  const int32_t mean =
+      AddNode(b, MakeNode(Kind::kGlobalAverage, Read(b, op->data)), {data[0], 1, 1, data[1]});
   const Dims out = Stored(DimsOf(b, op->out));
   AddSteps(b, op->epilogue,
            out.size() == 4 ? mean : AddNode(b, MakeNode(Kind::kReshape, mean), out), 0, op->out);
@@ -528,15 +466,14 @@ void AddCopy(npu_builder* b, const npu_copy* op) {
 
 void MarkOutput(npu_builder* b, npu_tensor id) {
   // An output that is a view has the elements of what it views: they are transposed back alike.
-  const Tensor& tensor = At(b, id);
-  driver::Port port = tensor.port;
-  port.value = Read(b, tensor.root);
+  Value port = At(b, id).port;
+  port.place = Read(b, At(b, id).root);
   b->program.outputs.push_back(port);
 }
 
 npu_tensor AddInput(npu_builder* b, const npu_tensor_desc* desc) {
   const npu_tensor id = AddTensor(b, desc, Source::kInput);
-  At(b, id).port.value = static_cast<int32_t>(b->program.inputs.size());
+  At(b, id).port.place = static_cast<int32_t>(b->program.inputs.size());
   b->program.inputs.push_back(At(b, id).port);
   return id;
 }
@@ -545,7 +482,7 @@ npu_tensor AddConstantTensor(npu_builder* b, const npu_tensor_desc* desc, const 
                              size_t bytes) {
   const npu_tensor id = AddTensor(b, desc, Source::kConstant);
   if (bytes != driver::CountOf(At(b, id).port) * sizeof(float)) {
-    throw Failure{NPU_INVALID, "a constant has another size than its shape says"};
+    throw driver::Failure{NPU_INVALID, "a constant has another size than its shape says"};
   }
   At(b, id).data = static_cast<const float*>(data);
   return id;
@@ -553,41 +490,23 @@ npu_tensor AddConstantTensor(npu_builder* b, const npu_tensor_desc* desc, const 
 
 // ---- The table ----
 
-/*! \brief Runs what may throw, and keeps the reason. */
-template <typename F>
-npu_status Try(std::string* reason, F&& function) {
-  try {
-    function();
-    return NPU_OK;
-  } catch (const Failure& failure) {
-    *reason = failure.reason;
-    return failure.status;
-  } catch (const std::bad_alloc&) {
-    *reason = "there is not enough memory";
-    return NPU_OUT_OF_MEMORY;
-  } catch (const std::exception& error) {
-    *reason = error.what();
-    return NPU_INVALID;
-  }
-}
-
 template <typename Op, void (*kAdd)(npu_builder*, const Op*)>
 npu_status Add(npu_builder* b, const Op* op) {
-  return Try(&b->reason, [&] { kAdd(b, op); });
+  return driver::Try(&b->reason, [&] { kAdd(b, op); });
 }
 
 thread_local std::string create_reason;
 
 npu_status Create(const npu_option* options, size_t count, npu_builder** builder) {
-  return Try(&create_reason, [&] {
+  return driver::Try(&create_reason, [&] {
     driver::Program program;
     for (size_t i = 0; i < count; ++i) {
       if (std::string(options[i].key) != "threads") {
-        throw Failure{NPU_INVALID, "there is no option " + std::string(options[i].key)};
+        throw driver::Failure{NPU_INVALID, "there is no option " + std::string(options[i].key)};
       }
       program.threads = std::strtol(options[i].value, nullptr, 10);
       if (program.threads < 1 || program.threads > 64) {
-        throw Failure{NPU_INVALID, "the option threads is 1 to 64"};
+        throw driver::Failure{NPU_INVALID, "the option threads is 1 to 64"};
       }
     }
     *builder = new npu_builder();
@@ -613,17 +532,17 @@ npu_build_api MakeTable() {
     return b == nullptr ? create_reason.c_str() : b->reason.c_str();
   };
   api.add_input = [](npu_builder* b, const npu_tensor_desc* desc, npu_tensor* id) {
-    return Try(&b->reason, [&] { *id = AddInput(b, desc); });
+    return driver::Try(&b->reason, [&] { *id = AddInput(b, desc); });
   };
   api.add_constant = [](npu_builder* b, const npu_tensor_desc* desc, const void* data, size_t bytes,
                         npu_tensor* id) {
-    return Try(&b->reason, [&] { *id = AddConstantTensor(b, desc, data, bytes); });
+    return driver::Try(&b->reason, [&] { *id = AddConstantTensor(b, desc, data, bytes); });
   };
   api.add_tensor = [](npu_builder* b, const npu_tensor_desc* desc, npu_tensor* id) {
-    return Try(&b->reason, [&] { *id = AddTensor(b, desc, Source::kNode); });
+    return driver::Try(&b->reason, [&] { *id = AddTensor(b, desc, Source::kNode); });
   };
   api.add_view = [](npu_builder* b, npu_tensor data, const npu_tensor_desc* desc, npu_tensor* id) {
-    return Try(&b->reason, [&] {
+    return driver::Try(&b->reason, [&] {
       Require(desc->rank <= kMaxRank, "a tensor has 4 dimensions at most");
       Dims dims;
       for (int32_t i = 0; i < desc->rank; ++i) dims.push_back(desc->dims[i].size);
@@ -637,11 +556,11 @@ npu_build_api MakeTable() {
   api.add_reduce = Add<npu_reduce, AddReduce>;
   api.add_copy = Add<npu_copy, AddCopy>;
   api.mark_output = [](npu_builder* b, npu_tensor id) {
-    return Try(&b->reason, [&] { MarkOutput(b, id); });
+    return driver::Try(&b->reason, [&] { MarkOutput(b, id); });
   };
   api.finish = [](npu_builder* b, const uint8_t** bytes, size_t* size) {
     if (bytes == nullptr) return NPU_OK;
-    return Try(&b->reason, [&] {
+    return driver::Try(&b->reason, [&] {
       b->bytes = driver::Serialize(b->program, b->constants);
       *bytes = b->bytes.data();
       *size = b->bytes.size();

@@ -12,9 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
+#include <new>
 #include <string>
 #include <vector>
+
+#include "npu_driver.h"
 
 namespace driver {
 
@@ -23,48 +25,31 @@ constexpr int kMaxRank = 4;
 /*! \brief Where the elements of a value come from. */
 enum class Source : int32_t { kInput, kConstant, kNode };
 
-/*! \brief A tensor as the SDK sees it: channels last where there are four dimensions. */
+/*! \brief A value of the graph, channels last where it has four dimensions; or an input or an
+ * output as the caller sees it. */
 struct Value {
   Source source;
   int32_t rank;
   int64_t dims[kMaxRank];
-  /*! \brief Which input it is, or where the elements of a constant begin. */
+  /*! \brief Which input it is, where the elements of a constant begin, or what an output stores. */
   int64_t place;
 };
 
-/*! \brief What a node does; the first ones have one input and nothing else to say. */
-enum class Kind : int32_t {
-  kAbsolute,
-  kCeil,
-  kFloor,
-  kNegate,
-  kReshape,
-  kRoundEven,
-  kSigmoid,
-  kSquare,
-  kSquareRoot,
-  kAdd,
-  kDivide,
-  kMaximum,
-  kMinimum,
-  kMultiply,
-  kSubtract,
-  kClamp,
-  kLeakyRelu,
-  kPrelu,
-  kPad,
-  kConvolution,
-  kFullyConnected,
-  kAveragePool,
-  kGlobalAverage,
-  kMaxPool,
-};
-constexpr const char* kKindNames[] = {
-    "abs",      "ceil",      "floor",    "negate",   "reshape",    "round",
-    "sigmoid",  "square",    "sqrt",     "add",      "divide",     "maximum",
-    "minimum",  "multiply",  "subtract", "clamp",    "leaky_relu", "prelu",
-    "pad",      "conv2d",    "linear",   "avg_pool", "global_avg", "max_pool",
-};
+// clang-format off
+#define DRIVER_KINDS(X)                                                                    \
+  X(Abs) X(Ceil) X(Floor) X(Negate) X(Reshape) X(Round) X(Sigmoid) X(Square) X(SquareRoot) \
+  X(Add) X(Divide) X(Maximum) X(Minimum) X(Multiply) X(Subtract)                           \
+  X(Clamp) X(LeakyRelu) X(Pad)                                                             \
+  X(Convolution) X(FullyConnected) X(AveragePool) X(GlobalAverage) X(MaxPool)
+// clang-format on
+
+/*! \brief What a node does. */
+#define DRIVER_KIND(name) k##name,
+enum class Kind : int32_t { DRIVER_KINDS(DRIVER_KIND) };
+#undef DRIVER_KIND
+#define DRIVER_NAME(name) #name,
+constexpr const char* kKindNames[] = {DRIVER_KINDS(DRIVER_NAME)};
+#undef DRIVER_NAME
 
 /*! \brief Extents of a window, first of the rows, then of the columns. */
 struct Window {
@@ -77,34 +62,46 @@ struct Node {
   Kind kind;
   int32_t inputs[3];
   int32_t out;
-  /*! \brief The limits of a clamp; `least` is also the slope of a leaky relu, the value of a pad. */
+  /*! \brief The limits of a clamp; `least` is also the slope of a leaky relu, the value of a pad.
+   */
   float least, most;
   Window window;
   /*! \brief The widths of a pad. */
   int32_t before[kMaxRank], after[kMaxRank];
 };
 
-/*! \brief An input or an output as the caller sees it: row-major, channels first. */
-struct Port {
-  int32_t rank;
-  /*! \brief Of an output: what is stored. */
-  int32_t value;
-  int64_t dims[kMaxRank];
+/*! \brief How many elements there are. */
+inline int64_t CountOf(const Value& value) {
+  int64_t count = 1;
+  for (int32_t i = 0; i < value.rank; ++i) count *= value.dims[i];
+  return count;
+}
+
+/*! \brief Why a call is not NPU_OK. */
+struct Failure {
+  npu_status status;
+  std::string reason;
 };
 
-/*! \brief How many elements there are. */
-template <typename T>
-int64_t CountOf(const T& shape) {
-  int64_t count = 1;
-  for (int32_t i = 0; i < shape.rank; ++i) count *= shape.dims[i];
-  return count;
+/*! \brief Runs what may throw, and keeps the reason. */
+template <typename F>
+npu_status Try(std::string* reason, F&& function) {
+  try {
+    function();
+    return NPU_OK;
+  } catch (const Failure& failure) {
+    *reason = failure.reason;
+    return failure.status;
+  } catch (const std::bad_alloc&) {
+    *reason = "there is not enough memory";
+    return NPU_OUT_OF_MEMORY;
+  }
 }
 
 /*! \brief Everything but the elements of constants. */
 struct Program {
   int64_t threads = 1;
-  std::vector<Port> inputs, outputs;
-  std::vector<Value> values;
+  std::vector<Value> inputs, outputs, values;
   std::vector<Node> nodes;
 };
 
@@ -163,7 +160,7 @@ inline std::vector<uint8_t> Serialize(const Program& program,
 /*! \brief Reads a program; `constants` points into the bytes. Throws where they are corrupt. */
 inline Program Parse(const uint8_t* bytes, size_t size, const uint8_t** constants) {
   auto require = [](bool holds) {
-    if (!holds) throw std::runtime_error("the program is corrupt, or of another version");
+    if (!holds) throw Failure{NPU_INVALID, "the program is corrupt, or of another version"};
   };
   Header header;
   require(size >= sizeof(header));
@@ -186,7 +183,7 @@ inline Program Parse(const uint8_t* bytes, size_t size, const uint8_t** constant
   at = Aligned(at);
   require(at <= size && size - at == header.constants);
   *constants = bytes + at;
-  auto known = [&](int32_t value) {
+  auto known = [&](int64_t value) {
     return value >= 0 && static_cast<size_t>(value) < program.values.size();
   };
   for (const Value& value : program.values) {
@@ -199,10 +196,10 @@ inline Program Parse(const uint8_t* bytes, size_t size, const uint8_t** constant
     }
   }
   for (const Node& node : program.nodes) {
-    require(node.kind >= Kind::kAbsolute && node.kind <= Kind::kMaxPool && known(node.out));
+    require(node.kind >= Kind::kAbs && node.kind <= Kind::kMaxPool && known(node.out));
     for (int32_t input : node.inputs) require(input == -1 || known(input));
   }
-  for (const Port& port : program.outputs) require(known(port.value));
+  for (const Value& output : program.outputs) require(known(output.place));
   return program;
 }
 

@@ -6,8 +6,8 @@
 #include <pthreadpool.h>
 #include <xnnpack.h>
 
-#include <exception>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,25 +24,11 @@ using driver::Value;
 
 thread_local std::string reason;
 
-/*! \brief Runs what may throw, and keeps the reason. */
-template <typename F>
-npu_status Try(npu_status otherwise, F&& function) {
-  try {
-    function();
-    return NPU_OK;
-  } catch (const std::bad_alloc&) {
-    reason = "there is not enough memory";
-    return NPU_OUT_OF_MEMORY;
-  } catch (const std::exception& error) {
-    reason = error.what();
-    return otherwise;
-  }
-}
-
 void Check(xnn_status status, const std::string& what) {
   if (status == xnn_status_success) return;
   if (status == xnn_status_out_of_memory) throw std::bad_alloc();
-  throw std::runtime_error("XNNPACK refuses " + what + " with status " + std::to_string(status));
+  throw driver::Failure{NPU_DEVICE_ERROR,
+                        "XNNPACK refuses " + what + " with status " + std::to_string(status)};
 }
 
 using Subgraph = std::unique_ptr<xnn_subgraph, xnn_status (*)(xnn_subgraph_t)>;
@@ -50,6 +36,21 @@ using Runtime = std::unique_ptr<xnn_runtime, xnn_status (*)(xnn_runtime_t)>;
 using Pool = std::unique_ptr<pthreadpool, void (*)(pthreadpool_t)>;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+using Unary = xnn_status (*)(xnn_subgraph_t, uint32_t, uint32_t, uint32_t);
+const std::map<Kind, Unary> kUnary = {
+    {Kind::kAbs, xnn_define_abs},         {Kind::kCeil, xnn_define_ceiling},
+    {Kind::kFloor, xnn_define_floor},     {Kind::kNegate, xnn_define_negate},
+    {Kind::kSigmoid, xnn_define_sigmoid}, {Kind::kRound, xnn_define_bankers_rounding},
+    {Kind::kSquare, xnn_define_square},   {Kind::kSquareRoot, xnn_define_square_root},
+};
+using Binary = xnn_status (*)(xnn_subgraph_t, float, float, uint32_t, uint32_t, uint32_t, uint32_t);
+const std::map<Kind, Binary> kBinary = {
+    {Kind::kAdd, xnn_define_add2},
+    {Kind::kDivide, xnn_define_divide},
+    {Kind::kMultiply, xnn_define_multiply2},
+    {Kind::kSubtract, xnn_define_subtract},
+};
 
 xnn_status Define(xnn_subgraph_t graph, const driver::Program& program, const Node& node) {
   const uint32_t x = static_cast<uint32_t>(node.inputs[0]);
@@ -60,43 +61,23 @@ xnn_status Define(xnn_subgraph_t graph, const driver::Program& program, const No
   const Value& result = program.values[out];
   const size_t dims[] = {static_cast<size_t>(result.dims[0]), static_cast<size_t>(result.dims[1]),
                          static_cast<size_t>(result.dims[2]), static_cast<size_t>(result.dims[3])};
+  const auto unary = kUnary.find(node.kind);
+  if (unary != kUnary.end()) return unary->second(graph, x, out, 0);
+  const auto binary = kBinary.find(node.kind);
+  if (binary != kBinary.end()) {
+    return binary->second(graph, -kInfinity, kInfinity, x, y, out, 0);
+  }
   switch (node.kind) {
-    case Kind::kAbsolute:
-      return xnn_define_abs(graph, x, out, 0);
-    case Kind::kCeil:
-      return xnn_define_ceiling(graph, x, out, 0);
-    case Kind::kFloor:
-      return xnn_define_floor(graph, x, out, 0);
-    case Kind::kNegate:
-      return xnn_define_negate(graph, x, out, 0);
     case Kind::kReshape:
       return xnn_define_static_reshape(graph, static_cast<size_t>(result.rank), dims, x, out, 0);
-    case Kind::kRoundEven:
-      return xnn_define_bankers_rounding(graph, x, out, 0);
-    case Kind::kSigmoid:
-      return xnn_define_sigmoid(graph, x, out, 0);
-    case Kind::kSquare:
-      return xnn_define_square(graph, x, out, 0);
-    case Kind::kSquareRoot:
-      return xnn_define_square_root(graph, x, out, 0);
-    case Kind::kAdd:
-      return xnn_define_add2(graph, -kInfinity, kInfinity, x, y, out, 0);
-    case Kind::kDivide:
-      return xnn_define_divide(graph, -kInfinity, kInfinity, x, y, out, 0);
     case Kind::kMaximum:
       return xnn_define_maximum2(graph, x, y, out, 0);
     case Kind::kMinimum:
       return xnn_define_minimum2(graph, x, y, out, 0);
-    case Kind::kMultiply:
-      return xnn_define_multiply2(graph, -kInfinity, kInfinity, x, y, out, 0);
-    case Kind::kSubtract:
-      return xnn_define_subtract(graph, -kInfinity, kInfinity, x, y, out, 0);
     case Kind::kClamp:
       return xnn_define_clamp(graph, node.least, node.most, x, out, 0);
     case Kind::kLeakyRelu:
       return xnn_define_leaky_relu(graph, node.least, x, out, 0);
-    case Kind::kPrelu:
-      return xnn_define_prelu(graph, x, y, out, 0);
     case Kind::kPad: {
       size_t before[driver::kMaxRank], after[driver::kMaxRank];
       for (int i = 0; i < driver::kMaxRank; ++i) {
@@ -124,8 +105,9 @@ xnn_status Define(xnn_subgraph_t graph, const driver::Program& program, const No
       return xnn_define_max_pooling_2d(graph, w.begin[0], w.end[1], w.end[0], w.begin[1], w.size[0],
                                        w.size[1], w.strides[0], w.strides[1], w.dilations[0],
                                        w.dilations[1], -kInfinity, kInfinity, x, out, 0);
+    default:
+      return xnn_status_unsupported_parameter;
   }
-  return xnn_status_unsupported_parameter;
 }
 
 /*! \brief Copies a tensor between channels first and channels last. */
@@ -176,9 +158,9 @@ npu_request::npu_request(npu_program* p)
   Check(xnn_create_subgraph(static_cast<uint32_t>(count), 0, &created), "a graph");
   Subgraph graph(created, xnn_delete_subgraph);
   std::vector<uint32_t> flags(count, 0);
-  for (const driver::Port& port : program.outputs) {
-    if (program.values[static_cast<size_t>(port.value)].source == Source::kNode) {
-      flags[static_cast<size_t>(port.value)] = XNN_VALUE_FLAG_EXTERNAL_OUTPUT;
+  for (const Value& port : program.outputs) {
+    if (program.values[static_cast<size_t>(port.place)].source == Source::kNode) {
+      flags[static_cast<size_t>(port.place)] = XNN_VALUE_FLAG_EXTERNAL_OUTPUT;
     }
   }
   memory.resize(count);
@@ -193,10 +175,10 @@ npu_request::npu_request(npu_program* p)
       external.push_back({i, memory[i].data()});
     }
     uint32_t id = 0;
-    Check(xnn_define_tensor_value(graph.get(), xnn_datatype_fp32, dims.size(), dims.data(),
-                                  constant ? p->constants + value.place : nullptr, i, flags[i],
-                                  &id),
-          "a tensor");
+    Check(
+        xnn_define_tensor_value(graph.get(), xnn_datatype_fp32, dims.size(), dims.data(),
+                                constant ? p->constants + value.place : nullptr, i, flags[i], &id),
+        "a tensor");
   }
   for (const Node& node : program.nodes) {
     Check(Define(graph.get(), program, node), driver::kKindNames[static_cast<int>(node.kind)]);
@@ -211,7 +193,7 @@ npu_request::npu_request(npu_program* p)
 namespace {
 
 npu_status Load(npu_device*, const uint8_t* bytes, size_t size, npu_program** program) {
-  return Try(NPU_INVALID, [&] {
+  return driver::Try(&reason, [&] {
     static const xnn_status initialized = xnn_initialize(nullptr);
     Check(initialized, "this processor");
     auto loaded = std::make_unique<npu_program>();
@@ -232,44 +214,46 @@ npu_status Load(npu_device*, const uint8_t* bytes, size_t size, npu_program** pr
 }
 
 /*! \brief Refuses a buffer that is not as the program says. */
-void CheckBuffer(const std::vector<driver::Port>& ports, size_t index, const npu_buffer* buffer) {
-  if (index >= ports.size()) throw std::runtime_error("there is no such input or output");
-  const driver::Port& port = ports[index];
+void CheckBuffer(const std::vector<Value>& ports, size_t index, const npu_buffer* buffer) {
+  if (index >= ports.size()) throw driver::Failure{NPU_INVALID, "there is no such input or output"};
+  const Value& port = ports[index];
   bool same = buffer->dtype == NPU_FLOAT32 && buffer->rank == port.rank &&
               buffer->bytes == static_cast<size_t>(driver::CountOf(port)) * sizeof(float);
   for (int32_t i = 0; same && i < port.rank; ++i) same = buffer->dims[i] == port.dims[i];
-  if (!same) throw std::runtime_error("a buffer has another type or shape than the program");
+  if (!same)
+    throw driver::Failure{NPU_INVALID, "a buffer has another type or shape than the program"};
 }
 
 npu_status BindInput(npu_request* request, size_t index, const npu_buffer* buffer) {
-  return Try(NPU_INVALID, [&] {
+  return driver::Try(&reason, [&] {
     CheckBuffer(request->loaded->program.inputs, index, buffer);
     request->inputs[index] = static_cast<const float*>(buffer->data);
   });
 }
 
 npu_status BindOutput(npu_request* request, size_t index, const npu_buffer* buffer) {
-  return Try(NPU_INVALID, [&] {
+  return driver::Try(&reason, [&] {
     CheckBuffer(request->loaded->program.outputs, index, buffer);
     request->outputs[index] = static_cast<float*>(buffer->data);
   });
 }
 
 npu_status Execute(npu_request* request) {
-  return Try(NPU_DEVICE_ERROR, [&] {
+  return driver::Try(&reason, [&] {
     const driver::Program& program = request->loaded->program;
     for (size_t i = 0; i < program.values.size(); ++i) {
       const Value& value = program.values[i];
       if (value.source != Source::kInput) continue;
       const float* from = request->inputs[static_cast<size_t>(value.place)];
-      if (from == nullptr) throw std::runtime_error("an input is not bound");
+      if (from == nullptr) throw driver::Failure{NPU_INVALID, "an input is not bound"};
       Transpose(value, from, request->memory[i].data(), true);
     }
     if (request->runtime) Check(xnn_invoke_runtime(request->runtime.get()), "to run");
     for (size_t i = 0; i < program.outputs.size(); ++i) {
-      const size_t id = static_cast<size_t>(program.outputs[i].value);
+      const size_t id = static_cast<size_t>(program.outputs[i].place);
       const Value& value = program.values[id];
-      if (request->outputs[i] == nullptr) throw std::runtime_error("an output is not bound");
+      if (request->outputs[i] == nullptr)
+        throw driver::Failure{NPU_INVALID, "an output is not bound"};
       const auto* constant =
           reinterpret_cast<const float*>(request->loaded->constants + value.place);
       Transpose(value, value.source == Source::kConstant ? constant : request->memory[id].data(),
@@ -292,7 +276,7 @@ npu_run_api MakeTable() {
     return NPU_OK;
   };
   api.create_request = [](npu_program* program, npu_request** request) {
-    return Try(NPU_DEVICE_ERROR, [&] { *request = new npu_request(program); });
+    return driver::Try(&reason, [&] { *request = new npu_request(program); });
   };
   api.destroy_request = [](npu_request* request) { delete request; };
   api.bind_input = BindInput;

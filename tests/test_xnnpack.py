@@ -1,0 +1,188 @@
+"""XNNPACK, an SDK that builds graphs, behind the driver interface.
+
+The overlay is all that a vendor writes: a driver, its build settings, and what the chip can do. The
+backend with it passes its own tests and the conformance kit, and runs whole models.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import ROOT, Workshop, lend_packages, run
+
+LIBRARIES = ("XNNPACK", "pthreadpool")
+MISSING = [name for name in LIBRARIES if ctypes.util.find_library(name) is None]
+MISSING += [
+    name for name in ("xnnpack.h", "pthreadpool.h") if not (Path("/usr/include") / name).is_file()
+]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(MISSING),
+        reason=f"needs {', '.join(MISSING)}: install libxnnpack-dev and libpthreadpool-dev",
+    ),
+]
+
+OPS = [
+    "abs",
+    "adaptive_avg_pool2d",
+    "add",
+    "avg_pool2d",
+    "batch_norm",
+    "ceil",
+    "clip",
+    "concat",
+    "conv2d",
+    "depthwise_conv2d",
+    "divide",
+    "expand_dims",
+    "flatten",
+    "floor",
+    "leakyrelu",
+    "matmul",
+    "max_pool2d",
+    "maximum",
+    "mean",
+    "minimum",
+    "multiply",
+    "negative",
+    "pad",
+    "permute_dims",
+    "prelu",
+    "relu",
+    "reshape",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "sqrt",
+    "square",
+    "squeeze",
+    "subtract",
+]
+
+
+@pytest.fixture(scope="module")
+def project(render: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh backend with the overlay over it."""
+    project = tmp_path_factory.mktemp("xnnpack") / "backend"
+    shutil.copytree(render(backend_name="xnnpack_npu", op_preset="custom", ops=OPS), project)
+    overlay = ROOT / "tests/overlays/xnnpack/vendor"
+    shutil.copytree(overlay, project / "vendor", dirs_exist_ok=True)
+    return project
+
+
+@pytest.fixture(scope="module")
+def python(project: Path, workshop: Workshop) -> Path:
+    """Python of an environment with the backend, and without an emulator."""
+    python = workshop.environment(workshop.build(project, DRIVER="vendor", EMULATOR="OFF"))
+    lend_packages(python)
+    return python
+
+
+def test_check_runs_an_op_on_it(python: Path, tmp_path: Path) -> None:
+    out = run(python, "-m", "tvm_xnnpack_npu", "check", cwd=tmp_path)
+    assert "emulator library: not installed" in out
+    assert "runs on the NPU, with right values" in out
+
+
+def test_the_rendered_tests_pass(python: Path, project: Path, tmp_path: Path) -> None:
+    for name in ("engine/tests", "python"):
+        shutil.copytree(project / name, tmp_path / name)
+    shutil.copy(project / "pyproject.toml", tmp_path)
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "engine/tests/test_ops.py")
+    assert " passed" in run(python, *command, cwd=tmp_path)
+
+
+def test_the_op_suite_passes(python: Path, tmp_path: Path) -> None:
+    command = ("conformance", "--suite", "ops", "--output", tmp_path)
+    run(python, "-m", "tvm_xnnpack_npu", *command, cwd=tmp_path)
+    report = tmp_path / "conformance.json"
+    passed = {
+        case["op"]
+        for case in json.loads(report.read_text())["cases"]
+        if case["status"] == "passed" and not case["case"].split("-", 1)[1].startswith("refused")
+    }
+    assert passed == set(OPS) - {"concat", "prelu", "softmax"}
+
+
+MODEL = """
+import io
+import json
+import sys
+import time
+import warnings
+
+import numpy as np
+import torch
+import tvm
+from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program
+import tvm_xnnpack_npu as backend
+from tvm_xnnpack_npu.engine.conformance.networks import MOBILENET_V2
+from tvm_xnnpack_npu.engine.conformance.torch_networks import MobileNetV2, ResNet, make
+
+NETWORKS = {
+    "resnet18": lambda: ResNet((64, 128, 256, 512), 1000),
+    "mobilenet_v2": lambda: MobileNetV2(MOBILENET_V2, 32, 1280, 1000),
+}
+warnings.simplefilter("ignore")
+network, (x,) = make(NETWORKS[sys.argv[1]], lambda: [torch.randn(1, 3, 224, 224)])
+with torch.no_grad():
+    expected = network(x).numpy()
+module = from_exported_program(torch.export.export(network, (x,)), unwrap_unit_return_tuple=True)
+report = backend.offload_report(backend.partition_for_xnnpack_npu(module))
+machine = relax.VirtualMachine(backend.compile_for_xnnpack_npu(module), tvm.cpu())
+argument = tvm.runtime.tensor(x.numpy())
+found = machine["main"](argument).numpy()
+
+def median(call):
+    times = []
+    for _ in range(9):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[4]
+
+ratio = None
+try:
+    import onnxruntime
+    file = io.BytesIO()
+    torch.onnx.export(network, (x,), file, dynamo=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        file.getvalue(), options, providers=["CPUExecutionProvider"]
+    )
+    feed = {session.get_inputs()[0].name: x.numpy()}
+    ratio = median(lambda: session.run(None, feed)) / median(lambda: machine["main"](argument))
+except ImportError:
+    pass
+print(json.dumps({
+    "on_host": [f"{op.op}: {op.reason}" for op in report.on_host if not op.bookkeeping],
+    "on_npu": len(report.offloaded),
+    "regions": len(report.regions),
+    "error": float(np.abs(found - expected).max() / np.abs(expected).max()),
+    "speed_of_onnxruntime": ratio,
+}))
+"""
+
+
+@pytest.mark.parametrize(("model", "ops"), [("resnet18", 70), ("mobilenet_v2", 152)])
+def test_a_model_is_entirely_on_it(model: str, ops: int, python: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "model.py"
+    script.write_text(MODEL)
+    found: dict[str, Any] = json.loads(run(python, script, model, cwd=tmp_path).splitlines()[-1])
+    print(model, found)
+    assert found["on_host"] == []
+    assert (found["on_npu"], found["regions"]) == (ops, 1)
+    assert found["error"] < 1e-5
