@@ -225,7 +225,9 @@ def example(name):
 @pytest.mark.parametrize("name", [item.name for item in CANONICALIZATION])
 def test_each_pass_has_an_effect_and_can_be_switched_off(name):
     mod = example(name)
-    with_it, without = simplify(mod, TABLE), simplify(mod, TABLE, disabled=[name])
+    # What the NPU pads by itself stays.
+    table = Table([entry for entry in TABLE.ops if entry.name != "pad" or name != "PadByTake"])
+    with_it, without = simplify(mod, table), simplify(mod, table, disabled=[name])
     assert not tvm_ffi.structural_equal(with_it, without)
     for simplified in (with_it, without):
         relax.analysis.well_formed(simplified)
@@ -403,7 +405,7 @@ def test_a_border_of_the_input_runs_on_the_npu(mode, numpy_mode):
     pad = op.nn.pad(X, [width for pair in widths for width in pair], mode)
     mod = build([X], lambda emit: emit(pad))
     data = RNG.standard_normal((2, 3, 4)).astype("float32")
-    assert placed(mod).regions == [["take", "take"]]
+    assert placed(mod).regions == ([["pad"]] if TABLE.get("pad") else [["take", "take"]])
     np.testing.assert_array_equal(run(mod, data), np.pad(data, widths, numpy_mode))
 
 

@@ -20,6 +20,9 @@ from .sdk import ask_driver
 Decline = Callable[[Op, relax.Call], str | None]
 """A vendor's check of a call within the table's limits: None, or the reason against it."""
 
+CHIP_LIMIT = " (a limit of this chip)"
+"""What the reason of a refusal ends with where the engine could compile the call."""
+
 
 class Table:
     """What the engine can compile and this chip can run, and the check of a call against it.
@@ -194,7 +197,7 @@ class Table:
             # It is a limit of the chip if the engine's entry accepts the call.
             whole = self._engine.get(entry.name)
             if whole is not None and check(whole, *given, bind_constants=bind_constants)[1] is None:
-                reason += " (a limit of this chip)"
+                reason += CHIP_LIMIT
         elif self._declined_by_sdk is not None and not (asked_later and self._asks_driver):
             declined = self._declined_by_sdk(entry, call)
             if declined is not None:

@@ -15,8 +15,8 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..patterns import TABLE
 from ..report import OpPlacement, offload_report
+from ..table import CHIP_LIMIT
 from .compare import Array, Verdict, judge
 from .compiled import compile_for, partition_for
 
@@ -285,12 +285,8 @@ def excuse(ops: Sequence[OpPlacement]) -> str:
 
 
 def _is_narrowed(op: OpPlacement) -> bool:
-    """Whether an entry, narrower than the engine's, refuses a call."""
-    whole = getattr(TABLE, "engine_entry", TABLE.get)
-    refusing = [
-        entry for entry in TABLE.entries_of(op.op) if str(op.reason).startswith(f"{entry.name}: ")
-    ]
-    return any(whole(entry.name) != entry for entry in refusing)
+    """Whether the chip's limits refuse a call, and not the engine's."""
+    return str(op.reason).endswith(CHIP_LIMIT)
 
 
 def sentence(error: Exception) -> str:

@@ -90,6 +90,8 @@ def pad_by_take(site: Site) -> Bindings | None:
     mode = _PADDINGS.get(str(call.attrs.pad_mode))
     if mode is None or not site.table.entries_of("relax.take"):
         return None
+    if site.table.refusal(call, site.values, asked_later=True) is None:
+        return None  # The NPU pads by itself.
     try:
         _, shape = tensor_type(call.args[0].ty)
     except Unknown:
