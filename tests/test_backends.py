@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import support
-from support import Workshop, lend_packages, run
+from support import Workshop, run
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,6 @@ def test_a_wheel_installs_into_a_clean_environment_and_passes_its_own_tests(
     wheel = workshop.wheel(project)
     python = workshop.environment(wheel)
     # The suites of ONNX and torch are about the ops that were selected, too.
-    lend_packages(python)
     package = f"tvm_{VARIANTS[variant]['backend_name']}"
     assert re.fullmatch(rf"{package}-0\.1\.0-py3-none-\w+\.whl", wheel.name)
     run(python, "-W", "error::UserWarning", "-c", "import tvm", cwd=tmp_path)

@@ -18,6 +18,7 @@ from backend.engine.chain_grammar import NN_OPS
 from backend.engine.passes import CANONICALIZATION, evaluate, fold, simplify
 from backend.engine.patterns import make_patterns
 from backend.engine.report import offload_report
+from backend.engine.table import Table
 from support import TABLE, build, compile_for, variable
 
 needs = support.needs  # Not imported: some choices of ops have no test with it.
@@ -462,8 +463,7 @@ class Registered:
 
 @needs("sdpa")
 def test_a_chain_is_a_composite_without_its_parts_as_ops(monkeypatch):
-    from backend import regions
-    from backend.engine.capability import Table
+    from backend.engine import regions
     from backend.engine.options import Options
 
     table = Table([entry for entry in TABLE.ops if entry.name not in ("softmax", "multiply")])
@@ -492,7 +492,7 @@ def test_ops_below_nn_are_those_of_relax():
 
 @pytest.mark.parametrize("module", ["chain_grammar"])
 def test_grammars_are_read_without_tvm(module):
-    from backend import chain_grammar
+    from backend.engine import chain_grammar
 
     code = f"import runpy, sys; runpy.run_path({chain_grammar.__file__!r}, run_name='grammar')"
     code += "; assert not any(name.startswith('tvm') for name in sys.modules)"
