@@ -31,6 +31,16 @@ def copy_template(destination: Path) -> None:
     shutil.copy(ROOT / "copier.yml", destination)
 
 
+def copy_questions(destination: Path) -> Path:
+    """Copy the questions alone; what is rendered is the file that remembers the answers."""
+    for name in ("_catalog", "_macros"):
+        shutil.copytree(ROOT / "template" / name, destination / "template" / name)
+    (remembered,) = (ROOT / "template").glob("*answers_file*")
+    shutil.copy(remembered, destination / "template")
+    shutil.copy(ROOT / "copier.yml", destination)
+    return destination
+
+
 def render(template: Path, destination: Path, **answers: Any) -> Path:
     """Render without trust; answers that are left out take their defaults."""
     with warnings.catch_warnings():

@@ -302,11 +302,7 @@ def test_a_preset_is_stored_as_its_ops_and_never_grows(
 ) -> None:
     """The questions as they are; of the template only the answers file, so that it is quick."""
     origin, project = tmp_path / "origin", tmp_path / "project"
-    for name in ("_catalog", "_macros"):
-        shutil.copytree(ROOT / "template" / name, origin / "template" / name)
-    for path in (ROOT / "template").glob("*answers_file*"):
-        shutil.copy(path, origin / "template")
-    shutil.copy(ROOT / "copier.yml", origin)
+    support.copy_questions(origin)
     git(origin, "init", "-q")
     # The first release lacks an op that is in all presets.
     (holding,) = [
