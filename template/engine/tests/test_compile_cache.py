@@ -81,7 +81,7 @@ def test_what_changes_the_program_is_compiled(compiled, monkeypatch, tmp_path):
         lambda: build(first.model(), tmp_path, power_mode="low"),
         lambda: build(first.model(), tmp_path, symbol_bounds={"n": 3}),
         lambda: (
-            monkeypatch.setattr(codegen, "_compiler_sha256", lambda: "another build")
+            monkeypatch.setattr(codegen, "_build_sha256", lambda role: "another build")
             or build(first.model(), tmp_path)
         ),
     ):

@@ -241,7 +241,7 @@ class _Workers:
         self._count = count
         if processes:
             pool = "runtime.disco.create_process_pool"
-            entry = f"{PACKAGE}.parallel"
+            entry = f"{PACKAGE}.engine.parallel"
             self._session = _disco("SessionProcess", count, 1, pool, entry)
         else:
             self._session = _disco("SessionThreaded", count, 1)
