@@ -17,7 +17,8 @@
 #   NPU_NAMES_DIR    the folder of backend.h
 #   NPU_LOWERINGS    the ops whose lowerings are compiled
 #   NPU_VENDOR_CMAKE what the vendor adds to the build; optional
-#   NPU_DRIVER       "vendor" or "emulator": the driver that programs are for unless told otherwise
+#   NPU_DRIVER       "vendor" or "emulator": the driver that programs are for unless told otherwise;
+#                    the vendor's is built wherever its sources are listed
 #   NPU_EMULATOR     whether to build the emulator, also beside the vendor's driver
 #   NPU_RUNTIME, NPU_CODEGEN, NPU_TESTS, NPU_WERROR   what to build, and how
 #   NPU_SANITIZE     sanitizers for everything, e.g. "address,undefined"; optional
@@ -97,7 +98,7 @@ endfunction()
 
 # ---- Drivers ----
 
-if(NPU_DRIVER STREQUAL "vendor")
+if(NPU_VENDOR_DRIVER_SOURCES)
   function(npu_add_vendor_driver name sources libraries)
     npu_add_library(${name} ${sources})
     target_include_directories(${name} PRIVATE ${NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES})
@@ -126,6 +127,7 @@ endif()
 if(NPU_RUNTIME OR NPU_CODEGEN)
   npu_add_objects(npu_common "${_engine}/common/artifact.cc" "${_engine}/common/driver_api.cc")
   target_compile_options(npu_common PRIVATE ${_moderate})
+  target_compile_definitions(npu_common PRIVATE NPU_DEFAULT_DRIVER="${NPU_DRIVER}")
   target_link_libraries(npu_common PRIVATE tvm_ffi::header)
   # Their own includes are complete. Read once, headers are half as expensive.
   target_precompile_headers(
