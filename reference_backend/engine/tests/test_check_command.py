@@ -157,7 +157,7 @@ def test_limits_prints_what_to_record():
     assert bool(out) == bool(TABLE.unrecorded)
     code, _, errors = python("-m", PACKAGE, "limits", "nothing")
     assert code == 1
-    assert errors.startswith("FAILED: There is no op 'nothing'")
+    assert errors.startswith("FAILED: This backend has no op 'nothing'")
 
 
 def test_options_lists_what_can_be_set():
