@@ -27,7 +27,6 @@
 #include <utility>
 #include <vector>
 
-#include "driver_kit/layout.h"
 #include "driver_kit/program.h"
 
 namespace npu::kit {
@@ -41,7 +40,8 @@ struct Driver {
   std::string (*reason)(const Program& program, const Node& node);
   const npu_option_info* options = nullptr;
   size_t option_count = 0;
-  /*! \brief Whether values of four dimensions are stored [N, H, W, C], and weights alike. */
+  /*! \brief Whether convolutions and pools want [N, spatial..., C], and weights [O, spatial..., I].
+   */
   bool channels_last = false;
   /*! \brief Makes the bytes of a program, or declines it; NULL: `Serialize`. */
   std::vector<uint8_t> (*compile)(const Program& program) = nullptr;
@@ -85,8 +85,6 @@ struct Builder {
   }
 
   Dims DimsOf(npu_tensor id) { return kit::DimsOf(At(id).port); }
-
-  Dims Stored(const Dims& dims) const { return kit::Stored(dims, driver->channels_last); }
 
   npu_tensor AddTensor(const npu_tensor_desc* desc, Source source) {
     Tensor tensor;
@@ -153,39 +151,24 @@ struct Builder {
     int32_t value = -1;
     switch (At(id).port.source) {
       case Source::kInput:
-        // A view of an input is the same input, stored in its own way.
-        value = AddValue(Source::kInput, dtype, Stored(dims), At(root).port.place);
+        // A view of an input is the same input.
+        value = AddValue(Source::kInput, dtype, dims, At(root).port.place);
         break;
       case Source::kConstant:
-        value = AddConstant(dtype, Stored(dims), At(id).data);
+        value = AddConstant(dtype, dims, At(id).data);
         break;
       case Source::kNode: {
         const int32_t from = At(root).value;
         if (from < 0) Refuse("a tensor is read before it is written");
-        const Dims whole = DimsOf(root);
-        const bool last = driver->channels_last;
-        const bool same_channels =
-            whole.size() == 4 && dims.size() == 4 && whole[0] == dims[0] && whole[1] == dims[1];
-        if (!same_channels && !(IsRowMajor(whole, last) && IsRowMajor(dims, last))) {
-          Decline("channels are stored last, and this change of shape would take a transposition");
-        }
         value = from;
-        if (kit::DimsOf(program.At(from)) != Stored(dims)) {
+        if (kit::DimsOf(program.At(from)) != dims) {
           Node node = MakeNode(Kind::kReshape);
           node.inputs[0] = from;
-          value = AddNode(node, dtype, Stored(dims));
+          value = AddNode(node, dtype, dims);
         }
       }
     }
     return At(id).value = value;
-  }
-
-  /*! \brief The value of an operand that is broadcast to `rank` dimensions. */
-  int32_t ReadAligned(npu_tensor id, size_t rank) {
-    Dims dims = DimsOf(id);
-    if (!driver->channels_last || rank < 4 || dims.size() >= 4) return Read(id);
-    dims.insert(dims.begin(), 4 - dims.size(), 1);
-    return Read(AddView(id, dims));
   }
 
   /*! \brief Says which value a tensor is from now on. */
@@ -195,7 +178,7 @@ struct Builder {
       Refuse("a tensor is written twice");
     }
     if (tensor.root != id) Decline("an operation writes into a view");
-    if (kit::DimsOf(program.At(value)) != Stored(DimsOf(id))) {
+    if (kit::DimsOf(program.At(value)) != DimsOf(id)) {
       Decline("a result is broadcast, for which there is no node");
     }
     tensor.value = value;
@@ -211,7 +194,7 @@ struct Builder {
     return taken;
   }
 
-  /*! \brief Adds a node whose result has these dimensions, as they are stored. */
+  /*! \brief Adds a node whose result has these dimensions. */
   int32_t AddNode(Node node, npu_dtype dtype, const Dims& dims) {
     node.out = AddValue(Source::kNode, dtype, dims, 0);
     const std::string reason = driver->reason(program, node);
@@ -239,7 +222,7 @@ struct Builder {
   /*! \brief Adds the node of an operation and what of its epilogue is no part of it. */
   void AddWithEpilogue(Node node, const npu_vector_program* epilogue, npu_tensor out) {
     const npu_dtype dtype = At(out).port.dtype;
-    const Dims dims = Stored(DimsOf(out));
+    const Dims dims = DimsOf(out);
     int32_t done = 0;
     if (epilogue != nullptr && epilogue->step_count > 0) {
       const bool has_bias = node.kind == Kind::kMatmul || node.kind == Kind::kConvolution;
@@ -315,7 +298,7 @@ struct Builder {
             node.inputs[i] = results.at(static_cast<size_t>(operand.index));
             break;
           case NPU_OPERAND_TENSOR:
-            node.inputs[i] = ReadAligned(operand.index, DimsOf(out).size());
+            node.inputs[i] = Read(operand.index);
             break;
           case NPU_OPERAND_NUMBER:
             node.numbers[i] = operand.number;
@@ -356,7 +339,6 @@ struct Builder {
 
   void Add(const npu_matmul* op) {
     Node node = MakeNode(Kind::kMatmul);
-    RequireRowMajor({op->a, op->b, op->out});
     node.inputs[0] = Read(op->a);
     node.inputs[1] = Read(op->b);
     node.matmul = *op;
@@ -380,7 +362,7 @@ struct Builder {
     node.inputs[0] = Read(op->data);
     node.pool = *op;
     node.pool.data = node.pool.out = -1;
-    Write(op->out, AddNode(node, At(op->out).port.dtype, Stored(DimsOf(op->out))));
+    Write(op->out, AddNode(node, At(op->out).port.dtype, DimsOf(op->out)));
   }
 
   void Add(const npu_elementwise* op) { AddSteps(op->program, -1, 0, op->out); }
@@ -391,12 +373,6 @@ struct Builder {
     node.reduce = *op;
     node.reduce.data = node.reduce.out = -1;
     node.reduce.epilogue = nullptr;
-    const size_t rank = DimsOf(op->data).size();
-    node.reduce.axes = 0;
-    for (size_t axis = 0; axis < rank; ++axis) {
-      if ((op->axes >> axis & 1) == 0) continue;
-      node.reduce.axes |= 1u << StoredAxis(axis, rank, driver->channels_last);
-    }
     AddWithEpilogue(node, op->epilogue, op->out);
   }
 
@@ -421,29 +397,16 @@ struct Builder {
     if (!is_whole && op->fill == 0) {
       Decline("there is no node that writes a part of a tensor");
     }
-    for (size_t i = 0; i < data.size(); ++i) {
-      const auto place = [&](size_t axis) {
-        return StoredAxis(axis, data.size(), driver->channels_last);
-      };
-      const size_t at = place(i);
-      node.copy.permutation[at] =
-          static_cast<int32_t>(place(static_cast<size_t>(op->permutation[i])));
-      node.copy.data_offset[at] = op->data_offset[i];
-      node.copy.data_step[at] = op->data_step[i];
-      node.copy.out_offset[at] = op->out_offset[i];
-      node.copy.out_step[at] = op->out_step[i];
-    }
-    Write(op->out, AddNode(node, At(op->out).port.dtype, Stored(out)));
+    Write(op->out, AddNode(node, At(op->out).port.dtype, out));
   }
 
   void Add(const npu_gather* op) {
     Node node = MakeNode(Kind::kGather);
-    RequireRowMajor({op->data, op->indices, op->out});
     node.inputs[0] = Read(op->data);
     node.inputs[1] = Read(op->indices);
     node.gather = *op;
     node.gather.data = node.gather.indices = node.gather.out = -1;
-    Write(op->out, AddNode(node, At(op->out).port.dtype, Stored(DimsOf(op->out))));
+    Write(op->out, AddNode(node, At(op->out).port.dtype, DimsOf(op->out)));
   }
 
   void Add(const npu_scan* op) {
@@ -451,8 +414,7 @@ struct Builder {
     node.inputs[0] = Read(op->data);
     node.scan = *op;
     node.scan.data = node.scan.out = -1;
-    node.scan.axis = AxisOf(op->data, op->axis);
-    Write(op->out, AddNode(node, At(op->out).port.dtype, Stored(DimsOf(op->out))));
+    Write(op->out, AddNode(node, At(op->out).port.dtype, DimsOf(op->out)));
   }
 
   void Add(const npu_order* op) {
@@ -460,21 +422,7 @@ struct Builder {
     node.inputs[0] = Read(op->data);
     node.order = *op;
     node.order.data = node.order.out = -1;
-    node.order.axis = AxisOf(op->data, op->axis);
-    Write(op->out, AddNode(node, At(op->out).port.dtype, Stored(DimsOf(op->out))));
-  }
-
-  int32_t AxisOf(npu_tensor id, int32_t axis) {
-    return static_cast<int32_t>(
-        StoredAxis(static_cast<size_t>(axis), DimsOf(id).size(), driver->channels_last));
-  }
-
-  void RequireRowMajor(const std::vector<npu_tensor>& ids) {
-    for (npu_tensor id : ids) {
-      if (!IsRowMajor(DimsOf(id), driver->channels_last)) {
-        Decline("channels are stored last, which this operation would have to undo");
-      }
-    }
+    Write(op->out, AddNode(node, At(op->out).port.dtype, DimsOf(op->out)));
   }
 
   // ---- Inputs, outputs, bytes ----
@@ -507,7 +455,7 @@ struct Builder {
     for (const Piece& piece : constants) {
       uint8_t* to = elements.data() + piece.value.place;
       if (piece.data != nullptr) {
-        Transpose(piece.value, piece.data, to, driver->channels_last, true);
+        std::memcpy(to, piece.data, BytesOf(piece.value));
       } else {
         WriteNumber(piece.number, piece.value.dtype, to);
       }
@@ -598,7 +546,6 @@ npu_build_api BuildTable() {
     return Try(&CreateError(), [&] {
       auto made = std::make_unique<npu_builder>();
       made->driver = &kDriver;
-      made->program.channels_last = kDriver.channels_last;
       made->SetOptions(options, count);
       *builder = made.release();
     });
@@ -637,6 +584,15 @@ npu_build_api BuildTable() {
   api.add_gather = AddOp<npu_gather>;
   api.add_scan = AddOp<npu_scan>;
   api.add_order = AddOp<npu_order>;
+  if (kDriver.channels_last) {
+    api.layout = [](npu_builder*, npu_layout* layout) {
+      const int32_t last = layout->data.rank - 1;
+      for (int32_t i = 1; i <= last; ++i) {
+        layout->order[i] = layout->weight_order[i] = i == last ? 1 : i + 1;
+      }
+      return NPU_OK;
+    };
+  }
   api.mark_output = [](npu_builder* builder, npu_tensor id) {
     return Try(&builder->error, [&] { builder->MarkOutput(id); });
   };

@@ -189,8 +189,6 @@ inline size_t Aligned(size_t size) { return (size + kAlignment - 1) / kAlignment
 struct Program {
   /*! \brief The values of the driver's options. */
   std::map<std::string, std::string> options;
-  /*! \brief Whether values of four dimensions are stored with channels last. */
-  bool channels_last = false;
   /*! \brief As the caller sees them. */
   std::vector<Value> inputs, outputs;
   std::vector<Value> values;
@@ -236,7 +234,7 @@ struct ProgramHeader {
   char magic[8];
   /*! \brief Of all that follows it. */
   uint64_t hash;
-  uint64_t node_size, channels_last;
+  uint64_t node_size;
   uint64_t option_bytes, inputs, outputs, values, nodes, constants;
 };
 constexpr char kProgramMagic[8] = "npukit1";
@@ -251,7 +249,6 @@ inline std::vector<uint8_t> Serialize(const Program& program) {
   ProgramHeader header = {};
   std::memcpy(header.magic, kProgramMagic, sizeof(kProgramMagic));
   header.node_size = sizeof(Node);
-  header.channels_last = program.channels_last ? 1 : 0;
   header.option_bytes = options.size();
   header.inputs = program.inputs.size();
   header.outputs = program.outputs.size();
@@ -363,7 +360,6 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
     return from;
   };
   Program program;
-  program.channels_last = header.channels_last != 0;
   const char* text = reinterpret_cast<const char*>(take(header.option_bytes, 1));
   const char* end = text + header.option_bytes;
   auto word = [&] {

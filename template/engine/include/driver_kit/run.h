@@ -29,7 +29,6 @@
 #include <string>
 #include <vector>
 
-#include "driver_kit/layout.h"
 #include "driver_kit/program.h"
 
 namespace npu::kit {
@@ -107,12 +106,12 @@ struct GraphRequest {
       const Value& value = program.values[i];
       if (value.source != Source::kInput) continue;
       const void* from = inputs[static_cast<size_t>(value.place)];
-      Transpose(value, from, memory[i], program.channels_last, true);
+      std::memcpy(memory[i], from, BytesOf(value));
     }
     if (!program.nodes.empty()) graph->Run();
     for (size_t i = 0; i < program.outputs.size(); ++i) {
       const size_t id = static_cast<size_t>(program.outputs[i].place);
-      Transpose(program.values[id], memory[id], outputs[i], program.channels_last, false);
+      std::memcpy(outputs[i], memory[id], BytesOf(program.values[id]));
     }
   }
 

@@ -132,9 +132,9 @@ std::string Reason(const Program& program, const Node& node) {
       return PoolReason(program, node);
     case Kind::kReduce:
       return node.reduce.kind == NPU_REDUCE_MEAN && program.At(node.inputs[0]).rank == 4 &&
-                     node.reduce.axes == 0x6
+                     (node.reduce.axes == 0x6 || node.reduce.axes == 0xc)
                  ? ""
-                 : "XNNPACK reduces only to means over the last two of four dimensions";
+                 : "XNNPACK reduces only to means over rows and columns";
     case Kind::kCopy:
       return CopyReason(program, node);
     default:

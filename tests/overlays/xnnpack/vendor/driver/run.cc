@@ -194,7 +194,7 @@ class Graph {
   }
 
   xnn_status Define(const Node& node) {
-    const uint32_t x = static_cast<uint32_t>(node.inputs[0]);
+    uint32_t x = static_cast<uint32_t>(node.inputs[0]);
     const uint32_t y = static_cast<uint32_t>(node.inputs[1]);
     const uint32_t z = static_cast<uint32_t>(node.inputs[2]);  // -1 is XNN_INVALID_VALUE_ID.
     const uint32_t out = static_cast<uint32_t>(node.out);
@@ -226,8 +226,18 @@ class Graph {
         return DefinePool(node, x, out);
       case Kind::kReduce: {
         const Value& data = program_.At(node.inputs[0]);
-        const uint32_t mean =
-            result.rank == 4 ? out : AddTensor({data.dims[0], 1, 1, data.dims[3]}, nullptr);
+        // Channels first is an image of one channel for each of them.
+        const bool first = node.reduce.axes == 0xc;
+        Value image = data;
+        if (first) {
+          const int64_t* d = data.dims;
+          std::copy_n(std::vector<int64_t>{d[0] * d[1], d[2], d[3], 1}.begin(), 4, image.dims);
+          const uint32_t reshaped = AddTensor(DimsOf(image), nullptr);
+          Check(Reshape(x, image, reshaped), "a change of shape");
+          x = reshaped;
+        }
+        const Dims dims = {image.dims[0], 1, 1, image.dims[3]};
+        const uint32_t mean = DimsOf(result) == dims ? out : AddTensor(dims, nullptr);
         Check(xnn_define_global_average_pooling_2d(graph_, node.least, node.most, x, mean, 0),
               "a mean");
         return mean == out ? xnn_status_success : Reshape(mean, result, out);
