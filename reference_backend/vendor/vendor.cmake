@@ -7,7 +7,8 @@
 #   NPU_VENDOR_LOWERINGS           your lowerings; they win over the engine's for the same op
 #   NPU_VENDOR_LOWERING_LIBRARIES  libraries that they link
 #
-# The driver, built with -DUSE_EXAMPLE_NPU_DRIVER=vendor:
+# The driver, built where its sources are listed. Programs are for the emulator beside it until you
+# build with -DUSE_EXAMPLE_NPU_DRIVER=vendor, or set the option 'driver' to "vendor":
 #
 #   NPU_VENDOR_DRIVER_SOURCES        sources that export npu_driver_run, and npu_driver_build too
 #                                    unless the next variable is set
@@ -18,7 +19,8 @@
 #   NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES, NPU_VENDOR_DRIVER_DEFINITIONS, NPU_VENDOR_DRIVER_OPTIONS
 #                                    folders of headers, macros, and compiler options of both
 #
-# NPU_CODEGEN is OFF in builds for boards.
+# NPU_CODEGEN is OFF in builds for boards. NPU_DRIVER is "vendor" or "emulator": list no sources in
+# builds for the emulator if a machine lacks the SDK.
 
 # set(NPU_VENDOR_LOWERINGS "${CMAKE_CURRENT_LIST_DIR}/lowerings/my_op.cc")
 # set(NPU_VENDOR_DRIVER_SOURCES "${CMAKE_CURRENT_LIST_DIR}/driver/driver.cc")

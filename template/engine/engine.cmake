@@ -17,7 +17,8 @@
 #   NPU_NAMES_DIR    the folder of backend.h
 #   NPU_LOWERINGS    the ops whose lowerings are compiled
 #   NPU_VENDOR_CMAKE what the vendor adds to the build; optional
-#   NPU_DRIVER       "vendor" or "emulator": the driver that programs are for unless told otherwise
+#   NPU_DRIVER       "vendor" or "emulator": the driver that programs are for unless told otherwise;
+#                    the vendor's is built wherever its sources are listed
 #   NPU_EMULATOR     whether to build the emulator, also beside the vendor's driver
 #   NPU_RUNTIME, NPU_CODEGEN, NPU_TESTS, NPU_WERROR   what to build, and how
 #   NPU_SANITIZE     sanitizers for everything, e.g. "address,undefined"; optional
@@ -97,7 +98,7 @@ endfunction()
 
 # ---- Drivers ----
 
-if(NPU_DRIVER STREQUAL "vendor")
+if(NPU_VENDOR_DRIVER_SOURCES)
   function(npu_add_vendor_driver name sources libraries)
     npu_add_library(${name} ${sources})
     target_include_directories(${name} PRIVATE ${NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES})
@@ -126,6 +127,11 @@ endif()
 if(NPU_RUNTIME OR NPU_CODEGEN)
   npu_add_objects(npu_common "${_engine}/common/artifact.cc" "${_engine}/common/driver_api.cc")
   target_compile_options(npu_common PRIVATE ${_moderate})
+  # Of the file alone: a definition of the target would be one of the precompiled headers.
+  set_source_files_properties(
+    "${_engine}/common/driver_api.cc" PROPERTIES COMPILE_DEFINITIONS
+                                                 NPU_DEFAULT_DRIVER="${NPU_DRIVER}"
+  )
   target_link_libraries(npu_common PRIVATE tvm_ffi::header)
   # Their own includes are complete. Read once, headers are half as expensive.
   target_precompile_headers(
@@ -164,7 +170,7 @@ endif()
 # ---- Runtime ----
 
 if(NPU_RUNTIME)
-  set(_sources execution object_file runtime signature)
+  set(_sources execution object_file ports runtime signature)
   list(TRANSFORM _sources PREPEND "${_engine}/runtime/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_ffi_library(${NPU_PACKAGE}_runtime ${_sources})
@@ -181,7 +187,7 @@ if(NPU_CODEGEN)
   target_include_directories(npu_lowerings PRIVATE "${_engine}/common" "${_engine}/codegen")
   set_target_properties(npu_lowerings PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
 
-  set(_sources codegen graph ir_adapter lowering)
+  set(_sources codegen graph ir_adapter layout lowering)
   list(TRANSFORM _sources PREPEND "${_engine}/codegen/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_ffi_library(
@@ -209,6 +215,9 @@ if(NPU_TESTS)
     target_link_libraries(npu_${name} PRIVATE npu_options Threads::Threads)
     add_test(NAME ${name} COMMAND npu_${name})
   endfunction()
+
+  npu_add_test(layout_test "${_engine}/codegen/layout.cc")
+  target_include_directories(npu_layout_test PRIVATE "${_engine}/common")
 
   npu_add_objects(npu_oracle "${_engine}/emulator/kernels/oracle.cc")
   foreach(_test compile_test driver_test kernels_test program_test)

@@ -23,6 +23,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -30,6 +31,7 @@
 #include <vector>
 
 #include "driver_api.h"
+#include "permute.h"
 
 namespace npu {
 
@@ -39,7 +41,8 @@ struct EntryRef;
 struct Graph;
 struct Unit;
 
-/*! \brief A tensor of the driver's program. */
+/*! \brief A tensor of the program; where the driver declares layouts, its number at the driver is
+ *  another: see Lowering::AtDriver. */
 struct Tensor {
   npu_tensor id = -1;
   npu_tensor_desc desc = {};
@@ -198,8 +201,15 @@ class Lowering {
   ///@{
   /*! \brief The driver's builder, for functions of an extension. */
   npu_builder* Builder() const;
+  /*! \brief The driver's own tensor, for functions of an extension: to be read, or, if nothing has
+   *  written it, to be written. Its dimensions are in the header's order. */
+  npu_tensor AtDriver(const Tensor& tensor) const;
+  /*! \brief The same in the order that the driver keeps `like` in, a tensor of the same rank: for
+   *  operations to which the order does not matter. */
+  npu_tensor AtDriver(const Tensor& tensor, const Tensor& like) const;
   /*! \brief The driver's struct of this name; refuses the op if it has none:
-   *  op.Check(op.Extension<acme_ops>("acme.ops")->add_mish(op.Builder(), in.id, out.id)). */
+   *  op.Check(op.Extension<acme_ops>("acme.ops")->add_mish(
+   *      op.Builder(), op.AtDriver(in), op.AtDriver(out, in))). */
   template <typename T>
   const T* Extension(const char* name) const {
     return static_cast<const T*>(FindExtension(name));
@@ -379,6 +389,19 @@ struct DestroyBuilder {
   }
 };
 
+/*! \brief An input or an output of the program: an argument of the region, permuted. */
+struct Port {
+  /*! \brief Its index among the region's inputs, or its outputs. */
+  int64_t argument = 0;
+  /*! \brief The shape of the argument that is permuted, where it is another than its own. */
+  std::optional<std::vector<int64_t>> dims;
+  Order order;
+};
+
+struct Ports {
+  std::vector<Port> inputs, outputs;
+};
+
 /*! \brief The driver's program of a graph. */
 struct LoweredProgram {
   /*! \brief Constants of lowerings. Declared first: the builder refers to them. */
@@ -386,6 +409,8 @@ struct LoweredProgram {
   std::unique_ptr<npu_builder, DestroyBuilder> builder;
   /*! \brief The driver's bytes, which live as long as the builder; empty but for kProgram. */
   std::string_view bytes;
+  /*! \brief There if the driver declares layouts. */
+  std::optional<Ports> ports;
 };
 
 /*! \brief Throws a Refusal if the driver refuses its options. */

@@ -12,8 +12,9 @@
  *     24  8  checksum of all bytes, with this field as 0
  *     32     for each section: 8 bytes id (padded with zeros), 8 bytes offset, 8 bytes size
  *
- * Sections begin at multiples of 64: "manifest" and "graph" (JSON) and "program" (the driver's
- * bytes). A reference to an artifact that is stored elsewhere has the one section "external".
+ * Sections begin at multiples of 64: "manifest" and "graph" (JSON), "program" (the driver's bytes),
+ * and, where the program's inputs and outputs are not those of the region, "ports" (JSON). A
+ * reference to an artifact that is stored elsewhere has the one section "external".
  */
 #ifndef COMMON_ARTIFACT_H_
 #define COMMON_ARTIFACT_H_
@@ -36,6 +37,8 @@ struct Artifact {
   std::string_view manifest;
   std::string_view graph;
   std::string_view program;
+  /*! \brief Empty where the program has the inputs and outputs of the region, as they are. */
+  std::string_view ports;
 };
 
 /*! \brief Why bytes are not a valid artifact; what() continues "the artifact ". */

@@ -163,17 +163,27 @@ void LoadedProgram::Release(Request* request) {
   idle_.push_back(request);
 }
 
+void LoadedProgram::Permute(Request* request, bool outputs) {
+  for (Permutation& permutation : request->permutations) {
+    if (permutation.is_output == outputs) permutation.Run();
+  }
+}
+
 void LoadedProgram::Execute(Request* request) {
   if (timeout_.count() > 0 || driver_.execute == nullptr) {
     Submit(request);
     Wait(request);
   } else {
+    Permute(request, false);
     npu_status status = driver_.execute(request->handle);
     if (status != NPU_OK) CheckDriver(driver_, status, "running the region '" + symbol_ + "'");
+    Permute(request, true);
   }
 }
 
 void LoadedProgram::Submit(Request* request) {
+  // Not earlier: what ran before may have written the inputs.
+  Permute(request, false);
   if (timeout_.count() > 0) request->deadline = std::chrono::steady_clock::now() + timeout_;
   if (driver_.submit == nullptr) {
     request->outcome = driver_.execute(request->handle);
@@ -216,7 +226,7 @@ void LoadedProgram::Wait(Request* request) {
 
 void LoadedProgram::End(Request* request, npu_status status) {
   request->is_running = false;
-  if (status == NPU_OK) return;
+  if (status == NPU_OK) return Permute(request, true);
   std::string reason = driver_.wait == nullptr ? request->failure : ReasonOf(driver_);
   ThrowFailure(status, "running the region '" + symbol_ + "'", reason);
 }

@@ -41,6 +41,7 @@
 #include "execution.h"
 #include "names.h"
 #include "object_file.h"
+#include "ports.h"
 #include "signature.h"
 
 namespace npu {
@@ -128,7 +129,8 @@ struct Region {
         bytes(bytes),
         artifact(ReadArtifact(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size())),
         manifest(artifact.manifest),
-        signature(manifest.symbol, artifact.graph) {}
+        signature(manifest.symbol, artifact.graph),
+        ports(artifact.ports, signature) {}
 
   /*! \brief Copies bytes. */
   static std::shared_ptr<const Region> Copy(const ffi::Bytes& bytes) {
@@ -149,6 +151,7 @@ struct Region {
   const Artifact artifact;
   const Manifest manifest;
   const Signature signature;
+  const RuntimePorts ports;
 };
 
 ffi::String TextOf(const char* text) { return text == nullptr ? "" : text; }
@@ -303,11 +306,13 @@ class RegionModule : public ffi::ModuleObj {
 
   ffi::Map<ffi::String, int64_t> Sizes() const {
     const Artifact& artifact = Get().artifact;
-    return {
+    ffi::Map<ffi::String, int64_t> sizes = {
         {"manifest", static_cast<int64_t>(artifact.manifest.size())},
         {"graph", static_cast<int64_t>(artifact.graph.size())},
         {"program", static_cast<int64_t>(artifact.program.size())},
     };
+    if (!artifact.ports.empty()) sizes.Set("ports", static_cast<int64_t>(artifact.ports.size()));
+    return sizes;
   }
 
   /*! \brief The region; where it is a reference, looked up by the first who needs it, because TVM
@@ -392,6 +397,11 @@ class RegionModule : public ffi::ModuleObj {
     RefuseAliases(signature, buffers);
     Lease request(Load()->Acquire());
     const npu_run_api& driver = request->program->driver();
+    const RuntimePorts& ports = Get().ports;
+    if (!ports.ports().empty()) {
+      BindPorts(signature, ports, buffers, request.get());
+      return request;
+    }
     const std::vector<Argument>& arguments = signature.arguments();
     size_t input = 0;
     size_t output = 0;
@@ -405,6 +415,28 @@ class RegionModule : public ffi::ModuleObj {
       }
     }
     return request;
+  }
+
+  /*! \brief Binds the inputs and outputs of a program that are not those of the region. */
+  static void BindPorts(const Signature& signature, const RuntimePorts& ports,
+                        const npu_buffer* buffers, Request* request) {
+    const npu_run_api& driver = request->program->driver();
+    request->permutations.resize(ports.ports().size());
+    std::vector<int64_t> dims;
+    for (size_t i = 0; i < ports.ports().size(); ++i) {
+      const RuntimePort& port = ports.ports()[i];
+      Permutation& permutation = request->permutations[i];
+      permutation.is_output = i >= ports.input_count();
+      const npu_buffer placed = PlaceBuffer(port, buffers[port.argument], &dims, &permutation);
+      npu_status status =
+          permutation.is_output
+              ? driver.bind_output(request->handle, i - ports.input_count(), &placed)
+              : driver.bind_input(request->handle, i, &placed);
+      if (status != NPU_OK) {
+        CheckDriver(driver, status,
+                    "binding " + signature.Describe(signature.arguments()[port.argument]));
+      }
+    }
   }
 
   /*! \brief Throws if an output overlaps with another argument: a driver may write outputs while it

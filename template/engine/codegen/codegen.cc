@@ -12,6 +12,7 @@
 #include <tvm/ffi/reflection/registry.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -67,6 +68,30 @@ ffi::Map<ffi::String, ffi::Any> DescribeGraph(const ffi::ObjectRef& function,
   });
 }
 
+/*! \brief The inputs and outputs of a program, for the runtime; "" where it declares no layouts. */
+std::string PortsToJson(const std::optional<Ports>& ports) {
+  namespace json = ffi::json;
+  if (!ports.has_value()) return "";
+  const auto list = [](const auto& numbers) {
+    json::Array items;
+    for (auto number : numbers) items.push_back(static_cast<int64_t>(number));
+    return items;
+  };
+  json::Object root;
+  for (const char* key : {"inputs", "outputs"}) {
+    json::Array items;
+    for (const Port& port : *key == 'i' ? ports->inputs : ports->outputs) {
+      json::Object item;
+      item.Set(ffi::String("argument"), port.argument);
+      item.Set(ffi::String("order"), list(port.order));
+      if (port.dims.has_value()) item.Set(ffi::String("dims"), list(*port.dims));
+      items.push_back(item);
+    }
+    root.Set(ffi::String(key), items);
+  }
+  return std::string(json::Stringify(root));
+}
+
 ffi::Bytes Compile(const ffi::ObjectRef& function, const ConstantNames& constant_names,
                    const ffi::String& driver, const OptionMap& driver_options,
                    const BoundMap& symbol_bounds, const ffi::String& manifest) {
@@ -75,8 +100,9 @@ ffi::Bytes Compile(const ffi::ObjectRef& function, const ConstantNames& constant
     LoweringOptions options = ReadOptions(driver, driver_options, symbol_bounds);
     LoweredProgram program = LowerGraph(graph, options, LoweringGoal::kProgram);
     std::string graph_json = ToJson(graph);
+    std::string ports_json = PortsToJson(program.ports);
     std::string_view manifest_json(manifest.data(), manifest.size());
-    return ffi::Bytes(WriteArtifact({manifest_json, graph_json, program.bytes}));
+    return ffi::Bytes(WriteArtifact({manifest_json, graph_json, program.bytes, ports_json}));
   });
 }
 

@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "graph.h"
+#include "layout.h"
 
 namespace npu {
 
@@ -270,6 +271,9 @@ class ProgramBuilder {
     npu_status status = api_.create(pairs.data(), pairs.size(), &builder);
     result_.builder = {builder, {&api_}};
     Check(status, "the driver's options");
+    if (api_.layout != nullptr) {
+      layouts_.emplace(DriverBuilder{api_, builder}, &result_.constants);
+    }
     index_ = IndexRegistry();
   }
 
@@ -281,8 +285,18 @@ class ProgramBuilder {
       auto unit = unit_ending_at_.find(i);
       if (unit != unit_ending_at_.end()) LowerUnit(units_[unit->second]);
     }
+    if (layouts_.has_value()) layouts_->SetLabel("an output of the region");
     for (const EntryRef& head : graph_.heads) {
-      Check(api_.mark_output(builder(), Get(head).id), "an output of the region");
+      const Tensor output = Get(head);
+      if (layouts_.has_value()) {
+        layouts_->MarkOutput(output.id);
+      } else {
+        Check(api_.mark_output(builder(), output.id), "an output of the region");
+      }
+    }
+    if (layouts_.has_value()) {
+      layouts_->AddUnreadInputs();
+      result_.ports = layouts_->ports();
     }
     if (goal != LoweringGoal::kOps) {
       const uint8_t* bytes = nullptr;
@@ -341,7 +355,11 @@ class ProgramBuilder {
   Tensor NewTensor(const npu_tensor_desc& desc, const std::string& who) {
     Tensor tensor;
     tensor.desc = desc;
-    Check(api_.add_tensor(builder(), &desc, &tensor.id), who);
+    if (layouts_.has_value()) {
+      tensor.id = layouts_->AddTensor(desc);
+    } else {
+      Check(api_.add_tensor(builder(), &desc, &tensor.id), who);
+    }
     Keep(tensor);
     return tensor;
   }
@@ -361,7 +379,11 @@ class ProgramBuilder {
     Tensor view;
     view.desc = desc;
     Require(api_.add_view != nullptr, "add_view", who);
-    Check(api_.add_view(builder(), tensor.id, &desc, &view.id), who);
+    if (layouts_.has_value()) {
+      view.id = layouts_->AddView(tensor.id, desc);
+    } else {
+      Check(api_.add_view(builder(), tensor.id, &desc, &view.id), who);
+    }
     Keep(view);
     return view;
   }
@@ -372,7 +394,13 @@ class ProgramBuilder {
            const std::string& who) {
     Require(api_.*function != nullptr, name, who);
     op.size = sizeof(op);
+    if (layouts_.has_value()) return layouts_->Add(op);
     Check((api_.*function)(builder(), &op), who);
+  }
+
+  /*! \brief The driver's own number of a tensor; see Lowering::AtDriver. */
+  npu_tensor AtDriver(npu_tensor tensor, std::optional<npu_tensor> like) {
+    return layouts_.has_value() ? layouts_->AtDriver(tensor, like) : tensor;
   }
 
   /*! \brief The shape and type of a tensor of the builder; a scalar for an unknown one. */
@@ -385,17 +413,11 @@ class ProgramBuilder {
   npu_builder* builder() const { return result_.builder.get(); }
 
   void Check(npu_status status, const std::string& who) const {
-    if (status == NPU_OK) return;
-    const char* reason = api_.error == nullptr ? nullptr : api_.error(builder());
-    // Too little memory for a model is not a driver failure either.
-    bool refused = status == NPU_DECLINED || status == NPU_OUT_OF_MEMORY;
-    throw Refusal(who + (refused ? ": " : ": the driver failed: ") +
-                  (reason == nullptr ? "no reason given" : reason));
+    DriverBuilder{api_, builder()}.Check(status, who);
   }
 
   void Require(bool has, const char* function, const std::string& who) const {
-    if (has) return;
-    throw Refusal(who + ": the driver " + api_.name + " has no " + function);
+    DriverBuilder{api_, builder()}.Require(has, function, who);
   }
 
  private:
@@ -403,7 +425,11 @@ class ProgramBuilder {
 
   void AddConstant(Tensor* tensor, const void* data, size_t bytes, const std::string& who) {
     Require(api_.add_constant != nullptr, "add_constant", who);
-    Check(api_.add_constant(builder(), &tensor->desc, data, bytes, &tensor->id), who);
+    if (layouts_.has_value()) {
+      tensor->id = layouts_->AddConstant(tensor->desc, data);
+    } else {
+      Check(api_.add_constant(builder(), &tensor->desc, data, bytes, &tensor->id), who);
+    }
     Keep(*tensor);
   }
 
@@ -422,12 +448,17 @@ class ProgramBuilder {
       Require(api_.add_symbol != nullptr, "add_symbol", "the size " + name);
       Check(api_.add_symbol(builder(), name.c_str(), bound->second, &symbol), "the size " + name);
     }
-    for (size_t argument : graph_.arguments) {
+    for (size_t i = 0; i < graph_.arguments.size(); ++i) {
+      const size_t argument = graph_.arguments[i];
       const Node& node = graph_.nodes[argument];
       if (node.outputs.empty()) continue;  // A shape: the driver reads sizes off the tensors.
       Tensor tensor;
       tensor.desc = MakeDesc(node.outputs[0], "the argument " + node.name);
-      Check(api_.add_input(builder(), &tensor.desc, &tensor.id), "the argument " + node.name);
+      if (layouts_.has_value()) {
+        tensor.id = layouts_->AddInput(tensor.desc, static_cast<int64_t>(i));
+      } else {
+        Check(api_.add_input(builder(), &tensor.desc, &tensor.id), "the argument " + node.name);
+      }
       Keep(tensor);
       Set(EntryRef{argument, 0}, tensor);
     }
@@ -596,7 +627,9 @@ class ProgramBuilder {
 
   void LowerUnit(const Unit& unit) {
     Lowering lowering(this, &unit);
-    if (api_.set_label != nullptr) {
+    if (layouts_.has_value()) {
+      layouts_->SetLabel(lowering.Name());
+    } else if (api_.set_label != nullptr) {
       Check(api_.set_label(builder(), lowering.Name().c_str()), lowering.Name());
     }
     if (unit.lowering->elementwise != nullptr) {
@@ -619,6 +652,8 @@ class ProgramBuilder {
   const LoweringOptions& options_;
   const npu_build_api& api_;
   LoweredProgram result_;
+  /*! \brief There if the driver declares layouts. */
+  std::optional<LayoutAdapter> layouts_;
   std::unordered_map<std::string, std::vector<const OpLowering*>> index_;
   std::unordered_map<uint64_t, Tensor> tensors_;
   std::unordered_map<npu_tensor, npu_tensor_desc> descs_;
@@ -871,6 +906,14 @@ const void* Lowering::FindExtension(const char* name) const {
     Refuse("the driver " + std::string(api.name) + " has no extension " + name);
   }
   return found;
+}
+
+npu_tensor Lowering::AtDriver(const Tensor& tensor) const {
+  return program_->AtDriver(tensor.id, std::nullopt);
+}
+
+npu_tensor Lowering::AtDriver(const Tensor& tensor, const Tensor& like) const {
+  return program_->AtDriver(tensor.id, like.id);
 }
 
 void Lowering::Check(npu_status status) const { program_->Check(status, Name()); }

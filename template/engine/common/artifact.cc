@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -37,6 +36,7 @@ static_assert(sizeof(Section) == 24);
 constexpr const char* kManifest = "manifest";
 constexpr const char* kGraph = "graph";
 constexpr const char* kProgram = "program";
+constexpr const char* kPorts = "ports";
 constexpr const char* kExternal = "external";
 
 size_t Align(size_t size) {
@@ -93,7 +93,7 @@ Header ReadHeader(const uint8_t* bytes, size_t size) {
 
 using Named = std::pair<const char*, std::string_view>;
 
-std::string WriteSections(std::initializer_list<Named> sections) {
+std::string WriteSections(const std::vector<Named>& sections) {
   Header header = {};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.version = kArtifactVersion;
@@ -123,15 +123,20 @@ std::string WriteSections(std::initializer_list<Named> sections) {
   return bytes;
 }
 
-/*! \brief The contents of sections, which must be exactly these. */
+/*! \brief The contents of sections, which must be exactly these; the last `optional` ones may be
+ *  missing. */
 std::vector<std::string_view> ReadSections(const uint8_t* bytes, size_t size,
-                                           std::initializer_list<const char*> ids) {
+                                           std::vector<const char*> ids, size_t optional = 0) {
   Header header = ReadHeader(bytes, size);
   if (ArtifactChecksum(bytes, size) != header.checksum) Corrupt("its checksum is wrong");
+  const size_t least = ids.size() - optional;
+  if (header.section_count >= least && header.section_count < ids.size()) {
+    ids.resize(header.section_count);
+  }
   size_t end = sizeof(header) + ids.size() * sizeof(Section);
   if (header.section_count != ids.size() || end > size) {
     Corrupt("it has " + std::to_string(header.section_count) + " sections instead of " +
-            std::to_string(ids.size()));
+            std::to_string(least));
   }
   std::vector<std::string_view> contents;
   for (const char* id : ids) {
@@ -226,13 +231,16 @@ uint64_t Checksum(const uint8_t* bytes, size_t size, uint64_t seed) {
 }
 
 std::string WriteArtifact(const Artifact& artifact) {
-  return WriteSections({Named(kManifest, artifact.manifest), Named(kGraph, artifact.graph),
-                        Named(kProgram, artifact.program)});
+  std::vector<Named> sections = {Named(kManifest, artifact.manifest), Named(kGraph, artifact.graph),
+                                 Named(kProgram, artifact.program)};
+  if (!artifact.ports.empty()) sections.emplace_back(kPorts, artifact.ports);
+  return WriteSections(sections);
 }
 
 Artifact ReadArtifact(const uint8_t* bytes, size_t size) {
-  auto contents = ReadSections(bytes, size, {kManifest, kGraph, kProgram});
-  return {contents[0], contents[1], contents[2]};
+  auto contents = ReadSections(bytes, size, {kManifest, kGraph, kProgram, kPorts}, 1);
+  contents.resize(4);
+  return {contents[0], contents[1], contents[2], contents[3]};
 }
 
 std::string WriteReference(const ArtifactReference& reference) {

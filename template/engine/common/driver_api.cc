@@ -89,7 +89,8 @@ std::string FindLibrary(const std::string& role, bool build) {
 template <typename Api>
 std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
   std::vector<InstalledDriver<Api>> found;
-  for (const char* role : {"vendor", "emulator"}) {
+  for (const char* role : {NPU_DEFAULT_DRIVER, "vendor", "emulator"}) {
+    if (!found.empty() && found.front().role == role) continue;
     std::string path = FindLibrary(role, build);
     if (path.empty()) continue;
     // RTLD_LOCAL: all drivers export the same names. Never closed: its threads may still run.

@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 /*! \brief The version of this header. Whatever is not marked otherwise is of version 1. */
-#define NPU_DRIVER_API_VERSION 1
+#define NPU_DRIVER_API_VERSION 2
 /*! \brief The most dimensions that a tensor may have. */
 #define NPU_MAX_RANK 8
 /*! \brief The most spatial dimensions of a convolution or a pool. */
@@ -80,8 +80,9 @@ typedef struct npu_dim {
   int32_t symbol;
 } npu_dim;
 
-/*! \brief Shape and type of a dense, row-major tensor. Rank 0 is a scalar. It never grows: what
- *  else there is to say of a tensor will have functions of its own. */
+/*! \brief Shape and type of a dense, row-major tensor, its dimensions in the order that operations
+ *  name, or in the one that the driver declares (npu_layout). Rank 0 is a scalar. It never grows:
+ * what else there is to say of a tensor will have functions of its own. */
 typedef struct npu_tensor_desc {
   npu_dtype dtype;
   int32_t rank;
@@ -179,8 +180,8 @@ typedef enum npu_step_kind {
   NPU_STEP_OTHER = 0,
   /*! \brief a + b. */
   NPU_STEP_ADD = 1,
-  /*! \brief a + b, where b has one element for each channel: dimension 1 of a convolution's result,
-   * the last one of a matmul's. */
+  /*! \brief a + b, where b has one element for each channel: dimension 1 of a convolution's result
+   * (in the header's order; see npu_layout), the last one of a matmul's. */
   NPU_STEP_BIAS = 2,
   /*! \brief a + b, where b is a tensor of the result's shape. */
   NPU_STEP_RESIDUAL = 3,
@@ -443,6 +444,49 @@ typedef struct npu_order {
   int32_t descending;
 } npu_order;
 
+/* ---- Layouts (version 2) ----------------------------------------------------------------------
+ * Tensors have their dimensions in the order that the operations above name: [N, C, spatial...] and
+ * [O, C / groups, spatial...]. A driver whose hardware wants another one, channels last for
+ * example, declares it with the function `layout` of the build half, for convolutions and pools.
+ * Then
+ *
+ * - their tensors arrive with the dimensions in that order. What belongs to spatial dimensions
+ *   (strides, pads) stays in the order depth, height, width;
+ * - element-wise operations, reductions, copies, scans, orders, and gathers of elements or along an
+ *   axis take the order of what they read: their axes, offsets and permutations are those of the
+ *   tensors as they arrive. Matmuls and other gathers have the header's order;
+ * - where the result of an operation with an epilogue, or of an element-wise one, has another order
+ *   than the header's, all tensors that the program reads have as many dimensions as the result, in
+ *   the same order: a bias [C, 1, 1] of channels last is [1, 1, 1, C];
+ * - constants are permuted when compiling, inputs and outputs of the program by the runtime: what
+ *   is bound has the order in which it was added or marked. An input of the region may become no
+ *   input of the program or several, and inputs are added where they are first read;
+ * - a change of the order in between is an `add_copy` of a whole tensor with a permutation. A view
+ *   keeps the elements in their places, as ever.
+ */
+
+/*! \brief An operation whose layout a driver may choose. Since version 2. */
+typedef enum npu_operation {
+  NPU_OPERATION_CONVOLUTION = 0,
+  NPU_OPERATION_POOL = 1,
+} npu_operation;
+
+/*! \brief How a driver wants to have an operation's tensors. Since version 2.
+ *
+ * An order is a permutation: dimension i of the driver's tensor is dimension order[i] of the
+ * header's. Channels last is {0, 2, 3, 1}. */
+typedef struct npu_layout {
+  uint32_t size;
+  /*! \brief What it is asked for; shapes are in the header's order. A pool has no weight (rank 0)
+   *  and one group. */
+  npu_operation operation;
+  npu_tensor_desc data, weight, out;
+  int64_t groups;
+  /*! \brief The answer; before, it is the header's order. `order` is that of `data` and `out`. */
+  int32_t order[NPU_MAX_RANK];
+  int32_t weight_order[NPU_MAX_RANK];
+} npu_layout;
+
 /* ---- What a driver says about itself ------------------------------------------------------- */
 
 /*! \brief What an option's value is. */
@@ -558,6 +602,9 @@ typedef struct npu_build_api {
   /*! \brief Functions that only this driver has: a struct of its own by name, e.g. "acme.ops", or
    *  NULL where it has none of that name. A lowering reaches it by op.Extension. Absent: none. */
   const void* (*extension)(const char* name);
+  /*! \brief Chooses the layout of an operation's tensors, before the operation is added; the same
+   *  question has the same answer. Absent: all have the header's order. Since version 2. */
+  npu_status (*layout)(npu_builder* builder, npu_layout* layout);
 } npu_build_api;
 
 /* ---- Run ------------------------------------------------------------------------------------ */

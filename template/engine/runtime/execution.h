@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "driver_api.h"
+#include "ports.h"
 
 namespace npu {
 
@@ -47,6 +48,8 @@ class LoadedProgram;
 struct Request {
   LoadedProgram* program = nullptr;
   npu_request* handle = nullptr;
+  /*! \brief One for each input and output of the driver's, where they are not the region's. */
+  std::vector<Permutation> permutations;
   /*! \brief Its counters after its last call: the driver cannot be asked while it runs. */
   std::vector<uint64_t> counters;
   /*! \brief Whether it was submitted and not yet waited for. */
@@ -104,6 +107,8 @@ class LoadedProgram {
   std::string Describe();
 
  private:
+  /*! \brief Permutes what the work reads, or has written. */
+  static void Permute(Request* request, bool outputs);
   /*! \brief Handles the status of the driver's wait; throws if it is an error. */
   void End(Request* request, npu_status status);
   /*! \brief The driver's wait, or the known status if it has none. */

@@ -3,7 +3,7 @@
 
 import json
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -21,7 +21,8 @@ from support import BACKEND, partition_for
 MAGIC = b"\x89NPU\r\n\x1a\n"
 HEADER = struct.Struct("<8sIIQQ")
 SECTION = struct.Struct("<8sQQ")
-SECTIONS = ("manifest", "graph", "program")
+SECTIONS = ("manifest", "graph", "program", "ports")
+"""The last one is there if the driver has declared layouts."""
 CHECKSUM_AT = 24
 MASK = 2**64 - 1
 
@@ -78,14 +79,16 @@ class Parts:
     manifest: bytes
     graph: bytes
     program: bytes
+    ports: bytes = b""
 
     @classmethod
     def read(cls, data):
         """Take one apart, and check what the format promises."""
         magic, version, count, size, stored = HEADER.unpack_from(data)
-        assert (magic, count, size) == (MAGIC, len(SECTIONS), len(data))
+        assert (magic, size) == (MAGIC, len(data))
+        assert count in (3, 4)
         sections, end = [], HEADER.size + count * SECTION.size
-        for index, name in enumerate(SECTIONS):
+        for index, name in enumerate(SECTIONS[:count]):
             found, offset, length = SECTION.unpack_from(data, HEADER.size + index * SECTION.size)
             assert found == name.encode().ljust(8, b"\0")
             assert offset % 64 == 0
@@ -98,7 +101,25 @@ class Parts:
 
     def write(self):
         """Put it together again."""
-        return write(self.version, {name: getattr(self, name) for name in SECTIONS})
+        sections = {name: getattr(self, name) for name in SECTIONS}
+        if not self.ports:
+            del sections["ports"]
+        return write(self.version, sections)
+
+    def with_ports(self):
+        """Write down that the program has the inputs and outputs of the region, where it does."""
+        graph = json.loads(self.graph)
+
+        def port(argument, node, index=0):
+            rank = len(graph["nodes"][node]["attrs"]["shape"][0][index])
+            return {"argument": argument, "order": list(range(rank))}
+
+        inputs = [node for node in graph["arg_nodes"] if graph["nodes"][node]["op"] == "input"]
+        ports = {
+            "inputs": [port(i, node) for i, node in enumerate(inputs)],
+            "outputs": [port(i, *head[:2]) for i, head in enumerate(graph["heads"])],
+        }
+        return self if self.ports else replace(self, ports=json.dumps(ports).encode())
 
 
 def test_an_artifact_is_as_its_format_says(region):
@@ -108,7 +129,9 @@ def test_an_artifact_is_as_its_format_says(region):
     assert parts.manifest.decode() == region.module["manifest"]()
     assert parts.graph.decode() == region.module.inspect_source("")
     sizes = {name: len(getattr(parts, name)) for name in SECTIONS}
-    assert dict(region.module["sizes"]()) == sizes
+    found = dict(region.module["sizes"]())
+    assert {"ports": 0, **found} == sizes
+    assert ("ports" in found) == bool(parts.ports)
     region.assert_computes(load_module(parts.write()))
 
 
@@ -194,7 +217,7 @@ def test_a_program_never_writes_more_than_the_graph_beside_it_says(region):
     kinds = {array.dtype for array in (*region.inputs, *region.expected)}
     narrow = next(kind for kind in ("int8", "uint8", "bool") if np.dtype(kind) not in kinds)
     graph = retyped(parts.graph, narrow)
-    module = load_module(Parts(parts.version, parts.manifest, graph, parts.program).write())
+    module = load_module(replace(parts, graph=graph).write())
     arrays = [np.zeros(array.shape, narrow) for array in (*region.inputs, *region.expected)]
     tensors = [tvm.runtime.tensor(array) for array in arrays]
     with pytest.raises(ValueError, match=f"type {narrow}, but the program was compiled for"):
@@ -226,7 +249,7 @@ REFUSED = {
     ),
     "no section": (lambda data, parts: with_header(data, count=0), "0 sections instead of 3"),
     "many sections": (lambda data, parts: with_header(data, count=2**32 - 1), "sections instead"),
-    "a section too many": (lambda data, parts: with_header(data, count=4), "sections instead"),
+    "a section too many": (lambda data, parts: with_header(data, count=5), "sections instead"),
     "no manifest": (lambda data, parts: with_section(data, 0, id=b"man"), "'manifest' is missing"),
     "no program": (lambda data, parts: with_section(data, 2, id=b"graph"), "'program' is missing"),
     "a section over the table": (
@@ -312,6 +335,89 @@ REFUSED = {
         "graph is none that this backend writes",
     ),
 }
+
+
+def test_ports_may_be_written_down_where_they_are_those_of_the_region(region):
+    region.assert_computes(load_module(Parts.read(region.bytes).with_ports().write()))
+
+
+def forge(change):
+    """Make an artifact whose ports are changed; `change` gets the inputs and the outputs."""
+
+    def forged(data, parts):
+        ports = json.loads(parts.with_ports().ports)
+        change(ports["inputs"], ports["outputs"])
+        return replace(parts, ports=json.dumps(ports).encode()).write()
+
+    return forged
+
+
+NO_PERMUTATION = "order that is no permutation of the dimensions"
+FORGED_PORTS = {
+    "no JSON": (lambda data, parts: replace(parts, ports=b"{").write(), "ports is no JSON"),
+    "too deep": (lambda data, parts: replace(parts, ports=DEEP).write(), "nested too deeply"),
+    "no object": (lambda data, parts: replace(parts, ports=b"[]").write(), "no JSON object"),
+    "empty": (lambda data, parts: replace(parts, ports=b"{}").write(), "ports are none"),
+    "numbers for ports": (forge(lambda inputs, outputs: inputs.append(3)), "ports are none"),
+    "no order": (forge(lambda inputs, outputs: outputs[0].pop("order")), "ports are none"),
+    "an order of texts": (
+        forge(lambda inputs, outputs: outputs[0].update(order=["0"])),
+        "ports are none",
+    ),
+    "a dimension too many": (
+        forge(lambda inputs, outputs: outputs[0]["order"].append(len(outputs[0]["order"]))),
+        NO_PERMUTATION,
+    ),
+    "a huge order": (
+        forge(lambda inputs, outputs: outputs[0].update(order=list(range(100)))),
+        NO_PERMUTATION,
+    ),
+    "a huge dimension": (
+        forge(lambda inputs, outputs: outputs[0].update(order=[2**40], dims=[1])),
+        "another number of elements|" + NO_PERMUTATION,
+    ),
+    "a negative dimension": (
+        forge(lambda inputs, outputs: outputs[0]["order"].__setitem__(0, -1)),
+        NO_PERMUTATION,
+    ),
+    "another shape": (
+        forge(lambda inputs, outputs: inputs[0].update(dims=[3, 1000003], order=[1, 0])),
+        "another number of elements",
+    ),
+    "a shape that overflows": (
+        forge(lambda inputs, outputs: inputs[0].update(dims=[2**62, 4], order=[1, 0])),
+        "another number of elements",
+    ),
+    "an argument that there is not": (
+        forge(lambda inputs, outputs: inputs[0].update(argument=1000)),
+        "an argument that there is not",
+    ),
+    "a negative argument": (
+        forge(lambda inputs, outputs: inputs[0].update(argument=-1)),
+        "an argument that there is not",
+    ),
+    "an output twice": (
+        forge(lambda inputs, outputs: outputs.append(outputs[0])),
+        "mix up the outputs|an argument that there is not",
+    ),
+    "no output": (
+        forge(lambda inputs, outputs: outputs.clear()),
+        "another number of outputs",
+    ),
+}
+REFUSED.update({f"ports: {name}": case for name, case in FORGED_PORTS.items()})
+
+
+def test_a_program_that_gets_other_inputs_than_it_has_is_an_error(region):
+    """The ports fit the region, but not the program: its driver compares them."""
+    for change in (
+        forge(lambda inputs, outputs: inputs.clear()),
+        forge(lambda inputs, outputs: inputs.append(inputs[0])),
+        forge(lambda inputs, outputs: inputs[0].update(dims=[region.inputs[0].size], order=[0])),
+    ):
+        module = load_module(change(region.bytes, Parts.read(region.bytes)))
+        with pytest.raises((ValueError, RuntimeError), match=BACKEND):
+            module[region.symbol](*region.tensors())
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -507,7 +613,7 @@ def mutate(generator, data, other):
 def test_mutated_artifacts_are_errors_or_work(region):
     """Half of them have the right checksum, so that what is behind it sees them, too."""
     generator = np.random.default_rng(3)
-    whole = Parts.read(region.bytes)
+    whole = Parts.read(region.bytes).with_ports()
     others = [Region(symbol_bound=7).bytes, reference(region)]
     loaded = computed = 0
     for count in range(MUTATIONS):
@@ -520,7 +626,7 @@ def test_mutated_artifacts_are_errors_or_work(region):
             data = seal(mutate(generator, region.bytes, other))
         else:
             # The frame is right: sections are what is damaged.
-            parts = Parts(whole.version, whole.manifest, whole.graph, whole.program)
+            parts = replace(whole)
             name = SECTIONS[generator.integers(len(SECTIONS))]
             content = getattr(whole, name)
             setattr(parts, name, mutate(generator, content, content[::-1]))

@@ -221,6 +221,7 @@ constexpr npu_build_api kBuildApi = {
     MarkOutput,
     Finish,
     nullptr,
+    nullptr,
 };
 
 }  // namespace

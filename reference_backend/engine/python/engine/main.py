@@ -47,6 +47,7 @@ def check() -> None:
         print("Only the runtime is here: compiled models run, and nothing can be compiled.")
         return
     _check_ops()
+    _tell_driver()
     _check_values()
 
 
@@ -146,6 +147,18 @@ def show_limits(ops: list[str]) -> None:
         print(f"{WHERE} has limits for all ops.", file=sys.stderr)
 
 
+def _tell_driver() -> None:
+    """Tell which driver programs are for, where there is a choice."""
+    from .options import DRIVERS, PREFIX, Options
+
+    used = Options.load(None).driver
+    for other in DRIVERS.keys() - {used}:
+        print(
+            f"programs are for the driver '{used}'; {PREFIX}DRIVER={other}, or the option "
+            f"driver={other!r}, makes them for the other one"
+        )
+
+
 def _parameters(relax_op: str) -> list[str]:
     """Return the names of a Relax op's arguments and attributes."""
     import tvm
@@ -201,10 +214,17 @@ def _example() -> Any:
     if case is None and not reasons:
         raise _Problem("capabilities.py refuses every case of every op.")
     if case is None:
+        from .options import DRIVERS, PREFIX, Options
+
+        used = Options.load(None).driver
         first = "\n".join(f"  {reason}" for reason in reasons[:5])
+        others = "".join(
+            f" {PREFIX}DRIVER={other} checks the other one." for other in DRIVERS if other != used
+        )
         raise _Problem(
-            f"The driver declines all {len(reasons)} cases that were tried. Its reasons for the "
-            f"first are:\n{first}\nLet it take one op, or narrow capabilities.py to what it takes."
+            f"The driver '{used}' declines all {len(reasons)} cases that were tried. Its reasons "
+            f"for the first are:\n{first}\nLet it take one op, or narrow capabilities.py to what "
+            f"it takes.{others}"
         )
     return case
 

@@ -20,6 +20,7 @@ from ..backend import BACKEND
 from ..capability import Accumulated, Input, Op
 from ..chains import build, chains_of, function_of
 from ..formulas import count
+from ..options import Options
 from ..patterns import TABLE
 from . import chip, numpy_reference
 from .cases import OPS
@@ -225,10 +226,12 @@ class Model:
         arrays = [array for tensor in tensors for array in tensor.values.values()]
         return any(array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in arrays)
 
-    def decline(self) -> str | None:
+    def decline(self, **settings: Any) -> str | None:
         """Return why the driver declines it as one composite; None if it takes it."""
+        options = Options.load(settings)
         ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
-        return str(ask(self.function(), "", {}, {"n": SIZES[-1]}, False)) or None
+        given = options.driver, options.driver_options(), {"n": SIZES[-1]}, False
+        return str(ask(self.function(), *given)) or None
 
     def refusal(self, op: str, *inputs: Any, **attributes: Any) -> str | None:
         """Return why the NPU cannot run a call; None if it can."""

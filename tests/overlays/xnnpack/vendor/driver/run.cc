@@ -6,288 +6,264 @@
 #include <pthreadpool.h>
 #include <xnnpack.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "npu_driver.h"
-#include "program.h"
+#include "driver_kit/run.h"
 
 namespace {
 
-using driver::Kind;
-using driver::Node;
-using driver::Source;
-using driver::Value;
-
-thread_local std::string reason;
+using npu::kit::Dims;
+using npu::kit::Kind;
+using npu::kit::Node;
+using npu::kit::Program;
+using npu::kit::Source;
+using npu::kit::Value;
 
 void Check(xnn_status status, const std::string& what) {
   if (status == xnn_status_success) return;
   if (status == xnn_status_out_of_memory) throw std::bad_alloc();
-  throw driver::Failure{NPU_DEVICE_ERROR,
-                        "XNNPACK refuses " + what + " with status " + std::to_string(status)};
+  throw npu::kit::Failure{NPU_DEVICE_ERROR,
+                          "XNNPACK refuses " + what + " with status " + std::to_string(status)};
 }
-
-using Subgraph = std::unique_ptr<xnn_subgraph, xnn_status (*)(xnn_subgraph_t)>;
-using Runtime = std::unique_ptr<xnn_runtime, xnn_status (*)(xnn_runtime_t)>;
-using Pool = std::unique_ptr<pthreadpool, void (*)(pthreadpool_t)>;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 using Unary = xnn_status (*)(xnn_subgraph_t, uint32_t, uint32_t, uint32_t);
-const std::map<Kind, Unary> kUnary = {
-    {Kind::kAbs, xnn_define_abs},         {Kind::kCeil, xnn_define_ceiling},
-    {Kind::kFloor, xnn_define_floor},     {Kind::kNegate, xnn_define_negate},
-    {Kind::kSigmoid, xnn_define_sigmoid}, {Kind::kRound, xnn_define_bankers_rounding},
-    {Kind::kSquare, xnn_define_square},   {Kind::kSquareRoot, xnn_define_square_root},
+const std::map<npu_step_kind, Unary> kUnary = {
+    {NPU_STEP_ABSOLUTE, xnn_define_abs},  {NPU_STEP_CEIL, xnn_define_ceiling},
+    {NPU_STEP_FLOOR, xnn_define_floor},   {NPU_STEP_ROUND_EVEN, xnn_define_bankers_rounding},
+    {NPU_STEP_NEGATE, xnn_define_negate}, {NPU_STEP_SIGMOID, xnn_define_sigmoid},
+    {NPU_STEP_SQUARE, xnn_define_square}, {NPU_STEP_SQRT, xnn_define_square_root},
 };
 using Binary = xnn_status (*)(xnn_subgraph_t, float, float, uint32_t, uint32_t, uint32_t, uint32_t);
-const std::map<Kind, Binary> kBinary = {
-    {Kind::kAdd, xnn_define_add2},
-    {Kind::kDivide, xnn_define_divide},
-    {Kind::kMultiply, xnn_define_multiply2},
-    {Kind::kSubtract, xnn_define_subtract},
+const std::map<npu_step_kind, Binary> kBinary = {
+    {NPU_STEP_ADD, xnn_define_add2},           {NPU_STEP_BIAS, xnn_define_add2},
+    {NPU_STEP_RESIDUAL, xnn_define_add2},      {NPU_STEP_SUBTRACT, xnn_define_subtract},
+    {NPU_STEP_MULTIPLY, xnn_define_multiply2}, {NPU_STEP_SCALE, xnn_define_multiply2},
+    {NPU_STEP_DIVIDE, xnn_define_divide},
 };
 
-xnn_status Define(xnn_subgraph_t graph, const driver::Program& program, const Node& node) {
-  const uint32_t x = static_cast<uint32_t>(node.inputs[0]);
-  const uint32_t y = static_cast<uint32_t>(node.inputs[1]);
-  const uint32_t z = static_cast<uint32_t>(node.inputs[2]);  // -1 is XNN_INVALID_VALUE_ID.
-  const uint32_t out = static_cast<uint32_t>(node.out);
-  const driver::Window& w = node.window;
-  const Value& result = program.values[out];
-  const size_t dims[] = {static_cast<size_t>(result.dims[0]), static_cast<size_t>(result.dims[1]),
-                         static_cast<size_t>(result.dims[2]), static_cast<size_t>(result.dims[3])};
-  const auto unary = kUnary.find(node.kind);
-  if (unary != kUnary.end()) return unary->second(graph, x, out, 0);
-  const auto binary = kBinary.find(node.kind);
-  if (binary != kBinary.end()) {
-    return binary->second(graph, -kInfinity, kInfinity, x, y, out, 0);
-  }
-  switch (node.kind) {
-    case Kind::kReshape:
-      return xnn_define_static_reshape(graph, static_cast<size_t>(result.rank), dims, x, out, 0);
-    case Kind::kMaximum:
-      return xnn_define_maximum2(graph, x, y, out, 0);
-    case Kind::kMinimum:
-      return xnn_define_minimum2(graph, x, y, out, 0);
-    case Kind::kClamp:
-      return xnn_define_clamp(graph, node.least, node.most, x, out, 0);
-    case Kind::kLeakyRelu:
-      return xnn_define_leaky_relu(graph, node.least, x, out, 0);
-    case Kind::kPad: {
-      size_t before[driver::kMaxRank], after[driver::kMaxRank];
-      for (int i = 0; i < driver::kMaxRank; ++i) {
-        before[i] = static_cast<size_t>(node.before[i]);
-        after[i] = static_cast<size_t>(node.after[i]);
-      }
-      return xnn_define_static_constant_pad(graph, before, after, node.least, x, out, 0);
-    }
-    case Kind::kConvolution: {
-      const int64_t* filter = program.values.at(y).dims;
-      return xnn_define_convolution_2d(
-          graph, w.begin[0], w.end[1], w.end[0], w.begin[1], w.size[0], w.size[1], w.strides[0],
-          w.strides[1], w.dilations[0], w.dilations[1], w.groups, static_cast<size_t>(filter[3]),
-          static_cast<size_t>(filter[0] / w.groups), -kInfinity, kInfinity, x, y, z, out, 0);
-    }
-    case Kind::kFullyConnected:
-      return xnn_define_fully_connected(graph, -kInfinity, kInfinity, x, y, z, out, 0);
-    case Kind::kAveragePool:
-      return xnn_define_average_pooling_2d(graph, w.begin[0], w.end[1], w.end[0], w.begin[1],
-                                           w.size[0], w.size[1], w.strides[0], w.strides[1],
-                                           -kInfinity, kInfinity, x, out, 0);
-    case Kind::kGlobalAverage:
-      return xnn_define_global_average_pooling_2d(graph, -kInfinity, kInfinity, x, out, 0);
-    case Kind::kMaxPool:
-      return xnn_define_max_pooling_2d(graph, w.begin[0], w.end[1], w.end[0], w.begin[1], w.size[0],
-                                       w.size[1], w.strides[0], w.strides[1], w.dilations[0],
-                                       w.dilations[1], -kInfinity, kInfinity, x, out, 0);
-    default:
-      return xnn_status_unsupported_parameter;
-  }
-}
-
-/*! \brief Copies a tensor between channels first and channels last. */
-void Transpose(const Value& value, const float* from, float* to, bool to_channels_last) {
-  if (value.rank != 4) {
-    std::memcpy(to, from, static_cast<size_t>(driver::CountOf(value)) * sizeof(float));
-    return;
-  }
-  const int64_t places = value.dims[1] * value.dims[2], channels = value.dims[3];
-  for (int64_t n = 0; n < value.dims[0]; ++n, from += places * channels, to += places * channels) {
-    for (int64_t c = 0; c < channels; ++c) {
-      for (int64_t p = 0; p < places; ++p) {
-        if (to_channels_last) {
-          to[p * channels + c] = from[c * places + p];
-        } else {
-          to[c * places + p] = from[p * channels + c];
-        }
-      }
-    }
-  }
-}
-
-}  // namespace
-
-struct npu_program {
-  driver::Program program;
-  const uint8_t* constants = nullptr;
-  Pool threads{nullptr, pthreadpool_destroy};
-  std::string text;
+/*! \brief Extents of a window, first of the rows, then of the columns. */
+struct Window {
+  uint32_t size[2], strides[2], dilations[2], begin[2], end[2];
 };
 
-struct npu_request {
-  explicit npu_request(npu_program* p);
-
-  npu_program* loaded;
-  Runtime runtime{nullptr, xnn_delete_runtime};
-  /*! \brief By value: those that XNNPACK does not keep itself. */
-  std::vector<std::vector<float>> memory;
-  std::vector<const float*> inputs;
-  std::vector<float*> outputs;
-};
-
-npu_request::npu_request(npu_program* p)
-    : loaded(p), inputs(p->program.inputs.size()), outputs(p->program.outputs.size()) {
-  const driver::Program& program = p->program;
-  const size_t count = program.values.size();
-  xnn_subgraph_t created = nullptr;
-  Check(xnn_create_subgraph(static_cast<uint32_t>(count), 0, &created), "a graph");
-  Subgraph graph(created, xnn_delete_subgraph);
-  std::vector<uint32_t> flags(count, 0);
-  for (const Value& port : program.outputs) {
-    if (program.values[static_cast<size_t>(port.place)].source == Source::kNode) {
-      flags[static_cast<size_t>(port.place)] = XNN_VALUE_FLAG_EXTERNAL_OUTPUT;
-    }
+/*! \brief In ceil mode the last window reaches beyond the padding. */
+template <typename T>
+Window WindowOf(const T& op, const int64_t* size, const Value& data, const Value& out) {
+  Window window = {};
+  for (int i = 0; i < 2; ++i) {
+    const int64_t extent = (size[i] - 1) * op.dilations[i] + 1;
+    const int64_t whole = (out.dims[1 + i] - 1) * op.strides[i] + extent - data.dims[1 + i];
+    window.size[i] = static_cast<uint32_t>(size[i]);
+    window.strides[i] = static_cast<uint32_t>(op.strides[i]);
+    window.dilations[i] = static_cast<uint32_t>(op.dilations[i]);
+    window.begin[i] = static_cast<uint32_t>(op.pads_begin[i]);
+    window.end[i] = static_cast<uint32_t>(std::max(op.pads_end[i], whole - op.pads_begin[i]));
   }
-  memory.resize(count);
-  std::vector<xnn_external_value> external;
-  for (uint32_t i = 0; i < count; ++i) {
-    const Value& value = program.values[i];
-    const std::vector<size_t> dims(value.dims, value.dims + value.rank);
-    const bool constant = value.source == Source::kConstant;
-    if (value.source == Source::kInput) flags[i] = XNN_VALUE_FLAG_EXTERNAL_INPUT;
-    if (flags[i] != 0) {
-      memory[i].resize(static_cast<size_t>(driver::CountOf(value)) + driver::kBeyond);
-      external.push_back({i, memory[i].data()});
-    }
-    uint32_t id = 0;
-    Check(
-        xnn_define_tensor_value(graph.get(), xnn_datatype_fp32, dims.size(), dims.data(),
-                                constant ? p->constants + value.place : nullptr, i, flags[i], &id),
-        "a tensor");
-  }
-  for (const Node& node : program.nodes) {
-    Check(Define(graph.get(), program, node), driver::kKindNames[static_cast<int>(node.kind)]);
-  }
-  if (program.nodes.empty()) return;
-  xnn_runtime_t runtime_created = nullptr;
-  Check(xnn_create_runtime_v2(graph.get(), p->threads.get(), 0, &runtime_created), "the graph");
-  runtime.reset(runtime_created);
-  Check(xnn_setup_runtime(runtime.get(), external.size(), external.data()), "the buffers");
+  return window;
 }
 
-namespace {
-
-npu_status Load(npu_device*, const uint8_t* bytes, size_t size, npu_program** program) {
-  return driver::Try(&reason, [&] {
+/*! \brief XNNPACK's graph of a program. */
+class Graph {
+ public:
+  Graph(const Program& program, const std::vector<void*>& memory) : program_(program) {
     static const xnn_status initialized = xnn_initialize(nullptr);
     Check(initialized, "this processor");
-    auto loaded = std::make_unique<npu_program>();
-    loaded->program = driver::Parse(bytes, size, &loaded->constants);
-    if (loaded->program.threads > 1) {
-      loaded->threads.reset(pthreadpool_create(static_cast<size_t>(loaded->program.threads)));
+    xnn_subgraph_t created = nullptr;
+    const size_t count = program.values.size();
+    Check(xnn_create_subgraph(static_cast<uint32_t>(count), 0, &created), "a graph");
+    const std::unique_ptr<xnn_subgraph, xnn_status (*)(xnn_subgraph_t)> owner(created,
+                                                                              xnn_delete_subgraph);
+    graph_ = created;
+    std::vector<xnn_external_value> external;
+    for (uint32_t i = 0; i < count; ++i) {
+      const Source source = program.values[i].source;
+      uint32_t flags = 0;
+      if (source == Source::kInput) flags = XNN_VALUE_FLAG_EXTERNAL_INPUT;
+      if (source == Source::kNode && memory[i] != nullptr) flags = XNN_VALUE_FLAG_EXTERNAL_OUTPUT;
+      if (flags != 0) external.push_back({i, memory[i]});
+      AddTensor(DimsOf(program.values[i]), source == Source::kConstant ? memory[i] : nullptr, i,
+                flags);
     }
-    for (const Node& node : loaded->program.nodes) {
-      loaded->text += driver::kKindNames[static_cast<int>(node.kind)];
-      const Value& value = loaded->program.values[static_cast<size_t>(node.out)];
-      for (int32_t i = 0; i < value.rank; ++i) {
-        loaded->text += (i == 0 ? " -> " : " x ") + std::to_string(value.dims[i]);
+    for (const Node& node : program.nodes) Check(Define(node), "a " + NameOf(node));
+    if (program.nodes.empty()) return;
+    const int threads = std::stoi(program.options.at("threads"));
+    if (threads > 1) threads_.reset(pthreadpool_create(static_cast<size_t>(threads)));
+    xnn_runtime_t runtime = nullptr;
+    Check(xnn_create_runtime_v2(graph_, threads_.get(), 0, &runtime), "the graph");
+    runtime_.reset(runtime);
+    Check(xnn_setup_runtime(runtime, external.size(), external.data()), "the buffers");
+  }
+
+  void Run() { Check(xnn_invoke_runtime(runtime_.get()), "to run"); }
+
+ private:
+  uint32_t AddTensor(const Dims& dims, const void* data, uint32_t id = XNN_INVALID_VALUE_ID,
+                     uint32_t flags = 0) {
+    std::vector<size_t> sizes(dims.begin(), dims.end());
+    if (sizes.empty()) sizes = {1};
+    Check(xnn_define_tensor_value(graph_, xnn_datatype_fp32, sizes.size(), sizes.data(), data, id,
+                                  flags, &id),
+          "a tensor");
+    return id;
+  }
+
+  xnn_status Pad(uint32_t from, const Dims& before, const Dims& after, float value, uint32_t out) {
+    const std::vector<size_t> first(before.begin(), before.end()), last(after.begin(), after.end());
+    return xnn_define_static_constant_pad(graph_, first.data(), last.data(), value, from, out, 0);
+  }
+
+  xnn_status Reshape(uint32_t from, const Value& to, uint32_t out) {
+    const std::vector<size_t> dims(to.dims, to.dims + to.rank);
+    return xnn_define_static_reshape(graph_, dims.size(), dims.data(), from, out, 0);
+  }
+
+  xnn_status DefineStep(const Node& node, uint32_t x, uint32_t y, uint32_t out) {
+    const Dims dims = DimsOf(program_.At(node.out));
+    const auto unary = kUnary.find(node.step);
+    if (unary != kUnary.end()) return unary->second(graph_, x, out, 0);
+    const auto binary = kBinary.find(node.step);
+    if (binary != kBinary.end()) {
+      return binary->second(graph_, node.least, node.most, x, y, out, 0);
+    }
+    switch (node.step) {
+      case NPU_STEP_MAXIMUM:
+        return xnn_define_maximum2(graph_, x, y, out, 0);
+      case NPU_STEP_MINIMUM:
+        return xnn_define_minimum2(graph_, x, y, out, 0);
+      case NPU_STEP_RELU:
+        return xnn_define_clamp(graph_, 0, std::numeric_limits<float>::infinity(), x, out, 0);
+      case NPU_STEP_CLIP:
+        return xnn_define_clamp(graph_, static_cast<float>(node.numbers[1]),
+                                static_cast<float>(node.numbers[2]), x, out, 0);
+      case NPU_STEP_LEAKY_RELU:
+        return xnn_define_leaky_relu(graph_, static_cast<float>(node.numbers[1]), x, out, 0);
+      case NPU_STEP_RSQRT: {
+        static const float kOne[1 + XNN_EXTRA_BYTES] = {1};
+        const uint32_t root = AddTensor(dims, nullptr);
+        Check(xnn_define_square_root(graph_, x, root, 0), "a square root");
+        return xnn_define_divide(graph_, node.least, node.most, AddTensor({1}, kOne), root, out, 0);
       }
-      loaded->text += "\n";
+      case NPU_STEP_SILU: {
+        const uint32_t sigmoid = AddTensor(dims, nullptr);
+        Check(xnn_define_sigmoid(graph_, x, sigmoid, 0), "a sigmoid");
+        return xnn_define_multiply2(graph_, node.least, node.most, x, sigmoid, out, 0);
+      }
+      default:
+        return xnn_status_unsupported_parameter;
     }
-    *program = loaded.release();
-  });
-}
+  }
 
-/*! \brief Refuses a buffer that is not as the program says. */
-void CheckBuffer(const std::vector<Value>& ports, size_t index, const npu_buffer* buffer) {
-  if (index >= ports.size()) throw driver::Failure{NPU_INVALID, "there is no such input or output"};
-  const Value& port = ports[index];
-  bool same = buffer->dtype == NPU_FLOAT32 && buffer->rank == port.rank &&
-              buffer->bytes == static_cast<size_t>(driver::CountOf(port)) * sizeof(float);
-  for (int32_t i = 0; same && i < port.rank; ++i) same = buffer->dims[i] == port.dims[i];
-  if (!same)
-    throw driver::Failure{NPU_INVALID, "a buffer has another type or shape than the program"};
-}
-
-npu_status BindInput(npu_request* request, size_t index, const npu_buffer* buffer) {
-  return driver::Try(&reason, [&] {
-    CheckBuffer(request->loaded->program.inputs, index, buffer);
-    request->inputs[index] = static_cast<const float*>(buffer->data);
-  });
-}
-
-npu_status BindOutput(npu_request* request, size_t index, const npu_buffer* buffer) {
-  return driver::Try(&reason, [&] {
-    CheckBuffer(request->loaded->program.outputs, index, buffer);
-    request->outputs[index] = static_cast<float*>(buffer->data);
-  });
-}
-
-npu_status Execute(npu_request* request) {
-  return driver::Try(&reason, [&] {
-    const driver::Program& program = request->loaded->program;
-    for (size_t i = 0; i < program.values.size(); ++i) {
-      const Value& value = program.values[i];
-      if (value.source != Source::kInput) continue;
-      const float* from = request->inputs[static_cast<size_t>(value.place)];
-      if (from == nullptr) throw driver::Failure{NPU_INVALID, "an input is not bound"};
-      Transpose(value, from, request->memory[i].data(), true);
+  xnn_status DefinePool(const Node& node, uint32_t x, uint32_t out) {
+    const Value &data = program_.At(node.inputs[0]), &result = program_.At(node.out);
+    const npu_pool& pool = node.pool;
+    Window w = {};
+    if (pool.kind == NPU_POOL_AVERAGE_ADAPTIVE) {
+      if (result.dims[1] * result.dims[2] == 1) {
+        return xnn_define_global_average_pooling_2d(graph_, node.least, node.most, x, out, 0);
+      }
+      for (int i = 0; i < 2; ++i) {
+        w.size[i] = w.strides[i] = static_cast<uint32_t>(data.dims[1 + i] / result.dims[1 + i]);
+      }
+    } else {
+      w = WindowOf(pool, pool.window, data, result);
     }
-    if (request->runtime) Check(xnn_invoke_runtime(request->runtime.get()), "to run");
-    for (size_t i = 0; i < program.outputs.size(); ++i) {
-      const size_t id = static_cast<size_t>(program.outputs[i].place);
-      const Value& value = program.values[id];
-      if (request->outputs[i] == nullptr)
-        throw driver::Failure{NPU_INVALID, "an output is not bound"};
-      const auto* constant =
-          reinterpret_cast<const float*>(request->loaded->constants + value.place);
-      Transpose(value, value.source == Source::kConstant ? constant : request->memory[id].data(),
-                request->outputs[i], false);
+    if (pool.kind == NPU_POOL_MAX) {
+      return xnn_define_max_pooling_2d(
+          graph_, w.begin[0], w.end[1], w.end[0], w.begin[1], w.size[0], w.size[1], w.strides[0],
+          w.strides[1], w.dilations[0], w.dilations[1], node.least, node.most, x, out, 0);
     }
-  });
-}
+    if (pool.kind == NPU_POOL_AVERAGE_INCLUDE_PAD &&
+        w.begin[0] + w.begin[1] + w.end[0] + w.end[1] > 0) {
+      // XNNPACK leaves padding out of the mean: pad with zeros before.
+      const Dims before = {0, w.begin[0], w.begin[1], 0}, after = {0, w.end[0], w.end[1], 0};
+      Dims dims = DimsOf(data);
+      for (size_t i = 0; i < dims.size(); ++i) dims[i] += before[i] + after[i];
+      const uint32_t padded = AddTensor(dims, nullptr);
+      Check(Pad(x, before, after, 0, padded), "padding");
+      x = padded;
+      for (int i = 0; i < 2; ++i) w.begin[i] = w.end[i] = 0;
+    }
+    return xnn_define_average_pooling_2d(graph_, w.begin[0], w.end[1], w.end[0], w.begin[1],
+                                         w.size[0], w.size[1], w.strides[0], w.strides[1],
+                                         node.least, node.most, x, out, 0);
+  }
 
-npu_run_api MakeTable() {
-  npu_run_api api = {};
-  api.size = sizeof(api);
-  api.version = NPU_DRIVER_API_VERSION;
-  api.name = "xnnpack";
-  api.release = "1.0";
-  api.error = [] { return reason.c_str(); };
-  api.load = Load;
-  api.unload = [](npu_program* program) { delete program; };
-  api.describe = [](npu_program* program, const char** text) {
-    *text = program->text.c_str();
-    return NPU_OK;
-  };
-  api.create_request = [](npu_program* program, npu_request** request) {
-    return driver::Try(&reason, [&] { *request = new npu_request(program); });
-  };
-  api.destroy_request = [](npu_request* request) { delete request; };
-  api.bind_input = BindInput;
-  api.bind_output = BindOutput;
-  api.execute = Execute;
-  return api;
-}
+  xnn_status Define(const Node& node) {
+    uint32_t x = static_cast<uint32_t>(node.inputs[0]);
+    const uint32_t y = static_cast<uint32_t>(node.inputs[1]);
+    const uint32_t z = static_cast<uint32_t>(node.inputs[2]);  // -1 is XNN_INVALID_VALUE_ID.
+    const uint32_t out = static_cast<uint32_t>(node.out);
+    const Value& result = program_.At(node.out);
+    switch (node.kind) {
+      case Kind::kStep:
+        return DefineStep(node, x, y, out);
+      case Kind::kReshape:
+        return Reshape(x, result, out);
+      case Kind::kMatmul: {
+        const Value& b = program_.At(node.inputs[1]);
+        const uint32_t filter =
+            AddTensor({b.dims[b.rank - 2], b.dims[b.rank - 1]}, program_.Data(b));
+        return xnn_define_fully_connected(
+            graph_, node.least, node.most, x, filter, z, out,
+            node.matmul.transpose_b != 0 ? 0 : XNN_FLAG_TRANSPOSE_WEIGHTS);
+      }
+      case Kind::kConvolution: {
+        const npu_convolution& op = node.convolution;
+        const int64_t* filter = program_.At(node.inputs[1]).dims;
+        const Window w = WindowOf(op, filter + 1, program_.At(node.inputs[0]), result);
+        return xnn_define_convolution_2d(
+            graph_, w.begin[0], w.end[1], w.end[0], w.begin[1], w.size[0], w.size[1], w.strides[0],
+            w.strides[1], w.dilations[0], w.dilations[1], static_cast<uint32_t>(op.groups),
+            static_cast<size_t>(filter[3]), static_cast<size_t>(filter[0] / op.groups), node.least,
+            node.most, x, y, z, out, 0);
+      }
+      case Kind::kPool:
+        return DefinePool(node, x, out);
+      case Kind::kReduce: {
+        const Value& data = program_.At(node.inputs[0]);
+        // Channels first is an image of one channel for each of them.
+        const bool first = node.reduce.axes == 0xc;
+        Value image = data;
+        if (first) {
+          const int64_t* d = data.dims;
+          std::copy_n(std::vector<int64_t>{d[0] * d[1], d[2], d[3], 1}.begin(), 4, image.dims);
+          const uint32_t reshaped = AddTensor(DimsOf(image), nullptr);
+          Check(Reshape(x, image, reshaped), "a change of shape");
+          x = reshaped;
+        }
+        const Dims dims = {image.dims[0], 1, 1, image.dims[3]};
+        const uint32_t mean = DimsOf(result) == dims ? out : AddTensor(dims, nullptr);
+        Check(xnn_define_global_average_pooling_2d(graph_, node.least, node.most, x, mean, 0),
+              "a mean");
+        return mean == out ? xnn_status_success : Reshape(mean, result, out);
+      }
+      case Kind::kCopy: {
+        const Value& data = program_.At(node.inputs[0]);
+        const Dims before(node.copy.out_offset, node.copy.out_offset + data.rank);
+        Dims after = DimsOf(result);
+        for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i] + data.dims[i];
+        return Pad(x, before, after, static_cast<float>(node.copy.fill_value), out);
+      }
+      default:
+        return xnn_status_unsupported_parameter;
+    }
+  }
+
+  const Program& program_;
+  /*! \brief Only while nodes are added. */
+  xnn_subgraph_t graph_ = nullptr;
+  std::unique_ptr<pthreadpool, void (*)(pthreadpool_t)> threads_{nullptr, pthreadpool_destroy};
+  std::unique_ptr<xnn_runtime, xnn_status (*)(xnn_runtime_t)> runtime_{nullptr, xnn_delete_runtime};
+};
 
 }  // namespace
 
 const npu_run_api* npu_driver_run(uint32_t) {
-  static const npu_run_api api = MakeTable();
+  static const npu_run_api api = npu::kit::RunTable<Graph>("xnnpack", "2.0");
   return &api;
 }

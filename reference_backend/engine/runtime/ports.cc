@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ports.h"
+
+#include <tvm/ffi/any.h>
+#include <tvm/ffi/cast.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/extra/json.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "artifact.h"
+
+namespace npu {
+namespace {
+
+namespace ffi = tvm::ffi;
+namespace json = tvm::ffi::json;
+
+[[noreturn]] void Corrupt(const std::string& what) {
+  throw ArtifactError("is corrupt: its ports " + what + "; compile the model again");
+}
+
+/*! \brief The number of elements; -1 if it is not fixed, or not possible. */
+template <typename T>
+int64_t CountOf(const std::vector<T>& dims, int64_t (*size_of)(const T&)) {
+  int64_t count = 1;
+  for (const T& dim : dims) {
+    const int64_t size = size_of(dim);
+    if (size < 1 || __builtin_mul_overflow(count, size, &count)) return -1;
+  }
+  return count;
+}
+
+std::vector<int64_t> ReadNumbers(const json::Object& item, const char* key) {
+  std::vector<int64_t> numbers;
+  for (const ffi::Any& number : item[ffi::String(key)].cast<json::Array>()) {
+    numbers.push_back(number.cast<int64_t>());
+  }
+  return numbers;
+}
+
+RuntimePort ReadPort(const json::Object& item, const std::vector<Argument>& arguments, size_t first,
+                     size_t end) {
+  RuntimePort port;
+  const auto index = item[ffi::String("argument")].cast<int64_t>();
+  if (index < 0 || static_cast<uint64_t>(index) >= end - first ||
+      !arguments[first + static_cast<size_t>(index)].is_tensor) {
+    Corrupt("refer to an argument that there is not");
+  }
+  port.argument = first + static_cast<size_t>(index);
+  const Argument& argument = arguments[port.argument];
+  size_t rank = argument.dims.size();
+  if (item.count(ffi::String("dims")) != 0) {
+    port.dims = ReadNumbers(item, "dims");
+    rank = port.dims.size();
+    const int64_t count = CountOf<int64_t>(port.dims, [](const int64_t& size) { return size; });
+    const int64_t expected = CountOf<ExpectedDim>(
+        argument.dims, [](const ExpectedDim& dim) { return dim.symbol < 0 ? dim.factor : -1; });
+    if (count < 0 || count != expected) {
+      Corrupt("have a shape with another number of elements than '" + argument.name + "'");
+    }
+  }
+  const std::vector<int64_t> order = ReadNumbers(item, "order");
+  for (int64_t dim : order) {
+    port.order.push_back(static_cast<int>(std::clamp<int64_t>(dim, -1, NPU_MAX_RANK)));
+  }
+  if (order.size() != rank || !IsPermutation(port.order)) {
+    Corrupt("have an order that is no permutation of the dimensions of '" + argument.name + "'");
+  }
+  return port;
+}
+
+}  // namespace
+
+RuntimePorts::RuntimePorts(std::string_view text, const Signature& signature) {
+  if (text.empty()) return;
+  const json::Object root = ParseObject(text, "ports");
+  const std::vector<Argument>& arguments = signature.arguments();
+  const size_t first_output = signature.input_count();
+  try {
+    for (const ffi::Any& item : root[ffi::String("inputs")].cast<json::Array>()) {
+      ports_.push_back(ReadPort(item.cast<json::Object>(), arguments, 0, first_output));
+    }
+    input_count_ = ports_.size();
+    for (const ffi::Any& item : root[ffi::String("outputs")].cast<json::Array>()) {
+      ports_.push_back(
+          ReadPort(item.cast<json::Object>(), arguments, first_output, arguments.size()));
+      const size_t position = ports_.size() - 1 - input_count_;
+      if (ports_.back().argument != first_output + position) Corrupt("mix up the outputs");
+    }
+  } catch (const ffi::Error&) {
+    Corrupt("are none that this backend writes");
+  }
+  if (ports_.size() - input_count_ != arguments.size() - first_output) {
+    Corrupt("have another number of outputs than the region");
+  }
+}
+
+void Permutation::Run() {
+  if (caller == nullptr) return;
+  if (!is_output) return Permute(dims.data(), order, element_bytes, caller, memory.data());
+  const std::vector<int64_t> stored = Reordered(dims.data(), order);
+  Permute(stored.data(), Inverse(order), element_bytes, memory.data(), caller);
+}
+
+npu_buffer PlaceBuffer(const RuntimePort& port, const npu_buffer& buffer,
+                       std::vector<int64_t>* dims, Permutation* permutation) {
+  std::vector<int64_t> shape = port.dims;
+  if (shape.size() != port.order.size()) shape.assign(buffer.dims, buffer.dims + buffer.rank);
+  *dims = Reordered(shape.data(), port.order);
+  npu_buffer placed = buffer;
+  placed.rank = static_cast<int32_t>(dims->size());
+  placed.dims = dims->data();
+  permutation->caller = nullptr;
+  if (KeepsPlaces(shape.data(), port.order)) return placed;
+  permutation->caller = buffer.data;
+  permutation->memory.resize((buffer.bytes + 7) / 8);
+  permutation->order = port.order;
+  int64_t count = 1;
+  for (int64_t size : shape) count *= size;
+  permutation->element_bytes = count == 0 ? 1 : buffer.bytes / static_cast<size_t>(count);
+  permutation->dims = std::move(shape);
+  placed.data = permutation->memory.data();
+  return placed;
+}
+
+}  // namespace npu

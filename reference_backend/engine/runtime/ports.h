@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file ports.h
+ * \brief The inputs and outputs of a program, where they are not those of the region.
+ *
+ * A driver may keep dimensions in an order of its own. Its program then reads and writes memory of
+ * the request, and the elements are permuted on the way from and to that of the caller.
+ */
+#ifndef RUNTIME_PORTS_H_
+#define RUNTIME_PORTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "npu_driver.h"
+#include "permute.h"
+#include "signature.h"
+
+namespace npu {
+
+/*! \brief One input or output of the program. */
+struct RuntimePort {
+  /*! \brief The index of its argument in the signature. */
+  size_t argument = 0;
+  /*! \brief The shape of the argument that is permuted; empty for its own. */
+  std::vector<int64_t> dims;
+  /*! \brief Which of these dimensions each dimension of the program's is. */
+  Order order;
+};
+
+/*! \brief The inputs and outputs of a program, in its order; inputs first. */
+class RuntimePorts {
+ public:
+  /*! \brief Reads what codegen wrote, "" for the region's own; throws an ArtifactError unless it
+   *  fits the signature. */
+  RuntimePorts(std::string_view text, const Signature& signature);
+
+  const std::vector<RuntimePort>& ports() const { return ports_; }
+  size_t input_count() const { return input_count_; }
+
+ private:
+  std::vector<RuntimePort> ports_;
+  size_t input_count_ = 0;
+};
+
+/*! \brief A buffer of the caller and its counterpart at the driver, permuted. */
+struct Permutation {
+  std::vector<int64_t> dims;
+  Order order;
+  size_t element_bytes = 0;
+  void* caller = nullptr;
+  /*! \brief The memory that the driver has. Words, so that every element type is aligned. */
+  std::vector<uint64_t> memory;
+  bool is_output = false;
+
+  /*! \brief From the caller's memory to the driver's, or back. */
+  void Run();
+};
+
+/*!
+ * \brief What the driver gets for a port.
+ * \param port The port.
+ * \param buffer The caller's buffer.
+ * \param dims Gets the driver's dimensions, which the result refers to.
+ * \param permutation Is set up, unless the caller's memory will do.
+ * \return The driver's buffer.
+ */
+npu_buffer PlaceBuffer(const RuntimePort& port, const npu_buffer& buffer,
+                       std::vector<int64_t>* dims, Permutation* permutation);
+
+}  // namespace npu
+
+#endif  // RUNTIME_PORTS_H_

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file layout.h
+ * \brief Keeps tensors in the layouts that a driver declares for its operations.
+ *
+ * Lowerings see tensors in the header's order of dimensions, whatever the driver. Where the driver
+ * has the function `layout`, their calls come here first. Each tensor then exists at the driver in
+ * the orders in which it is read, and operations without a layout of their own follow what they
+ * read. The last resort is a transposition by the driver's add_copy.
+ */
+#ifndef CODEGEN_LAYOUT_H_
+#define CODEGEN_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "driver_api.h"
+#include "lowering.h"
+#include "permute.h"
+
+namespace npu {
+
+using Dims = std::vector<npu_dim>;
+
+/*! \brief A builder of the driver. */
+struct DriverBuilder {
+  const npu_build_api& api;
+  npu_builder* handle = nullptr;
+
+  /*! \brief Throws a Refusal with the driver's reason unless the status is NPU_OK. */
+  void Check(npu_status status, const std::string& who) const;
+  /*! \brief Throws a Refusal that names an absent function. */
+  void Require(bool has, const char* function, const std::string& who) const;
+};
+
+/*!
+ * \brief The order in which the elements of a tensor have no other places than those of another
+ * tensor, of which it is a view.
+ * \param from The shape of the other tensor.
+ * \param order The order in which that tensor is stored.
+ * \param to The shape of the view.
+ * \return None if there is no such order.
+ */
+std::optional<Order> OrderOfView(const Dims& from, const Order& order, const Dims& to);
+
+/*! \brief Stands between lowerings and a driver that declares layouts. Tensors have numbers of its
+ *  own; errors are Refusals. */
+class LayoutAdapter {
+ public:
+  /*! \brief Permuted constants are kept in `constants`, which outlives the builder. */
+  LayoutAdapter(const DriverBuilder& driver, std::deque<std::vector<uint64_t>>* constants)
+      : driver_(driver), constants_(constants) {}
+
+  /*! \brief Names the operations that follow, for errors and for the driver. */
+  void SetLabel(const std::string& label);
+  /*! \brief Adds the region's input number `argument`; the driver gets it where it is read. */
+  npu_tensor AddInput(const npu_tensor_desc& desc, int64_t argument);
+  npu_tensor AddConstant(const npu_tensor_desc& desc, const void* data);
+  npu_tensor AddTensor(const npu_tensor_desc& desc);
+  npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc);
+  void Add(const npu_matmul& op);
+  void Add(const npu_convolution& op);
+  void Add(const npu_pool& op);
+  void Add(const npu_elementwise& op);
+  void Add(const npu_reduce& op);
+  void Add(const npu_copy& op);
+  void Add(const npu_gather& op);
+  void Add(const npu_scan& op);
+  void Add(const npu_order& op);
+  /*! \brief Makes a tensor the next output, in the order that it has. */
+  void MarkOutput(npu_tensor tensor);
+  /*! \brief Gives the driver the inputs that nothing reads: they may tell the value of a symbol. */
+  void AddUnreadInputs();
+  const Ports& ports() const { return ports_; }
+
+  /*! \brief The driver's tensor, in the header's order, or in that of `like`; to be written, if
+   *  nothing has written it. */
+  npu_tensor AtDriver(npu_tensor tensor, std::optional<npu_tensor> like);
+
+ private:
+  enum class Kind {
+    kInput,
+    kConstant,
+    /*! \brief Written by operations. */
+    kComputed,
+    /*! \brief The elements of `source` in another shape. */
+    kView,
+    /*! \brief Dimension d of it is dimension permutation[d] of `source`. */
+    kPermuted,
+  };
+
+  /*! \brief An operation that is emitted in the order in which its result is first read. */
+  struct Pending {
+    std::string label;
+    std::function<void(const Order&)> emit;
+  };
+
+  struct Value {
+    Value(Kind kind, const npu_tensor_desc& desc) : kind(kind), desc(desc) {}
+
+    Kind kind;
+    npu_tensor_desc desc;
+    int64_t argument = -1;
+    /*! \brief Of an input: it is the argument in another shape. */
+    bool is_reshaped = false;
+    const void* data = nullptr;
+    npu_tensor source = -1;
+    Order permutation;
+    /*! \brief The driver's tensors, by their order. */
+    std::map<Order, npu_tensor> forms;
+    std::vector<Pending> pending;
+
+    int rank() const { return desc.rank; }
+    Dims dims() const { return {desc.dims, desc.dims + desc.rank}; }
+  };
+
+  /*! \brief A vector program that lives as long as it is needed. */
+  struct Program {
+    explicit Program(const npu_vector_program* program);
+    bool is_there = false;
+    std::vector<npu_vector_instruction> instructions;
+    std::vector<npu_tensor> inputs;
+    std::vector<npu_step> steps;
+    npu_vector_program view = {};
+  };
+
+  Value& At(npu_tensor tensor);
+  npu_tensor Append(Value value);
+  void Check(npu_status status) const { driver_.Check(status, label_); }
+
+  /*! \brief The layout that the driver declares for an operation, checked. */
+  std::pair<Order, Order> Ask(npu_operation operation, npu_tensor data, npu_tensor weight,
+                              npu_tensor out, int64_t groups);
+  /*! \brief The driver's tensor in this order. */
+  npu_tensor Read(npu_tensor tensor, const Order& order);
+  /*! \brief The same for an operand of a program whose result has this order. */
+  npu_tensor ReadAligned(npu_tensor tensor, const Order& order);
+  /*! \brief The driver's tensor that is written in this order. */
+  npu_tensor Write(npu_tensor tensor, const Order& order);
+  npu_tensor ReadInput(const Value& value, const Order& order);
+  npu_tensor ReadConstant(const Value& value, const Order& order);
+  /*! \brief A form that exists, in another order. */
+  npu_tensor Convert(const Value& value, const Order& order);
+  npu_tensor ViewAtDriver(npu_tensor tensor, const npu_tensor_desc& desc);
+
+  /*! \brief An order that a tensor has without a transposition; none if it has any: it is an input,
+   *  a constant, or computed from such alone. */
+  std::optional<Order> Known(npu_tensor tensor);
+  /*! \brief The order of an operation on these operands; those of another rank do not count. */
+  std::optional<Order> Choose(const std::vector<npu_tensor>& operands, int rank);
+  /*! \brief Emits an operation in the order that `out` already has, or in that `wish`; without
+   *  both, when somebody reads it. */
+  void Follow(npu_tensor out, std::optional<Order> wish, std::function<void(const Order&)> emit);
+  void EmitPending(npu_tensor tensor, const Order& order);
+  /*! \brief Emits an operation on tensors of one rank along an axis. */
+  template <typename Op>
+  void AddAlongAxis(const Op& op, const std::vector<npu_tensor>& operands,
+                    std::function<void(Op&, const Order&)> read,
+                    npu_status (*npu_build_api::*function)(npu_builder*, const Op*));
+  /*! \brief A program with the driver's tensors; NULL for none. */
+  const npu_vector_program* Place(Program* program, const Order& order);
+
+  const DriverBuilder driver_;
+  std::deque<std::vector<uint64_t>>* constants_;
+  std::string label_;
+  std::deque<Value> values_;
+  std::unordered_map<npu_tensor, npu_tensor> aligned_;
+  Ports ports_;
+};
+
+}  // namespace npu
+
+#endif  // CODEGEN_LAYOUT_H_

@@ -1,0 +1,319 @@
+"""The skeletons of drivers: green from the first minute, they decline every op, and grow."""
+
+from __future__ import annotations
+
+import ctypes.util
+import difflib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import support
+from support import CPP, ROOT, Workshop, attempt, run
+
+OPS = ["add", "conv2d", "max_pool2d", "relu"]
+SKELETONS = ["graph", "commands"]
+DRIVER = {
+    "emulator": set[str](),
+    "graph": {"build.cc", "run.cc"},
+    "commands": {"build.cc", "commands.h", "run.cc"},
+}
+each_skeleton = pytest.mark.parametrize("driver", SKELETONS)
+
+
+def _answers(driver: str) -> dict[str, Any]:
+    return {"backend_name": f"{driver}_npu", "op_preset": "custom", "ops": OPS, "driver": driver}
+
+
+@pytest.mark.parametrize("driver", DRIVER)
+def test_the_answer_decides_what_is_seeded_in_vendor(
+    render: Callable[..., Path], driver: str
+) -> None:
+    tree = render(**_answers(driver))
+    found = {path.name for path in (tree / "vendor").glob("driver/*")}
+    assert found == DRIVER[driver]
+    assert (tree / "vendor/tests/test_driver.py").is_file() == (driver != "emulator")
+    cmake = (tree / "vendor/vendor.cmake").read_text()
+    assert ("\nset(NPU_VENDOR_DRIVER_SOURCES " in cmake) == (driver != "emulator")
+    asks = "DECLINED_BY_SDK: Decline | None = ask_driver\n"
+    assert (asks in (tree / "vendor/capabilities.py").read_text()) == (driver != "emulator")
+    assert support.answers(tree)["driver"] == driver
+
+
+@each_skeleton
+def test_what_is_seeded_is_short_even_with_all_ops(
+    render: Callable[..., Path], driver: str
+) -> None:
+    tree = render(backend_name="whole", driver=driver)
+    files = support.files(tree / "vendor")
+    assert sum(path.read_bytes().count(b"\n") for path in files) <= 2000
+
+
+@each_skeleton
+@pytest.mark.parametrize("name", ["x", "a_backend_with_thirty_letters1"])
+def test_the_linters_and_formatters_leave_a_skeleton_unchanged(
+    render: Callable[..., Path], name: str, driver: str
+) -> None:
+    tree = render(backend_name=name, driver=driver)
+    support.run("ruff", "check", "--no-cache", ".", cwd=tree)
+    support.run("ruff", "format", "--no-cache", "--diff", ".", cwd=tree)
+    support.run("mypy", "--cache-dir", ROOT / ".mypy_cache/render", cwd=tree)
+    sources = [path for path in support.files(tree / "vendor") if path.suffix in CPP]
+    assert sources
+    support.run("clang-format", "--dry-run", "--Werror", *sources)
+
+
+@each_skeleton
+@pytest.mark.slow
+def test_a_skeleton_passes_from_the_first_minute(
+    render: Callable[..., Path], workshop: Workshop, tmp_path: Path, driver: str
+) -> None:
+    project = render(**_answers(driver))
+    python = workshop.environment(workshop.wheel(project))
+    package = f"tvm_{driver}_npu"
+    assert "All is well." in run(python, "-m", package, "check", cwd=tmp_path)
+
+    # Its own driver takes nothing yet, which is a sentence.
+    setting = {f"{driver.upper()}_NPU_DRIVER": "vendor"}
+    done = attempt(python, "-m", package, "check", cwd=tmp_path, **setting)
+    assert done.returncode == 1
+    assert "FAILED: The driver 'vendor' declines all " in done.stdout
+    assert "relu-matrix: relax.nn.relu: the driver has no relu yet" in done.stdout
+    assert "Traceback" not in done.stdout
+
+    _test(python, project, tmp_path)
+
+
+def _test(python: Path, project: Path, place: Path) -> None:
+    """Run the tests of the driver in what is installed."""
+    for name in ("engine/tests", "vendor/tests", "python"):
+        shutil.copytree(project / name, place / name)
+    shutil.copy(project / "pyproject.toml", place)
+    tests = ("engine/tests/test_driver_libraries.py", "vendor/tests")
+    out = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=place)
+    assert f"{len(OPS) + 6} passed" in out, out
+
+
+def _edit(path: Path, edits: list[tuple[str, str]]) -> int:
+    """Edit a file as a vendor would, and count the lines that were added."""
+    before = text = path.read_text()
+    for old, new in edits:
+        assert text.count(old) == 1, f"{path.name} has {text.count(old)} times {old!r}"
+        text = text.replace(old, new)
+    path.write_text(text)
+    lines = difflib.ndiff(before.splitlines(), text.splitlines())
+    return sum(line.startswith("+ ") for line in lines)
+
+
+# ---- A first op on an SDK that builds graphs ----------------------------------------------------
+
+MISSING = [name for name in ("XNNPACK", "pthreadpool") if ctypes.util.find_library(name) is None]
+
+FIRST_OP = {
+    "driver/build.cc": [
+        (
+            "  switch (node.step) {\n",
+            '  switch (node.step) {\n    case NPU_STEP_RELU:\n      return "";\n',
+        ),
+    ],
+    "driver/run.cc": [
+        ("#include <vector>\n", "#include <xnnpack.h>\n\n#include <cmath>\n#include <vector>\n"),
+        (
+            "/*! \\brief The SDK's graph:",
+            """void Check(xnn_status status) {
+  if (status == xnn_status_success) return;
+  throw npu::kit::Failure{NPU_DEVICE_ERROR, "XNNPACK fails: " + std::to_string(status)};
+}
+
+/*! \\brief The SDK's graph:""",
+        ),
+        (
+            """    // Here: create the SDK's graph, with a tensor for each of program.values.
+    (void)memory;
+    for (const Node& node : program.nodes) Define(node);
+    // Here: compile the graph.
+""",
+            """    Check(xnn_initialize(nullptr));
+    const uint32_t count = static_cast<uint32_t>(program.values.size());
+    Check(xnn_create_subgraph(count, 0, &graph_));
+    std::vector<xnn_external_value> external;
+    for (uint32_t i = 0; i < count; ++i) {
+      const npu::kit::Value& value = program.values[i];
+      const bool constant = value.source == npu::kit::Source::kConstant;
+      const bool input = value.source == npu::kit::Source::kInput;
+      uint32_t id = i, flags = input ? XNN_VALUE_FLAG_EXTERNAL_INPUT : 0;
+      if (!input && !constant && memory[i] != nullptr) flags = XNN_VALUE_FLAG_EXTERNAL_OUTPUT;
+      if (flags != 0) external.push_back({i, memory[i]});
+      const std::vector<size_t> dims(value.dims, value.dims + value.rank);
+      Check(xnn_define_tensor_value(graph_, xnn_datatype_fp32, dims.size(), dims.data(),
+                                    constant ? memory[i] : nullptr, i, flags, &id));
+    }
+    for (const Node& node : program.nodes) Define(node);
+    if (program.nodes.empty()) return;
+    Check(xnn_create_runtime_v2(graph_, nullptr, 0, &runtime_));
+    Check(xnn_setup_runtime(runtime_, external.size(), external.data()));
+""",
+        ),
+        (
+            "  void Run() {\n    // Here: run the graph, and wait.\n  }\n",
+            """  ~Graph() {
+    xnn_delete_runtime(runtime_);
+    xnn_delete_subgraph(graph_);
+  }
+
+  void Run() { Check(xnn_invoke_runtime(runtime_)); }
+""",
+        ),
+        (
+            "    switch (node.kind) {\n      default:\n",
+            """    const uint32_t x = static_cast<uint32_t>(node.inputs[0]);
+    const uint32_t out = static_cast<uint32_t>(node.out);
+    switch (node.kind) {
+      case npu::kit::Kind::kStep:
+        return Check(xnn_define_clamp(graph_, 0, INFINITY, x, out, 0));
+      default:
+""",
+        ),
+        (
+            "    }\n  }\n};\n",
+            """    }
+  }
+
+  xnn_subgraph_t graph_ = nullptr;
+  xnn_runtime_t runtime_ = nullptr;
+};
+""",
+        ),
+    ],
+    "vendor.cmake": [
+        (
+            'driver/run.cc"\n)\n',
+            'driver/run.cc"\n)\nset(NPU_VENDOR_DRIVER_LIBRARIES XNNPACK pthreadpool)\n',
+        ),
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=f"needs {MISSING}: install libxnnpack-dev")
+def test_a_first_op_on_a_graph_sdk_takes_three_files_and_sixty_lines(
+    render: Callable[..., Path], workshop: Workshop, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(render(**_answers("graph")), project)
+    lines = {name: _edit(project / "vendor" / name, edits) for name, edits in FIRST_OP.items()}
+    assert len(lines) <= 3
+    assert sum(lines.values()) <= 60, lines
+    _edit(project / "vendor/tests/test_driver.py", [("WRITTEN = ()", 'WRITTEN = ("relu",)')])
+    python = workshop.environment(workshop.build(project))
+    setting = {"GRAPH_NPU_DRIVER": "vendor"}
+    out = run(python, "-m", "tvm_graph_npu", "check", cwd=tmp_path, **setting)
+    assert "relu runs on the NPU, with right values" in out
+    place = tmp_path / "tests"
+    place.mkdir()
+    _test(python, project, place)
+
+
+# ---- A first op on an SDK that takes commands ---------------------------------------------------
+
+FIRST_COMMAND = {
+    "commands.h": [
+        ("  kMove = 0,\n", "  kMove = 0,\n  /*! \\brief max(x, 0) of float32. */\n  kRelu = 1,\n"),
+        ("kOpcodeCount = 1;", "kOpcodeCount = 2;"),
+        ('{"move"}', '{"move", "relu"}'),
+        ("    case Opcode::kMove:\n", "    case Opcode::kMove:\n    case Opcode::kRelu:\n"),
+    ],
+    "build.cc": [
+        (
+            "  switch (node.step) {\n",
+            '  switch (node.step) {\n    case NPU_STEP_RELU:\n      return "";\n',
+        ),
+        (
+            "    // Here: one case",
+            """    case Kind::kStep:
+      command.opcode = Opcode::kRelu;
+      break;
+    // Here: one case""",
+        ),
+    ],
+    "run.cc": [
+        (
+            "        break;\n    }\n    ++counters",
+            """        break;
+      case Opcode::kRelu: {
+        const auto* from = reinterpret_cast<const float*>(At(command.inputs[0]));
+        auto* to = reinterpret_cast<float*>(At(command.out));
+        for (uint64_t i = 0; i < command.out.bytes / sizeof(float); ++i) {
+          to[i] = from[i] < 0 ? 0 : from[i];
+        }
+        break;
+      }
+    }
+    ++counters""",
+        ),
+    ],
+}
+
+CHAIN = """
+import numpy as np
+import tvm
+from tvm import relax
+
+import tvm_commands_npu as backend
+
+builder = relax.BlockBuilder()
+x = relax.Var("x", relax.TensorType((4, 100), "float32"))
+with builder.function("main", [x]):
+    with builder.dataflow():
+        y = x
+        for _ in range(6):
+            y = builder.emit(relax.op.nn.relu(y))
+        y = builder.emit_output((y, y, x))
+    builder.emit_func_output(y)
+options = {"driver": "vendor", "timeout_ms": 10_000}
+mod = builder.get()
+report = backend.offload_report(backend.partition_for_commands_npu(mod, **options))
+assert len(report.offloaded) == 6 and len(report.regions) == 1, report
+executable = backend.compile_for_commands_npu(mod, options=options)
+executable.export_library("model.so")
+given = np.random.default_rng(0).standard_normal((4, 100), dtype="float32")
+machine = relax.VirtualMachine(executable, tvm.cpu())
+for _ in range(50):
+    found = machine["main"](tvm.runtime.tensor(given))
+    np.testing.assert_array_equal(found[0].numpy(), np.maximum(given, 0))
+    np.testing.assert_array_equal(found[1].numpy(), np.maximum(given, 0))
+"""
+
+
+@pytest.mark.slow
+def test_a_first_op_on_a_command_sdk(
+    render: Callable[..., Path], workshop: Workshop, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(render(**_answers("commands")), project)
+    lines = [
+        _edit(project / "vendor/driver" / name, edits) for name, edits in FIRST_COMMAND.items()
+    ]
+    assert sum(lines) <= 60, lines
+    _edit(project / "vendor/tests/test_driver.py", [("WRITTEN = ()", 'WRITTEN = ("relu",)')])
+    # The backend as it was rendered, with the driver that was changed beside it.
+    python = workshop.environment(workshop.wheel(render(**_answers("commands"))))
+    (package,) = (python.parent.parent / "lib").glob("python*/site-packages/tvm_commands_npu")
+    run(
+        *("c++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"),
+        *("-I", project / "engine/include", *(project / "vendor/driver").glob("*.cc")),
+        *("-o", package / "libtvm_commands_npu_driver.so", "-lpthread"),
+    )
+    script = tmp_path / "chain.py"
+    script.write_text(CHAIN)
+    run(python, script, cwd=tmp_path)
+    listing = run(python, "-m", "tvm_commands_npu", "inspect", "model.so", cwd=tmp_path)
+    # Of six results in a row two live at once, and each has 1600 bytes.
+    assert "arena: 3200 bytes" in listing, listing
+    assert listing.count("relu ") >= 6
+    place = tmp_path / "tests"
+    place.mkdir()
+    _test(python, project, place)
