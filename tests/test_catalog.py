@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import support
-from npu_scaffold.catalog import FORMULAS, catalog_problems, load_catalog
+from npu_scaffold.catalog import ENGINE, catalog_problems, load_catalog
 from support import ROOT
 
 Entry = dict[str, Any]
@@ -71,9 +71,9 @@ def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Pa
     support.write_family(catalog / "some.yml", {"conv2d": conv2d, "relu": relu})
     for name in ("conv2d.cc", "relu.cc", "convolution.h"):
         (lowerings / name).touch()
-    formulas = root / FORMULAS
-    formulas.parent.mkdir(parents=True)
-    shutil.copyfile(ROOT / FORMULAS, formulas)
+    (root / ENGINE).mkdir(parents=True)
+    for name in ("chain_grammar.py", "formulas.py"):
+        shutil.copyfile(ROOT / ENGINE / name, root / ENGINE / name)
     return root
 
 
@@ -135,7 +135,15 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
         (lambda e: e["fuses"].update(residual=1), "residual: 1 is neither true nor false."),
         (lambda e: e["fuses"].update(scale=1), "scale: 1 is neither true nor false."),
         (lambda e: e["fuses"].update(residua=True), "(did you mean 'residual'?)"),
-        (lambda e: e.update(chains=["data +"]), "chains[0]: 'data +' is not a Python expression."),
+        (lambda e: e.update(chains=["data +"]), "chains[0]: 'data +' is no expression."),
+        (
+            lambda e: e.update(chains=[["y = 3 +", "y"]]),
+            "chains[0]: 'y = 3 +; y' is no expression.",
+        ),
+        (lambda e: e.update(chains=["data"]), "chains[0]: 'data' calls no op."),
+        (lambda e: e.update(chains=["data % 2"]), "'data % 2' is no part of a chain."),
+        (lambda e: e.update(chains=["1 > data > 2"]), "'1 > data > 2' is no part of a chain."),
+        (lambda e: e.update(chains=[3]), "chains[0]: 3 is neither an expression nor a list of"),
         (lambda e: e.update(chains=["relu(date)"]), "'date' is neither an input nor an attribute."),
         (lambda e: e.update(parts=["relu"]), "parts: they are for an entry without 'relax'"),
         (
@@ -268,15 +276,16 @@ def test_lines_of_the_catalogue_fit_a_screen() -> None:
 
 
 def test_the_ops_keep_their_ids(catalog: dict[str, Entry]) -> None:
-    """Those of the first release, in the order of its question."""
+    """Those of the releases, in the order of the question."""
     first = ["matmul", "conv1d", "conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d"]
     assert list(catalog)[:6] == first
-    assert list(catalog)[126:131] == [
+    assert list(catalog)[126:132] == [
         "dequantize",
         "sdpa",
         "sdpa_bias",
         "sdpa_masked",
         "sdpa_masked_fill",
+        "slice_scatter",
     ]
 
 
@@ -302,17 +311,13 @@ def test_parts_are_the_ops_of_all_spellings(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.syspath_prepend(str(ROOT / "template/engine/python"))
     from engine import chain_grammar as chains  # type: ignore[import-not-found]
 
-    def ops_in(node: Any) -> set[str]:
-        inner = getattr(node, "options", None) or getattr(node, "arguments", ())
-        own = {node.op} if isinstance(node, chains.Step) else set()
-        return own.union(*map(ops_in, inner))
-
     catalog = load_catalog(ROOT)
     for op, entry in catalog.items():
         if "relax" not in entry:
             inputs = [item["name"] for item in entry["inputs"]]
             texts = [tuple(one) if isinstance(one, list) else one for one in entry["chains"]]
-            spelled = set().union(*(ops_in(chains.read(text, inputs).node) for text in texts))
+            nodes = [chains.read(text, inputs).node for text in texts]
+            spelled = set().union(*map(chains.ops_in, nodes))
             parts = {catalog[part]["relax"] for part in entry["parts"]}
             assert parts == spelled, f"{op}: parts: {sorted(parts ^ spelled)}"
 

@@ -222,6 +222,39 @@ def test_without_the_extension_the_call_stays_on_the_host_with_the_reason(
     place(WITHOUT_ITS_EXTENSION, unwrapped=True)
 
 
+IN_CONTEXT = """
+weight = normal(8, 8)
+def body(x):
+    product = op.matmul(op.add(x, x), relax.const(weight))
+    # Two readers, so that neither is an epilogue of the matmul. Cut out, the first one leaves the
+    # second one to another region, where the product is an input.
+    return op.add(op.nn.relu(op.multiply(product, relax.const(2, "float32"))), product)
+mod = build(body, (4, 8))
+report = backend.offload_report(backend.partition_for_wrapped(mod))
+(entry,) = report.on_host
+assert entry.op == "relax.multiply", report
+assert entry.reason == (
+    f"the driver declines it: relax.multiply ({entry.name}): nothing may stand behind a matmul"
+), entry.reason
+on_npu = [entry.op for entry in report.offloaded]
+assert on_npu == ["relax.add", "relax.matmul", "relax.nn.relu", "relax.add"], report
+assert len(report.regions) == 2, report
+executable = backend.compile_for_wrapped(mod)
+x = normal(4, 8)
+found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+product = (x + x) @ weight
+np.testing.assert_allclose(found, np.maximum(2 * product, 0) + product, rtol=1e-5, atol=1e-5)
+with pytest.raises(RuntimeError, match="nothing may stand behind a matmul"):
+    backend.partition_for_wrapped(mod, on_decline="error")
+"""
+
+
+def test_what_the_driver_declines_behind_another_op_is_cut_out_of_its_region(
+    place: Callable[..., str],
+) -> None:
+    place(IN_CONTEXT, EMULATOR_DECLINES="behind")
+
+
 RUNS = """
 weight = normal(32, 32)
 def matmuls(x):

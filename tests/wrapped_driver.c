@@ -4,6 +4,7 @@
  *   EMULATOR_WITHOUT    functions of the run half that are left out, joined by ","
  *   EMULATOR_LOG        a file that gets a line for each operation: its name, and the steps of its
  *                      program as kind(operands), e.g. "matmul 2(a,t)"
+ *   EMULATOR_DECLINES  "behind": an element-wise operation that reads what a matmul wrote
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -39,8 +40,25 @@ static void log_steps(const char* operation, const npu_vector_program* program) 
   fclose(log);
 }
 
+/* What the last matmul of the builder wrote, and whether the last call was declined here. */
+static npu_builder* multiplier;
+static npu_tensor product;
+static int declined;
+
+static npu_status create(const npu_option* options, size_t count, npu_builder** builder) {
+  multiplier = NULL;
+  declined = 0;
+  return emulator->create(options, count, builder);
+}
+
+static const char* error(const npu_builder* builder) {
+  return declined ? "nothing may stand behind a matmul" : emulator->error(builder);
+}
+
 static npu_status add_matmul(npu_builder* builder, const npu_matmul* op) {
   log_steps("matmul", op->epilogue);
+  multiplier = builder;
+  product = op->out;
   return emulator->add_matmul(builder, op);
 }
 
@@ -51,6 +69,10 @@ static npu_status add_convolution(npu_builder* builder, const npu_convolution* o
 
 static npu_status add_elementwise(npu_builder* builder, const npu_elementwise* op) {
   log_steps("elementwise", op->program);
+  for (int32_t i = 0; getenv("EMULATOR_DECLINES") != NULL && i < op->program->input_count; ++i) {
+    declined = multiplier == builder && op->program->inputs[i] == product;
+    if (declined) return NPU_DECLINED;
+  }
   return emulator->add_elementwise(builder, op);
 }
 
@@ -85,6 +107,8 @@ const npu_build_api* npu_driver_build(uint32_t engine_version) {
   if (function == NULL) return NULL;
   emulator = function(engine_version);
   api = *emulator;
+  api.create = create;
+  api.error = error;
   api.add_matmul = add_matmul;
   api.add_convolution = add_convolution;
   api.add_elementwise = add_elementwise;

@@ -7,6 +7,7 @@ import builtins
 import importlib.util
 import json
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from .errors import ScaffoldError, did_you_mean
 from .template import CATALOG
 
 LOWERINGS = Path("template/engine/lowerings")
-FORMULAS = Path("template/engine/python/engine/formulas.py")
+ENGINE = Path("template/engine/python/engine")
 ENGINES = ("matrix", "vector", "pool", "memory")
 PRESETS = ("cnn", "transformer")
 DTYPES = (
@@ -151,11 +152,13 @@ def _resolved(own: dict[str, Any], cases: dict[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _formulas(template: Path) -> ModuleType:
-    """Load the engine's parser of formulas, which stands alone."""
-    spec = importlib.util.spec_from_file_location("npu_scaffold_formulas", template / FORMULAS)
+def _engine_module(template: Path, name: str) -> ModuleType:
+    """Load one of the engine's parsers, which stand alone."""
+    path = template / ENGINE / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"npu_scaffold_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # Its dataclasses look it up.
     spec.loader.exec_module(module)
     return module
 
@@ -184,6 +187,7 @@ def catalog_problems(template: Path) -> list[str]:
         problems += [f"{where}: {op}: {problem}" for problem in _entry(op, entry, catalog)]
         if isinstance(entry, dict):
             problems += [f"{where}: {op}: {text}" for text in _formula_problems(template, entry)]
+            problems += [f"{where}: {op}: {text}" for text in _chain_problems(template, entry)]
     problems += _ids(catalog)
     problems += _files(template, catalog)
     return problems
@@ -215,12 +219,35 @@ def _formula_problems(template: Path, entry: Entry) -> Iterator[str]:
     known = {"out", *_names(entry, "inputs"), *_names(entry, "attributes")}
     for key, formula in formulas.items():
         try:
-            unknown = _formulas(template).names_in(formula) - known
+            unknown = _engine_module(template, "formulas").names_in(formula) - known
         except ValueError as error:
             yield f"{key}: {error}."
             continue
         for name in sorted(unknown):
             yield f"{key}: '{name}' is neither an input nor an attribute, nor out."
+
+
+def _chain_problems(template: Path, entry: Entry) -> Iterator[str]:
+    """Check chains with the engine's own parser."""
+    grammar = _engine_module(template, "chain_grammar")
+    chains = entry.get("chains")
+    ops: set[str] = set()
+    for index, chain in enumerate(chains if isinstance(chains, list) else ()):
+        lines = (chain,) if isinstance(chain, str) else chain
+        if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
+            yield f"chains[{index}]: {chain!r} is neither an expression nor a list of lines."
+            continue
+        try:
+            node = grammar.read(tuple(lines), _names(entry, "inputs")).node
+        except ValueError as error:
+            yield f"chains[{index}]: {error}."
+            continue
+        for name in sorted(grammar.attribute_names(node) - {*_names(entry, "attributes")}):
+            yield f"chains[{index}]: '{name}' is neither an input nor an attribute."
+        ops |= {op.rpartition(".")[2] for op in grammar.ops_in(node)}
+    parts = entry.get("parts")
+    for name in sorted(ops - set(parts) if isinstance(parts, list) else ()):
+        yield f"parts: '{name}' is missing, of which a chain is made."
 
 
 def _files(template: Path, catalog: dict[str, Entry]) -> Iterator[str]:
@@ -434,63 +461,9 @@ def _results(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> It
         yield f"{key}: {value!r} is not a number of results."
 
 
-_OPERATORS = {
-    ast.Add: "add",
-    ast.Sub: "subtract",
-    ast.Mult: "multiply",
-    ast.Div: "divide",
-    ast.Pow: "power",
-    ast.Gt: "greater",
-    ast.USub: None,
-}
-
-
 def _chains(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, list) or not value:
         yield f"{key}: it must be a list of expressions."
-        return
-    for index, chain in enumerate(value):
-        where = f"{key}[{index}]"
-        lines = [chain] if isinstance(chain, str) else chain
-        known = {*_names(entry, "inputs"), *_names(entry, "attributes")}
-        try:
-            for line in lines[:-1]:
-                (statement,) = ast.parse(line).body
-                if not isinstance(statement, ast.Assign):
-                    yield f"{where}: {line!r} is not a definition."
-                    continue
-                yield from _names_of_chain(statement.value, where, known)
-                known.add(ast.unparse(statement.targets[0]))
-            yield from _names_of_chain(ast.parse(lines[-1], mode="eval"), where, known)
-        except (SyntaxError, TypeError, ValueError):
-            yield f"{where}: {chain!r} is not a Python expression."
-
-
-def _names_of_chain(tree: ast.AST, where: str, known: Collection[str]) -> Iterator[str]:
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and id(node) not in called and node.id not in known:
-            yield f"{where}: '{node.id}' is neither an input nor an attribute."
-
-
-def _ops_of_chain(chain: Any) -> Iterator[str]:
-    """Generate the last names of the Relax ops in a chain."""
-    for line in [chain] if isinstance(chain, str) else chain:
-        for node in ast.walk(ast.parse(line)):
-            if isinstance(node, ast.Call):
-                yield ast.unparse(node.func)
-            elif type(node) in _OPERATORS and _OPERATORS[type(node)]:
-                yield str(_OPERATORS[type(node)])
-
-
-def _parts(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
-    yield from _list_of(catalog)(value, key, entry, catalog)
-    try:
-        names = {name for chain in entry.get("chains", []) for name in _ops_of_chain(chain)}
-    except (SyntaxError, TypeError):
-        return  # Reported for the chains.
-    for name in sorted(names - set(value) if isinstance(value, list) else ()):
-        yield f"{key}: '{name}' is missing, of which a chain is made."
 
 
 def _activation(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
@@ -642,7 +615,7 @@ _ENTRY: dict[str, tuple[bool, Check | None]] = {
     "results": (False, _results),
     "output_dtypes": (False, _list_of(DTYPES)),
     "chains": (False, _chains),
-    "parts": (False, _parts),
+    "parts": (False, None),
     "activation": (False, _activation),
     "fuses": (False, _fuses),
     "absorbs_transpose": (False, _indices),

@@ -26,16 +26,19 @@ _ENGINES = {
     "pool": "Pooling engine",
     "memory": "Data movement",
 }
-_HEAD = """# What the ops are, and how they did
+_HEAD = """# Supported ops and how they did
 
-Made by `npu-scaffold docs --write` from `template/_catalog` and the last result of the
-conformance kit on the reference backend; [how to read it](conformance.md). What is outside of the
-limits below stays on the host, and so does any other op, but for these: what is made of constants
-alone (`arange`, `full`, `zeros`, `ones`, `eye` and whatever else can be computed when a model is
-compiled) is a constant of the program; `index_tensor` is a `take`, `isnan` a `not_equal`, and
-`full` of an open size a `broadcast_to`. `linear` is a `matmul` with a transposed operand; `sdpa`
-and its like, `elu`, `mish`, `hard_sigmoid` and `hard_swish` are no Relax ops but what front ends
-spell in several, by the `chains` of the table. The report says why an op stayed.
+`npu-scaffold docs --write` generates this page from `template/_catalog` and the latest result of
+the conformance kit on the reference backend ([how to read it](conformance.md)). An op outside the
+limits below stays on the host, as does an op that is not listed; `offload_report` gives the reason.
+Some need no entry of their own:
+
+- What can be computed from constants alone when the model is compiled (`arange`, `full`, `zeros`,
+  `ones`, `eye` and others) becomes a constant of the program.
+- `index_tensor` becomes a `take`, `isnan` a `not_equal`, and `full` of a symbolic size a
+  `broadcast_to`; `linear` is a `matmul` with a transposed operand.
+- `sdpa` and its variants, `elu`, `mish`, `hard_sigmoid` and `hard_swish` are not Relax ops: front
+  ends write them as several ops, which the `chains` of the table recognize.
 """
 
 
@@ -212,7 +215,7 @@ def _overview(entries: Mapping[str, Entry], summary: Mapping[str, Any]) -> str:
                 _passed(op, summary),
             ]
         )
-    return _table(["op", "what it is", "element types", "ranks", "how exact", "cases passed"], rows)
+    return _table(["op", "computes", "element types", "ranks", "tolerance", "cases passed"], rows)
 
 
 def _passed(op: str, summary: Mapping[str, Any]) -> str:
@@ -305,7 +308,7 @@ def _fused(catalog: Mapping[str, Entry]) -> str:
             ]
         )
     text = (
-        "Behind each of these, in one composite: what the table says of it, in this order, and "
-        f"then one activation of {last}.\n"
+        "One composite fuses each of these ops with what the table lists, in this order, and then "
+        f"with one activation: {last}.\n"
     )
     return f"{text}\n{_table(['op', 'before it', 'behind it'], rows)}"

@@ -227,14 +227,21 @@ if(NPU_TESTS)
   endforeach()
 
   if(NPU_RUNTIME)
-    npu_add_test(runtime_test $<TARGET_OBJECTS:npu_common>)
-    target_include_directories(npu_runtime_test PRIVATE "${_engine}/common")
-    # The runtime is found by its registered functions, not by its symbols.
-    target_link_options(npu_runtime_test PRIVATE LINKER:--no-as-needed)
-    target_link_libraries(
-      npu_runtime_test PRIVATE ${NPU_PACKAGE}_runtime tvm_ffi::header tvm_ffi::shared
-                               ${CMAKE_DL_LIBS}
+    # What the runtime has inside, and the emulator: for artifacts with mistakes of any depth.
+    npu_add_test(
+      fuzz_test "${_engine}/runtime/signature.cc" $<TARGET_OBJECTS:npu_common>
+      ${NPU_EMULATOR_OBJECTS}
     )
-    add_dependencies(npu_runtime_test ${NPU_PACKAGE}_emulator ${NPU_PACKAGE}_emulator_build)
+    npu_add_test(runtime_test $<TARGET_OBJECTS:npu_common>)
+    foreach(_test fuzz_test runtime_test)
+      target_include_directories(npu_${_test} PRIVATE "${_engine}/common")
+      # The runtime is found by its registered functions, not by its symbols.
+      target_link_options(npu_${_test} PRIVATE LINKER:--no-as-needed)
+      target_link_libraries(
+        npu_${_test} PRIVATE ${NPU_PACKAGE}_runtime tvm_ffi::header tvm_ffi::shared
+                             ${CMAKE_DL_LIBS}
+      )
+      add_dependencies(npu_${_test} ${NPU_PACKAGE}_emulator ${NPU_PACKAGE}_emulator_build)
+    endforeach()
   endif()
 endif()

@@ -521,6 +521,13 @@ LIMITS: dict[str, Limits | None] = {
         mask=Takes(("bool",), range(1, 7)),
         fill=Takes(ranks=range(7)),
     ),
+    "slice_scatter": Limits(
+        input=Takes(ALL, range(1, 7)),
+        src=Takes(ranks=range(1, 7)),
+        start=Range(0),
+        end=Range(0),
+        step=OneOf(1),
+    ),
 }
 
 # For limits that the table cannot express: None, ask_driver, or a function of the entry and the

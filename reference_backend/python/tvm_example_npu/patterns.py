@@ -668,6 +668,13 @@ OPS: tuple[Op, ...] = (
     ),
     triangle("tril", "relax.tril"),  # the part of matrices below a diagonal
     triangle("triu", "relax.triu"),  # the part of matrices above a diagonal
+    Op(  # a tensor with a range of an axis replaced, such as a cache of keys
+        "slice_scatter",
+        "relax.slice_scatter",
+        engine="memory",
+        inputs=(Input("input", ALL, range(1, 7)), Input("src", ranks=range(1, 7), like="input")),
+        attributes={**anything("axis"), "start": Range(0), "end": Range(0), "step": OneOf(1)},
+    ),
     # ---- Element-wise functions of one tensor ----------------------------------------------------
     transcendental("erf", "relax.erf"),  # the error function
     of_signed("abs", "relax.abs"),  # the value without its sign

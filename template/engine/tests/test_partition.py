@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes to the NPU, what stays on the host, and that neither changes what a model computes."""
 
+import re
+
 import numpy as np
 import pytest
 import tvm
@@ -9,6 +11,7 @@ from tvm import relax
 
 import backend
 import support
+from backend.engine.regions import MOST_CUTS
 from support import (
     BACKEND,
     SINGLE,
@@ -578,6 +581,79 @@ def test_a_region_that_is_declined_as_a_whole_goes_to_the_host(decline):
         assert entry.reason == "the driver declines the region: two are too many"
     found = assert_same_values(mod, [array(4)], merge_regions=False)
     assert found.regions == [["relu"], ["relu"]]
+
+
+def labels_of(function):
+    """Return what messages call the ops of a composite or a region, in order."""
+    labels = []
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.Function):
+                labels += labels_of(binding.value)
+            elif isinstance(getattr(binding.value, "op", None), tvm.ir.Op):
+                labels.append(f"{binding.value.op.name} ({binding.var.name})")
+    return labels
+
+
+@needs("relu", "add")
+def test_an_op_that_is_declined_behind_another_one_cuts_the_region(decline):
+    """The driver takes it alone, and names it when it declines the region."""
+
+    def refuse_add_behind_relu(function, finish):
+        before = ""
+        for label in labels_of(function) if finish else []:
+            if "add" in label and "relu" in before:
+                return f"{label}: not behind another node"
+            before = label
+        return ""
+
+    decline(refuse_add_behind_relu)
+    x = variable("x", 4)
+
+    def body(emit):
+        value = emit(relax.op.nn.relu(emit(relax.op.add(x, x))))
+        return emit(relax.op.nn.relu(emit(relax.op.add(value, value))))
+
+    mod = build([x], body)
+    found = assert_same_values(mod, [array(4)])
+    assert found.regions == [["add", "relu"], ["relu"]]
+    (entry,) = report_of(mod).on_host
+    assert entry.op == "relax.add"
+    label = f"relax.add ({entry.name})"
+    assert entry.reason == f"the driver declines it: {label}: not behind another node"
+    assert report_of(mod).regions == tuple(f"{BACKEND}_main_{index}" for index in range(2))
+    with pytest.raises(RuntimeError, match=rf"{re.escape(label)}: not behind another node\."):
+        partition_for(mod, on_decline="error")
+
+
+@needs("relu", "add")
+def test_a_region_is_not_cut_for_ever(decline):
+    """A driver that always names another op is asked a bounded number of times."""
+    asked = []
+
+    def refuse_two(function, finish):
+        adds = [label for label in labels_of(function) if "add" in label]
+        if not finish or len(adds) < 2:
+            return ""
+        asked.append(function)
+        return f"no room for {adds[0]}"
+
+    decline(refuse_two)
+    x = variable("x", 4)
+
+    def body(emit):
+        value = x
+        for _ in range(50):
+            value = emit(relax.op.nn.relu(emit(relax.op.add(value, x))))
+        return value
+
+    mod = build([x], body)
+    reasons = [entry.reason for entry in report_of(mod).on_host]
+    assert len(asked) == MOST_CUTS + 1
+    declined = [reason for reason in reasons if reason.startswith("the driver declines it: ")]
+    assert len(declined) == MOST_CUTS
+    assert any(reason.startswith("the driver declines the region: ") for reason in reasons)
+    assert assert_same_values(mod, [array(4)]).regions
 
 
 # ---- Symbols ------------------------------------------------------------------------------------

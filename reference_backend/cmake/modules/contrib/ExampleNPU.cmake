@@ -129,6 +129,7 @@ set(NPU_LOWERINGS
     sign
     silu
     sin
+    slice_scatter
     softmax
     softplus
     sort

@@ -143,6 +143,7 @@ def read(lines: str | tuple[str, ...], inputs: Sequence[str]) -> Chain:
     known: dict[str, Node] = {name: Input(name) for name in inputs}
     fixed = {}
     *definitions, result = (lines,) if isinstance(lines, str) else lines
+    text = "; ".join((*definitions, result))
     try:
         for line in definitions:
             (statement,) = ast.parse(line).body
@@ -154,9 +155,9 @@ def read(lines: str | tuple[str, ...], inputs: Sequence[str]) -> Chain:
                 fixed[name] = value.factor
         node = _node(ast.parse(result, mode="eval").body, known)
     except SyntaxError:
-        raise ValueError(f"'{lines}' is no expression") from None
+        raise ValueError(f"'{text}' is no expression") from None
     if isinstance(node, Input | Number):
-        raise ValueError(f"'{lines}' calls no op")
+        raise ValueError(f"'{text}' calls no op")
     return Chain(node, fixed)
 
 
@@ -168,9 +169,9 @@ def _node(tree: ast.expr, known: Mapping[str, Node]) -> Node:
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
         operand = _node(tree.operand, known)
         return operand.negative() if isinstance(operand, Number) else _step("negative", (operand,))
-    if isinstance(tree, ast.BinOp):
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
         return _step(_OPERATORS[type(tree.op)], (_node(tree.left, known), _node(tree.right, known)))
-    if isinstance(tree, ast.Compare):
+    if isinstance(tree, ast.Compare) and [*map(type, tree.ops)] in ([ast.Gt], [ast.GtE]):
         sides = (_node(tree.left, known), _node(tree.comparators[0], known))
         return _step(_OPERATORS[type(tree.ops[0])], sides)
     if isinstance(tree, ast.Call):
@@ -337,6 +338,46 @@ def count_steps(node: Node) -> int:
     if isinstance(node, Either):
         return count_steps(node.options[0])
     return 1 + sum(map(count_steps, node.arguments)) if isinstance(node, Step) else 0
+
+
+def ops_in(node: Node) -> set[str]:
+    """Return the ops of all spellings.
+
+    Parameters
+    ----------
+    node
+        A chain.
+
+    Returns
+    -------
+    ops
+        Their names.
+    """
+    if isinstance(node, Either):
+        return set().union(*map(ops_in, node.options))
+    return {node.op}.union(*map(ops_in, node.arguments)) if isinstance(node, Step) else set()
+
+
+def attribute_names(node: Node) -> set[str]:
+    """Return the attributes of the entry that a chain uses.
+
+    Parameters
+    ----------
+    node
+        A chain.
+
+    Returns
+    -------
+    names
+        Their names.
+    """
+    written = _written(node)
+    if isinstance(written, Number):
+        return {written.attribute} - {""}
+    if not isinstance(written, Step):
+        return set()
+    values = [value for _, value in written.attributes if isinstance(value, Number)]
+    return set().union(*map(attribute_names, (*written.arguments, *values)))
 
 
 def heads(node: Node) -> set[str]:

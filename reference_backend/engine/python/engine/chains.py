@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
-from operator import or_
+from operator import attrgetter, or_
 from typing import Any
 
 from tvm import relax
@@ -88,12 +88,12 @@ class Found:
         Its calls, the last one first, by the variables that they are bound to.
     """
 
-    inputs: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, relax.Expr] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
-    calls: dict[Any, Any] = field(default_factory=dict)
+    calls: dict[relax.Var, relax.Call] = field(default_factory=dict)
 
 
-def find(chain: Chain, var: Any, values: Values) -> Iterator[Found]:
+def find(chain: Chain, var: relax.Var, values: Values) -> Iterator[Found]:
     """Find the matches of a chain that end in a variable.
 
     Parameters
@@ -113,7 +113,7 @@ def find(chain: Chain, var: Any, values: Values) -> Iterator[Found]:
     yield from _find(chain.node, var, values, Found(attributes=dict(chain.fixed)))
 
 
-def _find(node: Node, expr: Any, values: Values, found: Found) -> Iterator[Found]:
+def _find(node: Node, expr: relax.Expr, values: Values, found: Found) -> Iterator[Found]:
     if isinstance(node, Either):
         for option in node.options:
             yield from _find(option, expr, values, found)
@@ -162,7 +162,7 @@ def _find(node: Node, expr: Any, values: Values, found: Found) -> Iterator[Found
         yield from wanted
 
 
-def transposed_axes(value: Any) -> list[int]:
+def transposed_axes(value: relax.Expr) -> list[int]:
     """Return the axes of a transposition.
 
     Parameters
@@ -208,7 +208,7 @@ def _from_start(axes: Any, rank: int) -> list[int]:
     return [axis % rank for axis in axes] if isinstance(axes, tuple) else []
 
 
-def _has_equal_batches(product: Any) -> bool:
+def _has_equal_batches(product: relax.Call) -> bool:
     """Whether both operands have the same batch, without broadcasting."""
     try:
         one, other = (tensor_type(operand.ty)[1][:-2] for operand in product.args)
@@ -267,12 +267,12 @@ def _chains(texts: tuple[str | tuple[str, ...], ...], inputs: tuple[str, ...]) -
 
 def build(
     node: Node,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, relax.Expr],
     attributes: Mapping[str, Any],
     dtype: str,
-    emit: Callable[[Any], Any],
+    emit: Callable[[relax.Expr], relax.Var],
     pick: Callable[[Sequence[Node]], Node] = lambda options: options[0],
-) -> Any:
+) -> relax.Expr:
     """Build a chain in a model.
 
     Parameters
@@ -302,9 +302,9 @@ def build(
         value = attributes[number.attribute]
         return value if number.factor == number.power == 1 else number.factor * value**number.power
 
-    made: dict[Node, Any] = {}
+    made: dict[Node, relax.Expr] = {}
 
-    def make(node: Node) -> Any:
+    def make(node: Node) -> relax.Expr:
         if isinstance(node, Input):
             return inputs[node.name]
         assert not isinstance(node, Number)
@@ -332,7 +332,7 @@ def build(
 
 
 def attributes_in(
-    step: Step, value_of: Callable[[Number], Any], data: Any, dtype: str
+    step: Step, value_of: Callable[[Number], Any], data: relax.Expr, dtype: str
 ) -> dict[str, Any]:
     """Return the attributes of a call of a chain.
 
@@ -361,7 +361,7 @@ def attributes_in(
     return {name: plain(value) for name, value in step.attributes}
 
 
-def function_of(op: str) -> Any:
+def function_of(op: str) -> Callable[..., relax.Call]:
     """Return the TVM function that builds a call.
 
     Parameters
@@ -374,7 +374,4 @@ def function_of(op: str) -> Any:
     function
         Such as `relax.op.nn.relu` for "relax.nn.relu".
     """
-    function: Any = relax.op
-    for part in op.split(".")[1:]:
-        function = getattr(function, part)
-    return function
+    return attrgetter(op.removeprefix("relax."))(relax.op)  # type: ignore[no-any-return]

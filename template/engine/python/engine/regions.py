@@ -40,6 +40,9 @@ from .table import Table
 _log = logging.getLogger(__name__)
 _TOLD = f"{BACKEND}_unknown_bounds"
 """An attribute of a module: the unknown names in `symbol_bounds` that a warning has listed."""
+MOST_CUTS = 32
+"""How often the regions of a block are formed again without an op that the driver takes only alone;
+each time it is asked about the whole region."""
 
 
 class Partitioner:
@@ -522,6 +525,7 @@ class _Block:
         self.notes: dict[int, list[str]] = {}
         self.surroundings: dict[tuple[int, int], Any] = {}
         self.answers: dict[tuple[int, ...], str] = {}
+        self.cuts = 0
         self.groups: list[list[_Unit]] = []
         self.regions: list[_Region] = []
 
@@ -766,17 +770,34 @@ class _Block:
         declined = self._ask(region)
         if not declined:
             return False
-        leaving = False
-        for unit in region.units if len(region.units) > 1 else []:
-            alone = self._ask(self._region_of([unit], unit.results))
-            if alone:
-                leaving = True
-                for member in unit.members:
-                    self.declined[member] = alone
-                    del self.unit_of[member]
+        causes = self._causes_of(declined, region.units) if len(region.units) > 1 else {}
+        for unit, reason in causes.items():
+            for member in unit.members:
+                self.declined[member] = reason
+                del self.unit_of[member]
         region.declined = declined
         region.reason = f"the driver declines the region: {declined}"
-        return leaving
+        return bool(causes)
+
+    def _causes_of(self, declined: str, units: list[_Unit]) -> dict[_Unit, str]:
+        """Return the units because of which the driver declines a region, each with its reason.
+
+        They are those that it declines alone; if there are none, the one that its sentence names.
+        """
+        alone = {unit: self._ask(self._region_of([unit], unit.results)) for unit in units}
+        causes = {unit: reason for unit, reason in alone.items() if reason}
+        if causes or self.cuts == MOST_CUTS:
+            return causes
+        named: dict[int, _Unit] = {}
+        for unit in reversed(units):
+            for member in unit.members:
+                binding = self.bindings[member]
+                if isinstance(binding.value, relax.Call) and _label(binding) in declined:
+                    named[declined.index(_label(binding))] = unit
+        if not named:
+            return {}
+        self.cuts += 1
+        return {named[min(named)]: declined}
 
     def _ask(self, region: _Region) -> str:
         key = tuple(member for unit in region.units for member in unit.members)
@@ -876,7 +897,7 @@ class _Block:
     def _note_decline(self, index: int, reason: str) -> None:
         binding = self.bindings[index]
         if isinstance(binding.value, relax.Call):
-            who = f"{_callee(binding.value)} ({binding.var.name}): "
+            who = f"{_label(binding)}: "
             self.owner.declines.append(who + reason.removeprefix(who).rstrip(".") + ".")
 
 
@@ -965,6 +986,11 @@ def _callee(call: Any) -> str:
         if hasattr(call.op, name):
             return str(getattr(call.op, name))
     return "a function"
+
+
+def _label(binding: Any) -> str:
+    """Return what codegen and the driver call an op in their messages."""
+    return f"{_callee(binding.value)} ({binding.var.name})"
 
 
 def _with_arguments(call: Any, arguments: list[Any]) -> Any:

@@ -8,7 +8,7 @@ to the very same kernel, the kernel is that op.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import tvm
@@ -18,7 +18,8 @@ from tvm import relax, topi
 from ..calls import Unknown, tensor_type
 from .rewriting import Bindings, Site
 
-_Candidate = tuple[Any, Callable[..., Any], tuple[Any, ...]]
+_Argument: TypeAlias = relax.Expr | list[int] | str | int | float
+_Candidate = tuple[relax.Call, Callable[..., tvm.te.Tensor], tuple[_Argument, ...]]
 """The call of an op, and the function and arguments that build its kernel."""
 
 
@@ -28,7 +29,7 @@ def recover_op(site: Site) -> Bindings | None:
     return None if op is None else site.bind(op)
 
 
-def op_of(mod: tvm.IRModule, call: Any) -> Any | None:
+def op_of(mod: tvm.IRModule, call: relax.Call) -> relax.Call | None:
     """Return the op that a kernel computes.
 
     Parameters
@@ -61,11 +62,11 @@ def op_of(mod: tvm.IRModule, call: Any) -> Any | None:
     return None
 
 
-def _bare(kernel: Any) -> Any:
+def _bare(kernel: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc:
     return kernel.without_attr("global_symbol")
 
 
-def _sizes(ty: Any) -> list[int]:
+def _sizes(ty: relax.TensorType) -> list[int]:
     """Return a shape in numbers."""
     _, shape = tensor_type(ty)
     if not all(isinstance(size, int) for size in shape):
@@ -73,7 +74,7 @@ def _sizes(ty: Any) -> list[int]:
     return [int(str(size)) for size in shape]
 
 
-def _of_two(inputs: list[Any], shape: list[int]) -> Iterator[_Candidate]:
+def _of_two(inputs: list[relax.Expr], shape: list[int]) -> Iterator[_Candidate]:
     try:
         if np.broadcast_shapes(*(tuple(_sizes(item.ty)) for item in inputs)) != tuple(shape):
             return
@@ -83,7 +84,9 @@ def _of_two(inputs: list[Any], shape: list[int]) -> Iterator[_Candidate]:
         yield op(*inputs), function, tuple(inputs)
 
 
-def _of_one(inputs: list[Any], shape: list[int], kernel: Any) -> Iterator[_Candidate]:
+def _of_one(
+    inputs: list[relax.Expr], shape: list[int], kernel: tvm.tirx.PrimFunc
+) -> Iterator[_Candidate]:
     if len(inputs) != 1 or len(_sizes(inputs[0].ty)) != len(shape):
         return
     data, before = inputs[0], _sizes(inputs[0].ty)
@@ -109,7 +112,7 @@ def _of_one(inputs: list[Any], shape: list[int], kernel: Any) -> Iterator[_Candi
             yield pad, topi.nn.pad, (data, first, last, number)
 
 
-_BORDERS: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
+_BORDERS: tuple[tuple[str, Callable[..., tvm.te.Tensor], tuple[str, ...]], ...] = (
     ("reflect", topi.nn.mirror_pad, ("REFLECT",)),
     ("reflect", topi.nn.reflect_pad, ()),
     ("replicate", topi.nn.replicate_pad, ()),
@@ -122,8 +125,8 @@ def _of_own_borders(
 ) -> Iterator[_Candidate]:
     """Generate paddings with the input's own values."""
     store = _store(kernel)
-    load: Any = getattr(store, "value", None)
-    if store is None or not hasattr(load, "indices") or not all(shape):
+    load = getattr(store, "value", None)
+    if store is None or load is None or not hasattr(load, "indices") or not all(shape):
         return
     starts = {mode: [0] * len(shape) for mode, *_ in _BORDERS}
     for axis, (size, out) in enumerate(zip(before, shape, strict=True)):
@@ -172,7 +175,7 @@ def _store(kernel: tvm.tirx.PrimFunc) -> tvm.tirx.BufferStore | None:
     return body if isinstance(body, tvm.tirx.BufferStore) else None
 
 
-def _border(kernel: Any) -> tuple[list[int], float | int] | None:
+def _border(kernel: tvm.tirx.PrimFunc) -> tuple[list[int], float | int] | None:
     """Return where a kernel puts its input, and the value around it."""
     stmt = kernel.body.block.body
     while isinstance(stmt, tvm.tirx.For):
