@@ -52,6 +52,7 @@ std::string Text(const Order& order) {
 
 std::vector<int64_t> Sizes(const npu_tensor_desc& desc) {
   std::vector<int64_t> sizes;
+  sizes.reserve(desc.rank);
   for (int i = 0; i < desc.rank; ++i) sizes.push_back(desc.dims[i].size);
   return sizes;
 }
