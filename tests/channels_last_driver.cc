@@ -185,8 +185,8 @@ npu_status AddConvolution(npu_builder* b, const npu_convolution* op) {
   const Order order = ChannelsLast(rank);
   const npu_tensor_desc weight = BookOf(b).descs[op->weight];
   // A depthwise weight arrives with the 1 of its second dimension in front.
-  const bool depthwise = op->groups > 1 && weight.dims[0].size == 1 &&
-                         weight.dims[rank - 1].size % op->groups == 0;
+  const bool depthwise =
+      op->groups > 1 && weight.dims[0].size == 1 && weight.dims[rank - 1].size % op->groups == 0;
   Log(depthwise ? "depthwise" : "convolution");
   npu_convolution copy = *op;
   npu_vector_program epilogue;

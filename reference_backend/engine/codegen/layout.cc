@@ -50,22 +50,9 @@ std::string Text(const Order& order) {
   return "(" + text + ")";
 }
 
-size_t BytesOf(npu_dtype dtype) {
-  switch (dtype) {
-    case NPU_FLOAT32:
-    case NPU_INT32:
-      return 4;
-    case NPU_FLOAT16:
-      return 2;
-    case NPU_INT64:
-      return 8;
-    default:
-      return 1;
-  }
-}
-
 std::vector<int64_t> Sizes(const npu_tensor_desc& desc) {
   std::vector<int64_t> sizes;
+  sizes.reserve(desc.rank);
   for (int i = 0; i < desc.rank; ++i) sizes.push_back(desc.dims[i].size);
   return sizes;
 }
@@ -180,9 +167,10 @@ npu_tensor LayoutAdapter::AddInput(const npu_tensor_desc& desc, int64_t argument
   return Append(std::move(value));
 }
 
-npu_tensor LayoutAdapter::AddConstant(const npu_tensor_desc& desc, const void* data) {
+npu_tensor LayoutAdapter::AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes) {
   Value value(Kind::kConstant, desc);
   value.data = data;
+  value.bytes = bytes;
   return Append(std::move(value));
 }
 
@@ -195,7 +183,7 @@ npu_tensor LayoutAdapter::AddView(npu_tensor data, const npu_tensor_desc& desc) 
   Value view(Kind::kView, desc);
   if (IsSame(source.dims(), view.dims())) return data;
   view.source = data;
-  if (source.kind == Kind::kConstant) return AddConstant(desc, source.data);
+  if (source.kind == Kind::kConstant) return AddConstant(desc, source.data, source.bytes);
   if (source.kind == Kind::kInput && IsFixed(source.desc) && IsFixed(desc)) {
     view.kind = Kind::kInput;
     view.argument = source.argument;
@@ -256,6 +244,9 @@ npu_tensor LayoutAdapter::ReadAligned(npu_tensor tensor, const Order& order) {
 
 npu_tensor LayoutAdapter::Write(npu_tensor tensor, const Order& order) {
   Value& value = At(tensor);
+  if (value.kind != Kind::kComputed) {
+    throw Refusal(label_ + ": its lowering writes to a view, an input or a constant");
+  }
   auto known = value.forms.find(order);
   if (known != value.forms.end()) return known->second;
   const npu_tensor_desc desc = Stored(value.desc, order);
@@ -277,18 +268,17 @@ npu_tensor LayoutAdapter::ReadInput(const Value& value, const Order& order) {
 npu_tensor LayoutAdapter::ReadConstant(const Value& value, const Order& order) {
   const npu_tensor_desc desc = Stored(value.desc, order);
   const std::vector<int64_t> sizes = Sizes(value.desc);
-  const size_t element = BytesOf(desc.dtype);
-  size_t bytes = element;
-  for (int64_t size : sizes) bytes *= static_cast<size_t>(size);
   const void* data = value.data;
   if (!KeepsPlaces(sizes.data(), order)) {
-    std::vector<uint64_t>& permuted = constants_->emplace_back((bytes + 7) / 8);
+    size_t element = value.bytes;
+    for (int64_t size : sizes) element /= static_cast<size_t>(std::max<int64_t>(size, 1));
+    std::vector<uint64_t>& permuted = constants_->emplace_back((value.bytes + 7) / 8);
     Permute(sizes.data(), order, element, data, permuted.data());
     data = permuted.data();
   }
   npu_tensor form = -1;
   driver_.Require(driver_.api.add_constant != nullptr, "add_constant", label_);
-  Check(driver_.api.add_constant(driver_.handle, &desc, data, bytes, &form));
+  Check(driver_.api.add_constant(driver_.handle, &desc, data, value.bytes, &form));
   return form;
 }
 

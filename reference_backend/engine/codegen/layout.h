@@ -64,7 +64,7 @@ class LayoutAdapter {
   void SetLabel(const std::string& label);
   /*! \brief Adds the region's input number `argument`; the driver gets it where it is read. */
   npu_tensor AddInput(const npu_tensor_desc& desc, int64_t argument);
-  npu_tensor AddConstant(const npu_tensor_desc& desc, const void* data);
+  npu_tensor AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes);
   npu_tensor AddTensor(const npu_tensor_desc& desc);
   npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc);
   void Add(const npu_matmul& op);
@@ -113,6 +113,7 @@ class LayoutAdapter {
     /*! \brief Of an input: it is the argument in another shape. */
     bool is_reshaped = false;
     const void* data = nullptr;
+    size_t bytes = 0;
     npu_tensor source = -1;
     Order permutation;
     /*! \brief The driver's tensors, by their order. */

@@ -426,7 +426,7 @@ class ProgramBuilder {
   void AddConstant(Tensor* tensor, const void* data, size_t bytes, const std::string& who) {
     Require(api_.add_constant != nullptr, "add_constant", who);
     if (layouts_.has_value()) {
-      tensor->id = layouts_->AddConstant(tensor->desc, data);
+      tensor->id = layouts_->AddConstant(tensor->desc, data, bytes);
     } else {
       Check(api_.add_constant(builder(), &tensor->desc, data, bytes, &tensor->id), who);
     }
