@@ -266,3 +266,26 @@ def test_a_clone_of_the_template_is_where_updates_come_from(
     _without_markers(tree)
     assert support.answers(tree)["_commit"] == "v2.0.0"
     assert (tree / "NOTES.md").is_file()
+
+
+@pytest.mark.parametrize("driver", [None, "graph", "commands"])
+def test_the_drivers_skeleton_is_seeded_once(
+    origin: Path, tmp_path: Path, driver: str | None
+) -> None:
+    """None: a backend from before the question."""
+    tree = tmp_path / "tree"
+    _copy(origin, tree, "v1.0.0", {**ANSWERS, **({"driver": driver} if driver else {})})
+    if driver is None:
+        _edit(tree / ".copier-answers.yml", "driver: emulator\n", "")
+    else:
+        _append(tree / "vendor/driver/build.cc", "// Vendor: a first op.\n")
+        (tree / "vendor/driver/run.cc").unlink()
+    _git(tree, "init", "-q", "-b", "main")
+    _git(tree, "add", "--all")
+    _git(tree, "commit", "-q", "-m", "start")
+    before = _below("vendor", support.contents(tree))
+    _second_release(origin)
+    _update(tree)
+    _without_markers(tree)
+    assert _below("vendor", support.contents(tree)) == before
+    assert support.answers(tree)["driver"] == (driver or "emulator")

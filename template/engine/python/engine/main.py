@@ -110,10 +110,10 @@ def _check_ops() -> None:
         names = ", ".join(TABLE.unused_limits)
         print(f"{WHERE} has limits of {names}, which this backend does not offload")
     if TABLE.unrecorded:
-        names = " ".join(TABLE.unrecorded)
+        names = ", ".join(TABLE.unrecorded)
         print(
-            f"no limits are recorded of {names}, which works as far as the engine goes; "
-            f"'python -m {PACKAGE} limits {names}' prints the lines for {WHERE}"
+            f"no limits are recorded of {names}: the engine's hold; "
+            f"'python -m {PACKAGE} limits' prints the lines for {WHERE}"
         )
 
 
