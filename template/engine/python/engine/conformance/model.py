@@ -20,6 +20,7 @@ from ..backend import BACKEND
 from ..capability import Accumulated, Input, Op
 from ..chains import build, chains_of, function_of
 from ..formulas import count
+from ..options import Options
 from ..patterns import TABLE
 from . import chip, numpy_reference
 from .cases import OPS
@@ -228,7 +229,9 @@ class Model:
     def decline(self) -> str | None:
         """Return why the driver declines it as one composite; None if it takes it."""
         ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
-        return str(ask(self.function(), "", {}, {"n": SIZES[-1]}, False)) or None
+        options = Options.load(None)
+        driver = options.driver, options.driver_options()
+        return str(ask(self.function(), *driver, {"n": SIZES[-1]}, False)) or None
 
     def refusal(self, op: str, *inputs: Any, **attributes: Any) -> str | None:
         """Return why the NPU cannot run a call; None if it can."""
