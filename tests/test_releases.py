@@ -128,18 +128,152 @@ def _mine(old: Old, tmp_path: Path) -> Path:
     return tmp_path / "backend"
 
 
+OWN_OP = """
+#include "lowering.h"
+
+namespace {
+
+npu::Value Asinh(const npu::Lowering&, npu::VectorBuilder& v, const npu::Values& x) {
+  npu::Value root = v.Sqrt(v.Add(v.Multiply(x[0], x[0]), v.Constant(1)));
+  return v.Log(v.Add(x[0], root));
+}
+
+REGISTER_ELEMENTWISE("relax.asinh", Asinh);
+
+}  // namespace
+"""
+
+OVERRIDE = """
+#include "lowering.h"
+
+namespace {
+
+bool IsTooLong(const npu::Lowering& op) {
+  const auto dims = op.InputDims(0);
+  return dims.size() == 1 && dims[0].symbol < 0 && dims[0].size == 4321;
+}
+
+void Relu(npu::Lowering& op) { op.Refuse("Acme's board has no 4321 of anything"); }
+
+REGISTER_LOWERING("relax.nn.relu", Relu).When(IsTooLong);
+
+}  // namespace
+"""
+
+PASSES = """
+def _seen(mod: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+    return mod.with_attr("acme", "seen")
+
+
+BEFORE = [tvm.transform.module_pass(_seen, opt_level=0, name="AcmeSeen")]
+DISABLED = ["FoldBatchNorm"]
+"""
+
+TESTS = """
+import numpy as np
+import tvm
+from tvm import relax
+
+import tvm_acme_npu as backend
+
+
+def model(make, *shape):
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(make(x)))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def placed(make, *shape):
+    (entry,) = backend.offload_report(backend.partition_for_acme_npu(model(make, *shape))).ops
+    return entry
+
+
+def test_an_op_of_our_own_computes():
+    assert placed(relax.op.asinh, 3, 4).placement == "npu"
+    executable = backend.compile_for_acme_npu(model(relax.op.asinh, 3, 4))
+    x = np.random.default_rng(0).uniform(0, 9, (3, 4)).astype("float32")
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(found, np.arcsinh(x), rtol=1e-5)
+
+
+def test_our_lowering_of_relu_wins_where_we_want_it():
+    assert placed(relax.op.nn.relu, 4320).placement == "npu"
+    entry = placed(relax.op.nn.relu, 4321)
+    assert entry.placement == "host"
+    assert "Acme's board has no 4321 of anything" in entry.reason
+
+
+def test_the_limits_are_ours():
+    kernel = relax.const(np.ones((4, 3, 3, 3), "float32"))
+    convolution = lambda strides: lambda x: relax.op.nn.conv2d(x, kernel, strides=strides)
+    assert placed(convolution(2), 1, 3, 9, 9).placement == "npu"
+    entry = placed(convolution(3), 1, 3, 9, 9)
+    assert entry.placement == "host" and "strides" in entry.reason
+
+
+def test_our_pass_runs():
+    mod = backend.partition_for_acme_npu(model(relax.op.nn.relu, 4))
+    assert mod.attrs["acme"] == "seen"
+"""
+
+BUILD = """
+enable_language(C)
+set(_here "${CMAKE_CURRENT_LIST_DIR}")
+set(NPU_VENDOR_LOWERINGS "${_here}/lowerings/asinh.cc" "${_here}/lowerings/board_relu.cc")
+set(NPU_VENDOR_DRIVER_SOURCES "${_here}/driver/driver.c")
+set(NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES "${_here}/driver")
+set(NPU_VENDOR_DRIVER_LIBRARIES m)
+"""
+
+# With the driver in vendor/, which has an option of its own and knows element-wise ops.
+ON_THE_DRIVER = """
+import sys
+
+sys.path.append("vendor/tests")
+import pytest
+from test_board import backend, np, model, relax, tvm
+
+assert backend.Options().driver == "vendor"
+assert backend.Options(speed="slow").recorded()["speed"] == "slow"
+with pytest.raises(ValueError, match="supported"):
+    backend.Options(speed="fastest")
+mod = model(relax.op.nn.relu, 3, 4)
+(entry,) = backend.offload_report(backend.partition_for_acme_npu(mod)).ops
+assert entry.placement == "npu", entry
+x = np.arange(12, dtype="float32").reshape(3, 4) - 5
+machine = relax.VirtualMachine(backend.compile_for_acme_npu(mod), tvm.cpu())
+np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(x)).numpy(), np.maximum(x, 0))
+"""
+
+
 def _vendor_edits(project: Path) -> None:
-    """Edit, add and delete in vendor/, as its files say."""
+    """Edit, add and delete in vendor/, as its files and the docs say."""
     vendor = project / "vendor"
-    override = (project / "engine/lowerings/relu.cc").read_text()
     (vendor / "lowerings").mkdir(exist_ok=True)
-    (vendor / "lowerings/board_relu.cc").write_text(override + "// Of Acme.\n")
-    (vendor / "tests/test_board.py").write_text(
-        "def test_the_board() -> None:\n    import tvm_acme_npu.vendor\n"
+    (vendor / "lowerings/asinh.cc").write_text(OWN_OP)
+    (vendor / "lowerings/board_relu.cc").write_text(OVERRIDE)
+    shutil.copytree(ROOT / "tests/frozen_drivers/v1", vendor / "driver")
+    with (vendor / "vendor.cmake").open("a") as build:
+        build.write(BUILD)
+    capabilities = vendor / "capabilities.py"
+    before, name, after = capabilities.read_text().partition('"conv2d": Limits(')
+    after, changes = re.subn(r"\bstrides=Range\(1, \d+\)", "strides=Range(1, 2)", after, count=1)
+    assert changes == 1
+    capabilities.write_text(before + name + after)
+    edit(
+        capabilities,
+        "EXTRA_OPS: tuple[Op, ...] = ()",
+        'EXTRA_OPS: tuple[Op, ...] = (\n    Op("asinh", "relax.asinh", inputs='
+        '(Input("x", ("float32",), range(0, 7)),), engine="vector", tolerance=Elementwise(8)),\n)',
     )
-    for name in ("capabilities.py", "expected_failures.toml", "vendor.cmake"):
-        with (vendor / name).open("a") as file:
-            file.write("# Of Acme.\n")
+    with (vendor / "passes.py").open("a") as passes:
+        passes.write(PASSES)
+    edit(vendor / "expected_failures.toml", "the NPU has no 16-bit", "Acme has no 16-bit")
+    (vendor / "tests/test_board.py").write_text(TESTS)
     (vendor / "tests/README.md").unlink()
 
 
@@ -292,8 +426,24 @@ def test_what_was_edited_in_vendor_builds_and_works_after_the_update(
     _copier_update(project, old.target)
     python = workshop.environment(workshop.wheel(project))
     support.run(python, "-m", "tvm_acme_npu", "check")
-    said = support.run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
+    pytest_ = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    said = support.run(*pytest_, cwd=project)
     assert re.search(r"\d+ passed", said) and "failed" not in said
+    said = support.run(*pytest_, "vendor/tests", cwd=project)
+    assert re.search(r"\b4 passed", said), said
+    # The driver, compiled as docs/driver.md says, beside the build.
+    tried = tmp_path / "try"
+    tried.mkdir()
+    support.run(
+        *("cc", "-std=c11", "-O2", "-fPIC", "-shared", "-Ivendor/driver", "vendor/driver/driver.c"),
+        *("-lm", "-o", tried / "libtvm_acme_npu_driver.so"),
+        cwd=project,
+    )
+    chosen = {"ACME_NPU_DRIVER_DIR": str(tried), "ACME_NPU_DRIVER": "vendor"}
+    script = tmp_path / "on_the_driver.py"
+    script.write_text(ON_THE_DRIVER)
+    support.run(python, script, cwd=project, **chosen)
+    support.run(python, "-m", "tvm_acme_npu", "check", **chosen)
 
 
 @pytest.mark.parametrize("preset", ["everything", "cnn", "transformer"])

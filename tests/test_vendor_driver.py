@@ -99,7 +99,7 @@ def place(
 ) -> Callable[..., str]:
     """Run a script with a backend that loads the wrapped emulator; the model code comes first."""
     project = tmp_path_factory.mktemp("wrapped") / "project"
-    ops = ["add", "multiply", "relu", "prelu", "clip", "matmul", "conv2d"]
+    ops = ["add", "multiply", "relu", "prelu", "clip", "matmul", "conv2d", "softmax"]
     shutil.copytree(render(backend_name="wrapped", op_preset="custom", ops=ops), project)
     (project / "vendor/lowerings").mkdir()
     (project / "vendor/lowerings/relu.cc").write_text(LOWERING)
@@ -174,6 +174,15 @@ check(
 )
 assert not any("2(" in line for line in log()), log()
 
+# What is fused as a scale is a single number, and so a factor for each channel if there is but one.
+half = np.array([0.5], "float32")
+check(
+    lambda x, weight: op.multiply(op.matmul(x, weight), relax.const(half)),
+    lambda x, weight: (x @ weight) * 0.5,
+    (4, 8), (8, 1),
+)
+assert log() == ["matmul 6(a,t)"], log()
+
 slope = normal(3)
 check(
     lambda x: op.nn.prelu(x, relax.const(slope), axis=1),
@@ -181,6 +190,13 @@ check(
     (2, 3, 4),
 )
 assert log() == ["elementwise 34(t,t)"], log()
+
+# Steps of a lowering that calls Elementwise itself have the name of its op.
+def softmax(x):
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+check(lambda x: op.nn.softmax(x, -1), softmax, (4, 8))
+assert len(log()) >= 2 and not any("unnamed" in line for line in log()), log()
 """
 
 

@@ -27,7 +27,7 @@ static void log_steps(const char* operation, const npu_vector_program* program) 
   fputs(operation, log);
   for (int32_t i = 0; program != NULL && i < program->step_count; ++i) {
     const npu_step* step = &program->steps[i];
-    fprintf(log, " %d(", (int)step->kind);
+    fprintf(log, " %s%d(", *step->op == '\0' ? "unnamed " : "", (int)step->kind);
     for (int32_t k = 0; k < step->operand_count; ++k) {
       const npu_operand* operand = &step->operands[k];
       fprintf(log, "%s%c", k > 0 ? "," : "", "atsn"[operand->kind]);

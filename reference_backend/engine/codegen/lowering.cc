@@ -238,11 +238,14 @@ Value VectorBuilder::Constant(double value) {
   return result;
 }
 
-npu_vector_program VectorBuilder::Finish(Value result) {
+npu_vector_program VectorBuilder::Finish(Value result, const char* op) {
   // The last value is stored; the same holds for the steps.
   npu_operand last = OperandOf(result);
   if (last.kind != NPU_OPERAND_STEP || last.index + 1 != static_cast<int32_t>(steps_.size())) {
     AddStep(NPU_STEP_CAST, {last});
+  }
+  for (npu_step& step : steps_) {
+    if (*step.op == '\0') step.op = op;
   }
   if (result.index + 1 != static_cast<int32_t>(instructions_.size())) {
     instructions_.push_back({NPU_VECTOR_MAXIMUM, result.index, result.index, -1, 0.0});
@@ -674,6 +677,8 @@ std::string Lowering::Name() const { return DescribeNode(AnchorOf(program_->grap
 
 size_t Lowering::InputCount() const { return unit_->inputs.size(); }
 
+const char* Lowering::OpName() const { return AnchorOf(program_->graph(), *unit_).op.c_str(); }
+
 Tensor Lowering::Input(size_t i) const {
   if (i >= unit_->inputs.size()) {
     Refuse("has " + std::to_string(unit_->inputs.size()) + " tensor arguments, but number " +
@@ -758,7 +763,8 @@ const npu_vector_program* Lowering::Epilogue() {
 const npu_vector_program* Lowering::EpilogueOf(
     const std::function<Value(VectorBuilder&, Value)>& program) {
   VectorBuilder& vector = vectors_.emplace_back();
-  return &epilogues_.emplace_back(vector.Finish(program(vector, vector.LoadAccumulator())));
+  const Value result = program(vector, vector.LoadAccumulator());
+  return &epilogues_.emplace_back(vector.Finish(result, OpName()));
 }
 
 void Lowering::LowerAsElementwise() {
@@ -1011,7 +1017,7 @@ npu_copy Lowering::CopyOf(const Tensor& data, const Tensor& out) const {
 void Lowering::Elementwise(const Tensor& out, const std::function<Value(VectorBuilder&)>& program) {
   VectorBuilder& vector = vectors_.emplace_back();
   npu_elementwise op = {};
-  const npu_vector_program finished = vector.Finish(program(vector));
+  const npu_vector_program finished = vector.Finish(program(vector), OpName());
   op.program = &finished;
   op.out = out.id;
   program_->Add(op, &npu_build_api::add_elementwise, "add_elementwise", Name());

@@ -126,8 +126,9 @@ class VectorBuilder {
                  const std::vector<npu_operand>& operands);
   /*! \brief In an epilogue: the value that the operation before it computed. */
   Value LoadAccumulator();
-  /*! \brief The program whose last value is `result`; valid while this builder lives. */
-  npu_vector_program Finish(Value result);
+  /*! \brief The program whose last value is `result`; valid while this builder lives. Steps that
+   *  have no name yet come from `op`. */
+  npu_vector_program Finish(Value result, const char* op);
 
   std::vector<npu_vector_instruction> instructions_;
   std::vector<npu_tensor> inputs_;
@@ -263,6 +264,8 @@ class Lowering {
   friend class ProgramBuilder;
 
   const void* FindExtension(const char* name) const;
+  /*! \brief The Relax op, which lives as long as the graph. */
+  const char* OpName() const;
   /*! \brief Tells biases, scales and residuals from other steps of an epilogue; `channel` is the
    *  dimension of the channels. */
   void NameEpilogue(const npu_vector_program* epilogue, npu_tensor out, int channel);
