@@ -116,8 +116,27 @@ def reason(make, *shapes):
 assert "a sigmoid has rank 3 at most" in reason(op.sigmoid, (1, 2, 3, 4))
 assert "the driver frozen has no add_matmul" in reason(op.matmul, (2, 3), (3, 4))
 assert "it has no step of kind" in reason(op.erf, (2, 3))
+{of_the_version}
 print("right")
 """
+OF_VERSION = {
+    "v1": """
+assert "the driver frozen has no add_pool" in reason(op.nn.max_pool2d, (1, 2, 6, 5))
+""",
+    "v2": """
+def pool(x):
+    windows = np.lib.stride_tricks.sliding_window_view(x, (2, 2), axis=(2, 3))
+    return windows.max((4, 5))[:, :, ::2, ::2]
+
+# The engine permutes: the driver pools channels last.
+halve = lambda x: op.nn.max_pool2d(x, (2, 2), (2, 2))
+check(halve, pool, (2, 3, 6, 5))
+check(lambda x: op.nn.relu(halve(op.add(x, x))), lambda x: np.maximum(pool(2 * x), 0), (2, 3, 6, 5))
+shift = np.arange(3, dtype="float32").reshape(3, 1, 1)
+check(lambda x: op.add(halve(x), relax.const(shift)), lambda x: pool(x) + shift, (1, 3, 4, 4))
+assert "two spatial dimensions" in reason(op.nn.max_pool1d, (1, 2, 6))
+""",
+}
 
 
 def sample() -> str:
@@ -132,6 +151,7 @@ def test_a_driver_of_an_older_version_runs_through_the_whole_stack(
     version: str, render: Callable[..., Path], workshop: Workshop, tmp_path: Path
 ) -> None:
     ops = ["add", "multiply", "relu", "leakyrelu", "clip", "sigmoid", "matmul", "erf"]
+    ops += ["max_pool1d", "max_pool2d"]
     project = tmp_path / "project"
     shutil.copytree(render(backend_name="frozen_npu", op_preset="custom", ops=ops), project)
     shutil.copytree(ROOT / "tests/frozen_drivers" / version, project / "vendor/driver")
@@ -140,5 +160,5 @@ def test_a_driver_of_an_older_version_runs_through_the_whole_stack(
     (project / "vendor/vendor.cmake").write_text(OVERLAY)
     python = workshop.environment(workshop.build(project, DRIVER="vendor", EMULATOR="OFF"))
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT.replace("{of_the_version}", OF_VERSION[version]))
     assert run(python, script, cwd=tmp_path).splitlines()[-1] == "right"

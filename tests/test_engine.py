@@ -13,7 +13,10 @@ from support import ROOT, run
 pytestmark = pytest.mark.slow
 
 ENGINE = ROOT / "template/engine"
-TESTS = {"compile_test", "driver_test", "kernels_test", "program_test", "runtime_test"}
+TESTS = {
+    *("compile_test", "driver_test", "fuzz_test", "kernels_test"),
+    *("layout_test", "program_test", "runtime_test"),
+}
 
 
 def configure(build: Path, **defines: str) -> None:

@@ -336,7 +336,9 @@ typedef enum npu_pool_kind {
   NPU_POOL_AVERAGE_ADAPTIVE = 3,
 } npu_pool_kind;
 
-/*! \brief Pooling of data [N, C, spatial...]; windows may reach beyond pads_end (ceil mode). */
+/*! \brief Pooling of data [N, C, spatial...]. In ceil mode, which only the shape of `out` tells,
+ * the last window of a dimension reaches beyond pads_end, by (out - 1) * stride + (window - 1) *
+ * dilation + 1 - (in + pad_begin + pad_end). */
 typedef struct npu_pool {
   uint32_t size;
   npu_tensor data, out;
@@ -579,7 +581,8 @@ typedef struct npu_build_api {
                              size_t bytes, npu_tensor* tensor);
   /*! \brief Adds a tensor that operations write, before they are read. */
   npu_status (*add_tensor)(npu_builder* builder, const npu_tensor_desc* desc, npu_tensor* tensor);
-  /*! \brief The same elements under another shape. Nothing may come to read it. */
+  /*! \brief The same elements under another shape. No operation writes it, and perhaps none reads
+   *  it. */
   npu_status (*add_view)(npu_builder* builder, npu_tensor data, const npu_tensor_desc* desc,
                          npu_tensor* tensor);
   /*! \brief Names the operations that follow, for messages and listings; the text lives only during

@@ -61,9 +61,9 @@ void Fail(const std::string& what) {
 
 /*! \brief The sections of an artifact. */
 struct Parts {
-  std::string manifest, graph, program;
+  std::string manifest, graph, program, ports;
 
-  std::string Bytes() const { return npu::WriteArtifact({manifest, graph, program}); }
+  std::string Bytes() const { return npu::WriteArtifact({manifest, graph, program, ports}); }
 };
 
 /*! \brief Sets the checksum of an artifact in bytes that were changed. */
@@ -234,7 +234,19 @@ emulator::Program Read(const std::string& bytes, emulator::Buffer* memory) {
   return emulator::Deserialize(memory->data(), memory->size());
 }
 
-/*! \brief A program with manifest and graph, as codegen writes them. */
+/*! \brief Inputs or outputs that are those of the region, as the section `ports` says it. */
+std::string PortsOf(const std::vector<emulator::Desc>& descs) {
+  std::string ports;
+  for (size_t i = 0; i < descs.size(); ++i) {
+    std::string order;
+    for (int32_t d = 0; d < descs[i].rank; ++d) order += (d == 0 ? "" : ", ") + std::to_string(d);
+    ports += (i == 0 ? "" : ", ") + std::string(R"({"argument": )") + std::to_string(i) +
+             R"(, "order": [)" + order + "]}";
+  }
+  return "[" + ports + "]";
+}
+
+/*! \brief A program with manifest, graph and ports, as codegen writes them. */
 Parts Whole(const std::string& bytes) {
   emulator::Buffer memory;
   emulator::Program program = Read(bytes, &memory);
@@ -263,6 +275,8 @@ Parts Whole(const std::string& bytes) {
   std::string symbols = program.symbols.empty() ? "" : "\"n\"";
   parts.graph = R"({"symbol": "f", "symbols": [)" + symbols + R"(], "arg_nodes": [)" + arguments +
                 R"(], "heads": [)" + heads + R"(], "nodes": [)" + nodes + "]}";
+  parts.ports = R"({"inputs": )" + PortsOf(program.inputs) + R"(, "outputs": )" +
+                PortsOf(program.outputs) + "}";
   return parts;
 }
 
@@ -592,10 +606,11 @@ void MutateProgram(std::string* bytes) {
 
 std::string MutatedArtifact(const std::vector<Parts>& originals) {
   Parts parts = AnyOf(originals);
+  if (OneIn(2)) parts.ports.clear();
   for (size_t changes = 1 + Random(2); changes > 0; --changes) {
-    switch (Random(10)) {
+    switch (Random(11)) {
       case 0:
-        MutateText(OneIn(2) ? &parts.manifest : &parts.graph);
+        MutateText(OneIn(2) ? &parts.manifest : OneIn(2) ? &parts.graph : &parts.ports);
         break;
       case 1:
         MutateJson(&parts.manifest);
@@ -611,6 +626,9 @@ std::string MutatedArtifact(const std::vector<Parts>& originals) {
       case 6:
         // Parts that do not belong together.
         (OneIn(2) ? parts.graph : parts.manifest) = AnyOf(originals).graph;
+        break;
+      case 7:
+        MutateJson(&parts.ports);
         break;
       default:
         MutateProgram(&parts.program);
