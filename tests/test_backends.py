@@ -50,13 +50,14 @@ def test_a_wheel_installs_into_a_clean_environment_and_passes_its_own_tests(
     project = render(**VARIANTS[variant])
     wheel = workshop.wheel(project)
     python = workshop.environment(wheel)
-    # The suites of ONNX and torch are about the ops that were selected, too.
     package = f"tvm_{VARIANTS[variant]['backend_name']}"
     assert re.fullmatch(rf"{package}-0\.1\.0-py3-none-\w+\.whl", wheel.name)
     run(python, "-W", "error::UserWarning", "-c", "import tvm", cwd=tmp_path)
     run(python, "-m", package, "check", cwd=tmp_path)
     # What is tested is what was installed: the sources stay behind.
     copy_tests(project, tmp_path)
+    # The suites of ONNX and torch are about the ops that were selected, too.
+    support.lend_packages(python)
     run(python, "-m", "pytest", "-q", cwd=tmp_path)
 
 

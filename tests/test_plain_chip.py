@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support import ROOT, Workshop, attempt, run
+from support import ROOT, Workshop, attempt, lend_packages, run
 
 pytestmark = pytest.mark.slow
 
@@ -42,10 +41,8 @@ def plain(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "reference_backend", project)
     # The libraries do not depend on the table: the wheel is that of other tests.
     python = workshop.environment(workshop.wheel(project))
-    ours = sysconfig.get_paths()["purelib"]
-    (site_packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
-    (site_packages / "after.pth").write_text(f"import sys; sys.path.append({ours!r})\n")
-    package = site_packages / "tvm_example_npu"
+    lend_packages(python)
+    (package,) = (python.parent.parent / "lib").glob("python*/site-packages/tvm_example_npu")
     shutil.copytree(OVERLAY / "vendor", package / "vendor", dirs_exist_ok=True)
     return python
 

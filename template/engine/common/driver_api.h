@@ -28,8 +28,8 @@ class DriverError : public std::runtime_error {
 npu_build_api Adopt(const npu_build_api* table, const std::string& path);
 npu_run_api Adopt(const npu_run_api* table, const std::string& path);
 
-/*! \brief The installed drivers, the one that was built as the default first; found once. An unusable library is a
- *  DriverError. */
+/*! \brief The installed drivers, the one that was built as the default first; found once. An
+ * unusable library is a DriverError. */
 template <typename Api>
 struct InstalledDriver {
   /*! \brief "vendor" or "emulator". */
