@@ -38,7 +38,7 @@ struct Artifact {
   std::string_view graph;
   std::string_view program;
   /*! \brief Empty where the program has the inputs and outputs of the region, as they are. */
-  std::string_view ports;
+  std::string_view ports = {};
 };
 
 /*! \brief Why bytes are not a valid artifact; what() continues "the artifact ". */
