@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -33,7 +34,8 @@ def test_it_builds_without_warnings_and_passes_its_tests(tmp_path: Path) -> None
     run("cmake", "--build", tmp_path)
     out = run("ctest", "--test-dir", tmp_path, "--output-on-failure")
     assert all(f"{test} " in out for test in TESTS), out
-    assert f"100% tests passed, 0 tests failed out of {len(TESTS)}" in out
+    # Older versions of ctest add how many failed.
+    assert re.search(rf"^100% tests passed.* out of {len(TESTS)}$", out, re.MULTILINE), out
 
 
 def test_clang_tidy_has_no_complaint_about_codegen_and_runtime(tmp_path: Path) -> None:
