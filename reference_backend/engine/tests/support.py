@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import relax
 
 import backend
+from backend.engine.backend import vendor
 from backend.engine.conformance import chip
 from backend.engine.conformance.cases import OPS
 from backend.engine.conformance.chip import SIZES  # noqa: F401
@@ -40,6 +41,12 @@ from backend.engine.conformance.region import first_taken
 
 SELECTED: set[str] = set()
 """The parameters of the tests of this run, by name; conftest.py knows them."""
+
+
+def needs_pass(name: str) -> pytest.MarkDecorator:
+    """Mark a test of what a pass does, which a vendor may have disabled."""
+    reason = f"vendor/passes.py disables {name}"
+    return pytest.mark.skipif(name in vendor("passes", "DISABLED", ()), reason=reason)
 
 
 def first_case(ops):

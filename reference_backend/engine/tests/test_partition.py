@@ -939,6 +939,7 @@ def normalized(emit, value, axis=1, **attributes):
 
 
 @needs("conv2d")
+@support.needs_pass("FoldBatchNorm")
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("attributes", [{}, {"scale": False}, {"center": False}, {"epsilon": 0.1}])
 def test_batch_norm_is_folded_into_a_convolution(attributes, biased):

@@ -21,6 +21,23 @@ RUN += " bind_input bind_output execute submit wait cancel read_counters extensi
 pointer = ctypes.c_void_p
 
 
+class OptionInfo(ctypes.Structure):
+    _fields_ = [
+        ("key", ctypes.c_char_p),
+        ("type", ctypes.c_int),
+        ("default", ctypes.c_char_p),
+        ("least", ctypes.c_int64),
+        ("most", ctypes.c_int64),
+        ("choices", pointer),
+        ("choice_count", ctypes.c_size_t),
+        ("about", ctypes.c_char_p),
+    ]
+
+
+class Option(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char_p), ("value", ctypes.c_char_p)]
+
+
 class BuildTable(ctypes.Structure):
     """npu_build_api, as far as version 1 goes."""
 
@@ -29,7 +46,7 @@ class BuildTable(ctypes.Structure):
         ("version", ctypes.c_uint32),
         ("name", ctypes.c_char_p),
         ("release", ctypes.c_char_p),
-        ("options", pointer),
+        ("options", ctypes.POINTER(OptionInfo)),
         ("option_count", ctypes.c_size_t),
         *((name, pointer) for name in BUILD.split()),
     ]
@@ -93,7 +110,10 @@ class Driver:
     def identity(self, shape):
         """Build a program that hands its input through."""
         builder, tensor = pointer(), ctypes.c_int32()
-        assert self.call(self.build, "create", None, ctypes.c_size_t(0), ctypes.byref(builder)) == 0
+        described = self.build.options[: self.build.option_count]
+        options = (Option * len(described))(*(Option(one.key, one.default) for one in described))
+        count = ctypes.c_size_t(len(described))
+        assert self.call(self.build, "create", options, count, ctypes.byref(builder)) == OK
         desc = Desc(0, len(shape))
         for i, size in enumerate(shape):
             desc.dims[i] = Dim(size, -1)

@@ -65,6 +65,11 @@ def possible(seed):
     generator = np.random.default_rng(seed)
     chosen = generator.permutation(NAMES)[: generator.integers(len(NAMES) + 1)]
     values = {str(name): values_of(name, generator) for name in chosen}
+    driver = values.get("driver", Options().driver)
+    for name in list(values):
+        # Of the options of drivers, only those of the chosen one may be set.
+        if driver not in BY_NAME[name].metadata.get("by_role", [driver]):
+            del values[name]
     if values.get("max_tile_bytes", 0) > values.get("scratchpad_bytes", 4 << 20):
         del values["max_tile_bytes"]
     return values
