@@ -108,6 +108,48 @@ def _edit(path: Path, edits: list[tuple[str, str]]) -> int:
     return sum(line.startswith("+ ") for line in lines)
 
 
+ACCUMULATOR = """
+#include "driver_kit/build.h"
+
+using namespace npu::kit;
+
+int main() {
+  Driver driver = {};
+  driver.reason = [](const Program&, const Node&) { return std::string(); };
+  Builder builder;
+  builder.driver = &driver;
+  const npu_tensor_desc matrix = {NPU_FLOAT32, 2, {{2, -1}, {2, -1}}};
+  npu_matmul op = {};
+  op.size = sizeof(op);
+  op.a = builder.AddTensor(&matrix, Source::kInput);
+  op.b = builder.AddTensor(&matrix, Source::kInput);
+  op.out = builder.AddTensor(&matrix, Source::kNode);
+  const npu_operand accumulator = {NPU_OPERAND_ACCUMULATOR, 0, 0};
+  const npu_step steps[] = {
+      {NPU_STEP_SIGMOID, 1, {accumulator}, "sigmoid"},
+      {NPU_STEP_MULTIPLY, 2, {accumulator, {NPU_OPERAND_STEP, 0, 0}}, "multiply"},
+  };
+  npu_vector_program epilogue = {};
+  epilogue.steps = steps;
+  epilogue.step_count = 2;
+  op.epilogue = &epilogue;
+  builder.Add(&op);
+  const std::vector<Node>& nodes = builder.program.nodes;
+  const bool right = nodes.size() == 3 && nodes[1].inputs[0] == nodes[0].out &&
+                     nodes[2].inputs[0] == nodes[0].out && nodes[2].inputs[1] == nodes[1].out;
+  return right ? 0 : 1;
+}
+"""
+
+
+def test_a_later_step_of_an_epilogue_can_read_the_accumulator(tmp_path: Path) -> None:
+    source = tmp_path / "accumulator.cc"
+    source.write_text(ACCUMULATOR)
+    include = ROOT / "template/engine/include"
+    run("c++", "-std=c++17", "-I", include, "-o", tmp_path / "accumulator", source)
+    run(tmp_path / "accumulator")
+
+
 # ---- A first op on an SDK that builds graphs ----------------------------------------------------
 
 MISSING = [name for name in ("XNNPACK", "pthreadpool") if ctypes.util.find_library(name) is None]

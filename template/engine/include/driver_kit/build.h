@@ -273,6 +273,7 @@ struct Builder {
   void AddSteps(const npu_vector_program* steps, int32_t result, int32_t first, npu_tensor out) {
     const int32_t count = steps == nullptr ? 0 : steps->step_count;
     const npu_dtype dtype = At(out).port.dtype;
+    const int32_t accumulator = result;
     std::vector<int32_t> results(static_cast<size_t>(count), result);
     for (int32_t s = first; s < count; ++s) {
       const npu_step& step = steps->steps[s];
@@ -292,7 +293,7 @@ struct Builder {
         }
         switch (operand.kind) {
           case NPU_OPERAND_ACCUMULATOR:
-            node.inputs[i] = result;
+            node.inputs[i] = accumulator;
             break;
           case NPU_OPERAND_STEP:
             node.inputs[i] = results.at(static_cast<size_t>(operand.index));
