@@ -150,6 +150,10 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
             lambda e: e.pop("relax") and e.update(chains=["relu(data)"], parts=["conv2d"]),
             "parts: 'relu' is missing, of which a chain is made.",
         ),
+        (
+            lambda e: e.pop("relax") and e.update(chains=["relu(data)"], parts=["relu", "rulu"]),
+            "parts: 'rulu' is not one of",
+        ),
         (lambda e: e.update(activation=1), "activation: 1 is neither true nor false."),
         (lambda e: e.update(absorbs_transpose=[2]), "indices of inputs, which are 0 to 1."),
         (lambda e: e.update(results=0), "results: 0 is not a number of results."),

@@ -466,6 +466,10 @@ def _chains(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Ite
         yield f"{key}: it must be a list of expressions."
 
 
+def _parts(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    yield from _list_of(catalog)(value, key, entry, catalog)
+
+
 def _activation(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     yield from _flag(value, key, entry, catalog)
     if len(_names(entry, "inputs")) != 1:
@@ -615,7 +619,7 @@ _ENTRY: dict[str, tuple[bool, Check | None]] = {
     "results": (False, _results),
     "output_dtypes": (False, _list_of(DTYPES)),
     "chains": (False, _chains),
-    "parts": (False, None),
+    "parts": (False, _parts),
     "activation": (False, _activation),
     "fuses": (False, _fuses),
     "absorbs_transpose": (False, _indices),
