@@ -463,19 +463,19 @@ class Registered:
 
 @needs("sdpa")
 def test_a_chain_is_a_composite_without_its_parts_as_ops(monkeypatch):
-    from backend.engine import regions
     from backend.engine.options import Options
+    from backend.engine.regions import Partitioner, composites
 
     table = Table([entry for entry in TABLE.ops if entry.name not in ("softmax", "multiply")])
     patterns = [Registered(*pattern) for pattern in reversed(make_patterns(table))]
-    monkeypatch.setattr(regions, "get_patterns_with_prefix", lambda prefix: patterns)
+    monkeypatch.setattr(composites, "get_patterns_with_prefix", lambda prefix: patterns)
 
     def body(emit):
         value = emit(op.multiply(scores(emit, X, X), relax.const(0.5)))
         return emit(op.matmul(emit(op.nn.softmax(value, -1)), X))
 
     mod = simplify(build([X], body), table)
-    mod = regions.Partitioner(mod, table, Options()).run()
+    mod = Partitioner(mod, table, Options()).run()
     report = offload_report(mod)
     assert {entry.composite for entry in report.offloaded} == {"sdpa"}
     assert not report.on_host

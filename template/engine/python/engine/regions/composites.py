@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the composites of a dataflow block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+import tvm_ffi
+from tvm import relax
+from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
+from tvm.relax.dpl import (
+    CallPattern,
+    DFPattern,
+    ExprPattern,
+    OrPattern,
+    TupleGetItemPattern,
+    TuplePattern,
+)
+from tvm.relax.transform import FusionPattern
+
+from ..backend import BACKEND
+from ..calls import Values
+from ..options import Options
+from ..patterns import escapes, label_of
+from ..table import Table
+from . import ir
+
+Heads = list[tuple[str, list[DFPattern]]]
+"""The ops that a pattern may end in, each with the patterns of its arguments."""
+
+
+class Target:
+    """What may go to the NPU.
+
+    Parameters
+    ----------
+    table
+        The capabilities, which give the reasons.
+    options
+        What may go to the NPU, and the driver's settings.
+    """
+
+    def __init__(self, table: Table, options: Options) -> None:
+        self.table = table
+        self.options = options
+        self.patterns = [_entry_of(item) for item in get_patterns_with_prefix(f"{BACKEND}.")]
+        self.depth = max((entry.depth for entry in self.patterns), default=0)
+        self._decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
+        self._driver_options = tvm_ffi.convert(options.driver_options())
+
+    def ask_driver(self, function: relax.Function, bounds: Mapping[str, int], finish: bool) -> str:
+        """Return why the driver declines a composite or, with `finish`, a region.
+
+        Parameters
+        ----------
+        function
+            The composite or the region.
+        bounds
+            The largest value of each symbol.
+        finish
+            Whether it is a whole region, which the driver compiles at once.
+
+        Returns
+        -------
+        reason
+            A sentence; empty if the driver takes it.
+        """
+        driver = self.options.driver
+        return str(self._decline_reason(function, driver, self._driver_options, bounds, finish))
+
+
+class Bindings(list[relax.Binding]):
+    """The bindings of a dataflow block, and who reads what.
+
+    Parameters
+    ----------
+    bindings
+        In their order.
+    values
+        The values of all variables that the block can read.
+    """
+
+    def __init__(self, bindings: Sequence[relax.Binding], values: Values) -> None:
+        super().__init__(bindings)
+        self.values = values
+        self.position = {binding.var: index for index, binding in enumerate(bindings)}
+        self.users: dict[relax.Var, list[relax.Var]] = {}
+        for binding in bindings:
+            for var in relax.analysis.free_vars(binding.value):
+                self.users.setdefault(var, []).append(binding.var)
+
+    @cached_property
+    def position_of_value(self) -> dict[int, int]:
+        """The index of the binding of each value, by the value's identity."""
+        return {ir.id_of(binding.value): index for index, binding in enumerate(self)}
+
+
+@dataclass(frozen=True, eq=False)
+class Composite:
+    """Ops that the NPU runs as one."""
+
+    members: list[int]
+    """Their bindings, by index."""
+    label: str
+    results: list[relax.Var]
+    function: relax.Function
+    arguments: list[relax.Expr]
+    """What the function is called with."""
+
+
+class CompositeFinder:
+    """Finds the composites of a block, in the order of precedence of the patterns.
+
+    Parameters
+    ----------
+    target
+        The patterns, and whom to ask.
+    bindings
+        The block.
+    bounds
+        The largest value of each symbol.
+
+    Attributes
+    ----------
+    found
+        The composite of each binding that is in one, by index.
+    declined
+        What the driver says about composites that it does not take, by the index of the last op.
+    notes
+        Why patterns of several ops do not match, by the index of the last op.
+    """
+
+    def __init__(self, target: Target, bindings: Bindings, bounds: Mapping[str, int]) -> None:
+        self.found: dict[int, Composite] = {}
+        self.declined: dict[int, str] = {}
+        self.notes: dict[int, list[str]] = {}
+        self._target = target
+        self._bindings = bindings
+        self._bounds = bounds
+        self._op_bits: dict[str, int] = {}
+        self._surroundings_at: dict[tuple[int, int], tvm_ffi.Map] = {}
+
+    def find(self) -> None:
+        """Fill the attributes."""
+        values = self._bindings.values
+        by_op: dict[str, list[tuple[int, set[str]]]] = {}
+        for index, binding in enumerate(self._bindings):
+            value = binding.value
+            if isinstance(binding, relax.VarBinding) and ir.is_op_call(value):
+                sources = [values.get(item) for item in ir.operands(value)]
+                names = {item.op.name for item in sources if ir.is_op_call(item)}
+                by_op.setdefault(value.op.name, []).append((index, names))
+        within_reach = self._ops_within_reach()
+        for entry in self._target.patterns:
+            if not entry.needed <= by_op.keys():
+                continue
+            near = within_reach[entry.depth]
+            needed = sum(self._op_bits[op] for op in entry.needed)
+            for op in entry.heads:
+                for index, producers in by_op.get(op, ()):
+                    if (
+                        near[index] & needed == needed
+                        and index not in self.found
+                        and entry.may_match(op, producers)
+                    ):
+                        self._try(entry, index)
+
+    def _ops_within_reach(self) -> list[list[int]]:
+        """Return the ops within each depth of each binding, as bit sets."""
+        own, sources = [], []
+        for binding in self._bindings:
+            value = binding.value
+            name = value.op.name if ir.is_op_call(value) else ""
+            own.append(self._op_bits.setdefault(name, 1 << len(self._op_bits)))
+            positions = [self._bindings.position.get(item) for item in ir.operands(value)]
+            sources.append([item for item in positions if item is not None])
+        levels = [[0] * len(own)]
+        for _ in range(self._target.depth):
+            last = levels[-1]
+            level = []
+            for bits, producers in zip(own, sources, strict=True):
+                for producer in producers:
+                    bits |= last[producer]
+                level.append(bits)
+            levels.append(level)
+        return levels
+
+    def _try(self, entry: _Entry, index: int) -> None:
+        """Make a composite if the pattern matches at this binding."""
+        bindings = self._bindings
+        call = bindings[index].value
+        surroundings = self._surroundings(index, entry.depth)
+        matched = entry.pattern.pattern.extract_matched_expr(call, surroundings)
+        if matched is None:
+            return
+        found = set()
+        for pattern, expr in matched.items():
+            if isinstance(pattern, CallPattern):
+                member = bindings.position_of_value.get(ir.id_of(expr))
+                if member is None or member in self.found:
+                    return
+                found.add(member)
+        members = sorted(found)
+        match = _Match(
+            matched_expr=call,
+            annotated_expr={
+                name: matched[pattern]
+                for name, pattern in entry.annotations.items()
+                if pattern in matched
+            },
+            matched_bindings={bindings[member].var: bindings[member].value for member in members},
+            var_usages=bindings.users,
+            values=bindings.values,
+            bind_constants=self._target.options.bind_constants,
+        )
+        check = entry.pattern.check
+        if (check is not None and not check(match)) or escapes(match) is not None:
+            if len(members) > 1:
+                self.notes.setdefault(index, []).extend(match.reasons)
+            return
+        results = self._results(index)
+        if results is None:
+            self.notes.setdefault(index, []).append("its results are used as a tuple")
+            return
+        label = label_of(entry.label, match.annotated_expr, self._target.table)
+        composite = self._make_composite(members, results, label)
+        reason = self._target.ask_driver(composite.function, self._bounds, False)
+        if reason:
+            self.declined[index] = reason
+        else:
+            self.found.update((member, composite) for member in composite.members)
+
+    def _surroundings(self, index: int, depth: int) -> tvm_ffi.Map:
+        """Return the values that a pattern can reach from a binding, by variable.
+
+        The matcher copies its map: with all bindings, matching would be quadratic.
+        """
+        if (index, depth) not in self._surroundings_at:
+            known = self._bindings.values
+            reached: dict[relax.Var, relax.Expr] = {}
+            values = [self._bindings[index].value]
+            for _ in range(depth):
+                variables = [var for value in values for var in ir.operands(value)]
+                values = []
+                for var in variables:
+                    if var not in reached and var in known:
+                        reached[var] = known[var]
+                        values.append(reached[var])
+            self._surroundings_at[index, depth] = tvm_ffi.Map(reached)
+        return self._surroundings_at[index, depth]
+
+    def _results(self, index: int) -> list[int] | None:
+        """Return the bindings of the used results, which `SplitResults` puts right behind."""
+        bindings = self._bindings
+        binding = bindings[index]
+        if not isinstance(binding.value.ty, relax.TupleType):
+            return [index]
+        results = [bindings.position[var] for var in bindings.users.get(binding.var, ())]
+        apart = all(isinstance(bindings[at].value, relax.TupleGetItem) for at in results)
+        behind = results == list(range(index + 1, index + 1 + len(results)))
+        whole = not results or not isinstance(binding.var, relax.DataflowVar)
+        return results if apart and behind and not whole else None
+
+    def _make_composite(self, members: list[int], last: list[int], label: str) -> Composite:
+        results = [self._bindings[index].var for index in last]
+        members = sorted({*members, *last})
+        builder = ir.FunctionBuilder(self._bindings.values, self._target.options.bind_constants)
+        for member in members:
+            binding = self._bindings[member]
+            value = binding.value
+            if isinstance(value, relax.Call):
+                value = ir.with_arguments(value, [builder.use(item) for item in value.args])
+            else:
+                value = relax.TupleGetItem(builder.use(value.tuple_value), value.index)
+            builder.bind(binding.var, value)
+        function = builder.finish(results, {"Composite": f"{BACKEND}.{label}"})
+        return Composite(members, label, results, function, builder.arguments)
+
+
+class _Entry:
+    """A registered pattern, with quick tests for whether it can match at a call."""
+
+    def __init__(self, pattern: FusionPattern) -> None:
+        self.pattern = pattern
+        self.label = str(pattern.name).partition(".")[2]
+        self.annotations = dict(pattern.annotation_patterns.items())
+        self.depth, self.needed = _extent(pattern.pattern, {})
+        self.heads: dict[str, list[frozenset[str]]] = {}
+        for op, arguments in _heads(pattern.pattern):
+            producers = frozenset(name for item in arguments for name, _ in _heads(item))
+            self.heads.setdefault(op, []).append(producers)
+
+    def may_match(self, op: str, producers: set[str]) -> bool:
+        return any(not known or known & producers for known in self.heads.get(op, ()))
+
+
+@cache
+def _entry_of(pattern: FusionPattern) -> _Entry:
+    return _Entry(pattern)
+
+
+def _heads(pattern: DFPattern) -> Heads:
+    if isinstance(pattern, OrPattern):
+        return _heads(pattern.left) + _heads(pattern.right)
+    if isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
+        return [(str(pattern.op.expr.name), list(pattern.args))]
+    return []
+
+
+def _extent(
+    pattern: DFPattern, known: dict[int, tuple[int, frozenset[str]]]
+) -> tuple[int, frozenset[str]]:
+    """Return the depth of a pattern in calls, and the ops that every match contains.
+
+    `known` memoizes the results: a pattern is a DAG with too many paths to walk.
+    """
+    key = ir.id_of(pattern)
+    if key not in known:
+        depth, needed = 0, frozenset[str]()
+        if isinstance(pattern, OrPattern):
+            left, right = _extent(pattern.left, known), _extent(pattern.right, known)
+            depth, needed = max(left[0], right[0]), left[1] & right[1]
+        elif isinstance(pattern, CallPattern | TuplePattern | TupleGetItemPattern):
+            inside = (
+                list(pattern.args)
+                if isinstance(pattern, CallPattern)
+                else list(pattern.fields)
+                if isinstance(pattern, TuplePattern)
+                else [pattern.tuple]
+            )
+            parts = [_extent(item, known) for item in inside]
+            depth = 1 + max((part[0] for part in parts), default=0)
+            needed = needed.union(*(part[1] for part in parts))
+            if isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
+                needed |= {str(pattern.op.expr.name)}
+        known[key] = depth, needed
+    return known[key]
+
+
+@dataclass(eq=False)
+class _Match:
+    """The argument of a check: the fields of TVM's `PatternCheckContext`, and some more."""
+
+    matched_expr: relax.Expr
+    annotated_expr: dict[str, relax.Expr]
+    matched_bindings: dict[relax.Var, relax.Expr]
+    var_usages: Mapping[relax.Var, Sequence[relax.Var]]
+    values: Values
+    bind_constants: bool
+    reasons: list[str] = field(default_factory=list)
