@@ -64,4 +64,17 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> support.Workshop:
     """Wheels and environments, each made once per session."""
     if shutil.which("c++") is None:
         pytest.fail("The tests build backends, which takes a C++17 compiler: install g++ or clang.")
-    return support.Workshop(tmp_path_factory.mktemp("workshop"))
+    base = tmp_path_factory.getbasetemp()
+    # Below the folder of all processes, pytest-xdist gives one to each.
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    if shutil.which("ccache") is not None:
+        # Most of a backend is the same in all.
+        os.environ.update(
+            CMAKE_C_COMPILER_LAUNCHER="ccache",
+            CMAKE_CXX_COMPILER_LAUNCHER="ccache",
+            CCACHE_DIR=str(ROOT / "build/ccache"),
+            CCACHE_BASEDIR=str(shared),
+            CCACHE_NOHASHDIR="1",
+            CCACHE_SLOPPINESS="pch_defines,time_macros",
+        )
+    return support.Workshop(tmp_path_factory.mktemp("workshop"), shared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import json
@@ -10,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +107,50 @@ def attempt(
     )
 
 
+def add_lowering(project: Path, text: str) -> None:
+    """Let a backend without changes have a lowering of the vendor's."""
+    (project / "vendor/lowerings").mkdir()
+    (project / "vendor/lowerings/own.cc").write_text(text)
+    (project / "vendor/vendor.cmake").write_text(
+        'set(NPU_VENDOR_LOWERINGS "${CMAKE_CURRENT_LIST_DIR}/lowerings/own.cc")\n'
+    )
+
+
+def wrap_emulator(
+    project: Path, workshop: Workshop, driver: Path, lowering: str, prelude: str
+) -> Callable[..., str]:
+    """Build a backend in its tree, and let it load the emulator through a driver in C or C++.
+
+    A lowering of the vendor's is compiled in. The result runs a script that `prelude` begins.
+    """
+    name = answers(project)["backend_name"]
+    add_lowering(project, lowering)
+    python = workshop.environment(workshop.build(project, CMAKE_CXX_FLAGS_RELEASE="-O1"))
+    (package,) = (python.parent.parent / "lib").glob(f"python*/site-packages/tvm_{name}")
+    drivers = project.parent / "drivers"
+    drivers.mkdir()
+    libraries = (f"libtvm_{name}_emulator.so", f"libtvm_{name}_emulator_build.so")
+    compiler = ("cc", "-std=c11") if driver.suffix == ".c" else ("c++", "-std=c++17")
+    for library in libraries:
+        run(
+            *(*compiler, "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"),
+            *(f'-DEMULATOR="{libraries[0]}"', f'-DEMULATOR_BUILD="{libraries[1]}"'),
+            *("-I", project / "engine/include", driver, "-o", drivers / library, "-ldl"),
+        )
+
+    def run_script(script: str, unwrapped: bool = False, **environment: str) -> str:
+        path = project.parent / "script.py"
+        path.write_text(prelude + script)
+        known = {
+            "EMULATOR_DIR": str(package),
+            f"{name.upper()}_DRIVER_DIR": str(package if unwrapped else drivers),
+            "EMULATOR_LOG": str(project.parent / "log"),
+        }
+        return run(python, path, cwd=project.parent, **known, **environment)
+
+    return run_script
+
+
 def lend_packages(python: Path) -> None:
     """Let an environment see torch and onnx, where we have them, behind what it has itself."""
     found = (importlib.util.find_spec(name) for name in ("torch", "onnx"))
@@ -135,24 +182,33 @@ def write_family(path: Path, entries: dict[str, dict[str, Any]]) -> None:
     path.with_suffix(".cases.json").write_text(json.dumps(cases))
 
 
-class Workshop:
-    """Builds wheels and makes environments, each once."""
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep the other processes that run tests waiting."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
-    def __init__(self, root: Path) -> None:
+
+class Workshop:
+    """Builds wheels and makes environments; what is `shared`, once for all processes."""
+
+    def __init__(self, root: Path, shared: Path) -> None:
         self.root = root
-        self._wheels: dict[str, Path] = {}
-        self._base: Path | None = None
+        self._shared = shared
         self._environments = 0
 
     def wheel(self, project: Path) -> Path:
         """Build the wheel of a rendered backend; equal trees are built once."""
         tree = hashlib.sha256(repr(sorted(contents(project).items())).encode()).hexdigest()
-        if tree not in self._wheels:
-            # A copy, so that the tree stays as it was rendered.
-            copy = self.root / f"project{len(self._wheels)}"
-            shutil.copytree(project, copy)
-            self._wheels[tree] = self.build(copy)
-        return self._wheels[tree]
+        # A copy, so that the tree stays as it was rendered.
+        copy = self._shared / f"wheel-{tree[:16]}"
+        with locked(copy.with_suffix(".lock")):
+            built = [*copy.glob("dist/*.whl")]
+            if not built:
+                shutil.copytree(project, copy, dirs_exist_ok=True)
+                built = [self.build(copy)]
+        return built[0]
 
     def build(self, project: Path, **defines: str) -> Path:
         """Build a wheel in the tree itself, with warnings as errors.
@@ -177,15 +233,17 @@ class Workshop:
 
         What they require is installed once, as a user would install it, and linked into the others.
         """
-        if self._base is None:
-            self._base = self.root / "base"
-            run(sys.executable, "-m", "venv", self._base)
-            python = self._base / "bin/python"
-            run(python, "-m", "pip", "install", "-q", f"{wheels[0]}[test]")
-            run(python, "-m", "pip", "uninstall", "-q", "-y", wheels[0].name.split("-")[0])
+        base = self._shared / "environment"
+        with locked(base.with_suffix(".lock")):
+            if not (base / "ready").exists():
+                run(sys.executable, "-m", "venv", base)
+                python = base / "bin/python"
+                run(python, "-m", "pip", "install", "-q", f"{wheels[0]}[test]")
+                run(python, "-m", "pip", "uninstall", "-q", "-y", wheels[0].name.split("-")[0])
+                (base / "ready").touch()
         self._environments += 1
         copy = self.root / f"environment{self._environments}"
-        shutil.copytree(self._base, copy, copy_function=os.link, symlinks=True)
+        shutil.copytree(base, copy, copy_function=os.link, symlinks=True)
         python = copy / "bin/python"
         run(python, "-m", "pip", "install", "-q", "--no-deps", *wheels)
         return python

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, Workshop, run
+from support import ROOT, Workshop, wrap_emulator
 
 pytestmark = pytest.mark.slow
 
@@ -127,35 +127,7 @@ def place(
     """Run a script with a backend whose driver wants channels last; the model code comes first."""
     project = tmp_path_factory.mktemp("layout") / "project"
     shutil.copytree(render(backend_name="last", op_preset="custom", ops=OPS), project)
-    (project / "vendor/lowerings").mkdir()
-    (project / "vendor/lowerings/abs.cc").write_text(LOWERING)
-    (project / "vendor/vendor.cmake").write_text(
-        'set(NPU_VENDOR_LOWERINGS "${CMAKE_CURRENT_LIST_DIR}/lowerings/abs.cc")\n'
-    )
-    python = workshop.environment(workshop.build(project, CMAKE_CXX_FLAGS_RELEASE="-O1"))
-    (package,) = (python.parent.parent / "lib").glob("python*/site-packages/tvm_last")
-    drivers = project.parent / "drivers"
-    drivers.mkdir()
-    libraries = ("libtvm_last_emulator.so", "libtvm_last_emulator_build.so")
-    for library in libraries:
-        run(
-            *("c++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"),
-            *(f'-DEMULATOR="{libraries[0]}"', f'-DEMULATOR_BUILD="{libraries[1]}"'),
-            *("-I", project / "engine/include", ROOT / "tests/channels_last_driver.cc"),
-            *("-o", drivers / library, "-ldl"),
-        )
-
-    def run_script(script: str, **environment: str) -> str:
-        path = project.parent / "script.py"
-        path.write_text(MODEL + script)
-        known = {
-            "EMULATOR_DIR": str(package),
-            "LAST_DRIVER_DIR": str(drivers),
-            "EMULATOR_LOG": str(project.parent / "log"),
-        }
-        return run(python, path, cwd=project.parent, **known, **environment)
-
-    return run_script
+    return wrap_emulator(project, workshop, ROOT / "tests/channels_last_driver.cc", LOWERING, MODEL)
 
 
 CONVOLUTIONS = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, Workshop, attempt, run
+from support import ROOT, Workshop, add_lowering, attempt, wrap_emulator
 
 pytestmark = pytest.mark.slow
 
@@ -101,35 +101,7 @@ def place(
     project = tmp_path_factory.mktemp("wrapped") / "project"
     ops = ["add", "multiply", "relu", "prelu", "clip", "matmul", "conv2d", "softmax"]
     shutil.copytree(render(backend_name="wrapped", op_preset="custom", ops=ops), project)
-    (project / "vendor/lowerings").mkdir()
-    (project / "vendor/lowerings/relu.cc").write_text(LOWERING)
-    (project / "vendor/vendor.cmake").write_text(
-        'set(NPU_VENDOR_LOWERINGS "${CMAKE_CURRENT_LIST_DIR}/lowerings/relu.cc")\n'
-    )
-    python = workshop.environment(workshop.build(project, CMAKE_CXX_FLAGS_RELEASE="-O1"))
-    (package,) = (python.parent.parent / "lib").glob("python*/site-packages/tvm_wrapped")
-    drivers = project.parent / "drivers"
-    drivers.mkdir()
-    libraries = ("libtvm_wrapped_emulator.so", "libtvm_wrapped_emulator_build.so")
-    for library in libraries:
-        run(
-            *("cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Werror", "-shared", "-fPIC"),
-            *(f'-DEMULATOR="{libraries[0]}"', f'-DEMULATOR_BUILD="{libraries[1]}"'),
-            *("-I", project / "engine/include", ROOT / "tests/wrapped_driver.c"),
-            *("-o", drivers / library, "-ldl"),
-        )
-
-    def run_script(script: str, unwrapped: bool = False, **environment: str) -> str:
-        path = project.parent / "script.py"
-        path.write_text(MODEL + script)
-        known = {
-            "EMULATOR_DIR": str(package),
-            "WRAPPED_DRIVER_DIR": str(package if unwrapped else drivers),
-            "EMULATOR_LOG": str(project.parent / "log"),
-        }
-        return run(python, path, cwd=project.parent, **known, **environment)
-
-    return run_script
+    return wrap_emulator(project, workshop, ROOT / "tests/wrapped_driver.c", LOWERING, MODEL)
 
 
 STEPS = """
@@ -323,11 +295,7 @@ def test_two_lowerings_of_one_owner_for_the_same_calls_are_an_error(
 ) -> None:
     project = tmp_path / "project"
     shutil.copytree(render(backend_name="ambiguous", op_preset="custom", ops=["relu"]), project)
-    (project / "vendor/lowerings").mkdir()
-    (project / "vendor/lowerings/relu.cc").write_text(AMBIGUOUS)
-    (project / "vendor/vendor.cmake").write_text(
-        'set(NPU_VENDOR_LOWERINGS "${CMAKE_CURRENT_LIST_DIR}/lowerings/relu.cc")\n'
-    )
+    add_lowering(project, AMBIGUOUS)
     python = workshop.environment(workshop.build(project, CMAKE_CXX_FLAGS_RELEASE="-O1"))
     done = attempt(python, "-m", "tvm_ambiguous", "check", cwd=tmp_path)
     assert done.returncode != 0

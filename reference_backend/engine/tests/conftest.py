@@ -36,6 +36,21 @@ sys.meta_path.insert(0, BackendUnderTest())
 import backend  # noqa: E402
 
 
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "thorough: about the engine alone, and slow; not run unless -m or a name asks for it",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.option.markexpr or any("::" in name for name in config.args):
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+
+
 def pytest_report_header():
     lines = [f"backend: {backend.__name__} {backend.__version__}"]
     if newer := newer_sources():

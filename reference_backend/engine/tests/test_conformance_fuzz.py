@@ -18,6 +18,7 @@ def search(tmp_path, seconds=5.0):
     return {outcome.case: outcome for outcome in fuzz.outcomes(settings)}
 
 
+@pytest.mark.thorough
 def test_a_mistake_becomes_a_small_case_that_passes_once_it_is_mended(tmp_path, monkeypatch):
     run = Compiled.run
 

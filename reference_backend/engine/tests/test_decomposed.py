@@ -46,6 +46,7 @@ class Spelling:
 
     def __init__(self, name, chosen=(), node=None, dtype="", leak=None):
         op, chain = CHAINS[name]
+        self.dtype = dtype
         case = case_of(op, dtype)
         parts = [name, *(f"{point} {option}" for point, option in chosen), dtype, leak]
         text = "_".join(str(part) for part in parts if part not in ("", None))
@@ -58,9 +59,9 @@ class Spelling:
             # The default is no number: it depends on the shape.
             given |= {"scale": 0.25} if given.get("scale") == "" else {}
         given |= chain.fixed
-        plain = {key: value for key, value in given.items() if value != ""}
-        self.refusal = self.model.refusal(op.name, *inputs, **plain)
-        values = self.model.call(op.name, *inputs, **plain).values
+        known = {key: value for key, value in given.items() if value != ""}
+        self.refusal = self.model.refusal(op.name, *inputs, **known)
+        values = self.model.call(op.name, *inputs, **known).values
         self.model.bindings.clear()
 
         def pick(options):
@@ -81,29 +82,35 @@ def labels_of(name):
 
 
 @cache
-def spellings(name):
-    """Return the plainest spelling, in all element types, and those that differ at one point.
-
-    With casts, the others are in all element types too.
-    """
-    plain = Spelling(name)
+def plain(name):
+    """Return the plainest spelling, in all element types."""
     op, chain = CHAINS[name]
     # What is fixed is a number such as a sixth, which other types round.
     dtypes = [] if chain.fixed else op.inputs[0].dtypes[1:]
-    others = [Spelling(name, dtype=dtype) for dtype in dtypes]
-    for point, options in enumerate(plain.points):
+    return [Spelling(name), *(Spelling(name, dtype=dtype) for dtype in dtypes)]
+
+
+@cache
+def others(name):
+    """Return the spellings that differ from the plainest at one point.
+
+    With casts, they are in all element types too.
+    """
+    first, *rest = plain(name)
+    found = []
+    for point, options in enumerate(first.points):
         for option in range(1, options):
             chosen = ((point, option),)
-            others.append(Spelling(name, chosen))
-            if any(map(is_idle, others[-1].model.bindings)):
-                others += [Spelling(name, chosen, dtype=dtype) for dtype in dtypes]
-    return [plain, *others]
+            found.append(Spelling(name, chosen))
+            if any(map(is_idle, found[-1].model.bindings)):
+                found += [Spelling(name, chosen, dtype=one.dtype) for one in rest]
+    return found
 
 
 @cache
 def leaking(name):
     """Return the plainest spelling with a result inside of it that is a result of the model too."""
-    inside = spellings(name)[0].model.bindings[:-1]
+    inside = plain(name)[0].model.bindings[:-1]
     return [Spelling(name, leak=index) for index, one in enumerate(inside) if not is_idle(one)]
 
 
@@ -115,22 +122,33 @@ def is_idle(binding):
 
 
 @cache
-def compiled():
-    models = [one.model for name in CHAINS for one in (*spellings(name), *leaking(name))]
-    return compile_all(models)
+def compiled(spellings):
+    return compile_all([one.model for name in CHAINS for one in spellings(name)])
 
 
-def found(model):
+def found(spellings, model):
     """Return the placement of a model."""
-    return support.placement(compiled().partitioned[model.name], model.name)
+    return support.placement(compiled(spellings).partitioned[model.name], model.name)
 
 
-def assert_right(model):
+def assert_right(spellings, model):
     arguments = [argument.values[1] for argument in model.arguments]
-    actual = compiled().run(model.name, arguments)
+    actual = compiled(spellings).run(model.name, arguments)
     expected = replace(model, outputs=model.outputs[:1])
     verdict = expected.judge(1, actual[:1])
     assert not verdict.text, f"{model.name}: {verdict.text}"
+
+
+def assert_composites(spellings, name):
+    supported = [spelling for spelling in spellings(name) if spelling.refusal is None]
+    if not supported and spellings(name):
+        pytest.skip("capabilities.py was edited and refuses it")
+    for spelling in supported:
+        placement = found(spellings, spelling.model)
+        assert not placement.on_host, spelling.model.name
+        assert [len(region) for region in placement.regions] == [1], spelling.model.name
+        assert placement.regions[0][0] in labels_of(name), spelling.model.name
+        assert_right(spellings, spelling.model)
 
 
 def wrong(node, at, numbers=None):
@@ -150,23 +168,20 @@ if CHAINS:
     each_chain = pytest.mark.parametrize("name", CHAINS)
 
     @each_chain
+    def test_a_chain_is_one_composite_with_right_values(name):
+        assert_composites(plain, name)
+
+    @pytest.mark.thorough
+    @each_chain
     def test_every_spelling_is_one_composite_with_right_values(name):
-        supported = [spelling for spelling in spellings(name) if spelling.refusal is None]
-        if not supported:
-            pytest.skip("capabilities.py was edited and refuses it")
-        for spelling in supported:
-            regions = found(spelling.model).regions
-            assert not found(spelling.model).on_host, spelling.model.name
-            assert [len(region) for region in regions] == [1], spelling.model.name
-            assert regions[0][0] in labels_of(name), spelling.model.name
-            assert_right(spelling.model)
+        assert_composites(others, name)
 
     @each_chain
     def test_a_chain_with_another_number_is_something_else(name):
-        plain = wrong(CHAINS[name][1].node, -1)
+        right = wrong(CHAINS[name][1].node, -1)
         for at in count():
             node = wrong(CHAINS[name][1].node, at)
-            if node == plain:
+            if node == right:
                 break
             model = Spelling(name, node=node).model
             mod = partition_for(tvm.IRModule({model.name: model.function()}))
@@ -176,9 +191,9 @@ if CHAINS:
     @each_chain
     def test_a_chain_whose_inside_is_used_elsewhere_stays_what_it_is(name):
         for spelling in leaking(name):
-            labels = sum(found(spelling.model).regions, [])
+            labels = sum(found(leaking, spelling.model).regions, [])
             assert not labels_of(name) & set(labels), spelling.model.name
-            assert_right(spelling.model)
+            assert_right(leaking, spelling.model)
 
 
 def composites(mod, name="main"):

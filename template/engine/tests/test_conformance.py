@@ -348,6 +348,7 @@ def behaviours(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.thorough
 def test_a_crash_is_the_failure_of_one_case(behaviours):
     cases = ["a", "crash", "b", "c", "exit", "d", "crash in the compiler", "e", "f", "silent"]
     found = behaviours(*cases)
@@ -363,17 +364,20 @@ def test_a_crash_is_the_failure_of_one_case(behaviours):
     assert failed["crash in the compiler"].startswith("crashed: SIGSEGV")
 
 
+@pytest.mark.thorough
 def test_a_case_that_hangs_fails(behaviours):
     found = behaviours("a", "hang", "b", seconds=8.0)
     assert statuses(found.values()) == {"a": "passed", "hang": "failed", "b": "passed"}
     assert "did not come to an end within 8 s" in found["hang"].reason
 
 
+@pytest.mark.thorough
 def test_a_bug_of_a_suite_is_no_failure_of_a_case(behaviours):
     with pytest.raises(RuntimeError, match="is broken: ValueError: a bug of the suite"):
         behaviours("a", "raise", "b")
 
 
+@pytest.mark.thorough
 def test_a_suite_that_no_process_can_load_is_told():
     with pytest.raises(RuntimeError, match="No module named 'nowhere'"):
         list(in_workers("nowhere.at_all", ["a"], 1))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each op alone: the op suite of the conformance kit, and the other ways in which an op arrives.
 
-Of the suite, here are the cases of one element type each, without the edge cases; the command
+Of the suite, here are the cases that show quickly that something is wrong; the command
 `conformance` runs all. A test that cannot be because capabilities.py was edited is skipped, and
 says so, as is what the driver declines. With the table as it was rendered nothing is skipped.
 """

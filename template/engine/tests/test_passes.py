@@ -333,6 +333,7 @@ def arrays_of(value):
     return [field.value.numpy() for field in fields]
 
 
+@pytest.mark.thorough
 def test_numpy_computes_what_kernels_of_tvm_compute_to_the_bit():
     normalize = relax.BlockBuilder().normalize
     calls = [normalize(call) for call in computed_calls()]

@@ -19,6 +19,7 @@ import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 NN_OPS = frozenset(
@@ -88,12 +89,28 @@ class Step:
     arguments: tuple[Node, ...]
     attributes: tuple[tuple[str, Any], ...] = ()
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.op, self.arguments, self.attributes))
+
+    def __hash__(self) -> int:
+        """Walk a part that occurs many times only once."""
+        return self._hash
+
 
 @dataclass(frozen=True)
 class Either:
     """One of several spellings, the plainest first."""
 
     options: tuple[Node, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.options)
+
+    def __hash__(self) -> int:
+        """Walk a part that occurs many times only once."""
+        return self._hash
 
 
 Node = Input | Number | Step | Either

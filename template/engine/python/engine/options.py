@@ -355,6 +355,8 @@ class Options:
                 )
         # Recorded overrides hold too, but were reported before.
         found = {item.option: item for item in self.overrides} | found
+        if not found:
+            return self
         values = {item.option: item.value for item in found.values()}
         return replace(self, **values, overrides=tuple(found.values()))
 

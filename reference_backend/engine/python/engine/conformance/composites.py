@@ -199,6 +199,22 @@ def cases(settings: Settings) -> list[str]:
     return list(_works())
 
 
+def essentials() -> list[str]:
+    """Return the names of a few cases: each has a part that no earlier one has.
+
+    A part of one op is another one than that of another op, but for activations.
+    """
+    known: set[tuple[str, ...]] = set()
+    chosen = []
+    for name, work in sorted(_works().items(), key=lambda item: -len(item[1].tails)):
+        parts: set[tuple[str, ...]] = {(work.op, *map(str, work.transposed)), (work.activation,)}
+        parts |= {(work.op, part) for part in (*work.sums, work.way, work.case.dtype)}
+        if not parts <= known:
+            known |= parts
+            chosen.append(name)
+    return chosen
+
+
 def outcomes(settings: Settings) -> Iterator[Outcome]:
     """Run the cases that are asked for."""
     yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
