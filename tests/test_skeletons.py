@@ -142,12 +142,52 @@ int main() {
 """
 
 
-def test_a_later_step_of_an_epilogue_can_read_the_accumulator(tmp_path: Path) -> None:
-    source = tmp_path / "accumulator.cc"
-    source.write_text(ACCUMULATOR)
+BUFFERS = """
+#include <cstdio>
+
+#include "driver_kit/run.h"
+
+using namespace npu::kit;
+
+int main() {
+  const std::vector<Value> ports = {{Source::kInput, NPU_FLOAT32, 2, 0, {2, 3}, 0}};
+  const int64_t dims[] = {2, 3}, scalar[] = {0};
+  float data[6] = {};
+  const npu_buffer right = {sizeof(npu_buffer), NPU_FLOAT32, 2, dims, data, sizeof(data)};
+  npu_buffer buffers[4] = {right, right, right, right};
+  buffers[0].dtype = NPU_INT8;
+  buffers[1].rank = 0;
+  buffers[1].dims = scalar;
+  buffers[2].bytes = 12;
+  buffers[3].data = nullptr;
+  std::string reason;
+  for (const npu_buffer& buffer : buffers) {
+    const npu_status status = Try(&reason, [&] { CheckedData(ports, 0, &buffer); });
+    std::printf("%d %s\\n", status, reason.c_str());
+  }
+  return Try(&reason, [&] { CheckedData(ports, 0, &right); });
+}
+"""
+
+
+def _run_with_the_kit(source: str, tmp_path: Path) -> str:
+    (tmp_path / "main.cc").write_text(source)
     include = ROOT / "template/engine/include"
-    run("c++", "-std=c++17", "-I", include, "-o", tmp_path / "accumulator", source)
-    run(tmp_path / "accumulator")
+    run("c++", "-std=c++17", "-I", include, "-o", tmp_path / "main", tmp_path / "main.cc")
+    return run(tmp_path / "main")
+
+
+def test_a_later_step_of_an_epilogue_can_read_the_accumulator(tmp_path: Path) -> None:
+    _run_with_the_kit(ACCUMULATOR, tmp_path)
+
+
+def test_a_buffer_that_does_not_fit_is_refused_with_what_the_program_wants(tmp_path: Path) -> None:
+    assert _run_with_the_kit(BUFFERS, tmp_path).splitlines() == [
+        "2 it is int8[2, 3], but the program was compiled for float32[2, 3]",
+        "2 it is float32[], but the program was compiled for float32[2, 3]",
+        "2 it has 12 bytes, but float32[2, 3] has 24",
+        "2 it has no memory",
+    ]
 
 
 # ---- A first op on an SDK that builds graphs ----------------------------------------------------

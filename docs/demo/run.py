@@ -1,6 +1,7 @@
 """Runs the shipped classifier on a rendered backend and on the host, and compares the two.
 
-Usage: ``python run.py BACKEND_NAME``, in an environment where the backend is installed.
+Usage: ``python run.py BACKEND_NAME``, in an environment where the backend is installed. Add
+``--fixed-batch`` for an NPU that takes fixed sizes only.
 """
 
 import argparse
@@ -40,14 +41,20 @@ def main() -> int:
     """Print accuracy, placement and time; fail where the NPU's answers are not the host's."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("backend_name", help="for example acme_npu")
-    name = parser.parse_args().backend_name
+    parser.add_argument(
+        "--fixed-batch", action="store_true", help="import the model for the batch that is run"
+    )
+    arguments = parser.parse_args()
+    name = arguments.backend_name
     backend = importlib.import_module(f"tvm_{name}")
 
-    model = from_onnx(onnx.load(HERE / "digits.onnx"), keep_params_in_input=False)
     held_out = np.load(HERE / "digits_held_out.npz")
     images = held_out["images"].astype("float32") / 16
+    shapes = {"images": images.shape} if arguments.fixed_batch else None
+    onnx_model = onnx.load(HERE / "digits.onnx")
+    model = from_onnx(onnx_model, shape_dict=shapes, keep_params_in_input=False)
 
-    # The batch is symbolic: the NPU's memory is planned for the largest one.
+    # Where the batch is symbolic, the NPU's memory is planned for the largest one.
     bounds = {"symbol_bound": len(images)}
     partitioned = getattr(backend, f"partition_for_{name}")(model, **bounds)
     on_npu = getattr(backend, f"compile_for_{name}")(model, **bounds)
@@ -61,7 +68,7 @@ def main() -> int:
     print(backend.offload_report(partitioned))
     print(f"\nOn {len(images)} held-out images, in one batch:\n")
     for place, digits, executable in (
-        (f"{name} (emulated)", npu_digits, on_npu),
+        (f"{name} ({backend.Options.load(None).driver})", npu_digits, on_npu),
         ("host (TVM llvm)", host_digits, on_host),
     ):
         accuracy = float((digits == held_out["labels"]).mean())

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tvm import relax
 
 import backend
 from backend.engine.backend import vendor
+from backend.engine.capability import OneOf
 from backend.engine.conformance import chip
 from backend.engine.conformance.cases import OPS
 from backend.engine.conformance.chip import SIZES  # noqa: F401
@@ -56,9 +58,12 @@ def first_case(ops):
 
 def accepted_cases():
     """Return for each op the first case that the table accepts, if it accepts one."""
+
+    def is_accepted(case):
+        return not case.model(exact=False).refusals(asked_later=False)
+
     cases = ([Case(op, item) for item in OPS[op]["cases"]] for op in OPS if TABLE.get(op))
-    found = ((case for case in some if not case.model(exact=False).refusals()) for some in cases)
-    return [case for some in found if (case := next(some, None))]
+    return [case for some in cases if (case := next(filter(is_accepted, some), None))]
 
 
 def _single():
@@ -80,9 +85,12 @@ needs_single = pytest.mark.skipif(not SINGLE, reason="the NPU takes no op in a s
 
 # ---- What the chip and the driver have ----------------------------------------------------------
 
-_INFO = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
-IS_EMULATOR = backend.Options.load(None).driver == "emulator"
-needs_emulator = pytest.mark.skipif(not IS_EMULATOR, reason="this is about the emulator")
+_OPTIONS = backend.Options.load(None)
+IS_EMULATOR = _OPTIONS.driver == "emulator"
+needs_emulator = pytest.mark.skipif(
+    not IS_EMULATOR,
+    reason=f"this is about the emulator, and programs are for the driver '{_OPTIONS.driver}'",
+)
 needs_cancellation = pytest.mark.skipif(
     not getattr(getattr(TABLE, "chip", None), "cancellation", True),
     reason="a call that runs cannot be cancelled",
@@ -92,8 +100,38 @@ needs_symbols = pytest.mark.skipif(not chip.SYMBOLS, reason="the chip takes fixe
 
 def needs_options(*names):
     """Skip a test where the driver has no such options."""
-    missing = [name for name in names if name not in backend.Options.__dataclass_fields__]
+    missing = [name for name in names if name not in _OPTIONS.driver_options()]
     return pytest.mark.skipif(bool(missing), reason=f"the driver has no option {missing}")
+
+
+_ROLE = "emulator" if IS_EMULATOR else "vendor"
+COUNTERS = {
+    str(counter["name"])
+    for driver in tvm_ffi.get_global_func(f"{BACKEND}.runtime.drivers")()
+    if driver["role"] == _ROLE
+    for counter in driver["counters"]
+}
+"""What the driver counts."""
+
+
+def needs_counters(*names):
+    """Skip a test where the driver does not count these."""
+    missing = [name for name in names if name not in COUNTERS]
+    return pytest.mark.skipif(bool(missing), reason=f"the driver has no counter {missing}")
+
+
+def another_option():
+    """Return an option that programs depend on, with another value: one of the driver's, if any."""
+    known = [field for field in fields(backend.Options) if field.name in _OPTIONS.driver_options()]
+    for field in sorted(known, key=lambda field: not isinstance(field.metadata["allowed"], OneOf)):
+        default, allowed = field.metadata["by_role"][_OPTIONS.driver]
+        if isinstance(allowed, OneOf):
+            return {field.name: next(value for value in allowed.values if value != default)}
+        if isinstance(default, bool):
+            return {field.name: not default}
+        if isinstance(default, int):
+            return {field.name: allowed.min if default != allowed.min else default + 1}
+    return {"timeout_ms": 60_000}
 
 
 def needs_devices(count):

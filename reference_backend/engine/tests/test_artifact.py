@@ -15,7 +15,7 @@ from backend.engine.conformance.region import load_module, region_of
 from backend.engine.linking import link_artifacts
 from backend.engine.options import DRIVERS
 from compiled_region import Region
-from support import BACKEND, partition_for
+from support import BACKEND, IS_EMULATOR, partition_for
 
 # The format, written down a second time so that a change of it by mistake is seen.
 MAGIC = b"\x89NPU\r\n\x1a\n"
@@ -220,8 +220,10 @@ def test_a_program_never_writes_more_than_the_graph_beside_it_says(region):
     module = load_module(replace(parts, graph=graph).write())
     arrays = [np.zeros(array.shape, narrow) for array in (*region.inputs, *region.expected)]
     tensors = [tvm.runtime.tensor(array) for array in arrays]
-    with pytest.raises(ValueError, match=f"type {narrow}, but the program was compiled for"):
+    with pytest.raises(ValueError, match="the driver failed while binding") as caught:
         module[region.symbol](*tensors)
+    if IS_EMULATOR:
+        assert f"type {narrow}, but the program was compiled for" in str(caught.value)
     for tensor in tensors:
         assert not tensor.numpy().any()
 

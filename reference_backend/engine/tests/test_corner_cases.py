@@ -8,7 +8,7 @@ from tvm import relax, tirx
 
 import support
 from backend import offload_report
-from support import build, compile_for, needs_options, needs_symbols, partition_for, variable
+from support import build, compile_for, needs_emulator, needs_symbols, partition_for, variable
 
 needs = support.needs  # Not imported: some choices of ops have no test with it.
 
@@ -19,15 +19,17 @@ def run(executable, *arrays):
     return machine["main"](*(tvm.runtime.tensor(array) for array in arrays)).numpy()
 
 
-@needs_options("threads")
 def test_options_that_are_no_settings_are_refused():
     x = variable("x", 2)
     mod = build([x], lambda emit: emit(relax.op.acosh(x)))
-    for options in ({"threads": 1.5}, {"threads": (1, 2)}, {"threads": 0}, {"nonsense": 1}, [1]):
+    for value in (1.5, (1, 2), 0):
+        with pytest.raises(ValueError, match="option"):
+            partition_for(mod, options={"symbol_bound": value})
+    for options in ({"nonsense": 1}, [1]):
         with pytest.raises(ValueError, match="option"):
             partition_for(mod, options=options)
-    for threads in (2, 2.0, np.int64(2)):
-        partition_for(mod, options={"threads": threads})
+    for bound in (2, 2.0, np.int64(2)):
+        partition_for(mod, options={"symbol_bound": bound})
 
 
 def test_weights_that_do_not_fit_are_refused():
@@ -131,7 +133,7 @@ def test_a_size_of_zero_that_the_result_has_not_is_refused():
         run(compile_for(mod), np.ones((2, 0), "float32"), np.ones((0, 2), "float32"))
 
 
-@needs_options("threads")
+@needs_emulator
 @needs("matmul")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_process_runs_what_was_compiled_for_threads():

@@ -264,6 +264,10 @@ def test_what_is_not_quite_attention_stays_what_it_is(change):
 @pytest.mark.parametrize("batch, merged", [((2, 3), True), ((3, 2), False)])
 def test_batches_that_are_merged_for_a_product_are_not(batch, merged):
     one, other = variable("one", 2, 3, 4, 5), variable("other", *batch, 5, 6)
+    if merged:
+        call = relax.BlockBuilder().normalize(relax.op.matmul(one, other))
+        if reason := TABLE.refusal(call, asked_later=True):
+            pytest.skip(f"capabilities.py was edited and refuses it: {reason}")
 
     def body(emit):
         left = emit(relax.op.reshape(one, [6, 4, 5]))

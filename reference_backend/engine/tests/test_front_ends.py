@@ -13,7 +13,7 @@ from backend.engine.conformance.imported import Imported, Program
 from backend.engine.passes.kernels import op_of
 from backend.engine.passes.normalize import as_clip
 from backend.engine.patterns import TABLE
-from support import variable
+from support import IS_EMULATOR, variable
 
 
 def kernel_call(function, *arguments):
@@ -109,11 +109,13 @@ def test_node_cases_of_onnx_run_on_the_npu():
     found = outcomes(onnx_nodes, *NODES)
     assert sorted(found) == sorted(NODES)
     for name, outcome in found.items():
-        if TABLE.entries_of(NODES[name]):
+        limited = "(a limit of this chip)" in outcome.reason
+        declined = outcome.status == "declined" and not IS_EMULATOR
+        if TABLE.entries_of(NODES[name]) and not (limited or declined):
             assert outcome.status == "passed", outcome
             assert outcome.expected in ("", outcome.found)
         else:
-            assert outcome.status in ("passed", "not_run"), outcome
+            assert outcome.status in ("passed", "not_run", "declined"), outcome
             assert outcome.found != "all"
     if TABLE.entries_of("relax.nn.relu"):
         relu = found["relu"]

@@ -17,8 +17,10 @@ from backend.engine.conformance.region import load_module, region_of
 from compiled_region import LASTING, Region, can_last
 from support import (
     BACKEND,
+    COUNTERS,
     accepted_cases,
     needs_cancellation,
+    needs_counters,
     needs_devices,
     partition_for,
     plain,
@@ -49,8 +51,9 @@ def test_counters_count(region):
     before = region.module["counters"]()
     region.assert_computes()
     after = region.module["counters"]()
-    assert after["submissions"] == before["submissions"] + 1
-    assert after["failures"] == before["failures"]
+    if "submissions" in COUNTERS:
+        assert after["submissions"] == before["submissions"] + 1
+    assert after.get("failures") == before.get("failures")
     assert all(value >= 0 for value in after.values())
     # Their names and units are what the driver says.
     (driver,) = (item for item in drivers() if item["name"] == driver_of(region))
@@ -101,6 +104,7 @@ def test_an_output_that_shares_memory_with_an_argument_is_refused(region, functi
     region.assert_computes()
 
 
+@needs_counters("submissions")
 def test_counters_of_calls_in_many_threads_add_up(region):
     module = load_module(region.bytes)
     with ThreadPoolExecutor(4) as pool:
@@ -154,9 +158,9 @@ def test_the_environment_names_the_default_device(runtime, monkeypatch):
 
 
 @pytest.mark.parametrize("index", [-1, 1000, 2**40])
-def test_a_device_that_is_not_there_is_the_drivers_error(runtime, index):
+def test_a_device_that_is_not_there_is_an_error(runtime, index):
     def choose(device, set_device):
-        with pytest.raises((ValueError, RuntimeError), match=f"{BACKEND}.*device {index}: "):
+        with pytest.raises((ValueError, RuntimeError), match=f"{BACKEND}.*device {index}[:;] "):
             set_device(index)
         return device()
 

@@ -6,6 +6,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+import support
 from backend.engine.capability import (
     Among,
     Anything,
@@ -21,11 +22,14 @@ from backend.engine.capability import (
     Range,
 )
 from backend.engine.chip import Chip, Limits, Takes
+from backend.engine.conformance.chip import has_symbol
+from backend.engine.conformance.region import first_taken
 from backend.engine.limits import text_of
 from backend.engine.patterns import TABLE
 from backend.engine.sdk import ask_driver
 from backend.engine.table import Table
 from backend.patterns import OPS
+from support import Case, needs_symbols
 
 ANY_POOL = dict.fromkeys(
     ["strides", "padding", "dilation", "ceil_mode", "count_include_pad", "layout", "out_layout"],
@@ -499,13 +503,15 @@ def test_the_driver_is_asked_unless_it_is_asked_later(monkeypatch):
     assert own.refusal(call, asked_later=True) == "relu: not today"
 
 
-def test_the_driver_answers_about_single_calls():
-    entry = next((op for op in TABLE.ops if op.name == "relu"), None)
-    if entry is None:
-        pytest.skip("the backend has no relu")
-    for shape in ((2, 3), (tirx.Var("n", "int64"), 3)):
-        call = relax.BlockBuilder().normalize(relax.op.nn.relu(tensor(*shape)))
-        assert ask_driver(entry, call) is None
+@pytest.mark.parametrize("sized", [False, pytest.param(True, marks=needs_symbols)])
+def test_the_driver_answers_about_single_calls(sized):
+    ops = [op for op in support.OPS if (entry := TABLE.get(op)) and entry.relax]
+    cases = [Case(op, item) for op in ops for item in support.OPS[op]["cases"]]
+    case, reasons = first_taken(case for case in cases if has_symbol(case.entry["inputs"]) == sized)
+    if case is None:
+        pytest.skip(f"declined: {reasons}")
+    call = case.model(exact=False).bindings[0].value
+    assert ask_driver(TABLE.get(case.op), call) is None
 
 
 def test_the_lines_that_record_limits_are_those_of_the_entry():

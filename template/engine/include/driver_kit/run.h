@@ -50,14 +50,30 @@ class Block {
   void* data_;
 };
 
+/*! \brief An element type and a shape, for sentences. */
+inline std::string TextOf(npu_dtype dtype, int32_t rank, const int64_t* dims) {
+  constexpr const char* kNames[] = {"float32", "float16", "int8", "uint8",
+                                    "int32",   "int64",   "bool"};
+  std::string text = dtype < NPU_FLOAT32 || dtype > NPU_BOOL ? "?" : kNames[dtype];
+  for (int32_t i = 0; i < rank; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(dims[i]);
+  return text + (rank > 0 ? "]" : "[]");
+}
+
 /*! \brief Refuses a buffer that is not as the program says. */
 inline void* CheckedData(const std::vector<Value>& ports, size_t index, const npu_buffer* buffer) {
   if (index >= ports.size()) Refuse("there is no such input or output");
   const Value& port = ports[index];
-  bool same = buffer->dtype == port.dtype && buffer->rank == port.rank &&
-              buffer->bytes == BytesOf(port) && buffer->data != nullptr;
+  bool same = buffer->dtype == port.dtype && buffer->rank == port.rank;
   for (int32_t i = 0; same && i < port.rank; ++i) same = buffer->dims[i] == port.dims[i];
-  if (!same) Refuse("a buffer has another type or shape than the program");
+  if (!same) {
+    Refuse("it is " + TextOf(buffer->dtype, buffer->rank, buffer->dims) +
+           ", but the program was compiled for " + TextOf(port.dtype, port.rank, port.dims));
+  }
+  if (buffer->bytes != BytesOf(port)) {
+    Refuse("it has " + std::to_string(buffer->bytes) + " bytes, but " +
+           TextOf(port.dtype, port.rank, port.dims) + " has " + std::to_string(BytesOf(port)));
+  }
+  if (buffer->data == nullptr) Refuse("it has no memory");
   return buffer->data;
 }
 

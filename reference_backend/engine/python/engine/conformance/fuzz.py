@@ -18,7 +18,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -285,15 +286,35 @@ def _draw(seed: int, use: Callable[[Graph], None], shrink: bool) -> None:
 
 def _extent(graph: Graph, options: dict[str, Any]) -> str:
     """Return how much of a graph must be on the NPU, in one region; "": unknown."""
-    return "all" if graph.whole and not _CUTTING & options.keys() else ""
+    kept = graph.wants_constants and options.get("bind_constants") is False
+    return "all" if graph.whole and not kept and not _CUTTING & options.keys() else ""
 
 
 def _options(seed: int) -> dict[str, Any]:
-    """Return up to four options for a seed; a driver may lack some."""
-    known = sorted(_OPTIONS.keys() & {option.name for option in fields(Options)})
+    """Return up to four options for a seed."""
+    known = _known_options()
     pick = random.Random(seed)
-    names = pick.sample(known, min(len(known), pick.randrange(5)))
-    return {name: pick.choice(_OPTIONS[name]) for name in names}
+    names = pick.sample(sorted(known), min(len(known), pick.randrange(5)))
+    return {name: pick.choice(known[name]) for name in names}
+
+
+@cache
+def _known_options() -> dict[str, tuple[Any, ...]]:
+    """Return the options that can be set: a driver may lack some, or mean others."""
+    usual = Options.load(None)
+
+    def is_possible(name: str, value: Any) -> bool:
+        try:
+            usual.merged(**{name: value})
+        except ValueError:
+            return False
+        return True
+
+    possible = {
+        name: tuple(value for value in values if is_possible(name, value))
+        for name, values in _OPTIONS.items()
+    }
+    return {name: values for name, values in possible.items() if values}
 
 
 def _complaint(graph: Graph, compiled: Compiled, host: Compiled, whole: bool) -> tuple[str, int]:

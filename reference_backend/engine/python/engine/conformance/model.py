@@ -316,12 +316,15 @@ class Model:
         steps = [step[n] for step in self.steps]
         return [allowance_behind(steps, output.values[n]) for output in self.outputs]
 
-    def refusals(self, **options: Any) -> list[str]:
-        """Return why capabilities.py refuses calls of this model; empty if it takes all."""
+    def refusals(self, asked_later: bool = True, **options: Any) -> list[str]:
+        """Return why capabilities.py refuses calls of this model; empty if it takes all.
+
+        With `asked_later=False` the driver has a say, if capabilities.py asks it.
+        """
         values = [binding.value for binding in self.bindings]
         calls = [value for value in values if isinstance(value, relax.Call)]
         known = [call for call in calls if TABLE.entries_of(call.op.name)]
-        reasons = [TABLE.refusal(call, **options) for call in known]
+        reasons = [TABLE.refusal(call, asked_later=asked_later, **options) for call in known]
         return [reason for reason in reasons if reason is not None]
 
     @property

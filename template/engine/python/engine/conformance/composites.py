@@ -139,8 +139,12 @@ def _swap_last(model: Model, tensor: Tensor) -> Tensor:
 
 @cache
 def _first_cases(op: str) -> list[Case]:
-    """Return cases of an op, those that the chip's limits refuse last."""
-    return sorted(Case.all(op), key=lambda case: bool(case.model(exact=False).refusals()))
+    """Return cases of an op, those last that the chip does not take."""
+
+    def is_refused(case: Case) -> bool:
+        return bool(case.model(exact=False).refusals(asked_later=False))
+
+    return sorted(Case.all(op), key=is_refused)
 
 
 def _samples() -> Iterator[Composite]:

@@ -102,6 +102,11 @@ class Graph:
         return not any(tensor in self._constants for tensor in self._computed)
 
     @property
+    def wants_constants(self) -> bool:
+        """Whether an op of it takes constants only: without them it stays on the host."""
+        return any(item.constant for op in self.ops for item in entry_of(op).inputs)
+
+    @property
     def coarse(self) -> bool:
         """Whether float16 occurs in it."""
         return any(tensor.dtype == "float16" for tensor in self._noisy)

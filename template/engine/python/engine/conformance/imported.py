@@ -285,8 +285,8 @@ def excuse(ops: Sequence[OpPlacement]) -> str:
 
 
 def _is_narrowed(op: OpPlacement) -> bool:
-    """Whether the chip's limits refuse a call, and not the engine's."""
-    return str(op.reason).endswith(CHIP_LIMIT)
+    """Whether an entry would take a call but for the chip's limits."""
+    return CHIP_LIMIT in str(op.reason)
 
 
 def sentence(error: Exception) -> str:

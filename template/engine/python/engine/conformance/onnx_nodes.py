@@ -113,7 +113,8 @@ def read(node: Node) -> Imported | str:
     """Import a case.
 
     Values that are constants in real models, such as shapes, axes and paddings, are inputs of these
-    cases. They become constants where the importer or the shapes in its result need it.
+    cases. They become constants where the importer or the shapes in its result need it, as do
+    weights where the chip wants constants.
 
     Parameters
     ----------
@@ -148,9 +149,30 @@ def read(node: Node) -> Imported | str:
             reason = reason or sentence(error)
             continue
         if _is_static(imported.module["main"]):
-            return imported
+            weights = tuple(n for n in names if n in constants or n != names[0])
+            return _bound(node, weights) or imported if _wants_constants(imported) else imported
         dynamic = dynamic or imported
     return dynamic or reason
+
+
+def _wants_constants(imported: Imported) -> bool:
+    """Whether a call has inputs that must be constants on this chip."""
+    bindings = (one for block in imported.module["main"].body.blocks for one in block.bindings)
+    calls = (one.value for one in bindings if isinstance(one.value, relax.Call))
+    return any(
+        item.constant
+        for call in calls
+        for entry in TABLE.entries_of(getattr(call.op, "name", ""))
+        for item in entry.inputs
+    )
+
+
+def _bound(node: Node, constants: Sequence[str]) -> Imported | None:
+    try:
+        imported = _import(node, constants)
+    except Exception:
+        return None
+    return imported if _is_static(imported.module["main"]) else None
 
 
 def _import(node: Node, constants: Sequence[str]) -> Imported:

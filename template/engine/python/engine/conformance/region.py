@@ -71,8 +71,7 @@ def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
     reasons: list[str] = []
     for case in cases:
         model = case.model(exact=False)
-        # The driver is asked below, so that its reasons are known.
-        if not model.arguments or model.refusals(asked_later=True):
+        if not model.arguments or model.refusals():
             continue
         # Much faster than partitioning, and with the same answer in most cases.
         reason = model.decline()
