@@ -168,6 +168,20 @@ def lend_packages(python: Path) -> None:
     (site_packages / "after.pth").write_text(f"import sys; sys.path.append({str(lent)!r})\n")
 
 
+def copy_tests(project: Path, destination: Path) -> None:
+    """Copy the tests of a backend, and the files by which they find its name.
+
+    There they test what is installed: the sources stay behind.
+    """
+    for name in ("engine/tests", "vendor/tests"):
+        shutil.copytree(project / name, destination / name)
+    (names,) = project.glob("python/*/_backend.py")
+    for file in (names, project / "pyproject.toml"):
+        copy = destination / file.relative_to(project)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, copy)
+
+
 CASES = ("numpy", "results", "benchmarks", "cases", "refused")
 
 

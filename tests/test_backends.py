@@ -32,17 +32,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 SINGLE = VARIANTS["a single op"]
 
 
-def copy_tests(project: Path, destination: Path) -> None:
-    """Copy the tests of a backend, and the file by which they find its name."""
-    for name in ("engine/tests", "vendor/tests"):
-        shutil.copytree(project / name, destination / name)
-    (names,) = project.glob("python/*/_backend.py")
-    for file in (names, project / "pyproject.toml"):
-        copy = destination / file.relative_to(project)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file, copy)
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_wheel_installs_into_a_clean_environment_and_passes_its_own_tests(
     variant: str, render: Callable[..., Path], workshop: Workshop, tmp_path: Path
@@ -55,7 +44,7 @@ def test_a_wheel_installs_into_a_clean_environment_and_passes_its_own_tests(
     run(python, "-W", "error::UserWarning", "-c", "import tvm", cwd=tmp_path)
     run(python, "-m", package, "check", cwd=tmp_path)
     # What is tested is what was installed: the sources stay behind.
-    copy_tests(project, tmp_path)
+    support.copy_tests(project, tmp_path)
     # The suites of ONNX and torch are about the ops that were selected, too.
     support.lend_packages(python)
     run(python, "-m", "pytest", "-q", cwd=tmp_path)

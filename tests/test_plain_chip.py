@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support import ROOT, Workshop, attempt, lend_packages, run
+from support import ROOT, Workshop, attempt, copy_tests, lend_packages, run
 
 pytestmark = pytest.mark.slow
 
@@ -54,11 +54,8 @@ def test_check_finds_a_case_that_the_chip_takes(plain: Path, tmp_path: Path) -> 
 
 
 def test_the_rendered_tests_pass(plain: Path, tmp_path: Path) -> None:
-    # What is tested is what was installed: of the sources, conftest.py reads names only.
-    for name in ("engine/tests", "python"):
-        shutil.copytree(ROOT / "reference_backend" / name, tmp_path / name)
-    shutil.copytree(OVERLAY / "vendor/tests", tmp_path / "vendor/tests")
-    shutil.copy(ROOT / "reference_backend/pyproject.toml", tmp_path)
+    copy_tests(ROOT / "reference_backend", tmp_path)
+    shutil.copytree(OVERLAY / "vendor/tests", tmp_path / "vendor/tests", dirs_exist_ok=True)
     out = run(plain, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
     assert "declined" not in out, "the emulator takes what the table accepts"
 

@@ -1,4 +1,4 @@
-"""The reference backend with real models, and with the flow of TVM's own tutorial."""
+"""The reference backend: its own tests, all of the kit, real models, and TVM's own tutorial."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from npu_scaffold import pages
-from support import ROOT, Workshop, lend_packages, run
+from support import ROOT, Workshop, copy_tests, lend_packages, run
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_ONNX = importlib.util.find_spec("onnx") is not None
@@ -56,6 +56,12 @@ def board(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_tutorial_of_tvm_computes_right_values(reference: Path) -> None:
     assert run(reference, HERE / "run_tutorial.py").strip().endswith("right")
+
+
+def test_all_rendered_tests_pass(reference: Path, tmp_path: Path) -> None:
+    copy_tests(ROOT / "reference_backend", tmp_path)
+    everything = ("-m", "thorough or not thorough")
+    run(reference, "-m", "pytest", "-q", "-p", "no:cacheprovider", *everything, cwd=tmp_path)
 
 
 def test_the_conformance_kit_passes_and_finds_what_the_docs_say(
