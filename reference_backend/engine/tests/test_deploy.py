@@ -17,6 +17,7 @@ from backend.engine.conformance import chip
 from backend.engine.parallel import DataParallel
 from support import (
     BACKEND,
+    COUNTERS,
     TABLE,
     assert_close,
     assert_right,
@@ -161,7 +162,8 @@ def test_a_program_in_cpp_computes_the_same_without_python(exported, run_model):
         )
         assert code == 0, text
         assert f"output 0: float32 ({BOUND}, 5)" in text
-        assert " submissions 3\n" in text
+        assert " most_in_flight 0\n" in text
+        assert (" submissions 3\n" in text) == ("submissions" in COUNTERS)
         assert "2 runs: best" in text
         exported.assert_right(np.load(run_model.folder / "y_0.npy"))
 
@@ -261,8 +263,9 @@ def test_a_batch_is_computed_by_two_npus(exported, processes):
             (found,) = model(exported.input[:rows])
             exported.assert_right(found, rows)
         assert model.devices == [2, 1]
-        regions = [region for npu in model.counters() for region in npu.values()]
-        assert [region["submissions"] for region in regions] == [3, 2]
+        if "submissions" in COUNTERS:
+            regions = [region for npu in model.counters() for region in npu.values()]
+            assert [region["submissions"] for region in regions] == [3, 2]
         (found,) = model(np.concatenate([exported.input] * 2))
         exported.assert_right(found[BOUND:])
         with pytest.raises(RuntimeError, match="NPU 2 and 1: .*mismatch"):

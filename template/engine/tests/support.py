@@ -120,11 +120,11 @@ def needs_counters(*names):
     return pytest.mark.skipif(bool(missing), reason=f"the driver has no counter {missing}")
 
 
-def another_option():
+def another_option(options=_OPTIONS):
     """Return an option that programs depend on, with another value: one of the driver's, if any."""
-    known = [field for field in fields(backend.Options) if field.name in _OPTIONS.driver_options()]
+    known = [field for field in fields(options) if field.name in options.driver_options()]
     for field in sorted(known, key=lambda field: not isinstance(field.metadata["allowed"], OneOf)):
-        default, allowed = field.metadata["by_role"][_OPTIONS.driver]
+        default, allowed = field.metadata["by_role"][options.driver]
         if isinstance(allowed, OneOf):
             return {field.name: next(value for value in allowed.values if value != default)}
         if isinstance(default, bool):

@@ -32,12 +32,14 @@ NAMES = [field.name for field in fields(Options) if field.metadata]
 """All options, also those of the drivers."""
 BY_NAME = {field.name: field for field in fields(Options)}
 CASE = first_case(op for op in OPS if TABLE.get(op))
+OTHER = another_option(Options())
+"""Of the default driver: the tests remove what the environment says."""
 SOME = {
     "timeout_ms": 60_000,
     "strict": True,
     "symbol_bounds": {"n": 8},
     "cache_dir": "somewhere",
-    **another_option(),
+    **OTHER,
 }
 NOT_KNOWN = r".* is not known to \w+ \(did you mean timeout_ms\?\); known: .*max_regions"
 
@@ -293,7 +295,7 @@ def test_a_bound_for_no_symbol_is_a_warning(caplog):
         ("dump", "graph", "graph"),
         ("cache_dir", "a folder", "a folder"),
         ("symbol_bounds", "n=8, m=16", {"n": 8, "m": 16}),
-        *((name, str(value), value) for name, value in another_option().items()),
+        *((name, str(value), value) for name, value in OTHER.items()),
     ],
 )
 def test_a_variable_overrides_and_is_reported_once(monkeypatch, caplog, name, text, value):
@@ -372,7 +374,7 @@ def read_back(executable, path):
 
 
 def test_options_are_stored_in_the_artifact_and_read_back(monkeypatch, tmp_path):
-    ((name, value),) = another_option().items()
+    ((name, value),) = OTHER.items()
     variable = PREFIX + name.upper()
     monkeypatch.setenv(variable, str(value))
     settings = {"max_regions": 2, "symbol_bound": 7, "dump_dir": str(tmp_path / "secret")}
