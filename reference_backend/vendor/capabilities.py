@@ -48,10 +48,10 @@ ALL = ("float32", "float16", "int32", "int64", "int8", "uint8", "bool")
 
 # The limits of each op on this chip, seeded with the engine's when this backend was rendered; an
 # engine that can do more later stays within them. Narrow them to the chip: ranges, sets, element
-# types or ranks of an argument, fusion; add rules such as
-# rules=(Equal("attr.strides[0]", "attr.strides[1]"),); write None in place of Limits(...) to
-# leave an op to the host. For ops that you select later,
-# 'python -m tvm_example_npu limits OP' prints the lines.
+# types or ranks of an argument, fusion; add rules on sizes and attributes, such as
+# rules=(AtMost("weight.shape[2]", 7), Equal("attr.strides[0]", "attr.strides[1]")), which limits a
+# kernel and wants equal strides; write None in place of Limits(...) to leave an op to the host.
+# For ops that you select later, 'python -m tvm_example_npu limits OP' prints the lines.
 LIMITS: dict[str, Limits | None] = {
     "matmul": Limits(
         x1=Takes(FLOATS, range(1, 7)),
@@ -535,5 +535,5 @@ LIMITS: dict[str, Limits | None] = {
 # It is asked about each call within the table's limits.
 DECLINED_BY_SDK: Decline | None = None
 
-# Your own ops, each with a lowering in vendor/lowerings.
+# Your own ops, each with a lowering in vendor/lowerings and cases in vendor/cases.json.
 EXTRA_OPS: tuple[Op, ...] = ()

@@ -220,10 +220,12 @@ def needs(*ops: str, dtype: str = "", variable: bool = False) -> Any:
 def _lacks(op: str, dtype: str, variable: bool) -> str:
     entry = TABLE.get(op)
     if entry is None:
-        return f"capabilities.py has no {op}"
+        return (
+            f"the table has no {op}: it was not selected, or vendor/capabilities.py leaves it out"
+        )
     known = entry.inputs[0].dtypes if entry.inputs else ()
     if dtype and known and dtype not in known:
-        return f"capabilities.py has no {op} in {dtype}"
+        return f"the table has no {op} in {dtype}"
     wanted = [item.name for item in entry.inputs if item.constant]
     return f"{op} wants constants: {wanted}" if variable and wanted else ""
 

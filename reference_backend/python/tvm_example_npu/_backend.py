@@ -9,3 +9,5 @@ DEFAULTS: dict[str, Any] = {
     "bind_constants": True,
     "on_decline": "host",
 }
+# The catalogue's op for each Relax op that was not selected.
+NOT_SELECTED: dict[str, str] = {}

@@ -7,6 +7,7 @@ The engine is the same in all backends; everything that differs comes through th
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,45 @@ DISTRIBUTION: str = _part("_backend").DISTRIBUTION
 """The distribution's name."""
 DEFAULTS: Mapping[str, Any] = _part("_backend").DEFAULTS
 """The defaults of options chosen at rendering."""
+NOT_SELECTED: Mapping[str, str] = _part("_backend").NOT_SELECTED
+"""The catalogue's op for each Relax op that this backend does not have."""
 CASES = Path(_part("_backend").__file__).parent / "cases.json"
 """The catalogue's cases of the selected ops."""
+VENDOR_CASES = Path(_part("vendor").__file__).parent / "cases.json"
+"""Cases of the vendor's own ops, in the same form; optional."""
 LEDGER = Path(_part("vendor").__file__).parent / "expected_failures.toml"
 """The vendor's accepted failures of the conformance kit."""
+
+
+def read_cases() -> dict[str, dict[str, Any]]:
+    """Read the cases of the conformance kit.
+
+    Returns
+    -------
+    cases
+        By op: the formula in NumPy, benchmarks, the number of results, cases, and refused cases.
+
+    Raises
+    ------
+    ValueError
+        The vendor's file is no JSON object of entries with a formula and cases.
+    """
+    cases: dict[str, dict[str, Any]] = json.loads(CASES.read_text(encoding="utf-8"))
+    if not VENDOR_CASES.is_file():
+        return cases
+    where = "vendor/cases.json"
+    try:
+        own = json.loads(VENDOR_CASES.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{where} is no JSON: {error}") from None
+    entries = own.values() if isinstance(own, dict) else [None]
+    if not all(isinstance(entry, dict) and {"numpy", "cases"} <= entry.keys() for entry in entries):
+        raise ValueError(
+            f"{where} must give for each op an object with 'numpy', the formula, and 'cases'; "
+            "docs/adding-an-op.md of npu-scaffold has an example."
+        )
+    default: dict[str, Any] = {"benchmarks": [], "results": None, "refused": []}
+    return cases | {op: default | entry for op, entry in own.items()}
 
 
 def vendor(module: str, name: str, default: Any) -> Any:

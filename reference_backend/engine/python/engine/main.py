@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import Any
 
 from . import _library, loading
-from .backend import BACKEND, DISTRIBUTION, PACKAGE
+from .backend import BACKEND, DISTRIBUTION, NOT_SELECTED, PACKAGE, read_cases
 from .limits import WHERE, text_of
 
 _REBUILD = "run 'pip install .' in the source tree of the backend"
@@ -104,6 +104,12 @@ def _check_ops() -> None:
             f"The table has ops without a lowering: {', '.join(missing)}. Add one in "
             f"vendor/lowerings, or take them out of {WHERE}; then {_REBUILD}."
         )
+    cases = _read_cases()
+    if untested := [op.name for op in TABLE.ops if op.name not in cases]:
+        print(
+            f"without cases: {', '.join(untested)}; the conformance kit tests your own ops when "
+            "vendor/cases.json has cases of them"
+        )
     for reason in TABLE.left_out.values():
         print(f"not on this chip: {reason}")
     if TABLE.unused_limits:
@@ -115,6 +121,13 @@ def _check_ops() -> None:
             f"no limits are recorded of {names}: the engine's hold; "
             f"'python -m {PACKAGE} limits' prints the lines for {WHERE}"
         )
+
+
+def _read_cases() -> dict[str, dict[str, Any]]:
+    try:
+        return read_cases()
+    except ValueError as error:
+        raise _Problem(str(error)) from None
 
 
 def show_limits(ops: list[str]) -> None:
@@ -139,8 +152,13 @@ def show_limits(ops: list[str]) -> None:
     for name in ops or TABLE.unrecorded:
         op = TABLE.engine_entry(name)
         if op is None:
+            where = (
+                "The catalogue has it: select it by an update. "
+                if name in NOT_SELECTED.values()
+                else ""
+            )
             raise _Problem(
-                f"This backend has no op '{name}'. 'python -m {PACKAGE} check' lists all."
+                f"This backend has no op '{name}'. {where}'python -m {PACKAGE} check' lists all."
             )
         print(text_of(op))
     if not ops and not TABLE.unrecorded:
@@ -293,6 +311,7 @@ def _kit() -> Any:
         raise _Problem(
             f"The kit compiles, and the compiler is not here: {loading.failure or _REBUILD}."
         )
+    _read_cases()
     from .conformance import command
 
     return command
@@ -322,7 +341,11 @@ def main() -> int:
     chosen = sys.argv[1] if sys.argv[1:] and sys.argv[1] in kit else ""
     # Their help needs the kit too.
     if chosen and "codegen" in _library.loaded:
-        _kit().add_arguments[chosen](kit[chosen])
+        try:
+            _kit().add_arguments[chosen](kit[chosen])
+        except _Problem as problem:
+            print(f"FAILED: {problem}", file=sys.stderr)
+            return 1
     # If it cannot run, say so instead of complaining about unknown arguments.
     can_run = not chosen or "codegen" in _library.loaded
     arguments = parser.parse_args() if can_run else parser.parse_known_args()[0]

@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm import relax
 
+from .backend import NOT_SELECTED
 from .calls import Size, Values, arguments_of, plain, tensor_type
 from .capability import Op
 from .checks import check
@@ -162,10 +163,11 @@ class Table:
         name = call.op.name
         entries = self.entries_of(name) if op is None else [op]
         if not entries:
-            left_out = self._left_out.get(name)
-            return (
-                "; ".join(left_out) if left_out else f"{name} is not in the table of this backend"
-            )
+            if left_out := self._left_out.get(name):
+                return "; ".join(left_out)
+            known = NOT_SELECTED.get(name)
+            hint = f"; the catalogue has {known}: select it by an update" if known else ""
+            return f"{name} is not in the table of this backend{hint}"
         refusals = []
         for entry in entries:
             tensors, attributes = arguments_of(call, values or {})

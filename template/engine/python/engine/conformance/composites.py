@@ -156,7 +156,7 @@ def _samples() -> Iterator[Composite]:
         wanted = {"scale": fuses.scale, "bias": fuses.bias is not None, "residual": fuses.residual}
         names = [name for name, here in wanted.items() if here]
         sums = [each for count in range(len(names) + 1) for each in combinations(names, count)]
-        activations = [item.name for item in TABLE.activations_of(entry)]
+        activations = [item.name for item in TABLE.activations_of(entry) if item.name in OPS]
         some = activations[place % len(activations)] if activations else ""
         counts = range(len(entry.absorbs_transpose) + 1)
         transposed = chain(*(combinations(entry.absorbs_transpose, count) for count in counts))

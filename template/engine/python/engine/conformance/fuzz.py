@@ -102,7 +102,14 @@ def _search(settings: Settings) -> Iterator[Outcome]:
     until = time.time() + settings.fuzz_seconds
     with tempfile.TemporaryDirectory() as scratch:
         rounds = [
-            json.dumps({"seed": start + index, "until": until, "scratch": scratch})
+            json.dumps(
+                {
+                    "seed": start + index,
+                    "until": until,
+                    "scratch": scratch,
+                    "is_first": index == 0,
+                }
+            )
             for index in range(1 + int(settings.fuzz_seconds))
         ]
         for found in in_workers(SUITE, rounds, settings.jobs, batch=1):
@@ -159,6 +166,7 @@ class _Round:
     seed: int
     until: float
     scratch: str
+    is_first: bool
     count: int = 0
     wrong: str = ""
     smallest: CaseFile | None = None
@@ -217,7 +225,8 @@ def _run_round(name: str, announce: Announce) -> Outcome:
     graphs: list[Graph] = []
 
     def collect(graph: Graph) -> None:
-        if time.time() > this.until:
+        # To load TVM may have taken all of the time.
+        if time.time() > this.until and (graphs or not this.is_first):
             raise _Enough
         graph.model.name = f"graph_{len(graphs)}"
         graphs.append(graph)
