@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -268,11 +269,16 @@ def _vendor_edits(project: Path) -> None:
         capabilities,
         "EXTRA_OPS: tuple[Op, ...] = ()",
         'EXTRA_OPS: tuple[Op, ...] = (\n    Op("asinh", "relax.asinh", inputs='
-        '(Input("x", ("float32",), range(0, 7)),), engine="vector", tolerance=Elementwise(8)),\n)',
+        '(Input("x", ("float32",), range(0, 7)),), engine="vector", tolerance=Elementwise(8), '
+        "activation=True),\n)",
     )
     with (vendor / "passes.py").open("a") as passes:
         passes.write(PASSES)
     edit(vendor / "expected_failures.toml", "the NPU has no 16-bit", "Acme has no 16-bit")
+    case = {"name": "matrix", "inputs": {"x": {"shape": [5, 7], "low": -9, "high": 9}}}
+    (vendor / "cases.json").write_text(
+        json.dumps({"asinh": {"numpy": "np.arcsinh(x)", "cases": [case]}})
+    )
     (vendor / "tests/test_board.py").write_text(TESTS)
     (vendor / "tests/README.md").unlink()
 
@@ -426,6 +432,7 @@ def test_what_was_edited_in_vendor_builds_and_works_after_the_update(
     _copier_update(project, old.target)
     python = workshop.environment(workshop.wheel(project))
     support.run(python, "-m", "tvm_acme_npu", "check")
+    support.run(python, "-m", "tvm_acme_npu", "conformance", "--filter", "asinh")
     pytest_ = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     said = support.run(*pytest_, cwd=project)
     assert re.search(r"\d+ passed", said) and "failed" not in said

@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import relax
 
 import backend
+from backend.engine.backend import read_cases
 from backend.engine.capability import Accumulated, Buckets, Elementwise, Exact, Input, Op
 from backend.engine.conformance import (
     Outcome,
@@ -298,6 +299,36 @@ def test_a_ledger_is_read(tmp_path):
     assert read_ledger(path) == []
     path.write_text(ENTRY)
     assert read_ledger(path, ["ops"]) == [Entry("ops", "softmax-*", "no exponential")]
+
+
+def test_cases_of_the_vendor_join_those_of_the_catalogue(monkeypatch, tmp_path):
+    path = tmp_path / "cases.json"
+    monkeypatch.setattr("backend.engine.backend.VENDOR_CASES", path)
+    known = read_cases()
+    path.write_text('{"own": {"numpy": "x", "cases": []}}')
+    own = {"numpy": "x", "cases": [], "refused": [], "benchmarks": [], "results": None}
+    assert read_cases() == known | {"own": own}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "vendor/cases.json is no JSON: "),
+        ("[1]", "vendor/cases.json must give for each op an object with 'numpy'"),
+        ('{"own": {"cases": []}}', "vendor/cases.json must give for each op an object"),
+    ],
+)
+def test_wrong_cases_of_the_vendor_are_refused_in_a_sentence(
+    monkeypatch, capsys, tmp_path, text, sentence
+):
+    path = tmp_path / "cases.json"
+    path.write_text(text)
+    monkeypatch.setattr("backend.engine.backend.VENDOR_CASES", path)
+    for command in ("check", "conformance"):
+        monkeypatch.setattr(sys, "argv", ["", command])
+        assert main() == 1
+        said = "".join(capsys.readouterr())
+        assert f"FAILED: {sentence}" in said
 
 
 def test_the_ledger_of_the_package_is_good():
