@@ -307,7 +307,9 @@ def norm(name, axes):
     return build([x, *parameters], body)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in NORMS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs(name, variable=True)) for name in NORMS]
+)
 @pytest.mark.parametrize(
     "axes, is_norm",
     [([-1], True), ([1, 2], True), ([2, 1], False), ([1], False), ([0], False), ([0, 1], False)],
@@ -380,6 +382,7 @@ def test_what_would_make_a_model_large_is_no_constant(rows, folded):
         assert calls_of(mod) == [*([] if folded else [left]), "relax.add"]
 
 
+@support.needs_symbols
 def test_a_tensor_that_is_made_of_a_size_stays_on_the_host():
     symbol = tirx.Var("n", "int64")
     other = variable("other", symbol)
@@ -395,6 +398,7 @@ def test_a_tensor_that_is_made_of_a_size_stays_on_the_host():
         assert known in found.reason
 
 
+@support.needs_symbols
 @needs("broadcast_to", "add")
 def test_a_tensor_that_is_made_of_the_size_of_an_input_is_in_its_region():
     symbol = tirx.Var("n", "int64")

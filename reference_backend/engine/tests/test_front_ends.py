@@ -169,6 +169,8 @@ def test_functions_of_models_have_names_of_their_own():
 def test_a_model_is_right(name):
     pytest.importorskip(name.partition("-")[0])
     outcome = outcomes(models, name)[name]
+    if outcome.status in ("not_run", "declined"):
+        pytest.skip(f"{outcome.status}: {outcome.reason}")
     assert outcome.status == "passed", outcome
     assert "calls on the NPU, regions: " in outcome.reason
     assert outcome.ratio < 1

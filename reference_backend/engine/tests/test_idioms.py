@@ -286,9 +286,14 @@ class Biased:
 
 
 @needs("sdpa_bias", "permute_dims", "add")
+@needs("matmul", variable=True)
 @pytest.mark.parametrize(
     "dtype, is_result, is_one",
-    [("float32", False, True), ("float32", True, False), ("float16", False, False)],
+    [
+        ("float32", False, True),
+        ("float32", True, False),
+        pytest.param("float16", False, False, marks=needs("matmul", dtype="float16")),
+    ],
 )
 def test_positions_and_a_mask_are_one_bias(dtype, is_result, is_one):
     """Not where others read the scores, nor in float16, whose least number is soon passed."""

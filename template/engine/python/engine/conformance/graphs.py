@@ -103,8 +103,13 @@ class Graph:
 
     @property
     def wants_constants(self) -> bool:
-        """Whether an op of it takes constants only: without them it stays on the host."""
-        return any(item.constant for op in self.ops for item in entry_of(op).inputs)
+        """Whether a call of it takes constants only: without them it stays on the host."""
+        calls = [item.value for item in self.model.bindings if isinstance(item.value, relax.Call)]
+        known = [entries for call in calls if (entries := TABLE.entries_of(call.op.name))]
+        return any(
+            all(any(item.constant for item in entry.inputs) for entry in entries)
+            for entries in known
+        )
 
     @property
     def coarse(self) -> bool:
