@@ -84,6 +84,14 @@ def test_a_skeleton_passes_from_the_first_minute(
     assert "the driver has no relu yet" in done.stdout
     assert "Traceback" not in done.stdout
 
+    # The options that may be set are those of the driver that the environment chooses.
+    code = f"import sys, {package} as backend\n"
+    code += "print(backend.Options.load({'driver': sys.argv[1], 'cores': 2}))"
+    chosen = {f"{driver.upper()}_NPU_DRIVER": "emulator"}
+    assert "cores=2" in run(python, "-c", code, "vendor", cwd=tmp_path, **chosen)
+    done = attempt(python, "-c", code, "emulator", cwd=tmp_path, **setting)
+    assert "The option 'cores' is one of the driver 'emulator'" in done.stdout
+
     _test(python, project, tmp_path)
 
 

@@ -98,9 +98,9 @@ needs_cancellation = pytest.mark.skipif(
 needs_symbols = pytest.mark.skipif(not chip.SYMBOLS, reason="the chip takes fixed sizes only")
 
 
-def needs_options(*names):
+def needs_options(*names, options=_OPTIONS):
     """Skip a test where the driver has no such options."""
-    missing = [name for name in names if name not in _OPTIONS.driver_options()]
+    missing = [name for name in names if name not in options.driver_options()]
     return pytest.mark.skipif(bool(missing), reason=f"the driver has no option {missing}")
 
 

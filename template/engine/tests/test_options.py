@@ -194,7 +194,7 @@ def test_all_options_are_listed_with_what_they_may_be():
         pytest.param(
             {"power_mode": 3},
             "'power_mode' is 3; supported: low, balanced, performance",
-            marks=needs_options("power_mode"),
+            marks=needs_options("power_mode", options=Options()),
         ),
         ({"dump": "all"}, "'all'; supported: none, graph, program"),
         ({"cache_dir": 3}, "'cache_dir' is 3; supported: a text"),
@@ -204,7 +204,7 @@ def test_all_options_are_listed_with_what_they_may_be():
         pytest.param(
             {"max_tile_bytes": 2048, "scratchpad_bytes": 1024},
             "2048, more than the whole scratch",
-            marks=needs_options("max_tile_bytes", "scratchpad_bytes"),
+            marks=needs_options("max_tile_bytes", "scratchpad_bytes", options=Options()),
         ),
         ({"overrides": ["strict"]}, r"overrides is \['strict'\]; it is what to_dict has written"),
         ({"overrides": 3}, "overrides is 3; it is what to_dict has written"),

@@ -236,10 +236,10 @@ class Options:
         if isinstance(source, str | os.PathLike):
             path = Path(source)
             try:
-                return cls.from_dict(_read(path))._overridden()
+                return cls.from_dict(_with_chosen_driver(_read(path)))._overridden()
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from None
-        return cls.from_dict({} if source is None else source)._overridden()
+        return cls.from_dict(_with_chosen_driver({} if source is None else source))._overridden()
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Options:
@@ -384,6 +384,14 @@ def describe() -> str:
             allowed = _supported(option)
             lines.append(f"  {option.name} = {default}  ({allowed}): {option.metadata['about']}")
     return "\n".join(lines)
+
+
+def _with_chosen_driver(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let the environment choose the driver whose options may be set."""
+    driver = os.environ.get(f"{PREFIX}DRIVER")
+    if driver not in DRIVERS or not isinstance(values, Mapping):
+        return values
+    return {**values, "driver": driver}
 
 
 def _options(group: str | None = None) -> list[Field[Any]]:
