@@ -473,7 +473,13 @@ def test_attributes_that_leave_nothing_are_refused():
 
 
 def test_chips_that_cannot_be_meant_are_refused():
-    for given in ({"dtypes": ("float",)}, {"nan": "maybe"}, {"devices": 0}):
+    for given in (
+        {"dtypes": ("float",)},
+        {"dtypes": "float32"},
+        {"ranks": 4},
+        {"nan": "maybe"},
+        {"devices": 0},
+    ):
         with pytest.raises(ValueError, match="Chip: "):
             Chip(**given)
 
@@ -485,6 +491,9 @@ def test_extra_ops_are_the_vendors_own():
     assert table.unrecorded == ()
     with pytest.raises(ValueError, match="two entries named 'relu'"):
         Table([relu()], extra_ops=(relu(),))
+    wrong = Op("sinh", "relax.sinhh", inputs=(Input("x"),))
+    with pytest.raises(ValueError, match=r"capabilities.py: sinh: TVM has no op 'relax.sinhh'"):
+        Table([relu()], extra_ops=(wrong,))
 
 
 def test_the_driver_is_asked_unless_it_is_asked_later(monkeypatch):

@@ -124,6 +124,14 @@ def test_a_mistake_in_the_table_is_told_without_a_traceback(broken):
     assert "Traceback" not in errors
 
 
+def test_a_mistake_in_what_is_the_vendors_is_told_with_its_file(broken):
+    with (broken / "vendor/capabilities.py").open("a") as table:
+        table.write("\nCHIP = Chip(ranks=4)\n")
+    code, out, errors = check(broken)
+    assert code == 1, out + errors
+    assert "vendor/capabilities.py: Chip: ranks is 4; at most 4 dimensions are range(0, 5)" in out
+
+
 def test_an_attribute_that_the_op_has_not_is_told(broken):
     op = TABLE.ops[0]
     with (broken / "patterns.py").open("a") as table:

@@ -95,6 +95,8 @@ def vendor(module: str, name: str, default: Any) -> Any:
         if error.name != f"{PACKAGE}.vendor.{module}":
             raise
         return default
+    except Exception as error:
+        raise ValueError(f"vendor/{module}.py: {error}") from error
     return getattr(found, name, default)
 
 

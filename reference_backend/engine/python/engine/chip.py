@@ -44,6 +44,13 @@ class Chip:
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
+        if isinstance(self.dtypes, str):
+            raise ValueError(f'Chip: dtypes is a text; a tuple of one is ("{self.dtypes}",).')
+        if isinstance(self.ranks, int):
+            raise ValueError(
+                f"Chip: ranks is {self.ranks}; at most {self.ranks} dimensions are "
+                f"range(0, {self.ranks + 1})."
+            )
         for dtype in self.dtypes:
             if dtype not in DTYPES:
                 raise ValueError(f"Chip: '{dtype}' is no element type; known: {', '.join(DTYPES)}.")

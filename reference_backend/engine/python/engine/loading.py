@@ -48,6 +48,11 @@ def start() -> bool:
         import tvm  # noqa: F401
 
         autoload()
+    except ModuleNotFoundError as error:
+        if error.name != "tvm":
+            failure = error
+        else:
+            failure = RuntimeError("TVM is not installed: pip install apache-tvm.")
     except Exception as error:
         failure = error
     return failure is None

@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from .backend import NOT_SELECTED
@@ -80,8 +81,12 @@ class Table:
                 self._add(op, wanted.get(op.name, Limits()))
             except ValueError as error:
                 problems.append(str(error))
+        known = set(tvm.ir.Op.list_op_names())
         for op in extra_ops:
-            self._register(op)
+            if op.relax and op.relax not in known:
+                problems.append(f"{WHERE}: {op.name}: TVM has no op '{op.relax}'.")
+            else:
+                self._register(op)
         if problems:
             raise ValueError(" ".join(problems))
         self.ops = tuple(self._by_name.values())
