@@ -479,6 +479,9 @@ def test_declined_cases_are_counted_apart_and_prove_nothing_alone(result):
     assert not result.ok
     assert result.summary().startswith("FAILED: 0 passed, 0 failed, 1 declined by the driver")
     assert "nothing ran on the NPU" in result.summary()
+    # A call that the table refuses, and that stays on the host, is nothing that ran either.
+    result.outcomes.append(Outcome("ops", "e", "passed", "tanh", "float64", "none", "none"))
+    assert not result.ok
 
 
 def test_pages_show_failures_first_and_need_no_other_file(result):
