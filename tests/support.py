@@ -165,7 +165,10 @@ def lend_packages(python: Path) -> None:
             is_backend = entry_points.is_file() and "[tvm.backends]" in entry_points.read_text()
             if item.suffix != ".pth" and not is_backend and not (lent / item.name).exists():
                 (lent / item.name).symlink_to(item)
-    (site_packages / "after.pth").write_text(f"import sys; sys.path.append({str(lent)!r})\n")
+    # Wherever torch is, TVM loads it, which takes seconds: not where a test runs a few lines.
+    (site_packages / "after.pth").write_text(
+        f"import sys; '-c' in sys.orig_argv or sys.path.append({str(lent)!r})\n"
+    )
 
 
 def copy_tests(project: Path, destination: Path) -> None:

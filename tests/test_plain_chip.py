@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support import ROOT, Workshop, attempt, copy_tests, lend_packages, run
+from support import ROOT, Workshop, attempt, copy_tests, run
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,6 @@ def plain(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "reference_backend", project)
     # The libraries do not depend on the table: the wheel is that of other tests.
     python = workshop.environment(workshop.wheel(project))
-    lend_packages(python)
     (package,) = (python.parent.parent / "lib").glob("python*/site-packages/tvm_example_npu")
     shutil.copytree(OVERLAY / "vendor", package / "vendor", dirs_exist_ok=True)
     return python

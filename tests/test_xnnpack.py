@@ -117,10 +117,10 @@ def test_check_runs_an_op_on_it(python: Path, tmp_path: Path) -> None:
 def test_all_rendered_tests_pass(python: Path, project: Path) -> None:
     out = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
     print(out)
-    found = re.search(r"(\d+) passed, (\d+) skipped in ", out)
+    found = re.search(r"(\d+) passed, (\d+) skipped", out)
     assert found, out
     # What this chip does not take is skipped; most tests have a case that it takes.
-    assert int(found[1]) > 2 * int(found[2]), out
+    assert int(found[1]) > int(found[2]), out
 
 
 def test_the_whole_kit_passes(python: Path, tmp_path: Path) -> None:
