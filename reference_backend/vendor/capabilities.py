@@ -51,7 +51,8 @@ ALL = ("float32", "float16", "int32", "int64", "int8", "uint8", "bool")
 # types or ranks of an argument, fusion; add rules on sizes and attributes, such as
 # rules=(AtMost("weight.shape[2]", 7), Equal("attr.strides[0]", "attr.strides[1]")), which limits a
 # kernel and wants equal strides; write None in place of Limits(...) to leave an op to the host.
-# For ops that you select later, 'python -m tvm_example_npu limits OP' prints the lines.
+# For ops that you select later,
+# 'python -m tvm_example_npu limits OP' prints the lines.
 LIMITS: dict[str, Limits | None] = {
     "matmul": Limits(
         x1=Takes(FLOATS, range(1, 7)),
