@@ -143,14 +143,14 @@ def test_the_questions_can_be_answered_at_a_terminal(template: Path, tmp_path: P
     dialogue = [
         ("Name of the backend", b"Acme"),
         ("not in snake case", b"\x7f\x7f\x7f\x7facme_npu\r"),
-        ("C++ and CMake want capitals", b"\r"),
+        ("Name in C++ and CMake", b"\r"),
         ("Vendor or author", b"\r"),
         ("One line about", b"\r"),
         ("Licence of what you write", b"\x1b[B\r"),
         ("Which ops", b"\x1b[A\r"),
         ("at least one", b" \r"),
-        ("baked into the program", b"\r"),
-        ("begins with", b"\r"),
+        ("weights in the program", b"\r"),
+        ("begin with", b"\r"),
         ("declines", b"\r"),
     ]
     main, end = pty.openpty()
