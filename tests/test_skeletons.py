@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import support
-from support import CPP, ROOT, Workshop, attempt, run
+from support import CPP, ROOT, Workshop, attempt, copy_tests, run
 
 OPS = ["add", "conv2d", "max_pool2d", "relu"]
 SKELETONS = ["graph", "commands"]
@@ -97,9 +97,7 @@ def test_a_skeleton_passes_from_the_first_minute(
 
 def _test(python: Path, project: Path, place: Path) -> None:
     """Run the tests of the driver in what is installed."""
-    for name in ("engine/tests", "vendor/tests", "python"):
-        shutil.copytree(project / name, place / name)
-    shutil.copy(project / "pyproject.toml", place)
+    copy_tests(project, place)
     tests = ("engine/tests/test_driver_libraries.py", "vendor/tests")
     out = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=place)
     assert f"{len(OPS) + 6} passed" in out, out

@@ -104,11 +104,10 @@ def needs_options(*names, options=_OPTIONS):
     return pytest.mark.skipif(bool(missing), reason=f"the driver has no option {missing}")
 
 
-_ROLE = "emulator" if IS_EMULATOR else "vendor"
 COUNTERS = {
     str(counter["name"])
     for driver in tvm_ffi.get_global_func(f"{BACKEND}.runtime.drivers")()
-    if driver["role"] == _ROLE
+    if driver["role"] == _OPTIONS.driver
     for counter in driver["counters"]
 }
 """What the driver counts."""

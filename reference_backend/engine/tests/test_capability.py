@@ -272,9 +272,10 @@ def test_a_rule_that_cannot_be_told_is_a_reason():
 # ---- Tables -------------------------------------------------------------------------------------
 
 
-def test_an_op_that_is_not_there_is_a_reason():
+def test_an_op_that_is_not_there_is_a_reason(monkeypatch):
+    monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {})
     reason = refusal([], relax.op.nn.relu(tensor(2)))
-    assert reason.startswith("relax.nn.relu is not in the table of this backend")
+    assert reason == "relax.nn.relu is not in the table of this backend"
 
 
 def test_of_several_entries_one_must_suit():
@@ -660,7 +661,7 @@ def test_operations_that_cannot_be_meant_are_refused(formula, words):
 
 def test_an_op_of_the_catalogue_that_was_not_selected_is_told(monkeypatch):
     monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {"relax.sinh": "sinh"})
-    x = relax.Var("x", relax.TensorType((2, 3), "float32"))
-    call = relax.BlockBuilder().normalize(relax.op.sinh(x))
-    reason = Table([]).refusal(call)
-    assert reason.endswith("; the catalogue has sinh: select it by an update")
+    assert refusal([], relax.op.sinh(tensor(2))) == (
+        "relax.sinh is not in the table of this backend; the catalogue has sinh: select it by an "
+        "update"
+    )

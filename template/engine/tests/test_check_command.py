@@ -71,6 +71,13 @@ def test_the_package_is_silent():
         assert python("-W", "error::UserWarning", "-c", code) == (0, "", "")
 
 
+def test_without_tvm_the_backend_says_what_to_install():
+    code = f"import sys; sys.modules['tvm'] = None; import {PACKAGE}; {PACKAGE}.offload_report"
+    code, _, errors = python("-c", code)
+    assert code == 1
+    assert errors.splitlines()[-1] == "RuntimeError: TVM is not installed: pip install apache-tvm."
+
+
 def test_names_that_need_the_compiler_say_so_without_it():
     code = f"""
 import {PACKAGE} as backend

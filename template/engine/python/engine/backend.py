@@ -50,11 +50,27 @@ def read_cases() -> dict[str, dict[str, Any]]:
     Raises
     ------
     ValueError
-        The vendor's file is no JSON object of entries with a formula and cases.
+        The vendor's file is wrong, see `read_vendor_cases`.
     """
     cases: dict[str, dict[str, Any]] = json.loads(CASES.read_text(encoding="utf-8"))
+    return cases | read_vendor_cases()
+
+
+def read_vendor_cases() -> dict[str, dict[str, Any]]:
+    """Read the cases of the vendor's own ops.
+
+    Returns
+    -------
+    cases
+        As those of `read_cases`; none without the file.
+
+    Raises
+    ------
+    ValueError
+        The file is no JSON object of entries with a formula and cases.
+    """
     if not VENDOR_CASES.is_file():
-        return cases
+        return {}
     where = "vendor/cases.json"
     try:
         own = json.loads(VENDOR_CASES.read_text(encoding="utf-8"))
@@ -67,7 +83,7 @@ def read_cases() -> dict[str, dict[str, Any]]:
             "docs/adding-an-op.md of npu-scaffold has an example."
         )
     default: dict[str, Any] = {"benchmarks": [], "results": None, "refused": []}
-    return cases | {op: default | entry for op, entry in own.items()}
+    return {op: default | entry for op, entry in own.items()}
 
 
 def vendor(module: str, name: str, default: Any) -> Any:

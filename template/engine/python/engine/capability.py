@@ -352,6 +352,11 @@ class Op:
     absorbs_transpose: tuple[int, ...] = ()
     tolerance: Tolerance = Exact()
 
+    @property
+    def wants_constants(self) -> bool:
+        """Whether some of its inputs must be constants."""
+        return any(item.constant for item in self.inputs)
+
     def __post_init__(self) -> None:
         """Refuse an invalid entry."""
         inputs = [item.name for item in self.inputs]

@@ -48,13 +48,10 @@ def start() -> bool:
         import tvm  # noqa: F401
 
         autoload()
-    except ModuleNotFoundError as error:
-        if error.name != "tvm":
-            failure = error
-        else:
-            failure = RuntimeError("TVM is not installed: pip install apache-tvm.")
     except Exception as error:
         failure = error
+        if isinstance(error, ModuleNotFoundError) and error.name == "tvm":
+            failure = RuntimeError("TVM is not installed: pip install apache-tvm.")
     return failure is None
 
 

@@ -13,13 +13,22 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _library, loading
-from .backend import BACKEND, DISTRIBUTION, NOT_SELECTED, PACKAGE, read_cases
+from .backend import (
+    BACKEND,
+    DISTRIBUTION,
+    NOT_SELECTED,
+    PACKAGE,
+    read_cases,
+    read_vendor_cases,
+)
 from .limits import WHERE, text_of
 
+_Result = TypeVar("_Result")
 _REBUILD = "run 'pip install .' in the source tree of the backend"
 
 
@@ -51,16 +60,21 @@ def check() -> None:
     _check_values()
 
 
+def _told(read: Callable[[], _Result]) -> _Result:
+    """Return what a function reads; an error of what it reads is the user's problem."""
+    try:
+        return read()
+    except ValueError as error:
+        raise _Problem(str(error)) from None
+
+
 def _check_environment() -> None:
     """Check the environment variables that set compile options."""
     if "codegen" not in _library.loaded:
         return
     from .options import Options
 
-    try:
-        Options.load(None)
-    except ValueError as error:
-        raise _Problem(str(error)) from None
+    _told(lambda: Options.load(None))
 
 
 def _check_autoload() -> None:
@@ -104,7 +118,7 @@ def _check_ops() -> None:
             f"The table has ops without a lowering: {', '.join(missing)}. Add one in "
             f"vendor/lowerings, or take them out of {WHERE}; then {_REBUILD}."
         )
-    cases = _read_cases()
+    cases = _told(read_cases)
     if untested := [op.name for op in TABLE.ops if op.name not in cases]:
         print(
             f"without cases: {', '.join(untested)}; the conformance kit tests your own ops when "
@@ -121,13 +135,6 @@ def _check_ops() -> None:
             f"no limits are recorded of {names}: the engine's hold; "
             f"'python -m {PACKAGE} limits' prints the lines for {WHERE}"
         )
-
-
-def _read_cases() -> dict[str, dict[str, Any]]:
-    try:
-        return read_cases()
-    except ValueError as error:
-        raise _Problem(str(error)) from None
 
 
 def show_limits(ops: list[str]) -> None:
@@ -285,10 +292,7 @@ def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
         raise _Problem(f"The backend does not load: {loading.failure}")
     from .artifacts import printable, read_artifacts
 
-    try:
-        artifacts = read_artifacts(path)
-    except ValueError as error:
-        raise _Problem(str(error)) from None
+    artifacts = _told(lambda: read_artifacts(path))
     chosen = [artifact for artifact in artifacts if region in (None, artifact.symbol)]
     if not chosen:
         known = ", ".join(artifact.symbol for artifact in artifacts)
@@ -311,7 +315,7 @@ def _kit() -> Any:
         raise _Problem(
             f"The kit compiles, and the compiler is not here: {loading.failure or _REBUILD}."
         )
-    _read_cases()
+    _told(read_vendor_cases)
     from .conformance import command
 
     return command
@@ -339,21 +343,17 @@ def main() -> int:
     inspection.add_argument("--json", action="store_true", help="as JSON")
     kit = {name: commands.add_parser(name, help=text) for name, text in _KIT.items()}
     chosen = sys.argv[1] if sys.argv[1:] and sys.argv[1] in kit else ""
-    # Their help needs the kit too.
-    if chosen and "codegen" in _library.loaded:
-        try:
-            _kit().add_arguments[chosen](kit[chosen])
-        except _Problem as problem:
-            print(f"FAILED: {problem}", file=sys.stderr)
-            return 1
-    # If it cannot run, say so instead of complaining about unknown arguments.
-    can_run = not chosen or "codegen" in _library.loaded
-    arguments = parser.parse_args() if can_run else parser.parse_known_args()[0]
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Escape what the terminal cannot show.
-        sys.stdout.reconfigure(errors="backslashreplace")
     code = 0
     try:
+        # Their help needs the kit too.
+        if chosen and "codegen" in _library.loaded:
+            _kit().add_arguments[chosen](kit[chosen])
+        # If it cannot run, say so instead of complaining about unknown arguments.
+        can_run = not chosen or "codegen" in _library.loaded
+        arguments = parser.parse_args() if can_run else parser.parse_known_args()[0]
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # Escape what the terminal cannot show.
+            sys.stdout.reconfigure(errors="backslashreplace")
         if arguments.command in ("check", *_KIT):
             _check_environment()
         if chosen:
@@ -369,7 +369,8 @@ def main() -> int:
             show_artifacts(arguments.path, arguments.region, arguments.json)
         sys.stdout.flush()
     except _Problem as problem:
-        print(f"FAILED: {problem}", file=None if arguments.command == "check" else sys.stderr)
+        is_check = not chosen and arguments.command == "check"
+        print(f"FAILED: {problem}", file=None if is_check else sys.stderr)
         return 1
     except BrokenPipeError:
         # The reader, such as 'head', has closed the pipe.

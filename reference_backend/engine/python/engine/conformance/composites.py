@@ -183,7 +183,7 @@ def _works() -> dict[str, Composite]:
         if not sample.transposed and not sample.tails:
             continue  # This is the op alone.
         # An input that must be a constant has only one form, and so have the parts behind it.
-        constant = any(item.constant for item in entry_of(sample.op).inputs)
+        constant = entry_of(sample.op).wants_constants
         for way in ["constants"] if constant else WAYS:
             # A constant is transposed when the model is compiled: nothing is left to absorb.
             absorbed = {0} if constant else set()

@@ -106,10 +106,7 @@ class Graph:
         """Whether a call of it takes constants only: without them it stays on the host."""
         calls = [item.value for item in self.model.bindings if isinstance(item.value, relax.Call)]
         known = [entries for call in calls if (entries := TABLE.entries_of(call.op.name))]
-        return any(
-            all(any(item.constant for item in entry.inputs) for entry in entries)
-            for entries in known
-        )
+        return any(all(entry.wants_constants for entry in entries) for entries in known)
 
     @property
     def coarse(self) -> bool:

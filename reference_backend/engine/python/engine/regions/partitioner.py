@@ -46,6 +46,7 @@ class Partitioner:
         self._target = Target(table, options)
         self._records = Records(mod)
         self._blocks: dict[int, Block] = {}
+        self._regions: dict[relax.GlobalVar, relax.Function] = {}
         self._symbols: set[str] = set()
 
     def run(self) -> tvm.IRModule:
@@ -80,8 +81,7 @@ class Partitioner:
                     "from there",
                 )
         self._raise_for_host()
-        for block in self._blocks.values():
-            functions.update(block.functions)
+        functions.update(self._regions)
         mod = tvm.IRModule(functions, attrs=self._mod.attrs, global_infos=self._mod.global_infos)
         mod = drop_unused(relax.transform.Normalize()(mod))
         return mod.with_attr(report.ATTRIBUTE, self._records.report().to_json())
@@ -159,24 +159,23 @@ class Partitioner:
     # ---- Rewriting ----
 
     def _rewrite_function(self, function: relax.Function) -> relax.Function:
-        known = self._count_regions()
+        known = len(self._regions)
         body = self._rewrite_body(function.body)
         rewritten = relax.Function(
             function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
         )
-        if self._count_regions() > known and "global_symbol" not in function.attrs:
+        if len(self._regions) > known and "global_symbol" not in function.attrs:
             # RunCodegen visits public functions only.
             rewritten = rewritten.with_attr("global_symbol", self._records.function)
         return rewritten
-
-    def _count_regions(self) -> int:
-        return sum(len(block.functions) for block in self._blocks.values())
 
     def _rewrite_body(self, body: relax.SeqExpr) -> relax.SeqExpr:
         blocks = []
         for block in body.blocks:
             if isinstance(block, relax.DataflowBlock):
-                blocks.append(relax.DataflowBlock(self._blocks[ir.id_of(block)].rewrite()))
+                planned = self._blocks[ir.id_of(block)]
+                blocks.append(relax.DataflowBlock(planned.rewrite()))
+                self._regions.update(planned.functions)
             else:
                 blocks.append(relax.BindingBlock([self._visit(item) for item in block.bindings]))
         return relax.SeqExpr(blocks, body.body, body.span)

@@ -160,10 +160,9 @@ def _wants_constants(imported: Imported) -> bool:
     bindings = (one for block in imported.module["main"].body.blocks for one in block.bindings)
     calls = (one.value for one in bindings if isinstance(one.value, relax.Call))
     return any(
-        item.constant
+        entry.wants_constants
         for call in calls
         for entry in TABLE.entries_of(getattr(call.op, "name", ""))
-        for item in entry.inputs
     )
 
 
