@@ -13,6 +13,23 @@ import pytest
 import support
 from support import ROOT
 
+LONGEST = (
+    "test_reference_models.py",
+    "test_plain_chip.py",
+    "test_backends.py",
+    "test_releases.py",
+    "test_xnnpack.py",
+    "test_vendor_driver.py",
+    "test_layout.py",
+    "test_render.py",
+)
+"""They begin first: a process that begins one of them last leaves the others idle."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the longest files first."""
+    items.sort(key=lambda item: (*LONGEST, item.path.name).index(item.path.name))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_of_the_developer(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -135,8 +135,10 @@ OWN_OP = """
 namespace {
 
 npu::Value Asinh(const npu::Lowering&, npu::VectorBuilder& v, const npu::Values& x) {
-  npu::Value root = v.Sqrt(v.Add(v.Multiply(x[0], x[0]), v.Constant(1)));
-  return v.Log(v.Add(x[0], root));
+  npu::Value size = v.Absolute(x[0]);
+  npu::Value root = v.Sqrt(v.Add(v.Multiply(size, size), v.Constant(1)));
+  npu::Value result = v.Log(v.Add(size, root));
+  return v.Select(v.Less(x[0], v.Constant(0)), v.Subtract(v.Constant(0), result), result);
 }
 
 REGISTER_ELEMENTWISE("relax.asinh", Asinh);
