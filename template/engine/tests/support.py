@@ -5,7 +5,6 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -104,12 +103,12 @@ def needs_options(*names, options=_OPTIONS):
     return pytest.mark.skipif(bool(missing), reason=f"the driver has no option {missing}")
 
 
-COUNTERS = {
-    str(counter["name"])
+_DRIVER = next(
+    driver
     for driver in tvm_ffi.get_global_func(f"{BACKEND}.runtime.drivers")()
     if driver["role"] == _OPTIONS.driver
-    for counter in driver["counters"]
-}
+)
+COUNTERS = {str(counter["name"]) for counter in _DRIVER["counters"]}
 """What the driver counts."""
 
 
@@ -139,13 +138,9 @@ def needs_devices(count):
 
 
 def has_device(index):
-    """Ask the driver, on a thread of its own, unless the table says how many there are."""
-    known = getattr(getattr(TABLE, "chip", None), "devices", None)
-    if known:
-        return index < known
-    with ThreadPoolExecutor(1) as pool:
-        choose = tvm_ffi.get_global_func(f"{BACKEND}.runtime.set_device")
-        return pool.submit(choose, index).exception() is None
+    """Whether the driver that programs are for has a device that the table allows."""
+    most = getattr(getattr(TABLE, "chip", None), "devices", None)
+    return index < int(_DRIVER["devices"]) and (most is None or index < most)
 
 
 # ---- A new process ------------------------------------------------------------------------------
