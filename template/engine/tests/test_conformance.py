@@ -24,6 +24,7 @@ from backend.engine.conformance import (
     Settings,
     cases_of,
     chip,
+    composites,
     runner,
 )
 from backend.engine.conformance.compare import (
@@ -484,6 +485,25 @@ def test_declined_cases_are_counted_apart_and_prove_nothing_alone(result):
     assert not result.ok
 
 
+def test_declined_cases_are_told_by_the_sentence_of_the_driver(result):
+    reasons = [
+        "none of it is on the NPU: the driver declines it: relax.max (gv): it has no max yet",
+        "none of it is on the NPU: the driver declines it: relax.min (gv): it has no max yet; "
+        "the driver declines it: relax.add (lv): it has no add yet",
+        "the driver declines it as one composite: relax.nn.relu (lv1): it has no max yet",
+        "the driver declines the region: the size n: it takes fixed sizes",
+        *(f"reason {index}" for index in range(9)),
+    ]
+    result.outcomes = [Outcome("ops", "", "declined", reason=reason) for reason in reasons]
+    first, second, *_, last = lines = result.declines()
+    assert first == "3 declined: it has no max yet"
+    assert second == "1 declined: the size n: it takes fixed sizes"
+    assert last == "3 declined for 3 other reasons"
+    assert len(lines) == 9
+    result.outcomes = result.outcomes[:3]
+    assert result.declines() == [first]
+
+
 def test_pages_show_failures_first_and_need_no_other_file(result):
     data = result.to_dict()
     text = as_markdown(data)
@@ -607,6 +627,7 @@ def test_what_the_driver_declines_is_told_and_fails_only_if_it_must(conformance,
     assert code == 0, lines
     assert " declined (" in lines[0] or " declined," in lines[0]
     assert "declined by the driver" in lines[-1]
+    assert any(re.fullmatch(r"\d+ declined: not on Sundays", line) for line in lines[:-1]), lines
     code, lines = run([*declined_cases, *others], "--strict")
     assert code == 1
     told = [line for line in lines if line.startswith(f"FAILED {suite}/{mine}-")]
@@ -615,6 +636,28 @@ def test_what_the_driver_declines_is_told_and_fails_only_if_it_must(conformance,
     code, lines = run(declined_cases)
     assert code == 1
     assert "nothing ran on the NPU" in lines[-1]
+
+
+def test_a_composite_is_declined_for_what_the_driver_says_of_the_composite(conformance, decline):
+    def is_taken(work):
+        model = work.model()
+        return not model.refusals(**composites.WAYS[work.way]) and model.decline() is None
+
+    essentials = map(composites.find, composites.essentials())
+    work = next(filter(is_taken, essentials), None)
+    if work is None:
+        pytest.skip("the NPU takes no composite of several ops")
+
+    def answer(function):
+        attrs = function.attrs or {}
+        if "Codegen" in attrs or len(calls_of(function)) == 1:
+            return ""
+        return "one at a time" if "Composite" in attrs else "a reason that fuses nothing"
+
+    decline(answer)
+    code, lines = conformance("--strict", "--jobs", 0, "--filter", f"composites/{work}")
+    assert code == 1
+    assert any(line.endswith("as one composite: one at a time") for line in lines), lines
 
 
 @needs_two

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from ..report import DECLINES
 
 FORMAT_VERSION = 1
 """Raise it with every incompatible change of the format."""
@@ -22,6 +25,9 @@ STATUSES = ("passed", "failed", "expected_failure", "unexpected_pass", "declined
 
 PLACEMENTS = ("all", "some", "none")
 """How much of a case is on the NPU."""
+
+_DECLINE = re.compile(rf"{DECLINES} [\w ]+: (?:[^:;]* \([^)]*\): )?(.*?)(?:; |$)")
+"""A decline in a reason; its group is the driver's sentence without the call's name."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,17 @@ class Result:
         # What stays on the host as it should proves nothing about the driver.
         ran = [one for one in self.outcomes if one.status == "passed" and one.expected != "none"]
         return self.counts()["declined"] > 0 and not ran
+
+    def declines(self, most: int = 8) -> list[str]:
+        """Return the driver's sentences about declined cases in lines, the most frequent first."""
+        reasons = [one.reason for one in self.outcomes if one.status == "declined"]
+        matches = ((reason, _DECLINE.search(reason)) for reason in reasons)
+        known = Counter(match[1] if match else reason for reason, match in matches)
+        lines = [f"{count} declined: {reason}" for reason, count in known.most_common(most)]
+        if len(known) > most:
+            rest = len(reasons) - sum(count for _, count in known.most_common(most))
+            lines.append(f"{rest} declined for {len(known) - most} other reasons")
+        return lines
 
     def summary(self) -> str:
         """Return a summary in one line."""

@@ -112,6 +112,8 @@ def _conformance(arguments: argparse.Namespace) -> int:
         print(printable(f"{outcome.status.upper()} {outcome.id}: {outcome.reason}"))
     if len(result.bad) > 50:
         print(f"... and {len(result.bad) - 50} more")
+    for line in result.declines():
+        print(printable(line))
     if arguments.output is not None:
         try:
             paths = result.write(arguments.output)

@@ -231,7 +231,9 @@ class Model:
         options = Options.load(settings)
         ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
         given = options.driver, options.driver_options(), {"n": SIZES[-1]}, False
-        return str(ask(self.function(), *given)) or None
+        # Only calls of one composite are fused; the label says nothing to codegen.
+        composite = self.function().with_attr("Composite", f"{BACKEND}.{self.name}")
+        return str(ask(composite, *given)) or None
 
     def refusal(self, op: str, *inputs: Any, **attributes: Any) -> str | None:
         """Return why the NPU cannot run a call; None if it can."""
