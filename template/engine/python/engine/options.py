@@ -11,7 +11,6 @@ import difflib
 import json
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import partial
@@ -19,24 +18,17 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tvm_ffi
 
 from .backend import BACKEND, DEFAULTS
 from .capability import Constraint, OneOf, Range
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from .option_values import checked, kind_of, parsed, read_file, supported
 
 PREFIX = f"{BACKEND.upper()}_"
 """The prefix of environment variables; the name of an option follows."""
 
 OTHER_VARIABLES = ("DEVICE", "DRIVER_DIR")
 """Variables with that prefix that are not options, but the runtime's."""
-
-_BOOLS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 
 _log = logging.getLogger(__name__)
 _reported: set[Override] = set()
@@ -191,7 +183,7 @@ class Options:
             A value, or a combination of two, is not supported.
         """
         for option in _options():
-            value = _checked(option, getattr(self, option.name))
+            value = checked(option, getattr(self, option.name))
             object.__setattr__(self, option.name, value)
         for option in _options("driver"):
             value = getattr(self, option.name)
@@ -236,7 +228,7 @@ class Options:
         if isinstance(source, str | os.PathLike):
             path = Path(source)
             try:
-                return cls.from_dict(_with_chosen_driver(_read(path)))._overridden()
+                return cls.from_dict(_with_chosen_driver(read_file(path)))._overridden()
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from None
         return cls.from_dict(_with_chosen_driver({} if source is None else source))._overridden()
@@ -342,7 +334,7 @@ class Options:
                 )
             option = known[variable]
             try:
-                value = _checked(option, _parsed(option, os.environ[variable]))
+                value = checked(option, parsed(option, os.environ[variable]))
             except ValueError as error:
                 raise ValueError(f"The environment variable {variable}: {error}") from None
             found[option.name] = Override(option.name, value, variable)
@@ -381,7 +373,7 @@ def describe() -> str:
         lines.append(f"{group}:")
         for option in _options(group):
             default = json.dumps(_default(option))
-            allowed = _supported(option)
+            allowed = supported(option)
             lines.append(f"  {option.name} = {default}  ({allowed}): {option.metadata['about']}")
     return "\n".join(lines)
 
@@ -404,74 +396,7 @@ def _is_recorded(option: Field[Any]) -> bool:
 
 
 def _default(option: Field[Any]) -> Any:
-    return {} if _kind(option) is dict else option.default
-
-
-def _kind(option: Field[Any]) -> type:
-    """Return the Python type of an option's values, that of its default."""
-    is_mapping = not isinstance(option.default, (bool, int, str))
-    return dict if is_mapping else type(option.default)
-
-
-def _supported(option: Field[Any]) -> str:
-    kind, allowed = _kind(option), option.metadata["allowed"]
-    if kind is dict:
-        return f"names with a whole number each, {allowed}"
-    if kind is bool:
-        return "true or false"
-    if kind is int:
-        return f"a whole number, {allowed}"
-    return str(allowed) if allowed is not None else "a text"
-
-
-def _checked(option: Field[Any], value: Any) -> Any:
-    """Return a value as plain Python, or refuse it."""
-    kind, allowed = _kind(option), option.metadata["allowed"]
-    plain = _plain(value, kind)
-    items = list(plain.values()) if isinstance(plain, dict) else [plain]
-    item_type = int if kind is dict else kind
-    if (
-        not isinstance(plain, kind)
-        or any(type(item) is not item_type for item in items)
-        or (allowed is not None and not all(allowed.accepts(item) for item in items))
-    ):
-        shown = plain if isinstance(plain, (dict, str)) else value
-        raise ValueError(
-            f"The option '{option.name}' is {shown!r}; supported: {_supported(option)}."
-        )
-    return plain
-
-
-def _plain(value: Any, kind: type) -> Any:
-    """Convert NumPy data, paths and whole floats to plain Python."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, int) for key, item in value.items()}
-    if isinstance(value, str | os.PathLike) and kind is str:
-        return str(value)
-    is_whole = kind is int and isinstance(value, float) and value.is_integer()
-    return int(value) if is_whole else value
-
-
-def _parsed(option: Field[Any], text: str) -> Any:
-    """Parse an environment variable; return invalid text unchanged, to be refused later."""
-    kind = _kind(option)
-    if kind is bool:
-        return _BOOLS.get(text.strip().lower(), text)
-    if kind is int:
-        return _number(text)
-    if kind is dict:
-        pairs = [item.partition("=") for item in text.split(",") if item.strip()]
-        return {name.strip(): _number(value) for name, _, value in pairs}
-    return text
-
-
-def _number(text: str) -> int | str:
-    try:
-        return int(text, 0)
-    except ValueError:
-        return text
+    return {} if kind_of(option) is dict else option.default
 
 
 def _read_overrides(items: Any) -> tuple[Override, ...]:
@@ -480,7 +405,7 @@ def _read_overrides(items: Any) -> tuple[Override, ...]:
     try:
         found = [Override(**{str(name): item[name] for name in item}) for item in items]
         return tuple(
-            Override(str(item.option), _checked(known[item.option], item.value), str(item.variable))
+            Override(str(item.option), checked(known[item.option], item.value), str(item.variable))
             for item in found
         )
     except (AttributeError, KeyError, TypeError):
@@ -515,32 +440,3 @@ def _is_of_others(variable: str) -> bool:
         other.startswith(PREFIX) and other != PREFIX and variable.startswith(other)
         for other in others
     )
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """Read a file of options."""
-    readers = {".toml": tomllib.loads, ".json": _read_json}
-    if path.suffix not in readers:
-        raise ValueError("options are read from files that end in .toml or .json.")
-    try:
-        values = readers[path.suffix](path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror}.") from None
-    except RecursionError:
-        raise ValueError(f"it is not {path.suffix[1:].upper()} of options: too deep.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"it is not {path.suffix[1:].upper()}: {error}.") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"it holds a {type(values).__name__}; it must map names to values.")
-    return values
-
-
-def _read_json(text: str) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"'{name}' is there twice.")
-        return dict(pairs)
-
-    return json.loads(text, object_pairs_hook=once)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of options: what is supported, and how text and files are read."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import Field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_BOOLS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+
+
+def kind_of(option: Field[Any]) -> type:
+    """Return the Python type of an option's values, that of its default."""
+    is_mapping = not isinstance(option.default, (bool, int, str))
+    return dict if is_mapping else type(option.default)
+
+
+def supported(option: Field[Any]) -> str:
+    """Say which values an option takes."""
+    kind, allowed = kind_of(option), option.metadata["allowed"]
+    if kind is dict:
+        return f"names with a whole number each, {allowed}"
+    if kind is bool:
+        return "true or false"
+    if kind is int:
+        return f"a whole number, {allowed}"
+    return str(allowed) if allowed is not None else "a text"
+
+
+def checked(option: Field[Any], value: Any) -> Any:
+    """Return a value as plain Python, or refuse it."""
+    kind, allowed = kind_of(option), option.metadata["allowed"]
+    plain = _plain(value, kind)
+    items = list(plain.values()) if isinstance(plain, dict) else [plain]
+    item_type = int if kind is dict else kind
+    if (
+        not isinstance(plain, kind)
+        or any(type(item) is not item_type for item in items)
+        or (allowed is not None and not all(allowed.accepts(item) for item in items))
+    ):
+        shown = plain if isinstance(plain, (dict, str)) else value
+        raise ValueError(
+            f"The option '{option.name}' is {shown!r}; supported: {supported(option)}."
+        )
+    return plain
+
+
+def _plain(value: Any, kind: type) -> Any:
+    """Convert NumPy data, paths and whole floats to plain Python."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, int) for key, item in value.items()}
+    if isinstance(value, str | os.PathLike) and kind is str:
+        return str(value)
+    is_whole = kind is int and isinstance(value, float) and value.is_integer()
+    return int(value) if is_whole else value
+
+
+def parsed(option: Field[Any], text: str) -> Any:
+    """Parse an environment variable; return invalid text unchanged, to be refused later."""
+    kind = kind_of(option)
+    if kind is bool:
+        return _BOOLS.get(text.strip().lower(), text)
+    if kind is int:
+        return _number(text)
+    if kind is dict:
+        pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+        return {name.strip(): _number(value) for name, _, value in pairs}
+    return text
+
+
+def _number(text: str) -> int | str:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return text
+
+
+def read_file(path: Path) -> Mapping[str, Any]:
+    """Read a file of options."""
+    readers = {".toml": tomllib.loads, ".json": _read_json}
+    if path.suffix not in readers:
+        raise ValueError("options are read from files that end in .toml or .json.")
+    try:
+        values = readers[path.suffix](path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}.") from None
+    except RecursionError:
+        raise ValueError(f"it is not {path.suffix[1:].upper()} of options: too deep.") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"it is not {path.suffix[1:].upper()}: {error}.") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"it holds a {type(values).__name__}; it must map names to values.")
+    return values
+
+
+def _read_json(text: str) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"'{name}' is there twice.")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=once)
