@@ -103,6 +103,40 @@ def _test(python: Path, project: Path, place: Path) -> None:
     assert f"{len(OPS) + 6} passed" in out, out
 
 
+UNLINKED = """
+extern "C" int acme_open();
+extern "C" const void* npu_driver_build(unsigned) { return acme_open() ? "" : nullptr; }
+extern "C" const void* npu_driver_run(unsigned) { return acme_open() ? "" : nullptr; }
+"""
+
+
+@pytest.mark.slow
+def test_a_driver_without_its_sdk_is_told_with_what_to_do(
+    render: Callable[..., Path], workshop: Workshop, tmp_path: Path
+) -> None:
+    python = workshop.environment(workshop.wheel(render(**_answers("graph"))))
+    (tmp_path / "driver.cc").write_text(UNLINKED)
+    (tmp_path / "sdk.cc").write_text('extern "C" int acme_open() { return 0; }')
+    (tmp_path / "drivers").mkdir()
+    driver = tmp_path / "drivers/libtvm_graph_npu_driver.so"
+    sdk = tmp_path / "libacme.so"
+    shared = ("c++", "-shared", "-fPIC", "-o")
+    run(*shared, sdk, tmp_path / "sdk.cc")
+    setting = {"GRAPH_NPU_DRIVER_DIR": str(driver.parent)}
+    for libraries, words in (
+        ((), ("undefined symbol: acme_open", "NPU_VENDOR_DRIVER_LIBRARIES", "vendor.cmake")),
+        ((sdk,), ("libacme.so: cannot open shared object file", "LD_LIBRARY_PATH")),
+    ):
+        run(*shared, driver, tmp_path / "driver.cc", *libraries)
+        if libraries:
+            sdk.unlink()
+        done = attempt(python, "-m", "tvm_graph_npu", "check", cwd=tmp_path, **setting)
+        assert done.returncode == 1
+        *_, line = done.stdout.splitlines()
+        assert line.startswith("FAILED: The backend does not load: tvm_graph_npu: the driver ")
+        assert all(word in line for word in words), line
+
+
 def _edit(path: Path, edits: list[tuple[str, str]]) -> int:
     """Edit a file as a vendor would, and count the lines that were added."""
     before = text = path.read_text()

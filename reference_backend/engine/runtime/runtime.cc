@@ -551,7 +551,11 @@ bool FailNext(const ffi::String& call, int64_t status, int64_t count) {
 }
 
 ffi::Map<ffi::String, ffi::Any> Info() {
-  if (RunDrivers().empty()) throw DriverError("there is no driver beside the runtime");
+  if (RunDrivers().empty()) {
+    throw DriverError(
+        std::string("there is no driver beside the runtime; build the backend again, or set ") +
+        kDriverFolderVariable + " to the folder of one");
+  }
   return {
       {"backend", ffi::String(kBackend)},
       {"driver_api_version", static_cast<int64_t>(NPU_DRIVER_API_VERSION)},

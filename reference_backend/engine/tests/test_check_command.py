@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import backend
+from backend.engine import _library
 from backend.engine.main import main
-from backend.engine.options import PREFIX
+from backend.engine.options import PREFIX, Options
 from support import TABLE
 
+DRIVER = Options.load(None).driver
 PACKAGE = backend.__name__
 IS_EDITABLE = Path(backend.__file__).parent.parent.name == "python"
 
@@ -58,6 +61,37 @@ def test_a_wrong_environment_variable_is_told_in_a_sentence(
     (line,) = "".join(capsys.readouterr()).splitlines()
     assert line.startswith(f"FAILED: The environment variable {variable}")
     assert sentence in line
+
+
+def test_check_tells_how_many_ops_the_driver_takes():
+    code, out, errors = python("-m", PACKAGE, "check")
+    assert code == 0, out + errors
+    (line,) = [line for line in out.splitlines() if " ops that have cases" in line]
+    assert re.search(rf"the driver '{DRIVER}' takes (all )?\d+", line), line
+
+
+def test_check_tells_which_driver_is_used(tmp_path):
+    role = "emulator" if DRIVER == "emulator" else "driver"
+    for half in (role, f"{role}_build"):
+        if library := _library.find(half):
+            shutil.copy(library, tmp_path)
+    code, out, errors = python("-m", PACKAGE, "check", **{f"{PREFIX}DRIVER_DIR": str(tmp_path)})
+    assert code == 0, out + errors
+    assert f"{role} library: {tmp_path.resolve() / _library.find(role).name}\n" in out
+
+
+@pytest.mark.parametrize("name", ["nowhere", "file"])
+def test_a_folder_of_drivers_that_is_none_is_refused_in_a_sentence(tmp_path, name):
+    (tmp_path / "file").touch()
+    folder, variable = str(tmp_path / name), f"{PREFIX}DRIVER_DIR"
+    code, out, errors = python("-m", PACKAGE, "check", **{variable: folder})
+    assert code == 1, out + errors
+    *_, line = out.splitlines()
+    assert line == (
+        f"FAILED: The backend does not load: {PACKAGE}: the environment variable {variable} is "
+        f"'{folder}', and there is no such folder; name one with drivers, or unset it."
+    )
+    assert "Traceback" not in out + errors
 
 
 def test_check_works_where_only_the_runtime_is():

@@ -2,6 +2,7 @@
 #include "driver_api.h"
 
 #include <dlfcn.h>
+#include <sys/stat.h>
 
 #include <cstddef>
 #include <cstdio>
@@ -35,7 +36,15 @@ std::string OwnFolder() {
 std::vector<std::string> Folders() {
   std::vector<std::string> folders;
   const char* folder = std::getenv(kDriverFolderVariable);
-  if (folder != nullptr && *folder != '\0') folders.emplace_back(folder);
+  if (folder != nullptr && *folder != '\0') {
+    struct stat status;
+    if (stat(folder, &status) != 0 || !S_ISDIR(status.st_mode)) {
+      throw DriverError(std::string("the environment variable ") + kDriverFolderVariable + " is '" +
+                        folder +
+                        "', and there is no such folder; name one with drivers, or unset it");
+    }
+    folders.emplace_back(folder);
+  }
   folders.push_back(OwnFolder());
   return folders;
 }
@@ -86,6 +95,21 @@ std::string FindLibrary(const std::string& role, bool build) {
   return "";
 }
 
+/*! \brief What to do where the loader of libraries gives this reason. */
+std::string AdviceOn(const std::string& reason) {
+  const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
+  if (says("undefined symbol") || says("symbol not found")) {
+    return ". It is not linked with what defines this symbol: add the SDK's library to "
+           "NPU_VENDOR_DRIVER_LIBRARIES, or the missing source to NPU_VENDOR_DRIVER_SOURCES, in "
+           "vendor/vendor.cmake; then build the backend again";
+  }
+  if (says("cannot open shared object file") || says("Library not loaded")) {
+    return ". It is linked with a library that is not found here: install the SDK, or add the "
+           "library's folder to LD_LIBRARY_PATH";
+  }
+  return "";
+}
+
 template <typename Api>
 std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
   std::vector<InstalledDriver<Api>> found;
@@ -96,9 +120,9 @@ std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
     // RTLD_LOCAL: all drivers export the same names. Never closed: its threads may still run.
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      const char* reason = dlerror();
-      throw DriverError("the driver " + path +
-                        " cannot be loaded: " + (reason == nullptr ? "no reason given" : reason));
+      const char* given = dlerror();
+      const std::string reason = given == nullptr ? "no reason given" : given;
+      throw DriverError("the driver " + path + " cannot be loaded: " + reason + AdviceOn(reason));
     }
     using Entry = const Api* (*)(uint32_t);
     auto function = reinterpret_cast<Entry>(dlsym(library, entry));

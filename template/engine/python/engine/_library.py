@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
@@ -19,6 +20,9 @@ _REBUILD = (
     "Build the backend again with 'pip install .' in its source tree, against the TVM that is "
     "installed here."
 )
+
+_FOLDER = f"{BACKEND.upper()}_DRIVER_DIR"
+"""The environment variable that names a folder to search first for drivers."""
 
 loaded: dict[str, Any] = {}
 """The loaded libraries by role: "runtime" and, where a compiler is installed, "codegen"."""
@@ -42,12 +46,16 @@ def find(role: str) -> Path | None:
     path
         Its path, or none.
     """
+    names = [f"{_PREFIX}{PACKAGE}_{role}{suffix}" for suffix in _SUFFIXES]
+    if role not in ("runtime", "codegen") and (folder := os.environ.get(_FOLDER)):
+        for name in names:
+            if (path := Path(folder, name)).is_file():
+                return path.resolve()
     # Look it up like an extension module: this also works with an editable install, and triggers
     # its rebuild if the sources have changed.
     spec = importlib.util.find_spec(f"{PACKAGE}.{_PREFIX}{PACKAGE}_{role}")
     if spec is not None and spec.origin is not None:
         return Path(spec.origin).resolve()
-    names = [f"{_PREFIX}{PACKAGE}_{role}{suffix}" for suffix in _SUFFIXES]
     candidates = [Path(place) / name for place in sys.modules[PACKAGE].__path__ for name in names]
     return next((path.resolve() for path in candidates if path.is_file()), None)
 
@@ -70,7 +78,7 @@ def load() -> None:
     try:
         tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
     except Exception as error:
-        raise LoadError(f"{PACKAGE}: {error}. {_REBUILD}") from error
+        raise LoadError(f"{PACKAGE}: {error}.") from error
     if not _RUNTIME_ONLY and find("codegen") is not None:
         libraries["codegen"] = _open("codegen")
         unknown = tvm_ffi.get_global_func(f"{BACKEND}.codegen.check_ir")()

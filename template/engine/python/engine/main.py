@@ -14,7 +14,6 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import zip_longest
 from typing import Any, TypeVar
 
 from . import _library, loading
@@ -225,33 +224,64 @@ def _check_values() -> None:
 
 
 def _example() -> Any:
-    """Return a case that the NPU takes."""
-    from .conformance.cases import OPS
-    from .conformance.model import Case
+    """Tell which ops the driver takes, and return a case that the NPU takes."""
     from .conformance.region import first_taken
-    from .patterns import TABLE
+    from .options import DRIVERS, PREFIX, Options
 
-    ops = [op.name for op in TABLE.ops if op.name in OPS]
-    # One case of each op first: a minimal driver takes the simple ones.
-    turns = zip_longest(*(OPS[op]["cases"] for op in ops))
-    cases = (Case(op, item) for turn in turns for op, item in zip(ops, turn, strict=True) if item)
-    case, reasons = first_taken(cases)
-    if case is None and not reasons:
+    used = Options.load(None).driver
+    taken, declined = _ask_driver()
+    if not taken and not declined:
         raise _Problem("capabilities.py refuses every case of every op.")
+    count = len(taken) + len(declined)
+    if not declined:
+        print(f"the driver '{used}' takes all {count} ops that have cases")
+    elif taken:
+        few = len(taken) <= len(declined)
+        names = ": " + ", ".join(taken) if few else ", and declines " + ", ".join(declined)
+        print(f"of {count} ops that have cases, the driver '{used}' takes {len(taken)}{names}")
+    case, reasons = first_taken(taken.values())
     if case is None:
-        from .options import DRIVERS, PREFIX, Options
-
-        used = Options.load(None).driver
+        reasons = [*reasons, *declined.values()]
         first = "\n".join(f"  {reason}" for reason in reasons[:5])
         others = "".join(
             f" {PREFIX}DRIVER={other} checks the other one." for other in DRIVERS if other != used
         )
         raise _Problem(
-            f"The driver '{used}' declines all {len(reasons)} cases that were tried. Its reasons "
-            f"for the first are:\n{first}\nLet it take one op, or narrow capabilities.py to what "
-            f"it takes.{others}"
+            f"The driver '{used}' declines all {count} ops that have cases. Its reasons for the "
+            f"first are:\n{first}\nLet it take one op, or narrow capabilities.py to what it "
+            f"takes.{others}"
         )
     return case
+
+
+def _ask_driver() -> tuple[dict[str, Any], dict[str, str]]:
+    """Ask the driver about the cases of each op that the table accepts.
+
+    Returns
+    -------
+    taken, declined
+        The first case that it takes of an op, and why it declines the first of the other ops.
+    """
+    from .conformance.cases import OPS
+    from .conformance.model import Case
+    from .patterns import TABLE
+
+    taken: dict[str, Any] = {}
+    declined: dict[str, str] = {}
+    for op in (op.name for op in TABLE.ops if op.name in OPS):
+        reasons: list[str] = []
+        for case in (Case(op, item) for item in OPS[op]["cases"]):
+            model = case.model(exact=False)
+            if not model.arguments or model.refusals():
+                continue
+            reason = model.decline()
+            if reason is None:
+                taken[op] = case
+                break
+            reasons.append(f"{case}: {reason}")
+        if op not in taken and reasons:
+            declined[op] = reasons[0]
+    return taken, declined
 
 
 def show_options() -> None:
