@@ -290,18 +290,21 @@ FIRST_OP = {
 """,
         ),
         (
-            "    switch (node.kind) {\n      default:\n",
-            """    const uint32_t x = static_cast<uint32_t>(node.inputs[0]);
-    const uint32_t out = static_cast<uint32_t>(node.out);
-    switch (node.kind) {
-      case npu::kit::Kind::kStep:
-        return Check(xnn_define_clamp(graph_, 0, INFINITY, x, out, 0));
-      default:
+            "          // Here: case NPU_STEP_RELU: and its like, with a return.\n",
+            """          case NPU_STEP_RELU:
+            return Check(xnn_define_clamp(graph_, 0, INFINITY, x, out, 0));
 """,
         ),
         (
-            "    }\n  }\n};\n",
-            """    }
+            "  void Define(const Node& node) {\n",
+            """  void Define(const Node& node) {
+    const uint32_t x = static_cast<uint32_t>(node.inputs[0]);
+    const uint32_t out = static_cast<uint32_t>(node.out);
+""",
+        ),
+        (
+            'which this driver has not");\n  }\n};\n',
+            """which this driver has not");
   }
 
   xnn_subgraph_t graph_ = nullptr;
