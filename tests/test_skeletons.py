@@ -382,6 +382,8 @@ FIRST_COMMAND = {
     ],
 }
 
+FOR_ONE_OP = ("artifact", "corner_cases", "deploy", "fusion", "inspect", "overlap", "partition")
+
 CHAIN = """
 import numpy as np
 import tvm
@@ -442,3 +444,7 @@ def test_a_first_op_on_a_command_sdk(
     place = tmp_path / "tests"
     place.mkdir()
     _test(python, project, place)
+    # What needs another op, symbols or a second device is skipped, and says so.
+    setting = {"COMMANDS_NPU_DRIVER": "vendor"}
+    tests = [f"engine/tests/test_{name}.py" for name in FOR_ONE_OP]
+    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=place, **setting)

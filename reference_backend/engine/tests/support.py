@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from backend.engine.conformance.model import (  # noqa: F401
     evaluate,
     plain,
 )
-from backend.engine.conformance.region import first_taken
+from backend.engine.conformance.region import ask_about, first_taken
 
 SELECTED: set[str] = set()
 """The parameters of the tests of this run, by name; conftest.py knows them."""
@@ -53,6 +54,25 @@ def needs_pass(name: str) -> pytest.MarkDecorator:
 def first_case(ops):
     """Return the first case of some ops that the chip takes; none if it takes none."""
     return first_taken(Case(op, item) for op in ops for item in OPS[op]["cases"])[0]
+
+
+@cache
+def declined(op: str, dtype: str = "") -> str:
+    """Return why the driver takes no case of an op, in an element type if given; "" if it does."""
+    if op not in OPS or not TABLE.get(op):
+        return ""
+    cases = (Case(op, item) for item in OPS[op]["cases"])
+    if dtype:
+        cases = (case for case in Case.all(op) if next(case.specs())[1][0].dtype == dtype)
+    return ask_about(cases)[1]
+
+
+def _takes_symbols():
+    if not chip.SYMBOLS:
+        return False
+    names = (op for op in OPS if TABLE.get(op) and not declined(op))
+    cases = (Case(op, item) for op in names for item in OPS[op]["cases"])
+    return ask_about(case for case in cases if chip.has_symbol(case.entry["inputs"]))[0] is not None
 
 
 def accepted_cases():
@@ -94,7 +114,7 @@ needs_cancellation = pytest.mark.skipif(
     not getattr(getattr(TABLE, "chip", None), "cancellation", True),
     reason="a call that runs cannot be cancelled",
 )
-needs_symbols = pytest.mark.skipif(not chip.SYMBOLS, reason="the chip takes fixed sizes only")
+needs_symbols = pytest.mark.skipif(not _takes_symbols(), reason="the chip takes fixed sizes only")
 
 
 def needs_options(*names, options=_OPTIONS):
@@ -197,15 +217,19 @@ def run_in_fresh_process(
 # ---- Small modules ------------------------------------------------------------------------------
 
 _UNARY = (relax.op.sin, relax.op.cos, relax.op.sinh)
-on_host = next(op for op in _UNARY if not TABLE.entries_of(f"relax.{op.__name__}"))
-"""An op that the NPU does not have, without poles; NumPy has one of its name."""
+on_host = next(
+    op
+    for op in _UNARY
+    if not TABLE.entries_of(f"relax.{op.__name__}") and op.__name__ not in TABLE.left_out
+)
+"""An op that the backend does not have, without poles; NumPy has one of its name."""
 
 
 def needs(*ops: str, dtype: str = "", variable: bool = False) -> Any:
-    """Skip a test where the table lacks ops.
+    """Skip a test where the table lacks ops, or the driver takes none of their cases.
 
-    With `dtype`, also where it lacks them in that element type; with `variable`, also where some of
-    their inputs must be constants.
+    With `dtype`, also where they lack that element type; with `variable`, also where some of their
+    inputs must be constants.
     """
     lacking = [reason for op in ops if (reason := _lacks(op, dtype, variable))]
     return pytest.mark.skipif(bool(lacking), reason="; ".join(lacking))
@@ -221,7 +245,17 @@ def _lacks(op: str, dtype: str, variable: bool) -> str:
     if dtype and known and dtype not in known:
         return f"the table has no {op} in {dtype}"
     wanted = [item.name for item in entry.inputs if item.constant]
-    return f"{op} wants constants: {wanted}" if variable and wanted else ""
+    if variable and wanted:
+        return f"{op} wants constants: {wanted}"
+    reason = declined(op, dtype)
+    return f"the driver declines {op}, for example {reason}" if reason else ""
+
+
+def skip_where_declined(mod: Any) -> None:
+    """Skip a test whose ops the driver takes, but not as they are in this module."""
+    for op in backend.offload_report(partition_for(mod)).on_host:
+        if op.declined and not IS_EMULATOR:
+            pytest.skip(str(op.reason))
 
 
 def lacks(*ops: str) -> Any:

@@ -13,7 +13,7 @@ from tvm import relax
 
 from backend.engine.conformance.region import load_module, region_of
 from backend.engine.linking import link_artifacts
-from backend.engine.options import DRIVERS
+from backend.engine.options import DRIVERS, Options
 from compiled_region import Region
 from support import BACKEND, IS_EMULATOR, partition_for
 
@@ -145,7 +145,7 @@ def test_a_manifest_says_what_was_compiled_and_by_what(region):
     assert manifest["driver_release"] == driver["release"]
     assert DRIVERS[manifest["options"]["driver"]] is driver
     assert isinstance(manifest["options"], dict)
-    assert manifest["overrides"] == []
+    assert manifest["overrides"] == Options.load(None).recorded_overrides()
     assert set(manifest["symbol_bounds"]) == set(
         json.loads(region.module.inspect_source(""))["symbols"]
     )

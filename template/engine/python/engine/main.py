@@ -264,23 +264,17 @@ def _ask_driver() -> tuple[dict[str, Any], dict[str, str]]:
     """
     from .conformance.cases import OPS
     from .conformance.model import Case
+    from .conformance.region import ask_about
     from .patterns import TABLE
 
     taken: dict[str, Any] = {}
     declined: dict[str, str] = {}
     for op in (op.name for op in TABLE.ops if op.name in OPS):
-        reasons: list[str] = []
-        for case in (Case(op, item) for item in OPS[op]["cases"]):
-            model = case.model(exact=False)
-            if not model.arguments or model.refusals():
-                continue
-            reason = model.decline()
-            if reason is None:
-                taken[op] = case
-                break
-            reasons.append(f"{case}: {reason}")
-        if op not in taken and reasons:
-            declined[op] = reasons[0]
+        case, reason = ask_about(Case(op, item) for item in OPS[op]["cases"])
+        if case is not None:
+            taken[op] = case
+        elif reason:
+            declined[op] = reason
     return taken, declined
 
 

@@ -87,6 +87,32 @@ def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
     return None, reasons
 
 
+def ask_about(cases: Iterable[Case]) -> tuple[Case | None, str]:
+    """Find a case that the driver takes, without making a region of it.
+
+    Parameters
+    ----------
+    cases
+        The cases to try, in order.
+
+    Returns
+    -------
+    case, reason
+        The first that it takes; if none, why it declines the first. Cases that the table refuses
+        are not tried: the reason is empty if it refuses all.
+    """
+    first = ""
+    for case in cases:
+        model = case.model(exact=False)
+        if not model.arguments or model.refusals():
+            continue
+        reason = model.decline()
+        if reason is None:
+            return case, ""
+        first = first or f"{case}: {reason}"
+    return None, first
+
+
 class Region:
     """The region of a case, with the arguments and the results of a call.
 
