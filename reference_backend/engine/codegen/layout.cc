@@ -601,6 +601,16 @@ void LayoutAdapter::Add(const npu_order& op) {
   AddAlongAxis<npu_order>(op, {op.data}, nullptr, &npu_build_api::add_order);
 }
 
+void LayoutAdapter::Add(const npu_lookup& op) {
+  Follow(op.out, Choose({op.data}, At(op.out).rank()), [=](const Order& order) {
+    npu_lookup placed = op;
+    placed.data = Read(op.data, order);
+    placed.table = Read(op.table, Identity(1));
+    placed.out = Write(op.out, order);
+    Check(driver_.api.add_lookup(driver_.handle, &placed));
+  });
+}
+
 // ---- The border ----
 
 void LayoutAdapter::MarkOutput(npu_tensor tensor) {

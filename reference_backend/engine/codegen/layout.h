@@ -76,6 +76,7 @@ class LayoutAdapter {
   void Add(const npu_gather& op);
   void Add(const npu_scan& op);
   void Add(const npu_order& op);
+  void Add(const npu_lookup& op);
   /*! \brief Makes a tensor the next output, in the order that it has. */
   void MarkOutput(npu_tensor tensor);
   /*! \brief Gives the driver the inputs that nothing reads: they may tell the value of a symbol. */

@@ -10,8 +10,8 @@ set(_headers <algorithm> <atomic> <cmath> <cstring> <functional> <limits> <map> 
 
 # ---- The run half, and what both halves share ----
 
-set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool reduce rows
-    simd_avx2 simd_avx512 simd_generic windows
+set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool products reduce rows
+    simd_avx2 simd_avx512 simd_avx512vnni simd_generic windows
 )
 list(TRANSFORM _kernels PREPEND "${CMAKE_CURRENT_LIST_DIR}/kernels/")
 list(TRANSFORM _kernels APPEND ".cc")
@@ -21,9 +21,13 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(
     "${CMAKE_CURRENT_LIST_DIR}/kernels/simd_avx2.cc" PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c"
   )
+  set(_avx512 "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl")
   set_source_files_properties(
-    "${CMAKE_CURRENT_LIST_DIR}/kernels/simd_avx512.cc"
-    PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl"
+    "${CMAKE_CURRENT_LIST_DIR}/kernels/simd_avx512.cc" PROPERTIES COMPILE_OPTIONS "${_avx512}"
+  )
+  set_source_files_properties(
+    "${CMAKE_CURRENT_LIST_DIR}/kernels/simd_avx512vnni.cc"
+    PROPERTIES COMPILE_OPTIONS "${_avx512};-mavx512vnni"
   )
 endif()
 

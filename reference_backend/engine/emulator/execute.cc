@@ -24,6 +24,7 @@ void Execute(const CopyArgs& args, const KernelContext& context) { Copy(args, co
 void Execute(const GatherArgs& args, const KernelContext& context) { Gather(args, context); }
 void Execute(const ScanArgs& args, const KernelContext& context) { Scan(args, context); }
 void Execute(const OrderArgs& args, const KernelContext& context) { Order(args, context); }
+void Execute(const LookupArgs& args, const KernelContext& context) { Lookup(args, context); }
 
 size_t Scratch(const MatMulArgs& args, int threads) { return MatMulScratch(args, threads); }
 size_t Scratch(const ConvolutionArgs& args, int threads) {
@@ -38,6 +39,7 @@ size_t Scratch(const CopyArgs& args, int threads) { return CopyScratch(args, thr
 size_t Scratch(const GatherArgs& args, int threads) { return GatherScratch(args, threads); }
 size_t Scratch(const ScanArgs& args, int threads) { return ScanScratch(args, threads); }
 size_t Scratch(const OrderArgs& args, int threads) { return OrderScratch(args, threads); }
+size_t Scratch(const LookupArgs& args, int threads) { return LookupScratch(args, threads); }
 
 }  // namespace
 
@@ -143,6 +145,8 @@ class Execution::Preparer {
     SetWeight(op.b, &args.b, &args.packed_b);
     args.transpose_a = op.transpose_a != 0;
     args.transpose_b = op.transpose_b != 0;
+    args.a_zero_point = op.a_zero_point;
+    args.b_zero_point = op.b_zero_point;
     SetVector(command, &args.epilogue);
     Set(op.out, &args.out);
   }
@@ -157,6 +161,8 @@ class Execution::Preparer {
     std::copy_n(op.pads_begin, NPU_MAX_SPATIAL, args.pads_begin);
     std::copy_n(op.pads_end, NPU_MAX_SPATIAL, args.pads_end);
     args.groups = op.groups;
+    args.data_zero_point = op.data_zero_point;
+    args.weight_zero_point = op.weight_zero_point;
     SetVector(command, &args.epilogue);
     Set(op.out, &args.out);
   }
@@ -237,6 +243,13 @@ class Execution::Preparer {
     Set(op.data, &args.data);
     args.axis = op.axis;
     args.descending = op.descending != 0;
+    Set(op.out, &args.out);
+  }
+
+  void Prepare(const npu_lookup& op, const Command&) {
+    auto& args = Step<LookupArgs>();
+    Set(op.data, &args.data);
+    Set(op.table, &args.table);
     Set(op.out, &args.out);
   }
 

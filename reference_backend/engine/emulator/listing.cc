@@ -210,7 +210,12 @@ class Lister {
   std::string Operation(const npu_matmul& op, const Command&) const {
     return Join(Operand(op.out), " = matmul ", Operand(op.a),
                 op.transpose_a != 0 ? " transposed, " : ", ", Operand(op.b),
-                op.transpose_b != 0 ? " transposed" : "");
+                op.transpose_b != 0 ? " transposed" : "",
+                ZeroPoints(op.a_zero_point, op.b_zero_point));
+  }
+
+  static std::string ZeroPoints(int32_t left, int32_t right) {
+    return left == 0 && right == 0 ? "" : Join(" zero points ", left, " ", right);
   }
 
   /*! \brief What convolutions and pools have in common, where it is not the usual. */
@@ -228,7 +233,8 @@ class Lister {
 
   std::string Operation(const npu_convolution& op, const Command&) const {
     return Join(Operand(op.out), " = convolution ", Operand(op.data), ", ", Operand(op.weight),
-                Windows(op), op.groups != 1 ? Join(" groups ", op.groups) : "");
+                Windows(op), op.groups != 1 ? Join(" groups ", op.groups) : "",
+                ZeroPoints(op.data_zero_point, op.weight_zero_point));
   }
 
   std::string Operation(const npu_pool& op, const Command&) const {
@@ -281,6 +287,10 @@ class Lister {
   std::string Operation(const npu_order& op, const Command&) const {
     return Join(Operand(op.out), " = order ", Operand(op.data), " axis ", op.axis,
                 op.descending != 0 ? " descending" : "");
+  }
+
+  std::string Operation(const npu_lookup& op, const Command&) const {
+    return Join(Operand(op.out), " = lookup ", Operand(op.data), " in ", Operand(op.table));
   }
 
   void ListTotals() {

@@ -20,7 +20,7 @@ std::string ToString(const Dim& dim, const std::vector<Symbol>& symbols) {
 
 const char* Name(npu_dtype dtype) {
   static const char* const names[] = {"float32", "float16", "int8", "uint8",
-                                      "int32",   "int64",   "bool"};
+                                      "int32",   "int64",   "bool", "int16"};
   return names[dtype];
 }
 

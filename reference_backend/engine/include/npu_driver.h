@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 /*! \brief The version of this header. Whatever is not marked otherwise is of version 1. */
-#define NPU_DRIVER_API_VERSION 2
+#define NPU_DRIVER_API_VERSION 3
 /*! \brief The most dimensions that a tensor may have. */
 #define NPU_MAX_RANK 8
 /*! \brief The most spatial dimensions of a convolution or a pool. */
@@ -69,6 +69,8 @@ typedef enum npu_dtype {
   NPU_INT32 = 4,
   NPU_INT64 = 5,
   NPU_BOOL = 6,
+  /*! \brief Since version 3. */
+  NPU_INT16 = 7,
 } npu_dtype;
 
 /*! \brief One dimension: `size`, or `size` times the value of a symbol that is known at the call.
@@ -157,10 +159,32 @@ typedef enum npu_vector_opcode {
   NPU_VECTOR_ROUND_EVEN = 27,
   /*! \brief To the nearest integer, halves away from zero. */
   NPU_VECTOR_ROUND_AWAY = 28,
+  /* This one is for int64 only. */
+  /*! \brief a * b / 2^c, rounded as `immediate`, an npu_rounding, says. The quotient is exact
+   *  before it is rounded, and its low 64 bits are kept. A shift c below 0 counts as 0, one above
+   *  62 as 62. Since version 3. */
+  NPU_VECTOR_RESCALE = 29,
 } npu_vector_opcode;
 
 /*! \brief How many of them this header has. */
-#define NPU_VECTOR_OPCODE_COUNT 29
+#define NPU_VECTOR_OPCODE_COUNT 30
+
+/*! \brief How NPU_VECTOR_RESCALE rounds; >> is the arithmetic shift, which rounds down. With c = 0
+ *  there is nothing to round: all give a * b. Since version 3. */
+typedef enum npu_rounding {
+  /*! \brief Halves up: (a * b + 2^(c - 1)) >> c. TOSA's SINGLE_ROUND. */
+  NPU_ROUND_HALF_UP = 0,
+  /*! \brief TOSA's DOUBLE_ROUND: as HALF_UP where c is at most 31; above, 2^30 is added before the
+   *  shift, too, where a >= 0, and subtracted where a < 0. */
+  NPU_ROUND_DOUBLE = 1,
+  /*! \brief To the nearest, halves to even. */
+  NPU_ROUND_HALF_EVEN = 2,
+  /*! \brief To the nearest, halves away from zero. */
+  NPU_ROUND_HALF_AWAY = 3,
+  /*! \brief a * b >> c. */
+  NPU_ROUND_DOWN = 4,
+  NPU_ROUND_TO_ZERO = 5,
+} npu_rounding;
 
 /*! \brief One instruction of a vector program. */
 typedef struct npu_vector_instruction {
@@ -246,6 +270,9 @@ typedef enum npu_step_kind {
   NPU_STEP_SIGN = 44,
   /*! \brief a in the output's type. */
   NPU_STEP_CAST = 45,
+  /*! \brief As NPU_VECTOR_RESCALE: a times the multiplier b by 2 to the shift c. The fourth operand
+   *  is a number, an npu_rounding. Since version 3. */
+  NPU_STEP_RESCALE = 46,
 } npu_step_kind;
 
 /*! \brief Where an operand of a step comes from. */
@@ -299,6 +326,14 @@ typedef struct npu_vector_program {
  * Each begins with its `size` as the caller knows it, sizeof(npu_matmul) and so on.
  *
  * `epilogue` is applied to each result before it is stored; NULL stores it as it is.
+ *
+ * Products of integers (version 3; a driver says by npu_build_api.integers that it has them): both
+ * operands of a matmul or convolution are integers of 8 bits, int8 or uint8, each its own. The
+ * result is the sum of (a - a_zero_point) * (b - b_zero_point), where padding contributes nothing:
+ * it is as if it were the zero point. The accumulator is an int32, the low 32 bits of the exact
+ * sum; where operand a is an int16, it is an int64. As ever the epilogue is computed in int64 if
+ * all that it loads and the output are integers, and in float32 else. Without an epilogue the
+ * output has the accumulator's type.
  */
 
 /*! \brief out[..., m, n] = sum over k of a[..., m, k] * b[..., k, n]; leading dims broadcast. Both
@@ -309,6 +344,8 @@ typedef struct npu_matmul {
   /*! \brief Not 0: the operand is stored with its last two dimensions swapped. */
   int32_t transpose_a, transpose_b;
   const npu_vector_program* epilogue;
+  /*! \brief For products of integers: numbers of the operands' types; else 0. Since version 3. */
+  int32_t a_zero_point, b_zero_point;
 } npu_matmul;
 
 /*! \brief Cross-correlation of data [N, C, spatial...] with weight [O, C / groups, spatial...]. */
@@ -322,6 +359,8 @@ typedef struct npu_convolution {
   int64_t pads_end[NPU_MAX_SPATIAL];
   int64_t groups;
   const npu_vector_program* epilogue;
+  /*! \brief For products of integers: numbers of the operands' types; else 0. Since version 3. */
+  int32_t data_zero_point, weight_zero_point;
 } npu_convolution;
 
 /*! \brief What a pool keeps of a window. */
@@ -446,6 +485,14 @@ typedef struct npu_order {
   int32_t descending;
 } npu_order;
 
+/*! \brief A function of 8-bit integers as a table: out[i] = table[data[i] - least], where `least`
+ * is the least number of the data's type, int8 or uint8. `table` is a constant of 256 elements of
+ * the type of `out`, which has the shape of `data`. Since version 3. */
+typedef struct npu_lookup {
+  uint32_t size;
+  npu_tensor data, table, out;
+} npu_lookup;
+
 /* ---- Layouts (version 2) ----------------------------------------------------------------------
  * Tensors have their dimensions in the order that the operations above name: [N, C, spatial...] and
  * [O, C / groups, spatial...]. A driver whose hardware wants another one, channels last for
@@ -454,9 +501,9 @@ typedef struct npu_order {
  *
  * - their tensors arrive with the dimensions in that order. What belongs to spatial dimensions
  *   (strides, pads) stays in the order depth, height, width;
- * - element-wise operations, reductions, copies, scans, orders, and gathers of elements or along an
- *   axis take the order of what they read: their axes, offsets and permutations are those of the
- *   tensors as they arrive. Matmuls and other gathers have the header's order;
+ * - element-wise operations, lookups, reductions, copies, scans, orders, and gathers of elements or
+ *   along an axis take the order of what they read: their axes, offsets and permutations are those
+ *   of the tensors as they arrive. Matmuls and other gathers have the header's order;
  * - where the result of an operation with an epilogue, or of an element-wise one, has another order
  *   than the header's, all tensors that the program reads have as many dimensions as the result, in
  *   the same order: a bias [C, 1, 1] of channels last is [1, 1, 1, C];
@@ -608,6 +655,12 @@ typedef struct npu_build_api {
   /*! \brief Chooses the layout of an operation's tensors, before the operation is added; the same
    *  question has the same answer. Absent: all have the header's order. Since version 2. */
   npu_status (*layout)(npu_builder* builder, npu_layout* layout);
+  /*! \brief Absent: lookups are declined, like any operation. Since version 3. */
+  npu_status (*add_lookup)(npu_builder* builder, const npu_lookup* op);
+  /*! \brief Not 0: the driver knows products of integers with their zero points, and RESCALE, which
+   *  it may still decline. 0: they are declined for it, so that one that ignores zero points does
+   *  not compute something else. Since version 3. */
+  uint32_t integers;
 } npu_build_api;
 
 /* ---- Run ------------------------------------------------------------------------------------ */

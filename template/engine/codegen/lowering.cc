@@ -87,7 +87,7 @@ std::string DescribeNode(const Node& node) { return node.op + " (" + node.name +
 std::optional<npu_dtype> ReadDtype(const std::string& name) {
   static const std::map<std::string, npu_dtype> dtypes = {
       {"float32", NPU_FLOAT32}, {"float16", NPU_FLOAT16}, {"int8", NPU_INT8}, {"uint8", NPU_UINT8},
-      {"int32", NPU_INT32},     {"int64", NPU_INT64},     {"bool", NPU_BOOL},
+      {"int32", NPU_INT32},     {"int64", NPU_INT64},     {"bool", NPU_BOOL}, {"int16", NPU_INT16},
   };
   auto it = dtypes.find(name);
   if (it == dtypes.end()) return std::nullopt;
@@ -153,7 +153,7 @@ npu_step_kind KindOf(npu_vector_opcode opcode) {
       NPU_STEP_LOG,          NPU_STEP_SQRT,      NPU_STEP_TANH,     NPU_STEP_ERF,
       NPU_STEP_SIGMOID,      NPU_STEP_SIN,       NPU_STEP_COS,      NPU_STEP_TAN,
       NPU_STEP_ATAN,         NPU_STEP_FLOOR,     NPU_STEP_TRUNCATE, NPU_STEP_ROUND_EVEN,
-      NPU_STEP_ROUND_AWAY,
+      NPU_STEP_ROUND_AWAY,   NPU_STEP_RESCALE,
   };
   static_assert(sizeof(kKinds) / sizeof(kKinds[0]) == NPU_VECTOR_OPCODE_COUNT,
                 "an opcode is no step");
@@ -229,6 +229,14 @@ Value VectorBuilder::LoadAccumulator() {
   inputs_.push_back(-1);  // Input 0 of an epilogue, known to the driver.
   operands_.push_back({NPU_OPERAND_ACCUMULATOR, 0, 0});
   return Emit(NPU_VECTOR_LOAD, Value{0});
+}
+
+Value VectorBuilder::Rescale(Value a, Value multiplier, Value shift, npu_rounding rounding) {
+  Value result = Emit(NPU_VECTOR_RESCALE, a, multiplier, shift);
+  instructions_.back().immediate = rounding;
+  npu_step& step = steps_.back();
+  step.operands[step.operand_count++] = {NPU_OPERAND_NUMBER, 0, static_cast<double>(rounding)};
+  return result;
 }
 
 Value VectorBuilder::Constant(double value) {
@@ -358,6 +366,7 @@ class ProgramBuilder {
   Tensor NewTensor(const npu_tensor_desc& desc, const std::string& who) {
     Tensor tensor;
     tensor.desc = desc;
+    RequireType(desc, who);
     if (layouts_.has_value()) {
       tensor.id = layouts_->AddTensor(desc);
     } else {
@@ -396,6 +405,11 @@ class ProgramBuilder {
   void Add(Op op, npu_status (*npu_build_api::*function)(npu_builder*, const Op*), const char* name,
            const std::string& who) {
     Require(api_.*function != nullptr, name, who);
+    if (api_.integers == 0 &&
+        NeedsIntegers(op, [this](npu_tensor tensor) { return IsFloat(DescOf(tensor).dtype); })) {
+      throw Refusal(who + ": the driver " + api_.name +
+                    " does not say that it has products of integers and RESCALE (integers)");
+    }
     op.size = sizeof(op);
     if (layouts_.has_value()) return layouts_->Add(op);
     Check((api_.*function)(builder(), &op), who);
@@ -428,6 +442,7 @@ class ProgramBuilder {
 
   void AddConstant(Tensor* tensor, const void* data, size_t bytes, const std::string& who) {
     Require(api_.add_constant != nullptr, "add_constant", who);
+    RequireType(tensor->desc, who);
     if (layouts_.has_value()) {
       tensor->id = layouts_->AddConstant(tensor->desc, data, bytes);
     } else {
@@ -438,6 +453,13 @@ class ProgramBuilder {
 
   static uint64_t Key(const EntryRef& entry) {
     return static_cast<uint64_t>(entry.node) << 16 | static_cast<uint64_t>(entry.index);
+  }
+
+  /*! \brief Declines element types that are newer than the driver. */
+  void RequireType(const npu_tensor_desc& desc, const std::string& who) const {
+    if (desc.dtype != NPU_INT16 || api_.version >= 3) return;
+    throw Refusal(who + ": the driver " + api_.name +
+                  " is older than int16, which came with version 3 of the driver interface");
   }
 
   void AddSymbolsAndInputs() {
@@ -457,6 +479,7 @@ class ProgramBuilder {
       if (node.outputs.empty()) continue;  // A shape: the driver reads sizes off the tensors.
       Tensor tensor;
       tensor.desc = MakeDesc(node.outputs[0], "the argument " + node.name);
+      RequireType(tensor.desc, "the argument " + node.name);
       if (layouts_.has_value()) {
         tensor.id = layouts_->AddInput(tensor.desc, static_cast<int64_t>(i));
       } else {
@@ -1001,6 +1024,10 @@ void Lowering::Emit(const npu_scan& op) {
 
 void Lowering::Emit(const npu_order& op) {
   program_->Add(op, &npu_build_api::add_order, "add_order", Name());
+}
+
+void Lowering::Emit(const npu_lookup& op) {
+  program_->Add(op, &npu_build_api::add_lookup, "add_lookup", Name());
 }
 
 npu_copy Lowering::CopyOf(const Tensor& data, const Tensor& out) const {

@@ -108,6 +108,8 @@ class VectorBuilder {
   Value Select(Value condition, Value yes, Value no) {
     return Emit(NPU_VECTOR_SELECT, condition, yes, no);
   }
+  /*! \brief a * multiplier / 2^shift; in programs of integers. */
+  Value Rescale(Value a, Value multiplier, Value shift, npu_rounding rounding);
   /*! \brief Any instruction, including the vendor's own. */
   Value Emit(npu_vector_opcode opcode, Value a, Value b = {}, Value c = {});
   /*! \brief Shows all instructions so far, which compute `result` from `operands`, to drivers as
@@ -245,6 +247,7 @@ class Lowering {
   void Emit(const npu_gather& op);
   void Emit(const npu_scan& op);
   void Emit(const npu_order& op);
+  void Emit(const npu_lookup& op);
   /*! \brief The slices of `data` at `indices` along an axis; or its elements, if `out` and
    * `indices` have the same shape. */
   void Gather(const Tensor& data, const Tensor& indices, int64_t axis, const Tensor& out,

@@ -11,6 +11,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "npu_driver.h"
@@ -44,6 +45,35 @@ const std::vector<InstalledDriver<npu_run_api>>& RunDrivers();
 const npu_build_api& BuildDriver(const std::string& role);
 /*! \brief The run half of the driver that calls itself `name`, which made a program. */
 const npu_run_api& RunDriver(const std::string& name);
+
+/*!
+ * \name What only a driver with `integers` may be given
+ * A driver that ignores zero points would compute something else. `is_float` tells whether a tensor
+ * has real numbers.
+ * @{
+ */
+inline bool NeedsIntegers(const npu_vector_program* program) {
+  for (int32_t i = 0; program != nullptr && i < program->instruction_count; ++i) {
+    if (program->instructions[i].opcode == NPU_VECTOR_RESCALE) return true;
+  }
+  return false;
+}
+
+template <typename Op, typename IsFloat>
+bool NeedsIntegers(const Op& op, const IsFloat& is_float) {
+  if constexpr (std::is_same_v<Op, npu_matmul>) {
+    return !is_float(op.a) || !is_float(op.b) || NeedsIntegers(op.epilogue);
+  } else if constexpr (std::is_same_v<Op, npu_convolution>) {
+    return !is_float(op.data) || !is_float(op.weight) || NeedsIntegers(op.epilogue);
+  } else if constexpr (std::is_same_v<Op, npu_reduce>) {
+    return NeedsIntegers(op.epilogue);
+  } else if constexpr (std::is_same_v<Op, npu_elementwise>) {
+    return NeedsIntegers(op.program);
+  } else {
+    return false;
+  }
+}
+/*! @} */
 
 }  // namespace npu
 

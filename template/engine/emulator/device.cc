@@ -320,7 +320,7 @@ void Bind(npu_request* request, bool input, size_t index, const npu_buffer* buff
   }
   if (!fits) {
     Invalid(kind, index, " has shape ", ShapeString(dims, rank), " and type ",
-            buffer->dtype >= NPU_FLOAT32 && buffer->dtype <= NPU_BOOL ? Name(buffer->dtype) : "?",
+            buffer->dtype >= NPU_FLOAT32 && buffer->dtype < kDtypeCount ? Name(buffer->dtype) : "?",
             ", but the program was compiled for ", ToString(desc, program.symbols), ".");
   }
   size_t place = input ? index : program.inputs.size() + index;

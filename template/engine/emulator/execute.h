@@ -45,7 +45,7 @@ class Execution {
 
  private:
   using Step = std::variant<MatMulArgs, ConvolutionArgs, PoolArgs, ElementwiseArgs, ReduceArgs,
-                            CopyArgs, GatherArgs, ScanArgs, OrderArgs>;
+                            CopyArgs, GatherArgs, ScanArgs, OrderArgs, LookupArgs>;
   /*! \brief An address to be set by Bind. */
   struct Slot {
     void** address;

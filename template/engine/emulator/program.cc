@@ -83,9 +83,9 @@ class Verifier : public OperationRules {
   }
 
   std::string Where() const override {
-    static const char* const operations[] = {"matmul",      "convolution", "pool",
-                                             "elementwise", "reduce",      "transfer",
-                                             "gather",      "scan",        "order"};
+    static const char* const operations[] = {"matmul", "convolution", "pool",   "elementwise",
+                                             "reduce", "transfer",    "gather", "scan",
+                                             "order",  "lookup"};
     return Join(operations[program_.commands[command_].op.index()], " (command ", command_, ")");
   }
 
@@ -240,8 +240,7 @@ class Verifier : public OperationRules {
               program_.machine.cores, ".");
     }
     Check(op);
-    CheckVector(command.instructions, command.inputs, program_.tensors[op.out].desc,
-                Accumulator(op));
+    CheckVector(op, command.instructions, command.inputs, program_.tensors[op.out].desc);
     if constexpr (std::is_same_v<Op, npu_gather>) {
       if (command.core != 0 || !command.instructions.empty()) {
         Invalid("Command ", command_, ", a gather, has a core or a vector program.");
@@ -249,7 +248,7 @@ class Verifier : public OperationRules {
       RequireWritable(op.out);
     }
     constexpr bool kPlain = std::is_same_v<Op, npu_pool> || std::is_same_v<Op, npu_scan> ||
-                            std::is_same_v<Op, npu_order>;
+                            std::is_same_v<Op, npu_order> || std::is_same_v<Op, npu_lookup>;
     if (kPlain && !command.instructions.empty()) {
       Invalid("An epilogue is given for ", Where(), ".");
     }
@@ -384,7 +383,7 @@ class Verifier : public OperationRules {
 
 constexpr char kMagic[8] = {'N', 'P', 'U', 'E', 'M', 'U', '\r', '\n'};
 /*! \brief Raised whenever the format or the meaning of a field changes. */
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "programs are little-endian");
 
 /*! \brief What the bytes begin with; the tables follow, then, aligned, the constants. */
@@ -524,6 +523,8 @@ void Fields(Archive& archive, npu_matmul& op) {
   archive(op.out);
   archive(op.transpose_a);
   archive(op.transpose_b);
+  archive(op.a_zero_point);
+  archive(op.b_zero_point);
 }
 
 template <typename Archive>
@@ -537,6 +538,8 @@ void Fields(Archive& archive, npu_convolution& op) {
   Array(archive, op.pads_begin);
   Array(archive, op.pads_end);
   archive(op.groups);
+  archive(op.data_zero_point);
+  archive(op.weight_zero_point);
 }
 
 template <typename Archive>
@@ -605,6 +608,13 @@ void Fields(Archive& archive, npu_order& op) {
 }
 
 template <typename Archive>
+void Fields(Archive& archive, npu_lookup& op) {
+  archive(op.data);
+  archive(op.table);
+  archive(op.out);
+}
+
+template <typename Archive>
 void Fields(Archive& archive, npu_vector_instruction& instruction) {
   archive(instruction.opcode);
   archive(instruction.a);
@@ -636,7 +646,7 @@ Desc ReadDesc(Reader& reader) {
   Desc desc;
   auto dtype = reader.Get<uint8_t>();
   auto rank = reader.Get<uint8_t>();
-  if (dtype > NPU_BOOL || rank > NPU_MAX_RANK) {
+  if (dtype >= kDtypeCount || rank > NPU_MAX_RANK) {
     Invalid("The program is corrupt: a tensor has element type ", int{dtype}, " and rank ",
             int{rank}, ".");
   }

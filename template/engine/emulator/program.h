@@ -84,7 +84,7 @@ struct Transfer {
  */
 struct Command {
   std::variant<npu_matmul, npu_convolution, npu_pool, npu_elementwise, npu_reduce, Transfer,
-               npu_gather, npu_scan, npu_order>
+               npu_gather, npu_scan, npu_order, npu_lookup>
       op;
   std::vector<npu_vector_instruction> instructions;
   std::vector<npu_tensor> inputs;
@@ -124,6 +124,9 @@ void ForEachRead(const Command& command, const Visitor& visit) {
     visit(scan->data);
   } else if (auto* order = std::get_if<npu_order>(&command.op)) {
     visit(order->data);
+  } else if (auto* lookup = std::get_if<npu_lookup>(&command.op)) {
+    visit(lookup->data);
+    visit(lookup->table);
   } else {
     epilogue = false;
   }

@@ -68,6 +68,15 @@ struct Window {
   }
 };
 
+/*! \brief Sums of products of int16 are made of sums of bytes in int32, which may not overflow. */
+void CheckDepth(const std::string& where, npu_dtype dtype, int64_t depth) {
+  constexpr int64_t kMost = INT32_MAX / (UINT8_MAX * UINT8_MAX);
+  if (dtype == NPU_INT16 && depth > kMost) {
+    Declined("The ", where, " sums up ", depth, " products of int16; at most ", kMost,
+             " are supported.");
+  }
+}
+
 /*! \brief A parameter of a convolution or pool along one spatial dimension. */
 void CheckParameter(const std::string& where, const char* name, int32_t dimension, int64_t value,
                     int64_t least) {
@@ -104,7 +113,7 @@ void CheckSpatial(const std::string& where, int32_t spatial_rank, const Desc& da
 
 void CheckDesc(const Desc& desc, const std::vector<Symbol>& symbols) {
   int32_t dtype = Number(desc.dtype);
-  if (dtype < 0 || dtype > NPU_BOOL) {
+  if (dtype < 0 || dtype >= kDtypeCount) {
     Invalid("A tensor has element type ", dtype, ", which does not exist.");
   }
   if (desc.rank < 0) Invalid("A tensor has the rank ", desc.rank, ".");
@@ -151,7 +160,7 @@ void CheckDesc(const Desc& desc, const std::vector<Symbol>& symbols) {
 
 void OperationRules::CheckVector(const std::vector<npu_vector_instruction>& instructions,
                                  const std::vector<npu_tensor>& inputs, const Desc& out,
-                                 std::optional<npu_dtype> accumulator) {
+                                 std::optional<npu_dtype> accumulator, bool converts) {
   bool epilogue = accumulator.has_value();
   std::vector<npu_dtype> types(1, accumulator.value_or(NPU_FLOAT32));
   types.resize(std::max<size_t>(1, inputs.size()));
@@ -203,9 +212,15 @@ void OperationRules::CheckVector(const std::vector<npu_vector_instruction>& inst
   bool integers = IsInteger(out.dtype) && (!epilogue || IsInteger(*accumulator)) &&
                   LoadsIntegers(instructions.data(), instructions.size(),
                                 [&](int32_t input) { return types[input]; });
-  if (integers) {
-    CheckIntegers(instructions);
-  } else if (epilogue && IsInteger(*accumulator)) {
+  if (integers) return CheckIntegers(instructions);
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    const VectorOpcode& opcode = kVectorOpcodes[instructions[i].opcode];
+    if (opcode.reals) continue;
+    Invalid("Instruction ", i, " of ", Where(), " is ", opcode.name,
+            ", which exists for integers only; something that this program loads or stores is a ",
+            "real number.");
+  }
+  if (epilogue && IsInteger(*accumulator) && !converts) {
     Declined("The ", Where(), " computes integers, but its output or what its epilogue loads are ",
              "real numbers; this mixture is not supported.");
   }
@@ -227,11 +242,48 @@ void OperationRules::CheckIntegers(const std::vector<npu_vector_instruction>& in
       Invalid("Instruction ", i, " of ", Where(), " is the constant ", instruction.immediate,
               ", which is no integer of 64 bits.");
     }
+    // Not NaN either.
+    bool rounds = instruction.immediate >= NPU_ROUND_HALF_UP &&
+                  instruction.immediate <= NPU_ROUND_TO_ZERO &&
+                  instruction.immediate == std::floor(instruction.immediate);
+    if (instruction.opcode == NPU_VECTOR_RESCALE && !rounds) {
+      Invalid("Instruction ", i, " of ", Where(), " rounds as ", instruction.immediate,
+              " says, which is no npu_rounding.");
+    }
   }
 }
 
-std::optional<npu_dtype> OperationRules::Accumulator(const npu_reduce& op) {
-  return IsInteger(Read(op.data, "data", false).dtype) ? NPU_INT64 : NPU_FLOAT32;
+void OperationRules::CheckZeroPoint(npu_tensor tensor, npu_dtype dtype, int32_t zero_point) const {
+  int64_t least = dtype == NPU_INT8 ? INT8_MIN : dtype == NPU_INT16 ? INT16_MIN : 0;
+  int64_t most = dtype == NPU_UINT8 ? UINT8_MAX : -1 - least;
+  if (!IsInteger(dtype)) most = 0;
+  if (zero_point < least || zero_point > most) {
+    Invalid("The zero point of ", Describe(tensor), " in ", Where(), " is ", zero_point,
+            "; it must be ", least, most > least ? Join(" to ", most) : "", ".");
+  }
+}
+
+void OperationRules::CheckFactors(npu_tensor a, int32_t a_zero_point, npu_tensor b,
+                                  int32_t b_zero_point) {
+  npu_dtype left = Read(a, "first operand", false).dtype;
+  npu_dtype right = Read(b, "second operand", true).dtype;
+  auto is_byte = [](npu_dtype dtype) { return dtype == NPU_INT8 || dtype == NPU_UINT8; };
+  bool integers = (is_byte(left) || left == NPU_INT16) && is_byte(right);
+  if (!integers && !(IsFloat(left) && IsFloat(right))) {
+    Declined(
+        "The operands of ", Where(), " are ", Describe(a), " and ", Describe(b),
+        "; both must be float32 or float16, or both int8 or uint8, or int16 and one of these.");
+  }
+  CheckZeroPoint(a, left, a_zero_point);
+  CheckZeroPoint(b, right, b_zero_point);
+}
+
+void OperationRules::CheckPlainProduct(npu_tensor tensor, const Desc& out,
+                                       npu_dtype accumulator) const {
+  if (IsInteger(accumulator) && out.dtype != accumulator) {
+    Invalid("The output of ", Where(), ", ", Describe(tensor), ", must be ", Name(accumulator),
+            ": it has no epilogue.");
+  }
 }
 
 void OperationRules::Check(const npu_matmul& op) {
@@ -242,10 +294,8 @@ void OperationRules::Check(const npu_matmul& op) {
     Invalid("The operands of ", Where(), " are ", Describe(op.a), " and ", Describe(op.b),
             "; both need at least 2 dimensions.");
   }
-  if (!IsFloat(a.dtype) || !IsFloat(b.dtype)) {
-    Declined("The operands of ", Where(), " are ", Describe(op.a), " and ", Describe(op.b),
-             "; both must be float32 or float16.");
-  }
+  CheckFactors(op.a, op.a_zero_point, op.b, op.b_zero_point);
+  CheckDepth(Where(), a.dtype, a.dims[a.rank - (op.transpose_a != 0 ? 2 : 1)].Most());
   bool ta = op.transpose_a != 0;
   bool tb = op.transpose_b != 0;
   if (!(a.dims[a.rank - (ta ? 2 : 1)] == b.dims[b.rank - (tb ? 1 : 2)])) {
@@ -280,10 +330,7 @@ void OperationRules::Check(const npu_convolution& op) {
   const Desc weight = Read(op.weight, "weight", true);
   const Desc out = Write(op.out);
   CheckSpatial(Where(), op.spatial_rank, data, out);
-  if (!IsFloat(data.dtype) || !IsFloat(weight.dtype)) {
-    Declined("The operands of ", Where(), " are ", Describe(op.data), " and ", Describe(op.weight),
-             "; both must be float32 or float16.");
-  }
+  CheckFactors(op.data, op.data_zero_point, op.weight, op.weight_zero_point);
   if (weight.rank != data.rank) {
     Invalid("The weight of ", Where(), ", ", Describe(op.weight), ", must have ", data.rank,
             " dimensions.");
@@ -291,6 +338,10 @@ void OperationRules::Check(const npu_convolution& op) {
   for (int32_t i = 0; i < weight.rank; ++i) {
     if (!Fixed(weight.dims[i])) Declined("The weight of ", Where(), " has a symbolic shape.");
   }
+  int64_t depth = 1;
+  for (int32_t i = 1; i < weight.rank; ++i)
+    depth = std::min(depth, kMaxParameter) * weight.dims[i].size;
+  CheckDepth(Where(), data.dtype, depth);
   int64_t channels = data.dims[1].size;
   int64_t features = weight.dims[0].size;
   if (op.groups < 1 || channels % op.groups != 0 || features % op.groups != 0) {
@@ -483,6 +534,24 @@ void OperationRules::Check(const npu_order& op) {
     Invalid("The output of ", Where(), " is ", Describe(op.out),
             ", which does not have the shape of ", Describe(op.data),
             ", or of its first elements along the axis.");
+  }
+}
+
+void OperationRules::Check(const npu_lookup& op) {
+  const Desc data = Read(op.data, "data", false);
+  const Desc table = Read(op.table, "table", false);
+  const Desc out = Write(op.out);
+  if (data.dtype != NPU_INT8 && data.dtype != NPU_UINT8) {
+    Declined("The data of ", Where(), ", ", Describe(op.data), ", must be int8 or uint8.");
+  }
+  constexpr int64_t kEntries = 256;
+  if (!HasDims(table, {Dim{kEntries}}) || table.dtype != out.dtype) {
+    Invalid("The table of ", Where(), ", ", Describe(op.table), ", must have ", kEntries,
+            " elements of the type of its output, ", Describe(op.out), ".");
+  }
+  if (!HasDims(out, {data.dims, data.dims + data.rank})) {
+    Invalid("The output of ", Where(), ", ", Describe(op.out), ", does not have the shape of ",
+            Describe(op.data), ".");
   }
 }
 

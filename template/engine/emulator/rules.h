@@ -22,8 +22,9 @@ namespace npu::emulator {
 struct VectorOpcode {
   const char* name;
   int32_t operands;
-  /*! \brief Whether it exists in int64, too. */
+  /*! \brief Whether it exists in int64, and in float32. */
   bool integers;
+  bool reals = true;
 };
 
 /*! \brief All of them, in the order of npu_vector_opcode. */
@@ -37,7 +38,7 @@ constexpr VectorOpcode kVectorOpcodes[] = {
     {"tanh", 1, false},       {"erf", 1, false},        {"sigmoid", 1, false},
     {"sin", 1, false},        {"cos", 1, false},        {"tan", 1, false},
     {"atan", 1, false},       {"floor", 1, false},      {"truncate", 1, false},
-    {"round_even", 1, false}, {"round_away", 1, false},
+    {"round_even", 1, false}, {"round_away", 1, false}, {"rescale", 3, true, false},
 };
 static_assert(sizeof(kVectorOpcodes) / sizeof(VectorOpcode) == NPU_VECTOR_OPCODE_COUNT, "");
 
@@ -64,21 +65,44 @@ class OperationRules {
   void Check(const npu_gather& op);
   void Check(const npu_scan& op);
   void Check(const npu_order& op);
+  void Check(const npu_lookup& op);
   void CheckAxis(int32_t axis, npu_tensor tensor, const Desc& desc) const;
   /*! \brief The type in which an operation passes its results to its epilogue; none for an
    *  elementwise operation. */
   template <typename Op>
-  std::optional<npu_dtype> Accumulator(const Op&) {
+  std::optional<npu_dtype> Accumulator(const Op& op) {
     if constexpr (std::is_same_v<Op, npu_elementwise>) return std::nullopt;
+    if constexpr (std::is_same_v<Op, npu_reduce>) {
+      return IsInteger(Read(op.data, "data", false).dtype) ? NPU_INT64 : NPU_FLOAT32;
+    }
+    if constexpr (std::is_same_v<Op, npu_matmul>) {
+      return AccumulatorOf(Read(op.a, "operand a", false).dtype);
+    }
+    if constexpr (std::is_same_v<Op, npu_convolution>) {
+      return AccumulatorOf(Read(op.data, "data", false).dtype);
+    }
     return NPU_FLOAT32;
   }
-  std::optional<npu_dtype> Accumulator(const npu_reduce& op);
-  /*! \brief Checks an elementwise operation's program, or the epilogue of an accumulator. */
-  void CheckVector(const std::vector<npu_vector_instruction>& instructions,
-                   const std::vector<npu_tensor>& inputs, const Desc& out,
-                   std::optional<npu_dtype> accumulator);
+  /*! \brief Checks an elementwise operation's program, or the epilogue of another. */
+  template <typename Op>
+  void CheckVector(const Op& op, const std::vector<npu_vector_instruction>& instructions,
+                   const std::vector<npu_tensor>& inputs, const Desc& out) {
+    constexpr bool kProduct = std::is_same_v<Op, npu_matmul> || std::is_same_v<Op, npu_convolution>;
+    std::optional<npu_dtype> accumulator = Accumulator(op);
+    CheckVector(instructions, inputs, out, accumulator, kProduct);
+    if (kProduct && instructions.empty()) CheckPlainProduct(op.out, out, *accumulator);
+  }
 
  private:
+  /*! \brief Checks the types of the factors of a product, and their zero points. */
+  void CheckFactors(npu_tensor a, int32_t a_zero_point, npu_tensor b, int32_t b_zero_point);
+  void CheckZeroPoint(npu_tensor tensor, npu_dtype dtype, int32_t zero_point) const;
+  /*! \brief Checks the output of a product without an epilogue. */
+  void CheckPlainProduct(npu_tensor tensor, const Desc& out, npu_dtype accumulator) const;
+  /*! \param converts Whether an accumulator that is an integer may become a real number. */
+  void CheckVector(const std::vector<npu_vector_instruction>& instructions,
+                   const std::vector<npu_tensor>& inputs, const Desc& out,
+                   std::optional<npu_dtype> accumulator, bool converts);
   /*! \brief Checks a program that is computed in int64. */
   void CheckIntegers(const std::vector<npu_vector_instruction>& instructions) const;
 };

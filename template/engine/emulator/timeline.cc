@@ -45,9 +45,10 @@ class Worker {
   }
 
   /*! \brief Adds the products of a matmul or convolution. */
-  void AddProducts(const TensorView& out, int64_t products, int64_t m, int64_t k, int64_t n) {
+  void AddProducts(npu_dtype operand, const TensorView& out, int64_t products, int64_t m, int64_t k,
+                   int64_t n) {
     work_.matrix_operations = Times(2, Times(ElementCount(out), k));
-    work_.cycles[kEngineMatrix] = Times(products, MatrixCycles(program_.machine, m, k, n));
+    work_.cycles[kEngineMatrix] = Times(products, MatrixCycles(program_.machine, m, k, n, operand));
     work_.cycles[kEngineVector] = Vector(ElementCount(out), Instructions());
   }
 
@@ -69,13 +70,13 @@ class Worker {
     int64_t products = ElementCount(out) / (m * n);
     bool one = true;
     for (int32_t d = 0; d < b.rank - 2; ++d) one = one && b.dims[d] == 1;
-    AddProducts(out, one ? 1 : products, one ? products * m : m, k, n);
+    AddProducts(a.dtype, out, one ? 1 : products, one ? products * m : m, k, n);
   }
 
   void Add(const npu_convolution& op, const TensorView& out) {
     AddOperands();
     TensorView weight = View(op.weight);
-    AddProducts(out, op.groups, ElementCount(out) / out.dims[1],
+    AddProducts(View(op.data).dtype, out, op.groups, ElementCount(out) / out.dims[1],
                 ElementCount(weight) / weight.dims[0], weight.dims[0] / op.groups);
   }
 
@@ -118,6 +119,11 @@ class Worker {
     AddOperands();
     work_.cycles[kEngineVector] =
         Vector(ElementCount(View(op.data)), OrderInstructions(out.dims[op.axis]));
+  }
+
+  void Add(const npu_lookup&, const TensorView& out) {
+    AddOperands();
+    work_.cycles[kEngineVector] = Vector(ElementCount(out), 1);
   }
 
   void Add(const Transfer& op, const TensorView& out) {

@@ -109,6 +109,8 @@ static npu_dtype DriverDtype(DLDataType dtype) {
         return NPU_INT8;
       case kDLUInt << 8 | 8:
         return NPU_UINT8;
+      case kDLInt << 8 | 16:
+        return NPU_INT16;
       case kDLInt << 8 | 32:
         return NPU_INT32;
       case kDLInt << 8 | 64:

@@ -3,6 +3,9 @@
  * \file builder.cc
  * \brief The build half of the driver's API.
  */
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -150,6 +153,16 @@ void SetVector(npu_order*, Operation*) {}
 
 void SetVector(npu_pool*, Operation*) {}
 
+void SetVector(npu_lookup*, Operation*) {}
+
+/*! \brief The least size of an operation: as in version 1, or where it is new. */
+template <typename Op>
+constexpr size_t kLeastSize = sizeof(Op);
+template <>
+constexpr size_t kLeastSize<npu_matmul> = offsetof(npu_matmul, a_zero_point);
+template <>
+constexpr size_t kLeastSize<npu_convolution> = offsetof(npu_convolution, data_zero_point);
+
 template <typename Op>
 void SetVector(Op* op, Operation* operation) {
   if (op->epilogue != nullptr) {
@@ -163,9 +176,10 @@ template <typename Op>
 npu_status AddOperation(npu_builder* builder, const Op* op) {
   return Build(builder, [&](Graph& graph) {
     RequireArgument(op, "op");
-    // All fields are of version 1: from here on, a shorter struct is an older one.
-    if (op->size < sizeof(Op)) Invalid("An operation has a size of ", op->size, " bytes.");
-    Op copy = *op;
+    if (op->size < kLeastSize<Op>) Invalid("An operation has a size of ", op->size, " bytes.");
+    // What an older struct lacks is 0.
+    Op copy = {};
+    std::memcpy(&copy, op, std::min<size_t>(op->size, sizeof(Op)));
     Operation operation;
     SetVector(&copy, &operation);
     operation.op = copy;
@@ -222,6 +236,8 @@ constexpr npu_build_api kBuildApi = {
     Finish,
     nullptr,
     nullptr,
+    AddOperation<npu_lookup>,
+    true,
 };
 
 }  // namespace

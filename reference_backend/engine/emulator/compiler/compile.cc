@@ -146,7 +146,7 @@ class Compiler {
   }
 
   /*! \brief With precision float16, what neither comes from outside nor leaves is kept as float16.
-   *  Copies and gathers do not convert: what they connect has one type. */
+   *  Copies, gathers and lookups do not convert: what they connect has one type. */
   void ChooseTypes() {
     const auto& values = graph_.values();
     std::vector<npu_tensor> group(values.size());
@@ -160,6 +160,8 @@ class Compiler {
         group[find(Base(copy->data))] = find(copy->out);
       } else if (auto* gather = std::get_if<npu_gather>(&operation.op)) {
         group[find(Base(gather->data))] = find(gather->out);
+      } else if (auto* lookup = std::get_if<npu_lookup>(&operation.op)) {
+        group[find(Base(lookup->table))] = find(lookup->out);
       }
     }
     std::vector<bool> kept(values.size());

@@ -32,7 +32,7 @@ std::vector<int32_t> SymbolsOf(const Desc& desc) {
 
 const char* NameOf(const Operation& operation) {
   static const char* const names[] = {"matmul", "convolution", "pool", "elementwise", "reduce",
-                                      "copy",   "gather",      "scan", "order"};
+                                      "copy",   "gather",      "scan", "order",       "lookup"};
   return names[operation.op.index()];
 }
 
@@ -178,13 +178,17 @@ void Graph::Add(Operation operation) {
     left = pool->data;
     right = pool->out;
   }
-  if (left >= 0 && values_[left].desc.dtype != values_[right].desc.dtype) {
+  if (left >= 0 && !IsInteger(values_[left].desc.dtype) &&
+      values_[left].desc.dtype != values_[right].desc.dtype) {
     Declined("Both ", Describe(left), " and ", Describe(right), " of ", Where(),
              " must be float32, or both float16.");
   }
   npu_tensor out = OutputOf(operation);
-  auto accumulator = std::visit([this](const auto& op) { return Accumulator(op); }, operation.op);
-  CheckVector(operation.instructions, operation.inputs, values_[out].desc, accumulator);
+  std::visit(
+      [&](const auto& op) {
+        CheckVector(op, operation.instructions, operation.inputs, values_[out].desc);
+      },
+      operation.op);
   // Copies record themselves what they have written.
   if (!std::holds_alternative<npu_copy>(operation.op)) progress_[out].complete = true;
   operations_.push_back(std::move(operation));

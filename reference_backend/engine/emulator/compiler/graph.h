@@ -33,7 +33,7 @@ struct Value {
  *  program of an elementwise operation, or the epilogue of another (empty: there is none). */
 struct Operation {
   std::variant<npu_matmul, npu_convolution, npu_pool, npu_elementwise, npu_reduce, npu_copy,
-               npu_gather, npu_scan, npu_order>
+               npu_gather, npu_scan, npu_order, npu_lookup>
       op;
   std::vector<npu_vector_instruction> instructions;
   std::vector<npu_tensor> inputs;
@@ -72,6 +72,9 @@ void ForEachRead(const Operation& operation, const Visitor& visit) {
     visit(scan->data);
   } else if (auto* order = std::get_if<npu_order>(&operation.op)) {
     visit(order->data);
+  } else if (auto* lookup = std::get_if<npu_lookup>(&operation.op)) {
+    visit(lookup->data);
+    visit(lookup->table);
   } else {
     epilogue = false;
   }

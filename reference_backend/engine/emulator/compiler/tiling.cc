@@ -96,6 +96,7 @@ class LoopMaker {
     a.links[a_row] = {Link::kRange, rank - 2};
     b.links[b_column] = {Link::kRange, rank - 1};
     a.links[a_sum] = b.links[b_sum] = {Link::kRange, sum};
+    loop_.sums = AccumulatorOf(a.desc.dtype);
     Add(a);
     Add(b);
   }
@@ -134,6 +135,7 @@ class LoopMaker {
       loop_.group_channels = weight.desc.dims[1].size;
       data.links[1] = {Link::kChannels, 1};
     }
+    loop_.sums = AccumulatorOf(data.desc.dtype);
     Add(data);
     Add(weight);
   }
@@ -192,6 +194,16 @@ class LoopMaker {
 
   void Make(const npu_scan& op) { MakeRows(op); }
   void Make(const npu_order& op) { MakeRows(op); }
+
+  void Make(const npu_lookup& op) {
+    Operand data = Reading(op.data);
+    Operand table = Reading(op.table);
+    for (int32_t d = 0; d < data.desc.rank; ++d) {
+      data.links[d] = loop_.out.links[d] = {Link::kRange, AddAxis(data.desc.dims[d])};
+    }
+    Add(data);
+    Add(table);
+  }
 
   // The DMA does not work in tiles.
   void Make(const npu_copy&) {}
@@ -262,6 +274,7 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
     MostPart(loop, operand, sizes, read);
     return Elements(operand.desc, read);
   };
+  npu_dtype type = loop.reads.empty() ? NPU_FLOAT32 : loop.reads[loop.roles[0]].desc.dtype;
   if (std::holds_alternative<npu_matmul>(operation.op)) {
     int32_t rank = loop.out.desc.rank;
     int64_t m = sizes[rank - 2];
@@ -269,7 +282,7 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
     int64_t k = sizes[rank];
     // Rows of all matrices that meet the same columns are one tall matrix.
     if (elements_read(1) == k * n) m = out / n;
-    return std::max(vector, Times(out / (m * n), MatrixCycles(machine, m, k, n)));
+    return std::max(vector, Times(out / (m * n), MatrixCycles(machine, m, k, n, type)));
   }
   if (std::holds_alternative<npu_convolution>(operation.op)) {
     int64_t group = loop.axes[1].group;
@@ -277,7 +290,7 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
     int64_t features = std::max<int64_t>(1, sizes[1] / groups);
     int64_t depth = elements_read(1) / std::max<int64_t>(1, sizes[1]);
     int64_t matrix =
-        MatrixCycles(machine, out / std::max<int64_t>(1, features * groups), depth, features);
+        MatrixCycles(machine, out / std::max<int64_t>(1, features * groups), depth, features, type);
     return std::max(vector, Times(groups, matrix));
   }
   if (auto* pool = std::get_if<npu_pool>(&operation.op)) {
@@ -286,7 +299,10 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
     for (int32_t i = 0; i < pool->spatial_rank; ++i) taps = Times(taps, pool->window[i]);
     return VectorCycles(machine, out, taps);
   }
-  if (std::holds_alternative<npu_scan>(operation.op)) return VectorCycles(machine, out, 1);
+  if (std::holds_alternative<npu_scan>(operation.op) ||
+      std::holds_alternative<npu_lookup>(operation.op)) {
+    return VectorCycles(machine, out, 1);
+  }
   if (auto* order = std::get_if<npu_order>(&operation.op)) {
     return VectorCycles(machine, elements_read(0), OrderInstructions(part[order->axis].size));
   }

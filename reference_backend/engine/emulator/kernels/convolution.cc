@@ -9,6 +9,7 @@
 #include "evaluator.h"
 #include "gemm.h"
 #include "internal.h"
+#include "products.h"
 #include "windows.h"
 
 namespace npu::emulator {
@@ -93,8 +94,8 @@ struct Plan {
         columns.height = 1;
         if (windows.taps == 1) columns.row_stride = windows.plane_size;
       }
-      gemm = GemmPlan(outputs / args.groups, windows.out_size, depth, args.groups, &columns,
-                      args.epilogue, threads, &scratch);
+      gemm = GemmPlan(outputs / args.groups, windows.out_size, depth, args.groups, &columns, true,
+                      false, Evaluator::Registers(args.epilogue), threads, &scratch);
     }
     bytes = scratch.used();
   }
@@ -187,20 +188,24 @@ void Product(const ConvolutionArgs& args, const Plan& plan, const float* weight,
 }  // namespace
 
 size_t PackedConvolutionWeightBytes(const TensorView& weight, int64_t groups) {
+  if (IsInteger(weight.dtype)) return PackedIntegerConvolutionWeightBytes(weight, groups);
   return static_cast<size_t>(WeightFloats(weight, groups)) * sizeof(float);
 }
 
 void PackConvolutionWeight(const TensorView& weight, int64_t groups, void* packed) {
+  if (IsInteger(weight.dtype)) return PackIntegerConvolutionWeight(weight, groups, packed);
   PackWeight(weight, groups, KernelContext(), static_cast<float*>(packed));
 }
 
 size_t ConvolutionScratch(const ConvolutionArgs& args, int threads) {
   if (ElementCount(args.out) == 0) return 0;
+  if (IsInteger(args.data.dtype)) return IntegerConvolutionScratch(args, threads);
   return Plan(args, threads, Scratch(nullptr)).bytes;
 }
 
 void Convolution(const ConvolutionArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
+  if (IsInteger(args.data.dtype)) return IntegerConvolution(args, context);
   Plan plan(args, Threads(context), Scratch(context.scratch));
   const float* weight = static_cast<const float*>(args.packed_weight);
   if (weight == nullptr) {

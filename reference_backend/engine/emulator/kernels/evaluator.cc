@@ -6,6 +6,8 @@
 #include "evaluator.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "integers.h"
 
@@ -38,13 +40,18 @@ Broadcast::Broadcast(const TensorView& data, const TensorView& out)
   }
 }
 
-Evaluator::Evaluator(const VectorProgram& program, const TensorView& out, int64_t row_length)
+Evaluator::Evaluator(const VectorProgram& program, const TensorView& out, int64_t row_length,
+                     bool integers)
     : simd_(ActiveSimd()),
       program_(program),
       out_(static_cast<char*>(out.data)),
       dtype_(out.dtype),
       element_(ElementSize(out.dtype)),
-      row_length_(row_length) {
+      row_length_(row_length),
+      integers_(integers),
+      plain_(integers ? NPU_INT32 : NPU_FLOAT32),
+      load_(integers ? simd_.load_integers : simd_.load),
+      store_(integers ? simd_.store_integers : simd_.store) {
   for (int i = 0; i < program.input_count; ++i) {
     Input& input = inputs_[i];
     static_cast<Broadcast&>(input) = Broadcast(program.inputs[i], out);
@@ -59,7 +66,10 @@ void Evaluator::Begin(float* registers) const {
   for (int i = 0; i < program_.instruction_count; ++i) {
     const npu_vector_instruction& instruction = program_.instructions[i];
     if (instruction.opcode != NPU_VECTOR_CONSTANT) continue;
-    simd_.fill(static_cast<float>(instruction.immediate), kBlock, registers + i * kBlock);
+    auto value = static_cast<float>(instruction.immediate);
+    auto whole = static_cast<int32_t>(integers_ ? std::llround(instruction.immediate) : 0);
+    if (integers_) std::memcpy(&value, &whole, sizeof(value));
+    simd_.fill(value, kBlock, registers + i * kBlock);
   }
 }
 
@@ -67,10 +77,10 @@ void Evaluator::Begin(float* registers) const {
 void Evaluator::LoadOne(const Input& input, int64_t offset, int64_t count, float* out) const {
   const char* data = input.data + offset * static_cast<int64_t>(input.element);
   if (input.strides[0] != 0) {
-    simd_.load(input.dtype, data, count, out);
+    load_(input.dtype, data, count, out);
   } else {
     float value;
-    simd_.load(input.dtype, data, 1, &value);
+    load_(input.dtype, data, 1, &value);
     simd_.fill(value, count, out);
   }
 }
@@ -86,7 +96,7 @@ void Evaluator::LoadRun(const Input& input, int64_t index, int64_t count, float*
 void Evaluator::LoadTile(const Input& input, int64_t rows, int64_t columns, int64_t row,
                          int64_t column, float* out) const {
   int64_t index = row * row_length_ + column;
-  if (input.dtype == NPU_FLOAT32 && input.dense) {
+  if (input.dtype == plain_ && input.dense) {
     const float* data = reinterpret_cast<const float*>(input.data) + index;
     simd_.take(rows, columns, data, row_length_, 1, out, kPanelColumns);
     return;
@@ -112,11 +122,10 @@ void Evaluator::LoadTile(const Input& input, int64_t rows, int64_t columns, int6
     for (int d = 1; d < input.rank && ++position[d] == input.sizes[d]; ++d) position[d] = 0;
     if (!same) {
       LoadOne(input, offset, columns, out + r * kPanelColumns);
-    } else if (input.dtype == NPU_FLOAT32) {
+    } else if (input.dtype == plain_) {
       values[r] = reinterpret_cast<const float*>(input.data)[offset];
     } else {
-      simd_.load(input.dtype, input.data + offset * static_cast<int64_t>(input.element), 1,
-                 values + r);
+      load_(input.dtype, input.data + offset * static_cast<int64_t>(input.element), 1, values + r);
     }
   }
   if (same) simd_.spread(rows, values, out);
@@ -137,7 +146,7 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
     if (instruction.opcode != NPU_VECTOR_LOAD) return {own};
     if (values != nullptr && instruction.a == 0) return {values};
     const Input& input = inputs_[instruction.a];
-    if (run && input.dtype == NPU_FLOAT32 && input.dense) {
+    if (run && input.dtype == plain_ && input.dense) {
       return {reinterpret_cast<const float*>(input.data) + index};
     }
     bool uniform = run ? input.uniform_rows : input.uniform;
@@ -163,21 +172,27 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
       }
       continue;
     }
-    if (i == last && run && dtype_ == NPU_FLOAT32) to = reinterpret_cast<float*>(out);
+    if (i == last && run && dtype_ == plain_) to = reinterpret_cast<float*>(out);
     auto operand = [&](int32_t number) {
       return number >= 0 && number < i ? value(number) : Operand();
     };
-    simd_.apply(instruction.opcode, operand(instruction.a), operand(instruction.b),
-                operand(instruction.c), count, to);
+    Operand a = operand(instruction.a);
+    Operand b = operand(instruction.b);
+    Operand c = operand(instruction.c);
+    if (integers_) {
+      simd_.apply_integers(instruction, a, b, c, count, to);
+    } else {
+      simd_.apply(instruction.opcode, a, b, c, count, to);
+    }
     result = to;
   }
   if (result == reinterpret_cast<float*>(out)) return;
-  if (dtype_ == NPU_FLOAT32) {
+  if (dtype_ == plain_) {
     simd_.take(rows, columns, result, kPanelColumns, 1, reinterpret_cast<float*>(out), row_length_);
     return;
   }
   for (int64_t r = 0; r < rows; ++r) {
-    simd_.store(dtype_, result + r * kPanelColumns, columns, out);
+    store_(dtype_, result + r * kPanelColumns, columns, out);
     out += row_length_ * static_cast<int64_t>(element_);
   }
 }
@@ -186,7 +201,7 @@ void Evaluator::StoreRun(const float* values, int64_t count, int64_t row, int64_
                          float* registers) const {
   if (program_.instruction_count == 0) {
     int64_t index = row * row_length_ + column;
-    simd_.store(dtype_, values, count, out_ + index * static_cast<int64_t>(element_));
+    store_(dtype_, values, count, out_ + index * static_cast<int64_t>(element_));
     return;
   }
   for (int64_t i = 0; i < count; i += kBlock) {
@@ -224,6 +239,15 @@ size_t ElementwiseScratch(const ElementwiseArgs& args, int threads) {
 void Elementwise(const ElementwiseArgs& args, const KernelContext& context) {
   int64_t count = ElementCount(args.out);
   if (count == 0) return;
+  if (IsIntegerProgram(args.program, args.out.dtype) &&
+      FitsInt32(args.program, {0, 0}, /*epilogue=*/false)) {
+    Evaluator evaluator(args.program, args.out, count, true);
+    ForParts<float>(args, context, [&](int64_t begin, int64_t end, float* registers) {
+      evaluator.Begin(registers);
+      evaluator.StoreRun(nullptr, end - begin, 0, begin, registers);
+    });
+    return;
+  }
   if (IsIntegerProgram(args.program, args.out.dtype)) {
     IntegerEvaluator evaluator(args.program, args.out);
     ForParts<int64_t>(args, context, [&](int64_t begin, int64_t end, int64_t* registers) {

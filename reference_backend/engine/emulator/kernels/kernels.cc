@@ -22,15 +22,17 @@ bool ProcessorHas(const char* name) {
   avx2 = avx2 && __builtin_cpu_supports("f16c");
 #endif
   if (std::strcmp(name, "avx2") == 0) return avx2;
-  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (std::strcmp(name, "avx512") == 0) return avx512;
+  return avx512 && __builtin_cpu_supports("avx512vnni");
 #else
   return false;
 #endif
 }
 
 const Simd* Find(const char* name) {
-  for (const Simd* simd : {Avx512Simd(), Avx2Simd(), GenericSimd()}) {
+  for (const Simd* simd : {Avx512VnniSimd(), Avx512Simd(), Avx2Simd(), GenericSimd()}) {
     bool named = simd != nullptr && (name == nullptr || std::strcmp(simd->name, name) == 0);
     if (named && ProcessorHas(simd->name)) return simd;
   }
@@ -50,6 +52,7 @@ size_t ElementSize(npu_dtype dtype) {
     case NPU_INT32:
       return 4;
     case NPU_FLOAT16:
+    case NPU_INT16:
       return 2;
     case NPU_INT64:
       return 8;
@@ -71,6 +74,13 @@ bool IsIntegerProgram(const VectorProgram& program, npu_dtype out) {
   auto count = static_cast<size_t>(program.instruction_count);
   return IsInteger(out) && LoadsIntegers(program.instructions, count, [&](int32_t input) {
            return program.inputs[input].dtype;
+         });
+}
+
+bool IsIntegerEpilogue(const VectorProgram& program, npu_dtype out) {
+  auto count = static_cast<size_t>(program.instruction_count);
+  return IsInteger(out) && LoadsIntegers(program.instructions, count, [&](int32_t input) {
+           return input == 0 ? NPU_INT32 : program.inputs[input].dtype;
          });
 }
 

@@ -39,6 +39,7 @@ void Copy(const CopyArgs& args);
 void Gather(const GatherArgs& args);
 void Scan(const ScanArgs& args);
 void Order(const OrderArgs& args);
+void Lookup(const LookupArgs& args);
 /*! @} */
 
 }  // namespace npu::emulator::oracle

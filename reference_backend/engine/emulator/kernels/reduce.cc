@@ -217,6 +217,8 @@ class IntegerReducer {
     switch (dtype) {
       case NPU_INT8:
         return std::numeric_limits<int8_t>::min();
+      case NPU_INT16:
+        return std::numeric_limits<int16_t>::min();
       case NPU_INT32:
         return std::numeric_limits<int32_t>::min();
       case NPU_INT64:

@@ -20,7 +20,9 @@ namespace npu::emulator {
 /*!
  * \name Packed operands of a matrix product
  * The left one is cut to panels of 8 rows, which hold 8 values for each step of the depth; the
- * right one to panels of 32 columns likewise. Missing rows and columns are zeros.
+ * right one to panels of 32 columns likewise. Missing rows and columns are zeros. A product of
+ * integers has the same panels, but a value is a pair: two steps of the depth as two int16, the
+ * first in the lower half. Whatever holds floats may hold pairs or int32 then.
  * @{
  */
 constexpr int kPanelRows = 8;
@@ -31,7 +33,7 @@ constexpr int kPanelColumns = 32;
 constexpr int kSlack = 64;
 
 /*! \brief What `Simd::taps` does with the elements of a window. */
-enum class Tap { kMultiplyAdd, kAdd, kMaximum };
+enum class Tap { kMultiplyAdd, kAdd, kMaximum, kMultiplyAddPairs };
 
 /*! \brief Columns `column`... of a panel are elements `base`... of a row of the source. */
 struct Segment {
@@ -48,6 +50,21 @@ struct Operand {
 };
 constexpr int kSplat = 64;
 
+/*! \brief What turns sums of a product into elements of 8 bits: sum + bias, rescaled, plus the zero
+ *  point, limited to `least` and `most`. All of it is in int32. */
+struct Requantisation {
+  /*! \brief One for each channel; there are kSlack more. */
+  int32_t* bias = nullptr;
+  int32_t* multiplier = nullptr;
+  int32_t* shift = nullptr;
+  npu_rounding rounding = NPU_ROUND_HALF_UP;
+  /*! \brief Shifts are 32 to 62, which needs less work. */
+  bool high = false;
+  /*! \brief Whether columns are channels; otherwise rows are. */
+  bool by_column = false;
+  int32_t zero_point = 0, least = INT32_MIN, most = INT32_MAX;
+};
+
 /*! \brief The inner loops of one instruction set. Buffers may overlap only where stated. */
 struct Simd {
   const char* name;
@@ -59,7 +76,7 @@ struct Simd {
   /*! \brief Sum of a[k] * b[k]. */
   float (*dot)(int64_t depth, const float* a, const float* b);
   /*! \brief out[i] = over all t, weights[t] * data[offsets[t] + i] and so on. Whole vectors are
-   * read and written. `weights` is for kMultiplyAdd only; `taps` is at least 1. */
+   * read and written. `weights` is for products only; `taps` is at least 1. */
   void (*taps)(Tap kind, int64_t taps, const int64_t* offsets, const float* weights,
                const float* data, int64_t count, float* out);
   /*! \brief panel[k * 32 + column + i] = data[offsets[k] + base + i] for each segment. Unless
@@ -84,6 +101,29 @@ struct Simd {
    *  operand. */
   void (*apply)(npu_vector_opcode opcode, const Operand& a, const Operand& b, const Operand& c,
                 int64_t count, float* out);
+  /*! \brief As gemm, with pairs: each is a[0] * b[0] + a[1] * b[1]. Sums are int32 and wrap. */
+  void (*gemm_pairs)(int rows, int columns, int64_t depth, const float* a, const float* b,
+                     int64_t ldb, float* tile, bool accumulate);
+  /*! \brief Makes pairs of elements of int8 or uint8 in two rows, less `zero`. Without `high` the
+   *  second half is 0. */
+  void (*pair)(npu_dtype dtype, const void* low, const void* high, int64_t count, int32_t zero,
+               float* out);
+  /*! \brief The same of neighbours in one row, 2 * count of them. */
+  void (*join)(npu_dtype dtype, const void* data, int64_t count, int32_t zero, float* out);
+  /*! \brief Sets the second half of each pair to the first half of the next one; before, it is 0.
+   */
+  void (*chain)(int64_t count, float* out);
+  /*! \brief Converts elements of integers to int32. */
+  void (*load_integers)(npu_dtype dtype, const void* data, int64_t count, float* out);
+  /*! \brief Stores the low bits of each int32; as a bool, whether it is not 0. */
+  void (*store_integers)(npu_dtype dtype, const float* data, int64_t count, void* out);
+  /*! \brief As apply, in int32, for those opcodes that IntervalOf of integers.cc knows. */
+  void (*apply_integers)(const npu_vector_instruction& instruction, const Operand& a,
+                         const Operand& b, const Operand& c, int64_t count, float* out);
+  /*! \brief Requantises rows of int32, `stride` apart, whose first channel is `channel`. Of each
+   * row, whole vectors are read. */
+  void (*requantise)(const Requantisation& how, const float* sums, int64_t rows, int64_t stride,
+                     int64_t columns, int64_t channel, uint8_t* out, int64_t out_stride);
   /*! \brief Combines elements with ADD, MULTIPLY, MAXIMUM or MINIMUM; `count` is at least 1. */
   float (*reduce)(npu_vector_opcode opcode, const float* data, int64_t count);
 };
@@ -92,6 +132,7 @@ struct Simd {
 const Simd* GenericSimd();
 const Simd* Avx2Simd();
 const Simd* Avx512Simd();
+const Simd* Avx512VnniSimd();
 
 /*! \brief The best of this processor, or the choice of SelectSimd. */
 const Simd& ActiveSimd();

@@ -49,17 +49,16 @@ void Windows::Offsets(int64_t* offsets) const {
   }
 }
 
-bool Windows::Trivial() const {
-  bool trivial = dtype == NPU_FLOAT32;
+bool Windows::Dense() const {
+  bool dense = true;
   for (int d = 0; d < 3; ++d) {
-    trivial = trivial && phases[d] == 1 && strides[d] == 1 && pads[d] == 0 && part[d] == in[d];
+    dense = dense && phases[d] == 1 && strides[d] == 1 && pads[d] == 0 && part[d] == in[d];
   }
-  return trivial;
+  return dense;
 }
 
-void Windows::Fill(const Simd& simd, const void* channel, float padding, float* line,
-                   float* plane) const {
-  int64_t element = static_cast<int64_t>(ElementSize(dtype));
+template <typename CopyLines>
+void Windows::FillWith(const Simd& simd, float padding, float* plane, const CopyLines& copy) const {
   // Elements [begin, end) of a part are data from `first` on, with the stride as distance.
   struct Range {
     int64_t begin, end, first;
@@ -95,19 +94,33 @@ void Windows::Fill(const Simd& simd, const void* channel, float padding, float* 
         for (int64_t c = x.end; c < part[2]; ++c) to[c] = padding;
       }
       int64_t first_line = (z.first + (s - z.begin) * strides[0]) * in[1] + y.first;
-      const char* from = static_cast<const char*>(channel) + first_line * in[2] * element;
-      int64_t step = strides[1] * in[2];
-      if (dtype == NPU_FLOAT32) {
-        simd.take(lines, count, reinterpret_cast<const float*>(from) + x.first, step, strides[2],
-                  inside + x.begin, part[2]);
-        continue;
-      }
-      for (int64_t l = 0; l < lines; ++l) {
-        simd.load(dtype, from + l * step * element, in[2], line);
-        simd.take(1, count, line + x.first, 0, strides[2], inside + l * part[2] + x.begin, 0);
-      }
+      copy(first_line * in[2], lines, x.first, count, inside + x.begin);
     }
   }
+}
+
+void Windows::Fill(const Simd& simd, const void* channel, float padding, float* line,
+                   float* plane) const {
+  if (dtype == NPU_FLOAT32) {
+    return FillCells(simd, static_cast<const float*>(channel), padding, plane);
+  }
+  auto element = static_cast<int64_t>(ElementSize(dtype));
+  FillWith(simd, padding, plane,
+           [&](int64_t first, int64_t lines, int64_t skip, int64_t count, float* to) {
+             const char* from = static_cast<const char*>(channel) + first * element;
+             for (int64_t l = 0; l < lines; ++l) {
+               simd.load(dtype, from + l * strides[1] * in[2] * element, in[2], line);
+               simd.take(1, count, line + skip, 0, strides[2], to + l * part[2], 0);
+             }
+           });
+}
+
+void Windows::FillCells(const Simd& simd, const float* channel, float padding, float* plane) const {
+  FillWith(simd, padding, plane,
+           [&](int64_t first, int64_t lines, int64_t skip, int64_t count, float* to) {
+             simd.take(lines, count, channel + first + skip, strides[1] * in[2], strides[2], to,
+                       part[2]);
+           });
 }
 
 int64_t Windows::BufferFloats() const {

@@ -30,9 +30,13 @@ struct Windows {
   /*! \brief Writes where each tap lies in a plane, the last dimension of the window fastest. */
   void Offsets(int64_t* offsets) const;
   /*! \brief Whether a plane would be a copy of the channel. */
-  bool Trivial() const;
+  bool Trivial() const { return dtype == NPU_FLOAT32 && Dense(); }
+  /*! \brief The same, but for the type. */
+  bool Dense() const;
   /*! \brief Copies a channel to a plane; `line` has room for a line of the data. */
   void Fill(const Simd& simd, const void* channel, float padding, float* line, float* plane) const;
+  /*! \brief The same of a channel of floats, or of anything else of 4 bytes. */
+  void FillCells(const Simd& simd, const float* channel, float padding, float* plane) const;
 
   /*! \brief Floats that Apply needs. */
   int64_t BufferFloats() const;
@@ -50,6 +54,12 @@ struct Windows {
   int64_t taps, in_size, out_size, part_size, plane_size;
 
  private:
+  /*! \brief Calls `copy(first, lines, skip, count, to)` for lines of the data that begin with
+   * element `first`: of each, `count` elements from `skip` on, with the stride between, go `to` the
+   * plane. */
+  template <typename CopyLines>
+  void FillWith(const Simd& simd, float padding, float* plane, const CopyLines& copy) const;
+
   // Lines of the output that Apply handles at once.
   int64_t Lines() const { return std::max<int64_t>(1, 2048 / part[2]); }
 };

@@ -45,6 +45,10 @@ struct Driver {
   bool channels_last = false;
   /*! \brief Makes the bytes of a program, or declines it; NULL: `Serialize`. */
   std::vector<uint8_t> (*compile)(const Program& program) = nullptr;
+  /*! \brief Whether `reason` knows products of integers with their zero points, NPU_STEP_RESCALE
+   * and lookups; otherwise they are declined. In programs of integers, all values but the last are
+   * then int64, accumulators apart. */
+  bool integers = false;
 };
 
 /*! \brief A tensor of the builder. */
@@ -221,11 +225,15 @@ struct Builder {
 
   /*! \brief Adds the node of an operation and what of its epilogue is no part of it. */
   void AddWithEpilogue(Node node, const npu_vector_program* epilogue, npu_tensor out) {
-    const npu_dtype dtype = At(out).port.dtype;
+    npu_dtype dtype = At(out).port.dtype;
     const Dims dims = DimsOf(out);
     int32_t done = 0;
-    if (epilogue != nullptr && epilogue->step_count > 0) {
-      const bool has_bias = node.kind == Kind::kMatmul || node.kind == Kind::kConvolution;
+    const npu_dtype first_type = program.At(node.inputs[0]).dtype;
+    const bool has_steps = epilogue != nullptr && epilogue->step_count > 0;
+    const bool integers = driver->integers && IsProduct(node) && IsInteger(first_type);
+    if (integers && has_steps) dtype = first_type == NPU_INT16 ? NPU_INT64 : NPU_INT32;
+    if (has_steps) {
+      const bool has_bias = IsProduct(node);
       const npu_step& first = epilogue->steps[0];
       if (has_bias && first.kind == NPU_STEP_BIAS && IsResult(first.operands[0], -1) &&
           UsesOf(epilogue, -1) == 1 &&
@@ -240,7 +248,7 @@ struct Builder {
           DropConstant();
         }
       }
-      if (done < epilogue->step_count && UsesOf(epilogue, done - 1) == 1) {
+      if (!integers && done < epilogue->step_count && UsesOf(epilogue, done - 1) == 1) {
         const npu_step& next = epilogue->steps[done];
         Node whole = node;
         if (IsResult(next.operands[0], done - 1) && SetLimits(next, &whole) &&
@@ -252,6 +260,12 @@ struct Builder {
     }
     AddSteps(epilogue, AddNode(node, dtype, dims), done, out);
   }
+
+  static bool IsProduct(const Node& node) {
+    return node.kind == Kind::kMatmul || node.kind == Kind::kConvolution;
+  }
+
+  static bool IsInteger(npu_dtype dtype) { return dtype != NPU_FLOAT32 && dtype != NPU_FLOAT16; }
 
   /*! \brief Makes an activation the limits of a node. */
   static bool SetLimits(const npu_step& step, Node* node) {
@@ -274,6 +288,17 @@ struct Builder {
     const int32_t count = steps == nullptr ? 0 : steps->step_count;
     const npu_dtype dtype = At(out).port.dtype;
     const int32_t accumulator = result;
+    bool integers =
+        driver->integers && IsInteger(dtype) && (result < 0 || IsInteger(program.At(result).dtype));
+    for (int32_t s = first; s < count; ++s) {
+      const npu_step& step = steps->steps[s];
+      for (int32_t i = 0; i < step.operand_count; ++i) {
+        const npu_operand& operand = step.operands[i];
+        if (operand.kind != NPU_OPERAND_TENSOR) continue;
+        integers = integers && IsInteger(At(operand.index).port.dtype);
+      }
+    }
+    const npu_dtype inner = integers ? NPU_INT64 : dtype;
     std::vector<int32_t> results(static_cast<size_t>(count), result);
     for (int32_t s = first; s < count; ++s) {
       const npu_step& step = steps->steps[s];
@@ -287,7 +312,7 @@ struct Builder {
         const npu_operand& operand = step.operands[i];
         const bool is_parameter =
             i > 0 && (step.kind == NPU_STEP_CLIP || step.kind == NPU_STEP_LEAKY_RELU ||
-                      step.kind == NPU_STEP_SOFTPLUS);
+                      step.kind == NPU_STEP_SOFTPLUS || (step.kind == NPU_STEP_RESCALE && i == 3));
         if (is_parameter && operand.kind != NPU_OPERAND_NUMBER) {
           Decline("there is no node for a limit or a slope that is a tensor");
         }
@@ -303,18 +328,18 @@ struct Builder {
             break;
           case NPU_OPERAND_NUMBER:
             node.numbers[i] = operand.number;
-            if (!is_parameter) node.inputs[i] = AddNumber(operand.number, dtype);
+            if (!is_parameter) node.inputs[i] = AddNumber(operand.number, inner);
             break;
         }
         if (node.inputs[i] < 0) continue;
-        if (count > 1 && program.At(node.inputs[i]).dtype != dtype) {
+        if (!integers && count > 1 && program.At(node.inputs[i]).dtype != dtype) {
           Decline("the steps of one operation differ in element type");
         }
         dims = Broadcast(dims, kit::DimsOf(program.At(node.inputs[i])));
       }
       const int32_t x = node.inputs[0];
       const bool is_same = step.kind == NPU_STEP_CAST && x >= 0 && program.At(x).dtype == dtype;
-      result = is_same ? x : AddNode(node, dtype, dims);
+      result = is_same ? x : AddNode(node, s + 1 < count ? inner : dtype, dims);
       results[static_cast<size_t>(s)] = result;
     }
     if (result < 0) Decline("there is no node that only broadcasts");
@@ -426,6 +451,15 @@ struct Builder {
     Write(op->out, AddNode(node, At(op->out).port.dtype, DimsOf(op->out)));
   }
 
+  void Add(const npu_lookup* op) {
+    Node node = MakeNode(Kind::kLookup);
+    node.inputs[0] = Read(op->data);
+    node.inputs[1] = Read(op->table);
+    node.lookup = *op;
+    node.lookup.data = node.lookup.table = node.lookup.out = -1;
+    Write(op->out, AddNode(node, At(op->out).port.dtype, DimsOf(op->out)));
+  }
+
   // ---- Inputs, outputs, bytes ----
 
   npu_tensor AddInput(const npu_tensor_desc* desc) {
@@ -475,6 +509,8 @@ struct Builder {
         return write(static_cast<int8_t>(number));
       case NPU_UINT8:
         return write(static_cast<uint8_t>(number));
+      case NPU_INT16:
+        return write(static_cast<int16_t>(number));
       case NPU_INT32:
         return write(static_cast<int32_t>(number));
       case NPU_INT64:
@@ -585,6 +621,10 @@ npu_build_api BuildTable() {
   api.add_gather = AddOp<npu_gather>;
   api.add_scan = AddOp<npu_scan>;
   api.add_order = AddOp<npu_order>;
+  if (kDriver.integers) {
+    api.add_lookup = AddOp<npu_lookup>;
+    api.integers = 1;
+  }
   if (kDriver.channels_last) {
     api.layout = [](npu_builder*, npu_layout* layout) {
       const int32_t last = layout->data.rank - 1;

@@ -90,6 +90,7 @@ inline size_t ElementSize(npu_dtype dtype) {
     case NPU_INT32:
       return 4;
     case NPU_FLOAT16:
+    case NPU_INT16:
       return 2;
     case NPU_INT64:
       return 8;
@@ -121,8 +122,10 @@ enum class Kind : int32_t {
   kStep = 8,
   /*! \brief The same elements under another shape. */
   kReshape = 9,
+  /*! \brief Inputs: data and table. Only for drivers with `integers`. */
+  kLookup = 10,
 };
-constexpr int32_t kKindCount = 10;
+constexpr int32_t kKindCount = 11;
 
 /*! \brief A node. What it computes is limited to `least` and `most`. */
 struct Node {
@@ -145,6 +148,7 @@ struct Node {
     npu_gather gather;
     npu_scan scan;
     npu_order order;
+    npu_lookup lookup;
   };
 };
 static_assert(std::is_trivially_copyable_v<Node> && std::is_trivially_copyable_v<Value>,
@@ -163,8 +167,8 @@ inline Node MakeNode(Kind kind) {
 
 /*! \brief What a node is called in sentences and listings. */
 inline std::string NameOf(const Node& node) {
-  constexpr const char* kKinds[] = {"matmul", "convolution", "pool",  "reduction", "copy",
-                                    "gather", "scan",        "order", "step",      "reshape"};
+  constexpr const char* kKinds[] = {"matmul", "convolution", "pool", "reduction", "copy",  "gather",
+                                    "scan",   "order",       "step", "reshape",   "lookup"};
   constexpr const char* kSteps[] = {
       "other",    "add",        "bias",       "residual",     "subtract",  "multiply",   "scale",
       "divide",   "maximum",    "minimum",    "floor_divide", "remainder", "less",       "equal",
@@ -172,7 +176,7 @@ inline std::string NameOf(const Node& node) {
       "erf",      "sigmoid",    "sin",        "cos",          "tan",       "atan",       "floor",
       "truncate", "round_even", "round_away", "relu",         "clip",      "leaky_relu", "prelu",
       "gelu",     "gelu_tanh",  "silu",       "softplus",     "selu",      "ceil",       "rsqrt",
-      "square",   "negate",     "sign",       "cast"};
+      "square",   "negate",     "sign",       "cast",         "rescale"};
   if (node.kind != Kind::kStep) return kKinds[static_cast<int32_t>(node.kind)];
   const size_t step = static_cast<size_t>(node.step);
   if (step < sizeof(kSteps) / sizeof(kSteps[0])) return kSteps[step];
@@ -277,7 +281,7 @@ inline std::vector<uint8_t> Serialize(const Program& program) {
 /*! \brief Whether a shape has elements, and not more than memory could hold. */
 inline bool IsSane(const Value& value) {
   if (value.rank < 0 || value.rank > NPU_MAX_RANK) return false;
-  if (value.dtype < NPU_FLOAT32 || value.dtype > NPU_BOOL || value.place < 0) return false;
+  if (value.dtype < NPU_FLOAT32 || value.dtype > NPU_INT16 || value.place < 0) return false;
   int64_t count = 1;
   for (int32_t i = 0; i < value.rank; ++i) {
     if (value.dims[i] < 1 || value.dims[i] > (int64_t{1} << 40) / count) return false;
@@ -334,6 +338,10 @@ inline bool IsSane(const Node& node, const Program& program) {
       return node.order.axis >= 0 && node.order.axis < rank && out_rank == rank;
     case Kind::kReshape:
       return CountOf(program.At(node.inputs[0])) == CountOf(program.At(node.out));
+    case Kind::kLookup:
+      return CountOf(program.At(node.inputs[1])) == 256 &&
+             ElementSize(program.At(node.inputs[0]).dtype) == 1 &&
+             CountOf(program.At(node.inputs[0])) == CountOf(program.At(node.out));
     case Kind::kReduce:
     case Kind::kStep:
       return true;
@@ -422,7 +430,7 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
   auto is_written = [&](int64_t value) {
     return is_known(value) && written[static_cast<size_t>(value)];
   };
-  constexpr int32_t kInputs[kKindCount] = {2, 2, 1, 1, 1, 2, 1, 1, 0, 1};
+  constexpr int32_t kInputs[kKindCount] = {2, 2, 1, 1, 1, 2, 1, 1, 0, 1, 2};
   for (const Node& node : program.nodes) {
     require(node.kind >= Kind::kMatmul && static_cast<int32_t>(node.kind) < kKindCount);
     for (int32_t i = 0; i < NPU_MAX_OPERANDS; ++i) {

@@ -98,7 +98,7 @@ class Tensor {
 npu_dtype AnyFloat(Random* random) { return random->Chance(70) ? NPU_FLOAT32 : NPU_FLOAT16; }
 
 npu_dtype AnyInteger(Random* random) {
-  return random->Pick({NPU_INT8, NPU_UINT8, NPU_INT32, NPU_INT64, NPU_BOOL});
+  return random->Pick({NPU_INT8, NPU_UINT8, NPU_INT16, NPU_INT32, NPU_INT64, NPU_BOOL});
 }
 
 npu_dtype AnyType(Random* random) {
@@ -179,11 +179,84 @@ Program AnyProgram(Random* random, const Shape& shape, Values values, bool epilo
   return program;
 }
 
+// What comes after a product of integers whose channels have this shape: a bias, requantisation, a
+// residual, a clip; or, if `out` has real numbers, anything in float32.
+Program AnyIntegerEpilogue(Random* random, const Shape& shape, const Shape& channels,
+                           npu_dtype out) {
+  Program program;
+  if (random->Chance(15)) return program;
+  if (!IsInteger(out)) return AnyProgram(random, shape, Values::kReal, true, AnyFloat);
+  program.tensors.emplace_back();
+  int32_t chain = program.Add(NPU_VECTOR_LOAD, 0);
+  // A number, or one for each channel.
+  auto parameter = [&](int64_t low, int64_t high, npu_dtype dtype) {
+    if (random->Chance(40)) {
+      auto number = static_cast<double>(random->Between(low, high));
+      return program.Add(NPU_VECTOR_CONSTANT, 0, 0, 0, number);
+    }
+    Tensor tensor(random->Chance(80) ? channels : shape, dtype);
+    for (int64_t i = 0; i < ElementCount(tensor.View()); ++i) {
+      oracle::StoreInteger(tensor.View(), i, random->Between(low, high));
+    }
+    program.tensors.push_back(tensor);
+    return program.Add(NPU_VECTOR_LOAD, static_cast<int32_t>(program.tensors.size()) - 1);
+  };
+  auto rescale = [&](int32_t value) {
+    int64_t bits = random->Pick({7, 15, 31});
+    int64_t most = (int64_t{1} << bits) - 1;
+    int32_t multiplier = parameter(random->Chance(80) ? most / 2 : 0, most, NPU_INT32);
+    int32_t shift = random->Chance(80) ? parameter(bits, bits + 10, NPU_INT8)
+                                       : parameter(random->Pick({0, -3}), 62, NPU_INT8);
+    auto rounding = static_cast<double>(random->Between(NPU_ROUND_HALF_UP, NPU_ROUND_TO_ZERO));
+    return program.Add(NPU_VECTOR_RESCALE, value, multiplier, shift, rounding);
+  };
+  if (random->Chance(70)) {
+    bool large = random->Chance(10);
+    int64_t most = large ? INT32_MAX : 20000;
+    chain = program.Add(NPU_VECTOR_ADD, chain, parameter(-most, most, NPU_INT32));
+  }
+  if (random->Chance(80)) chain = rescale(chain);
+  if (random->Chance(30)) {
+    program.tensors.emplace_back(random, shape, random->Pick({NPU_INT8, NPU_UINT8, NPU_INT16}),
+                                 Values::kBits);
+    int32_t other = program.Add(NPU_VECTOR_LOAD, static_cast<int32_t>(program.tensors.size()) - 1);
+    other = program.Add(NPU_VECTOR_SUBTRACT, other, parameter(-128, 255, NPU_INT16));
+    if (random->Chance(70)) other = rescale(other);
+    chain = program.Add(NPU_VECTOR_ADD, other, chain);
+    if (random->Chance(50)) chain = rescale(chain);
+  }
+  if (random->Chance(10)) {
+    npu_vector_opcode opcode = random->Pick(
+        {NPU_VECTOR_MULTIPLY, NPU_VECTOR_FLOOR_DIVIDE, NPU_VECTOR_LESS, NPU_VECTOR_EQUAL});
+    chain = program.Add(opcode, chain, parameter(-5, 300, NPU_INT16));
+  }
+  if (random->Chance(70)) {
+    chain = program.Add(NPU_VECTOR_ADD, chain, parameter(-128, 255, NPU_INT32));
+  }
+  if (random->Chance(80)) {
+    int32_t least = program.Add(NPU_VECTOR_CONSTANT, 0, 0, 0, random->Pick({-128, 0, -3}));
+    chain = program.Add(NPU_VECTOR_MAXIMUM, least, chain);
+    int32_t most = program.Add(NPU_VECTOR_CONSTANT, 0, 0, 0, random->Pick({127, 255, 100}));
+    chain = program.Add(NPU_VECTOR_MINIMUM, chain, most);
+  }
+  return program;
+}
+
+npu_dtype AnyFactor(Random* random) { return random->Pick({NPU_INT8, NPU_UINT8}); }
+
+int32_t AnyZeroPoint(Random* random, npu_dtype dtype) {
+  if (random->Chance(30)) return 0;
+  int64_t least = dtype == NPU_INT8 ? INT8_MIN : dtype == NPU_INT16 ? INT16_MIN : 0;
+  int64_t most = dtype == NPU_UINT8 ? UINT8_MAX : -1 - least;
+  return static_cast<int32_t>(random->Chance(50) ? random->Pick({least, most})
+                                                 : random->Between(least, most));
+}
+
 // ---- Running and comparing ----
 
 std::vector<std::string> InstructionSets() {
   std::vector<std::string> names;
-  for (const char* name : {"generic", "avx2", "avx512"}) {
+  for (const char* name : {"generic", "avx2", "avx512", "avx512vnni"}) {
     if (SelectSimd(name)) names.push_back(name);
   }
   return names;
@@ -294,8 +367,10 @@ std::string Describe(const char* name, std::initializer_list<TensorView> tensors
 
 // ---- Matrix products ----
 
-void CheckMatMul(Random* random, Shape batch, int64_t rows, int64_t depth, int64_t columns) {
+void CheckMatMul(Random* random, Shape batch, int64_t rows, int64_t depth, int64_t columns,
+                 bool integers = false) {
   Values values = random->Chance(50) ? Values::kWhole : Values::kReal;
+  if (integers) values = Values::kBits;
   MatMulArgs args;
   args.transpose_a = random->Chance(30);
   args.transpose_b = random->Chance(50);
@@ -308,15 +383,29 @@ void CheckMatMul(Random* random, Shape batch, int64_t rows, int64_t depth, int64
   batch.push_back(rows);
   batch.push_back(columns);
   npu_dtype dtype = AnyFloat(random);
-  Tensor left(random, a, random->Chance(90) ? dtype : AnyType(random), values);
-  Tensor right(random, b, random->Chance(90) ? dtype : AnyType(random), values);
-  Tensor out(batch, random->Chance(80) ? dtype : AnyType(random));
-  Program epilogue = AnyProgram(random, batch, values, true);
+  npu_dtype left_type = random->Chance(90) ? dtype : AnyFloat(random);
+  npu_dtype right_type = random->Chance(90) ? dtype : AnyFloat(random);
+  if (integers) {
+    dtype = random->Chance(85) ? AnyInteger(random) : AnyFloat(random);
+    left_type = random->Chance(15) ? NPU_INT16 : AnyFactor(random);
+    right_type = AnyFactor(random);
+    args.a_zero_point = AnyZeroPoint(random, left_type);
+    args.b_zero_point = AnyZeroPoint(random, right_type);
+  }
+  Tensor left(random, a, left_type, values);
+  Tensor right(random, b, right_type, values);
+  Tensor out(batch, integers || random->Chance(80) ? dtype : AnyType(random));
+  Program epilogue = integers ? AnyIntegerEpilogue(random, batch, {columns}, out.View().dtype)
+                              : AnyProgram(random, batch, values, true);
   args.a = left.View();
   args.b = right.View();
   args.out = out.View();
   args.epilogue = epilogue.View();
   double tolerance = Tolerance(args.out.dtype, values);
+  // Float32 is not exact in another order.
+  if (integers && !IsIntegerEpilogue(args.epilogue, args.out.dtype)) {
+    tolerance = Tolerance(args.out.dtype, Values::kReal);
+  }
   std::string what = Describe("matmul", {args.a, args.b, args.out});
   if (args.transpose_a) what += " a transposed";
   if (args.transpose_b) what += " b transposed";
@@ -352,8 +441,54 @@ TEST(matmul) {
   for (int64_t rows = 1; rows <= 9; ++rows) CheckMatMul(&random, {}, rows, 130, 50);
 }
 
+TEST(matmul_of_integers) {
+  Random random(22);
+  for (int i = 0; i < 150; ++i) {
+    Shape batch;
+    for (int64_t d = random.Between(0, 3); d > 0; --d) batch.push_back(random.Between(1, 3));
+    CheckMatMul(&random, batch, random.Between(1, 20), random.Between(1, 40), random.Between(1, 70),
+                true);
+  }
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    CheckMatMul(&random, {}, 261, 300, 5, true);
+    CheckMatMul(&random, {}, 9, 1029, 131, true);
+    CheckMatMul(&random, {}, 40, 41, 256, true);
+  }
+  for (int64_t columns : {1, 2, 3, 4, 31, 33}) CheckMatMul(&random, {2}, 17, 30, columns, true);
+  for (int64_t rows = 1; rows <= 9; ++rows) CheckMatMul(&random, {}, rows, 130, 50, true);
+}
+
+TEST(sums_of_integers_keep_the_low_bits) {
+  // 255 * 255 * 40000 is more than 31 bits have.
+  constexpr int64_t kDepth = 40000;
+  Tensor a({1, kDepth}, NPU_UINT8), b({kDepth, 1}, NPU_UINT8), out({1, 1}, NPU_INT32);
+  std::fill(a.bytes().begin(), a.bytes().end(), 255);
+  std::fill(b.bytes().begin(), b.bytes().end(), 255);
+  MatMulArgs args;
+  args.a = a.View();
+  args.b = b.View();
+  args.out = out.View();
+  Compare("a long sum", args, &out, 0, MatMul, MatMulScratch, oracle::MatMul);
+  CHECK_EQ(oracle::LoadInteger(out.View(), 0), int64_t{255} * 255 * kDepth - (int64_t{1} << 32));
+  // As many as there may be.
+  constexpr int64_t kWideDepth = 33025;
+  a = Tensor({1, kWideDepth}, NPU_INT16);
+  b = Tensor({kWideDepth, 1}, NPU_UINT8);
+  std::fill(b.bytes().begin(), b.bytes().end(), 255);
+  args.b = b.View();
+  Tensor wide({1, 1}, NPU_INT64);
+  std::fill(a.bytes().begin(), a.bytes().end(), 0x7f);
+  args.a = a.View();
+  args.a_zero_point = INT16_MIN;
+  args.out = wide.View();
+  Compare("a long sum of int16", args, &wide, 0, MatMul, MatMulScratch, oracle::MatMul);
+  CHECK_EQ(oracle::LoadInteger(wide.View(), 0), int64_t{0x7f7f + 32768} * 255 * kWideDepth);
+}
+
 TEST(matmul_of_nothing) {
   Random random(2);
+  CheckMatMul(&random, {}, 3, 0, 5, true);
+  CheckMatMul(&random, {}, 0, 3, 5, true);
   CheckMatMul(&random, {}, 3, 0, 5);
   CheckMatMul(&random, {}, 0, 3, 5);
   CheckMatMul(&random, {2}, 4, 3, 0);
@@ -367,8 +502,9 @@ struct Layer {
   Shape in, window, strides, dilations, pads_begin, pads_end;
 };
 
-void CheckConvolution(Random* random, const Layer& layer) {
+void CheckConvolution(Random* random, const Layer& layer, bool integers = false) {
   Values values = random->Chance(50) ? Values::kWhole : Values::kReal;
+  if (integers) values = Values::kBits;
   ConvolutionArgs args;
   args.spatial_rank = static_cast<int32_t>(layer.in.size());
   args.groups = layer.groups;
@@ -388,15 +524,30 @@ void CheckConvolution(Random* random, const Layer& layer) {
     out.push_back(room / layer.strides[d] + 1);
   }
   npu_dtype dtype = AnyFloat(random);
-  Tensor x(random, data, random->Chance(90) ? dtype : AnyType(random), values);
-  Tensor w(random, weight, random->Chance(90) ? dtype : AnyType(random), values);
-  Tensor y(out, random->Chance(80) ? dtype : AnyType(random));
-  Program epilogue = AnyProgram(random, out, values, true);
+  npu_dtype data_type = random->Chance(90) ? dtype : AnyFloat(random);
+  npu_dtype weight_type = random->Chance(90) ? dtype : AnyFloat(random);
+  if (integers) {
+    dtype = random->Chance(85) ? AnyInteger(random) : AnyFloat(random);
+    data_type = random->Chance(15) ? NPU_INT16 : AnyFactor(random);
+    weight_type = AnyFactor(random);
+    args.data_zero_point = AnyZeroPoint(random, data_type);
+    args.weight_zero_point = AnyZeroPoint(random, weight_type);
+  }
+  Tensor x(random, data, data_type, values);
+  Tensor w(random, weight, weight_type, values);
+  Tensor y(out, integers || random->Chance(80) ? dtype : AnyType(random));
+  Shape channels(layer.in.size() + 1, 1);
+  channels[0] = layer.outputs;
+  Program epilogue = integers ? AnyIntegerEpilogue(random, out, channels, dtype)
+                              : AnyProgram(random, out, values, true);
   args.data = x.View();
   args.weight = w.View();
   args.out = y.View();
   args.epilogue = epilogue.View();
   double tolerance = Tolerance(args.out.dtype, values);
+  if (integers && !IsIntegerEpilogue(args.epilogue, args.out.dtype)) {
+    tolerance = Tolerance(args.out.dtype, Values::kReal);
+  }
   std::string what = Describe("convolution", {args.data, args.weight, args.out});
   Compare(what, args, &y, tolerance, Convolution, ConvolutionScratch, oracle::Convolution);
 
@@ -412,7 +563,7 @@ void CheckConvolution(Random* random, const Layer& layer) {
           oracle::Convolution);
 }
 
-void CheckConvolutions(Random* random, int count, bool depthwise) {
+void CheckConvolutions(Random* random, int count, bool depthwise, bool integers = false) {
   for (int i = 0; i < count; ++i) {
     Layer layer;
     size_t rank = static_cast<size_t>(random->Between(1, 3));
@@ -428,7 +579,7 @@ void CheckConvolutions(Random* random, int count, bool depthwise) {
       layer.pads_begin.push_back(random->Chance(40) ? 0 : random->Between(0, 3));
       layer.pads_end.push_back(random->Chance(40) ? 0 : random->Between(0, 3));
     }
-    CheckConvolution(random, layer);
+    CheckConvolution(random, layer, integers);
   }
 }
 
@@ -449,6 +600,23 @@ TEST(depthwise_convolution) {
   CheckConvolutions(&random, 100, true);
   CheckConvolution(&random, {1, 3, 3, 3, {70, 70}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}});
   CheckConvolution(&random, {1, 3, 3, 3, {30, 41}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}});
+}
+
+TEST(convolution_of_integers) {
+  Random random(23);
+  CheckConvolutions(&random, 150, false, true);
+  CheckConvolutions(&random, 100, true, true);
+  for (const Layer& layer :
+       std::vector<Layer>{{1, 3, 9, 1, {23, 21}, {7, 7}, {2, 2}, {1, 1}, {3, 3}, {3, 3}},
+                          {1, 40, 12, 1, {7, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+                          {2, 21, 40, 1, {14, 14}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}},
+                          {1, 20, 9, 1, {14, 14}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}},
+                          {1, 30, 270, 1, {3, 3}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+                          {1, 300, 11, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}},
+                          {1, 4, 4, 4, {70, 70}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+                          {1, 3, 6, 3, {30, 41}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}}}) {
+    CheckConvolution(&random, layer, true);
+  }
 }
 
 TEST(convolution_of_nothing) {
@@ -590,7 +758,8 @@ TEST(instructions) {
   }
   oracle::Store(c.View(), 0, 5);
   oracle::Store(c.View(), 1, NAN);
-  for (int opcode = NPU_VECTOR_ADD; opcode < NPU_VECTOR_OPCODE_COUNT; ++opcode) {
+  // What follows is for integers only.
+  for (int opcode = NPU_VECTOR_ADD; opcode < NPU_VECTOR_RESCALE; ++opcode) {
     Program program;
     program.tensors = {a, b, c};
     for (int32_t i = 0; i < 3; ++i) program.Add(NPU_VECTOR_LOAD, i);
@@ -1170,6 +1339,69 @@ TEST(order) {
 }
 
 // Not even a NaN may change, so bytes are compared.
+TEST(lookup) {
+  Random random(24);
+  for (npu_dtype from : {NPU_INT8, NPU_UINT8}) {
+    for (npu_dtype to : {NPU_INT8, NPU_UINT8, NPU_INT16, NPU_FLOAT32, NPU_INT64}) {
+      Tensor data(&random, {3, 1000}, from, Values::kBits),
+          table(&random, {256}, to, Values::kBits);
+      Tensor out({3, 1000}, to);
+      LookupArgs args;
+      args.data = data.View();
+      args.table = table.View();
+      args.out = out.View();
+      Compare("lookup", args, &out, 0, Lookup, LookupScratch, oracle::Lookup);
+    }
+  }
+}
+
+TEST(rescale) {
+  // By hand: a * b / 2^c, and what each rounding makes of it.
+  struct Case {
+    int64_t a, b, c, half_up, twice, half_even, half_away, down, to_zero;
+  };
+  constexpr int64_t kLeast = INT64_MIN;
+  const Case cases[] = {
+      {3, 1, 1, 2, 2, 2, 2, 1, 1},         // 1.5
+      {5, 1, 1, 3, 3, 2, 3, 2, 2},         // 2.5
+      {-3, 1, 1, -1, -1, -2, -2, -2, -1},  // -1.5
+      {-5, 1, 1, -2, -2, -2, -3, -3, -2},  // -2.5
+      {-7, 1, 2, -2, -2, -2, -2, -2, -1},  // -1.75
+      {7, 3, 0, 21, 21, 21, 21, 21, 21},
+      {-7, 3, -5, -21, -21, -21, -21, -21, -21},
+      // The addend 2^30 of double rounding is half of what is missing to 1.
+      {(int64_t{1} << 30) - 1, 1, 32, 0, 0, 0, 0, 0, 0},
+      {int64_t{1} << 30, 1, 32, 0, 1, 0, 0, 0, 0},
+      {-(int64_t{1} << 31), 1, 32, 0, -1, 0, -1, -1, 0},
+      {-(int64_t{1} << 30), 1, 32, 0, 0, 0, 0, -1, 0},
+      {INT32_MAX, INT32_MAX, 62, 1, 1, 1, 1, 0, 0},
+      // More than 62 counts as 62; the product has 126 bits, of which 64 are left.
+      {kLeast, kLeast, 90, 0, 0, 0, 0, 0, 0},
+      {kLeast, 4, 62, -8, -8, -8, -8, -8, -8},
+      {kLeast, 3, 0, kLeast, kLeast, kLeast, kLeast, kLeast, kLeast},
+  };
+  for (const Case& one : cases) {
+    const int64_t wanted[] = {one.half_up,   one.twice, one.half_even,
+                              one.half_away, one.down,  one.to_zero};
+    for (int rounding = 0; rounding < 6; ++rounding) {
+      Program program;
+      for (int64_t number : {one.a, one.b, one.c}) {
+        program.tensors.emplace_back(Shape{1}, NPU_INT64);
+        oracle::StoreInteger(program.tensors.back().View(), 0, number);
+        program.Add(NPU_VECTOR_LOAD, static_cast<int32_t>(program.tensors.size()) - 1);
+      }
+      program.Add(NPU_VECTOR_RESCALE, 0, 1, 2, rounding);
+      Tensor out({1}, NPU_INT64);
+      ElementwiseArgs args;
+      args.program = program.View();
+      args.out = out.View();
+      Compare("rescale", args, &out, 0, Elementwise, ElementwiseScratch, oracle::Elementwise);
+      oracle::Elementwise(args);
+      CHECK_EQ(oracle::LoadInteger(out.View(), 0), wanted[rounding]);
+    }
+  }
+}
+
 TEST(copy_of_bits) {
   Random random(14);
   for (npu_dtype dtype : {NPU_FLOAT32, NPU_FLOAT16, NPU_INT8, NPU_INT64}) {

@@ -11,6 +11,7 @@
 #include <tvm/ffi/function.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -219,6 +220,39 @@ void CheckTables() {
   }
 }
 
+/*! \brief What a driver that says nothing of integers is not given. */
+void CheckIntegers() {
+  npu_build_api table = BuildDriver("emulator");
+  Check(table.integers != 0 && table.add_lookup != nullptr, "the emulator has no integers");
+  // As a driver of version 2 wrote it.
+  table.size = offsetof(npu_build_api, add_lookup);
+  table.version = 2;
+  npu_build_api older = Adopt(&table, "lib.so");
+  Check(older.integers == 0 && older.add_lookup == nullptr, "an older driver has integers");
+  auto is_float = [](npu_tensor tensor) { return tensor != 1; };
+  npu_matmul matmul = {};
+  Check(!NeedsIntegers(matmul, is_float), "a matmul of floats needs integers");
+  matmul.b = 1;
+  Check(NeedsIntegers(matmul, is_float), "a matmul of integers needs none");
+  npu_convolution convolution = {};
+  Check(!NeedsIntegers(convolution, is_float), "a convolution of floats needs integers");
+  convolution.data = 1;
+  Check(NeedsIntegers(convolution, is_float), "a convolution of integers needs none");
+  npu_vector_instruction instruction = {NPU_VECTOR_ADD, 0, 0, 0, 0};
+  npu_vector_program program = {};
+  program.instructions = &instruction;
+  program.instruction_count = 1;
+  npu_elementwise elementwise = {};
+  elementwise.program = &program;
+  npu_reduce reduce = {};
+  reduce.epilogue = &program;
+  Check(!NeedsIntegers(elementwise, is_float) && !NeedsIntegers(reduce, is_float),
+        "a sum needs integers");
+  instruction.opcode = NPU_VECTOR_RESCALE;
+  Check(NeedsIntegers(elementwise, is_float) && NeedsIntegers(reduce, is_float),
+        "RESCALE needs no integers");
+}
+
 void CheckAllocations() {
   ffi::Function load = ffi::Function::GetGlobalRequired("ffi.Module.load_from_bytes." BACKEND_NAME);
   ffi::Function wait_all = ffi::Function::GetGlobalRequired(BACKEND_NAME ".runtime.wait_all");
@@ -234,6 +268,7 @@ void CheckAllocations() {
 
 int main() {
   npu::CheckTables();
+  npu::CheckIntegers();
   npu::CheckAllocations();
   std::puts("ok");
   return 0;

@@ -172,14 +172,27 @@ class Emitter {
     Command command;
     command.core = static_cast<int32_t>(result % cores_);
     std::visit([&](const auto& op) { SetOperation(op, tiles, &command); }, operation_.op);
-    SetVector(tiles, first, last, sum, &command);
-    std::visit(
-        [&](auto& op) {
-          if constexpr (!std::is_same_v<decltype(op), Transfer&>) op.out = last ? out : sum;
-        },
-        command.op);
-    assembler_.Add(std::move(command));
+    // Sums of integers are exact, so an epilogue has to wait for the last part.
+    bool waits = last && !first && IsProductOfIntegers() && !operation_.instructions.empty();
+    SetVector(tiles, first, last && !waits, sum, &command);
+    auto add = [&](npu_tensor result) {
+      std::visit(
+          [&](auto& op) {
+            if constexpr (!std::is_same_v<decltype(op), Transfer&>) op.out = result;
+          },
+          command.op);
+      assembler_.Add(command);
+    };
+    add(last && !waits ? out : sum);
     if (!last) return;
+    if (waits) {
+      command.op = npu_elementwise();
+      command.instructions = operation_.instructions;
+      command.inputs = VectorInputs(tiles);
+      command.inputs.resize(std::max<size_t>(1, command.inputs.size()));
+      command.inputs[0] = sum;
+      add(out);
+    }
     if (loop_.out.resident() && !in_place) {
       npu_tensor whole = assembler_.InScratchpad(loop_.out.desc, loop_.out.offset);
       assembler_.AddTransfer(out, whole, nullptr, part);
@@ -253,21 +266,37 @@ class Emitter {
     command->op = op;
   }
 
+  void SetOperation(npu_lookup op, const std::vector<npu_tensor>& tiles, Command* command) {
+    op.data = Role(0, tiles);
+    op.table = Role(1, tiles);
+    command->op = op;
+  }
+
   void SetOperation(const npu_copy&, const std::vector<npu_tensor>&, Command*) {}
   void SetOperation(const npu_gather&, const std::vector<npu_tensor>&, Command*) {}
 
   // Epilogues on tiles.
 
+  bool IsProductOfIntegers() const {
+    bool product = std::holds_alternative<npu_matmul>(operation_.op) ||
+                   std::holds_alternative<npu_convolution>(operation_.op);
+    return product && IsInteger(loop_.sums);
+  }
+
+  std::vector<npu_tensor> VectorInputs(const std::vector<npu_tensor>& tiles) const {
+    std::vector<npu_tensor> inputs;
+    for (size_t k = 0; k < operation_.inputs.size(); ++k) {
+      size_t role = loop_.roles.size() - operation_.inputs.size() + k;
+      inputs.push_back(k < first_input_ ? -1 : Role(role, tiles));
+    }
+    return inputs;
+  }
+
   void SetVector(const std::vector<npu_tensor>& tiles, bool first, bool last, npu_tensor sum,
                  Command* command) {
     auto& instructions = command->instructions;
     auto& inputs = command->inputs;
-    if (last) {
-      for (size_t k = 0; k < operation_.inputs.size(); ++k) {
-        size_t role = loop_.roles.size() - operation_.inputs.size() + k;
-        inputs.push_back(k < first_input_ ? -1 : Role(role, tiles));
-      }
-    }
+    if (last) inputs = VectorInputs(tiles);
     if (first && last) {
       instructions = operation_.instructions;
       return;

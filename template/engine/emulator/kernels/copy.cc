@@ -159,6 +159,8 @@ void StoreNumber(npu_dtype dtype, double number, void* to) {
       return StoreInteger<int8_t>(number, to);
     case NPU_UINT8:
       return StoreInteger<uint8_t>(number, to);
+    case NPU_INT16:
+      return StoreInteger<int16_t>(number, to);
     case NPU_INT32:
       return StoreInteger<int32_t>(number, to);
     case NPU_INT64:

@@ -46,13 +46,26 @@ struct Broadcast {
   }
 };
 
+/*! \brief Takes the results of a matrix product, tile by tile. `registers` is private scratch
+ * memory of the thread. */
+class TileStore {
+ public:
+  virtual ~TileStore() = default;
+  /*! \brief Prepares registers that another store may have used. */
+  virtual void Begin(float* registers) const = 0;
+  /*! \brief Stores the upper left part of a tile. */
+  virtual void StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row,
+                         int64_t column, float* registers) const = 0;
+};
+
 /*!
  * \brief Evaluates a vector program in float32, block by block, and stores the results.
  *
  * The output is seen as a matrix with rows of `row_length` elements; a block is a piece of one row
- * or of several. Values lie in private scratch memory of the thread, the registers.
+ * or of several. Values lie in private scratch memory of the thread, the registers. Programs of
+ * integers that FitInt32 finds can be evaluated in int32 instead, where floats hold int32.
  */
-class Evaluator {
+class Evaluator : public TileStore {
  public:
   /*! \brief The most elements of a block. */
   static constexpr int64_t kBlock = 512;
@@ -62,20 +75,19 @@ class Evaluator {
     return program.instruction_count * kBlock;
   }
 
-  Evaluator(const VectorProgram& program, const TensorView& out, int64_t row_length);
+  Evaluator(const VectorProgram& program, const TensorView& out, int64_t row_length,
+            bool integers = false);
 
-  /*! \brief Sets the constants. Needed before blocks, whenever registers may have been used by
-   *  another evaluator. */
-  void Begin(float* registers) const;
+  /*! \brief Sets the constants. */
+  void Begin(float* registers) const override;
 
   /*! \brief Stores a piece of one row, of any length. `values` is input 0 of an epilogue, else
    *  null. */
   void StoreRun(const float* values, int64_t count, int64_t row, int64_t column,
                 float* registers) const;
 
-  /*! \brief Stores the upper left part of a tile of a matrix product. */
   void StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row, int64_t column,
-                 float* registers) const;
+                 float* registers) const override;
 
  private:
   struct Input : Broadcast {
@@ -98,6 +110,11 @@ class Evaluator {
   npu_dtype dtype_;
   size_t element_;
   int64_t row_length_;
+  // In int32. The type that lies in memory as values do in registers, and how others get there.
+  bool integers_;
+  npu_dtype plain_;
+  void (*load_)(npu_dtype dtype, const void* data, int64_t count, float* out);
+  void (*store_)(npu_dtype dtype, const float* data, int64_t count, void* out);
   Input inputs_[NPU_MAX_VECTOR_INPUTS];
 };
 

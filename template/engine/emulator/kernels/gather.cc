@@ -104,4 +104,30 @@ void Gather(const GatherArgs& args, const KernelContext& context) {
   }
 }
 
+size_t LookupScratch(const LookupArgs&, int) { return 0; }
+
+void Lookup(const LookupArgs& args, const KernelContext& context) {
+  auto look_up = [&](auto entry) {
+    using T = decltype(entry);
+    const T* table = static_cast<const T*>(args.table.data);
+    const auto* data = static_cast<const uint8_t*>(args.data.data);
+    T* out = static_cast<T*>(args.out.data);
+    // The numbers of int8, with the first bit turned, are in the order of the table.
+    uint8_t turned = args.data.dtype == NPU_INT8 ? 0x80 : 0;
+    Parallel(context, ElementCount(args.out), Grain(1), [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) out[i] = table[data[i] ^ turned];
+    });
+  };
+  switch (ElementSize(args.out.dtype)) {
+    case 1:
+      return look_up(uint8_t{});
+    case 2:
+      return look_up(uint16_t{});
+    case 4:
+      return look_up(uint32_t{});
+    default:
+      return look_up(uint64_t{});
+  }
+}
+
 }  // namespace npu::emulator

@@ -25,12 +25,13 @@ constexpr int64_t kFewRows = 32;
 }  // namespace
 
 GemmPlan::GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t products,
-                   const GatheredColumns* gathered, const VectorProgram& epilogue, int threads,
-                   Scratch* scratch)
+                   const GatheredColumns* gathered, bool copies, bool pairs, int64_t registers,
+                   int threads, Scratch* scratch)
     : rows_(rows),
       columns_(columns),
       depth_(depth),
       gathered_(gathered == nullptr ? GatheredColumns() : *gathered),
+      pairs_(pairs),
       row_block_(std::min(kRowBlock, CeilDivide(rows, kPanelRows) * kPanelRows)),
       column_block_(std::min(kColumnBlock, CeilDivide(columns, kPanelColumns) * kPanelColumns)),
       // Steps of the same length: it decides how sums are rounded, so it depends on nothing else.
@@ -51,9 +52,9 @@ GemmPlan::GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t product
     }
   }
   count();
-  panel_floats_ = gathered == nullptr ? 0 : depth_block_ * kPanelColumns + kSlack;
+  panel_floats_ = copies ? depth_block_ * kPanelColumns + kSlack : 0;
   tile_floats_ = depth > depth_block_ ? row_block_ * column_block_ : kTile;
-  worker_floats_ = panel_floats_ + tile_floats_ + Evaluator::Registers(epilogue);
+  worker_floats_ = panel_floats_ + tile_floats_ + registers;
   workers_ = scratch->Take<float>(threads * worker_floats_);
 }
 
@@ -61,7 +62,20 @@ GemmPlan::Panel GemmPlan::RightPanel(const Simd& simd, const Gemm& gemm, int64_t
                                      int64_t depth, float* packed) const {
   if (gemm.right != nullptr)
     return {gemm.right + column * depth_ + k * kPanelColumns, kPanelColumns};
+  if (gemm.narrow != nullptr) {
+    simd.join(gemm.dtype, gemm.narrow + 2 * (column * depth_ + k * kPanelColumns),
+              depth * kPanelColumns, gemm.zero_point, packed);
+    return {packed, kPanelColumns};
+  }
   int64_t columns = std::min<int64_t>(kPanelColumns, columns_ - column);
+  if (gemm.elements != nullptr) {
+    for (int64_t i = 0; i < depth; ++i) {
+      const char* low = gemm.elements + 2 * (k + i) * columns_ + column;
+      const char* high = 2 * (k + i) + 1 < gemm.element_rows ? low + columns_ : nullptr;
+      simd.pair(gemm.dtype, low, high, columns, gemm.zero_point, packed + i * kPanelColumns);
+    }
+    return {packed, kPanelColumns};
+  }
   if (gathered_.row_stride != 0 && rows_ <= kFewRows && columns == kPanelColumns) {
     return {gemm.data + k * gathered_.row_stride + column, gathered_.row_stride};
   }
@@ -80,8 +94,9 @@ GemmPlan::Panel GemmPlan::RightPanel(const Simd& simd, const Gemm& gemm, int64_t
   return {packed, kPanelColumns};
 }
 
-void GemmPlan::Run(const Gemm& gemm, const Evaluator& evaluator, int64_t task, int worker) const {
+void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int worker) const {
   const Simd& simd = ActiveSimd();
+  auto multiply = pairs_ ? simd.gemm_pairs : simd.gemm;
   int64_t first_row = task % row_blocks_ * row_block_;
   int64_t first_column = task / row_blocks_ * column_block_;
   int64_t end_row = std::min(first_row + row_block_, rows_);
@@ -89,7 +104,7 @@ void GemmPlan::Run(const Gemm& gemm, const Evaluator& evaluator, int64_t task, i
   float* packed = workers_ + worker * worker_floats_;
   float* tiles = packed + panel_floats_;
   float* registers = tiles + tile_floats_;
-  evaluator.Begin(registers);
+  store.Begin(registers);
   int64_t k = 0;
   do {
     int64_t depth = std::min(depth_block_, depth_ - k);
@@ -100,11 +115,9 @@ void GemmPlan::Run(const Gemm& gemm, const Evaluator& evaluator, int64_t task, i
       Panel panel = RightPanel(simd, gemm, column, k, depth, packed);
       for (int64_t row = first_row; row < end_row; row += kPanelRows) {
         int64_t rows = std::min<int64_t>(kPanelRows, end_row - row);
-        simd.gemm(static_cast<int>(rows), static_cast<int>(columns), depth,
-                  gemm.left + row * depth_ + k * kPanelRows, panel.data, panel.stride, tile, k > 0);
-        if (last) {
-          evaluator.StoreTile(tile, rows, columns, gemm.out_row + row, column, registers);
-        }
+        multiply(static_cast<int>(rows), static_cast<int>(columns), depth,
+                 gemm.left + row * depth_ + k * kPanelRows, panel.data, panel.stride, tile, k > 0);
+        if (last) store.StoreTile(tile, rows, columns, gemm.out_row + row, column, registers);
         if (tile_floats_ > kTile) tile += kTile;
       }
     }

@@ -13,8 +13,8 @@
 
 namespace npu::emulator {
 
-/*! \brief A matrix product. Its left operand is packed; the right one is packed too, or its panels
- *  are gathered from data where they are needed. */
+/*! \brief A matrix product, of real numbers or of pairs (see simd.h). Its left operand is packed;
+ *  the right one is packed too, or its panels are gathered from data where they are needed. */
 struct Gemm {
   /*! \brief Row panels. */
   const float* left = nullptr;
@@ -23,6 +23,13 @@ struct Gemm {
   /*! \brief Row k of the right operand begins at data + offsets[k]. */
   const float* data = nullptr;
   const int64_t* offsets = nullptr;
+  /*! \brief Column panels of pairs, before the zero point is subtracted: as elements of 8 bits. */
+  const char* narrow = nullptr;
+  /*! \brief The rows of a right operand of pairs, of so many elements of 8 bits, as they are. */
+  const char* elements = nullptr;
+  int64_t element_rows = 0;
+  npu_dtype dtype = NPU_FLOAT32;
+  int32_t zero_point = 0;
   /*! \brief Where the result begins in the output as a matrix. */
   int64_t out_row = 0;
 };
@@ -44,16 +51,17 @@ struct GatheredColumns {
 class GemmPlan {
  public:
   GemmPlan() = default;
-  /*! \brief Plans for loops over `products` products. */
+  /*! \brief Plans for loops over `products` products, whose results need so many `registers`.
+   *  `copies`: panels of the right operand are made where they are needed. */
   GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t products,
-           const GatheredColumns* gathered, const VectorProgram& epilogue, int threads,
+           const GatheredColumns* gathered, bool copies, bool pairs, int64_t registers, int threads,
            Scratch* scratch);
 
   /*! \brief Tasks of one product. */
   int64_t tasks() const { return row_blocks_ * column_blocks_; }
   /*! \brief Multiplications of one task. */
   int64_t cost() const { return row_block_ * column_block_ * depth_; }
-  void Run(const Gemm& gemm, const Evaluator& evaluator, int64_t task, int worker) const;
+  void Run(const Gemm& gemm, const TileStore& store, int64_t task, int worker) const;
 
  private:
   struct Panel {
@@ -65,6 +73,7 @@ class GemmPlan {
 
   int64_t rows_ = 0, columns_ = 0, depth_ = 0;
   GatheredColumns gathered_;
+  bool pairs_ = false;
   int64_t row_block_ = 0, column_block_ = 0, depth_block_ = 0;
   int64_t row_blocks_ = 0, column_blocks_ = 0;
   int64_t panel_floats_ = 0, tile_floats_ = 0, worker_floats_ = 0;

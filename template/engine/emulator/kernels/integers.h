@@ -16,10 +16,20 @@ namespace npu::emulator {
 void LoadIntegers(npu_dtype dtype, const void* data, int64_t count, int64_t* out);
 /*! \brief The low bits of each number; for a bool, whether it is not 0. */
 void StoreIntegers(npu_dtype dtype, const int64_t* values, int64_t count, void* out);
-/*! \brief One instruction of a vector program (not a load, not a constant) that exists for int64.
+/*! \brief One instruction of a vector program (no load, constant or rescale) that exists for int64.
  *  `out` may be an operand. */
 void ApplyIntegers(npu_vector_opcode opcode, const int64_t* a, const int64_t* b, const int64_t* c,
                    int64_t count, int64_t* out);
+
+/*! \brief The least and the largest value of something. */
+struct Interval {
+  int64_t low, high;
+};
+
+/*! \brief Whether a program of integers computes the same in int32: no value leaves its range.
+ *  Looks at the elements of small inputs, so it may depend on data; results do not. In an epilogue,
+ *  input 0 is in the interval. */
+bool FitsInt32(const VectorProgram& program, Interval accumulator, bool epilogue);
 
 /*! \brief Evaluates a vector program in int64; otherwise as Evaluator does, with as many registers
  *  and blocks as large. */

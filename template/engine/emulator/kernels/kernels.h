@@ -29,8 +29,17 @@
 
 namespace npu::emulator {
 
+/*! \brief How many element types there are. */
+constexpr int32_t kDtypeCount = NPU_INT16 + 1;
+
 /*! \brief Whether this is an integer type; a bool is one of 1 bit. */
 inline bool IsInteger(npu_dtype dtype) { return dtype != NPU_FLOAT32 && dtype != NPU_FLOAT16; }
+
+/*! \brief In what a matmul or a convolution sums up, by the type of its first operand. */
+inline npu_dtype AccumulatorOf(npu_dtype operand) {
+  if (!IsInteger(operand)) return NPU_FLOAT32;
+  return operand == NPU_INT16 ? NPU_INT64 : NPU_INT32;
+}
 
 /*! \brief Whether all loads of a vector program are of integers; `type_of` tells the type of an
  *  input. */
@@ -70,6 +79,8 @@ struct VectorProgram {
 
 /*! \brief Whether a program that loads no accumulator is computed in int64. */
 bool IsIntegerProgram(const VectorProgram& program, npu_dtype out);
+/*! \brief The same of an epilogue whose accumulator is an integer. */
+bool IsIntegerEpilogue(const VectorProgram& program, npu_dtype out);
 
 /*! \brief The resources of a kernel. */
 struct KernelContext {
@@ -82,18 +93,20 @@ struct KernelContext {
 /*! \brief Alignment of scratch memory; packed operands are fastest at it too. */
 constexpr size_t kScratchAlignment = 64;
 
-/*! \brief Operands of MatMul. */
+/*! \brief Operands of MatMul: both real numbers, or both integers as npu_driver.h says. */
 struct MatMulArgs {
   /*! \brief Rank 2 or more; leading dimensions broadcast to those of `out`. */
   TensorView a, b, out;
   bool transpose_a = false;
   bool transpose_b = false;
+  int32_t a_zero_point = 0, b_zero_point = 0;
   /*! \brief `b` packed by PackMatMulB, or null. If given, `b.data` is not read. */
   const void* packed_b = nullptr;
   VectorProgram epilogue;
 };
 
-/*! \brief Operands of Convolution; spatial dimensions as in `data`, from entry 0. */
+/*! \brief Operands of Convolution, with types as MatMul's; spatial dimensions as in `data`, from
+ *  entry 0. */
 struct ConvolutionArgs {
   TensorView data, weight, out;
   int32_t spatial_rank = 0;
@@ -103,6 +116,7 @@ struct ConvolutionArgs {
   /*! \brief Only `out`'s shape counts: this is for the caller's checks. */
   int64_t pads_end[NPU_MAX_SPATIAL] = {};
   int64_t groups = 1;
+  int32_t data_zero_point = 0, weight_zero_point = 0;
   /*! \brief `weight` packed by PackConvolutionWeight, or null. If given, `weight.data` is not
    *  read. */
   const void* packed_weight = nullptr;
@@ -197,10 +211,17 @@ struct OrderArgs {
   bool descending = false;
 };
 
+/*! \brief Operands of Lookup; `data` is int8 or uint8, `table` has 256 elements of the type of
+ *  `out`. */
+struct LookupArgs {
+  TensorView data, table, out;
+};
+
 /*!
  * \name Packed constants
- * Operands in the order in which the kernels read them, as float32. The layout does not depend on
- * the machine (but for its byte order, little-endian): programs may store it.
+ * Operands in the order in which the kernels read them, real numbers as float32, integers as they
+ * are. The layout does not depend on the machine (but for its byte order, little-endian): programs
+ * may store it.
  * @{
  */
 size_t PackedMatMulBBytes(const TensorView& b, bool transpose_b);
@@ -222,6 +243,7 @@ size_t CopyScratch(const CopyArgs& args, int threads);
 size_t GatherScratch(const GatherArgs& args, int threads);
 size_t ScanScratch(const ScanArgs& args, int threads);
 size_t OrderScratch(const OrderArgs& args, int threads);
+size_t LookupScratch(const LookupArgs& args, int threads);
 /*! @} */
 
 /*!
@@ -237,9 +259,10 @@ void Copy(const CopyArgs& args, const KernelContext& context);
 void Gather(const GatherArgs& args, const KernelContext& context);
 void Scan(const ScanArgs& args, const KernelContext& context);
 void Order(const OrderArgs& args, const KernelContext& context);
+void Lookup(const LookupArgs& args, const KernelContext& context);
 /*! @} */
 
-/*! \brief The instruction set in use: "generic", "avx2" or "avx512". */
+/*! \brief The instruction set in use: "generic", "avx2", "avx512" or "avx512vnni". */
 const char* KernelInstructionSet();
 
 }  // namespace npu::emulator

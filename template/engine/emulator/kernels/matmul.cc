@@ -8,6 +8,7 @@
 #include "evaluator.h"
 #include "gemm.h"
 #include "internal.h"
+#include "products.h"
 
 namespace npu::emulator {
 
@@ -82,8 +83,8 @@ struct Plan {
       bytes = scratch.used();
       return;
     }
-    gemm = GemmPlan(a.lines, b.lines, a.depth, batch, gathered ? &columns : nullptr, args.epilogue,
-                    threads, &scratch);
+    gemm = GemmPlan(a.lines, b.lines, a.depth, batch, gathered ? &columns : nullptr, gathered,
+                    false, Evaluator::Registers(args.epilogue), threads, &scratch);
     bytes = scratch.used();
   }
 
@@ -151,22 +152,26 @@ void Dots(const MatMulArgs& args, const Plan& plan, const Evaluator& evaluator,
 }  // namespace
 
 size_t PackedMatMulBBytes(const TensorView& b, bool transpose_b) {
+  if (IsInteger(b.dtype)) return PackedIntegerMatMulBBytes(b, transpose_b);
   PanelSource source = Source(b, transpose_b, false);
   int64_t floats = BatchCount(b) * PanelFloats(source.lines, source.depth, kPanelColumns);
   return static_cast<size_t>(floats) * sizeof(float);
 }
 
 void PackMatMulB(const TensorView& b, bool transpose_b, void* packed) {
+  if (IsInteger(b.dtype)) return PackIntegerMatMulB(b, transpose_b, packed);
   Pack(Source(b, transpose_b, false), BatchCount(b), kPanelColumns, KernelContext(),
        static_cast<float*>(packed));
 }
 
 size_t MatMulScratch(const MatMulArgs& args, int threads) {
+  if (IsInteger(args.a.dtype)) return IntegerMatMulScratch(args, threads);
   return Plan(args, threads, Scratch(nullptr)).bytes;
 }
 
 void MatMul(const MatMulArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
+  if (IsInteger(args.a.dtype)) return IntegerMatMul(args, context);
   Plan plan(args, Threads(context), Scratch(context.scratch));
   Evaluator evaluator(args.epilogue, args.out, plan.b.lines);
   if (plan.dots) return Dots(args, plan, evaluator, context);

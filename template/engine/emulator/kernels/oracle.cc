@@ -113,6 +113,7 @@ double Apply(const npu_vector_instruction& instruction, double a, double b, doub
     case NPU_VECTOR_TRUNCATE:
       return std::trunc(a);
     case NPU_VECTOR_LOAD:
+    case NPU_VECTOR_RESCALE:
       break;
   }
   return kNan;
@@ -122,6 +123,32 @@ double Apply(const npu_vector_instruction& instruction, double a, double b, doub
 __extension__ typedef __int128 Wide;
 
 int64_t Low(Wide value) { return static_cast<int64_t>(static_cast<uint64_t>(value)); }
+
+// The quotient of a product and a power of two, as its definition reads.
+Wide Rescale(Wide a, Wide b, Wide shift, int rounding) {
+  Wide unit = Wide{1} << static_cast<int>(std::min<Wide>(std::max<Wide>(shift, 0), 62));
+  Wide product = a * b;
+  Wide rest = (product % unit + unit) % unit;
+  Wide down = (product - rest) / unit;
+  Wide twice = 2 * rest;
+  switch (rounding) {
+    case NPU_ROUND_HALF_UP:
+      return twice >= unit ? down + 1 : down;
+    case NPU_ROUND_DOUBLE: {
+      if (shift <= 31) return twice >= unit ? down + 1 : down;
+      Wide sum = product + unit / 2 + (a >= 0 ? 1 : -1) * (Wide{1} << 30);
+      return (sum - (sum % unit + unit) % unit) / unit;
+    }
+    case NPU_ROUND_HALF_EVEN:
+      return twice > unit || (twice == unit && down % 2 != 0) ? down + 1 : down;
+    case NPU_ROUND_HALF_AWAY:
+      return twice > unit || (twice == unit && product > 0) ? down + 1 : down;
+    case NPU_ROUND_TO_ZERO:
+      return product / unit;
+    default:
+      return down;
+  }
+}
 
 Wide ApplyIntegers(const npu_vector_instruction& instruction, Wide a, Wide b, Wide c) {
   switch (instruction.opcode) {
@@ -151,6 +178,8 @@ Wide ApplyIntegers(const npu_vector_instruction& instruction, Wide a, Wide b, Wi
       return a != 0 ? b : c;
     case NPU_VECTOR_ABSOLUTE:
       return a < 0 ? -a : a;
+    case NPU_VECTOR_RESCALE:
+      return Rescale(a, b, c, static_cast<int>(instruction.immediate));
     default:
       return 0;
   }
@@ -244,6 +273,26 @@ T ToInteger(double value) {
   return static_cast<T>(rounded);
 }
 
+// Stores what products of integers sum up to, by way of the epilogue.
+void FinishSum(const VectorProgram& program, const TensorView& out, const Index& index,
+               npu_dtype operand, int64_t sum) {
+  // With operands of 8 bits, the low 32 bits.
+  if (operand != NPU_INT16) sum = static_cast<int32_t>(static_cast<uint32_t>(sum));
+  bool integers = IsInteger(out.dtype);
+  for (int i = 0; i < program.instruction_count; ++i) {
+    const npu_vector_instruction& instruction = program.instructions[i];
+    if (instruction.opcode != NPU_VECTOR_LOAD || instruction.a == 0) continue;
+    integers = integers && IsInteger(program.inputs[instruction.a].dtype);
+  }
+  // Loading the accumulator rounds it to float32.
+  double real = static_cast<double>(static_cast<float>(sum));
+  if (integers) {
+    FinishIntegers(program, out, index, &sum);
+  } else {
+    Finish(program, out, index, &real);
+  }
+}
+
 // Calls `body(tap, position)` for the taps of a window that lie inside [low, high).
 template <typename Body>
 void ForTaps(const Index& window, const Index& at, const int64_t* strides, const int64_t* dilations,
@@ -265,6 +314,8 @@ int64_t Limit(npu_dtype dtype, bool largest) {
       return largest ? 127 : -128;
     case NPU_UINT8:
       return largest ? 255 : 0;
+    case NPU_INT16:
+      return largest ? INT16_MAX : INT16_MIN;
     case NPU_INT32:
       return largest ? INT32_MAX : INT32_MIN;
     case NPU_INT64:
@@ -292,6 +343,8 @@ float Load(const TensorView& tensor, int64_t index) {
       return static_cast<const int8_t*>(tensor.data)[index];
     case NPU_UINT8:
       return static_cast<const uint8_t*>(tensor.data)[index];
+    case NPU_INT16:
+      return static_cast<const int16_t*>(tensor.data)[index];
     case NPU_INT32:
       return static_cast<float>(static_cast<const int32_t*>(tensor.data)[index]);
     case NPU_INT64:
@@ -316,6 +369,9 @@ void Store(const TensorView& tensor, int64_t index, float value) {
     case NPU_UINT8:
       static_cast<uint8_t*>(tensor.data)[index] = ToInteger<uint8_t>(value);
       return;
+    case NPU_INT16:
+      static_cast<int16_t*>(tensor.data)[index] = ToInteger<int16_t>(value);
+      return;
     case NPU_INT32:
       static_cast<int32_t*>(tensor.data)[index] = ToInteger<int32_t>(value);
       return;
@@ -334,6 +390,8 @@ int64_t LoadInteger(const TensorView& tensor, int64_t index) {
       return static_cast<const int8_t*>(tensor.data)[index];
     case NPU_UINT8:
       return static_cast<const uint8_t*>(tensor.data)[index];
+    case NPU_INT16:
+      return static_cast<const int16_t*>(tensor.data)[index];
     case NPU_INT32:
       return static_cast<const int32_t*>(tensor.data)[index];
     case NPU_INT64:
@@ -361,14 +419,21 @@ void MatMul(const MatMulArgs& args) {
   ForEach(Shape(args.out), [&](const Index& index) {
     size_t last = index.size() - 1;
     double sum = 0;
+    int64_t whole = 0;
     for (int64_t k = 0; k < depth; ++k) {
       Index a = index, b = index;
       a[last] = b[last - 1] = k;
       if (args.transpose_a) std::swap(a[last], a[last - 1]);
       if (args.transpose_b) std::swap(b[last], b[last - 1]);
       sum += static_cast<double>(Load(args.a, Flat(args.a, a))) * Load(args.b, Flat(args.b, b));
+      whole += (LoadInteger(args.a, Flat(args.a, a)) - args.a_zero_point) *
+               (LoadInteger(args.b, Flat(args.b, b)) - args.b_zero_point);
     }
-    Finish(args.epilogue, args.out, index, &sum);
+    if (IsInteger(args.a.dtype)) {
+      FinishSum(args.epilogue, args.out, index, args.a.dtype, whole);
+    } else {
+      Finish(args.epilogue, args.out, index, &sum);
+    }
   });
 }
 
@@ -381,15 +446,23 @@ void Convolution(const ConvolutionArgs& args) {
   int64_t outputs = weight[0] / args.groups;
   ForEach(Shape(args.out), [&](const Index& index) {
     double sum = 0;
+    int64_t whole = 0;
     for (int64_t c = 0; c < weight[1]; ++c) {
       int64_t channel = index[1] / outputs * weight[1] + c;
       ForTaps(window, Index(index.begin() + 2, index.end()), args.strides, args.dilations,
               args.pads_begin, low, high, [&](const Index& tap, const Index& position) {
-                double value = Load(args.data, Flat(args.data, Join(index[0], channel, position)));
-                sum += value * Load(args.weight, Flat(args.weight, Join(index[1], c, tap)));
+                int64_t from = Flat(args.data, Join(index[0], channel, position));
+                int64_t by = Flat(args.weight, Join(index[1], c, tap));
+                sum += static_cast<double>(Load(args.data, from)) * Load(args.weight, by);
+                whole += (LoadInteger(args.data, from) - args.data_zero_point) *
+                         (LoadInteger(args.weight, by) - args.weight_zero_point);
               });
     }
-    Finish(args.epilogue, args.out, index, &sum);
+    if (IsInteger(args.data.dtype)) {
+      FinishSum(args.epilogue, args.out, index, args.data.dtype, whole);
+    } else {
+      Finish(args.epilogue, args.out, index, &sum);
+    }
   });
 }
 
@@ -613,6 +686,15 @@ void Order(const OrderArgs& args) {
       StoreInteger(args.out, Flat(args.out, at), order[static_cast<size_t>(i)]);
     }
   });
+}
+
+void Lookup(const LookupArgs& args) {
+  size_t element = ElementSize(args.out.dtype);
+  for (int64_t i = 0; i < ElementCount(args.out); ++i) {
+    auto from = static_cast<size_t>(LoadInteger(args.data, i) - Limit(args.data.dtype, false));
+    std::memcpy(static_cast<char*>(args.out.data) + static_cast<size_t>(i) * element,
+                static_cast<const char*>(args.table.data) + from * element, element);
+  }
 }
 
 }  // namespace npu::emulator::oracle

@@ -53,8 +53,8 @@ class Block {
 /*! \brief An element type and a shape, for sentences. */
 inline std::string TextOf(npu_dtype dtype, int32_t rank, const int64_t* dims) {
   constexpr const char* kNames[] = {"float32", "float16", "int8", "uint8",
-                                    "int32",   "int64",   "bool"};
-  std::string text = dtype < NPU_FLOAT32 || dtype > NPU_BOOL ? "?" : kNames[dtype];
+                                    "int32",   "int64",   "bool", "int16"};
+  std::string text = dtype < NPU_FLOAT32 || dtype > NPU_INT16 ? "?" : kNames[dtype];
   for (int32_t i = 0; i < rank; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(dims[i]);
   return text + (rank > 0 ? "]" : "[]");
 }

@@ -231,7 +231,7 @@ class Net {
   npu_tensor MatMul(npu_tensor a, npu_tensor b, const Dims& dims, bool transpose_a = false,
                     bool transpose_b = false, const npu_vector_program* epilogue = nullptr) {
     npu_tensor out = Tensor(dims);
-    Add(npu_matmul{0, a, b, out, transpose_a, transpose_b, epilogue});
+    Add(npu_matmul{0, a, b, out, transpose_a, transpose_b, epilogue, 0, 0});
     return out;
   }
   npu_tensor Elementwise(Vector vector, const Dims& dims, npu_dtype dtype = NPU_FLOAT32) {
@@ -259,6 +259,7 @@ class Net {
   void Add(npu_gather op) { Ok(build.add_gather(builder_, Sized(&op))); }
   void Add(npu_scan op) { Ok(build.add_scan(builder_, Sized(&op))); }
   void Add(npu_order op) { Ok(build.add_order(builder_, Sized(&op))); }
+  void Add(npu_lookup op) { Ok(build.add_lookup(builder_, Sized(&op))); }
   void Output(npu_tensor tensor) { Ok(build.mark_output(builder_, tensor)); }
   Bytes Finish() {
     const uint8_t* bytes = nullptr;
@@ -290,6 +291,7 @@ npu_dtype DtypeOf() {
   if (std::is_same_v<T, float>) return NPU_FLOAT32;
   if (std::is_same_v<T, int8_t>) return NPU_INT8;
   if (std::is_same_v<T, uint8_t>) return NPU_UINT8;
+  if (std::is_same_v<T, int16_t>) return NPU_INT16;
   if (std::is_same_v<T, int32_t>) return NPU_INT32;
   if (std::is_same_v<T, int64_t>) return NPU_INT64;
   return NPU_FLOAT16;
@@ -621,8 +623,8 @@ TEST(VectorProgramsKnowEveryOpcode) {
       {NPU_VECTOR_EQUAL, [](float a, float b) { return a == b ? 1.0f : 0.0f; }},
       {NPU_VECTOR_POWER, [](float a, float b) { return std::pow(a, b); }},
   };
-  // And LOAD, CONSTANT and SELECT.
-  CHECK_EQ(unary.size() + binary.size() + 3, static_cast<size_t>(NPU_VECTOR_OPCODE_COUNT));
+  // And LOAD, CONSTANT, SELECT, and RESCALE, which is for integers.
+  CHECK_EQ(unary.size() + binary.size() + 4, static_cast<size_t>(NPU_VECTOR_OPCODE_COUNT));
   const Floats left = {-2.5, -1, -0.5, 0, 0.5, 1.5, 2.5, 3, 7, kNaN};
   const Floats right = {1, -1, 2, 3, -4, 0.25, 2.5, 8, kNaN, 1};
   Net net;
@@ -688,6 +690,100 @@ TEST(VectorProgramsOfIntegersAreExact) {
   CHECK((real == std::vector<int64_t>{kOdd - 1, -7, INT64_MAX}));
   CHECK_EQ(total[0], INT64_MIN + kOdd - 7 + 8);
   CHECK((quotients == std::vector<int64_t>{kOdd / 2, 0, INT64_MAX / -2}));
+}
+
+// (a - 1) * (b - 2) + bias, times 3 / 2^2 with halves up, plus 10, in int8.
+TEST(MatmulOfIntegersIsRequantised) {
+  Net net;
+  npu_tensor a = net.Input({2, 3}, NPU_UINT8);
+  npu_tensor b = net.Input({3, 2}, NPU_INT8);
+  Vector vector({-1, net.Input({2}, NPU_INT32)});
+  int32_t sum = vector.Op(NPU_VECTOR_ADD, vector.Load(0), vector.Load(1));
+  int32_t scaled = vector.Op(NPU_VECTOR_RESCALE, sum, vector.Constant(3), vector.Constant(2));
+  int32_t moved = vector.Op(NPU_VECTOR_ADD, scaled, vector.Constant(10));
+  int32_t least = vector.Op(NPU_VECTOR_MAXIMUM, moved, vector.Constant(-128));
+  vector.Op(NPU_VECTOR_MINIMUM, least, vector.Constant(127));
+  npu_tensor out = net.Tensor({2, 2}, NPU_INT8);
+  net.Add(npu_matmul{0, a, b, out, 0, 0, vector.get(), 1, 2});
+  net.Output(out);
+  npu_tensor plain = net.Tensor({2, 2}, NPU_INT32);
+  net.Add(npu_matmul{0, a, b, plain, 0, 0, nullptr, 1, 2});
+  net.Output(plain);
+  Machine machine(net.Finish());
+  machine.Input(0, {2, 3}, std::vector<uint8_t>{1, 2, 3, 255, 0, 1});
+  machine.Input(1, {3, 2}, std::vector<int8_t>{3, -2, 2, 127, -128, 1});
+  machine.Input(2, {2}, std::vector<int32_t>{100, -1});
+  std::vector<int8_t> got;
+  std::vector<int32_t> sums;
+  machine.Output(0, {2, 2}, &got);
+  machine.Output(1, {2, 2}, &sums);
+  machine.Run();
+  CHECK((sums == std::vector<int32_t>{-260, 123, 254, -1141}));
+  // -160 * 3 / 4 + 10; 122 * 3 / 4 = 91.5; 354 and -1142 are too large for int8.
+  CHECK((got == std::vector<int8_t>{-110, 102, 127, -128}));
+}
+
+// Padding is the zero point, which is nothing.
+TEST(ConvolutionOfIntegersPadsWithTheZeroPoint) {
+  Net net;
+  npu_tensor data = net.Input({1, 1, 3}, NPU_INT8);
+  npu_tensor weight = net.Input({1, 1, 3}, NPU_INT8);
+  npu_tensor out = net.Tensor({1, 1, 3}, NPU_INT32);
+  npu_convolution op = Convolution(data, weight, out, 1);
+  op.pads_begin[0] = op.pads_end[0] = 1;
+  op.data_zero_point = -10;
+  op.weight_zero_point = 1;
+  net.Add(op);
+  net.Output(out);
+  // As a driver or an engine of version 1 wrote it: there are no zero points.
+  npu_tensor older = net.Tensor({1, 1, 3}, NPU_INT32);
+  op.out = older;
+  op.size = offsetof(npu_convolution, data_zero_point);
+  CHECK_EQ(build.add_convolution(net.get(), &op), NPU_OK);
+  net.Output(older);
+  Machine machine(net.Finish());
+  machine.Input(0, {1, 1, 3}, std::vector<int8_t>{-10, 0, 10});
+  machine.Input(1, {1, 1, 3}, std::vector<int8_t>{1, 2, 4});
+  std::vector<int32_t> got[2];
+  machine.Output(0, {1, 1, 3}, &got[0]);
+  machine.Output(1, {1, 1, 3}, &got[1]);
+  machine.Run();
+  // Of 0, 10, 20 by 0, 1, 3.
+  CHECK((got[0] == std::vector<int32_t>{30, 70, 20}));
+  CHECK((got[1] == std::vector<int32_t>{-20, 30, 20}));
+}
+
+TEST(ProductsOfInt16HaveWideSums) {
+  Net net;
+  npu_tensor a = net.Input({1, 3}, NPU_INT16);
+  npu_tensor b = net.Input({3, 1}, NPU_INT8);
+  npu_tensor out = net.Tensor({1, 1}, NPU_INT64);
+  net.Add(npu_matmul{0, a, b, out, 0, 0, nullptr, -32768, 0});
+  net.Output(out);
+  Machine machine(net.Finish());
+  machine.Input(0, {1, 3}, std::vector<int16_t>{32767, 32767, -32768});
+  machine.Input(1, {3, 1}, std::vector<int8_t>{127, 127, 127});
+  std::vector<int64_t> got;
+  machine.Output(0, {1, 1}, &got);
+  machine.Run();
+  CHECK((got == std::vector<int64_t>{2 * 65535 * 127}));
+}
+
+TEST(LookupsReadATable) {
+  for (npu_dtype dtype : {NPU_INT8, NPU_UINT8}) {
+    Net net;
+    npu_tensor out = net.Tensor({4});
+    npu_tensor data = net.Input({4}, dtype);
+    net.Add(npu_lookup{0, data, net.Constant({256}, Range(256)), out});
+    net.Output(out);
+    Machine machine(net.Finish());
+    machine.Input(0, {4}, std::vector<uint8_t>{0, 1, 127, 128}, dtype);
+    Floats got;
+    machine.Output(0, {4}, &got);
+    machine.Run();
+    if (dtype == NPU_UINT8) CHECK_VALUES(got, {0, 1, 127, 128});
+    if (dtype == NPU_INT8) CHECK_VALUES(got, {128, 129, 255, 0});
+  }
 }
 
 TEST(ElementwiseBroadcastsAsNumPyDoes) {
@@ -1227,7 +1323,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        }},
       // Vector programs.
       {NPU_INVALID, "has no instructions", [](Net& net) { net.Elementwise(Vector(), {2}); }},
-      {NPU_INVALID, "opcode 29, which does not exist",
+      {NPU_INVALID, "opcode 30, which does not exist",
        [](Net& net) {
          net.Elementwise(
              Unary(static_cast<npu_vector_opcode>(NPU_VECTOR_OPCODE_COUNT), net.Input({2})), {2});
@@ -1302,10 +1398,70 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
       // Matmul.
       {NPU_INVALID, "at least 2 dimensions",
        [](Net& net) { net.MatMul(net.Input({3}), net.Input({3, 2}), {2}); }},
-      {NPU_DECLINED, "(int8 [2, 2]); both must be float32 or float16",
+      {NPU_DECLINED, "(int32 [2, 2]); both must be float32 or float16, or both int8 or uint8",
+       [](Net& net) {
+         net.MatMul(net.Input({2, 2}, NPU_INT8), net.Input({2, 2}, NPU_INT32), {2, 2});
+       }},
+      {NPU_DECLINED, "both must be float32 or float16, or",
+       [](Net& net) { net.MatMul(net.Input({2, 2}, NPU_INT8), net.Input({2, 2}), {2, 2}); }},
+      {NPU_INVALID, "must be int32: it has no epilogue",
        [](Net& net) {
          npu_tensor a = net.Input({2, 2}, NPU_INT8);
          net.MatMul(a, a, {2, 2});
+       }},
+      {NPU_INVALID, "is 128; it must be -128 to 127",
+       [](Net& net) {
+         npu_tensor a = net.Input({2, 2}, NPU_INT8);
+         net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}, NPU_INT32), 0, 0, nullptr, 0, 128});
+       }},
+      {NPU_INVALID, "is -1; it must be 0 to 255",
+       [](Net& net) {
+         npu_tensor a = net.Input({2, 2}, NPU_UINT8);
+         net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}, NPU_INT32), 0, 0, nullptr, -1, 0});
+       }},
+      {NPU_INVALID, "is 1; it must be 0.",
+       [](Net& net) {
+         npu_tensor a = net.Input({2, 2});
+         net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}), 0, 0, nullptr, 1, 0});
+       }},
+      {NPU_INVALID, "is rescale, which exists for integers only",
+       [](Net& net) {
+         Vector vector({net.Input({2})});
+         int32_t value = vector.Load(0);
+         vector.Op(NPU_VECTOR_RESCALE, value, value, value);
+         net.Elementwise(vector, {2});
+       }},
+      {NPU_INVALID, "rounds as 6 says, which is no npu_rounding",
+       [](Net& net) {
+         Vector vector({net.Input({2}, NPU_INT32)});
+         int32_t value = vector.Load(0);
+         vector.Op(NPU_VECTOR_RESCALE, value, value, value);
+         vector.instructions.back().immediate = 6;
+         net.Elementwise(vector, {2}, NPU_INT8);
+       }},
+      {NPU_DECLINED, "sums up 33026 products of int16; at most 33025 are supported",
+       [](Net& net) {
+         npu_tensor a = net.Input({1, 33026}, NPU_INT16);
+         npu_tensor b = net.Input({33026, 1}, NPU_INT8);
+         net.Add(npu_matmul{0, a, b, net.Tensor({1, 1}, NPU_INT64), 0, 0, nullptr, 0, 0});
+       }},
+      // Lookup.
+      {NPU_DECLINED, "must be int8 or uint8",
+       [](Net& net) {
+         net.Add(npu_lookup{0, net.Input({2}, NPU_INT16), net.Input({256}), net.Tensor({2})});
+       }},
+      {NPU_INVALID, "must have 256 elements of the type of its output",
+       [](Net& net) {
+         net.Add(npu_lookup{0, net.Input({2}, NPU_INT8), net.Input({255}), net.Tensor({2})});
+       }},
+      {NPU_INVALID, "must have 256 elements of the type of its output",
+       [](Net& net) {
+         net.Add(
+             npu_lookup{0, net.Input({2}, NPU_INT8), net.Input({256}), net.Tensor({2}, NPU_INT8)});
+       }},
+      {NPU_INVALID, "does not have the shape of",
+       [](Net& net) {
+         net.Add(npu_lookup{0, net.Input({2}, NPU_INT8), net.Input({256}), net.Tensor({3})});
        }},
       {NPU_DECLINED, "must be float32, or both float16",
        [](Net& net) { net.MatMul(net.Input({2, 2}), net.Input({2, 2}, NPU_FLOAT16), {2, 2}); }},

@@ -104,12 +104,13 @@ class Builder {
     Check(build_.add_tensor(builder_, &desc, &tensor));
     return tensor;
   }
-  npu_tensor Constant(const std::vector<int64_t>& sizes) {
-    npu_tensor_desc desc = Desc(sizes, NPU_FLOAT32);
+  npu_tensor Constant(const std::vector<int64_t>& sizes, npu_dtype dtype = NPU_FLOAT32) {
+    npu_tensor_desc desc = Desc(sizes, dtype);
     size_t count = 1;
     for (int64_t size : sizes) count *= static_cast<size_t>(size);
     npu_tensor tensor = -1;
-    Check(build_.add_constant(builder_, &desc, numbers_.data(), count * sizeof(float), &tensor));
+    Check(build_.add_constant(builder_, &desc, numbers_.data(),
+                              count * emulator::ElementSize(dtype), &tensor));
     return tensor;
   }
   template <typename Op>
@@ -225,6 +226,49 @@ std::string Rows() {
   order.out = builder.Make({-1, 5}, NPU_INT64);
   order.axis = 1;
   builder.Output(builder.Add(order, &npu_build_api::add_order));
+  return builder.Finish();
+}
+
+/*! \brief Integers: products with a bias, requantised, and a table. */
+std::string Integers(const char* scratchpad_bytes) {
+  Builder builder(scratchpad_bytes);
+  builder.Symbol(3);
+  const npu_vector_instruction requantise[] = {
+      {NPU_VECTOR_LOAD, 0, 0, 0, 0},     {NPU_VECTOR_LOAD, 1, 0, 0, 0},
+      {NPU_VECTOR_ADD, 0, 1, 0, 0},      {NPU_VECTOR_LOAD, 2, 0, 0, 0},
+      {NPU_VECTOR_CONSTANT, 0, 0, 0, 8}, {NPU_VECTOR_RESCALE, 2, 3, 4, NPU_ROUND_HALF_EVEN}};
+  auto parameters = [&](const std::vector<int64_t>& sizes) {
+    return std::vector<npu_tensor>{-1, builder.Constant(sizes, NPU_INT32),
+                                   builder.Constant(sizes, NPU_INT16)};
+  };
+  npu_convolution convolution = {};
+  convolution.data = builder.Input({-1, 3, 8, 8}, NPU_UINT8);
+  convolution.weight = builder.Constant({4, 3, 3, 3}, NPU_INT8);
+  convolution.out = builder.Make({-1, 4, 8, 8}, NPU_INT8);
+  convolution.spatial_rank = 2;
+  convolution.groups = 1;
+  convolution.data_zero_point = 128;
+  for (int i = 0; i < 2; ++i) {
+    convolution.strides[i] = convolution.dilations[i] = 1;
+    convolution.pads_begin[i] = convolution.pads_end[i] = 1;
+  }
+  std::vector<npu_tensor> inputs = parameters({4, 1, 1});
+  npu_vector_program program = {sizeof(program), 6, requantise, inputs.data(), 3, 0, nullptr};
+  convolution.epilogue = &program;
+  npu_matmul matmul = {};
+  matmul.a = builder.Add(convolution, &npu_build_api::add_convolution);
+  matmul.b = builder.Constant({8, 5}, NPU_UINT8);
+  matmul.out = builder.Make({-1, 4, 8, 5}, NPU_INT16);
+  matmul.a_zero_point = -3;
+  inputs = parameters({5});
+  program.inputs = inputs.data();
+  matmul.epilogue = &program;
+  builder.Output(builder.Add(matmul, &npu_build_api::add_matmul));
+  npu_lookup lookup = {};
+  lookup.data = matmul.a;
+  lookup.table = builder.Constant({256}, NPU_FLOAT16);
+  lookup.out = builder.Make({-1, 4, 8, 8}, NPU_FLOAT16);
+  builder.Output(builder.Add(lookup, &npu_build_api::add_lookup));
   return builder.Finish();
 }
 
@@ -428,7 +472,7 @@ void Poke(emulator::Desc* desc) {
   emulator::Dim& dim = AnyOf(desc->dims);
   switch (Random(6)) {
     case 0:
-      desc->dtype = static_cast<npu_dtype>(Random(7));
+      desc->dtype = static_cast<npu_dtype>(Random(8));
       break;
     case 1:
       desc->rank = static_cast<int32_t>(Random(NPU_MAX_RANK + 1));
@@ -452,7 +496,9 @@ struct PokeOperation {
   npu_tensor AnyTensor() const { return static_cast<npu_tensor>(Random(tensors + 1)) - 1; }
 
   void operator()(npu_matmul& op) const {
-    if (OneIn(2)) return Poke(OneIn(2) ? &op.transpose_a : &op.transpose_b);
+    int32_t* const numbers[] = {&op.transpose_a, &op.transpose_b, &op.a_zero_point,
+                                &op.b_zero_point};
+    if (OneIn(2)) return Poke(AnyOf(numbers));
     npu_tensor* const all[] = {&op.a, &op.b, &op.out};
     *AnyOf(all) = AnyTensor();
   }
@@ -460,6 +506,7 @@ struct PokeOperation {
     int64_t* const numbers[] = {&AnyOf(op.strides), &AnyOf(op.dilations), &AnyOf(op.pads_begin),
                                 &AnyOf(op.pads_end), &op.groups};
     if (OneIn(6)) return Poke(&op.spatial_rank);
+    if (OneIn(6)) return Poke(OneIn(2) ? &op.data_zero_point : &op.weight_zero_point);
     if (OneIn(2)) return Poke(AnyOf(numbers));
     npu_tensor* const all[] = {&op.data, &op.weight, &op.out};
     *AnyOf(all) = AnyTensor();
@@ -499,6 +546,10 @@ struct PokeOperation {
     if (OneIn(2)) return Poke(OneIn(2) ? &op.axis : &op.descending);
     *(OneIn(2) ? &op.data : &op.out) = AnyTensor();
   }
+  void operator()(npu_lookup& op) const {
+    npu_tensor* const all[] = {&op.data, &op.table, &op.out};
+    *AnyOf(all) = AnyTensor();
+  }
 
   size_t tensors;
 };
@@ -516,6 +567,7 @@ void Mutate(emulator::Command* command, size_t tensors) {
       } else {
         npu_vector_instruction& at = AnyOf(command->instructions);
         int32_t* const numbers[] = {&at.a, &at.b, &at.c};
+        if (OneIn(4)) at.immediate = static_cast<double>(AnyNumber());
         Poke(AnyOf(numbers));
       }
       break;
@@ -783,7 +835,8 @@ int main(int count, char** arguments) {
   const ffi::Function load =
       ffi::Function::GetGlobalRequired("ffi.Module.load_from_bytes." BACKEND_NAME);
   const std::vector<Parts> originals = {Whole(Images("1000000")), Whole(Images("3000")),
-                                        Whole(Rows())};
+                                        Whole(Rows()), Whole(Integers("1000000")),
+                                        Whole(Integers("1500"))};
   std::vector<npu::Signature> signatures;
   for (const Parts& parts : originals) {
     signatures.emplace_back("f", parts.graph);

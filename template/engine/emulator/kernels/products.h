@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file products.h
+ * \brief Matmul and Convolution of integers.
+ */
+#ifndef DRIVER_EMULATOR_KERNELS_PRODUCTS_H_
+#define DRIVER_EMULATOR_KERNELS_PRODUCTS_H_
+
+#include <cstddef>
+
+#include "kernels.h"
+
+namespace npu::emulator {
+
+/*!
+ * \name What the functions of the like names in kernels.h do where operands are integers
+ * @{
+ */
+size_t PackedIntegerMatMulBBytes(const TensorView& b, bool transpose_b);
+void PackIntegerMatMulB(const TensorView& b, bool transpose_b, void* packed);
+size_t PackedIntegerConvolutionWeightBytes(const TensorView& weight, int64_t groups);
+void PackIntegerConvolutionWeight(const TensorView& weight, int64_t groups, void* packed);
+size_t IntegerMatMulScratch(const MatMulArgs& args, int threads);
+void IntegerMatMul(const MatMulArgs& args, const KernelContext& context);
+size_t IntegerConvolutionScratch(const ConvolutionArgs& args, int threads);
+void IntegerConvolution(const ConvolutionArgs& args, const KernelContext& context);
+/*! @} */
+
+}  // namespace npu::emulator
+
+#endif  // DRIVER_EMULATOR_KERNELS_PRODUCTS_H_
