@@ -15,6 +15,7 @@ if loading.start():
     from .engine.artifacts import Artifact, read_artifacts
 
     if loading.has_compiler():
+        from .engine.importers import from_exported_program, from_onnx
         from .engine.options import Options
         from .engine.report import OpPlacement, Report, offload_report
         from .partition import (
@@ -29,6 +30,8 @@ __all__ = [
     "Options",
     "Report",
     "compile_for_example_npu",
+    "from_exported_program",
+    "from_onnx",
     "offload_report",
     "partition_for_example_npu",
     "read_artifacts",

@@ -231,7 +231,7 @@ def _read_model(path: Path) -> tvm.IRModule:
         import onnx
     except ImportError as error:
         raise ValueError("ONNX models need the package onnx: pip install onnx") from error
-    from tvm.relax.frontend.onnx import from_onnx
+    from ..importers import from_onnx
 
     try:
         model = onnx.load(path)

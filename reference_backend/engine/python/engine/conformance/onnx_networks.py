@@ -371,7 +371,8 @@ def read(name: str) -> tuple[Any, list[Array], list[Array]]:
         The module of TVM, arrays, and what ONNX's own evaluator computes from them.
     """
     from onnx.reference import ReferenceEvaluator
-    from tvm.relax.frontend.onnx import from_onnx
+
+    from ..importers import from_onnx
 
     proto, arguments = SMALL[name]()
     names = [value.name for value in proto.graph.input]

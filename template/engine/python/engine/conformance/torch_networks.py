@@ -425,7 +425,7 @@ def export(name: str) -> tuple[Any, list[Any], list[Any]]:
     """
     import warnings
 
-    from tvm.relax.frontend.torch import from_exported_program
+    from ..importers import from_exported_program
 
     network, inputs = make(*SMALL[name])
     with torch.no_grad(), warnings.catch_warnings():

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads quantised models with TVM's importers, as one form: dequantize, op, quantize.
+
+TVM's importers read the float ops. What exporters write for integers is put into this form before
+or while they read: quantised ONNX operators are rewritten to standard ones (`onnx_operators`), and
+PyTorch's quantised ops are converted by TVM's `custom_convert_map` (`torch_operators`). Nothing of
+TVM is patched, and integer weights stay `dequantize(constant)`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tvm
+
+
+def from_onnx(model: Any, **options: Any) -> tvm.IRModule:
+    """Read an ONNX model, which may be quantised.
+
+    TVM's importer reads it after quantised operators were rewritten: QLinearConv and its like,
+    also those of ONNX Runtime, become the operator on floats between DequantizeLinear and
+    QuantizeLinear. Tensors of 2 and 4 bits become tensors of 8 bits with the same values.
+
+    Parameters
+    ----------
+    model
+        An `onnx.ModelProto`, which is not changed, or the path of a file.
+    **options
+        Of `tvm.relax.frontend.onnx.from_onnx`, such as `shape_dict` and `keep_params_in_input`.
+
+    Returns
+    -------
+    mod
+        A module with the function `main`.
+
+    Raises
+    ------
+    ValueError
+        A quantised operator is not supported, or what was given is no model; the message names the
+        node and what is supported.
+    ImportError
+        onnx is not installed.
+    """
+    # It says what to install.
+    from tvm.relax.frontend.onnx import from_onnx as read
+
+    from .onnx_operators import normalize
+
+    if isinstance(model, (str, os.PathLike)):
+        import onnx
+
+        model = onnx.load(model)
+    if not hasattr(model, "graph"):
+        raise ValueError(
+            f"the model is of type {type(model).__name__}; supported are onnx.ModelProto and the "
+            "path of a file"
+        )
+    return read(normalize(model), **options)
+
+
+def from_exported_program(program: Any, **options: Any) -> tvm.IRModule:
+    """Read a PyTorch program, which may be quantised by PT2E or torchao.
+
+    TVM's importer reads it, with converters for `quantized_decomposed` and for torchao's affine
+    ops. PyTorch multiplies by the reciprocal of a scale where Relax divides by the scale, so that
+    ties may be rounded to the neighbouring integer.
+
+    Parameters
+    ----------
+    program
+        A `torch.export.ExportedProgram`.
+    **options
+        Of `tvm.relax.frontend.torch.from_exported_program`; converters in its `custom_convert_map`
+        win over ours.
+
+    Returns
+    -------
+    mod
+        A module with the function `main`.
+
+    Raises
+    ------
+    ValueError
+        A quantised op is not supported, or what was given is no program; the message names the node
+        and what is supported.
+    ImportError
+        torch is not installed.
+    """
+    from .torch_operators import read
+
+    if not hasattr(program, "graph_signature"):
+        raise ValueError(
+            f"the program is of type {type(program).__name__}; supported is what "
+            "torch.export.export(network, inputs) returns"
+        )
+    return read(program, **options)

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's quantised ops as relax.quantize and relax.dequantize, by TVM's `custom_convert_map`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program
+
+_NAMESPACES = ("quantized_decomposed", "torchao", "quantized", "pt2e_quant")
+"""Libraries of quantised ops; only some ops of the first two are supported."""
+
+_INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.uint16}
+
+
+def read(program: Any, **options: Any) -> Any:
+    """Read a program; `from_exported_program` of the package says more."""
+    given = dict(options.pop("custom_convert_map", None) or {})
+    found = {
+        node.target
+        for module in program.graph_module.modules()
+        for node in getattr(getattr(module, "graph", None), "nodes", ())
+        if node.op == "call_function" and getattr(node.target, "namespace", "") in _NAMESPACES
+    }
+    if not found:
+        return from_exported_program(program, custom_convert_map=given or None, **options)
+    if options.pop("run_ep_decomposition", True):
+        # Some ops of torchao would be taken apart; they have converters here.
+        table = torch.export.default_decompositions()
+        for target in found:
+            table.pop(target, None)
+        program = program.run_decompositions(table)
+    convert = _Converters(program, keep_parameters=bool(options.get("keep_params_as_input")))
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target in found:
+            _check_op(node, given)
+    ours = {target.__name__: convert for target in found}
+    return from_exported_program(
+        program, custom_convert_map={**ours, **given}, run_ep_decomposition=False, **options
+    )
+
+
+def _refuse(node: Any, text: str) -> NoReturn:
+    raise ValueError(f"torch node {node.name!r} ({node.target}): {text}")
+
+
+def _op_name(node: Any) -> str:
+    """Return the name of an op without its overload."""
+    return str(node.target).rpartition(".")[0]
+
+
+def _check_op(node: Any, given: Mapping[str, Any]) -> None:
+    if _op_name(node) not in _RULES and node.target.__name__ not in given:
+        names = ", ".join(sorted(_RULES))
+        _refuse(node, f"this op is not supported; supported are {names}")
+
+
+class _Converters:
+    """What TVM calls for each quantised op.
+
+    Parameters
+    ----------
+    program
+        The program that is read.
+    keep_parameters
+        Whether its parameters are inputs of the result, so that their values are not known.
+    """
+
+    def __init__(self, program: Any, keep_parameters: bool) -> None:
+        signature = program.graph_signature
+        tensors = {**program.constants, **dict(program.named_buffers())}
+        names = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+        if not keep_parameters:
+            tensors.update(program.named_parameters())
+            names.update(signature.inputs_to_parameters)
+        self._constants = {
+            name: tensors[target] for name, target in names.items() if target in tensors
+        }
+
+    def __call__(self, node: Any, importer: Any) -> Any:
+        return _RULES[_op_name(node)](_Op(node, importer, self._constants))
+
+
+class _Op:
+    """A call of a quantised op, and what its converter needs.
+
+    Parameters
+    ----------
+    node
+        The node.
+    importer
+        TVM's importer.
+    constants
+        The tensors whose values are known, by the name of the node.
+    """
+
+    def __init__(self, node: Any, importer: Any, constants: Mapping[str, Any]) -> None:
+        self.node, self._importer, self._constants = node, importer, constants
+        schema = node.target._schema.arguments
+        self._arguments = {
+            item.name: item.default_value for item in schema if item.has_default_value()
+        }
+        names = [item.name for item in schema if not item.kwarg_only]
+        self._arguments.update(zip(names, node.args, strict=False))
+        self._arguments.update(node.kwargs)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._arguments.get(name)
+
+    def refuse(self, text: str) -> NoReturn:
+        """Raise that something about it is not supported."""
+        _refuse(self.node, text)
+
+    def emit(self, value: Any) -> Any:
+        """Bind an expression to a variable."""
+        return self._importer.block_builder.emit(value)
+
+    def value(self, name: str) -> Any:
+        """Return a tensor among the arguments."""
+        return self._importer.env[self[name]]
+
+    def constant(self, name: str) -> Any:
+        """Return an argument as an array, if its value is known."""
+        given = self[name]
+        if isinstance(given, torch.fx.Node):
+            given = self._constants.get(given.name)
+        if given is None:
+            return None
+        return given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.array(given)
+
+    def dtype(self, name: str) -> str:
+        """Return TVM's name of the element type in an argument."""
+        return str(self[name]).removeprefix("torch.")
+
+    def integer(self, name: str) -> str:
+        """Return TVM's name of the integer type in an argument, if it is supported."""
+        if self[name] not in _INTEGERS:
+            self.refuse(
+                f"{name}={self.dtype(name)} is not supported; supported are int8, uint8, int16 and "
+                "uint16"
+            )
+        return self.dtype(name)
+
+    def shape(self, name: str) -> list[Any]:
+        """Return the sizes of a tensor among the arguments."""
+        return [getattr(size, "value", size) for size in self.value(name).ty.shape.values]
+
+    def _flat(self, name: str) -> Any:
+        value = self.value(name)
+        return value if value.ty.ndim == 1 else self.emit(relax.op.reshape(value, (-1,)))
+
+    def scale(self, name: str, vector: bool = False) -> Any:
+        """Return a scale: a scalar, or a vector."""
+        array = self.constant(name)
+        if array is None:
+            scale = self._flat(name) if vector else self.value(name)
+            return scale if scale.ty.dtype != "float64" else self.emit(_cast(scale, "float32"))
+        kept = array.dtype if array.dtype in (np.float16, np.float32) else np.dtype("float32")
+        return _constant(array.astype(kept), vector)
+
+    def zero_point(self, name: str, dtype: str, vector: bool = False) -> Any:
+        """Return a zero point of the type of what is quantised."""
+        given = self[name]
+        if given is None:
+            return relax.const(0, dtype)
+        array = self.constant(name)
+        if array is None:
+            zero = self._flat(name) if vector else self.value(name)
+            return zero if zero.ty.dtype == dtype else self.emit(_cast(zero, dtype))
+        limits = np.iinfo(dtype)
+        if array.dtype.kind == "f" and np.any(array != np.round(array)):
+            self.refuse("its zero points are no integers; supported are integers")
+        if array.size and (array.min() < limits.min or array.max() > limits.max):
+            self.refuse(f"its zero point is outside of {dtype}; supported are values of this type")
+        return _constant(array.astype(dtype), vector)
+
+
+def _cast(value: Any, dtype: str) -> Any:
+    return relax.op.astype(value, dtype)
+
+
+def _constant(array: Any, vector: bool) -> Any:
+    """Return an array of one element as a scalar, unless a vector is wanted."""
+    shape: Sequence[int] = (-1,) if vector or array.size > 1 else ()
+    return relax.const(np.ascontiguousarray(array).reshape(shape), str(array.dtype))
+
+
+def _clipped(op: _Op, value: Any, dtype: str) -> Any:
+    """Clip integers to the range of an op, if their type has a wider one."""
+    limits = np.iinfo(dtype)
+    low, high = _range(op, dtype)
+    if (low, high) == (limits.min, limits.max):
+        return value
+    return op.emit(relax.op.clip(value, low, high))
+
+
+def _range(op: _Op, dtype: str) -> tuple[int, int]:
+    """Return the range of an op's integers."""
+    limits = np.iinfo(dtype)
+    low, high = op.constant("quant_min"), op.constant("quant_max")
+    return (limits.min if low is None else int(low), limits.max if high is None else int(high))
+
+
+# ---- One scale, and one for each channel --------------------------------------------------------
+
+
+def _quantize_per_tensor(op: _Op) -> Any:
+    dtype = op.integer("dtype")
+    scale, zero = op.scale("scale"), op.zero_point("zero_point", dtype)
+    quantized = relax.op.quantize(op.value("input"), scale, zero, axis=0, out_dtype=dtype)
+    return _clipped(op, op.emit(quantized), dtype)
+
+
+def _dequantize_per_tensor(op: _Op) -> Any:
+    x = op.value("input")
+    scale, zero = op.scale("scale"), op.zero_point("zero_point", str(x.ty.dtype))
+    return op.emit(relax.op.dequantize(x, scale, zero, axis=0, out_dtype=_float_type(op)))
+
+
+def _quantize_per_channel(op: _Op) -> Any:
+    dtype = op.integer("dtype")
+    scale, zero = op.scale("scales", True), op.zero_point("zero_points", dtype, True)
+    quantized = relax.op.quantize(op.value("input"), scale, zero, op["axis"], dtype)
+    return _clipped(op, op.emit(quantized), dtype)
+
+
+def _dequantize_per_channel(op: _Op) -> Any:
+    x = op.value("input")
+    scale, zero = op.scale("scales", True), op.zero_point("zero_points", str(x.ty.dtype), True)
+    return op.emit(relax.op.dequantize(x, scale, zero, op["axis"], _float_type(op)))
+
+
+def _float_type(op: _Op) -> str:
+    """Return the element type of a result, whose default a schema has as a number only."""
+    return str(op.node.meta["val"].dtype).removeprefix("torch.")
+
+
+# ---- One scale for each block -------------------------------------------------------------------
+
+
+class _Blocks:
+    """A tensor whose scale changes every few elements, as rows of one block each."""
+
+    def __init__(self, op: _Op, block_size: Sequence[int]) -> None:
+        self._op = op
+        self._shape = op.shape("input")
+        sizes = [
+            size if block in (-1, 0) else block
+            for size, block in zip(self._shape, block_size, strict=True)
+        ]
+        self._counts = [
+            1 if _same(size, block) else size if _same(block, 1) else _divide(op, size, block)
+            for size, block in zip(self._shape, sizes, strict=True)
+        ]
+        self._split = [part for pair in zip(self._counts, sizes, strict=True) for part in pair]
+        self.elements = math.prod(sizes)
+        many = [axis for axis, count in enumerate(self._counts) if not _same(count, 1)]
+        self.is_one = not many
+        self.channel = many[0] if len(many) == 1 and _same(sizes[many[0]], 1) else None
+        """The axis if each of its elements has a scale."""
+        order = range(len(self._shape))
+        self._order = [*(2 * axis for axis in order), *(2 * axis + 1 for axis in order)]
+        # Axes of one element do not matter for the order in memory.
+        moved = [axis for axis in self._order if not _same(self._split[axis], 1)]
+        self._is_contiguous = moved == sorted(moved)
+
+    def rows(self, x: Any) -> Any:
+        """Return the tensor with a block in each row."""
+        op = self._op
+        array = op.constant("input")
+        if array is not None and self._is_contiguous:
+            # So that a constant is quantized or dequantized, not what is computed from it.
+            return relax.const(array.reshape(-1, self.elements), str(array.dtype))
+        if not self._is_contiguous:
+            x = op.emit(relax.op.reshape(x, self._split))
+            x = op.emit(relax.op.permute_dims(x, self._order))
+        return op.emit(relax.op.reshape(x, (-1, self.elements)))
+
+    def join(self, rows: Any) -> Any:
+        """Return rows in the shape of the tensor."""
+        op = self._op
+        if not self._is_contiguous:
+            rows = op.emit(relax.op.reshape(rows, [self._split[axis] for axis in self._order]))
+            back = [self._order.index(axis) for axis in range(len(self._order))]
+            rows = op.emit(relax.op.permute_dims(rows, back))
+        return op.emit(relax.op.reshape(rows, self._shape))
+
+    def apply(self, x: Any, change: Callable[[Any, int], Any]) -> Any:
+        """Quantize or dequantize along the axis of the scales, in rows if there is none."""
+        if self.is_one or self.channel is not None:
+            return self._op.emit(change(x, self.channel or 0))
+        return self.join(self._op.emit(change(self.rows(x), 0)))
+
+
+def _same(size: Any, number: Any) -> bool:
+    same = size == number
+    return bool(same) if isinstance(same, bool) else str(size) == str(number)
+
+
+def _divide(op: _Op, size: Any, block: int) -> int:
+    fixed = getattr(size, "value", size)
+    if not isinstance(fixed, int) or fixed % block:
+        op.refuse(f"blocks of {block} along a size of {size}; supported are whole blocks")
+    return fixed // block
+
+
+def _affine_blocks(op: _Op) -> _Blocks:
+    domain = op["zero_point_domain"]
+    if domain not in (None, "INT"):
+        op.refuse(f"zero_point_domain={domain} is not supported; supported is INT")
+    return _Blocks(op, op["block_size"])
+
+
+def _quantize_affine(op: _Op) -> Any:
+    return _quantize_blocks(op, _affine_blocks(op), "scale", "zero_point", "output_dtype")
+
+
+def _quantize_blocks(op: _Op, blocks: _Blocks, scale: str, zero_point: str, kind: str) -> Any:
+    dtype = op.integer(kind)
+    scales = op.scale(scale, not blocks.is_one)
+    zeros = op.zero_point(zero_point, dtype, not blocks.is_one)
+
+    def quantize(x: Any, axis: int) -> Any:
+        return relax.op.quantize(x, scales, zeros, axis, dtype)
+
+    return _clipped(op, blocks.apply(op.value("input"), quantize), dtype)
+
+
+def _dequantize_affine(op: _Op) -> Any:
+    return _dequantize_blocks(op, _affine_blocks(op), "scale", "zero_point")
+
+
+def _dequantize_blocks(op: _Op, blocks: _Blocks, scale: str, zero_point: str) -> Any:
+    x = op.value("input")
+    scales = op.scale(scale, not blocks.is_one)
+    zeros = op.zero_point(zero_point, str(x.ty.dtype), not blocks.is_one)
+
+    def dequantize(x: Any, axis: int) -> Any:
+        return relax.op.dequantize(x, scales, zeros, axis, _float_type(op))
+
+    return blocks.apply(x, dequantize)
+
+
+def _group_blocks(op: _Op) -> _Blocks:
+    rank = len(op.shape("input"))
+    return _Blocks(op, [1] * (rank - 1) + [op["group_size"]])
+
+
+# ---- Scales computed at run time ----------------------------------------------------------------
+
+
+def _choose(op: _Op) -> Any:
+    """Compute a scale and a zero point from the range of the data."""
+    dtype = op.integer("dtype")
+    middle = 128 if dtype == "uint8" else 0
+    is_symmetric = _op_name(op.node).endswith("_symmetric")
+    return _chosen(op, op.value("input"), None, dtype, middle if is_symmetric else None)
+
+
+def _choose_affine(op: _Op) -> Any:
+    kind = op["mapping_type"]
+    if kind not in ("SYMMETRIC", "ASYMMETRIC"):
+        op.refuse(f"mapping_type={kind}; supported are SYMMETRIC and ASYMMETRIC")
+    blocks = _affine_blocks(op)
+    x = op.value("input") if blocks.is_one else blocks.rows(op.value("input"))
+    dtype = op.integer("target_dtype")
+    low, high = _range(op, dtype)
+    middle = (high + low + 1) // 2 if kind == "SYMMETRIC" else None
+    return _chosen(op, x, None if blocks.is_one else 1, dtype, middle)
+
+
+def _chosen(op: _Op, x: Any, axis: int | None, dtype: str, middle: int | None) -> Any:
+    """Return a scale of float32, and a zero point of the type that it is for.
+
+    The zero point is `middle`, or else chosen for a range that is not symmetric.
+    """
+    low, high = map(float, _range(op, dtype))
+    zero = relax.const(0, "float32")
+    smallest = op.emit(relax.op.minimum(op.emit(relax.op.min(x, axis)), zero))
+    largest = op.emit(relax.op.maximum(op.emit(relax.op.max(x, axis)), zero))
+    eps = op.constant("eps")
+    eps = relax.const(float(np.finfo("float32").eps if eps is None else eps), "float32")
+    if middle is not None:
+        reach = op.emit(relax.op.maximum(op.emit(relax.op.negative(smallest)), largest))
+        width = relax.const((high - low) / 2, "float32")
+    else:
+        reach = op.emit(relax.op.subtract(largest, smallest))
+        width = relax.const(high - low, "float32")
+    scale = op.emit(relax.op.maximum(op.emit(relax.op.divide(reach, width)), eps))
+    if middle is not None:
+        filled = relax.op.full_like(scale, relax.const(middle, dtype), dtype)
+        return relax.Tuple([scale, op.emit(filled)])
+    offset = op.emit(relax.op.round(op.emit(relax.op.divide(smallest, scale))))
+    point = op.emit(relax.op.subtract(relax.const(low, "float32"), offset))
+    point = op.emit(relax.op.clip(point, low, high))
+    return relax.Tuple([scale, op.emit(_cast(point, dtype))])
+
+
+def _convert_type(op: _Op) -> Any:
+    return op.emit(_cast(op.value("input"), op.dtype("dtype")))
+
+
+_RULES: dict[str, Callable[[_Op], Any]] = {
+    "quantized_decomposed.quantize_per_tensor": _quantize_per_tensor,
+    "quantized_decomposed.dequantize_per_tensor": _dequantize_per_tensor,
+    "quantized_decomposed.quantize_per_channel": _quantize_per_channel,
+    "quantized_decomposed.dequantize_per_channel": _dequantize_per_channel,
+    "quantized_decomposed.quantize_per_channel_group": lambda op: _quantize_blocks(
+        op, _group_blocks(op), "scales", "zero_points", "dtype"
+    ),
+    "quantized_decomposed.dequantize_per_channel_group": lambda op: _dequantize_blocks(
+        op, _group_blocks(op), "scales", "zero_points"
+    ),
+    "quantized_decomposed.choose_qparams": _choose,
+    "quantized_decomposed.choose_qparams_symmetric": _choose,
+    "quantized_decomposed.convert_element_type": _convert_type,
+    "torchao.quantize_affine": _quantize_affine,
+    "torchao.dequantize_affine": _dequantize_affine,
+    "torchao.choose_qparams_affine": _choose_affine,
+}
+"""What converts an op, by its name without the overload."""
