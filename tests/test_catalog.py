@@ -134,6 +134,14 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
         (lambda e: e["fuses"].update(bias="1"), "bias: '1' is not the axis of a dimension."),
         (lambda e: e["fuses"].update(residual=1), "residual: 1 is neither true nor false."),
         (lambda e: e["fuses"].update(scale=1), "scale: 1 is neither true nor false."),
+        (
+            lambda e: e.update(quantized=True),
+            "quantized: it must be a mapping, perhaps with a channel.",
+        ),
+        (
+            lambda e: e.update(quantized={"channel": "0"}),
+            "quantized: channel: '0' is not the axis of a dimension.",
+        ),
         (lambda e: e["fuses"].update(residua=True), "(did you mean 'residual'?)"),
         (lambda e: e.update(chains=["data +"]), "chains[0]: 'data +' is no expression."),
         (

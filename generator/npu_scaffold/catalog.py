@@ -446,6 +446,15 @@ def _fuses(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
         yield from _flag(value.get(flag, False), f"{key}: {flag}", entry, catalog)
 
 
+def _quantized(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{key}: it must be a mapping, perhaps with a channel."
+        return
+    yield from _keys(value, ("channel",), key)
+    if "channel" in value and not _is_integer(value["channel"]):
+        yield f"{key}: channel: {value['channel']!r} is not the axis of a dimension."
+
+
 def _flag(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, bool):
         yield f"{key}: {value!r} is neither true nor false."
@@ -622,6 +631,7 @@ _ENTRY: dict[str, tuple[bool, Check | None]] = {
     "parts": (False, _parts),
     "activation": (False, _activation),
     "fuses": (False, _fuses),
+    "quantized": (False, _quantized),
     "absorbs_transpose": (False, _indices),
     "tolerance": (True, _tolerance),
     "numpy": (True, _expression),

@@ -311,4 +311,9 @@ def _fused(catalog: Mapping[str, Entry]) -> str:
         "One composite fuses each of these ops with what the table lists, in this order, and then "
         f"with one activation: {last}.\n"
     )
-    return f"{text}\n{_table(['op', 'before it', 'behind it'], rows)}"
+    quantized = ", ".join(f"`{op}`" for op, entry in catalog.items() if "quantized" in entry)
+    end = (
+        "\nBetween `dequantize` and `quantize`, each of these is one composite of int8 or uint8 "
+        f"([quantized.md](quantized.md)): {quantized}.\n"
+    )
+    return f"{text}\n{_table(['op', 'before it', 'behind it'], rows)}{end if quantized else ''}"

@@ -168,6 +168,15 @@ ffi::Array<ffi::String> ListLoweredOps() {
   return ops;
 }
 
+void SetRequantization(int64_t multiplier_bits, int64_t least_shift, int64_t most_shift,
+                       int64_t rounding) {
+  Requantization& rule = ChipRequantization();
+  rule.multiplier_bits = static_cast<int>(multiplier_bits);
+  rule.least_shift = static_cast<int>(least_shift);
+  rule.most_shift = static_cast<int>(most_shift);
+  rule.rounding = static_cast<npu_rounding>(rounding);
+}
+
 ffi::String CheckIRToString() { return CheckIR(); }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
@@ -178,6 +187,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def(BACKEND_NAME ".codegen.lowered_ops", ListLoweredOps)
       .def(BACKEND_NAME ".codegen.drivers", Drivers)
       .def(BACKEND_NAME ".codegen.check_options", CheckOptions)
+      .def(BACKEND_NAME ".codegen.set_requantization", SetRequantization)
       .def(BACKEND_NAME ".codegen.check_ir", CheckIRToString);
 }
 

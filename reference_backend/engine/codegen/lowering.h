@@ -154,6 +154,8 @@ class Lowering {
   bool InputIsTransposed(size_t i) const;
   /*! \brief The logical shape of argument `i`. */
   std::vector<npu_dim> InputDims(size_t i) const;
+  /*! \brief The element type of argument `i`. */
+  npu_dtype InputDtype(size_t i) const;
 
   /*! \brief The number of results. */
   size_t OutputCount() const;
@@ -169,7 +171,15 @@ class Lowering {
   /*! \brief Makes an existing tensor or a view of one result `i`, without computing anything. */
   void SetOutput(size_t i, const Tensor& tensor);
 
-  /*! \brief The element-wise ops fused behind this one, or NULL. */
+  /*! \brief Whether the op computes with quantised tensors, in integers: Input(i) is what the model
+   *  dequantizes, and Epilogue() leads from the accumulator to the result (only for ops that
+   *  registered `.TakesQuantized()`). */
+  bool IsQuantized() const;
+  /*! \brief The zero point of argument `i`: what stands for the number 0; 0 unless quantised. */
+  int32_t ZeroPoint(size_t i) const;
+
+  /*! \brief What follows the op: the element-wise ops fused behind it and, if it is quantised, the
+   *  rescaling. NULL for nothing. */
   const npu_vector_program* Epilogue();
   /*! \brief An epilogue made by the lowering, given the operation's value; valid while the op is
    *  lowered. */
@@ -276,6 +286,16 @@ class Lowering {
                     size_t bytes);
   Lowering(ProgramBuilder* program, const Unit* unit) : program_(program), unit_(unit) {}
   void LowerAsElementwise();
+  /*! \brief The epilogue of a quantised op in int64, or NULL where that needs real numbers. */
+  const npu_vector_program* IntegerEpilogue();
+  /*! \brief Refuses sums of so many products that could exceed int32. */
+  void RequireSumsFit(const npu_tensor_desc& factors, int first, int last) const;
+  /*! \brief A constant of int32. */
+  Tensor Integers(const std::vector<npu_dim>& dims, const std::vector<int64_t>& values);
+  /*! \brief The factor that makes real numbers of the accumulator: one, or one per channel. */
+  std::vector<double> AccumulatorScale() const;
+  /*! \brief The shape of as many numbers, one or one per channel, against the result. */
+  std::vector<npu_dim> PerChannel(size_t count) const;
   /*! \brief This element-wise call; values of `known` nodes are not loaded. */
   Value Apply(VectorBuilder* vector, const std::map<size_t, Value>& known) const;
   /*! \brief The calls fused behind this one, given its own value. */
@@ -303,6 +323,8 @@ struct OpLowering {
   Predicate when = nullptr;
   bool takes_epilogue = false;
   bool absorbs_transpose = false;
+  bool takes_quantized = false;
+  int channel = 0;
   Owner owner = Owner::kEngine;
   npu_step_kind step = NPU_STEP_OTHER;
   std::vector<std::string> step_numbers;
@@ -323,6 +345,14 @@ struct OpLowering {
    *  not executed: the argument arrives with InputIsTransposed(). */
   OpLowering& AbsorbsTranspose() {
     absorbs_transpose = true;
+    return *this;
+  }
+  /*! \brief Dequantizations of the same composite, of its first two arguments, are not executed:
+   *  the arguments arrive as integers, and Emit sets the zero points; see Lowering::IsQuantized.
+   *  `channel` is the dimension of the result along which scales may differ. */
+  OpLowering& TakesQuantized(int dimension) {
+    takes_quantized = true;
+    channel = dimension;
     return *this;
   }
   /*! \brief Restricts it to calls that `predicate` accepts; such an entry wins over one without.
@@ -367,6 +397,18 @@ class Refusal : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/*! \brief How the chip makes integers of one scale from those of another: by an integer multiplier
+ *  and a shift. */
+struct Requantization {
+  /*! \brief How many bits a multiplier has, its sign aside. */
+  int multiplier_bits = 31;
+  int least_shift = 0, most_shift = 62;
+  npu_rounding rounding = NPU_ROUND_HALF_UP;
+};
+
+/*! \brief The rule of this backend's chip; set once, when the backend is loaded. */
+Requantization& ChipRequantization();
 
 /*! \brief The settings of a compilation. */
 struct LoweringOptions {

@@ -7,7 +7,7 @@ namespace {
 
 void Conv1D(Lowering& op) { LowerConvolution(op, 1); }
 
-REGISTER_LOWERING("relax.nn.conv1d", Conv1D).TakesEpilogue();
+REGISTER_LOWERING("relax.nn.conv1d", Conv1D).TakesEpilogue().TakesQuantized(1);
 
 }  // namespace
 }  // namespace npu

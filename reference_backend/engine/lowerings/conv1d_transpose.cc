@@ -7,7 +7,7 @@ namespace {
 
 void Conv1DTranspose(Lowering& op) { LowerTransposedConvolution(op, 1); }
 
-REGISTER_LOWERING("relax.nn.conv1d_transpose", Conv1DTranspose).TakesEpilogue();
+REGISTER_LOWERING("relax.nn.conv1d_transpose", Conv1DTranspose).TakesEpilogue().TakesQuantized(1);
 
 }  // namespace
 }  // namespace npu

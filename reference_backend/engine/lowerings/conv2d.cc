@@ -7,7 +7,7 @@ namespace {
 
 void Conv2D(Lowering& op) { LowerConvolution(op, 2); }
 
-REGISTER_LOWERING("relax.nn.conv2d", Conv2D).TakesEpilogue();
+REGISTER_LOWERING("relax.nn.conv2d", Conv2D).TakesEpilogue().TakesQuantized(1);
 
 }  // namespace
 }  // namespace npu

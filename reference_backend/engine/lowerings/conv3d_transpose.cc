@@ -7,7 +7,7 @@ namespace {
 
 void Conv3DTranspose(Lowering& op) { LowerTransposedConvolution(op, 3); }
 
-REGISTER_LOWERING("relax.nn.conv3d_transpose", Conv3DTranspose).TakesEpilogue();
+REGISTER_LOWERING("relax.nn.conv3d_transpose", Conv3DTranspose).TakesEpilogue().TakesQuantized(1);
 
 }  // namespace
 }  // namespace npu

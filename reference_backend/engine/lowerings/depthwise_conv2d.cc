@@ -15,7 +15,10 @@ bool IsDepthwise(const Lowering& op) {
 // convolutions.
 void DepthwiseConv2D(Lowering& op) { LowerConvolution(op, 2); }
 
-REGISTER_LOWERING("relax.nn.conv2d", DepthwiseConv2D).When(IsDepthwise).TakesEpilogue();
+REGISTER_LOWERING("relax.nn.conv2d", DepthwiseConv2D)
+    .When(IsDepthwise)
+    .TakesEpilogue()
+    .TakesQuantized(1);
 
 }  // namespace
 }  // namespace npu

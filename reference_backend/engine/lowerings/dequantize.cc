@@ -5,25 +5,29 @@
 namespace npu {
 namespace {
 
-void Dequantize(Lowering& op) {
-  const Tensor data = op.Input(0);
-  if (data.desc.dtype != NPU_INT8 && data.desc.dtype != NPU_UINT8) {
+// The type of the output implies out_dtype.
+Value Dequantize(const Lowering& op, VectorBuilder& v, const Values& x) {
+  const npu_dtype from = op.InputDtype(0);
+  if (from != NPU_INT8 && from != NPU_UINT8) {
     op.Refuse("its data must be int8 or uint8: differences of wider integers are not exact here");
   }
+  Value result = v.Multiply(v.Subtract(x[0], x[2]), x[1]);
+  if (op.OutputDtype() != NPU_FLOAT16) return result;
+  const double largest = 65504;  // TVM saturates here, where a conversion would give infinity.
+  return v.Minimum(v.Maximum(result, v.Constant(-largest)), v.Constant(largest));
+}
+
+void DequantizeByChannel(Lowering& op) {
+  const Tensor data = op.Input(0);
   const Tensor scale = QuantizationParameter(op, 1);
   const Tensor zero_point = QuantizationParameter(op, 2);
-  // The type of the output implies out_dtype.
-  const Tensor out = op.Output();
-  op.Elementwise(out, [&](VectorBuilder& v) {
-    Value steps = v.Subtract(v.Load(data), v.Load(zero_point));
-    Value result = v.Multiply(steps, v.Load(scale));
-    if (out.desc.dtype != NPU_FLOAT16) return result;
-    const double largest = 65504;  // TVM saturates here, where a conversion would give infinity.
-    return v.Minimum(v.Maximum(result, v.Constant(-largest)), v.Constant(largest));
+  op.Elementwise(op.Output(), [&](VectorBuilder& v) {
+    return Dequantize(op, v, {v.Load(data), v.Load(scale), v.Load(zero_point)});
   });
 }
 
-REGISTER_LOWERING("relax.dequantize", Dequantize);
+REGISTER_ELEMENTWISE("relax.dequantize", Dequantize).When(HasOneScale);
+REGISTER_LOWERING("relax.dequantize", DequantizeByChannel);
 
 }  // namespace
 }  // namespace npu

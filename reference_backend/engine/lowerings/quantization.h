@@ -28,6 +28,17 @@ inline Tensor QuantizationParameter(Lowering& op, size_t i) {
   return op.View(parameter, dims);
 }
 
+/*! \brief Whether there is one scale and one zero point, so that it is an element-wise op. */
+inline bool HasOneScale(const Lowering& op) {
+  for (size_t i : {1, 2}) {
+    const std::vector<npu_dim> dims = op.InputDims(i);
+    if (dims.size() > 1 || (dims.size() == 1 && (dims[0].size != 1 || dims[0].symbol >= 0))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace npu
 
 #endif  // OPS_QUANTIZATION_H_

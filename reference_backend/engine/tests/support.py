@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,12 @@ needs_cancellation = pytest.mark.skipif(
     reason="a call that runs cannot be cancelled",
 )
 needs_symbols = pytest.mark.skipif(not _takes_symbols(), reason="the chip takes fixed sizes only")
+
+
+def needs_library(*names):
+    """Skip a test where Python packages are not installed."""
+    missing = [name for name in names if find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"pip install {' '.join(missing)}")
 
 
 def needs_options(*names, options=_OPTIONS):

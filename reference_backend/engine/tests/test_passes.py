@@ -14,6 +14,7 @@ from tvm import relax, topi
 from tvm.relax.dpl import DFPattern
 
 import support
+from backend.engine.backend import OPS
 from backend.engine.chain_grammar import NN_OPS
 from backend.engine.passes import CANONICALIZATION, evaluate, fold, simplify
 from backend.engine.patterns import make_patterns
@@ -101,6 +102,30 @@ def guarded(emit):
     return emit(op.matmul(emit(op.where(empty, zeros, weights)), x))
 
 
+def quantized(x, scale=0.5, zero_point=3):
+    return op.quantize(x, relax.const(np.float32(scale)), constant(zero_point, "int8"))
+
+
+def dequantized(x, scale=0.5, zero_point=3):
+    return op.dequantize(x, relax.const(np.float32(scale)), constant(zero_point, "int8"))
+
+
+def moved_integers(emit):
+    real = emit(op.reshape(emit(dequantized(emit(quantized(X)))), [6, 4]))
+    return emit(dequantized(emit(quantized(real))))
+
+
+def reshaped_bias(emit):
+    zeros, steps = constant([0] * 4, "int32"), constant([1, 2, 3, 4], "int32")
+    real = emit(op.dequantize(steps, constant([0.5, 1, 2, 3], "float32"), zeros, 0))
+    return emit(op.add(X, emit(op.reshape(real, [1, 1, 4]))))
+
+
+def shared_dequantize(emit):
+    real = emit(dequantized(emit(quantized(X))))
+    return emit(op.add(emit(op.sigmoid(real)), emit(op.tanh(real))))
+
+
 MASK = variable("masked", 2, 3, 1, dtype="bool")
 FOUR = variable("x", 2, 5, 3, 4)
 
@@ -121,6 +146,8 @@ EXAMPLES = {
         [X],
         lambda emit: emit(op.add(X, emit(op.exp(constant(np.ones(4), "float32"))))),
     ),
+    "ComputeBiases": ([X], reshaped_bias),
+    "MoveIntegers": ([X], moved_integers),
     "CountFromStart": ([X], lambda emit: emit(op.take(X, constant(-1), axis=1))),
     "DropEmpties": (
         [X],
@@ -175,6 +202,11 @@ EXAMPLES = {
             )
         ),
     ),
+    "DropLimits": (
+        [X],
+        lambda emit: emit(quantized(emit(op.nn.relu(X)), zero_point=-128)),
+    ),
+    "DequantizeForEach": ([X], shared_dequantize),
     "RecognizeChains": (
         [X],
         lambda emit: emit(op.multiply(X, emit(op.sigmoid(X)))),
@@ -223,11 +255,12 @@ def example(name):
 
 
 @needs("attention_bias", "sdpa_bias", "take", "clip", "conv2d", "silu", "not_equal", "flip")
+@needs("reshape", "quantize")
 @pytest.mark.parametrize("name", [item.name for item in CANONICALIZATION])
 def test_each_pass_has_an_effect_and_can_be_switched_off(name):
     mod = example(name)
     # What the NPU pads by itself stays.
-    table = Table([entry for entry in TABLE.ops if entry.name != "pad" or name != "PadByTake"])
+    table = Table([entry for entry in OPS if entry.name != "pad" or name != "PadByTake"])
     with_it, without = simplify(mod, table), simplify(mod, table, disabled=[name])
     assert not tvm_ffi.structural_equal(with_it, without)
     for simplified in (with_it, without):

@@ -21,6 +21,7 @@ from .engine.capability import (
     Input,
     OneOf,
     Op,
+    Quantized,
     Range,
     anything,
 )
@@ -62,6 +63,7 @@ convolution = partial(
     operations="2 * size(out) * size(weight[1:])",
     output_dtypes=FLOATS,
     fuses=Fuses(bias=1, residual=True, scale=True),
+    quantized=Quantized(channel=0),
     tolerance=Accumulated("size(weight[1:])"),
 )
 transposed_convolution = partial(
@@ -70,6 +72,7 @@ transposed_convolution = partial(
     operations="2 * size(data) * size(weight[1:])",
     output_dtypes=FLOATS,
     fuses=Fuses(bias=1, residual=True, scale=True),
+    quantized=Quantized(channel=1),
     tolerance=Accumulated("size(weight) // weight[1]"),
 )
 max_pool = partial(Op, engine="pool", operations="size(out) * size(pool_size)")
@@ -101,12 +104,28 @@ channel_norm = partial(
     ),
     operations="8 * size(data)",
 )
-limit = partial(Op, inputs=(Input("x", NUMBERS, range(7)),), activation=True)
-activation = partial(Op, inputs=(Input("x", FLOATS, range(7)),), activation=True)
-parametric = partial(Op, inputs=(Input("data", FLOATS, range(7)),), activation=True)
+limit = partial(
+    Op,
+    inputs=(Input("x", NUMBERS, range(7)),),
+    activation=True,
+    quantized=Quantized(),
+)
+activation = partial(
+    Op,
+    inputs=(Input("x", FLOATS, range(7)),),
+    activation=True,
+    quantized=Quantized(),
+)
+parametric = partial(
+    Op,
+    inputs=(Input("data", FLOATS, range(7)),),
+    activation=True,
+    quantized=Quantized(),
+)
 arithmetic = partial(
     Op,
     inputs=(Input("x1", NUMBERS, range(7)), Input("x2", ranks=range(7), like="x1")),
+    quantized=Quantized(),
 )
 division = partial(
     Op,
@@ -222,6 +241,7 @@ OPS: tuple[Op, ...] = (
         operations="2 * size(out) * x1[-1]",
         output_dtypes=FLOATS,
         fuses=Fuses(bias=-1, residual=True, scale=True),
+        quantized=Quantized(channel=-1),
         absorbs_transpose=(0, 1),
         tolerance=Accumulated("x1[-1]"),
     ),
@@ -316,7 +336,7 @@ OPS: tuple[Op, ...] = (
     max_pool(  # maximum of each 2-D window
         "max_pool2d",
         "relax.nn.max_pool2d",
-        inputs=(Input("data", FLOATS, (4,)),),
+        inputs=(Input("data", ("float32", "float16", "int8", "uint8"), (4,)),),
         attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCHW"), "out_layout": OneOf("NCHW")},
     ),
     avg_pool(  # mean of each 2-D window
@@ -338,13 +358,13 @@ OPS: tuple[Op, ...] = (
     max_pool(  # maximum of each 1-D window
         "max_pool1d",
         "relax.nn.max_pool1d",
-        inputs=(Input("data", FLOATS, (3,)),),
+        inputs=(Input("data", ("float32", "float16", "int8", "uint8"), (3,)),),
         attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCW"), "out_layout": OneOf("NCW")},
     ),
     max_pool(  # maximum of each 3-D window
         "max_pool3d",
         "relax.nn.max_pool3d",
-        inputs=(Input("data", FLOATS, (5,)),),
+        inputs=(Input("data", ("float32", "float16", "int8", "uint8"), (5,)),),
         attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCDHW"), "out_layout": OneOf("NCDHW")},
     ),
     avg_pool(  # mean of each 1-D window

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iomanip>
 #include <limits>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -133,6 +135,8 @@ struct Unit {
   /*! \brief The arguments of the anchor, absorbed transposes skipped. */
   std::vector<EntryRef> inputs;
   std::vector<bool> transposed;
+  /*! \brief The dequantizations of the arguments, if the op computes with integers. */
+  std::vector<size_t> dequantized;
   /*! \brief The element-wise calls behind the anchor, in order. */
   std::vector<std::pair<size_t, const OpLowering*>> epilogue;
 
@@ -354,6 +358,34 @@ class ProgramBuilder {
     return unit;
   }
 
+  /*! \brief Whether a dequantization has no place of its own: what reads it reads integers. */
+  bool IsInlined(size_t node) const { return inlined_.count(node) != 0; }
+  /*! \brief The element-wise entry of a call that a vector program computes. */
+  const OpLowering* FindElementwise(size_t node) const { return Find(node, true); }
+  /*! \brief The numbers of a constant, or of none for another value. */
+  std::vector<double> Numbers(const EntryRef& entry) const {
+    const Node& node = graph_.nodes[entry.node];
+    std::vector<double> numbers;
+    if (node.kind != Node::Kind::kConstant) return numbers;
+    const DLTensor* value = node.value.value().GetDLTensorPtr();
+    const char* data = static_cast<const char*>(value->data) + value->byte_offset;
+    const std::optional<npu_dtype> dtype = ReadDtype(node.outputs[0].dtype);
+    int64_t count = 1;
+    for (int i = 0; i < value->ndim; ++i) count *= value->shape[i];
+    auto read = [&](auto zero) {
+      for (int64_t i = 0; i < count; ++i) {
+        auto number = zero;
+        std::memcpy(&number, data + i * sizeof(number), sizeof(number));
+        numbers.push_back(static_cast<double>(number));
+      }
+    };
+    if (dtype == NPU_FLOAT32) read(float{});
+    if (dtype == NPU_INT8) read(int8_t{});
+    if (dtype == NPU_UINT8) read(uint8_t{});
+    if (dtype == NPU_INT32) read(int32_t{});
+    return numbers;
+  }
+
   void Set(const EntryRef& entry, const Tensor& tensor) { tensors_[Key(entry)] = tensor; }
   bool Has(const EntryRef& entry) const { return tensors_.count(Key(entry)) != 0; }
 
@@ -424,6 +456,11 @@ class ProgramBuilder {
   npu_tensor_desc DescOf(npu_tensor tensor) const {
     auto it = descs_.find(tensor);
     return it == descs_.end() ? npu_tensor_desc{} : it->second;
+  }
+
+  /*! \brief The largest value of a symbol. */
+  int64_t Bound(int32_t symbol) const {
+    return options_.symbol_bounds.at(graph_.symbols[static_cast<size_t>(symbol)]);
   }
 
   const npu_build_api& api() const { return api_; }
@@ -539,6 +576,7 @@ class ProgramBuilder {
         }
       }
     }
+    InlineDequantizations(&claimed);
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (graph_.nodes[i].kind != Node::Kind::kCall || claimed[i]) continue;
       const OpLowering* lowering = Find(i);
@@ -557,6 +595,15 @@ class ProgramBuilder {
           }
         }
       }
+      if (!lowering->takes_quantized && lowering->elementwise == nullptr && ReadsDequantized(i)) {
+        throw Refusal(DescribeNode(graph_.nodes[i]) + ": its lowering takes no quantised tensors");
+      }
+      if (lowering->takes_quantized && !unit.inputs.empty() && IsInlined(unit.inputs[0].node)) {
+        for (EntryRef& input : unit.inputs) {
+          unit.dequantized.push_back(input.node);
+          input = graph_.nodes[input.node].inputs.at(0);
+        }
+      }
       claimed[i] = 1;
       // An op with both kinds of lowering is a vector program only if other ops are fused with it.
       const OpLowering* elementwise = lowering->takes_epilogue ? nullptr : Find(i, true);
@@ -567,6 +614,43 @@ class ProgramBuilder {
       }
       unit_ending_at_[unit.Last()] = units_.size();
       units_.push_back(std::move(unit));
+    }
+  }
+
+  /*! \brief Whether an argument is dequantized for a call alone, in its composite. */
+  bool IsDequantized(const EntryRef& input, const Node& reader) const {
+    const Node& node = graph_.nodes[input.node];
+    return node.op == "relax.dequantize" && reader.composite >= 0 &&
+           node.composite == reader.composite && Uses(input) == 1;
+  }
+
+  bool ReadsDequantized(size_t index) const {
+    const Node& node = graph_.nodes[index];
+    return std::any_of(node.inputs.begin(), node.inputs.end(),
+                       [&](const EntryRef& input) { return IsDequantized(input, node); });
+  }
+
+  /*! \brief Claims the dequantizations in the composites of ops that compute with integers: those
+   *  of its arguments, and those that its epilogue reads. */
+  void InlineDequantizations(std::vector<char>* claimed) {
+    std::unordered_set<int> quantized;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (node.kind != Node::Kind::kCall || node.composite < 0 || node.inputs.size() != 2) continue;
+      const OpLowering* lowering = Find(i);
+      if (lowering == nullptr || !lowering->takes_quantized) continue;
+      if (std::all_of(node.inputs.begin(), node.inputs.end(),
+                      [&](const EntryRef& input) { return IsDequantized(input, node); })) {
+        quantized.insert(node.composite);
+      }
+    }
+    for (const Node& node : graph_.nodes) {
+      if (quantized.count(node.composite) == 0) continue;
+      for (const EntryRef& input : node.inputs) {
+        if (!IsDequantized(input, node)) continue;
+        inlined_.insert(input.node);
+        (*claimed)[input.node] = 1;
+      }
     }
   }
 
@@ -684,6 +768,7 @@ class ProgramBuilder {
   std::unordered_map<uint64_t, Tensor> tensors_;
   std::unordered_map<npu_tensor, npu_tensor_desc> descs_;
   std::unordered_map<uint64_t, int> uses_;
+  std::unordered_set<size_t> inlined_;
   std::vector<Unit> units_;
   std::unordered_map<size_t, size_t> unit_ending_at_;
 };
@@ -716,6 +801,10 @@ std::vector<npu_dim> Lowering::InputDims(size_t i) const {
   std::vector<npu_dim> dims = ReadDims(program_->graph().Info(unit_->inputs.at(i)));
   if (InputIsTransposed(i)) std::swap(dims[dims.size() - 1], dims[dims.size() - 2]);
   return dims;
+}
+
+npu_dtype Lowering::InputDtype(size_t i) const {
+  return MakeDesc(program_->graph().Info(unit_->inputs.at(i)), Name()).dtype;
 }
 
 size_t Lowering::OutputCount() const {
@@ -751,7 +840,15 @@ Value Lowering::Apply(VectorBuilder* vector, const std::map<size_t, Value>& know
   Values values;
   for (const EntryRef& input : unit_->inputs) {
     auto it = known.find(input.node);
-    values.push_back(it != known.end() ? it->second : vector->Load(program_->Get(input)));
+    if (it != known.end()) {
+      values.push_back(it->second);
+    } else if (program_->IsInlined(input.node)) {
+      Unit unit = program_->MakeUnit(input.node, program_->FindElementwise(input.node));
+      if (unit.lowering == nullptr) Refuse("a tensor that its epilogue reads has several scales");
+      values.push_back(Lowering(program_, &unit).Apply(vector, {}));
+    } else {
+      values.push_back(vector->Load(program_->Get(input)));
+    }
   }
   const OpLowering& lowering = *unit_->lowering;
   std::vector<npu_operand> operands;
@@ -779,6 +876,16 @@ Value Lowering::AppendFused(VectorBuilder* vector, Value value) const {
 }
 
 const npu_vector_program* Lowering::Epilogue() {
+  if (IsQuantized()) {
+    if (const npu_vector_program* integers = IntegerEpilogue()) return integers;
+    const std::vector<double> scale = AccumulatorScale();
+    // A tensor, also for one number: a program that loads a real number computes with such.
+    const Tensor factor =
+        Constant(PerChannel(scale.size()), std::vector<float>(scale.begin(), scale.end()));
+    return EpilogueOf([&](VectorBuilder& v, Value value) {
+      return AppendFused(&v, v.Multiply(value, v.Load(factor)));
+    });
+  }
   if (unit_->epilogue.empty()) return nullptr;
   return EpilogueOf([this](VectorBuilder& v, Value value) { return AppendFused(&v, value); });
 }
@@ -788,6 +895,172 @@ const npu_vector_program* Lowering::EpilogueOf(
   VectorBuilder& vector = vectors_.emplace_back();
   const Value result = program(vector, vector.LoadAccumulator());
   return &epilogues_.emplace_back(vector.Finish(result, OpName()));
+}
+
+// ---- Quantised ops ----
+
+bool Lowering::IsQuantized() const { return !unit_->dequantized.empty(); }
+
+int32_t Lowering::ZeroPoint(size_t i) const {
+  if (!IsQuantized()) return 0;
+  const Node& node = program_->graph().nodes[unit_->dequantized.at(i)];
+  const std::vector<double> numbers = program_->Numbers(node.inputs.at(2));
+  if (numbers.empty() || std::any_of(numbers.begin(), numbers.end(),
+                                     [&](double number) { return number != numbers[0]; })) {
+    Refuse("argument " + std::to_string(i) + " has no constant zero point, or several");
+  }
+  return static_cast<int32_t>(numbers[0]);
+}
+
+std::vector<double> Lowering::AccumulatorScale() const {
+  std::vector<double> scale = {1};
+  for (size_t node : unit_->dequantized) {
+    const std::vector<double> numbers =
+        program_->Numbers(program_->graph().nodes[node].inputs.at(1));
+    if (numbers.empty()) Refuse("an argument has no constant scale");
+    const std::vector<double>& longer = numbers.size() > scale.size() ? numbers : scale;
+    std::vector<double> product(longer.size());
+    for (size_t i = 0; i < product.size(); ++i) {
+      product[i] = scale[scale.size() == 1 ? 0 : i] * numbers[numbers.size() == 1 ? 0 : i];
+    }
+    scale = std::move(product);
+  }
+  return scale;
+}
+
+std::vector<npu_dim> Lowering::PerChannel(size_t count) const {
+  if (count == 1) return {};
+  const int rank = static_cast<int>(OutputDims().size());
+  const int channel = unit_->lowering->channel;
+  std::vector<npu_dim> dims(channel < 0 ? -channel : rank - channel, FixedDim(1));
+  dims[0] = FixedDim(static_cast<int64_t>(count));
+  return dims;
+}
+
+namespace {
+
+/*! \brief Multipliers and shifts: factor is about multiplier / 2^shift. */
+struct Factors {
+  std::vector<int64_t> multipliers, shifts;
+};
+
+/*! \brief The multipliers with as many bits as the chip's have. */
+Factors MakeFactors(const Lowering& op, const std::vector<double>& factors) {
+  const Requantization& rule = ChipRequantization();
+  Factors made;
+  for (double factor : factors) {
+    int exponent = 0;
+    const double mantissa = std::frexp(factor, &exponent);  // In [0.5, 1).
+    auto multiplier =
+        static_cast<int64_t>(std::nearbyint(std::ldexp(mantissa, rule.multiplier_bits)));
+    int64_t shift = rule.multiplier_bits - exponent;
+    if (multiplier == int64_t{1} << rule.multiplier_bits) {
+      multiplier /= 2;
+      --shift;
+    }
+    if (!(factor > 0) || shift < rule.least_shift || shift > rule.most_shift) {
+      std::ostringstream text;
+      text << std::setprecision(9)
+           << "the scales of its arguments and of its result make a factor of " << factor
+           << ", a shift by " << shift << "; supported: " << rule.least_shift << " to "
+           << rule.most_shift;
+      op.Refuse(text.str());
+    }
+    made.multipliers.push_back(multiplier);
+    made.shifts.push_back(shift);
+  }
+  return made;
+}
+
+}  // namespace
+
+const npu_vector_program* Lowering::IntegerEpilogue() {
+  const Graph& graph = program_->graph();
+  const std::vector<double> scale = AccumulatorScale();
+  const npu_dtype out = Output().desc.dtype;
+  if (unit_->epilogue.empty() || graph.nodes[unit_->Last()].op != "relax.quantize") return nullptr;
+  const Node& quantize = graph.nodes[unit_->Last()];
+  const std::vector<double> step = program_->Numbers(quantize.inputs.at(1));
+  const std::vector<double> zero = program_->Numbers(quantize.inputs.at(2));
+  if (step.size() != 1 || zero.size() != 1) return nullptr;
+
+  auto quantized = [&](double number) { return std::nearbyint(number / step[0]) + zero[0]; };
+  double least = out == NPU_INT8 ? -128 : 0;
+  double most = out == NPU_INT8 ? 127 : 255;
+  // The bias as steps of the accumulator; tensors that are added as steps of the result.
+  Tensor bias;
+  struct Addend {
+    Tensor tensor;
+    double zero_point;
+    Factors factor;
+  };
+  std::vector<Addend> addends;
+  size_t value = unit_->anchor;
+  for (const auto& [index, lowering] : unit_->epilogue) {
+    const Node& node = graph.nodes[index];
+    if (index == unit_->Last()) break;
+    const bool first = node.inputs.at(0).node == value;
+    if (node.op == "relax.add") {
+      const EntryRef other = node.inputs.at(first ? 1 : 0);
+      const std::vector<double> numbers = program_->Numbers(other);
+      if (program_->IsInlined(other.node)) {
+        const Node& dequantize = graph.nodes[other.node];
+        const std::vector<double> scales = program_->Numbers(dequantize.inputs.at(1));
+        const std::vector<double> zeros = program_->Numbers(dequantize.inputs.at(2));
+        if (scales.size() != 1 || zeros.size() != 1) return nullptr;
+        addends.push_back({program_->Get(dequantize.inputs.at(0)), zeros[0],
+                           MakeFactors(*this, {scales[0] / step[0]})});
+      } else if (!numbers.empty() && bias.id < 0 && addends.empty() &&
+                 (scale.size() == 1 || numbers.size() == scale.size())) {
+        std::vector<int64_t> steps(numbers.size());
+        for (size_t i = 0; i < steps.size(); ++i) {
+          const double count = std::nearbyint(numbers[i] / scale[scale.size() == 1 ? 0 : i]);
+          if (!(std::abs(count) < 0x1p31)) return nullptr;
+          steps[i] = static_cast<int64_t>(count);
+        }
+        bias = Integers(ReadDims(graph.Info(other)), steps);
+      } else {
+        return nullptr;
+      }
+    } else if (node.op == "relax.nn.relu") {
+      least = std::max(least, zero[0]);
+    } else if (node.op == "relax.clip") {
+      const Unit clip = program_->MakeUnit(index, lowering);
+      const Lowering at(program_, &clip);
+      least = std::max(least, quantized(at.Float("min")));
+      most = std::min(most, quantized(at.Float("max")));
+    } else {
+      return nullptr;
+    }
+    value = index;
+  }
+  least = std::min(least, most);
+
+  std::vector<double> factors(scale.size());
+  for (size_t i = 0; i < factors.size(); ++i) factors[i] = scale[i] / step[0];
+  const Factors factor = MakeFactors(*this, factors);
+  const npu_rounding rounding = ChipRequantization().rounding;
+  return EpilogueOf([&](VectorBuilder& v, Value result) {
+    auto rescale = [&](Value steps, const Factors& by) {
+      const std::vector<npu_dim> dims = PerChannel(by.multipliers.size());
+      return v.Rescale(steps, v.Load(Integers(dims, by.multipliers)),
+                       v.Load(Integers(dims, by.shifts)), rounding);
+    };
+    if (bias.id >= 0) result = v.Add(result, v.Load(bias));
+    result = rescale(result, factor);
+    for (const Addend& addend : addends) {
+      Value steps = v.Load(addend.tensor);
+      if (addend.zero_point != 0) steps = v.Subtract(steps, v.Constant(addend.zero_point));
+      result = v.Add(result, rescale(steps, addend.factor));
+    }
+    if (zero[0] != 0) result = v.Add(result, v.Constant(zero[0]));
+    return v.Minimum(v.Maximum(result, v.Constant(least)), v.Constant(most));
+  });
+}
+
+Requantization& ChipRequantization() {
+  static Requantization rule;
+  return rule;
 }
 
 void Lowering::LowerAsElementwise() {
@@ -979,6 +1252,31 @@ void Lowering::NameEpilogue(const npu_vector_program* epilogue, npu_tensor out, 
   }
 }
 
+void Lowering::RequireSumsFit(const npu_tensor_desc& factors, int first, int last) const {
+  double terms = 1;
+  for (int i = first; i < last; ++i) {
+    const npu_dim& dim = factors.dims[i];
+    terms *= static_cast<double>(dim.size);
+    if (dim.symbol >= 0) terms *= static_cast<double>(program_->Bound(dim.symbol));
+  }
+  double largest = terms;
+  for (size_t i : {0, 1}) {
+    const bool is_signed = InputDtype(i) == NPU_INT8;
+    const double zero = ZeroPoint(i);
+    largest *= std::max((is_signed ? 127 : 255) - zero, zero + (is_signed ? 128 : 0));
+  }
+  if (largest >= 0x1p31) {
+    std::ostringstream text;
+    text << "sums of " << terms << " products may be larger than the 32 bits of the accumulator";
+    Refuse(text.str());
+  }
+}
+
+Tensor Lowering::Integers(const std::vector<npu_dim>& dims, const std::vector<int64_t>& values) {
+  const std::vector<int32_t> narrow(values.begin(), values.end());
+  return ConstantOf(NPU_INT32, dims, narrow.data(), narrow.size() * sizeof(int32_t));
+}
+
 Tensor Lowering::Temporary(npu_dtype dtype, const std::vector<npu_dim>& dims) {
   return program_->NewTensor(MakeDesc(dtype, dims), Name());
 }
@@ -992,12 +1290,27 @@ Tensor Lowering::ConstantOf(npu_dtype dtype, const std::vector<npu_dim>& dims, c
   return program_->NewConstant(MakeDesc(dtype, dims), data, bytes, Name());
 }
 
-void Lowering::Emit(const npu_matmul& op) {
+void Lowering::Emit(const npu_matmul& given) {
+  npu_matmul op = given;
+  if (IsQuantized()) {
+    op.a_zero_point = ZeroPoint(0);
+    op.b_zero_point = ZeroPoint(1);
+    const npu_tensor_desc a = program_->DescOf(op.a);
+    const int summed = op.transpose_a != 0 ? a.rank - 2 : a.rank - 1;
+    RequireSumsFit(a, summed, summed + 1);
+  }
   NameEpilogue(op.epilogue, op.out, -1);
   program_->Add(op, &npu_build_api::add_matmul, "add_matmul", Name());
 }
 
-void Lowering::Emit(const npu_convolution& op) {
+void Lowering::Emit(const npu_convolution& given) {
+  npu_convolution op = given;
+  if (IsQuantized()) {
+    op.data_zero_point = ZeroPoint(0);
+    op.weight_zero_point = ZeroPoint(1);
+    const npu_tensor_desc weight = program_->DescOf(op.weight);
+    RequireSumsFit(weight, 1, weight.rank);
+  }
   NameEpilogue(op.epilogue, op.out, 1);
   program_->Add(op, &npu_build_api::add_convolution, "add_convolution", Name());
 }

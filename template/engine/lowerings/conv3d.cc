@@ -7,7 +7,7 @@ namespace {
 
 void Conv3D(Lowering& op) { LowerConvolution(op, 3); }
 
-REGISTER_LOWERING("relax.nn.conv3d", Conv3D).TakesEpilogue();
+REGISTER_LOWERING("relax.nn.conv3d", Conv3D).TakesEpilogue().TakesQuantized(1);
 
 }  // namespace
 }  // namespace npu

@@ -127,6 +127,7 @@ inline void LowerTransposedConvolution(Lowering& op, int spatial_rank) {
       copy.out_step[2 + i] = strides[i];
     }
     copy.fill = 1;
+    copy.fill_value = op.ZeroPoint(0);
     op.Emit(copy);
     convolution.data = spread.id;
   }

@@ -61,7 +61,7 @@ REGISTER_LOWERING("relax.matmul", MatMulOfVector)
     .When(HasVector)
     .TakesEpilogue()
     .AbsorbsTranspose();
-REGISTER_LOWERING("relax.matmul", MatMul).TakesEpilogue().AbsorbsTranspose();
+REGISTER_LOWERING("relax.matmul", MatMul).TakesEpilogue().AbsorbsTranspose().TakesQuantized(-1);
 
 }  // namespace
 }  // namespace npu

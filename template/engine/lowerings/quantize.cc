@@ -5,18 +5,22 @@
 namespace npu {
 namespace {
 
-void Quantize(Lowering& op) {
+// The type of the output implies out_dtype; storing to it saturates.
+Value Quantize(const Lowering&, VectorBuilder& v, const Values& x) {
+  return v.Add(v.RoundEven(v.Divide(x[0], x[1])), x[2]);
+}
+
+void QuantizeByChannel(Lowering& op) {
   const Tensor data = op.Input(0);
   const Tensor scale = QuantizationParameter(op, 1);
   const Tensor zero_point = QuantizationParameter(op, 2);
-  // The type of the output implies out_dtype; storing to it saturates.
   op.Elementwise(op.Output(), [&](VectorBuilder& v) {
-    Value steps = v.RoundEven(v.Divide(v.Load(data), v.Load(scale)));
-    return v.Add(steps, v.Load(zero_point));
+    return Quantize(op, v, {v.Load(data), v.Load(scale), v.Load(zero_point)});
   });
 }
 
-REGISTER_LOWERING("relax.quantize", Quantize);
+REGISTER_ELEMENTWISE("relax.quantize", Quantize).When(HasOneScale);
+REGISTER_LOWERING("relax.quantize", QuantizeByChannel);
 
 }  // namespace
 }  // namespace npu

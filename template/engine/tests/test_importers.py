@@ -10,13 +10,7 @@ import tvm
 from tvm import relax
 
 import backend
-
-HAS = {name: find_spec(name) is not None for name in ("onnx", "onnxruntime", "torch", "torchao")}
-
-
-def needs_library(*names):
-    missing = [name for name in names if not HAS[name]]
-    return pytest.mark.skipif(bool(missing), reason=f"pip install {' '.join(missing)}")
+from support import needs_library
 
 
 def integers(seed, shape, dtype="int8"):
@@ -80,7 +74,7 @@ def narrow(name, kind, values):
 
 def reference(model, arguments):
     """What ONNX Runtime computes, else ONNX's own evaluator, which knows no other operators."""
-    if HAS["onnxruntime"]:
+    if find_spec("onnxruntime"):
         from backend.engine.conformance.quantized_networks import run_onnx
 
         return run_onnx(model, arguments)
@@ -538,7 +532,7 @@ def test_packed_weights_of_onnx_runtime(bits, inputs, depth):
     wide = (values - zero[..., None]) * weights["s"].reshape(rows, blocks, 1)
     expected = x @ wide.reshape(rows, depth).T.astype("float32") + weights.get("bias", 0)
     np.testing.assert_allclose(run(module, [x])[0], expected, rtol=1e-4, atol=1e-4)
-    if HAS["onnxruntime"]:
+    if find_spec("onnxruntime"):
         np.testing.assert_allclose(reference(model, [x])[0], expected, rtol=1e-2, atol=1e-2)
     (found,) = constants(module)
     assert found.dtype == "int8"

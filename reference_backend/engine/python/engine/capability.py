@@ -302,6 +302,22 @@ class Fuses:
 
 
 @dataclass(frozen=True)
+class Quantized:
+    """How an op computes with quantised tensors: between dequantize and quantize.
+
+    Parameters
+    ----------
+    channel
+        The axis of the second input along which its scales may differ; none: it has one scale.
+    dtypes
+        The element types of the inputs and of the result.
+    """
+
+    channel: int | None = None
+    dtypes: tuple[str, ...] = ("int8", "uint8")
+
+
+@dataclass(frozen=True)
 class Op:
     """An op that the hardware can run, and when.
 
@@ -332,6 +348,8 @@ class Op:
         Whether it may be fused behind ops that have `fuses`; it must be element-wise.
     fuses
         What may be fused behind it.
+    quantized
+        How it computes with quantised tensors; none: not as one composite.
     absorbs_transpose
         Inputs that may come from a swap of the last two dimensions, at no cost.
     tolerance
@@ -349,6 +367,7 @@ class Op:
     chains: tuple[str | tuple[str, ...], ...] = ()
     activation: bool = False
     fuses: Fuses | None = None
+    quantized: Quantized | None = None
     absorbs_transpose: tuple[int, ...] = ()
     tolerance: Tolerance = Exact()
 

@@ -12,6 +12,45 @@ DTYPES = ("float32", "float16", "float64", "bool", "int8", "uint8", "int16", "in
 """The element types that a table may name."""
 
 
+ROUNDINGS = ("half_up", "double", "half_even", "half_away", "down", "to_zero")
+"""The roundings of a rescaling, in the order of `npu_rounding`, which tells what each does."""
+
+
+@dataclass(frozen=True)
+class Requantize:
+    """How the chip rescales integers: by an integer multiplier and a shift to the right.
+
+    The default is TOSA's RESCALE.
+
+    Parameters
+    ----------
+    multiplier_bits
+        How many bits a multiplier has, its sign aside.
+    shifts
+        The least and the most that can be shifted by.
+    rounding
+        One of `ROUNDINGS`.
+    """
+
+    multiplier_bits: int = 31
+    shifts: tuple[int, int] = (2, 62)
+    rounding: str = "half_up"
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values."""
+        if not 1 <= self.multiplier_bits <= 31:
+            raise ValueError(
+                f"Requantize: multiplier_bits is {self.multiplier_bits}; supported: 1 to 31."
+            )
+        least, most = self.shifts
+        if not 0 <= least <= most <= 62:
+            raise ValueError(f"Requantize: shifts are {least} to {most}; supported: 0 to 62.")
+        if self.rounding not in ROUNDINGS:
+            raise ValueError(
+                f"Requantize: rounding is '{self.rounding}'; supported: {', '.join(ROUNDINGS)}."
+            )
+
+
 @dataclass(frozen=True)
 class Chip:
     """The limits of all ops of a chip.
@@ -30,6 +69,8 @@ class Chip:
         The treatment of NaN: "kept", or "undefined" if results may be anything.
     devices
         How many devices there are at most; none: as many as the driver counts.
+    requantize
+        How it rescales the results of integer arithmetic.
     cancellation
         Whether a call can be cancelled while it runs.
     """
@@ -41,6 +82,7 @@ class Chip:
     nan: str = "kept"
     devices: int | None = None
     cancellation: bool = True
+    requantize: Requantize = Requantize()
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -97,6 +139,8 @@ class Limits:
         What may be fused behind it; none: whatever the engine can fuse.
     activation
         Whether it may be fused behind another op.
+    quantized
+        Whether it computes with quantised tensors.
     tolerance
         How exact its results are; none: as the engine says.
     **limits
@@ -107,6 +151,7 @@ class Limits:
     output_dtypes: tuple[str, ...]
     fuses: Fuses | None
     activation: bool
+    quantized: bool
     tolerance: Tolerance | None
     inputs: Mapping[str, Takes]
     attributes: Mapping[str, Constraint]
@@ -118,6 +163,7 @@ class Limits:
         output_dtypes: tuple[str, ...] = (),
         fuses: Fuses | None = None,
         activation: bool = True,
+        quantized: bool = False,
         tolerance: Tolerance | None = None,
         **limits: Takes | Constraint,
     ) -> None:
@@ -134,6 +180,7 @@ class Limits:
             ("output_dtypes", output_dtypes),
             ("fuses", fuses),
             ("activation", activation),
+            ("quantized", quantized),
             ("tolerance", tolerance),
             ("inputs", inputs),
             ("attributes", attributes),

@@ -11,7 +11,18 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from .capability import Anything, Constraint, Fuses, Input, OneOf, Op, Range, Rule, listed
+from .capability import (
+    Anything,
+    Constraint,
+    Fuses,
+    Input,
+    OneOf,
+    Op,
+    Quantized,
+    Range,
+    Rule,
+    listed,
+)
 from .chip import Chip, Limits, Takes
 
 Item = TypeVar("Item", str, int)
@@ -78,6 +89,7 @@ def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
         output_dtypes=on_chip,
         fuses=_fuses(op, limits.fuses),
         activation=op.activation and limits.activation,
+        quantized=_quantized(op, chip) if limits.quantized else None,
         tolerance=op.tolerance if limits.tolerance is None else limits.tolerance,
     )
 
@@ -161,6 +173,13 @@ def _fuses(op: Op, limit: Fuses | None) -> Fuses | None:
     )
 
 
+def _quantized(op: Op, chip: Chip) -> Quantized | None:
+    if op.quantized is None:
+        return None
+    dtypes = _common(op.quantized.dtypes, chip.dtypes)
+    return replace(op.quantized, dtypes=dtypes) if dtypes else None
+
+
 def _unknown(op: Op, what: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = difflib.get_close_matches(name, names, 1)
@@ -213,6 +232,8 @@ def text_of(op: Op) -> str:
         fields["output_dtypes"] = repr(op.output_dtypes)
     if op.fuses is not None:
         fields["fuses"] = _call("Fuses", op.fuses, Fuses())
+    if op.quantized is not None:
+        fields["quantized"] = "True"
     body = ", ".join(f"{name}={value}" for name, value in fields.items())
     line = f"    {op.name!r}: Limits({body}),".replace("'", '"')
     if len(line) <= 100:

@@ -78,7 +78,7 @@ class Table:
         for op in given:
             self._engine[op.name] = op
             try:
-                self._add(op, wanted.get(op.name, Limits()))
+                self._add(op, wanted.get(op.name, Limits(quantized=True)))
             except ValueError as error:
                 problems.append(str(error))
         known = set(tvm.ir.Op.list_op_names())

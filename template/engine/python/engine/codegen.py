@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from . import _library
 from .backend import BACKEND, DISTRIBUTION
 from .cache import Cache
 from .options import DRIVERS, Options
+from .patterns import TABLE
 
 BOUNDS_ATTRIBUTE = "tir_var_upper_bound"
 """The attribute of a function that holds the largest values of its symbols; TVM's own name."""
@@ -109,6 +111,7 @@ def _compile(function: Any, options: Options, constant_names: Mapping[Any, Any])
         "driver_release": str(DRIVERS[options.driver]["release"]),
         "symbol": symbol,
         "options": recorded,
+        "requantization": asdict(TABLE.chip.requantize),
         "overrides": options.recorded_overrides(),
         "symbol_bounds": bounds,
         "graph_sha256": _sha256(str(graph["graph"]).encode()),

@@ -16,17 +16,19 @@ from itertools import combinations
 from operator import or_
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 from tvm import relax
 from tvm.relax.backend.pattern_registry import register_patterns
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
 from .backend import BACKEND, OPS, vendor
-from .calls import Constant, Size, Unknown, Values, tensor_type
+from .calls import Constant, Size, Unknown, Values, resolve, tensor_type
 from .capability import Fuses, Op
 from .chain_grammar import count_steps
 from .chains import chains_of, find
 from .chains import pattern as pattern_of
+from .chip import ROUNDINGS
 from .table import Table
 
 TABLE = Table(
@@ -50,6 +52,10 @@ def register() -> None:
     if not _registered:
         # As tuples: TVM releases those before the interpreter ends.
         register_patterns(make_patterns(TABLE))
+        rule = TABLE.chip.requantize
+        set_rule = tvm_ffi.get_global_func(f"{BACKEND}.codegen.set_requantization", True)
+        if set_rule is not None:  # A board has no codegen.
+            set_rule(rule.multiplier_bits, *rule.shifts, ROUNDINGS.index(rule.rounding))
         _registered = True
 
 
@@ -68,6 +74,8 @@ def make_patterns(table: Table) -> list[Pattern]:
     """
     composites = [composite for op in table.ops for composite in _composites(op, table)]
     composites += [composite for op in table.ops for composite in _chains(op, table)]
+    if computes_quantized(table):
+        composites += [composite for op in table.ops for composite in _quantized(op, table)]
     composites.sort(key=lambda composite: composite[0])
     return [pattern for _, pattern in composites]
 
@@ -81,6 +89,8 @@ Rank = tuple[int, ...]
 
 # The rank of a chain without an op before it: what is behind an op that fuses nothing but a chain.
 _CHAIN = 100
+# Composites of quantised tensors hold the others.
+_QUANTIZED = 200
 
 
 def _chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
@@ -115,14 +125,72 @@ def _composites(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
                 yield (_CHAIN + 1, size, count), _pattern(table, op, name, pattern, known, entry)
 
 
+def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composites of an op that compute with quantised tensors."""
+    if op.quantized is None or not op.relax:
+        return
+    matrix = op.engine == "matrix"
+    for count in range(1, len(op.inputs) + 1):
+        if matrix and count < len(op.inputs):
+            continue
+        for chosen in combinations(range(len(op.inputs)), count):
+            arguments = [
+                _dequantized() if index in chosen else wildcard() for index in range(len(op.inputs))
+            ]
+            anchor = _call(op.relax, *arguments)
+            parts = {"anchor": anchor}
+            parts |= {f"dequantize{index}": arguments[index] for index in chosen}
+            tails = [("", anchor, parts), *_tails(op, table, anchor, parts, _dequantized())]
+            if not matrix:
+                ends = dict.fromkeys(item.relax for item in _quantized_activations(table))
+                limited = [_call(name, anchor) for name in ends]
+                for last in [reduce(or_, limited)] if limited else []:
+                    tails.append(("activation", last, {**parts, "activation": last}))
+            for rank, (end, last, known) in enumerate(tails):
+                label = "_".join(filter(None, ("quantized", op.name, end)))
+                if matrix:
+                    yield (
+                        (_QUANTIZED, count, rank, 0),
+                        _pattern(table, op, f"{label}{TO_REAL}", last, known),
+                    )
+                quantize = _call("relax.quantize", last, wildcard(), wildcard())
+                known = {**known, "quantize": quantize}
+                yield (
+                    (_QUANTIZED, count, rank, 1),
+                    _pattern(table, op, label, quantize, known),
+                )
+
+
+def computes_quantized(table: Table) -> bool:
+    """Whether composites may begin and end with quantised tensors."""
+    return all(table.get(name) is not None for name in ("quantize", "dequantize"))
+
+
+def _quantized_activations(table: Table) -> list[Op]:
+    """Return what may follow an element-wise op between dequantize and quantize."""
+    return [op for op in table.ops if op.activation and op.relax and op.quantized is not None]
+
+
+TO_REAL = "_to_real"
+"""The end of the labels of composites that take integers and give real numbers."""
+
+
+def _dequantized() -> DFPattern:
+    return _call("relax.dequantize", wildcard(), wildcard(), wildcard())
+
+
 def _tails(
-    op: Op, table: Table, pattern: DFPattern, parts: Parts
+    op: Op,
+    table: Table,
+    pattern: DFPattern,
+    parts: Parts,
+    residual: DFPattern | None = None,
 ) -> Iterator[tuple[str, DFPattern, Parts]]:
     """Generate the patterns of an op with an epilogue, one for each last op."""
-    for role, last, known in _sums(op, pattern, parts):
+    for role, last, known in _sums(op, pattern, parts, residual):
         yield role, last, known
     relax_ops = dict.fromkeys(entry.relax for entry in table.activations_of(op) if entry.relax)
-    for end, before, known in _ends(op, pattern, parts) if relax_ops else []:
+    for end, before, known in _ends(op, pattern, parts, residual) if relax_ops else []:
         last = reduce(or_, (_call(name, before) for name in relax_ops))
         yield end, last, {**known, "activation": last}
 
@@ -138,7 +206,10 @@ def _chain_tails(
                 yield count_steps(chain.node), entry, last, {**known, "chain": last}
 
 
-def _sums(op: Op, pattern: DFPattern, parts: Parts) -> Iterator[tuple[str, DFPattern, Parts]]:
+def _sums(
+    op: Op, pattern: DFPattern, parts: Parts, residual: DFPattern | None = None
+) -> Iterator[tuple[str, DFPattern, Parts]]:
+    """Generate the sums behind an op; a residual may also be what `residual` matches."""
     fuses = op.fuses or Fuses()
     for role, wanted in (
         ("scale", fuses.scale),
@@ -147,20 +218,24 @@ def _sums(op: Op, pattern: DFPattern, parts: Parts) -> Iterator[tuple[str, DFPat
     ):
         if wanted:
             operand = is_const() if role == "scale" else wildcard()
+            if role == "residual" and residual is not None:
+                operand = residual | operand
             last = _scaled(pattern, operand) if role == "scale" else _either(pattern, operand)
             parts = {**parts, role: operand, f"{role} call": last}
             yield role, last, parts
             pattern = last | pattern
 
 
-def _ends(op: Op, pattern: DFPattern, parts: Parts) -> list[tuple[str, DFPattern, Parts]]:
+def _ends(
+    op: Op, pattern: DFPattern, parts: Parts, operand: DFPattern | None = None
+) -> list[tuple[str, DFPattern, Parts]]:
     """Return the pattern of everything before an activation.
 
     An add could be the bias or the residual, so the residual is not just optional.
     """
     before, known = pattern, parts
     residual = []
-    for role, last, more in _sums(op, pattern, parts):
+    for role, last, more in _sums(op, pattern, parts, operand):
         if role == "residual":
             residual = [("residual_activation", last, more)]
         else:
@@ -206,7 +281,7 @@ def label_of(label: str, parts: Mapping[str, Any], table: Table) -> str:
         Such as "conv2d_bias_relu" for a match of "conv2d_activation".
     """
     roles = [role for role in ROLES if role in parts]
-    base = label
+    base = label.removesuffix(TO_REAL)
     while base.rpartition("_")[2] in roles:
         base = base.rpartition("_")[0]
     if "activation" in parts:
@@ -214,7 +289,7 @@ def label_of(label: str, parts: Mapping[str, Any], table: Table) -> str:
         roles[-1:] = [entry.name for entry in entries if entry.activation][:1]
     if "chain" in parts and "anchor" in parts:
         return _with_chain(label, roles, table)
-    return "_".join([base, *roles])
+    return "_".join([base, *roles]) + (TO_REAL if label.endswith(TO_REAL) else "")
 
 
 def _with_chain(label: str, roles: list[str], table: Table) -> str:
@@ -257,10 +332,12 @@ def _refusal(table: Table, op: Op, match: Any) -> str | None:
         call = parts["activation"]
         refusals = [
             table.refusal(call, values, op=entry, **known)
-            for entry in table.activations_of(op)
+            for entry in table.activations_of(op) or _quantized_activations(table)
             if entry.relax == call.op.name
         ]
         reason = None if None in refusals else refusals[0]
+    if reason is None and op.quantized is not None:
+        reason = _quantized_refusal(op, parts, values, known["bind_constants"])
     if reason is not None:
         return reason
 
@@ -287,6 +364,56 @@ def _refusal(table: Table, op: Op, match: Any) -> str | None:
             return _bias_refusal(op, parts["bias"], dtype, shape, match)
     except Unknown as unknown:
         return f"{op.name}: {unknown} what is added"
+    return None
+
+
+def _quantized_refusal(op: Op, parts: Mapping[str, Any], values: Values, bound: bool) -> str | None:
+    """Return why the op cannot compute with the quantised tensors of a match."""
+    assert op.quantized is not None
+    calls = {name: call for name, call in parts.items() if name.startswith("dequantize")}
+    rank = len(parts["anchor"].ty.shape)
+    of_result = rank - 1 if op.relax == "relax.matmul" else 1
+    channel = op.quantized.channel
+    for name, call in calls.items():
+        index = int(name.removeprefix("dequantize"))
+        who = f"{op.name}: '{op.inputs[index].name}'"
+        dtype, shape = tensor_type(call.args[0].ty)
+        axis = channel % len(shape) if index == 1 and channel is not None else None
+        reason = _scale_refusal(op, call, who, values, axis)
+        if reason is not None:
+            return reason
+        scales = resolve(call.args[1], values).value.numpy().size
+        channels = tensor_type(parts["anchor"].ty)[1][of_result] if scales > 1 else scales
+        if channels != scales:
+            return f"{who} has {scales} scales for {channels} channels of the result"
+    if "quantize" in parts:
+        return _scale_refusal(op, parts["quantize"], f"{op.name}: the result", values, None)
+    if calls and not bound:
+        return f"{op.name}: its scales must be constants; bind_constants is off"
+    return None
+
+
+def _scale_refusal(op: Op, call: Any, who: str, values: Values, channel: int | None) -> str | None:
+    """Return why a dequantize or quantize is not among those that an op computes with."""
+    assert op.quantized is not None
+    quantize = call.op.name == "relax.quantize"
+    dtype, shape = tensor_type(call.ty if quantize else call.args[0].ty)
+    if dtype not in op.quantized.dtypes:
+        return f"{who} is {dtype}; supported, quantised: {', '.join(op.quantized.dtypes)}"
+    scale, zero_point = (resolve(item, values) for item in call.args[1:3])
+    if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
+        return f"{who} has no constant scale and zero point"
+    if str(scale.ty.dtype) != "float32":
+        return f"{who} has a {scale.ty.dtype} scale; supported: float32"
+    steps, zeros = scale.value.numpy(), zero_point.value.numpy()
+    if not (np.isfinite(steps) & (steps > 0)).all():
+        return f"{who} has a scale that is no positive number"
+    if (zeros != zeros.flat[0]).any():
+        return f"{who} has several zero points; supported: one"
+    axis = int(call.attrs.axis) % len(shape) if shape else 0
+    if steps.size > 1 and axis != channel:
+        along = "one" if channel is None else f"one, or one for each channel, along axis {channel}"
+        return f"{who} has {steps.size} scales along axis {axis}; supported: {along}"
     return None
 
 
@@ -376,6 +503,8 @@ def escapes(match: Any) -> Any | None:
     # Adding a value to itself is no residual. The matcher gives variables or values.
     for role in ("bias", "residual"):
         operand = match.annotated_expr.get(role)
+        if isinstance(operand, relax.Call) and operand.op.name == "relax.dequantize":
+            continue
         for var, value in match.matched_bindings.items():
             if operand is not None and (operand.same_as(var) or operand.same_as(value)):
                 return var

@@ -177,6 +177,53 @@ def dequantize(data: Any, scale: Any, zero_point: Any, axis: Any, out_dtype: Any
     return np.clip(result, float(limits.min), float(limits.max))
 
 
+def rescale(values: Any, multiplier: int, shift: int, rounding: str) -> list[int]:
+    """Integers times multiplier / 2^shift, in exact arithmetic; TOSA's RESCALE for "half_up"."""
+    results = []
+    for value in values:
+        product = int(value) * multiplier
+        if shift == 0:
+            results.append(product)
+            continue
+        down, rest = divmod(product, 1 << shift)
+        half = 1 << (shift - 1)
+        if rounding == "double" and shift > 31:
+            down = (product + half + ((1 << 30) if value >= 0 else -(1 << 30))) >> shift
+        elif rounding in ("half_up", "double"):
+            down += rest >= half
+        elif rounding == "half_even":
+            down += rest > half or (rest == half and down % 2 == 1)
+        elif rounding == "half_away":
+            down += rest > half or (rest == half and product > 0)
+        elif rounding == "to_zero":
+            down += product < 0 and rest > 0
+        results.append(down)
+    return results
+
+
+def factors(factor: float, bits: int) -> tuple[int, int]:
+    """The multiplier of `bits` bits and the shift that are nearest to a positive number."""
+    exact = Fraction(factor)
+    shift = 0
+    while exact * 2**shift >= 2**bits:
+        shift -= 1
+    while exact * 2 ** (shift + 1) < 2**bits:
+        shift += 1
+    multiplier = round(exact * Fraction(2) ** shift)
+    return (multiplier // 2, shift - 1) if multiplier == 2**bits else (multiplier, shift)
+
+
+def requantize(sums: Any, factor: Any, rule: Any) -> Any:
+    """Integers in another scale: `factor` broadcasts, and the rule of the chip says how."""
+    sums, factor = np.broadcast_arrays(sums, factor)
+    result = np.empty(sums.shape)
+    for number in np.unique(factor):
+        chosen = factor == number
+        made = factors(float(number), rule.multiplier_bits)
+        result[chosen] = rescale(sums[chosen], *made, rule.rounding)
+    return result
+
+
 # ---- Arithmetic ----
 
 

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from ..table import Table
-from . import attention, fold, indices, kernels, normalize, recognize, views
+from . import attention, fold, indices, kernels, normalize, quantized, recognize, views
 from .rewriting import (
     TUPLE_GET_ITEM,
     BlockRewriter,
@@ -72,8 +72,12 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("CompareNaN", normalize.compare_with_itself, "relax.isnan"),
     # Before folding: makes the initial constants, without a kernel for each.
     _calls("MaterializeConstants", fold.materialize, *fold.MADE_OF_NOTHING),
+    # Before folding, which leaves quantised constants alone.
+    _calls("ComputeBiases", quantized.compute_bias, quantized.DEQUANTIZE),
     # Before all passes that read constants and the sizes in them.
     Pass("FoldConstants", fold.fold_constants),
+    # After folding, which leaves quantised constants alone, and before ops are put together.
+    _blocks("MoveIntegers", quantized.move_integers),
     # After folding, which computes the indices.
     _calls("CountFromStart", indices.index_from_start, "relax.take"),
     _blocks("DropEmpties", indices.drop_empties),
@@ -97,6 +101,9 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("WidenBias", attention.widen_bias, "relax.nn.softmax"),
     _calls("TurnGuard", attention.turn_guard, "relax.permute_dims"),
     _calls("SwapKeys", attention.swap_key, "relax.matmul"),
+    # After the passes that make clips.
+    _calls("DropLimits", quantized.drop_limits, quantized.QUANTIZE),
+    _blocks("DequantizeForEach", quantized.finish),
     # After all passes that turn other spellings into chains of the table.
     _blocks("RecognizeChains", recognize.recognize_chains),
     # Last: recognized ops may have several results too.

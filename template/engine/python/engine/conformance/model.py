@@ -86,6 +86,18 @@ def evaluate(
     op: str, call: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], n: int
 ) -> list[Array]:
     """Compute a call in NumPy by its op's expression in the catalogue."""
+    fields = compute(op, call, inputs, attributes, n)
+    types = getattr(call.ty, "fields", None) or [call.ty]
+    with np.errstate(all="ignore"):
+        return [
+            np.asarray(field).astype(str(ty.dtype)) for field, ty in zip(fields, types, strict=True)
+        ]
+
+
+def compute(
+    op: str, call: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], n: int
+) -> tuple[Any, ...]:
+    """Compute a call as `evaluate` does; the results keep the digits that their types lack."""
 
     def widen(value: Any) -> Any:
         if isinstance(value, list):
@@ -97,11 +109,7 @@ def evaluate(
     names.update(values_of_attributes(entry, call, attributes, n))
     with np.errstate(all="ignore"):
         result = eval(OPS[op]["numpy"], {**vars(numpy_reference), **names})
-        fields = result if isinstance(result, tuple) else (result,)
-        types = getattr(call.ty, "fields", None) or [call.ty]
-        return [
-            np.asarray(field).astype(str(ty.dtype)) for field, ty in zip(fields, types, strict=True)
-        ]
+    return result if isinstance(result, tuple) else (result,)
 
 
 def values_of_attributes(

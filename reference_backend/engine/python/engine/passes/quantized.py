@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings quantised models to one form: dequantize, op, quantize.
+
+Exporters put these in different places: one dequantize for several readers, none around what only
+moves data, limits that the following quantize has anyway. A composite wants each op between a
+dequantize of its own and a quantize.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..calls import Constant, Unknown, Values, resolve, tensor_type
+from ..chains import transposed_axes
+from ..table import Table
+from .evaluate import constant_of
+from .rewriting import Bindings, Block, Site, is_call_of, op_name
+
+QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
+
+_MOVES = frozenset(
+    f"relax.{name}"
+    for name in (
+        "reshape",
+        "permute_dims",
+        "squeeze",
+        "expand_dims",
+        "flatten",
+        "strided_slice",
+        "take",
+        "broadcast_to",
+        "tile",
+        "repeat",
+        "flip",
+        "nn.batch_flatten",
+        "nn.max_pool1d",
+        "nn.max_pool2d",
+        "nn.max_pool3d",
+    )
+)
+"""The ops whose results are elements of their first argument."""
+
+
+def move_integers(block: Block, table: Table) -> Bindings | None:
+    """Move integers instead of what they stand for, and drop what quantizes to the same integers.
+
+    `reshape(dequantize(x))` becomes `dequantize(reshape(x))`, and `quantize(dequantize(x))` with
+    the same scale becomes `x`. What several calls quantize in the same way is quantized once.
+    """
+    if DEQUANTIZE not in block.by_op:
+        return None
+    quantized: dict[Any, list[relax.VarBinding]] = {}
+    values: dict[Any, Any] = dict(block.values)
+    builder = relax.BlockBuilder()
+    result: Bindings = []
+    changed = False
+    for binding in block.bindings:
+        value: Any = binding.value
+        name = op_name(value) if isinstance(binding, relax.VarBinding) else ""
+        new: relax.Expr | None = None
+        if name in _MOVES or name == "relax.concat" or name == "relax.nn.pad":
+            moved = _moved(value, values, table, builder)
+            if moved is not None:
+                inner, source, axis = moved
+                if not isinstance(inner, Constant):
+                    var = relax.DataflowVar(f"{binding.var.name}_integers", inner.ty)
+                    result.append(relax.VarBinding(var, inner))
+                    values[var] = inner
+                    inner = var
+                new = _dequantize_like(inner, source, axis, builder)
+        elif name == QUANTIZE:
+            before: Any = values.get(value.args[0])
+            alike = quantized.setdefault(value.args[0], [])
+            if _same_scale(value, before, values):
+                new = before.args[0]
+            else:
+                new = next(
+                    (item.var for item in alike if _is_alike(value, item.value, values)), None
+                )
+            if new is None:
+                alike.append(binding)
+        if new is None:
+            result.append(binding)
+            continue
+        changed = True
+        values[binding.var] = new
+        result.append(relax.VarBinding(binding.var, new))
+    return result if changed else None
+
+
+def _moved(
+    call: relax.Call, values: Values, table: Table, builder: relax.BlockBuilder
+) -> tuple[relax.Expr, relax.Call, int] | None:
+    """Return a call that moves integers, the dequantize of what it reads, and its new axis."""
+    first = resolve(call.args[0], values)
+    fields = list(first.fields) if isinstance(first, relax.Tuple) else [call.args[0]]
+    sources: list[Any] = [values.get(field) for field in fields]
+    source = sources[0]
+    if not all(is_call_of(DEQUANTIZE, item) for item in sources):
+        return None
+    if not all(_same_parameters(source, item, values) for item in sources[1:]):
+        return None
+    scale, zero_point = (resolve(item, values) for item in source.args[1:3])
+    if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
+        return None
+    axis = -1
+    if scale.value.numpy().size != 1 or zero_point.value.numpy().size != 1:
+        order = transposed_axes(call)
+        if not order:
+            return None
+        axis = order.index(int(source.attrs.axis) % len(order))
+    integers = [item.args[0] for item in sources]
+    data = relax.Tuple(integers) if isinstance(first, relax.Tuple) else integers[0]
+    attributes = call.attrs
+    if op_name(call) == "relax.nn.pad":
+        if str(attributes.pad_mode) != "constant" or float(attributes.pad_value) != 0:
+            return None
+        number = float(zero_point.value.numpy().flat[0])
+        moved = relax.op.nn.pad(data, attributes.pad_width, "constant", number)
+    else:
+        moved = relax.Call(call.op, [data, *call.args[1:]], attributes, call.ty_args)
+    if op_name(call).startswith("relax.nn.max_pool") and scale.value.numpy().flat[0] <= 0:
+        return None
+    moved = builder.normalize(moved)
+    try:
+        if tensor_type(moved.ty)[1] != tensor_type(call.ty)[1]:
+            return None
+    except Unknown:
+        return None
+    takes_reals = table.refusal(call, values, asked_later=True) is None
+    if takes_reals and table.refusal(moved, values, asked_later=True) is not None:
+        return None
+    if isinstance(data, Constant):
+        moved = constant_of(moved) or moved
+    return moved, source, axis
+
+
+def _dequantize_like(
+    data: relax.Expr, source: relax.Call, axis: int, builder: relax.BlockBuilder
+) -> relax.Expr:
+    call = relax.op.dequantize(data, source.args[1], source.args[2], axis, source.attrs.out_dtype)
+    return builder.normalize(call)
+
+
+def _same_scale(call: relax.Call, source: Any, values: Values) -> bool:
+    """Whether a quantize returns the integers that a dequantize has read."""
+    if not is_call_of(DEQUANTIZE, source) or not _same_parameters(call, source, values):
+        return False
+    return bool(str(source.args[0].ty.dtype) == str(call.ty.dtype))
+
+
+def _is_alike(one: relax.Call, other: relax.Call, values: Values) -> bool:
+    same = _same_parameters(one, other, values)
+    return same and str(one.ty.dtype) == str(other.ty.dtype)
+
+
+def _same_parameters(one: relax.Call, other: relax.Call, values: Values) -> bool:
+    """Whether two calls have the same scales and zero points."""
+    pairs = zip(one.args[1:3], other.args[1:3], strict=True)
+    for first, second in pairs:
+        left, right = resolve(first, values), resolve(second, values)
+        if left.same_as(right):
+            continue
+        if not isinstance(left, Constant) or not isinstance(right, Constant):
+            return False
+        a, b = left.value.numpy(), right.value.numpy()
+        if a.size != b.size or (a.reshape(-1) != b.reshape(-1)).any():
+            return False
+        if a.size > 1 and int(one.attrs.axis) != int(other.attrs.axis):
+            return False
+    same_kind = one.op.same_as(other.op)
+    return not same_kind or str(one.args[0].ty.dtype) == str(other.args[0].ty.dtype)
+
+
+def compute_bias(site: Site) -> Bindings | None:
+    """Compute a dequantize of an int32 constant: a bias, whose scale follows from the op's."""
+    data = site.constant(site.call.args[0])
+    if data is None or str(data.ty.dtype) != "int32":
+        return None
+    real = _real(site.call, data, site.values)
+    return None if real is None else site.bind(real)
+
+
+def drop_limits(site: Site) -> Bindings | None:
+    """Drop a relu or clip whose limits the following quantize has anyway."""
+    call = site.call
+    limit = site.value(call.args[0])
+    name = op_name(limit)
+    if name not in ("relax.nn.relu", "relax.clip") or not site.is_used_once(call.args[0]):
+        return None
+    scale, zero_point = site.constant(call.args[1]), site.constant(call.args[2])
+    if scale is None or zero_point is None:
+        return None
+    ends = np.iinfo(str(call.ty.dtype))
+    steps, zeros = scale.value.numpy().astype("float64"), zero_point.value.numpy().astype("int64")
+    least, most = (ends.min - zeros) * steps, (ends.max - zeros) * steps
+    lower, upper = 0.0, np.inf
+    if name == "relax.clip":
+        bounds: list[Any] = [getattr(item, "value", None) for item in limit.args[1:3]]
+        if any(not isinstance(item, int | float) for item in bounds):
+            return None
+        lower, upper = map(float, bounds)
+    if (least < lower).any() or (most > upper).any():
+        return None
+    return site.bind(
+        relax.op.quantize(limit.args[0], *call.args[1:3], call.attrs.axis, call.attrs.out_dtype)
+    )
+
+
+def finish(block: Block, table: Table) -> Bindings | None:
+    """Give each reader a dequantize of its own, and compute those of constants.
+
+    A constant stays quantised where its reader computes with integers.
+    """
+    if DEQUANTIZE not in block.by_op:
+        return None
+    shared: dict[relax.Var, relax.Call] = {}
+    for index in block.by_op[DEQUANTIZE]:
+        binding = block.bindings[index]
+        if isinstance(binding.var, relax.DataflowVar):
+            shared[binding.var] = binding.value
+    result: Bindings = []
+    seen: set[relax.Var] = set()
+    reals: dict[relax.Var, Constant] = {}
+    changed = False
+    for binding in block.bindings:
+        value = binding.value
+        copies: Bindings = []
+        replaced: dict[relax.Var, relax.Expr] = {}
+        for var in _arguments(value):
+            source = shared.get(var)
+            if source is None or var in replaced:
+                continue
+            data = resolve(source.args[0], block.values)
+            keeps = _computes_with_integers(value, table)
+            if isinstance(data, Constant) and not keeps:
+                real = reals.get(var) or _real(source, data, block.values)
+                if real is not None:
+                    reals[var] = replaced[var] = real
+                    continue
+            if var in seen:
+                copy = relax.DataflowVar(str(var.name), var.ty)
+                # Composites are found by the identity of values.
+                copies.append(relax.VarBinding(copy, _with(source, {})))
+                replaced[var] = copy
+            seen.add(var)
+        if not replaced:
+            result.append(binding)
+            continue
+        changed = True
+        result += copies
+        result.append(relax.VarBinding(binding.var, _with(value, replaced)))
+    return result if changed else None
+
+
+def _arguments(value: relax.Expr) -> Iterator[relax.Expr]:
+    yield from getattr(value, "args", None) or getattr(value, "fields", None) or ()
+
+
+def _with(value: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> relax.Expr:
+    def known(item: relax.Expr) -> relax.Expr:
+        return replaced.get(item, item) if isinstance(item, relax.Var) else item
+
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([known(item) for item in value.fields])
+    arguments = [known(item) for item in value.args]
+    return relax.Call(value.op, arguments, value.attrs, value.ty_args, value.span, value.ty)
+
+
+def _computes_with_integers(value: relax.Expr, table: Table) -> bool:
+    entries = table.entries_of(op_name(value)) if op_name(value) else []
+    return any(entry.quantized is not None and entry.engine == "matrix" for entry in entries)
+
+
+def _real(source: relax.Call, data: Constant, values: Values) -> Constant | None:
+    """Return what a dequantize of a constant computes."""
+    scale, zero_point = (resolve(item, values) for item in source.args[1:3])
+    if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
+        return None
+    numbers, steps, zeros = (item.value.numpy() for item in (data, scale, zero_point))
+    if steps.size > 1:
+        axis = int(source.attrs.axis) % numbers.ndim
+        shape = [-1 if index == axis else 1 for index in range(numbers.ndim)]
+        steps = steps.reshape(shape)
+        zeros = zeros.reshape(shape) if zeros.size > 1 else zeros.reshape(())
+    else:
+        steps, zeros = steps.reshape(()), zeros.reshape(())
+    real = (numbers.astype("int64") - zeros.astype("int64")).astype(steps.dtype) * steps
+    return relax.const(np.asarray(real.astype(str(source.ty.dtype))).reshape(numbers.shape))

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised models: the suite `quantized` of the kit, a network, and what the passes make of one.
+
+Of the suite, here is each op and each variant once; the command `conformance` runs all.
+"""
+
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import backend
+import support
+from backend.engine.backend import OPS
+from backend.engine.calls import Constant
+from backend.engine.chip import ROUNDINGS, Requantize
+from backend.engine.conformance import numpy_reference, quantized, quantized_networks
+from backend.engine.conformance.ledger import apply, read_ledger
+from backend.engine.conformance.workers import in_workers
+from backend.engine.passes import simplify
+from backend.engine.table import Table
+from support import SELECTED, TABLE, build, compile_for, needs_library, variable
+
+needs = support.needs
+op = relax.op
+CASES = quantized.essentials()
+
+
+@cache
+def outcomes():
+    """Run the cases that are asked for; the ledger knows those that fail."""
+    chosen = [case for case in CASES if case in SELECTED]
+    found = list(in_workers(quantized.SUITE, chosen, jobs=2))
+    entries = [entry for entry in read_ledger() if entry.suite == quantized.SUITE]
+    return {outcome.case: outcome for outcome in apply(entries, found, complete=False)}
+
+
+if CASES:
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_the_suite_of_quantised_tensors(case):
+        outcome = outcomes()[case]
+        if outcome.status in ("not_run", "declined"):
+            pytest.skip(f"{outcome.status}: {outcome.reason}")
+        if outcome.status == "expected_failure":
+            pytest.xfail(outcome.reason)
+        assert outcome.status == "passed", outcome.reason
+
+
+# ---- The reference ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_the_rescaling_is_the_exact_quotient_rounded(rounding):
+    generator = np.random.default_rng(7)
+    values = [0, 1, -1, 2**31 - 1, -(2**31), *map(int, generator.integers(-(2**31), 2**31, 50))]
+    for shift in (0, 1, 2, 7, 31, 32, 40, 62):
+        multiplier = int(generator.integers(2**30, 2**31))
+        for value, result in zip(
+            values, numpy_reference.rescale(values, multiplier, shift, rounding), strict=True
+        ):
+            exact = Fraction(value * multiplier, 2**shift)
+            slack = Fraction(1, 2) if rounding not in ("down", "to_zero") else 1
+            if rounding == "double" and shift > 31:
+                slack += Fraction(2**30, 2**shift)
+            assert abs(result - exact) <= slack
+            if rounding == "down":
+                assert result <= exact
+            if rounding == "to_zero":
+                assert abs(result) <= abs(exact)
+            if abs(result - exact) == Fraction(1, 2):
+                assert rounding != "half_up" or result > exact
+                assert rounding != "half_even" or result % 2 == 0
+                assert rounding != "half_away" or abs(result) > abs(exact)
+
+
+def test_a_factor_has_as_many_bits_as_the_chip():
+    for bits in (7, 15, 31):
+        for factor in (0.5, 0.9999999999, 1.0, 0.0001, 3.7, 2.0**-20):
+            multiplier, shift = numpy_reference.factors(factor, bits)
+            assert 2 ** (bits - 1) <= multiplier < 2**bits
+            assert abs(multiplier / 2.0**shift - factor) <= factor * 2.0**-bits
+
+
+def test_an_impossible_rule_is_refused():
+    with pytest.raises(ValueError, match="multiplier_bits is 40; supported: 1 to 31"):
+        Requantize(multiplier_bits=40)
+    with pytest.raises(ValueError, match="rounding is 'up'; supported: half_up, double"):
+        Requantize(rounding="up")
+    with pytest.raises(ValueError, match="shifts are 5 to 2"):
+        Requantize(shifts=(5, 2))
+
+
+# ---- A network ----------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(3)
+
+
+def scale_of(number):
+    return relax.const(np.asarray(number, "float32"))
+
+
+def quantize(emit, x, scale, zero_point, dtype="int8"):
+    zero = relax.const(np.asarray(zero_point, dtype))
+    return emit(op.quantize(x, scale_of(scale), zero, -1, dtype))
+
+
+def dequantize(emit, x, scale, zero_point, axis=-1):
+    zero = relax.const(np.asarray(zero_point, str(x.ty.dtype)))
+    return emit(op.dequantize(x, scale_of(scale), zero, axis))
+
+
+def both(emit, x, scale, zero_point):
+    """Quantize and dequantize, as exporters write it between ops."""
+    return dequantize(emit, quantize(emit, x, scale, zero_point), scale, zero_point)
+
+
+def weights(emit, shape, axis):
+    scales = RNG.uniform(0.5, 1, shape[axis]) / 127 / np.sqrt(np.prod(shape) / shape[axis])
+    numbers = relax.const(RNG.integers(-127, 128, shape).astype("int8"))
+    return dequantize(emit, numbers, scales, np.zeros(shape[axis]), axis), scales
+
+
+IMAGE = variable("image", 1, 8, 12, 12)
+
+
+def network(emit):
+    """A residual block with a pool before it and a classifier behind it, as a QDQ model."""
+    x = both(emit, IMAGE, 0.02, 3)
+    weight, scales = weights(emit, (16, 8, 3, 3), 0)
+    value = emit(op.nn.conv2d(x, weight, padding=1))
+    steps = relax.const(RNG.integers(-2000, 2000, (1, 16, 1, 1)).astype("int32"))
+    value = emit(op.add(value, dequantize(emit, steps, 0.02 * scales, np.zeros(16), 1)))
+    value = both(emit, emit(op.nn.relu(value)), 0.02, -128)
+    value = both(emit, emit(op.nn.max_pool2d(value, (2, 2), (2, 2))), 0.02, -128)
+    other = emit(op.nn.conv2d(value, weights(emit, (16, 16, 3, 3), 0)[0], padding=1))
+    other = both(emit, other, 0.03, 5)
+    value = both(emit, emit(op.nn.relu(emit(op.add(other, value)))), 0.03, -128)
+    flat = both(emit, emit(op.reshape(value, (1, 16 * 36))), 0.03, -128)
+    return both(emit, emit(op.matmul(flat, weights(emit, (16 * 36, 10), 1)[0])), 0.03, 0)
+
+
+def ops_of(mod):
+    values = [item.value for block in mod["main"].body.blocks for item in block.bindings]
+    return [value.op.name.rpartition(".")[2] for value in values if isinstance(value, relax.Call)]
+
+
+@needs("conv2d", "matmul", "max_pool2d", "add", "reshape", "quantize", "dequantize")
+def test_a_network_is_integers_from_its_input_to_its_output():
+    mod = build([IMAGE], network)
+    report = support.placement(support.partition_for(mod), "main")
+    if report.declined or any(op.quantized is None for op in map(TABLE.get, ("conv2d", "matmul"))):
+        pytest.skip("this chip does not compute with quantised tensors")
+    (labels,) = report.regions
+    assert sorted(labels) == sorted(
+        [
+            *("quantize", "quantized_conv2d_bias", "max_pool2d", "quantized_conv2d"),
+            *("quantized_add", "reshape", "quantized_matmul", "dequantize"),
+        ]
+    )
+    value = RNG.standard_normal((1, 8, 12, 12)).astype("float32")
+    found, expected = (
+        relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(value)).numpy()
+        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+    )
+    assert np.abs(expected).max() > 0.3
+    # Each layer may be one step off, and few of them are.
+    assert np.abs(found - expected).max() <= 2 * 0.03 + 1e-6
+
+
+@needs("conv2d", "add", "max_pool2d", "reshape")
+def test_the_passes_leave_one_form():
+    mod = simplify(build([IMAGE], network), Table(OPS))
+    ops = ops_of(mod)
+    # The relus are limits that the quantize has anyway; pool and reshape move integers.
+    assert "relu" not in ops
+    assert ops.count("quantize") == 5
+    assert ops[:4] == ["quantize", "dequantize", "dequantize", "conv2d"]
+
+
+@needs("conv2d", "matmul", "add")
+def test_weights_stay_quantised_and_biases_become_real_numbers():
+    mod = simplify(build([IMAGE], network), Table(OPS))
+    bindings = [item for block in mod["main"].body.blocks for item in block.bindings]
+    arguments = [item for binding in bindings for item in getattr(binding.value, "args", ())]
+    arrays = [item.value.numpy() for item in arguments if isinstance(item, Constant)]
+    assert sorted(str(item.dtype) for item in arrays if item.size > 100) == ["int8"] * 3
+    assert [item.dtype for item in arrays if item.shape == (1, 16, 1, 1)] == ["float32"]
+
+
+# ---- Networks that others quantised -------------------------------------------------------------
+
+
+@needs("conv2d", "depthwise_conv2d", "matmul", "quantize", "dequantize")
+@needs_library("onnx", "onnxruntime")
+@pytest.mark.parametrize(
+    "name, form",
+    [
+        ("resnet", "qdq"),
+        *(
+            pytest.param(name, form, marks=pytest.mark.thorough)
+            for name in ("resnet", "mobilenet", "unet", "bert", "lstm", "detector")
+            for form in ("qdq", "dedicated", "qoperator")
+            if (name, form) != ("resnet", "qdq")
+        ),
+    ],
+)
+def test_all_products_of_a_network_of_onnx_runtime_are_of_integers(name, form):
+    check_network(*quantized_networks.read(name, form))
+
+
+@needs("conv2d", "matmul", "quantize", "dequantize")
+@needs_library("torch", "torchao")
+def test_all_products_of_a_network_of_torchao_are_of_integers():
+    check_network(*quantized_networks.export("resnet"))
+
+
+def check_network(mod, arguments, expected):
+    partitioned = support.partition_for(mod)
+    ops = backend.offload_report(partitioned).ops
+    if any("decline" in (item.reason or "") for item in ops):
+        pytest.skip("this chip does not compute with quantised tensors")
+    products = [item for item in ops if item.op in ("relax.matmul", "relax.nn.conv2d")]
+    assert len(products) > 2
+    assert [item.name for item in products if "quantized" not in (item.composite or "")] == []
+    machine = relax.VirtualMachine(compile_for(partitioned), tvm.cpu())
+    found = machine["main"](*map(tvm.runtime.tensor, arguments))
+    for one, right in zip([found] if hasattr(found, "numpy") else found, expected, strict=True):
+        # A step in one layer may be one more in the next.
+        error = np.abs(one.numpy().astype("float64") - right)
+        assert error.max() <= 0.02 * np.abs(right).max() + 1e-6
