@@ -241,7 +241,7 @@ sys.path.append("vendor/tests")
 import pytest
 from test_board import backend, np, model, relax, tvm
 
-assert backend.Options.load().driver == "vendor"
+assert backend.Options.load(None).driver == "vendor"
 assert backend.Options.load({"speed": "slow"}).recorded()["speed"] == "slow"
 with pytest.raises(ValueError, match="supported"):
     backend.Options.load({"speed": "fastest"})
