@@ -105,13 +105,15 @@ def _compile(function: Any, options: Options, constant_names: Mapping[Any, Any])
     symbol = str(graph["symbol"])
     bounds = symbol_bounds(function, options, known_bounds(function))
     recorded = options.recorded()
+    rule = TABLE.chip.requantize
     manifest = {
         **_versions(),
         "driver": str(DRIVERS[options.driver]["name"]),
         "driver_release": str(DRIVERS[options.driver]["release"]),
         "symbol": symbol,
         "options": recorded,
-        "requantization": asdict(TABLE.chip.requantize),
+        # As JSON reads it: a cached artifact must have the same manifest.
+        "requantization": {**asdict(rule), "shifts": list(rule.shifts)},
         "overrides": options.recorded_overrides(),
         "symbol_bounds": bounds,
         "graph_sha256": _sha256(str(graph["graph"]).encode()),
