@@ -12,6 +12,9 @@ from tvm import relax
 import backend
 from support import needs_library
 
+# Nothing of it depends on the chip. test_quantized.py runs a network through the importer.
+pytestmark = pytest.mark.thorough
+
 
 def integers(seed, shape, dtype="int8"):
     limits = np.iinfo(dtype)
@@ -618,7 +621,7 @@ def test_what_is_no_model_is_a_sentence():
     [
         ("resnet", "qoperator"),
         *(
-            pytest.param(name, form, marks=pytest.mark.thorough)
+            (name, form)
             for name in ("resnet", "mobilenet", "unet", "bert", "lstm", "detector")
             for form in ("qdq", "dedicated", "qoperator")
             if (name, form) != ("resnet", "qoperator")
