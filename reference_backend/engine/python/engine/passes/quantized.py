@@ -236,7 +236,7 @@ def finish(block: Block, table: Table) -> Bindings | None:
             if source is None or var in replaced:
                 continue
             data = resolve(source.args[0], block.values)
-            keeps = _computes_with_integers(value, table)
+            keeps = _wants_integers(value, table)
             if isinstance(data, Constant) and not keeps:
                 real = reals.get(var) or _real(source, data, block.values)
                 if real is not None:
@@ -271,9 +271,11 @@ def _with(value: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> relax.Exp
     return relax.Call(value.op, arguments, value.attrs, value.ty_args, value.span, value.ty)
 
 
-def _computes_with_integers(value: relax.Expr, table: Table) -> bool:
+def _wants_integers(value: relax.Expr, table: Table) -> bool:
+    """Whether an op computes with integers, or stays on the host, where they are smaller."""
     entries = table.entries_of(op_name(value)) if op_name(value) else []
-    return any(entry.quantized is not None and entry.engine == "matrix" for entry in entries)
+    matrix = [entry for entry in entries if entry.engine == "matrix"]
+    return not entries or any(entry.quantized is not None for entry in matrix)
 
 
 def _real(source: relax.Call, data: Constant, values: Values) -> Constant | None:
