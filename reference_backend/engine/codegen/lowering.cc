@@ -1290,29 +1290,29 @@ Tensor Lowering::ConstantOf(npu_dtype dtype, const std::vector<npu_dim>& dims, c
   return program_->NewConstant(MakeDesc(dtype, dims), data, bytes, Name());
 }
 
-void Lowering::Emit(const npu_matmul& given) {
-  npu_matmul op = given;
+void Lowering::Emit(const npu_matmul& op) {
+  npu_matmul known = op;
   if (IsQuantized()) {
-    op.a_zero_point = ZeroPoint(0);
-    op.b_zero_point = ZeroPoint(1);
+    known.a_zero_point = ZeroPoint(0);
+    known.b_zero_point = ZeroPoint(1);
     const npu_tensor_desc a = program_->DescOf(op.a);
     const int summed = op.transpose_a != 0 ? a.rank - 2 : a.rank - 1;
     RequireSumsFit(a, summed, summed + 1);
   }
   NameEpilogue(op.epilogue, op.out, -1);
-  program_->Add(op, &npu_build_api::add_matmul, "add_matmul", Name());
+  program_->Add(known, &npu_build_api::add_matmul, "add_matmul", Name());
 }
 
-void Lowering::Emit(const npu_convolution& given) {
-  npu_convolution op = given;
+void Lowering::Emit(const npu_convolution& op) {
+  npu_convolution known = op;
   if (IsQuantized()) {
-    op.data_zero_point = ZeroPoint(0);
-    op.weight_zero_point = ZeroPoint(1);
+    known.data_zero_point = ZeroPoint(0);
+    known.weight_zero_point = ZeroPoint(1);
     const npu_tensor_desc weight = program_->DescOf(op.weight);
     RequireSumsFit(weight, 1, weight.rank);
   }
   NameEpilogue(op.epilogue, op.out, 1);
-  program_->Add(op, &npu_build_api::add_convolution, "add_convolution", Name());
+  program_->Add(known, &npu_build_api::add_convolution, "add_convolution", Name());
 }
 
 void Lowering::Emit(const npu_pool& op) {

@@ -122,7 +122,9 @@ std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
     if (library == nullptr) {
       const char* given = dlerror();
       const std::string reason = given == nullptr ? "no reason given" : given;
-      throw DriverError("the driver " + path + " cannot be loaded: " + reason + AdviceOn(reason));
+      std::string text = "the driver " + path + " cannot be loaded: ";
+      text += reason;
+      throw DriverError(text += AdviceOn(reason));
     }
     using Entry = const Api* (*)(uint32_t);
     auto function = reinterpret_cast<Entry>(dlsym(library, entry));
