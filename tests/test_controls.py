@@ -145,19 +145,36 @@ CONTROLS = [
     Control(
         "wrong_zero_point",
         "engine/lowerings/dequantize.cc",
-        "v.Load(zero_point)",
-        'Broken("wrong_zero_point") ? v.Constant(0) : v.Load(zero_point)',
+        "v.Subtract(x[0], x[2])",
+        'Broken("wrong_zero_point") ? x[0] : v.Subtract(x[0], x[2])',
         "ops",
         "dequantize",
     ),
     Control(
         "wrong_rounding",
         "engine/lowerings/quantize.cc",
-        "v.RoundEven(v.Divide(v.Load(data), v.Load(scale)))",
-        'Broken("wrong_rounding") ? v.RoundAway(v.Divide(v.Load(data), v.Load(scale)))\n'
-        "                                   : v.RoundEven(v.Divide(v.Load(data), v.Load(scale)))",
+        "v.RoundEven(v.Divide(x[0], x[1]))",
+        'Broken("wrong_rounding") ? v.RoundAway(v.Divide(x[0], x[1]))\n'
+        "                                   : v.RoundEven(v.Divide(x[0], x[1]))",
         "ops",
         "quantize",
+    ),
+    Control(
+        "ignored_zero_point",
+        "engine/codegen/lowering.cc",
+        "known.data_zero_point = ZeroPoint(0);",
+        'known.data_zero_point = Broken("ignored_zero_point") ? 0 : ZeroPoint(0);',
+        "quantized",
+        "conv2d",
+    ),
+    Control(
+        "wrong_rescaling",
+        "engine/codegen/lowering.cc",
+        "const npu_rounding rounding = ChipRequantization().rounding;",
+        "const npu_rounding rounding =\n"
+        '      Broken("wrong_rescaling") ? NPU_ROUND_DOWN : ChipRequantization().rounding;',
+        "quantized",
+        "conv2d",
     ),
     Control(
         "lost_nan",
