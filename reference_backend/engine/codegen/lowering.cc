@@ -338,12 +338,8 @@ class ProgramBuilder {
     }
     Tensor tensor;
     tensor.desc = MakeDesc(node.outputs[0], "the constant " + node.name);
-    const DLTensor* value = node.value.value().GetDLTensorPtr();
-    if (value->device.device_type != kDLCPU) {
-      throw Refusal("the constant " + node.name + " is not in host memory");
-    }
-    const char* data = static_cast<const char*>(value->data) + value->byte_offset;
-    AddConstant(&tensor, data, ffi::GetDataSize(*value), "the constant " + node.name);
+    const std::string_view bytes = BytesOf(node);
+    AddConstant(&tensor, bytes.data(), bytes.size(), "the constant " + node.name);
     tensors_[Key(entry)] = tensor;
     return tensor;
   }
@@ -367,15 +363,11 @@ class ProgramBuilder {
     const Node& node = graph_.nodes[entry.node];
     std::vector<double> numbers;
     if (node.kind != Node::Kind::kConstant) return numbers;
-    const DLTensor* value = node.value.value().GetDLTensorPtr();
-    const char* data = static_cast<const char*>(value->data) + value->byte_offset;
+    const std::string_view bytes = BytesOf(node);
     const std::optional<npu_dtype> dtype = ReadDtype(node.outputs[0].dtype);
-    int64_t count = 1;
-    for (int i = 0; i < value->ndim; ++i) count *= value->shape[i];
-    auto read = [&](auto zero) {
-      for (int64_t i = 0; i < count; ++i) {
-        auto number = zero;
-        std::memcpy(&number, data + i * sizeof(number), sizeof(number));
+    auto read = [&](auto number) {
+      for (size_t i = 0; i < bytes.size(); i += sizeof(number)) {
+        std::memcpy(&number, bytes.data() + i, sizeof(number));
         numbers.push_back(static_cast<double>(number));
       }
     };
@@ -490,6 +482,14 @@ class ProgramBuilder {
 
   static uint64_t Key(const EntryRef& entry) {
     return static_cast<uint64_t>(entry.node) << 16 | static_cast<uint64_t>(entry.index);
+  }
+
+  static std::string_view BytesOf(const Node& constant) {
+    const DLTensor* value = constant.value.value().GetDLTensorPtr();
+    if (value->device.device_type != kDLCPU) {
+      throw Refusal("the constant " + constant.name + " is not in host memory");
+    }
+    return {static_cast<const char*>(value->data) + value->byte_offset, ffi::GetDataSize(*value)};
   }
 
   /*! \brief Declines element types that are newer than the driver. */
@@ -636,13 +636,13 @@ class ProgramBuilder {
     std::unordered_set<int> quantized;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      if (node.kind != Node::Kind::kCall || node.composite < 0 || node.inputs.size() != 2) continue;
-      const OpLowering* lowering = Find(i);
-      if (lowering == nullptr || !lowering->takes_quantized) continue;
-      if (std::all_of(node.inputs.begin(), node.inputs.end(),
-                      [&](const EntryRef& input) { return IsDequantized(input, node); })) {
-        quantized.insert(node.composite);
+      if (node.inputs.size() != 2 ||
+          !std::all_of(node.inputs.begin(), node.inputs.end(),
+                       [&](const EntryRef& input) { return IsDequantized(input, node); })) {
+        continue;
       }
+      const OpLowering* lowering = Find(i);
+      if (lowering != nullptr && lowering->takes_quantized) quantized.insert(node.composite);
     }
     for (const Node& node : graph_.nodes) {
       if (quantized.count(node.composite) == 0) continue;

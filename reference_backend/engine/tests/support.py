@@ -30,6 +30,7 @@ from backend.engine.conformance.compiled import (  # noqa: F401
     partition_for,
     placement,
 )
+from backend.engine.conformance.ledger import apply, read_ledger
 from backend.engine.conformance.model import (  # noqa: F401
     BACKEND,
     TABLE,
@@ -41,6 +42,7 @@ from backend.engine.conformance.model import (  # noqa: F401
     plain,
 )
 from backend.engine.conformance.region import ask_about, first_taken
+from backend.engine.conformance.workers import in_workers
 
 SELECTED: set[str] = set()
 """The parameters of the tests of this run, by name; conftest.py knows them."""
@@ -116,6 +118,23 @@ needs_cancellation = pytest.mark.skipif(
     reason="a call that runs cannot be cancelled",
 )
 needs_symbols = pytest.mark.skipif(not _takes_symbols(), reason="the chip takes fixed sizes only")
+
+
+def outcomes_of(suite, cases):
+    """Run the cases of a suite that are asked for; the ledger knows those that fail."""
+    chosen = [case for case in cases if case in SELECTED]
+    found = list(in_workers(suite, chosen, jobs=2))
+    entries = [entry for entry in read_ledger() if entry.suite == suite]
+    return {outcome.case: outcome for outcome in apply(entries, found, complete=False)}
+
+
+def assert_passed(outcome):
+    """Skip what the driver declines, and expect what the ledger says."""
+    if outcome.status in ("not_run", "declined"):
+        pytest.skip(f"{outcome.status}: {outcome.reason}")
+    if outcome.status == "expected_failure":
+        pytest.xfail(outcome.reason)
+    assert outcome.status == "passed", outcome.reason
 
 
 def needs_library(*names):

@@ -8,21 +8,16 @@ from functools import cache
 
 import pytest
 
+import support
 from backend.engine.conformance import Result, Settings, composites
-from backend.engine.conformance.ledger import apply, read_ledger
-from backend.engine.conformance.workers import in_workers
-from support import SELECTED, TABLE, declined
+from support import TABLE, declined
 
 CASES = composites.essentials()
 
 
 @cache
 def outcomes():
-    """Run the cases that are asked for; the ledger knows those that fail."""
-    chosen = [case for case in CASES if case in SELECTED]
-    found = list(in_workers(composites.SUITE, chosen, jobs=2))
-    entries = [entry for entry in read_ledger() if entry.suite == composites.SUITE]
-    return {outcome.case: outcome for outcome in apply(entries, found, complete=False)}
+    return support.outcomes_of(composites.SUITE, CASES)
 
 
 def test_every_part_has_cases():
@@ -44,12 +39,7 @@ if CASES:
 
     @pytest.mark.parametrize("case", CASES)
     def test_the_composite_suite(case):
-        outcome = outcomes()[case]
-        if outcome.status in ("not_run", "declined"):
-            pytest.skip(f"{outcome.status}: {outcome.reason}")
-        if outcome.status == "expected_failure":
-            pytest.xfail(outcome.reason)
-        assert outcome.status == "passed", outcome.reason
+        support.assert_passed(outcomes()[case])
 
     @pytest.mark.skipif(
         all(declined(composites.find(case).op) for case in CASES),

@@ -12,9 +12,7 @@ import pytest
 
 import support
 from backend.engine.conformance import Result, ops
-from backend.engine.conformance.ledger import apply, read_ledger
 from backend.engine.conformance.model import entry_of
-from backend.engine.conformance.workers import in_workers
 from support import SELECTED
 
 # All inputs but the first are constants, in the program or passed to it. An op that is taken out of
@@ -28,21 +26,12 @@ each_way = pytest.mark.parametrize("way", WAYS)
 
 @cache
 def outcomes():
-    """Run the cases that are asked for; the ledger knows those that fail."""
-    chosen = [case for case in CASES if case in SELECTED]
-    found = list(in_workers(ops.SUITE, chosen, jobs=2))
-    entries = [entry for entry in read_ledger() if entry.suite == ops.SUITE]
-    return {outcome.case: outcome for outcome in apply(entries, found, complete=False)}
+    return support.outcomes_of(ops.SUITE, CASES)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_op_suite(case):
-    outcome = outcomes()[case]
-    if outcome.status in ("not_run", "declined"):
-        pytest.skip(f"{outcome.status}: {outcome.reason}")
-    if outcome.status == "expected_failure":
-        pytest.xfail(outcome.reason)
-    assert outcome.status == "passed", outcome.reason
+    support.assert_passed(outcomes()[case])
 
 
 def test_the_driver_takes_something():

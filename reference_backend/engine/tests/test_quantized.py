@@ -18,11 +18,9 @@ from backend.engine.backend import OPS
 from backend.engine.calls import Constant
 from backend.engine.chip import ROUNDINGS, Requantize
 from backend.engine.conformance import numpy_reference, quantized, quantized_networks
-from backend.engine.conformance.ledger import apply, read_ledger
-from backend.engine.conformance.workers import in_workers
 from backend.engine.passes import simplify
 from backend.engine.table import Table
-from support import SELECTED, build, compile_for, needs_library, variable
+from support import build, compile_for, needs_library, variable
 
 needs = support.needs
 op = relax.op
@@ -31,23 +29,14 @@ CASES = quantized.essentials()
 
 @cache
 def outcomes():
-    """Run the cases that are asked for; the ledger knows those that fail."""
-    chosen = [case for case in CASES if case in SELECTED]
-    found = list(in_workers(quantized.SUITE, chosen, jobs=2))
-    entries = [entry for entry in read_ledger() if entry.suite == quantized.SUITE]
-    return {outcome.case: outcome for outcome in apply(entries, found, complete=False)}
+    return support.outcomes_of(quantized.SUITE, CASES)
 
 
 if CASES:
 
     @pytest.mark.parametrize("case", CASES)
     def test_the_suite_of_quantised_tensors(case):
-        outcome = outcomes()[case]
-        if outcome.status in ("not_run", "declined"):
-            pytest.skip(f"{outcome.status}: {outcome.reason}")
-        if outcome.status == "expected_failure":
-            pytest.xfail(outcome.reason)
-        assert outcome.status == "passed", outcome.reason
+        support.assert_passed(outcomes()[case])
 
 
 def skip_without_integers(*ops):

@@ -83,17 +83,8 @@ struct Plan {
         line_floats = WholeLines(windows.in[2]);
         workers = scratch.Take<float>(threads * line_floats);
       }
-      GatheredColumns columns;
+      GatheredColumns columns = windows.Columns();
       columns.exact = plain;
-      columns.width = windows.out[2];
-      columns.height = windows.out[1];
-      columns.height_stride = windows.part[2];
-      columns.depth_stride = windows.part[1] * windows.part[2];
-      if (windows.part_size == windows.out_size) {
-        columns.width = windows.out_size;
-        columns.height = 1;
-        if (windows.taps == 1) columns.row_stride = windows.plane_size;
-      }
       gemm = GemmPlan(outputs / args.groups, windows.out_size, depth, args.groups, &columns, true,
                       false, Evaluator::Registers(args.epilogue), threads, &scratch);
     }

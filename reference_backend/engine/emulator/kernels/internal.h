@@ -20,6 +20,27 @@ inline int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /*! \brief As many floats, in whole cache lines: vectors that straddle two are slower. */
 inline int64_t WholeLines(int64_t floats) { return CeilDivide(floats, 16) * 16; }
 
+/*! \brief How many matrices a tensor has. */
+inline int64_t BatchCount(const TensorView& tensor) {
+  int64_t count = 1;
+  for (int d = 0; d < tensor.rank - 2; ++d) count *= tensor.dims[d];
+  return count;
+}
+
+/*! \brief Which matrix of an operand belongs to a matrix of the output. */
+inline int64_t BatchIndex(const TensorView& tensor, const TensorView& out, int64_t batch) {
+  int64_t index = 0;
+  int64_t stride = 1;
+  for (int d = 3; d <= tensor.rank; ++d) {
+    int64_t size = tensor.dims[tensor.rank - d];
+    int64_t out_size = out.dims[out.rank - d];
+    if (size != 1) index += batch % out_size * stride;
+    stride *= size;
+    batch /= out_size;
+  }
+  return index;
+}
+
 /*! \brief Allocates scratch memory. With a null base it only counts, so that the function that lays
  *  out a kernel's memory also computes its size. */
 class Scratch {

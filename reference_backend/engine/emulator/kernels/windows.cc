@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "gemm.h"
+
 namespace npu::emulator {
 
 Windows::Windows(const TensorView& data, const TensorView& result, int32_t spatial_rank,
@@ -121,6 +123,20 @@ void Windows::FillCells(const Simd& simd, const float* channel, float padding, f
              simd.take(lines, count, channel + first + skip, strides[1] * in[2], strides[2], to,
                        part[2]);
            });
+}
+
+GatheredColumns Windows::Columns() const {
+  GatheredColumns columns;
+  columns.width = out[2];
+  columns.height = out[1];
+  columns.height_stride = part[2];
+  columns.depth_stride = part[1] * part[2];
+  if (part_size == out_size) {
+    columns.width = out_size;
+    columns.height = 1;
+    if (taps == 1) columns.row_stride = plane_size;
+  }
+  return columns;
 }
 
 int64_t Windows::BufferFloats() const {

@@ -13,6 +13,8 @@
 
 namespace npu::emulator {
 
+struct GatheredColumns;
+
 /*!
  * \brief How windows lie over the data.
  *
@@ -37,6 +39,9 @@ struct Windows {
   void Fill(const Simd& simd, const void* channel, float padding, float* line, float* plane) const;
   /*! \brief The same of a channel of floats, or of anything else of 4 bytes. */
   void FillCells(const Simd& simd, const float* channel, float padding, float* plane) const;
+
+  /*! \brief The planes as columns of a matrix product. */
+  GatheredColumns Columns() const;
 
   /*! \brief Floats that Apply needs. */
   int64_t BufferFloats() const;

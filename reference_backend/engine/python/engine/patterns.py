@@ -130,35 +130,27 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     if op.quantized is None or not op.relax:
         return
     matrix = op.engine == "matrix"
-    for count in range(1, len(op.inputs) + 1):
-        if matrix and count < len(op.inputs):
-            continue
-        for chosen in combinations(range(len(op.inputs)), count):
-            arguments = [
-                _dequantized() if index in chosen else wildcard() for index in range(len(op.inputs))
-            ]
+    places = range(len(op.inputs))
+    # Products are of integers alone; element-wise ops may read real numbers beside them.
+    for count in [len(places)] if matrix else [index + 1 for index in places]:
+        for chosen in combinations(places, count):
+            arguments = [_dequantized() if index in chosen else wildcard() for index in places]
             anchor = _call(op.relax, *arguments)
             parts = {"anchor": anchor}
             parts |= {f"dequantize{index}": arguments[index] for index in chosen}
             tails = [("", anchor, parts), *_tails(op, table, anchor, parts, _dequantized())]
-            if not matrix:
-                ends = dict.fromkeys(item.relax for item in _quantized_activations(table))
-                limited = [_call(name, anchor) for name in ends]
-                for last in [reduce(or_, limited)] if limited else []:
-                    tails.append(("activation", last, {**parts, "activation": last}))
+            ends = dict.fromkeys(item.relax for item in _quantized_activations(table))
+            if ends and not matrix:
+                last = reduce(or_, (_call(name, anchor) for name in ends))
+                tails.append(("activation", last, {**parts, "activation": last}))
             for rank, (end, last, known) in enumerate(tails):
                 label = "_".join(filter(None, ("quantized", op.name, end)))
                 if matrix:
-                    yield (
-                        (_QUANTIZED, count, rank, 0),
-                        _pattern(table, op, f"{label}{TO_REAL}", last, known),
-                    )
+                    to_real = _pattern(table, op, f"{label}{TO_REAL}", last, known)
+                    yield (_QUANTIZED, count, rank, 0), to_real
                 quantize = _call("relax.quantize", last, wildcard(), wildcard())
                 known = {**known, "quantize": quantize}
-                yield (
-                    (_QUANTIZED, count, rank, 1),
-                    _pattern(table, op, label, quantize, known),
-                )
+                yield (_QUANTIZED, count, rank, 1), _pattern(table, op, label, quantize, known)
 
 
 def computes_quantized(table: Table) -> bool:

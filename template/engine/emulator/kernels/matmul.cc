@@ -14,26 +14,6 @@ namespace npu::emulator {
 
 namespace {
 
-int64_t BatchCount(const TensorView& tensor) {
-  int64_t count = 1;
-  for (int d = 0; d < tensor.rank - 2; ++d) count *= tensor.dims[d];
-  return count;
-}
-
-// Which matrix of an operand belongs to a matrix of the output.
-int64_t BatchIndex(const TensorView& tensor, const TensorView& out, int64_t batch) {
-  int64_t index = 0;
-  int64_t stride = 1;
-  for (int d = 3; d <= tensor.rank; ++d) {
-    int64_t size = tensor.dims[tensor.rank - d];
-    int64_t out_size = out.dims[out.rank - d];
-    if (size != 1) index += batch % out_size * stride;
-    stride *= size;
-    batch /= out_size;
-  }
-  return index;
-}
-
 PanelSource Source(const TensorView& tensor, bool transposed, bool left) {
   int64_t rows = tensor.dims[tensor.rank - 2];
   int64_t columns = tensor.dims[tensor.rank - 1];

@@ -282,26 +282,6 @@ Matrix MatrixOf(const TensorView& tensor, bool transposed, bool left, int32_t ze
       lines_first ? columns : rows,          lines_first};
 }
 
-int64_t MatrixCount(const TensorView& tensor) {
-  int64_t count = 1;
-  for (int d = 0; d < tensor.rank - 2; ++d) count *= tensor.dims[d];
-  return count;
-}
-
-// Which matrix of an operand belongs to a matrix of the output.
-int64_t MatrixIndex(const TensorView& tensor, const TensorView& out, int64_t batch) {
-  int64_t index = 0;
-  int64_t stride = 1;
-  for (int d = 3; d <= tensor.rank; ++d) {
-    int64_t size = tensor.dims[tensor.rank - d];
-    int64_t out_size = out.dims[out.rank - d];
-    if (size != 1) index += batch % out_size * stride;
-    stride *= size;
-    batch /= out_size;
-  }
-  return index;
-}
-
 void PackPanel(const Simd& simd, const Matrix& matrix, int width, int64_t index, float* panel) {
   int64_t pairs = PairsOf(matrix.depth);
   int64_t first = index * width;
@@ -350,9 +330,9 @@ struct MatMulPlan {
   MatMulPlan(const MatMulArgs& args, int threads, Scratch scratch)
       : a(MatrixOf(args.a, args.transpose_a, true, args.a_zero_point)),
         b(MatrixOf(args.b, args.transpose_b, false, args.b_zero_point)),
-        batch(MatrixCount(args.out)),
-        a_count(MatrixCount(args.a)),
-        b_count(MatrixCount(args.b)),
+        batch(BatchCount(args.out)),
+        a_count(BatchCount(args.a)),
+        b_count(BatchCount(args.b)),
         collapsed(b_count == 1 && a_count == batch && batch > 1 && a.lines_dense) {
     if (collapsed) {
       a.lines *= batch;
@@ -465,16 +445,7 @@ struct ConvolutionPlan {
         planes = scratch.Take<float>(args.groups * group_planes * windows.plane_size + kSlack);
       }
       worker_floats = channel_floats;
-      GatheredColumns columns;
-      columns.width = windows.out[2];
-      columns.height = windows.out[1];
-      columns.height_stride = windows.part[2];
-      columns.depth_stride = windows.part[1] * windows.part[2];
-      if (windows.part_size == windows.out_size) {
-        columns.width = windows.out_size;
-        columns.height = 1;
-        if (windows.taps == 1) columns.row_stride = windows.plane_size;
-      }
+      const GatheredColumns columns = windows.Columns();
       gemm = GemmPlan(outputs / args.groups, windows.out_size, depth, args.groups, &columns, true,
                       true, registers, threads, &scratch);
     }
@@ -641,8 +612,8 @@ void Multiply(const MatMulArgs& args, const KernelContext& context) {
   auto run = [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; ++i) {
       int64_t batch = i / tasks;
-      int64_t b_index = plan.collapsed ? 0 : MatrixIndex(args.b, args.out, batch);
-      int64_t a_index = plan.collapsed ? 0 : MatrixIndex(args.a, args.out, batch);
+      int64_t b_index = plan.collapsed ? 0 : BatchIndex(args.b, args.out, batch);
+      int64_t a_index = plan.collapsed ? 0 : BatchIndex(args.a, args.out, batch);
       Gemm gemm;
       gemm.left = plan.a_panels + a_index * plan.a_floats;
       if (args.packed_b == nullptr) {
@@ -787,14 +758,14 @@ void AnyProduct(const Args& args, npu_dtype dtype, const KernelContext& context)
 
 size_t PackedIntegerMatMulBBytes(const TensorView& b, bool transpose_b) {
   Matrix matrix = MatrixOf(b, transpose_b, false, 0);
-  return static_cast<size_t>(2 * MatrixCount(b) *
+  return static_cast<size_t>(2 * BatchCount(b) *
                              PanelFloats(matrix.lines, PairsOf(matrix.depth), kPanelColumns));
 }
 
 void PackIntegerMatMulB(const TensorView& b, bool transpose_b, void* packed) {
   Matrix matrix = MatrixOf(b, transpose_b, false, 0);
   char* out = static_cast<char*>(packed);
-  for (int64_t i = 0; i < MatrixCount(b); ++i) {
+  for (int64_t i = 0; i < BatchCount(b); ++i) {
     for (int64_t first = 0; first < matrix.lines; first += kPanelColumns) {
       for (int64_t pair = 0; pair < PairsOf(matrix.depth); ++pair) {
         for (int64_t j = 0; j < 2 * kPanelColumns; ++j) {

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -175,6 +175,24 @@ def attributes_of(call: Any, values: Values) -> dict[str, Any]:
         Plain values, by name.
     """
     return arguments_of(call, values)[1]
+
+
+def with_arguments(call: relax.Call, arguments: Sequence[relax.Expr]) -> relax.Call:
+    """Return the same call with other arguments.
+
+    Parameters
+    ----------
+    call
+        A call.
+    arguments
+        As many, of the same types.
+
+    Returns
+    -------
+    call
+        A new call.
+    """
+    return relax.Call(call.op, list(arguments), call.attrs, call.ty_args, call.span, call.ty)
 
 
 def plain(value: Any) -> Any:

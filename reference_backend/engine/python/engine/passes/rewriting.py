@@ -18,7 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..calls import Constant, Values, resolve
+from ..calls import Constant, Values, resolve, with_arguments
 from ..table import Table
 from . import evaluate
 
@@ -141,7 +141,7 @@ def with_constants(call: relax.Call, values: Values) -> relax.Call:
     arguments = [known(argument) for argument in old]
     if all(one is other for one, other in zip(arguments, old, strict=True)):
         return call
-    return relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span, call.ty)
+    return with_arguments(call, arguments)
 
 
 # ---- Blocks -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from ..backend import BACKEND
-from ..calls import Constant, Values, resolve
+from ..calls import Constant, Values, resolve, with_arguments
 from ..codegen import BOUNDS_ATTRIBUTE, symbol_bounds
 from ..options import Options
 from . import ir
@@ -336,7 +336,7 @@ class Block:
             value = binding.value
             if isinstance(value, relax.Call):
                 arguments = [resolve(item, self._scope.values) for item in value.args]
-                value = ir.with_arguments(value, arguments)
+                value = with_arguments(value, arguments)
             yield relax.VarBinding(binding.var, value)
 
     def _reason(self, index: int) -> str:

@@ -21,7 +21,7 @@ from tvm.relax.dpl import (
 from tvm.relax.transform import FusionPattern
 
 from ..backend import BACKEND
-from ..calls import Values
+from ..calls import Values, with_arguments
 from ..options import Options
 from ..patterns import escapes, label_of
 from ..table import Table
@@ -271,7 +271,7 @@ class CompositeFinder:
             binding = self._bindings[member]
             value = binding.value
             if isinstance(value, relax.Call):
-                value = ir.with_arguments(value, [builder.use(item) for item in value.args])
+                value = with_arguments(value, [builder.use(item) for item in value.args])
             else:
                 value = relax.TupleGetItem(builder.use(value.tuple_value), value.index)
             builder.bind(binding.var, value)

@@ -8,7 +8,7 @@ tested with all activations, the others take turns with some.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, combinations, product
@@ -236,43 +236,73 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
 
 
 def _run(work: Composite, model: Model, compiled: Compiled) -> Outcome:
-    name = str(work)
-    fields: dict[str, Any] = {
-        "op": work.op,
-        "dtype": model.outputs[0].dtype,
-        "expected": "all",
-    }
+    dtype = model.outputs[0].dtype
+    outcome = Outcome(SUITE, str(work), "passed", op=work.op, dtype=dtype, expected="all")
     try:
         if refusals := model.refusals(**WAYS[work.way]):
             text = f"the table refuses it: {refusals[0]}"
-            return Outcome(SUITE, name, "not_run", **fields, reason=text)
+            return replace(outcome, status="not_run", reason=text)
+    except Exception as error:
+        return replace(outcome, status="failed", reason=sentence(error))
+
+    def misnamed(label: str) -> str:
+        known = " or ".join(sorted(work.labels))
+        return "" if label in work.labels else f"the composite is called {label} and not {known}"
+
+    return run_as_one(outcome, model, compiled, misnamed)
+
+
+def run_as_one(
+    outcome: Outcome, model: Model, compiled: Compiled, misnamed: Callable[[str], str]
+) -> Outcome:
+    """Run a model that must be one composite in one region, and compare its results.
+
+    Parameters
+    ----------
+    outcome
+        The case, to be filled in.
+    model
+        The model of the case.
+    compiled
+        Where it has been compiled.
+    misnamed
+        Returns what is wrong with the composite's label; "" if nothing is.
+
+    Returns
+    -------
+    outcome
+        The case as it went.
+    """
+    try:
         found = placement(compiled.partitioned[model.name], model.name)
-        fields["found"] = found.extent
-        text = _misplaced(work, found)
+        outcome = replace(outcome, found=found.extent)
+        text = _misplaced(found) or misnamed(found.regions[0][0])
         # A declined composite is split into parts, on the NPU or not.
         if text and (decline := model.decline()):
             text = f"{DECLINES} it as one composite: {decline}"
         if text:
             status = "declined" if found.declined or DECLINES in text else "failed"
-            return Outcome(SUITE, name, status, **fields, reason=text)
+            return replace(outcome, status=status, reason=text)
         verdict = Verdict()
         for n in model.sizes:
             arguments = [argument.values[n] for argument in model.arguments]
             verdict = verdict.worse(model.judge(n, compiled.run(model.name, arguments)))
     except Exception as error:
-        return Outcome(SUITE, name, "failed", **fields, reason=sentence(error))
-    fields.update(error=verdict.error, allowed=verdict.allowed, ratio=verdict.ratio)
-    status = "failed" if verdict.text else "passed"
-    return Outcome(SUITE, name, status, **fields, reason=verdict.text)
+        return replace(outcome, status="failed", reason=sentence(error))
+    return replace(
+        outcome,
+        status="failed" if verdict.text else "passed",
+        error=verdict.error,
+        allowed=verdict.allowed,
+        ratio=verdict.ratio,
+        reason=verdict.text,
+    )
 
 
-def _misplaced(work: Composite, found: Placement) -> str:
-    """Return what is wrong with the placement; "" if it is one composite of its name."""
+def _misplaced(found: Placement) -> str:
+    """Return what is wrong with the placement; "" if it is one composite."""
     if found.on_host:
         return f"{found.extent} of it is on the NPU: {'; '.join(found.on_host)}"
     if [len(labels) for labels in found.regions] != [1]:
         return f"it is not one composite in one region, but {found.regions}"
-    if found.regions[0][0] not in work.labels:
-        known = " or ".join(sorted(work.labels))
-        return f"the composite is called {found.regions[0][0]} and not {known}"
     return ""

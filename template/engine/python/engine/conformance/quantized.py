@@ -20,12 +20,11 @@ from tvm import relax
 
 from ..capability import Buckets, Elementwise, Exact, Fuses, Op, Quantized
 from ..patterns import TABLE, TO_REAL, computes_quantized
-from ..report import DECLINES
 from . import numpy_reference
 from .cases import OPS
-from .compare import Array, Step, Verdict
-from .compiled import Compiled, compile_all, placement
-from .imported import sentence
+from .compare import Step
+from .compiled import Compiled, compile_all
+from .composites import run_as_one
 from .model import Case, Model, Spec, Tensor, compute, entry_of
 from .result import Outcome
 from .suite import Settings
@@ -84,13 +83,6 @@ class Work:
     def entry(self) -> Op:
         """The op's entry."""
         return entry_of(self.case.op)
-
-    @property
-    def label(self) -> str:
-        """The parts of the composite's label behind the op's name."""
-        variant = self.variant
-        parts = ["bias" * variant.bias, "residual" * variant.residual, variant.activation]
-        return "_".join(filter(None, parts))
 
     def model(self) -> Model:
         """Return it as a model."""
@@ -158,7 +150,7 @@ class Work:
             }
         if variant.residual:
             other_step = np.float32(0.03)
-            other = model.argument(Spec(tuple(model_shape(expr)), variant.data), f"{self} residual")
+            other = model.argument(Spec(Tensor(expr, {}).shape, variant.data), f"{self} residual")
             expr = model.bind(
                 relax.op.add(expr, _dequantized(model, other, other_step, zeros[0], -1).expr)
             )
@@ -226,12 +218,6 @@ class Work:
             for n, v in values.items()
         }
         return _quantized(model, expr, step, middle, variant.result, values, Buckets(1))
-
-
-def model_shape(expr: Any) -> Iterator[int | str]:
-    """Generate the sizes of an expression; a symbol is "n"."""
-    for size in expr.ty.shape:
-        yield int(size) if hasattr(size, "value") else "n"
 
 
 def _of(entry: Op) -> Quantized:
@@ -363,36 +349,11 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
 
 
 def _run(work: Work, model: Model, compiled: Compiled) -> Outcome:
-    name = str(work)
-    fields: dict[str, Any] = {"op": work.case.op, "dtype": work.variant.data, "expected": "all"}
-    try:
-        found = placement(compiled.partitioned[model.name], model.name)
-        fields["found"] = found.extent
-        text = _misplaced(work, found)
-        if text and (decline := model.decline()):
-            text = f"{DECLINES} it as one composite: {decline}"
-        if text:
-            status = "declined" if found.declined or DECLINES in text else "failed"
-            return Outcome(SUITE, name, status, **fields, reason=text)
-        verdict = Verdict()
-        for n in model.sizes:
-            arguments: list[Array] = [argument.values[n] for argument in model.arguments]
-            verdict = verdict.worse(model.judge(n, compiled.run(model.name, arguments)))
-    except Exception as error:
-        return Outcome(SUITE, name, "failed", **fields, reason=sentence(error))
-    fields.update(error=verdict.error, allowed=verdict.allowed, ratio=verdict.ratio)
-    status = "failed" if verdict.text else "passed"
-    return Outcome(SUITE, name, status, **fields, reason=verdict.text)
+    def misnamed(label: str) -> str:
+        right = label.startswith("quantized_")
+        right = right and label.endswith(TO_REAL) == (not work.variant.result)
+        return "" if right else f"the composite is called {label}"
 
-
-def _misplaced(work: Work, found: Any) -> str:
-    """Return what is wrong with the placement; "" if it is one composite."""
-    if found.on_host:
-        return f"{found.extent} of it is on the NPU: {'; '.join(found.on_host)}"
-    if [len(labels) for labels in found.regions] != [1]:
-        return f"it is not one composite in one region, but {found.regions}"
-    label = found.regions[0][0]
-    end = TO_REAL if not work.variant.result else ""
-    if not label.startswith("quantized_") or label.endswith(TO_REAL) != bool(end):
-        return f"the composite is called {label}"
-    return ""
+    op, dtype = work.case.op, work.variant.data
+    outcome = Outcome(SUITE, str(work), "passed", op=op, dtype=dtype, expected="all")
+    return run_as_one(outcome, model, compiled, misnamed)

@@ -103,7 +103,7 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("SwapKeys", attention.swap_key, "relax.matmul"),
     # After the passes that make clips.
     _calls("DropLimits", quantized.drop_limits, quantized.QUANTIZE),
-    _blocks("DequantizeForEach", quantized.finish),
+    _blocks("DequantizeForEach", quantized.dequantize_for_each),
     # After all passes that turn other spellings into chains of the table.
     _blocks("RecognizeChains", recognize.recognize_chains),
     # Last: recognized ops may have several results too.

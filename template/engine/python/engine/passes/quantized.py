@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..calls import Constant, Unknown, Values, resolve, tensor_type
+from ..calls import Constant, Unknown, Values, resolve, tensor_type, with_arguments
 from ..chains import transposed_axes
 from ..table import Table
 from .evaluate import constant_of
@@ -75,12 +75,11 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
         elif name == QUANTIZE:
             before: Any = values.get(value.args[0])
             alike = quantized.setdefault(value.args[0], [])
-            if _same_scale(value, before, values):
+            if is_call_of(DEQUANTIZE, before) and _undoes(value, before, values):
                 new = before.args[0]
             else:
-                new = next(
-                    (item.var for item in alike if _is_alike(value, item.value, values)), None
-                )
+                same = (item.var for item in alike if _is_alike(value, item.value, values))
+                new = next(same, None)
             if new is None:
                 alike.append(binding)
         if new is None:
@@ -102,7 +101,9 @@ def _moved(
     source = sources[0]
     if not all(is_call_of(DEQUANTIZE, item) for item in sources):
         return None
-    if not all(_same_parameters(source, item, values) for item in sources[1:]):
+    dtypes = {str(item.args[0].ty.dtype) for item in sources}
+    alike = all(_same_parameters(source, item, values) for item in sources[1:])
+    if len(dtypes) > 1 or not alike:
         return None
     scale, zero_point = (resolve(item, values) for item in source.args[1:3])
     if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
@@ -146,16 +147,15 @@ def _dequantize_like(
     return builder.normalize(call)
 
 
-def _same_scale(call: relax.Call, source: Any, values: Values) -> bool:
+def _undoes(call: relax.Call, source: relax.Call, values: Values) -> bool:
     """Whether a quantize returns the integers that a dequantize has read."""
-    if not is_call_of(DEQUANTIZE, source) or not _same_parameters(call, source, values):
-        return False
-    return bool(str(source.args[0].ty.dtype) == str(call.ty.dtype))
+    same_type = str(source.args[0].ty.dtype) == str(call.ty.dtype)
+    return same_type and _same_parameters(call, source, values)
 
 
 def _is_alike(one: relax.Call, other: relax.Call, values: Values) -> bool:
-    same = _same_parameters(one, other, values)
-    return same and str(one.ty.dtype) == str(other.ty.dtype)
+    """Whether two quantizes of the same value return the same integers."""
+    return str(one.ty.dtype) == str(other.ty.dtype) and _same_parameters(one, other, values)
 
 
 def _same_parameters(one: relax.Call, other: relax.Call, values: Values) -> bool:
@@ -172,8 +172,7 @@ def _same_parameters(one: relax.Call, other: relax.Call, values: Values) -> bool
             return False
         if a.size > 1 and int(one.attrs.axis) != int(other.attrs.axis):
             return False
-    same_kind = one.op.same_as(other.op)
-    return not same_kind or str(one.args[0].ty.dtype) == str(other.args[0].ty.dtype)
+    return True
 
 
 def compute_bias(site: Site) -> Bindings | None:
@@ -211,10 +210,10 @@ def drop_limits(site: Site) -> Bindings | None:
     )
 
 
-def finish(block: Block, table: Table) -> Bindings | None:
+def dequantize_for_each(block: Block, table: Table) -> Bindings | None:
     """Give each reader a dequantize of its own, and compute those of constants.
 
-    A constant stays quantised where its reader computes with integers.
+    A constant stays quantised where its reader computes with integers, or is on the host.
     """
     if DEQUANTIZE not in block.by_op:
         return None
@@ -236,8 +235,7 @@ def finish(block: Block, table: Table) -> Bindings | None:
             if source is None or var in replaced:
                 continue
             data = resolve(source.args[0], block.values)
-            keeps = _wants_integers(value, table)
-            if isinstance(data, Constant) and not keeps:
+            if isinstance(data, Constant) and not _wants_integers(value, table):
                 real = reals.get(var) or _real(source, data, block.values)
                 if real is not None:
                     reals[var] = replaced[var] = real
@@ -267,8 +265,7 @@ def _with(value: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> relax.Exp
 
     if isinstance(value, relax.Tuple):
         return relax.Tuple([known(item) for item in value.fields])
-    arguments = [known(item) for item in value.args]
-    return relax.Call(value.op, arguments, value.attrs, value.ty_args, value.span, value.ty)
+    return with_arguments(value, [known(item) for item in value.args])
 
 
 def _wants_integers(value: relax.Expr, table: Table) -> bool:

@@ -101,24 +101,6 @@ def label(binding: relax.Binding) -> str:
     return f"{callee(binding.value)} ({binding.var.name})"
 
 
-def with_arguments(call: relax.Call, arguments: list[relax.Expr]) -> relax.Call:
-    """Return the same call with other arguments.
-
-    Parameters
-    ----------
-    call
-        A call.
-    arguments
-        As many, of the same types.
-
-    Returns
-    -------
-    call
-        A new call.
-    """
-    return tvm.ir.Call(call.op, arguments, call.attrs, call.ty_args, call.span, call.ty)
-
-
 def fields(ty: tvm.ir.Type) -> list[tvm.ir.Type]:
     """Return the types of what an expression returns.
 
