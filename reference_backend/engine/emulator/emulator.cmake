@@ -52,7 +52,7 @@ if(NPU_CODEGEN OR NPU_TESTS)
   list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/compiler/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(npu_emulator_build ${_sources})
-  target_compile_options(npu_emulator_build PRIVATE ${_moderate})
+  target_compile_options(npu_emulator_build PRIVATE ${_little})
   target_precompile_headers(npu_emulator_build REUSE_FROM npu_emulator)
   # An archive of the rest, out of which the linker takes what the build half needs.
   add_library(npu_emulator_archive STATIC ${NPU_EMULATOR_OBJECTS})

@@ -68,7 +68,7 @@ def failure(*arguments):
     return errors
 
 
-@pytest.mark.parametrize("runtime_only", ["0", "1"])
+@pytest.mark.parametrize("runtime_only", ["0", pytest.param("1", marks=pytest.mark.thorough)])
 def test_a_library_tells_what_is_in_it(library, runtime_only):
     code, out, errors = inspect_in_a_process(library, TVM_USE_RUNTIME_LIB=runtime_only)
     assert (code, errors) == (0, "")

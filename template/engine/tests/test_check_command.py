@@ -33,14 +33,27 @@ def python(*arguments, **environment):
     return result.returncode, result.stdout, result.stderr
 
 
-def test_check_tells_what_works():
+def command(capsys, monkeypatch, *arguments):
+    """Run the command here, which is quicker than a process of its own."""
+    monkeypatch.setattr(sys, "argv", [PACKAGE, *arguments])
+    code = main()
+    return code, *capsys.readouterr()
+
+
+@pytest.fixture(scope="module")
+def checked():
+    """What `check` prints in a process of its own."""
     code, out, errors = python("-m", PACKAGE, "check")
     assert code == 0, out + errors
+    return out + errors
+
+
+def test_check_tells_what_works(checked):
     for word in ("apache-tvm ", "apache-tvm-ffi ", "driver library: /", "All is well."):
-        assert word.removesuffix("/") in out
+        assert word.removesuffix("/") in checked
     for op in TABLE.ops:
-        assert op.name in out
-    assert "Traceback" not in out + errors
+        assert op.name in checked
+    assert "Traceback" not in checked
 
 
 @pytest.mark.parametrize("command", ["check", "conformance", "extract"])
@@ -63,13 +76,12 @@ def test_a_wrong_environment_variable_is_told_in_a_sentence(
     assert sentence in line
 
 
-def test_check_tells_how_many_ops_the_driver_takes():
-    code, out, errors = python("-m", PACKAGE, "check")
-    assert code == 0, out + errors
-    (line,) = [line for line in out.splitlines() if " ops that have cases" in line]
+def test_check_tells_how_many_ops_the_driver_takes(checked):
+    (line,) = [line for line in checked.splitlines() if " ops that have cases" in line]
     assert re.search(rf"the driver '{DRIVER}' takes (all )?\d+", line), line
 
 
+@pytest.mark.thorough
 def test_check_tells_which_driver_is_used(tmp_path):
     role = "emulator" if DRIVER == "emulator" else "driver"
     for half in (role, f"{role}_build"):
@@ -80,6 +92,7 @@ def test_check_tells_which_driver_is_used(tmp_path):
     assert f"{role} library: {tmp_path.resolve() / _library.find(role).name}\n" in out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["nowhere", "file"])
 def test_a_folder_of_drivers_that_is_none_is_refused_in_a_sentence(tmp_path, name):
     (tmp_path / "file").touch()
@@ -94,6 +107,7 @@ def test_a_folder_of_drivers_that_is_none_is_refused_in_a_sentence(tmp_path, nam
     assert "Traceback" not in out + errors
 
 
+@pytest.mark.thorough
 def test_check_works_where_only_the_runtime_is():
     code, out, errors = python("-m", PACKAGE, "check", TVM_USE_RUNTIME_LIB="1")
     assert code == 0, out + errors
@@ -112,6 +126,7 @@ def test_without_tvm_the_backend_says_what_to_install():
     assert errors.splitlines()[-1] == "RuntimeError: TVM is not installed: pip install apache-tvm."
 
 
+@pytest.mark.thorough
 def test_names_that_need_the_compiler_say_so_without_it():
     code = f"""
 import {PACKAGE} as backend
@@ -129,6 +144,7 @@ for name in backend.__all__:
         assert "TVM_USE_RUNTIME_LIB" in line
 
 
+@pytest.mark.thorough
 def test_another_tvm_ffi_is_refused_in_a_sentence():
     patch = "import runpy, sys, tvm_ffi; tvm_ffi.__version__ = '0.1.15.post2'; "
     patch += f"sys.argv = ['', 'check']; runpy.run_module({PACKAGE!r}, run_name='__main__')"
@@ -155,6 +171,7 @@ def check(package):
     return python("-m", PACKAGE, "check", PYTHONPATH=path)
 
 
+@pytest.mark.thorough
 def test_a_mistake_in_the_table_is_told_without_a_traceback(broken):
     with (broken / "patterns.py").open("a") as table:
         table.write('\nraise ValueError("the table is upside down")\n')
@@ -165,6 +182,7 @@ def test_a_mistake_in_the_table_is_told_without_a_traceback(broken):
     assert "Traceback" not in errors
 
 
+@pytest.mark.thorough
 def test_a_mistake_in_what_is_the_vendors_is_told_with_its_file(broken):
     with (broken / "vendor/capabilities.py").open("a") as table:
         table.write("\nCHIP = Chip(ranks=4)\n")
@@ -173,6 +191,7 @@ def test_a_mistake_in_what_is_the_vendors_is_told_with_its_file(broken):
     assert "vendor/capabilities.py: Chip: ranks is 4; at most 4 dimensions are range(0, 5)" in out
 
 
+@pytest.mark.thorough
 def test_an_attribute_that_the_op_has_not_is_told(broken):
     op = TABLE.ops[0]
     with (broken / "patterns.py").open("a") as table:
@@ -186,6 +205,7 @@ OPS = (replace(OPS[0], attributes=dict(OPS[0].attributes, strike=Anything())), *
     assert f"the attribute 'strike' for {op.name}, but {op.relax} has none" in out
 
 
+@pytest.mark.thorough
 def test_an_op_without_a_lowering_is_told(broken):
     with (broken / "patterns.py").open("a") as table:
         table.write("\nfrom .engine.capability import Input, Op\n")
@@ -196,30 +216,35 @@ def test_an_op_without_a_lowering_is_told(broken):
     assert "vendor/lowerings" in out
 
 
-def test_limits_prints_what_to_record():
+def test_limits_prints_what_to_record(capsys, monkeypatch):
     op = next(iter(TABLE.left_out), TABLE.ops[0].name)
-    code, out, errors = python("-m", PACKAGE, "limits", op)
+    code, out, errors = command(capsys, monkeypatch, "limits", op)
     assert (code, errors) == (0, "")
     assert out.startswith(f'    "{op}": Limits(')
-    code, out, errors = python("-m", PACKAGE, "limits")
+    code, out, errors = command(capsys, monkeypatch, "limits")
     assert code == 0
     assert bool(out) == bool(TABLE.unrecorded)
-    code, _, errors = python("-m", PACKAGE, "limits", "nothing")
+    code, _, errors = command(capsys, monkeypatch, "limits", "nothing")
     assert code == 1
     assert errors.startswith("FAILED: This backend has no op 'nothing'")
 
 
-def test_options_lists_what_can_be_set():
-    code, out, errors = python("-m", PACKAGE, "options")
+def test_options_lists_what_can_be_set(capsys, monkeypatch):
+    code, out, errors = command(capsys, monkeypatch, "options")
     assert (code, errors) == (0, "")
     for name, value in backend.Options().to_dict().items():
         assert name == "overrides" or f"  {name} = {json.dumps(value)}  (" in out
+
+
+@pytest.mark.thorough
+def test_options_need_the_compiler():
     code, out, errors = python("-m", PACKAGE, "options", TVM_USE_RUNTIME_LIB="1")
     assert (code, out) == (1, "")
     assert errors.startswith("FAILED: Options are for the compiler, which is not here")
 
 
-def test_an_unknown_command_is_refused():
-    code, _, errors = python("-m", PACKAGE, "chekc")
-    assert code == 2
-    assert "check" in errors
+def test_an_unknown_command_is_refused(capsys, monkeypatch):
+    with pytest.raises(SystemExit) as exit:
+        command(capsys, monkeypatch, "chekc")
+    assert exit.value.code == 2
+    assert "check" in capsys.readouterr().err

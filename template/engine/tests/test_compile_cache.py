@@ -261,6 +261,7 @@ print("done")
 """
 
 
+@pytest.mark.thorough
 def test_processes_that_share_a_folder_see_whole_entries_only(tmp_path):
     many_processes = MANY_PROCESSES.replace("backend", backend.__name__)
     workers = [

@@ -712,6 +712,7 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(conformance, arguments, se
     assert sentence in lines[-1]
 
 
+@pytest.mark.thorough
 def test_the_kit_needs_the_compiler():
     command = [sys.executable, "-m", backend.__name__, "conformance", "--suite", "ops"]
     environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
@@ -720,6 +721,7 @@ def test_the_kit_needs_the_compiler():
     assert done.stderr.startswith("FAILED: The kit compiles, and the compiler is not here")
 
 
+@pytest.mark.thorough
 def test_the_backend_does_not_load_the_kit():
     code = f"import sys, {backend.__name__}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

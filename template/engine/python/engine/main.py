@@ -50,11 +50,13 @@ def check() -> None:
         print(f"{role} library: {_library.find(role) or 'not installed'}")
     if loading.failure is not None:
         raise _Problem(f"The backend does not load: {loading.failure}")
+    has_compiler = "codegen" in _library.loaded
+    if has_compiler:
+        _check_ops()
     _check_autoload()
-    if "codegen" not in _library.loaded:
+    if not has_compiler:
         print("Only the runtime is here: compiled models run, and nothing can be compiled.")
         return
-    _check_ops()
     _tell_driver()
     _check_values()
 
