@@ -107,3 +107,22 @@ def test_a_model_of_torch_runs_on_the_npu_as_a_whole(
     assert result["error"] < 1e-4
     error = run(board, "-c", RUN_ANYWHERE, cwd=tmp_path, TVM_USE_RUNTIME_LIB="1")
     assert float(error) < 1e-4
+
+
+@pytest.mark.skipif(not HAS_ONNX_RUNTIME, reason="onnxruntime is not installed")
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2"])
+def test_a_quantised_model_is_integers_here_on_a_board_and_over_rpc(
+    model: str, reference: Path, board: Path, tmp_path: Path
+) -> None:
+    output = run(reference, HERE / "run_quantized_model.py", model, tmp_path)
+    result = json.loads(output.splitlines()[-1])
+    assert result["on_host"] == []
+    assert all(name.startswith("quantized_") for name in result["products"]), result["products"]
+    # At the edges, and around the mean.
+    assert sorted(result["conversions"]) == 2 * ["relax.dequantize"] + 2 * ["relax.quantize"]
+    assert result["size"] <= 0.3
+    assert result["over_rpc"] == 0
+    # At a network's output, neighbours of many layers have added up.
+    assert result["steps"] <= 4
+    assert result["cosine"] > 0.999
+    assert float(run(board, "-c", RUN_ANYWHERE, cwd=tmp_path, TVM_USE_RUNTIME_LIB="1")) == 0
