@@ -19,7 +19,7 @@ import backend
 import support
 from backend.engine.backend import OPS
 from backend.engine.calls import Constant
-from backend.engine.chip import ROUNDINGS, Requantize
+from backend.engine.chip import ROUNDINGS, Chip, Limits, Requantize
 from backend.engine.conformance import numpy_reference, quantized, quantized_networks
 from backend.engine.passes import simplify
 from backend.engine.table import Table
@@ -330,6 +330,47 @@ def test_weights_of_matmul_nbits_stay_integers(bits, zeros, share):
     size = check_weights(*weights_of_onnx_runtime(bits, zeros))
     if support.IS_EMULATOR:
         assert size < share * bytes_of(weights_of_onnx_runtime(32)[0])
+
+
+X = variable("x", 3, 64)
+
+
+def blocks(emit, size=16, columns=24):
+    numbers = relax.const(RNG.integers(-8, 8, (columns * 64 // size, size)).astype("int8"))
+    scales = RNG.uniform(0.5, 1, columns * 64 // size)
+    return emit(op.reshape(dequantize(emit, numbers, scales, 0 * scales, 0), (columns, 64)))
+
+
+def constants_of(mod):
+    bindings = [item for block in mod["main"].body.blocks for item in block.bindings]
+    arguments = [item for binding in bindings for item in getattr(binding.value, "args", ())]
+    arrays = [item.value.numpy() for item in arguments if isinstance(item, Constant)]
+    return sorted((str(item.dtype), item.size) for item in arrays if item.size > 500)
+
+
+@needs("matmul", "reshape", "permute_dims", "add")
+def test_blocks_stay_integers_if_only_matmuls_read_them():
+    def model(read):
+        def body(emit):
+            return read(emit, emit(op.permute_dims(blocks(emit))))
+
+        return constants_of(simplify(build([X], body), Table(OPS)))
+
+    assert model(lambda emit, w: emit(op.matmul(X, w))) == [("int8", 24 * 64)]
+    # The first operand is no weight, and an addition computes with real numbers.
+    first = model(lambda emit, w: emit(op.matmul(*(emit(op.permute_dims(v)) for v in (w, X)))))
+    assert {dtype for dtype, _ in first} == {"float32"}
+    both = model(lambda emit, w: emit(op.add(emit(op.matmul(X, w)), emit(op.sum(w)))))
+    assert {dtype for dtype, _ in both} == {"float32"}
+
+
+def test_limits_without_quantized_leave_weights_to_real_numbers():
+    def body(emit):
+        return emit(op.matmul(X, emit(op.permute_dims(blocks(emit)))))
+
+    table = Table(OPS, chip=Chip(), limits={"matmul": Limits(), "reshape": Limits()})
+    ((dtype, _),) = constants_of(simplify(build([X], body), table))
+    assert dtype == "float32"
 
 
 def check_network(mod, arguments, expected):

@@ -1426,6 +1426,49 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
          npu_tensor a = net.Input({2, 2});
          net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}), 0, 0, nullptr, 1, 0, 0, 0, -1, -1});
        }},
+      // Weights of integers.
+      {NPU_INVALID, "The b_bits of matmul are 0; they must be 4 or 8.",
+       [](Net& net) { net.MatMul(net.Input({2, 4}), net.Input({4, 2}, NPU_INT8), {2, 2}); }},
+      {NPU_INVALID, "has no b_bits and no b_block",
+       [](Net& net) {
+         npu_tensor a = net.Input({2, 2});
+         net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}), 0, 0, nullptr, 0, 0, 8, 0, -1, -1});
+       }},
+      {NPU_DECLINED, "integers that real numbers are multiplied by must be int8 or uint8",
+       [](Net& net) {
+         npu_tensor b = net.Input({2, 2}, NPU_INT32);
+         npu_tensor out = net.Tensor({2, 2});
+         net.Add(npu_matmul{0, net.Input({2, 2}), b, out, 0, 0, nullptr, 0, 0, 8, 0, -1, -1});
+       }},
+      {NPU_INVALID, "is 200; it must be -128 to 127",
+       [](Net& net) {
+         npu_tensor b = net.Input({2, 2}, NPU_INT8);
+         npu_tensor out = net.Tensor({2, 2});
+         net.Add(npu_matmul{0, net.Input({2, 2}), b, out, 0, 0, nullptr, 0, 200, 8, 0, -1, -1});
+       }},
+      {NPU_INVALID, "The b_block of matmul is 3, and operand b",
+       [](Net& net) {
+         npu_tensor b = net.Input({4, 2}, NPU_INT8);
+         npu_tensor scales = net.Input({1, 2});
+         npu_tensor out = net.Tensor({2, 2});
+         net.Add(npu_matmul{0, net.Input({2, 4}), b, out, 0, 0, nullptr, 0, 0, 8, 3, scales, -1});
+       }},
+      {NPU_INVALID, "with one for each of 2 blocks and each column of b",
+       [](Net& net) {
+         npu_tensor b = net.Input({4, 2}, NPU_INT8);
+         npu_tensor scales = net.Input({2, 1});
+         npu_tensor out = net.Tensor({2, 2});
+         net.Add(npu_matmul{0, net.Input({2, 4}), b, out, 0, 0, nullptr, 0, 0, 8, 2, scales, -1});
+       }},
+      {NPU_INVALID, "they must be int8, with one for each of 2 blocks",
+       [](Net& net) {
+         npu_tensor b = net.Input({4, 2}, NPU_INT8);
+         npu_tensor scales = net.Input({2, 2});
+         npu_tensor zeros = net.Input({2, 2}, NPU_UINT8);
+         npu_tensor out = net.Tensor({2, 2});
+         net.Add(
+             npu_matmul{0, net.Input({2, 4}), b, out, 0, 0, nullptr, 0, 0, 8, 2, scales, zeros});
+       }},
       {NPU_INVALID, "is rescale, which exists for integers only",
        [](Net& net) {
          Vector vector({net.Input({2})});
