@@ -100,6 +100,7 @@ def place(
     """Run a script with a backend that loads the wrapped emulator; the model code comes first."""
     project = tmp_path_factory.mktemp("wrapped") / "project"
     ops = ["add", "multiply", "relu", "prelu", "clip", "matmul", "conv2d", "softmax"]
+    ops += ["quantize", "dequantize", "reshape"]
     shutil.copytree(render(backend_name="wrapped", op_preset="custom", ops=ops), project)
     return wrap_emulator(project, workshop, ROOT / "tests/wrapped_driver.c", LOWERING, MODEL)
 
@@ -301,3 +302,59 @@ def test_two_lowerings_of_one_owner_for_the_same_calls_are_an_error(
     assert done.returncode != 0
     assert "relax.nn.relu: two lowerings of the vendor are registered" in done.stdout
     assert "Traceback" not in done.stdout
+
+
+WEIGHTS = """
+def model(dtype="float32", size=16):
+    numbers = generator.integers(-8, 8, (8 * 64 // size, size)).astype("int8")
+    scales = generator.uniform(0.5, 1, len(numbers)).astype(dtype)
+    x = relax.Var("x", relax.TensorType((3, 64), dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            zeros = relax.const(np.zeros(len(numbers), "int8"))
+            real = builder.emit(
+                op.dequantize(relax.const(numbers), relax.const(scales), zeros, 0, dtype)
+            )
+            weight = builder.emit(op.permute_dims(builder.emit(op.reshape(real, (8, 64)))))
+            result = builder.emit_output(builder.emit(op.matmul(x, weight)))
+        builder.emit_func_output(result)
+    return builder.get(), (numbers * scales[:, None]).reshape(8, 64).T
+
+def run(dtype="float32", size=16):
+    mod, weight = model(dtype, size)
+    report = backend.offload_report(backend.partition_for_wrapped(mod))
+    assert all(entry.placement == "npu" for entry in report.ops), report
+    if os.path.exists(os.environ["EMULATOR_LOG"]):
+        os.remove(os.environ["EMULATOR_LOG"])
+    function = relax.VirtualMachine(backend.compile_for_wrapped(mod), tvm.cpu())["main"]
+    x = normal(3, 64).astype(dtype)
+    found = function(tvm.runtime.tensor(x)).numpy()
+    tolerance = 1e-5 if dtype == "float32" else 1e-2
+    np.testing.assert_allclose(found, x @ weight, rtol=tolerance, atol=10 * tolerance)
+    return {entry.composite for entry in report.ops}, log()
+"""
+
+
+def test_a_driver_says_whether_it_takes_weights_of_integers(place: Callable[..., str]) -> None:
+    place(
+        WEIGHTS
+        + """
+assert run() == ({"weight_only_matmul"}, ["matmul of 4 bits"])
+assert run(size=64) == ({"weight_only_matmul"}, ["matmul of 4 bits 6(a,t)"])
+assert run("float16") == ({"weight_only_matmul"}, ["matmul of 4 bits"])
+"""
+    )
+    place(
+        WEIGHTS
+        + """
+# Real numbers, made when the model is compiled: neither a scale nor an operation for them.
+assert run() == ({"weight_only_matmul"}, ["matmul"])
+assert run(size=64) == ({"weight_only_matmul"}, ["matmul"])
+# Dequantized when the model runs.
+labels, operations = run("float16")
+assert labels == {"dequantize", "reshape", "linear"}, labels
+assert [item.split()[0] for item in operations] == ["elementwise", "matmul"], operations
+""",
+        EMULATOR_WITHOUT="integer_weights",
+    )

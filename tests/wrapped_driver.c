@@ -1,7 +1,8 @@
 /* The emulator with something left out or watched; a test builds it in the emulator's place.
  *
  *   EMULATOR_DIR         the folder of the emulator's own libraries
- *   EMULATOR_WITHOUT    functions of the run half that are left out, joined by ","
+ *   EMULATOR_WITHOUT    functions of the run half, or integer_weights, that are left out, joined by
+ *                      ","
  *   EMULATOR_LOG        a file that gets a line for each operation: its name, and the steps of its
  *                      program as kind(operands), e.g. "matmul 2(a,t)"
  *   EMULATOR_DECLINES  "behind": an element-wise operation that reads what a matmul wrote
@@ -56,7 +57,9 @@ static const char* error(const npu_builder* builder) {
 }
 
 static npu_status add_matmul(npu_builder* builder, const npu_matmul* op) {
-  log_steps("matmul", op->epilogue);
+  char what[64];
+  snprintf(what, sizeof(what), op->b_bits != 0 ? "matmul of %d bits" : "matmul", (int)op->b_bits);
+  log_steps(what, op->epilogue);
   multiplier = builder;
   product = op->out;
   return emulator->add_matmul(builder, op);
@@ -113,6 +116,8 @@ const npu_build_api* npu_driver_build(uint32_t engine_version) {
   api.add_convolution = add_convolution;
   api.add_elementwise = add_elementwise;
   api.extension = extension;
+  const char* without = getenv("EMULATOR_WITHOUT");
+  if (without != NULL && strstr(without, "integer_weights") != NULL) api.integer_weights = 0;
   return &api;
 }
 

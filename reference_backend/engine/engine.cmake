@@ -186,7 +186,7 @@ if(NPU_CODEGEN)
   target_include_directories(npu_lowerings PRIVATE "${_engine}/common" "${_engine}/codegen")
   set_target_properties(npu_lowerings PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
 
-  set(_sources codegen graph ir_adapter layout lowering)
+  set(_sources codegen graph ir_adapter layout lowering weights)
   list(TRANSFORM _sources PREPEND "${_engine}/codegen/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_ffi_library(

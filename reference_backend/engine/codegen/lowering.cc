@@ -14,6 +14,7 @@
 
 #include "graph.h"
 #include "layout.h"
+#include "weights.h"
 
 namespace npu {
 
@@ -124,6 +125,17 @@ npu_tensor_desc MakeDesc(const TensorInfo& info, const std::string& who) {
   return MakeDesc(*dtype, ReadDims(info));
 }
 
+double HalfToDouble(uint16_t half) {
+  const int exponent = half >> 10 & 31;
+  const int fraction = half & 1023;
+  double size = std::ldexp(exponent == 0 ? fraction : fraction + 1024, std::max(exponent, 1) - 25);
+  if (exponent == 31) {
+    size = fraction == 0 ? std::numeric_limits<double>::infinity()
+                         : std::numeric_limits<double>::quiet_NaN();
+  }
+  return half >> 15 != 0 ? -size : size;
+}
+
 bool IsFloat(const std::string& dtype) { return dtype == "float32" || dtype == "float16"; }
 
 }  // namespace
@@ -137,6 +149,8 @@ struct Unit {
   std::vector<bool> transposed;
   /*! \brief The dequantizations of the arguments, if the op computes with integers. */
   std::vector<size_t> dequantized;
+  /*! \brief The dequantization of a constant second argument, if that stays integers. */
+  std::optional<size_t> weights;
   /*! \brief The element-wise calls behind the anchor, in order. */
   std::vector<std::pair<size_t, const OpLowering*>> epilogue;
 
@@ -372,6 +386,13 @@ class ProgramBuilder {
       }
     };
     if (dtype == NPU_FLOAT32) read(float{});
+    if (dtype == NPU_FLOAT16) {
+      for (size_t i = 0; i < bytes.size(); i += sizeof(uint16_t)) {
+        uint16_t half = 0;
+        std::memcpy(&half, bytes.data() + i, sizeof(half));
+        numbers.push_back(HalfToDouble(half));
+      }
+    }
     if (dtype == NPU_INT8) read(int8_t{});
     if (dtype == NPU_UINT8) read(uint8_t{});
     if (dtype == NPU_INT32) read(int32_t{});
@@ -429,10 +450,14 @@ class ProgramBuilder {
   void Add(Op op, npu_status (*npu_build_api::*function)(npu_builder*, const Op*), const char* name,
            const std::string& who) {
     Require(api_.*function != nullptr, name, who);
-    if (api_.integers == 0 &&
-        NeedsIntegers(op, [this](npu_tensor tensor) { return IsFloat(DescOf(tensor).dtype); })) {
+    auto is_float = [this](npu_tensor tensor) { return IsFloat(DescOf(tensor).dtype); };
+    if (api_.integers == 0 && NeedsIntegers(op, is_float)) {
       throw Refusal(who + ": the driver " + api_.name +
                     " does not say that it has products of integers and RESCALE (integers)");
+    }
+    if (api_.integer_weights == 0 && NeedsIntegerWeights(op, is_float)) {
+      throw Refusal(who + ": the driver " + api_.name + " does not say that it multiplies real " +
+                    "numbers by integers (integer_weights)");
     }
     op.size = sizeof(op);
     if (layouts_.has_value()) return layouts_->Add(op);
@@ -442,6 +467,12 @@ class ProgramBuilder {
   /*! \brief The driver's own number of a tensor; see Lowering::AtDriver. */
   npu_tensor AtDriver(npu_tensor tensor, std::optional<npu_tensor> like) {
     return layouts_.has_value() ? layouts_->AtDriver(tensor, like) : tensor;
+  }
+
+  /*! \brief The weights of a matmul that are integers; NULL where they are real numbers. */
+  const IntegerWeights* WeightsOf(size_t matmul) const {
+    auto it = weights_.find(matmul);
+    return it == weights_.end() ? nullptr : &it->second;
   }
 
   /*! \brief The shape and type of a tensor of the builder; a scalar for an unknown one. */
@@ -577,6 +608,7 @@ class ProgramBuilder {
       }
     }
     InlineDequantizations(&claimed);
+    InlineWeights(&claimed);
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (graph_.nodes[i].kind != Node::Kind::kCall || claimed[i]) continue;
       const OpLowering* lowering = Find(i);
@@ -595,7 +627,11 @@ class ProgramBuilder {
           }
         }
       }
-      if (!lowering->takes_quantized && lowering->elementwise == nullptr && ReadsDequantized(i)) {
+      auto weights = dequantized_weights_.find(i);
+      if (weights != dequantized_weights_.end()) {
+        unit.weights = weights->second;
+      } else if (!lowering->takes_quantized && lowering->elementwise == nullptr &&
+                 ReadsDequantized(i)) {
         throw Refusal(DescribeNode(graph_.nodes[i]) + ": its lowering takes no quantised tensors");
       }
       if (lowering->takes_quantized && !unit.inputs.empty() && IsInlined(unit.inputs[0].node)) {
@@ -652,6 +688,76 @@ class ProgramBuilder {
         (*claimed)[input.node] = 1;
       }
     }
+  }
+
+  /*! \brief Claims what makes real numbers of the constant weights of a matmul, in its composite.
+   */
+  void InlineWeights(std::vector<char>* claimed) {
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (node.op != "relax.matmul" || node.composite < 0 || (*claimed)[i]) continue;
+      if (IsInlined(node.inputs.at(1).node)) continue;
+      EntryRef at = node.inputs.at(1);
+      auto is = [&](const char* op) {
+        const Node& producer = graph_.nodes[at.node];
+        return producer.op == op && producer.composite == node.composite && Uses(at) == 1;
+      };
+      if ((*claimed)[at.node] && SwapsLastDims(at.node)) at = graph_.nodes[at.node].inputs.at(0);
+      const bool reshaped = is("relax.reshape");
+      const EntryRef matrix = at;
+      if (reshaped) at = graph_.nodes[at.node].inputs.at(0);
+      if (!is("relax.dequantize")) continue;
+      const EntryRef numbers = graph_.nodes[at.node].inputs.at(0);
+      if (graph_.nodes[numbers.node].kind != Node::Kind::kConstant) continue;
+      (*claimed)[matrix.node] = (*claimed)[at.node] = 1;
+      dequantized_weights_[i] = at.node;
+    }
+  }
+
+  /*! \brief Adds the weights of a unit, as integers if its lowering and the driver take such. */
+  void AddWeights(const Unit& unit, const std::string& who) {
+    const Node& dequantize = graph_.nodes[*unit.weights];
+    const Node& constant = graph_.nodes[dequantize.inputs.at(0).node];
+    const EntryRef& stored = unit.inputs.at(1);
+    Tensor tensor;
+    tensor.desc = MakeDesc(graph_.Info(stored), who);
+    DequantizedMatrix matrix;
+    matrix.bytes = BytesOf(constant);
+    matrix.dtype = MakeDesc(constant.outputs[0], who).dtype;
+    matrix.scales = Numbers(dequantize.inputs.at(1));
+    matrix.zero_points = Numbers(dequantize.inputs.at(2));
+    if (matrix.scales.empty() || matrix.zero_points.empty() || tensor.desc.rank < 2 ||
+        (matrix.dtype != NPU_INT8 && matrix.dtype != NPU_UINT8)) {
+      throw Refusal(who + ": its weights are no matrix of int8 or uint8 with constant scales");
+    }
+    const std::vector<npu_dim> shape = ReadDims(constant.outputs[0]);
+    const Unit of_dequantize = MakeUnit(*unit.weights, nullptr);
+    int64_t axis = Lowering(this, &of_dequantize).Int("axis");
+    const auto rank = static_cast<int64_t>(shape.size());
+    for (axis = (axis + rank) % std::max<int64_t>(rank, 1) + 1; axis < rank; ++axis) {
+      matrix.inner *= shape[static_cast<size_t>(axis)].size;
+    }
+    matrix.transposed = unit.transposed.at(1);
+    const npu_dim* dims = tensor.desc.dims + tensor.desc.rank - 2;
+    matrix.depth = dims[matrix.transposed ? 1 : 0].size;
+    matrix.columns = dims[matrix.transposed ? 0 : 1].size;
+    if (api_.integer_weights == 0 || !unit.lowering->takes_integer_weights) {
+      if (tensor.desc.dtype != NPU_FLOAT32) {
+        throw Refusal(who + ": the driver " + api_.name + " does not multiply float16 by integers");
+      }
+      const std::vector<float> numbers = RealNumbers(matrix);
+      tensor = NewConstant(tensor.desc, numbers.data(), numbers.size() * sizeof(float), who);
+      // Read again when the matmul is lowered.
+      Set(stored, tensor);
+      return;
+    }
+    if (!ReadWeights(matrix, &weights_[unit.anchor])) {
+      throw Refusal(who + ": the scales of its weights change neither by column, nor after equal " +
+                    "parts of the summed dimension");
+    }
+    tensor.desc.dtype = matrix.dtype;
+    AddConstant(&tensor, matrix.bytes.data(), matrix.bytes.size(), who);
+    Set(stored, tensor);
   }
 
   bool SwapsLastDims(size_t index) const {
@@ -742,6 +848,7 @@ class ProgramBuilder {
     } else if (api_.set_label != nullptr) {
       Check(api_.set_label(builder(), lowering.Name().c_str()), lowering.Name());
     }
+    if (unit.weights.has_value()) AddWeights(unit, lowering.Name());
     if (unit.lowering->elementwise != nullptr) {
       lowering.LowerAsElementwise();
     } else {
@@ -769,6 +876,9 @@ class ProgramBuilder {
   std::unordered_map<npu_tensor, npu_tensor_desc> descs_;
   std::unordered_map<uint64_t, int> uses_;
   std::unordered_set<size_t> inlined_;
+  /*! \brief By matmul: the dequantizations of weights, and what they mean. */
+  std::unordered_map<size_t, size_t> dequantized_weights_;
+  std::unordered_map<size_t, IntegerWeights> weights_;
   std::vector<Unit> units_;
   std::unordered_map<size_t, size_t> unit_ending_at_;
 };
@@ -884,6 +994,15 @@ const npu_vector_program* Lowering::Epilogue() {
         Constant(PerChannel(scale.size()), std::vector<float>(scale.begin(), scale.end()));
     return EpilogueOf([&](VectorBuilder& v, Value value) {
       return AppendFused(&v, v.Multiply(value, v.Load(factor)));
+    });
+  }
+  const IntegerWeights* weights = program_->WeightsOf(unit_->anchor);
+  if (weights != nullptr && weights->block == 0) {
+    return EpilogueOf([&](VectorBuilder& v, Value value) {
+      const std::vector<float>& scales = weights->scales;
+      const Value factor = scales.size() == 1 ? v.Constant(scales[0])
+                                              : v.Load(Constant(PerChannel(scales.size()), scales));
+      return AppendFused(&v, v.Multiply(value, factor));
     });
   }
   if (unit_->epilogue.empty()) return nullptr;
@@ -1298,6 +1417,23 @@ void Lowering::Emit(const npu_matmul& op) {
     const npu_tensor_desc a = program_->DescOf(op.a);
     const int summed = op.transpose_a != 0 ? a.rank - 2 : a.rank - 1;
     RequireSumsFit(a, summed, summed + 1);
+  }
+  if (const IntegerWeights* weights = program_->WeightsOf(unit_->anchor)) {
+    known.b_zero_point = weights->zero_point;
+    known.b_bits = weights->bits;
+    known.b_block = static_cast<int32_t>(weights->block);
+    known.b_zero_points = -1;
+    if (weights->block != 0) {
+      const npu_tensor_desc b = program_->DescOf(op.b);
+      const int64_t columns = b.dims[op.transpose_b != 0 ? 0 : 1].size;
+      const auto blocks = static_cast<int64_t>(weights->scales.size()) / columns;
+      const std::vector<npu_dim> dims = {FixedDim(blocks), FixedDim(columns)};
+      known.b_scales = Constant(dims, weights->scales).id;
+      const std::vector<uint8_t>& zeros = weights->zero_points;
+      if (!zeros.empty()) {
+        known.b_zero_points = ConstantOf(b.dtype, dims, zeros.data(), zeros.size()).id;
+      }
+    }
   }
   NameEpilogue(op.epilogue, op.out, -1);
   program_->Add(known, &npu_build_api::add_matmul, "add_matmul", Name());

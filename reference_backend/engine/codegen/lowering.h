@@ -324,6 +324,7 @@ struct OpLowering {
   bool takes_epilogue = false;
   bool absorbs_transpose = false;
   bool takes_quantized = false;
+  bool takes_integer_weights = false;
   int channel = 0;
   Owner owner = Owner::kEngine;
   npu_step_kind step = NPU_STEP_OTHER;
@@ -353,6 +354,13 @@ struct OpLowering {
   OpLowering& TakesQuantized(int dimension) {
     takes_quantized = true;
     channel = dimension;
+    return *this;
+  }
+  /*! \brief A second argument of constant integers that are dequantized in the same composite
+   *  arrives as integers, if the driver has such products: the lowering emits one npu_matmul, in
+   *  which Emit sets zero points and scales. */
+  OpLowering& TakesIntegerWeights() {
+    takes_integer_weights = true;
     return *this;
   }
   /*! \brief Restricts it to calls that `predicate` accepts; such an entry wins over one without.

@@ -62,7 +62,7 @@ inline bool NeedsIntegers(const npu_vector_program* program) {
 template <typename Op, typename IsFloat>
 bool NeedsIntegers(const Op& op, const IsFloat& is_float) {
   if constexpr (std::is_same_v<Op, npu_matmul>) {
-    return !is_float(op.a) || !is_float(op.b) || NeedsIntegers(op.epilogue);
+    return !is_float(op.a) || NeedsIntegers(op.epilogue);
   } else if constexpr (std::is_same_v<Op, npu_convolution>) {
     return !is_float(op.data) || !is_float(op.weight) || NeedsIntegers(op.epilogue);
   } else if constexpr (std::is_same_v<Op, npu_reduce>) {
@@ -74,6 +74,14 @@ bool NeedsIntegers(const Op& op, const IsFloat& is_float) {
   }
 }
 /*! @} */
+
+/*! \brief Whether real numbers are multiplied by integers, for which a driver has
+ *  `integer_weights`. */
+template <typename Op, typename IsFloat>
+bool NeedsIntegerWeights(const Op& op, const IsFloat& is_float) {
+  if constexpr (std::is_same_v<Op, npu_matmul>) return is_float(op.a) && !is_float(op.b);
+  return false;
+}
 
 }  // namespace npu
 

@@ -266,7 +266,9 @@ class Verifier : public OperationRules {
       CheckPacked(op.weight, PackedConvolutionWeightBytes(Fixed(op.weight), op.groups));
     }
     if constexpr (std::is_same_v<Op, npu_matmul>) {
-      CheckPacked(op.b, PackedMatMulBBytes(Fixed(op.b), op.transpose_b != 0));
+      const TensorView b = Fixed(op.b);
+      const int32_t bits = WeightBits(program_.tensors[op.a].desc.dtype, b.dtype, op.b_bits);
+      CheckPacked(op.b, PackedMatMulBBytes(b, op.transpose_b != 0, bits));
     }
   }
 
@@ -525,6 +527,10 @@ void Fields(Archive& archive, npu_matmul& op) {
   archive(op.transpose_b);
   archive(op.a_zero_point);
   archive(op.b_zero_point);
+  archive(op.b_bits);
+  archive(op.b_block);
+  archive(op.b_scales);
+  archive(op.b_zero_points);
 }
 
 template <typename Archive>

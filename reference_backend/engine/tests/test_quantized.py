@@ -4,8 +4,11 @@
 Of the suite, here is each op and each variant once; the command `conformance` runs all.
 """
 
+import itertools
+import tempfile
 from fractions import Fraction
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +19,7 @@ import backend
 import support
 from backend.engine.backend import OPS
 from backend.engine.calls import Constant
-from backend.engine.chip import ROUNDINGS, Requantize
+from backend.engine.chip import ROUNDINGS, Chip, Limits, Requantize
 from backend.engine.conformance import numpy_reference, quantized, quantized_networks
 from backend.engine.passes import simplify
 from backend.engine.table import Table
@@ -42,7 +45,7 @@ if CASES:
 def skip_without_integers(*ops):
     """Skip a test where the limits or the driver leave ops to real numbers."""
     for name in ops:
-        works = [work for case in CASES if (work := quantized.find(case)).case.op == name]
+        works = [work for case in CASES if (work := quantized.find(case)).op == name]
         if not works:
             pytest.skip(f"{name} does not compute with quantised tensors here")
         if reason := works[0].model().decline():
@@ -214,6 +217,160 @@ def test_all_products_of_a_network_of_onnx_runtime_are_of_integers(name, form):
 @needs_library("torch", "torchao")
 def test_all_products_of_a_network_of_torchao_are_of_integers():
     check_network(*quantized_networks.export("resnet"))
+
+
+# ---- Weights of integers ------------------------------------------------------------------------
+
+WIDTHS = (256, 512, 128)
+
+
+def weights_by_torchao(name):
+    import torch
+    from torchao import quantization
+
+    group, column = quantization.PerGroup(32), quantization.PerAxis(0)
+    configs = {
+        "int8": quantization.Int8WeightOnlyConfig(),
+        "int8 groups": quantization.IntxWeightOnlyConfig(torch.int8, group),
+        "int4": quantization.IntxWeightOnlyConfig(torch.int4, column),
+        "int4 groups": quantization.IntxWeightOnlyConfig(torch.int4, group),
+    }
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(*sizes) for sizes in itertools.pairwise(WIDTHS)]
+    network = torch.nn.Sequential(layers[0], torch.nn.GELU(), layers[1]).eval()
+    if name in configs:
+        quantization.quantize_(network, configs[name])
+    x = torch.randn(3, WIDTHS[0])
+    with torch.no_grad():
+        expected = network(x).numpy()
+        program = torch.export.export(network, (x,))
+    return (
+        backend.from_exported_program(program, unwrap_unit_return_tuple=True),
+        x.numpy(),
+        expected,
+    )
+
+
+def weights_of_onnx_runtime(bits, zeros=False):
+    """Return a model of two MatMulNBits; with 32 bits, of two MatMul."""
+    import onnx
+    import onnxruntime
+
+    rows, inner, columns = WIDTHS
+    generator = np.random.default_rng(0)
+    constants = {"c": generator.standard_normal(inner).astype("float32")}
+    nodes = []
+    for x, depth, width, y in (("x", rows, inner, "a"), ("d", inner, columns, "y")):
+        if bits == 32:
+            constants[f"{y}_w"] = (generator.standard_normal((depth, width)) / 9).astype("float32")
+            nodes.append(f"{y} = MatMul({x}, {y}_w)")
+            continue
+        blocks = depth // 32
+        constants[f"{y}_w"] = generator.integers(0, 256, (width, blocks, 4 * bits)).astype("uint8")
+        steps = generator.uniform(0.5, 1, width * blocks) / 2**bits / 3
+        constants[f"{y}_s"] = steps.astype("float32")
+        if zeros:
+            packed = generator.integers(0, 256, width * blocks * bits // 8)
+            constants[f"{y}_z"] = packed.astype("uint8")
+        given = f"K = {depth}, N = {width}, bits = {bits}, block_size = 32"
+        inputs = f"{x}, {y}_w, {y}_s" + f", {y}_z" * zeros
+        nodes.append(f"{y} = com.microsoft.MatMulNBits<{given}>({inputs})")
+    text = f"""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    g (float[3, {rows}] x) => (float[3, {columns}] y) {{
+        {nodes[0]} b = Add(a, c) d = Relu(b) {nodes[1]}
+    }}"""
+    model = onnx.parser.parse_model(text)
+    for name, array in constants.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    x = generator.standard_normal((3, rows)).astype("float32")
+    return backend.from_onnx(model), x, session.run(None, {"x": x})[0]
+
+
+def check_weights(mod, x, expected):
+    """Check that all matmuls have weights of integers; return the bytes of the artifacts."""
+    partitioned = support.partition_for(mod)
+    ops = backend.offload_report(partitioned).ops
+    products = [item.composite for item in ops if item.op == "relax.matmul"]
+    assert len(products) == 2
+    assert all(name.startswith("weight_only_matmul") for name in products)
+    assert not any(item.placement == "host" for item in ops)
+    executable = compile_for(mod)
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    return bytes_of(mod)
+
+
+def bytes_of(mod):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.so"
+        compile_for(mod).export_library(str(path))
+        return sum(item.sizes["artifact"] for item in backend.read_artifacts(path))
+
+
+@needs("matmul", "gelu", "dequantize")
+@needs_library("torch", "torchao")
+@pytest.mark.parametrize(
+    "name, share", [("int8", 0.3), ("int8 groups", 0.34), ("int4", 0.17), ("int4 groups", 0.22)]
+)
+def test_weights_that_torchao_has_quantised_stay_integers(name, share):
+    skip_without_integers("matmul")
+    size = check_weights(*weights_by_torchao(name))
+    if support.IS_EMULATOR:
+        assert size < share * bytes_of(weights_by_torchao("float")[0])
+
+
+@needs("matmul", "relu", "dequantize")
+@needs_library("onnx", "onnxruntime")
+@pytest.mark.parametrize(
+    "bits, zeros, share", [(8, False, 0.34), (4, False, 0.22), (4, True, 0.23)]
+)
+def test_weights_of_matmul_nbits_stay_integers(bits, zeros, share):
+    skip_without_integers("matmul")
+    size = check_weights(*weights_of_onnx_runtime(bits, zeros))
+    if support.IS_EMULATOR:
+        assert size < share * bytes_of(weights_of_onnx_runtime(32)[0])
+
+
+X = variable("x", 3, 64)
+
+
+def blocks(emit, size=16, columns=24):
+    numbers = relax.const(RNG.integers(-8, 8, (columns * 64 // size, size)).astype("int8"))
+    scales = RNG.uniform(0.5, 1, columns * 64 // size)
+    return emit(op.reshape(dequantize(emit, numbers, scales, 0 * scales, 0), (columns, 64)))
+
+
+def constants_of(mod):
+    bindings = [item for block in mod["main"].body.blocks for item in block.bindings]
+    arguments = [item for binding in bindings for item in getattr(binding.value, "args", ())]
+    arrays = [item.value.numpy() for item in arguments if isinstance(item, Constant)]
+    return sorted((str(item.dtype), item.size) for item in arrays if item.size > 500)
+
+
+@needs("matmul", "reshape", "permute_dims", "add")
+def test_blocks_stay_integers_if_only_matmuls_read_them():
+    def model(read):
+        def body(emit):
+            return read(emit, emit(op.permute_dims(blocks(emit))))
+
+        return constants_of(simplify(build([X], body), Table(OPS)))
+
+    assert model(lambda emit, w: emit(op.matmul(X, w))) == [("int8", 24 * 64)]
+    # The first operand is no weight, and an addition computes with real numbers.
+    first = model(lambda emit, w: emit(op.matmul(*(emit(op.permute_dims(v)) for v in (w, X)))))
+    assert {dtype for dtype, _ in first} == {"float32"}
+    both = model(lambda emit, w: emit(op.add(emit(op.matmul(X, w)), emit(op.sum(w)))))
+    assert {dtype for dtype, _ in both} == {"float32"}
+
+
+def test_limits_without_quantized_leave_weights_to_real_numbers():
+    def body(emit):
+        return emit(op.matmul(X, emit(op.permute_dims(blocks(emit)))))
+
+    table = Table(OPS, chip=Chip(), limits={"matmul": Limits(), "reshape": Limits()})
+    ((dtype, _),) = constants_of(simplify(build([X], body), table))
+    assert dtype == "float32"
 
 
 def check_network(mod, arguments, expected):

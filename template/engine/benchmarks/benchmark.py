@@ -4,8 +4,8 @@
 Everything runs on one thread and in turns, the best of several runs counts, and the ratios are
 what to quote: a machine's load changes the times, hardly the ratios.
 
-Usage: ``python engine/benchmarks/benchmark.py [models] [ops] [calls] [compile] [build] [deploy]``,
-all by default. ``--once`` only shows that all runs.
+Usage: ``python engine/benchmarks/benchmark.py [models] [ops] [weights] [calls] [compile] [build]
+[deploy]``, all by default. ``--once`` only shows that all runs.
 ONNX Runtime (with onnx) and torch are compared where they are installed.
 """
 
@@ -252,6 +252,39 @@ def chain(length: int, host_op_every: int = 0) -> Any:
     return builder.get()
 
 
+def benchmark_weights() -> None:
+    """A matmul with weights of integers, against one with weights of real numbers."""
+    entry = TABLE.get("matmul")
+    if entry is None or not entry.takes_integer_weights:
+        return
+    generator = np.random.default_rng(0)
+    for rows, depth, columns in ((1, 4096, 4096), (1, 1024, 1024), (512, 512, 512)):
+        x = generator.standard_normal((rows, depth)).astype("float32")
+        plain = (generator.standard_normal((depth, columns)) / 64).astype("float32")
+        peer = on_vm(compile_for(weights_model(x.shape, relax.const(plain))), x)
+        for bits, group in ((8, depth), (4, depth), (4, 32)):
+            shape = (columns * depth // group, group)
+            numbers = generator.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), shape)
+            scales = generator.uniform(0.5, 1, shape[0]) / 2**bits
+            arrays = (numbers.astype("int8"), scales.astype("float32"), np.zeros(shape[0], "int8"))
+            weight = relax.op.dequantize(*map(relax.const, arrays), 0)
+            weight = relax.op.permute_dims(relax.op.reshape(weight, (columns, depth)))
+            works = {BACKEND: on_vm(compile_for(weights_model(x.shape, weight)), x)}
+            name = f"{rows}x{depth}x{columns}, {bits} bits, groups of {group}"
+            print_row(name, in_turns({**works, "float32": peer}, seconds=1.0))
+
+
+def weights_model(shape: tuple[int, ...], weight: Any) -> Any:
+    """Build a matmul with a constant, or with what is computed from constants."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(relax.op.matmul(x, builder.emit(weight)))
+        builder.emit_func_output(y)
+    return builder.get()
+
+
 def benchmark_calls() -> None:
     """The cost of a region call: many regions of one op against one region of many."""
     length = 1000
@@ -475,6 +508,7 @@ def main() -> None:
     parts: dict[str, Callable[[], None]] = {
         "models": benchmark_models,
         "ops": benchmark_ops,
+        "weights": benchmark_weights,
         "calls": benchmark_calls,
         "compile": benchmark_compile,
         "build": benchmark_build,

@@ -442,6 +442,10 @@ void LayoutAdapter::Add(const npu_matmul& op) {
   const Order order = Identity(At(op.out).rank());
   placed.a = Read(op.a, Identity(At(op.a).rank()));
   placed.b = Read(op.b, Identity(At(op.b).rank()));
+  if (op.b_block != 0) {
+    placed.b_scales = Read(op.b_scales, Identity(2));
+    if (op.b_zero_points >= 0) placed.b_zero_points = Read(op.b_zero_points, Identity(2));
+  }
   placed.epilogue = Place(&epilogue, order);
   placed.out = Write(op.out, order);
   Check(driver_.api.add_matmul(driver_.handle, &placed));

@@ -147,6 +147,12 @@ class Execution::Preparer {
     args.transpose_b = op.transpose_b != 0;
     args.a_zero_point = op.a_zero_point;
     args.b_zero_point = op.b_zero_point;
+    args.b_bits = op.b_bits;
+    args.b_block = op.b_block;
+    if (op.b_block != 0) {
+      Set(op.b_scales, &args.b_scales);
+      if (op.b_zero_points >= 0) Set(op.b_zero_points, &args.b_zero_points);
+    }
     SetVector(command, &args.epilogue);
     Set(op.out, &args.out);
   }

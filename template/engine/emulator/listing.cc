@@ -211,7 +211,14 @@ class Lister {
     return Join(Operand(op.out), " = matmul ", Operand(op.a),
                 op.transpose_a != 0 ? " transposed, " : ", ", Operand(op.b),
                 op.transpose_b != 0 ? " transposed" : "",
-                ZeroPoints(op.a_zero_point, op.b_zero_point));
+                ZeroPoints(op.a_zero_point, op.b_zero_point), Scales(op));
+  }
+
+  std::string Scales(const npu_matmul& op) const {
+    if (op.b_block == 0) return "";
+    std::string text = Join(" scaled by ", Operand(op.b_scales), " in blocks of ", op.b_block);
+    if (op.b_zero_points >= 0) text += Join(" zero points ", Operand(op.b_zero_points));
+    return text;
   }
 
   static std::string ZeroPoints(int32_t left, int32_t right) {

@@ -278,6 +278,38 @@ void OperationRules::CheckFactors(npu_tensor a, int32_t a_zero_point, npu_tensor
   CheckZeroPoint(b, right, b_zero_point);
 }
 
+void OperationRules::CheckWeights(const npu_matmul& op, const Desc& b) {
+  if (b.dtype != NPU_INT8 && b.dtype != NPU_UINT8) {
+    Declined("Operand b of ", Where(), " is ", Describe(op.b), "; integers that real numbers are ",
+             "multiplied by must be int8 or uint8.");
+  }
+  CheckZeroPoint(op.b, b.dtype, op.b_zero_point);
+  if (op.a_zero_point != 0) {
+    Invalid("The zero point of ", Describe(op.a), " in ", Where(), " is ", op.a_zero_point,
+            "; real numbers have none.");
+  }
+  if (op.b_bits != 4 && op.b_bits != 8) {
+    Invalid("The b_bits of ", Where(), " are ", op.b_bits, "; they must be 4 or 8.");
+  }
+  if (op.b_block == 0) return;
+  const bool transposed = op.transpose_b != 0;
+  const Dim depth = b.dims[transposed ? b.rank - 1 : b.rank - 2];
+  const Dim columns = b.dims[transposed ? b.rank - 2 : b.rank - 1];
+  if (op.b_block < 0 || b.rank != 2 || !Fixed(depth) || depth.size % op.b_block != 0) {
+    Invalid("The b_block of ", Where(), " is ", op.b_block, ", and operand b ", Describe(op.b),
+            "; it must have 2 dimensions, and whole blocks in the summed one.");
+  }
+  const std::vector<Dim> dims = {{depth.size / op.b_block}, columns};
+  auto check = [&](npu_tensor tensor, const char* role, npu_dtype dtype) {
+    const Desc desc = Read(tensor, role, false);
+    if (desc.dtype == dtype && HasDims(desc, dims)) return;
+    Invalid("The ", role, " of ", Where(), " are ", Describe(tensor), "; they must be ",
+            Name(dtype), ", with one for each of ", dims[0].size, " blocks and each column of b.");
+  };
+  check(op.b_scales, "scales", NPU_FLOAT32);
+  if (op.b_zero_points >= 0) check(op.b_zero_points, "zero points", b.dtype);
+}
+
 void OperationRules::CheckPlainProduct(npu_tensor tensor, const Desc& out,
                                        npu_dtype accumulator) const {
   if (IsInteger(accumulator) && out.dtype != accumulator) {
@@ -294,7 +326,15 @@ void OperationRules::Check(const npu_matmul& op) {
     Invalid("The operands of ", Where(), " are ", Describe(op.a), " and ", Describe(op.b),
             "; both need at least 2 dimensions.");
   }
-  CheckFactors(op.a, op.a_zero_point, op.b, op.b_zero_point);
+  if (WeightBits(a.dtype, b.dtype, op.b_bits) != 0) {
+    CheckWeights(op, b);
+  } else {
+    CheckFactors(op.a, op.a_zero_point, op.b, op.b_zero_point);
+    if (op.b_bits != 0 || op.b_block != 0) {
+      Invalid("Operand b of ", Where(), ", ", Describe(op.b), ", has no b_bits and no b_block: ",
+              "these are for weights of integers, multiplied by real numbers.");
+    }
+  }
   CheckDepth(Where(), a.dtype, a.dims[a.rank - (op.transpose_a != 0 ? 2 : 1)].Most());
   bool ta = op.transpose_a != 0;
   bool tb = op.transpose_b != 0;

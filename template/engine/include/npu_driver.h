@@ -334,6 +334,14 @@ typedef struct npu_vector_program {
  * sum; where operand a is an int16, it is an int64. As ever the epilogue is computed in int64 if
  * all that it loads and the output are integers, and in float32 else. Without an epilogue the
  * output has the accumulator's type.
+ *
+ * Weights of integers (version 3; npu_build_api.integer_weights): operand a of a matmul is float32
+ * or float16, operand b int8 or uint8. The accumulator is float32, and the result is the sum of
+ * a * (b - b_zero_point); scales, one or one by channel, are in the epilogue, as any SCALE. Where
+ * scales change along the summed dimension, b_block tells after how many elements: then b has 2
+ * dimensions, and stands for
+ *
+ *   (b[k, n] - b_zero_points[k / b_block, n]) * b_scales[k / b_block, n]
  */
 
 /*! \brief out[..., m, n] = sum over k of a[..., m, k] * b[..., k, n]; leading dims broadcast. Both
@@ -346,6 +354,17 @@ typedef struct npu_matmul {
   const npu_vector_program* epilogue;
   /*! \brief For products of integers: numbers of the operands' types; else 0. Since version 3. */
   int32_t a_zero_point, b_zero_point;
+  /*! \brief For weights of integers: 4 if all numbers of b are -8 to 7, or 0 to 15 where they are
+   *  unsigned, so that a driver may keep two in a byte; else 8. 0 for other products. Since version
+   *  3. */
+  int32_t b_bits;
+  /*! \brief For weights of integers: so many elements of the summed dimension, which it divides,
+   *  have one scale. 0: the scales are in the epilogue. Since version 3. */
+  int32_t b_block;
+  /*! \brief If b_block is not 0: [K / b_block, N], also where b is stored transposed. The scales
+   *  are float32, the zero points have the type of b. Without zero points (-1) all are
+   *  b_zero_point. Since version 3. */
+  npu_tensor b_scales, b_zero_points;
 } npu_matmul;
 
 /*! \brief Cross-correlation of data [N, C, spatial...] with weight [O, C / groups, spatial...]. */
@@ -661,6 +680,9 @@ typedef struct npu_build_api {
    *  it may still decline. 0: they are declined for it, so that one that ignores zero points does
    *  not compute something else. Since version 3. */
   uint32_t integers;
+  /*! \brief Not 0: the driver knows products of real numbers with weights of integers, which it may
+   *  still decline. 0: it is given real numbers as weights. Since version 3. */
+  uint32_t integer_weights;
 } npu_build_api;
 
 /* ---- Run ------------------------------------------------------------------------------------ */

@@ -61,7 +61,11 @@ REGISTER_LOWERING("relax.matmul", MatMulOfVector)
     .When(HasVector)
     .TakesEpilogue()
     .AbsorbsTranspose();
-REGISTER_LOWERING("relax.matmul", MatMul).TakesEpilogue().AbsorbsTranspose().TakesQuantized(-1);
+REGISTER_LOWERING("relax.matmul", MatMul)
+    .TakesEpilogue()
+    .AbsorbsTranspose()
+    .TakesQuantized(-1)
+    .TakesIntegerWeights();
 
 }  // namespace
 }  // namespace npu

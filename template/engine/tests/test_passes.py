@@ -121,6 +121,13 @@ def reshaped_bias(emit):
     return emit(op.add(X, emit(op.reshape(real, [1, 1, 4]))))
 
 
+def scaled_product(emit):
+    weight = emit(op.permute_dims(constant(np.arange(20).reshape(5, 4) - 9, "int8")))
+    product = emit(op.matmul(X, emit(op.astype(weight, "float32"))))
+    scales = emit(op.reshape(constant(np.ones((5, 1)) / 8, "float32"), [5]))
+    return emit(op.multiply(product, scales))
+
+
 def shared_dequantize(emit):
     real = emit(dequantized(emit(quantized(X))))
     return emit(op.add(emit(op.sigmoid(real)), emit(op.tanh(real))))
@@ -147,6 +154,7 @@ EXAMPLES = {
         lambda emit: emit(op.add(X, emit(op.exp(constant(np.ones(4), "float32"))))),
     ),
     "ComputeBiases": ([X], reshaped_bias),
+    "ScaleWeights": ([X], scaled_product),
     "MoveIntegers": ([X], moved_integers),
     "CountFromStart": ([X], lambda emit: emit(op.take(X, constant(-1), axis=1))),
     "DropEmpties": (

@@ -238,6 +238,7 @@ constexpr npu_build_api kBuildApi = {
     nullptr,
     AddOperation<npu_lookup>,
     true,
+    true,
 };
 
 }  // namespace

@@ -99,6 +99,17 @@ class LoopMaker {
     loop_.sums = AccumulatorOf(a.desc.dtype);
     Add(a);
     Add(b);
+    if (op.b_block == 0) return;
+    // Tiles are made of whole blocks.
+    loop_.axes[sum].group = loop_.axes[sum].least = op.b_block;
+    loop_.group_channels = 1;
+    for (npu_tensor tensor : {op.b_scales, op.b_zero_points}) {
+      if (tensor < 0) continue;
+      Operand by_block = Reading(tensor);
+      by_block.links[0] = {Link::kChannels, sum};
+      by_block.links[1] = {Link::kRange, rank - 1};
+      Add(by_block);
+    }
   }
 
   /*! \brief Axes of a convolution or pool: n, features, rows. Returns the data. */
@@ -253,7 +264,9 @@ int64_t PackedBytes(const Operation& operation, const Loop& loop, const Operand&
   view.rank = weight.desc.rank;
   for (int32_t d = 0; d < view.rank; ++d) view.dims[d] = part[d].size;
   if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) {
-    return static_cast<int64_t>(PackedMatMulBBytes(view, matmul->transpose_b != 0));
+    const npu_dtype left = loop.reads[loop.roles[0]].desc.dtype;
+    const int32_t bits = WeightBits(left, view.dtype, matmul->b_bits);
+    return static_cast<int64_t>(PackedMatMulBBytes(view, matmul->transpose_b != 0, bits));
   }
   int64_t group = loop.axes[1].group;
   int64_t groups = group == 0 ? 1 : std::max<int64_t>(1, sizes[1] / group);
@@ -703,7 +716,9 @@ const Tiling& Tiler::Find(const Loop& loop, const Operation& operation, int64_t 
   add(loop.out);
   for (const Operand& operand : loop.reads) add(operand);
   for (int32_t role : loop.roles) key.push_back(role);
-  if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) key.push_back(matmul->transpose_b);
+  if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) {
+    key.insert(key.end(), {matmul->transpose_b, matmul->b_bits});
+  }
   if (auto* pool = std::get_if<npu_pool>(&operation.op)) {
     key.push_back(pool->kind);
     for (int32_t i = 0; i < pool->spatial_rank; ++i) key.push_back(pool->window[i]);

@@ -39,6 +39,7 @@ struct Plan {
         batch(BatchCount(args.out)),
         a_count(BatchCount(args.a)),
         b_count(BatchCount(args.b)),
+        weight_bits(WeightBits(args.a.dtype, args.b.dtype, args.b_bits)),
         dots(a.lines <= 4 && b.lines_dense && a.lines_dense && args.packed_b == nullptr &&
              a.dtype == NPU_FLOAT32 && b.dtype == NPU_FLOAT32),
         gathered(!dots && args.packed_b == nullptr && !b.lines_dense && b.dtype == NPU_FLOAT32),
@@ -52,9 +53,12 @@ struct Plan {
     columns.exact = true;
     a_floats = PanelFloats(a.lines, a.depth, kPanelRows);
     b_floats = PanelFloats(b.lines, b.depth, kPanelColumns);
+    weight_bytes = b_floats * weight_bits / 8;
     if (!dots) a_panels = scratch.Take<float>(a_count * a_floats);
     if (gathered) offsets = scratch.Take<int64_t>(b.depth);
-    if (!dots && !gathered && args.packed_b == nullptr) {
+    if (weight_bits != 0 && args.packed_b == nullptr) {
+      weight_panels = scratch.Take<char>(b_count * weight_bytes);
+    } else if (!dots && !gathered && args.packed_b == nullptr) {
       b_panels = scratch.Take<float>(b_count * b_floats);
     }
     if (dots) {
@@ -63,13 +67,15 @@ struct Plan {
       bytes = scratch.used();
       return;
     }
-    gemm = GemmPlan(a.lines, b.lines, a.depth, batch, gathered ? &columns : nullptr, gathered,
-                    false, Evaluator::Registers(args.epilogue), threads, &scratch);
+    gemm = GemmPlan(a.lines, b.lines, a.depth, batch, gathered ? &columns : nullptr,
+                    gathered || weight_bits != 0, false, Evaluator::Registers(args.epilogue),
+                    threads, &scratch);
     bytes = scratch.used();
   }
 
   PanelSource a, b;
   int64_t batch, a_count, b_count;
+  int32_t weight_bits;
   // Few rows by rows of `b`: not worth packing.
   bool dots;
   // `b` is used as it lies in memory, or packed panel by panel.
@@ -77,9 +83,10 @@ struct Plan {
   // One product with the rows of all matrices.
   bool collapsed;
   GatheredColumns columns;
-  int64_t a_floats = 0, b_floats = 0, worker_floats = 0;
+  int64_t a_floats = 0, b_floats = 0, weight_bytes = 0, worker_floats = 0;
   float* a_panels = nullptr;
   float* b_panels = nullptr;
+  char* weight_panels = nullptr;
   float* workers = nullptr;
   int64_t* offsets = nullptr;
   GemmPlan gemm;
@@ -98,6 +105,45 @@ void Pack(const PanelSource& source, int64_t count, int width, const KernelConte
     }
   };
   Parallel(context, count * panels_each, Grain(source.depth * width), pack);
+}
+
+// Panels [begin, end) of a matrix; each row has 32 columns, of which missing ones are 0.
+void PackWeights(const PanelSource& source, int32_t bits, int64_t begin, int64_t end,
+                 uint8_t* panels) {
+  const auto* data = static_cast<const uint8_t*>(source.data);
+  constexpr int64_t kHalf = kPanelColumns / 2;
+  for (int64_t panel = begin; panel < end; ++panel) {
+    const int64_t first = panel * kPanelColumns;
+    uint8_t* to = panels + first * source.depth * bits / 8;
+    auto number = [&](int64_t column, int64_t k) -> uint8_t {
+      const int64_t line = first + column;
+      if (line >= source.lines) return 0;
+      return data[source.lines_dense ? line * source.depth + k : k * source.lines + line];
+    };
+    for (int64_t k = 0; k < source.depth; ++k) {
+      if (bits == 8) {
+        for (int64_t c = 0; c < kPanelColumns; ++c) *to++ = number(c, k);
+      } else {
+        for (int64_t c = 0; c < kHalf; ++c) {
+          *to++ = static_cast<uint8_t>((number(c, k) & 15) | number(c + kHalf, k) << 4);
+        }
+      }
+    }
+  }
+}
+
+void PackWeights(const PanelSource& source, int64_t count, int32_t bits,
+                 const KernelContext& context, void* packed) {
+  const int64_t bytes = PanelFloats(source.lines, source.depth, kPanelColumns) * bits / 8;
+  const int64_t panels_each = CeilDivide(source.lines, kPanelColumns);
+  auto pack = [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t panel = i % panels_each;
+      PackWeights(Matrix(source, i / panels_each), bits, panel, panel + 1,
+                  static_cast<uint8_t*>(packed) + i / panels_each * bytes);
+    }
+  };
+  Parallel(context, count * panels_each, Grain(source.depth * kPanelColumns), pack);
 }
 
 void Dots(const MatMulArgs& args, const Plan& plan, const Evaluator& evaluator,
@@ -131,17 +177,21 @@ void Dots(const MatMulArgs& args, const Plan& plan, const Evaluator& evaluator,
 
 }  // namespace
 
-size_t PackedMatMulBBytes(const TensorView& b, bool transpose_b) {
-  if (IsInteger(b.dtype)) return PackedIntegerMatMulBBytes(b, transpose_b);
+size_t PackedMatMulBBytes(const TensorView& b, bool transpose_b, int32_t weight_bits) {
+  if (IsInteger(b.dtype) && weight_bits == 0) return PackedIntegerMatMulBBytes(b, transpose_b);
   PanelSource source = Source(b, transpose_b, false);
   int64_t floats = BatchCount(b) * PanelFloats(source.lines, source.depth, kPanelColumns);
+  if (weight_bits != 0) return static_cast<size_t>(floats * weight_bits / 8);
   return static_cast<size_t>(floats) * sizeof(float);
 }
 
-void PackMatMulB(const TensorView& b, bool transpose_b, void* packed) {
+void PackMatMulB(const TensorView& b, bool transpose_b, int32_t weight_bits, void* packed) {
+  const PanelSource source = Source(b, transpose_b, false);
+  if (weight_bits != 0) {
+    return PackWeights(source, BatchCount(b), weight_bits, KernelContext(), packed);
+  }
   if (IsInteger(b.dtype)) return PackIntegerMatMulB(b, transpose_b, packed);
-  Pack(Source(b, transpose_b, false), BatchCount(b), kPanelColumns, KernelContext(),
-       static_cast<float*>(packed));
+  Pack(source, BatchCount(b), kPanelColumns, KernelContext(), static_cast<float*>(packed));
 }
 
 size_t MatMulScratch(const MatMulArgs& args, int threads) {
@@ -158,11 +208,28 @@ void MatMul(const MatMulArgs& args, const KernelContext& context) {
   Pack(plan.a, plan.a_count, kPanelRows, context, plan.a_panels);
   if (plan.gathered) {
     for (int64_t k = 0; k < plan.b.depth; ++k) plan.offsets[k] = k * plan.b.lines;
+  } else if (plan.weight_bits != 0) {
+    if (args.packed_b == nullptr) {
+      PackWeights(plan.b, plan.b_count, plan.weight_bits, context, plan.weight_panels);
+    }
   } else if (args.packed_b == nullptr) {
     Pack(plan.b, plan.b_count, kPanelColumns, context, plan.b_panels);
   }
   const float* right = static_cast<const float*>(args.packed_b);
   if (right == nullptr) right = plan.b_panels;
+  Weights weights;
+  if (plan.weight_bits != 0) {
+    weights.panels = static_cast<const char*>(args.packed_b);
+    if (weights.panels == nullptr) weights.panels = plan.weight_panels;
+    weights.dtype = args.b.dtype;
+    weights.bits = plan.weight_bits;
+    weights.depth = plan.b.depth;
+    weights.columns = plan.b.lines;
+    weights.zero_point = static_cast<float>(args.b_zero_point);
+    weights.block = args.b_block;
+    weights.scales = static_cast<const float*>(args.b_scales.data);
+    weights.zero_points = args.b_zero_points.data;
+  }
   int64_t tasks = plan.gemm.tasks();
   auto run = [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; ++i) {
@@ -171,9 +238,13 @@ void MatMul(const MatMulArgs& args, const KernelContext& context) {
       int64_t a_index = plan.collapsed ? 0 : BatchIndex(args.a, args.out, batch);
       Gemm gemm;
       gemm.left = plan.a_panels + a_index * plan.a_floats;
+      Weights matrix = weights;
       if (plan.gathered) {
         gemm.data = static_cast<const float*>(Matrix(plan.b, b_index).data);
         gemm.offsets = plan.offsets;
+      } else if (plan.weight_bits != 0) {
+        matrix.panels += b_index * plan.weight_bytes;
+        gemm.weights = &matrix;
       } else {
         gemm.right = right + b_index * plan.b_floats;
       }

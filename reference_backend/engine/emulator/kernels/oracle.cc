@@ -414,6 +414,23 @@ void StoreInteger(const TensorView& tensor, int64_t index, int64_t value) {
               element);
 }
 
+namespace {
+
+/*! \brief An element of operand b as a real number, if it is one or a weight of integers. */
+double Factor(const MatMulArgs& args, const Index& index, int64_t k) {
+  double value = Load(args.b, Flat(args.b, index));
+  if (!IsInteger(args.b.dtype)) return value;
+  if (args.b_block == 0) return value - args.b_zero_point;
+  const Index block = {k / args.b_block, index[index.size() - (args.transpose_b ? 2 : 1)]};
+  double zero = args.b_zero_point;
+  if (args.b_zero_points.data != nullptr) {
+    zero = Load(args.b_zero_points, Flat(args.b_zero_points, block));
+  }
+  return (value - zero) * Load(args.b_scales, Flat(args.b_scales, block));
+}
+
+}  // namespace
+
 void MatMul(const MatMulArgs& args) {
   int64_t depth = args.a.dims[args.a.rank - (args.transpose_a ? 2 : 1)];
   ForEach(Shape(args.out), [&](const Index& index) {
@@ -425,7 +442,7 @@ void MatMul(const MatMulArgs& args) {
       a[last] = b[last - 1] = k;
       if (args.transpose_a) std::swap(a[last], a[last - 1]);
       if (args.transpose_b) std::swap(b[last], b[last - 1]);
-      sum += static_cast<double>(Load(args.a, Flat(args.a, a))) * Load(args.b, Flat(args.b, b));
+      sum += static_cast<double>(Load(args.a, Flat(args.a, a))) * Factor(args, b, k);
       whole += (LoadInteger(args.a, Flat(args.a, a)) - args.a_zero_point) *
                (LoadInteger(args.b, Flat(args.b, b)) - args.b_zero_point);
     }

@@ -124,6 +124,11 @@ struct Simd {
    * row, whole vectors are read. */
   void (*requantise)(const Requantisation& how, const float* sums, int64_t rows, int64_t stride,
                      int64_t columns, int64_t channel, uint8_t* out, int64_t out_stride);
+  /*! \brief Rows of a panel of weights, 32 elements of int8 or uint8, as real numbers: column c
+   * less zeros[c], times scales[c]. Of 4 bits, column c is the low half of byte c, and column c +
+   * 16 the high half. */
+  void (*weigh)(npu_dtype dtype, int bits, const void* data, int64_t rows, const float* zeros,
+                const float* scales, float* out);
   /*! \brief Combines elements with ADD, MULTIPLY, MAXIMUM or MINIMUM; `count` is at least 1. */
   float (*reduce)(npu_vector_opcode opcode, const float* data, int64_t count);
 };

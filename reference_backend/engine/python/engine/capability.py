@@ -376,6 +376,11 @@ class Op:
         """Whether some of its inputs must be constants."""
         return any(item.constant for item in self.inputs)
 
+    @property
+    def takes_integer_weights(self) -> bool:
+        """Whether it may multiply real numbers by its second input as constant integers."""
+        return self.relax == "relax.matmul" and self.quantized is not None
+
     def __post_init__(self) -> None:
         """Refuse an invalid entry."""
         inputs = [item.name for item in self.inputs]

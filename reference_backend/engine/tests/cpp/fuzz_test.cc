@@ -268,7 +268,16 @@ std::string Integers(const char* scratchpad_bytes) {
   lookup.data = matmul.a;
   lookup.table = builder.Constant({256}, NPU_FLOAT16);
   lookup.out = builder.Make({-1, 4, 8, 8}, NPU_FLOAT16);
-  builder.Output(builder.Add(lookup, &npu_build_api::add_lookup));
+  npu_matmul weights = {};
+  weights.a = builder.Add(lookup, &npu_build_api::add_lookup);
+  builder.Output(weights.a);
+  weights.b = builder.Constant({8, 6}, NPU_UINT8);
+  weights.out = builder.Make({-1, 4, 8, 6}, NPU_FLOAT16);
+  weights.b_bits = 4;
+  weights.b_block = 2;
+  weights.b_scales = builder.Constant({4, 6}, NPU_FLOAT32);
+  weights.b_zero_points = builder.Constant({4, 6}, NPU_UINT8);
+  builder.Output(builder.Add(weights, &npu_build_api::add_matmul));
   return builder.Finish();
 }
 

@@ -415,8 +415,63 @@ void CheckMatMul(Random* random, Shape batch, int64_t rows, int64_t depth, int64
   std::vector<std::vector<uint8_t>> packed;
   for (const std::string& name : InstructionSets()) {
     SelectSimd(name.c_str());
-    packed.emplace_back(PackedMatMulBBytes(args.b, args.transpose_b));
-    PackMatMulB(args.b, args.transpose_b, packed.back().data());
+    packed.emplace_back(PackedMatMulBBytes(args.b, args.transpose_b, 0));
+    PackMatMulB(args.b, args.transpose_b, 0, packed.back().data());
+    CHECK(packed.back() == packed.front());
+  }
+  args.packed_b = packed[0].data();
+  Compare(what + " packed", args, &out, tolerance, MatMul, MatMulScratch, oracle::MatMul);
+}
+
+/*! \brief Real numbers by weights of integers; `block` 0: with one scale. */
+void CheckWeights(Random* random, Shape batch, int64_t rows, int64_t depth, int64_t columns,
+                  int32_t bits, int64_t block) {
+  MatMulArgs args;
+  args.transpose_a = random->Chance(30);
+  args.transpose_b = random->Chance(50);
+  args.b_bits = bits;
+  args.b_block = block;
+  Shape a = batch;
+  Shape b = block == 0 && random->Chance(40) ? batch : Shape();
+  a.push_back(args.transpose_a ? depth : rows);
+  a.push_back(args.transpose_a ? rows : depth);
+  b.push_back(args.transpose_b ? columns : depth);
+  b.push_back(args.transpose_b ? depth : columns);
+  batch.push_back(rows);
+  batch.push_back(columns);
+  npu_dtype dtype = random->Chance(50) ? NPU_INT8 : NPU_UINT8;
+  int64_t least = dtype == NPU_UINT8 ? 0 : bits == 4 ? -8 : -128;
+  int64_t count = bits == 4 ? 16 : 256;
+  auto fill = [&](Tensor* tensor) {
+    for (uint8_t& byte : tensor->bytes()) {
+      byte = static_cast<uint8_t>(least + random->Between(0, count - 1));
+    }
+  };
+  Tensor left(random, a, AnyFloat(random), Values::kReal);
+  Tensor right(b, dtype);
+  fill(&right);
+  args.b_zero_point = static_cast<int32_t>(least + random->Between(0, count - 1));
+  Shape blocks = {block == 0 ? 1 : depth / block, columns};
+  Tensor scales(random, blocks, NPU_FLOAT32, Values::kReal);
+  Tensor zeros(blocks, dtype);
+  fill(&zeros);
+  if (block != 0) args.b_scales = scales.View();
+  if (block != 0 && random->Chance(50)) args.b_zero_points = zeros.View();
+  Tensor out(batch, AnyFloat(random));
+  Program epilogue = AnyProgram(random, batch, Values::kWhole, true);
+  args.a = left.View();
+  args.b = right.View();
+  args.out = out.View();
+  if (random->Chance(50)) args.epilogue = epilogue.View();
+  double tolerance = Tolerance(args.out.dtype, Values::kReal);
+  std::string what = Describe("matmul", {args.a, args.b, args.out}) + " of weights of " +
+                     std::to_string(bits) + " bits in blocks of " + std::to_string(block);
+  Compare(what, args, &out, tolerance, MatMul, MatMulScratch, oracle::MatMul);
+  std::vector<std::vector<uint8_t>> packed;
+  for (const std::string& name : InstructionSets()) {
+    SelectSimd(name.c_str());
+    packed.emplace_back(PackedMatMulBBytes(args.b, args.transpose_b, bits));
+    PackMatMulB(args.b, args.transpose_b, bits, packed.back().data());
     CHECK(packed.back() == packed.front());
   }
   args.packed_b = packed[0].data();
@@ -456,6 +511,32 @@ TEST(matmul_of_integers) {
   }
   for (int64_t columns : {1, 2, 3, 4, 31, 33}) CheckMatMul(&random, {2}, 17, 30, columns, true);
   for (int64_t rows = 1; rows <= 9; ++rows) CheckMatMul(&random, {}, rows, 130, 50, true);
+}
+
+TEST(matmul_with_weights_of_integers) {
+  Random random(23);
+  for (int32_t bits : {4, 8}) {
+    for (int64_t block : {0, 1, 7, 32}) {
+      for (int i = 0; i < 12; ++i) {
+        Shape batch;
+        for (int64_t d = random.Between(0, 2); d > 0; --d) batch.push_back(random.Between(1, 3));
+        int64_t depth = block == 0 ? random.Between(1, 40) : block * random.Between(1, 5);
+        CheckWeights(&random, batch, random.Between(1, 20), depth, random.Between(1, 70), bits,
+                     block);
+      }
+    }
+    CheckWeights(&random, {}, 1, 1024, 131, bits, 128);
+    CheckWeights(&random, {}, 261, 320, 5, bits, 32);
+    CheckWeights(&random, {}, 3, 0, 5, bits, 0);
+  }
+  // Half a byte for each.
+  TensorView b;
+  b.dtype = NPU_UINT8;
+  b.rank = 2;
+  b.dims[0] = 64;
+  b.dims[1] = 96;
+  CHECK_EQ(PackedMatMulBBytes(b, false, 8), size_t{64 * 96});
+  CHECK_EQ(PackedMatMulBBytes(b, false, 4), size_t{32 * 96});
 }
 
 TEST(sums_of_integers_keep_the_low_bits) {

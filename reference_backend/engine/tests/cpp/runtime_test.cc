@@ -223,17 +223,24 @@ void CheckTables() {
 /*! \brief What a driver that says nothing of integers is not given. */
 void CheckIntegers() {
   npu_build_api table = BuildDriver("emulator");
-  Check(table.integers != 0 && table.add_lookup != nullptr, "the emulator has no integers");
+  Check(table.integers != 0 && table.add_lookup != nullptr && table.integer_weights != 0,
+        "the emulator has no integers");
   // As a driver of version 2 wrote it.
   table.size = offsetof(npu_build_api, add_lookup);
   table.version = 2;
   npu_build_api older = Adopt(&table, "lib.so");
-  Check(older.integers == 0 && older.add_lookup == nullptr, "an older driver has integers");
+  Check(older.integers == 0 && older.add_lookup == nullptr && older.integer_weights == 0,
+        "an older driver has integers");
   auto is_float = [](npu_tensor tensor) { return tensor != 1; };
   npu_matmul matmul = {};
   Check(!NeedsIntegers(matmul, is_float), "a matmul of floats needs integers");
+  Check(!NeedsIntegerWeights(matmul, is_float), "a matmul of floats needs integer weights");
   matmul.b = 1;
+  Check(NeedsIntegerWeights(matmul, is_float), "floats by integers need no integer weights");
+  Check(!NeedsIntegers(matmul, is_float), "floats by integers need products of integers");
+  matmul.a = 1;
   Check(NeedsIntegers(matmul, is_float), "a matmul of integers needs none");
+  Check(!NeedsIntegerWeights(matmul, is_float), "a matmul of integers needs integer weights");
   npu_convolution convolution = {};
   Check(!NeedsIntegers(convolution, is_float), "a convolution of floats needs integers");
   convolution.data = 1;

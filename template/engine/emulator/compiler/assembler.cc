@@ -93,13 +93,19 @@ npu_tensor Assembler::Output(int32_t index) {
   return TensorAt(program_.outputs[index], {Memory::kOutput, static_cast<uint32_t>(index), 0});
 }
 
+int32_t Assembler::WeightBitsOf(const npu_matmul& op) const {
+  const auto& values = graph_.values();
+  return WeightBits(values[op.a].desc.dtype, values[op.b].desc.dtype, op.b_bits);
+}
+
 npu_tensor Assembler::Packed(int32_t operation, const Operand& weight, const Range* part,
                              int64_t groups) {
   const auto& op = graph_.operations()[operation].op;
   auto* matmul = std::get_if<npu_matmul>(&op);
   bool transpose = matmul != nullptr && matmul->transpose_b != 0;
+  const int32_t bits = matmul != nullptr ? WeightBitsOf(*matmul) : 0;
   std::vector<int64_t> key = {Base(weight.value), groups, static_cast<int64_t>(op.index()),
-                              transpose};
+                              transpose, bits};
   for (int32_t d = 0; d < weight.desc.rank; ++d) {
     for (int64_t number : {weight.desc.dims[d].size, part[d].begin, part[d].size}) {
       key.push_back(number);
@@ -117,7 +123,7 @@ npu_tensor Assembler::Packed(int32_t operation, const Operand& weight, const Ran
     stored.begin[d] = part[d].begin;
     stored.extent[d] = part[d].size;
   }
-  stored.bytes = matmul != nullptr ? PackedMatMulBBytes(view, transpose)
+  stored.bytes = matmul != nullptr ? PackedMatMulBBytes(view, transpose, bits)
                                    : PackedConvolutionWeightBytes(view, groups);
   entry->second = TensorAt(desc, {Memory::kConstants, 0, Store(stored)}, stored.bytes);
   return entry->second;
@@ -231,7 +237,9 @@ void WriteConstants(const Graph& graph, const Compiled& compiled, uint8_t* to) {
     }
     const Operation& operation = graph.operations()[stored.packed_for];
     if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) {
-      PackMatMulB(copy.out, matmul->transpose_b != 0, out);
+      const npu_dtype left = graph.values()[matmul->a].desc.dtype;
+      PackMatMulB(copy.out, matmul->transpose_b != 0,
+                  WeightBits(left, copy.out.dtype, matmul->b_bits), out);
     } else {
       PackConvolutionWeight(copy.out, stored.groups, out);
     }

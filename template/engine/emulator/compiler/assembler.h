@@ -56,6 +56,7 @@ class Assembler {
   npu_tensor Base(npu_tensor value) const { return graph_.values()[value].base; }
   npu_tensor TensorAt(const Desc& desc, const Place& place, uint64_t packed_bytes = 0);
   uint64_t Store(StoredConstant constant);
+  int32_t WeightBitsOf(const npu_matmul& op) const;
   /*! \brief Throws an Error if an arena of this size does not fit with what there is so far. */
   void CheckDram(int64_t arena) const;
 

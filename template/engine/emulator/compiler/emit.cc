@@ -220,6 +220,10 @@ class Emitter {
   void SetOperation(npu_matmul op, const std::vector<npu_tensor>& tiles, Command* command) {
     op.a = Role(0, tiles);
     op.b = Role(1, tiles);
+    if (op.b_block != 0) {
+      op.b_scales = Role(2, tiles);
+      if (op.b_zero_points >= 0) op.b_zero_points = Role(3, tiles);
+    }
     command->op = op;
   }
 

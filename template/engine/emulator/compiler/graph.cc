@@ -169,7 +169,8 @@ void Graph::Add(Operation operation) {
   npu_tensor left = -1;
   npu_tensor right = -1;
   if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) {
-    left = matmul->a;
+    const bool weights = IsInteger(values_[matmul->b].desc.dtype);
+    left = weights ? -1 : matmul->a;
     right = matmul->b;
   } else if (auto* convolution = std::get_if<npu_convolution>(&operation.op)) {
     left = convolution->data;

@@ -56,6 +56,8 @@ void ForEachRead(const Operation& operation, const Visitor& visit) {
   if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) {
     visit(matmul->a);
     visit(matmul->b);
+    if (matmul->b_block != 0) visit(matmul->b_scales);
+    if (matmul->b_block != 0 && matmul->b_zero_points >= 0) visit(matmul->b_zero_points);
   } else if (auto* convolution = std::get_if<npu_convolution>(&operation.op)) {
     visit(convolution->data);
     visit(convolution->weight);

@@ -67,6 +67,10 @@ GemmPlan::Panel GemmPlan::RightPanel(const Simd& simd, const Gemm& gemm, int64_t
               depth * kPanelColumns, gemm.zero_point, packed);
     return {packed, kPanelColumns};
   }
+  if (gemm.weights != nullptr) {
+    Weigh(*gemm.weights, column, k, depth, packed);
+    return {packed, kPanelColumns};
+  }
   int64_t columns = std::min<int64_t>(kPanelColumns, columns_ - column);
   if (gemm.elements != nullptr) {
     for (int64_t i = 0; i < depth; ++i) {
@@ -123,6 +127,33 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
     }
     k += depth;
   } while (k < depth_);
+}
+
+void Weigh(const Weights& weights, int64_t column, int64_t k, int64_t rows, float* out) {
+  const Simd& simd = ActiveSimd();
+  const int64_t count = std::min<int64_t>(kPanelColumns, weights.columns - column);
+  float zeros[kPanelColumns] = {};
+  float scales[kPanelColumns] = {};
+  std::fill_n(zeros, count, weights.zero_point);
+  std::fill_n(scales, count, 1.0f);
+  for (const int64_t end = k + rows; k < end;) {
+    int64_t next = end;
+    if (weights.block != 0) {
+      const int64_t block = k / weights.block;
+      const int64_t first = block * weights.columns + column;
+      std::copy_n(weights.scales + first, count, scales);
+      if (weights.zero_points != nullptr) {
+        simd.load(weights.dtype, static_cast<const char*>(weights.zero_points) + first, count,
+                  zeros);
+      }
+      next = std::min(end, (block + 1) * weights.block);
+    }
+    const int64_t elements = column * weights.depth + k * kPanelColumns;
+    simd.weigh(weights.dtype, weights.bits, weights.panels + elements * weights.bits / 8, next - k,
+               zeros, scales, out);
+    out += (next - k) * kPanelColumns;
+    k = next;
+  }
 }
 
 int64_t PanelFloats(int64_t lines, int64_t depth, int width) {

@@ -13,6 +13,22 @@
 
 namespace npu::emulator {
 
+/*! \brief Weights of integers, in packed panels of columns. */
+struct Weights {
+  const char* panels = nullptr;
+  npu_dtype dtype = NPU_INT8;
+  int32_t bits = 8;
+  int64_t depth = 0, columns = 0;
+  float zero_point = 0;
+  /*! \brief Elements of the depth that share scales; there are some if this is not 0. */
+  int64_t block = 0;
+  const float* scales = nullptr;
+  const void* zero_points = nullptr;
+};
+
+/*! \brief The real numbers of rows [k, k + rows) of a panel. */
+void Weigh(const Weights& weights, int64_t column, int64_t k, int64_t rows, float* out);
+
 /*! \brief A matrix product, of real numbers or of pairs (see simd.h). Its left operand is packed;
  *  the right one is packed too, or its panels are gathered from data where they are needed. */
 struct Gemm {
@@ -28,6 +44,8 @@ struct Gemm {
   /*! \brief The rows of a right operand of pairs, of so many elements of 8 bits, as they are. */
   const char* elements = nullptr;
   int64_t element_rows = 0;
+  /*! \brief The right operand, if it is not null. */
+  const Weights* weights = nullptr;
   npu_dtype dtype = NPU_FLOAT32;
   int32_t zero_point = 0;
   /*! \brief Where the result begins in the output as a matrix. */

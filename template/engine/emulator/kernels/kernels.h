@@ -41,6 +41,13 @@ inline npu_dtype AccumulatorOf(npu_dtype operand) {
   return operand == NPU_INT16 ? NPU_INT64 : NPU_INT32;
 }
 
+/*! \brief In how many bits a weight of integers is packed for operand a of this type; 0 where both
+ *  operands are of one kind. `bits` is npu_matmul's. */
+inline int32_t WeightBits(npu_dtype a, npu_dtype b, int32_t bits) {
+  if (IsInteger(a) || !IsInteger(b)) return 0;
+  return bits == 4 ? 4 : 8;
+}
+
 /*! \brief Whether all loads of a vector program are of integers; `type_of` tells the type of an
  *  input. */
 template <typename TypeOf>
@@ -93,13 +100,19 @@ struct KernelContext {
 /*! \brief Alignment of scratch memory; packed operands are fastest at it too. */
 constexpr size_t kScratchAlignment = 64;
 
-/*! \brief Operands of MatMul: both real numbers, or both integers as npu_driver.h says. */
+/*! \brief Operands of MatMul: both real numbers, both integers, or real numbers and weights of
+ *  integers, as npu_driver.h says. */
 struct MatMulArgs {
   /*! \brief Rank 2 or more; leading dimensions broadcast to those of `out`. */
   TensorView a, b, out;
   bool transpose_a = false;
   bool transpose_b = false;
   int32_t a_zero_point = 0, b_zero_point = 0;
+  /*! \brief For weights of integers; there are `b_scales` if `b_block` is not 0, and then there may
+   *  be `b_zero_points`, with data that is not null. */
+  int32_t b_bits = 0;
+  int64_t b_block = 0;
+  TensorView b_scales, b_zero_points;
   /*! \brief `b` packed by PackMatMulB, or null. If given, `b.data` is not read. */
   const void* packed_b = nullptr;
   VectorProgram epilogue;
@@ -220,12 +233,12 @@ struct LookupArgs {
 /*!
  * \name Packed constants
  * Operands in the order in which the kernels read them, real numbers as float32, integers as they
- * are. The layout does not depend on the machine (but for its byte order, little-endian): programs
- * may store it.
+ * are, or in half a byte. `weight_bits` is what WeightBits says. The layout does not depend on the
+ * machine (but for its byte order, little-endian): programs may store it.
  * @{
  */
-size_t PackedMatMulBBytes(const TensorView& b, bool transpose_b);
-void PackMatMulB(const TensorView& b, bool transpose_b, void* packed);
+size_t PackedMatMulBBytes(const TensorView& b, bool transpose_b, int32_t weight_bits);
+void PackMatMulB(const TensorView& b, bool transpose_b, int32_t weight_bits, void* packed);
 size_t PackedConvolutionWeightBytes(const TensorView& weight, int64_t groups);
 void PackConvolutionWeight(const TensorView& weight, int64_t groups, void* packed);
 /*! @} */

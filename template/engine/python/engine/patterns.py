@@ -74,6 +74,7 @@ def make_patterns(table: Table) -> list[Pattern]:
     """
     composites = [composite for op in table.ops for composite in _composites(op, table)]
     composites += [composite for op in table.ops for composite in _chains(op, table)]
+    composites += [composite for op in table.ops for composite in _weight_only(op, table)]
     if computes_quantized(table):
         composites += [composite for op in table.ops for composite in _quantized(op, table)]
     composites.sort(key=lambda composite: composite[0])
@@ -89,8 +90,10 @@ Rank = tuple[int, ...]
 
 # The rank of a chain without an op before it: what is behind an op that fuses nothing but a chain.
 _CHAIN = 100
-# Composites of quantised tensors hold the others.
-_QUANTIZED = 200
+# Composites of weights that stay integers hold those of real numbers, as those of quantised tensors
+# hold both.
+_WEIGHT_ONLY = 200
+_QUANTIZED = 300
 
 
 def _chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
@@ -117,12 +120,34 @@ def _composites(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
             anchor = _call(op.relax, *arguments)
             parts = {"anchor": anchor}
             parts |= {f"transpose{index}": arguments[index] for index in absorbed}
-            yield (0, count), _pattern(table, op, label, anchor, parts)
-            for rank, (end, pattern, known) in enumerate(_tails(op, table, anchor, parts), 1):
-                yield (rank, count), _pattern(table, op, f"{label}_{end}", pattern, known)
-            for size, entry, pattern, known in _chain_tails(op, table, anchor, parts):
-                name = f"{label}_{entry.name}"
-                yield (_CHAIN + 1, size, count), _pattern(table, op, name, pattern, known, entry)
+            for rank, pattern in _around(op, table, label, anchor, parts):
+                yield (*rank, count), pattern
+
+
+def _around(
+    op: Op, table: Table, label: str, anchor: DFPattern, parts: Parts
+) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composites of an op with all that it fuses behind it."""
+    yield (0,), _pattern(table, op, label, anchor, parts)
+    for rank, (end, pattern, known) in enumerate(_tails(op, table, anchor, parts), 1):
+        yield (rank,), _pattern(table, op, f"{label}_{end}", pattern, known)
+    for size, entry, pattern, known in _chain_tails(op, table, anchor, parts):
+        name = f"{label}_{entry.name}"
+        yield (_CHAIN + 1, size), _pattern(table, op, name, pattern, known, entry)
+
+
+def _weight_only(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composites of real numbers and of weights that stay integers."""
+    if not op.takes_integer_weights:
+        return
+    weight = _dequantized()
+    # Blocks are rows of a matrix, which are put back into the shape of the weight.
+    blocks = _call("relax.reshape", weight)
+    turned = _call("relax.permute_dims", blocks | weight)
+    anchor = _call(op.relax, wildcard(), turned | blocks | weight)
+    parts = {"anchor": anchor, "weight": weight, "transpose1": turned}
+    for rank, pattern in _around(op, table, f"weight_only_{op.name}", anchor, parts):
+        yield (_WEIGHT_ONLY, *rank), pattern
 
 
 def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
@@ -328,6 +353,8 @@ def _refusal(table: Table, op: Op, match: Any) -> str | None:
             if entry.relax == call.op.name
         ]
         reason = None if None in refusals else refusals[0]
+    if reason is None and "weight" in parts:
+        reason = _weight_refusal(op, parts["weight"], values, known["bind_constants"])
     if reason is None and op.quantized is not None:
         reason = _quantized_refusal(op, parts, values, known["bind_constants"])
     if reason is not None:
@@ -382,6 +409,20 @@ def _quantized_refusal(op: Op, parts: Mapping[str, Any], values: Values, bound: 
         return _scale_refusal(op, parts["quantize"], f"{op.name}: the result", values, None)
     if calls and not bound:
         return f"{op.name}: its scales must be constants; bind_constants is off"
+    return None
+
+
+def _weight_refusal(op: Op, call: Any, values: Values, bound: bool) -> str | None:
+    """Return why weights cannot stay integers; the codegen knows where scales may change."""
+    assert op.quantized is not None
+    if not bound:
+        return f"{op.name}: its weights must be constants; bind_constants is off"
+    if any(not isinstance(resolve(item, values), Constant) for item in call.args):
+        return f"{op.name}: '{op.inputs[1].name}' is dequantized, but no constant"
+    dtype = tensor_type(call.args[0].ty)[0]
+    if dtype not in op.quantized.dtypes:
+        supported = ", ".join(op.quantized.dtypes)
+        return f"{op.name}: '{op.inputs[1].name}' is {dtype}; supported, quantised: {supported}"
     return None
 
 

@@ -121,8 +121,9 @@ class Model {
   }
   npu_tensor MatMul(npu_tensor a, npu_tensor b, const Dims& dims, const Vector& epilogue = {},
                     bool transpose_a = false, bool transpose_b = false) {
-    return Add(npu_matmul{0, a, b, Result(dims), transpose_a, transpose_b, nullptr, 0, 0},
-               epilogue);
+    return Add(
+        npu_matmul{0, a, b, Result(dims), transpose_a, transpose_b, nullptr, 0, 0, 0, 0, -1, -1},
+        epilogue);
   }
   /*! \brief A convolution of two spatial dimensions with a new weight. */
   npu_tensor Conv(npu_tensor data, int64_t features, int64_t window, int64_t stride, int64_t pad,
@@ -273,6 +274,12 @@ struct Caller {
     args.transpose_b = op.transpose_b != 0;
     args.a_zero_point = op.a_zero_point;
     args.b_zero_point = op.b_zero_point;
+    args.b_bits = op.b_bits;
+    args.b_block = op.b_block;
+    if (op.b_block != 0) {
+      args.b_scales = view(op.b_scales);
+      if (op.b_zero_points >= 0) args.b_zero_points = view(op.b_zero_points);
+    }
     args.packed_b = view.Packed(op.b);
     args.epilogue = Vector(true);
     run(args);
@@ -822,6 +829,53 @@ TEST(ProductsOfIntegersOnMachinesOfManySizes) {
     model.graph.MarkOutput(model.Add(op, BiasRelu(model.Constant({56}))));
     CheckSizes(model);
   }
+}
+
+TEST(WeightsOfIntegersOnMachinesOfManySizes) {
+  for (int64_t block : {0, 32, 320}) {
+    for (npu_dtype dtype : {NPU_INT8, NPU_UINT8}) {
+      Model model;
+      npu_tensor x = model.Input({40, 320});
+      npu_matmul op = {};
+      op.a = x;
+      op.transpose_b = dtype == NPU_UINT8;
+      op.b_bits = block == 32 ? 4 : 8;
+      op.b_block = static_cast<int32_t>(block);
+      op.b_zero_point = 3;
+      op.b = op.transpose_b != 0 ? model.Integers({56, 320}, dtype, 0, 7)
+                                 : model.Integers({320, 56}, dtype, 0, 7);
+      if (block != 0) {
+        op.b_scales = model.Constant({320 / block, 56});
+        op.b_zero_points = block == 32 ? model.Integers({10, 56}, dtype, 0, 7) : -1;
+      }
+      op.out = model.Result({40, 56});
+      model.graph.MarkOutput(model.Add(op, BiasRelu(model.Constant({56}))));
+      // Not packed: an input.
+      op.b = op.transpose_b != 0 ? model.Input({56, 320}, dtype) : model.Input({320, 56}, dtype);
+      op.b_bits = 8;
+      op.out = model.Result({40, 56});
+      model.graph.MarkOutput(model.Add(op));
+      CheckSizes(model);
+    }
+  }
+}
+
+TEST(WeightsOfFourBitsAreStoredInHalfAByte) {
+  int64_t bytes[3];
+  for (int bits : {0, 4, 8}) {
+    Model model;
+    npu_matmul op = {};
+    op.a = model.Input({3, 96});
+    op.b = bits == 0 ? model.Constant({96, 320}) : model.Integers({96, 320}, NPU_INT8, -8, 7);
+    op.b_bits = bits;
+    op.out = model.Result({3, 320});
+    model.graph.MarkOutput(model.Add(op));
+    model.graph.Finish();
+    Compiled compiled = emulator::Compile(model.graph, Large());
+    bytes[bits / 4] = static_cast<int64_t>(compiled.program.constant_bytes);
+  }
+  CHECK_EQ(bytes[0], 4 * bytes[2]);
+  CHECK_EQ(bytes[0], 8 * bytes[1]);
 }
 
 TEST(ConvolutionsOfIntegersOnMachinesOfManySizes) {

@@ -231,7 +231,7 @@ class Net {
   npu_tensor MatMul(npu_tensor a, npu_tensor b, const Dims& dims, bool transpose_a = false,
                     bool transpose_b = false, const npu_vector_program* epilogue = nullptr) {
     npu_tensor out = Tensor(dims);
-    Add(npu_matmul{0, a, b, out, transpose_a, transpose_b, epilogue, 0, 0});
+    Add(npu_matmul{0, a, b, out, transpose_a, transpose_b, epilogue, 0, 0, 0, 0, -1, -1});
     return out;
   }
   npu_tensor Elementwise(Vector vector, const Dims& dims, npu_dtype dtype = NPU_FLOAT32) {
@@ -704,10 +704,10 @@ TEST(MatmulOfIntegersIsRequantised) {
   int32_t least = vector.Op(NPU_VECTOR_MAXIMUM, moved, vector.Constant(-128));
   vector.Op(NPU_VECTOR_MINIMUM, least, vector.Constant(127));
   npu_tensor out = net.Tensor({2, 2}, NPU_INT8);
-  net.Add(npu_matmul{0, a, b, out, 0, 0, vector.get(), 1, 2});
+  net.Add(npu_matmul{0, a, b, out, 0, 0, vector.get(), 1, 2, 0, 0, -1, -1});
   net.Output(out);
   npu_tensor plain = net.Tensor({2, 2}, NPU_INT32);
-  net.Add(npu_matmul{0, a, b, plain, 0, 0, nullptr, 1, 2});
+  net.Add(npu_matmul{0, a, b, plain, 0, 0, nullptr, 1, 2, 0, 0, -1, -1});
   net.Output(plain);
   Machine machine(net.Finish());
   machine.Input(0, {2, 3}, std::vector<uint8_t>{1, 2, 3, 255, 0, 1});
@@ -758,7 +758,7 @@ TEST(ProductsOfInt16HaveWideSums) {
   npu_tensor a = net.Input({1, 3}, NPU_INT16);
   npu_tensor b = net.Input({3, 1}, NPU_INT8);
   npu_tensor out = net.Tensor({1, 1}, NPU_INT64);
-  net.Add(npu_matmul{0, a, b, out, 0, 0, nullptr, -32768, 0});
+  net.Add(npu_matmul{0, a, b, out, 0, 0, nullptr, -32768, 0, 0, 0, -1, -1});
   net.Output(out);
   Machine machine(net.Finish());
   machine.Input(0, {1, 3}, std::vector<int16_t>{32767, 32767, -32768});
@@ -1412,17 +1412,62 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
       {NPU_INVALID, "is 128; it must be -128 to 127",
        [](Net& net) {
          npu_tensor a = net.Input({2, 2}, NPU_INT8);
-         net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}, NPU_INT32), 0, 0, nullptr, 0, 128});
+         net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}, NPU_INT32), 0, 0, nullptr, 0, 128, 0, 0, -1,
+                            -1});
        }},
       {NPU_INVALID, "is -1; it must be 0 to 255",
        [](Net& net) {
          npu_tensor a = net.Input({2, 2}, NPU_UINT8);
-         net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}, NPU_INT32), 0, 0, nullptr, -1, 0});
+         net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}, NPU_INT32), 0, 0, nullptr, -1, 0, 0, 0, -1,
+                            -1});
        }},
       {NPU_INVALID, "is 1; it must be 0.",
        [](Net& net) {
          npu_tensor a = net.Input({2, 2});
-         net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}), 0, 0, nullptr, 1, 0});
+         net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}), 0, 0, nullptr, 1, 0, 0, 0, -1, -1});
+       }},
+      // Weights of integers.
+      {NPU_INVALID, "The b_bits of matmul are 0; they must be 4 or 8.",
+       [](Net& net) { net.MatMul(net.Input({2, 4}), net.Input({4, 2}, NPU_INT8), {2, 2}); }},
+      {NPU_INVALID, "has no b_bits and no b_block",
+       [](Net& net) {
+         npu_tensor a = net.Input({2, 2});
+         net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}), 0, 0, nullptr, 0, 0, 8, 0, -1, -1});
+       }},
+      {NPU_DECLINED, "integers that real numbers are multiplied by must be int8 or uint8",
+       [](Net& net) {
+         npu_tensor b = net.Input({2, 2}, NPU_INT32);
+         npu_tensor out = net.Tensor({2, 2});
+         net.Add(npu_matmul{0, net.Input({2, 2}), b, out, 0, 0, nullptr, 0, 0, 8, 0, -1, -1});
+       }},
+      {NPU_INVALID, "is 200; it must be -128 to 127",
+       [](Net& net) {
+         npu_tensor b = net.Input({2, 2}, NPU_INT8);
+         npu_tensor out = net.Tensor({2, 2});
+         net.Add(npu_matmul{0, net.Input({2, 2}), b, out, 0, 0, nullptr, 0, 200, 8, 0, -1, -1});
+       }},
+      {NPU_INVALID, "The b_block of matmul is 3, and operand b",
+       [](Net& net) {
+         npu_tensor b = net.Input({4, 2}, NPU_INT8);
+         npu_tensor scales = net.Input({1, 2});
+         npu_tensor out = net.Tensor({2, 2});
+         net.Add(npu_matmul{0, net.Input({2, 4}), b, out, 0, 0, nullptr, 0, 0, 8, 3, scales, -1});
+       }},
+      {NPU_INVALID, "with one for each of 2 blocks and each column of b",
+       [](Net& net) {
+         npu_tensor b = net.Input({4, 2}, NPU_INT8);
+         npu_tensor scales = net.Input({2, 1});
+         npu_tensor out = net.Tensor({2, 2});
+         net.Add(npu_matmul{0, net.Input({2, 4}), b, out, 0, 0, nullptr, 0, 0, 8, 2, scales, -1});
+       }},
+      {NPU_INVALID, "they must be int8, with one for each of 2 blocks",
+       [](Net& net) {
+         npu_tensor b = net.Input({4, 2}, NPU_INT8);
+         npu_tensor scales = net.Input({2, 2});
+         npu_tensor zeros = net.Input({2, 2}, NPU_UINT8);
+         npu_tensor out = net.Tensor({2, 2});
+         net.Add(
+             npu_matmul{0, net.Input({2, 4}), b, out, 0, 0, nullptr, 0, 0, 8, 2, scales, zeros});
        }},
       {NPU_INVALID, "is rescale, which exists for integers only",
        [](Net& net) {
@@ -1443,7 +1488,8 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        [](Net& net) {
          npu_tensor a = net.Input({1, 33026}, NPU_INT16);
          npu_tensor b = net.Input({33026, 1}, NPU_INT8);
-         net.Add(npu_matmul{0, a, b, net.Tensor({1, 1}, NPU_INT64), 0, 0, nullptr, 0, 0});
+         net.Add(
+             npu_matmul{0, a, b, net.Tensor({1, 1}, NPU_INT64), 0, 0, nullptr, 0, 0, 0, 0, -1, -1});
        }},
       // Lookup.
       {NPU_DECLINED, "must be int8 or uint8",

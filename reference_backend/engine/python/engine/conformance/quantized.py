@@ -3,7 +3,8 @@
 
 All cases are derived from the table. Matrix ops must equal an integer reference bit for bit: exact
 sums, and the rescaling of the chip. Element-wise ops may be one step off, since they compute with
-real numbers inside. Each must be one composite in one region.
+real numbers inside. A matmul of real numbers and weights of integers is as exact as one of real
+numbers. Each must be one composite in one region.
 """
 
 from __future__ import annotations
@@ -80,9 +81,29 @@ class Work:
         return f"{self.case}-{self.variant}"
 
     @property
+    def op(self) -> str:
+        """The op's name."""
+        return self.case.op
+
+    @property
     def entry(self) -> Op:
         """The op's entry."""
-        return entry_of(self.case.op)
+        return entry_of(self.op)
+
+    @property
+    def kind(self) -> object:
+        """What other cases share with it."""
+        return self.entry.engine, self.variant
+
+    @property
+    def dtype(self) -> str:
+        """The element type of the data."""
+        return self.variant.data
+
+    def misnames(self, label: str) -> bool:
+        """Whether a composite's label says something else."""
+        right = label.startswith("quantized_")
+        return not right or label.endswith(TO_REAL) == bool(self.variant.result)
 
     def model(self) -> Model:
         """Return it as a model."""
@@ -220,6 +241,136 @@ class Work:
         return _quantized(model, expr, step, middle, variant.result, values, Buckets(1))
 
 
+@dataclass(frozen=True)
+class Weights:
+    """A matmul of real numbers and of a weight of integers, as exporters write it."""
+
+    data: tuple[int | str, ...]
+    columns: int
+    weight: str = "int8"
+    bits: int = 8
+    scales: str = "column"
+    """"one", "column", or a number of elements of the summed dimension that share a scale."""
+    zero_points: bool = False
+    turned: bool = True
+    """Whether the weight is stored with a row for each column, or as the matmul reads it."""
+    dtype: str = "float32"
+    bias: bool = False
+    residual: bool = False
+    activation: str = ""
+    op: str = "matmul"
+
+    def __str__(self) -> str:
+        """Return the name of the case."""
+        shape = "x".join(map(str, (*self.data, self.columns)))
+        parts = [f"{self.op}-{shape}-{self.dtype}", f"{self.weight}.{self.bits}", self.scales]
+        parts += ["zeros" * self.zero_points, "turned" * self.turned]
+        parts += ["bias" * self.bias, "residual" * self.residual, self.activation]
+        return "_".join(filter(None, parts))
+
+    @property
+    def kind(self) -> object:
+        """What other cases share with it."""
+        return self
+
+    def misnames(self, label: str) -> bool:
+        """Whether a composite's label says something else."""
+        return not label.startswith("weight_only_")
+
+    @property
+    def depth(self) -> int:
+        """The size of the summed dimension."""
+        return int(self.data[-1])
+
+    def _weight(self, model: Model) -> tuple[Any, Any]:
+        """Return the weight in the model, and its real numbers in float64."""
+        generator = np.random.default_rng(zlib.crc32(str(self).encode()))
+        least = 0 if self.weight == "uint8" else -(2 ** (self.bits - 1))
+        shape = [self.columns, self.depth] if self.turned else [self.depth, self.columns]
+        rows, axis = list(shape), 0 if self.turned else 1
+        if self.scales.isdigit():
+            # A block in each row; without transposition, some rows of the matrix.
+            size = int(self.scales) * (1 if self.turned else self.columns)
+            rows, axis = [self.depth * self.columns // size, size], 0
+        numbers = generator.integers(least, least + 2**self.bits, rows)
+        count = () if self.scales == "one" else (rows[axis],)
+        scales = (generator.uniform(0.5, 1, count) / 2**self.bits).astype(self.dtype)
+        middle = 0 if self.weight == "int8" else 2 ** (self.bits - 1)
+        zeros = np.full(count, middle)
+        if self.zero_points:
+            zeros = generator.integers(least, least + 2**self.bits, count)
+        constants = [numbers.astype(self.weight), scales, zeros.astype(self.weight)]
+        call = relax.op.dequantize(*map(relax.const, constants), axis, self.dtype)
+        expr = model.bind(call)
+        along = [-1 if index == axis else 1 for index in range(2)] if count else []
+        real = (numbers - zeros.reshape(along)) * scales.astype(np.float64).reshape(along)
+        if rows != shape:
+            expr = model.bind(relax.op.reshape(expr, shape))
+        real = real.reshape(shape)
+        if not self.turned:
+            return expr, real
+        return model.bind(relax.op.permute_dims(expr)), real.T
+
+    def model(self) -> Model:
+        """Return it as a model."""
+        model = Model("".join(char if char.isalnum() else "_" for char in str(self)))
+        data = model.argument(Spec(self.data, self.dtype), f"{self} data")
+        weight, real = self._weight(model)
+        expr = model.bind(relax.op.matmul(data.expr, weight))
+        values = {n: value.astype(np.float64) @ real for n, value in data.values.items()}
+        if self.bias:
+            bias = np.linspace(-1, 1, self.columns).astype(self.dtype)
+            expr = model.bind(relax.op.add(expr, relax.const(bias)))
+            values = {n: value + bias.astype(np.float64) for n, value in values.items()}
+        if self.residual:
+            other = model.argument(Spec((*self.data[:-1], self.columns), self.dtype), "residual")
+            expr = model.bind(relax.op.add(expr, other.expr))
+            values = {n: value + other.values[n].astype(np.float64) for n, value in values.items()}
+        if self.activation == "relu":
+            expr = model.bind(relax.op.nn.relu(expr))
+            values = {n: np.maximum(value, 0) for n, value in values.items()}
+        largest = max(float(np.abs(value).max()) for value in values.values())
+        result = {n: value.astype(self.dtype) for n, value in values.items()}
+        model.outputs = [Tensor(expr, result)]
+        tolerance = entry_of(self.op).tolerance
+        step = Step(tolerance, self.depth, (self.dtype,), largest)
+        model.steps = [dict.fromkeys(result, step)]
+        return model
+
+
+_WEIGHTS = (
+    Weights((5, 64), 24, scales="one", turned=False),
+    Weights((5, 64), 24, bias=True, activation="relu"),
+    Weights((5, 64), 24, "uint8", zero_points=True, residual=True),
+    Weights((1, 256), 96, bits=4, scales="32", bias=True, activation="relu"),
+    Weights((7, 256), 40, "uint8", 4, "32", zero_points=True, bias=True, residual=True),
+    Weights((2, "n", 256), 33, scales="128", zero_points=True),
+    Weights((3, 35), 17, bits=4, turned=False, bias=True),
+    Weights((3, 66), 17, bits=4, scales="11", zero_points=True, turned=False),
+    Weights((3, 35), 17, bits=2, scales="7", residual=True, activation="relu"),
+    Weights((1, 35), 1, "uint8", scales="35", zero_points=True),
+    Weights((4, 3, 64), 24, "uint8", 4, bias=True),
+    Weights((5, 64), 24, dtype="float16", bias=True),
+    Weights((5, 64), 24, "uint8", 4, "32", zero_points=True, dtype="float16", activation="relu"),
+)
+
+
+def _takes(work: Weights, entry: Op) -> bool:
+    """Whether the chip has all that a case needs."""
+    fuses = entry.fuses or Fuses()
+    if (work.bias and fuses.bias is None) or (work.residual and not fuses.residual):
+        return False
+    if work.activation not in {"", *(op.name for op in TABLE.activations_of(entry))}:
+        return False
+    if work.weight not in _of(entry).dtypes:
+        return False
+    # As a matmul of real numbers.
+    model = Model("trial")
+    data = model.argument(Spec(work.data, work.dtype))
+    weight = model.constant(Spec((work.depth, work.columns), work.dtype), "weight")
+    return model.refusal(entry.name, data, weight) is None
+
+
 def _of(entry: Op) -> Quantized:
     assert entry.quantized is not None
     return entry.quantized
@@ -261,8 +412,11 @@ def _judged(model: Model, tolerance: Any) -> Model:
 
 
 @cache
-def _works() -> dict[str, Work]:
-    works: dict[str, Work] = {}
+def _works() -> dict[str, Work | Weights]:
+    works: dict[str, Work | Weights] = {}
+    entry = TABLE.get("matmul")
+    if entry is not None and entry.takes_integer_weights:
+        works |= {str(item): item for item in _WEIGHTS if _takes(item, entry)}
     if not computes_quantized(TABLE):
         return works
     for entry in TABLE.ops:
@@ -311,7 +465,7 @@ def _suits(case: Case) -> bool:
     return not case.model(exact=False).refusals(asked_later=False)
 
 
-def find(name: str) -> Work:
+def find(name: str) -> Work | Weights:
     """Return the case of a name."""
     return _works()[name]
 
@@ -326,7 +480,7 @@ def essentials() -> list[str]:
     known: set[object] = set()
     chosen = []
     for name, work in _works().items():
-        parts = {work.case.op, (work.entry.engine, work.variant)}
+        parts = {work.op, work.kind}
         if not parts <= known:
             known |= parts
             chosen.append(name)
@@ -348,12 +502,10 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
         yield _run(work, models[str(work)], compiled)
 
 
-def _run(work: Work, model: Model, compiled: Compiled) -> Outcome:
+def _run(work: Work | Weights, model: Model, compiled: Compiled) -> Outcome:
     def misnamed(label: str) -> str:
-        right = label.startswith("quantized_")
-        right = right and label.endswith(TO_REAL) == (not work.variant.result)
-        return "" if right else f"the composite is called {label}"
+        return f"the composite is called {label}" if work.misnames(label) else ""
 
-    op, dtype = work.case.op, work.variant.data
+    op, dtype = work.op, work.dtype
     outcome = Outcome(SUITE, str(work), "passed", op=op, dtype=dtype, expected="all")
     return run_as_one(outcome, model, compiled, misnamed)

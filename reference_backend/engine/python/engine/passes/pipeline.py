@@ -74,6 +74,8 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("MaterializeConstants", fold.materialize, *fold.MADE_OF_NOTHING),
     # Before folding, which leaves quantised constants alone.
     _calls("ComputeBiases", quantized.compute_bias, quantized.DEQUANTIZE),
+    # Before folding, which computes weights that are cast.
+    _calls("ScaleWeights", quantized.scale_weights, "relax.multiply"),
     # Before all passes that read constants and the sizes in them.
     Pass("FoldConstants", fold.fold_constants),
     # After folding, which leaves quantised constants alone, and before ops are put together.

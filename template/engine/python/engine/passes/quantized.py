@@ -18,7 +18,7 @@ from ..calls import Constant, Unknown, Values, resolve, tensor_type, with_argume
 from ..chains import transposed_axes
 from ..table import Table
 from .evaluate import constant_of
-from .rewriting import Bindings, Block, Site, is_call_of, op_name
+from .rewriting import Bindings, Block, Site, Steps, is_call_of, op_name
 
 QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
 
@@ -184,6 +184,51 @@ def compute_bias(site: Site) -> Bindings | None:
     return None if real is None else site.bind(real)
 
 
+def scale_weights(site: Site) -> Bindings | None:
+    """Turn `matmul(x, astype(weight)) * scale` into a matmul of a dequantized weight.
+
+    Scales are by column, or one; torchao writes weights of 8 bits like this.
+    """
+    for product, factor in (site.call.args, site.call.args[::-1]):
+        matmul = site.value(product)
+        scale = _known(factor, site.values)
+        if not is_call_of("relax.matmul", matmul) or scale is None:
+            continue
+        cast = site.value(matmul.args[1])
+        if not is_call_of("relax.astype", cast) or not site.is_used_once(product):
+            continue
+        data = cast.args[0]
+        numbers = _known(data, site.values)
+        takes = any(entry.takes_integer_weights for entry in site.table.entries_of("relax.matmul"))
+        if numbers is None or str(numbers.ty.dtype) not in ("int8", "uint8") or not takes:
+            continue
+        steps, shape = scale.value.numpy(), list(numbers.value.shape)
+        of_columns = steps.ndim <= 1 or steps.size == steps.shape[-1]
+        by_column = of_columns and len(shape) > 1 and steps.size == shape[-1]
+        if not (by_column or steps.size == 1) or str(scale.ty.dtype) != str(cast.ty.dtype):
+            continue
+        steps = steps.reshape(-1) if steps.size > 1 else steps.reshape(())
+        zeros = relax.const(np.zeros(steps.shape, str(numbers.ty.dtype)))
+        added = Steps(site)
+        weight = added.add(
+            relax.op.dequantize(numbers, relax.const(steps), zeros, -1, str(cast.ty.dtype))
+        )
+        return added.end(relax.op.matmul(matmul.args[0], weight, matmul.attrs.out_dtype))
+    return None
+
+
+def _known(expr: relax.Expr, values: Values) -> Constant | None:
+    """Return the constant that an expression is, also behind a reshape or a transposition."""
+    found = resolve(expr, values)
+    found = values.get(found, found)
+    if isinstance(found, relax.Call) and op_name(found) in _BEFORE_WEIGHTS:
+        source = _known(found.args[0], values)
+        if source is None:
+            return None
+        found = constant_of(with_arguments(found, [source, *found.args[1:]]))
+    return found if isinstance(found, Constant) else None
+
+
 def drop_limits(site: Site) -> Bindings | None:
     """Drop a relu or clip whose limits the following quantize has anyway."""
     call = site.call
@@ -217,6 +262,7 @@ def dequantize_for_each(block: Block, table: Table) -> Bindings | None:
     """
     if DEQUANTIZE not in block.by_op:
         return None
+    keeps = _Readers(block, table).keep_integers
     shared: dict[relax.Var, relax.Call] = {}
     for index in block.by_op[DEQUANTIZE]:
         binding = block.bindings[index]
@@ -235,7 +281,7 @@ def dequantize_for_each(block: Block, table: Table) -> Bindings | None:
             if source is None or var in replaced:
                 continue
             data = resolve(source.args[0], block.values)
-            if isinstance(data, Constant) and not _wants_integers(value, table):
+            if isinstance(data, Constant) and not keeps(binding):
                 real = reals.get(var) or _real(source, data, block.values)
                 if real is not None:
                     reals[var] = replaced[var] = real
@@ -268,11 +314,43 @@ def _with(value: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> relax.Exp
     return with_arguments(value, [known(item) for item in value.args])
 
 
-def _wants_integers(value: relax.Expr, table: Table) -> bool:
-    """Whether an op computes with integers, or stays on the host, where they are smaller."""
-    entries = table.entries_of(op_name(value)) if op_name(value) else []
-    matrix = [entry for entry in entries if entry.engine == "matrix"]
-    return not entries or any(entry.quantized is not None for entry in matrix)
+class _Readers:
+    """What reads the values of a block."""
+
+    def __init__(self, block: Block, table: Table) -> None:
+        self._table = table
+        self._readers: dict[relax.Expr, list[relax.Binding]] = {}
+        for binding in block.bindings:
+            for item in _arguments(binding.value):
+                if isinstance(item, relax.Var):
+                    self._readers.setdefault(item, []).append(binding)
+
+    def keep_integers(self, binding: relax.Binding) -> bool:
+        """Whether an op reads a constant as integers, or stays on the host, where that is smaller.
+
+        A reshape or a transposition of weights does if all that read it are matmuls that do.
+        """
+        name = op_name(binding.value)
+        entries = self._table.entries_of(name) if name else []
+        matrix = [entry for entry in entries if entry.engine == "matrix"]
+        if not entries or any(entry.quantized is not None for entry in matrix):
+            return True
+        return name in _BEFORE_WEIGHTS and self._are_weights(binding)
+
+    def _are_weights(self, binding: relax.Binding) -> bool:
+        readers = self._readers.get(binding.var, [])
+        return bool(readers) and all(self._is_weight(binding.var, reader) for reader in readers)
+
+    def _is_weight(self, var: relax.Var, reader: relax.Binding) -> bool:
+        name = op_name(reader.value)
+        if name in _BEFORE_WEIGHTS:
+            return self._are_weights(reader)
+        entries = self._table.entries_of(name) if name else []
+        takes = any(entry.takes_integer_weights for entry in entries)
+        return takes and reader.value.args[1].same_as(var)
+
+
+_BEFORE_WEIGHTS = ("relax.reshape", "relax.permute_dims")
 
 
 def _real(source: relax.Call, data: Constant, values: Values) -> Constant | None:
