@@ -42,14 +42,7 @@ if CASES:
         support.assert_passed(outcomes()[case])
 
 
-def skip_without_integers(*ops):
-    """Skip a test where the limits or the driver leave ops to real numbers."""
-    for name in ops:
-        works = [work for case in CASES if (work := quantized.find(case)).op == name]
-        if not works:
-            pytest.skip(f"{name} does not compute with quantised tensors here")
-        if reason := works[0].model().decline():
-            pytest.skip(reason)
+skip_without_integers = support.skip_without_integers
 
 
 # ---- The reference ------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ if loading.start():
     from .engine.artifacts import Artifact, read_artifacts
 
     if loading.has_compiler():
+        from .engine.accuracy import Accuracy, AccuracyReport, LayerAccuracy, accuracy_report
         from .engine.importers import from_exported_program, from_onnx
         from .engine.options import Options
         from .engine.report import OpPlacement, Report, offload_report
@@ -25,10 +26,14 @@ if loading.start():
 
 __version__ = _library.version("tvm-example-npu")
 __all__ = [
+    "Accuracy",
+    "AccuracyReport",
     "Artifact",
+    "LayerAccuracy",
     "OpPlacement",
     "Options",
     "Report",
+    "accuracy_report",
     "compile_for_example_npu",
     "from_exported_program",
     "from_onnx",

@@ -19,7 +19,7 @@ from tvm import relax
 import backend
 from backend.engine.backend import vendor
 from backend.engine.capability import OneOf
-from backend.engine.conformance import chip
+from backend.engine.conformance import chip, quantized
 from backend.engine.conformance.cases import OPS
 from backend.engine.conformance.chip import SIZES  # noqa: F401
 from backend.engine.conformance.compiled import (  # noqa: F401
@@ -282,6 +282,17 @@ def skip_where_declined(mod: Any) -> None:
     for op in backend.offload_report(partition_for(mod)).on_host:
         if op.declined and not IS_EMULATOR:
             pytest.skip(str(op.reason))
+
+
+def skip_without_integers(*ops: str) -> None:
+    """Skip a test where the limits or the driver leave ops to real numbers."""
+    for name in ops:
+        cases = map(quantized.find, quantized.essentials())
+        works = [work for work in cases if work.op == name]
+        if not works:
+            pytest.skip(f"{name} does not compute with quantised tensors here")
+        if reason := works[0].model().decline():
+            pytest.skip(reason)
 
 
 def lacks(*ops: str) -> Any:

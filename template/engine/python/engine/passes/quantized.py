@@ -22,7 +22,7 @@ from .rewriting import Bindings, Block, Site, Steps, is_call_of, op_name
 
 QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
 
-_MOVES = frozenset(
+MOVES = frozenset(
     f"relax.{name}"
     for name in (
         "reshape",
@@ -62,7 +62,7 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
         value: Any = binding.value
         name = op_name(value) if isinstance(binding, relax.VarBinding) else ""
         new: relax.Expr | None = None
-        if name in _MOVES or name == "relax.concat" or name == "relax.nn.pad":
+        if name in MOVES or name == "relax.concat" or name == "relax.nn.pad":
             moved = _moved(value, values, table, builder)
             if moved is not None:
                 inner, source, axis = moved

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The accuracy report: what quantization changes in each layer of a model, and at its outputs.
+
+`matching` finds the float model's value for each value of the quantised one, `layers` cuts the
+quantised model into functions, `compare` runs them, and `result` is what comes of it.
+"""
+
+from .compare import accuracy_report
+from .result import Accuracy, AccuracyReport, LayerAccuracy
+
+__all__ = ["Accuracy", "AccuracyReport", "LayerAccuracy", "accuracy_report"]

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the accuracy report: runs each layer, the whole model, and the float model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..options import Options, Source
+from ..partition import compile_for, partition_for
+from ..passes import CANONICALIZATION, passes_for
+from ..passes.quantized import DEQUANTIZE, QUANTIZE
+from ..passes.rewriting import op_name
+from ..patterns import TABLE, TO_REAL
+from ..report import OpPlacement, offload_report
+from .layers import Layer, cut, reading, with_kernels
+from .matching import Graph, match
+from .result import AccuracyReport, Array, LayerAccuracy, Sums
+
+
+def accuracy_report(
+    float_model: tvm.IRModule,
+    quantized_model: tvm.IRModule,
+    inputs: Sequence[Array] | Sequence[Sequence[Array]],
+    *,
+    target: Any = "llvm",
+    options: Source = None,
+    **settings: Any,
+) -> AccuracyReport:
+    """Compare a quantised model with the float model that it was made of.
+
+    Each layer runs on this backend with the float model's values as its inputs, so that errors do
+    not accumulate; the whole model runs as it is. The float model runs on the host, with TVM's own
+    kernels. All of its values that layers read are in memory for one batch at a time.
+
+    Parameters
+    ----------
+    float_model, quantized_model
+        Both as the importers return them, before any pass.
+    inputs
+        The inputs of the model, or a sequence of such batches, all of the same shapes.
+    target
+        What the host part is compiled for.
+    options
+        `Options`, a mapping, or the path of a .toml or .json file.
+    **settings
+        Single options, which go before those.
+
+    Returns
+    -------
+    report
+        Its `str` is a table, the layers that lose most first; also as JSON and as a picture.
+
+    Raises
+    ------
+    TypeError
+        A model is no `tvm.IRModule`.
+    ValueError
+        The models do not belong together, the inputs do not fit, or an option is not supported.
+    RuntimeError
+        Something stays on the host, which `on_decline` or `strict` forbids.
+    """
+    loaded = Options.load(options).merged(**settings)
+    models = {"float model": float_model, "quantized model": quantized_model}
+    for what, mod in models.items():
+        if not isinstance(mod, tvm.IRModule):
+            raise TypeError(f"The {what} is of type {type(mod).__name__}; supported: tvm.IRModule.")
+    batches = _batches(inputs, Graph(quantized_model, "quantized model").params)
+    real, quantized = (Graph(_as_ops(mod, batches[0]), what) for what, mod in models.items())
+    _check_models(real, quantized)
+    pairs, differences = match(quantized, real)
+    where = _Placements(partition_for(quantized.mod, options=loaded))
+    # The passes drop what quantizes the same integers again.
+    layers = [item for item in cut(quantized, pairs) if item.ops or where.composites_of(item)]
+    if not layers:
+        raise ValueError(
+            "No layer of the quantized model could be matched with the float model: "
+            + (differences[0] if differences else "nothing is computed.")
+        )
+    whole = _machine(compile_for(where.partitioned, target=target, options=loaded))
+    names = [f"layer{index}" for index in range(len(layers))]
+    functions = {name: item.function for name, item in zip(names, layers, strict=True)}
+    # What the whole model may not have on the host was refused above.
+    each = _machine(
+        compile_for(
+            with_kernels(quantized, functions),
+            target=target,
+            options=loaded.merged(on_decline="host", strict=False),
+        )
+    )
+    wanted = list(dict.fromkeys(var for item in layers for var in (*item.inputs, item.output)))
+    reference = _machine(
+        tvm.compile(with_kernels(real, {"main": reading(real, [*wanted, *real.results])}), target)
+    )
+    sums = [Sums(item.step, item.axis) for item in layers]
+    ends: list[Sums] = []
+    for batch in batches:
+        found = _run(reference, "main", batch)
+        values = dict(zip(wanted, found, strict=False))
+        for name, item, total in zip(names, layers, sums, strict=True):
+            (result,) = _run(each, name, [values[var] for var in item.inputs], item.function.params)
+            total.add(values[item.output], result)
+        outputs = _run(whole, "main", batch)
+        ends = ends or [Sums() for _ in outputs]
+        for total, right, result in zip(ends, found[len(wanted) :], outputs, strict=True):
+            total.add(right, result)
+    rows = [
+        LayerAccuracy(
+            **asdict(total.accuracy()),
+            name=item.name,
+            float_name=item.real_name,
+            ops=item.ops or ("quantize",),
+            runs_as=where.types_of(item),
+            composites=where.composites_of(item),
+        )
+        for item, total in zip(layers, sums, strict=True)
+    ]
+    rows.sort(key=lambda item: item.snr_db)
+    return AccuracyReport(
+        tuple(rows), tuple(total.accuracy() for total in ends), tuple(differences)
+    )
+
+
+def _machine(executable: Any) -> relax.VirtualMachine:
+    return relax.VirtualMachine(executable, tvm.cpu())
+
+
+def _run(
+    machine: relax.VirtualMachine,
+    name: str,
+    arguments: Sequence[Array],
+    params: Sequence[relax.Var] = (),
+) -> list[Array]:
+    arrays = list(arguments)
+    for index, param in enumerate(params):
+        arrays[index] = arrays[index].astype(str(param.ty.dtype))
+    result = machine[name](*map(tvm.runtime.tensor, arrays))
+    items = [result] if isinstance(result, tvm.runtime.Tensor) else result
+    return [item.numpy() for item in items]
+
+
+def _batches(inputs: Any, params: Sequence[relax.Var]) -> list[list[Array]]:
+    """Return the batches as lists of arrays that fit."""
+    given = list(inputs)
+    if not given:
+        raise ValueError("There are no inputs; give those of the model, or several batches.")
+    batches = [given] if hasattr(given[0], "dtype") else [list(batch) for batch in given]
+    for index, batch in enumerate(batches):
+        where = f"Batch {index}" if len(batches) > 1 else "The inputs"
+        if len(batch) != len(params):
+            raise ValueError(
+                f"{where}: {len(batch)} arrays, but the model has {len(params)} parameters: "
+                f"{', '.join(str(param.name) for param in params)}. Weights must be bound."
+            )
+        for place, (item, param) in enumerate(zip(batch, params, strict=True)):
+            array = np.asarray(item)
+            batch[place] = array
+            sizes = [getattr(size, "value", None) for size in getattr(param.ty.shape, "values", ())]
+            fits = len(sizes) == array.ndim and all(
+                size in (None, known) for size, known in zip(sizes, array.shape, strict=True)
+            )
+            if not fits or str(array.dtype) != str(param.ty.dtype):
+                raise ValueError(
+                    f"{where}: {array.dtype} of shape {array.shape} for '{param.name}', which is "
+                    f"{param.ty.dtype} of shape {param.ty.shape}."
+                )
+            if array.shape != batches[0][place].shape:
+                raise ValueError(
+                    f"{where}: '{param.name}' has shape {array.shape}, in the first batch "
+                    f"{batches[0][place].shape}; all batches must have the same shapes."
+                )
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ValueError(f"{where}: '{param.name}' has NaN or infinite elements.")
+    return batches
+
+
+def _as_ops(mod: tvm.IRModule, batch: Sequence[Array]) -> tvm.IRModule:
+    """Give symbolic sizes the values that they have in the inputs, and recover ops from kernels."""
+    sizes: dict[str, int] = {}
+    for param, array in zip(mod["main"].params, batch, strict=False):
+        for size, known in zip(getattr(param.ty.shape, "values", ()), array.shape, strict=False):
+            if isinstance(size, tvm.tirx.Var):
+                sizes[size.name] = int(known)
+    if sizes:
+        mod = relax.transform.BindSymbolicVars(sizes, "main")(mod)
+    for one in passes_for(TABLE, {item.name for item in CANONICALIZATION} - _RECOVER):
+        mod = one(mod)
+    return mod
+
+
+_RECOVER = {"ToDataflow", "RecoverOps", "FoldConstants", "FormClips"}
+"""Importers write a clip as kernels in one model, and as an op in the other."""
+
+
+def _check_models(*both: Graph) -> None:
+    for what, part in (("inputs", "params"), ("outputs", "results")):
+        kinds = [", ".join(str(item.ty) for item in getattr(graph, part)) for graph in both]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"The models have different {what}: the float model {kinds[0]}; "
+                f"the quantized model {kinds[1]}."
+            )
+    has = [
+        any(op_name(value) in (QUANTIZE, DEQUANTIZE) for value in graph.values.values())
+        for graph in both
+    ]
+    if has != [False, True]:
+        which = "float model has" if has[0] else "quantized model has no"
+        raise ValueError(
+            f"The {which} quantize or dequantize. The first argument is the float model, the "
+            "second the quantized one, both as from_onnx or from_exported_program returns them."
+        )
+
+
+class _Placements:
+    """Where the ops of a partitioned model run, and on which types."""
+
+    def __init__(self, partitioned: tvm.IRModule) -> None:
+        self.partitioned = partitioned
+        self._ops: dict[str, list[OpPlacement]] = {}
+        for item in offload_report(partitioned).ops:
+            # The passes call it so where they move integers instead of real numbers.
+            self._ops.setdefault(item.name.removesuffix("_integers"), []).append(item)
+        self._dtypes: dict[str, str] = {}
+
+        def visit(expr: Any) -> None:
+            for block in expr.blocks if isinstance(expr, relax.SeqExpr) else ():
+                for binding in block.bindings:
+                    ty = binding.var.ty
+                    dtype = getattr(ty.fields[0] if hasattr(ty, "fields") else ty, "dtype", None)
+                    self._dtypes[str(binding.var.name)] = str(dtype or "")
+
+        for _, function in partitioned.functions_items():
+            if isinstance(function, relax.Function):
+                relax.analysis.post_order_visit(function, visit)
+
+    def types_of(self, layer: Layer) -> tuple[str, ...]:
+        """Return the types in which a layer's ops run."""
+        return tuple(dict.fromkeys(self._type(item, layer) for item in self._computing(layer)))
+
+    def composites_of(self, layer: Layer) -> tuple[str, ...]:
+        """Return the labels of the composites that run a layer's ops."""
+        return tuple(dict.fromkeys(item.composite or "host" for item in self._computing(layer)))
+
+    def _computing(self, layer: Layer) -> list[OpPlacement]:
+        found = [item for name in layer.members for item in self._ops.get(name, ())]
+        return [item for item in found if item.op not in (QUANTIZE, DEQUANTIZE)] or found
+
+    def _type(self, item: OpPlacement, layer: Layer) -> str:
+        dtype = self._dtypes.get(item.name) or "unknown"
+        label = item.composite or ""
+        if item.placement == "host":
+            return f"{dtype} on the host"
+        if not label.startswith("quantized_"):
+            return dtype
+        integers = " x ".join(layer.integers) or "integers"
+        names = [op for op in TABLE.ops if label.startswith(f"quantized_{op.name}")]
+        entry = max(names, key=lambda op: len(op.name), default=None)
+        if entry is not None and entry.engine != "matrix":
+            return f"{integers}, inside float32"
+        return f"{integers} to {dtype}" if label.endswith(TO_REAL) else integers
