@@ -8,6 +8,7 @@ from tvm import relax
 
 import backend
 import support
+from backend.engine import quantization
 from backend.engine.conformance import quantized, quantized_networks
 from backend.engine.conformance.model import BACKEND, TABLE
 from backend.engine.quantization import data
@@ -468,8 +469,12 @@ def test_other_models_are_refused():
 def test_a_missing_library_is_named(monkeypatch):
     import sys
 
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    monkeypatch.setitem(sys.modules, "torchao", None)
+    package = quantization.__name__
+    for name in ("onnx_models", "torch_models"):
+        monkeypatch.delitem(sys.modules, f"{package}.{name}", raising=False)
+        monkeypatch.delattr(quantization, name, raising=False)
+    for name in ("onnxruntime.quantization", "torchao.quantization.pt2e.observer"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match="pip install onnx onnxruntime"):
         quantize_for("model.onnx", images())
 

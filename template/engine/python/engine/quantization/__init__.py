@@ -18,6 +18,9 @@ from .console import Progress, quiet
 from .planning import Backend, Form, Group, Planner
 from .search import Search, matching
 
+_REASONS = 3
+"""How many reasons an error gives."""
+
 
 def quantize_for(
     model: Any,
@@ -61,7 +64,8 @@ def quantize_for(
             if chosen.groups:
                 break
         else:
-            reasons = "; ".join(backend.reasons) or "it has no convolution and no matrix product"
+            reasons = "; ".join(list(backend.reasons)[:_REASONS])
+            reasons = reasons or "it has no convolution and no matrix product"
             raise ValueError(
                 f"This backend computes nothing of the model with integers: {reasons}."
             )
@@ -76,26 +80,23 @@ def _open(model: Any, method: str, example: Any) -> Any:
     """Return the model for the tool that reads it."""
     if isinstance(model, (str, os.PathLike)) or hasattr(model, "opset_import"):
         try:
-            import onnx  # noqa: F401
-            import onnxruntime  # noqa: F401
+            from . import onnx_models
         except ImportError as error:
             raise ImportError(
-                f"To quantize an ONNX model, {error.name} is needed: pip install onnx onnxruntime."
+                "To quantize an ONNX model, onnx and onnxruntime 1.22 or newer are needed: "
+                f"pip install onnx onnxruntime. ({error})"
             ) from None
-        from . import onnx_models
-
         _check_method("onnxruntime", method, onnx_models.METHODS)
         return onnx_models.OnnxModel(model)
     if hasattr(model, "graph_signature") or hasattr(model, "named_parameters"):
         try:
             with quiet():
-                import torchao  # noqa: F401
+                from . import torch_models
         except ImportError as error:
             raise ImportError(
-                f"To quantize a PyTorch model, {error.name} is needed: pip install torch torchao."
+                "To quantize a PyTorch model, torch and torchao 0.18 or newer are needed: "
+                f"pip install torch torchao. ({error})"
             ) from None
-        from . import torch_models
-
         _check_method("torchao", method, torch_models.METHODS)
         return torch_models.TorchModel(model, example)
     raise ValueError(

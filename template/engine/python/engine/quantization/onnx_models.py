@@ -17,11 +17,10 @@ from onnxruntime.quantization import (
     CalibrationMethod,
     QDQQuantizer,
     QuantType,
-    TensorData,
-    TensorsData,
     create_calibrator,
     quant_pre_process,
 )
+from onnxruntime.quantization.calibrate import TensorData, TensorsData
 
 from ..importers import from_onnx
 from .console import quiet
