@@ -22,7 +22,7 @@ demo: $(VENV)/ready
 	$(BIN)/copier copy --quiet --defaults --vcs-ref HEAD -d backend_name=acme_npu . $(DEMO)/tvm-acme-npu
 	$(PYTHON) -m venv $(DEMO)/venv
 	@echo "Compiling the backend takes about two minutes of two cores."
-	$(DEMO)/venv/bin/pip install --quiet --disable-pip-version-check $(DEMO)/tvm-acme-npu onnx
+	$(DEMO)/venv/bin/pip install --quiet --disable-pip-version-check '$(DEMO)/tvm-acme-npu[quantize-onnx]'
 	$(DEMO)/venv/bin/python -m tvm_acme_npu check
 	$(DEMO)/venv/bin/python docs/demo/run.py acme_npu
 

@@ -1,7 +1,8 @@
 """Trains the demo's classifier and writes it as ONNX, with the images it never saw.
 
 Needs torch, onnx and scikit-learn; the demo itself needs none of them but onnx. Run it again with
-``python docs/demo/train.py``: it overwrites ``digits.onnx`` and ``digits_held_out.npz``.
+``python docs/demo/train.py``: it overwrites ``digits.onnx``, ``digits_held_out.npz``, and the
+calibration data for int8, ``digits_calibration.npz``: 8 batches of images that were trained with.
 """
 
 from pathlib import Path
@@ -110,6 +111,10 @@ def main() -> None:
         found = model(torch.from_numpy(held_out)).argmax(1).numpy()
     print(f"accuracy on {len(held_out)} held-out images: {(found == held_out_labels).mean():.4f}")
     onnx.save(to_onnx(model), HERE / "digits.onnx")
+    np.savez_compressed(
+        HERE / "digits_calibration.npz",
+        images=(seen[:128] * 16).astype(np.uint8).reshape(8, 16, 1, 8, 8),
+    )
     np.savez_compressed(
         HERE / "digits_held_out.npz",
         images=(held_out * 16).astype(np.uint8),

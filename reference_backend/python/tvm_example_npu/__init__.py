@@ -23,6 +23,7 @@ if loading.start():
             compile_for_example_npu,
             partition_for_example_npu,
         )
+        from .quantize import quantize_for_example_npu
 
 __version__ = _library.version("tvm-example-npu")
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "from_onnx",
     "offload_report",
     "partition_for_example_npu",
+    "quantize_for_example_npu",
     "read_artifacts",
 ]
 

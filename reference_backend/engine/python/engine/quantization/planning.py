@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides which ops of a model are quantised: those that the backend computes as integers.
+
+An op that is quantised but not computed with integers is slower and less exact than a float one.
+So the plan asks the backend: a few ops between dequantize and quantize are a small model, which
+the partitioner takes as it would take the whole, with the table, the chip's limits and the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+
+from ..partition import partition_for
+from ..passes.quantized import DEQUANTIZE, QUANTIZE
+from ..report import OpPlacement, offload_report
+
+COMPUTES, MOVES = "computes", "moves"
+"""What an op does with integers: arithmetic as a composite, or only move them."""
+
+_INTEGERS = "quantized_"
+_LONGEST = 8
+_REFUSALS = 2
+_ANYTHING = {"on_decline": "host", "strict": False, "min_region_ops": 1, "max_regions": 0}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How tensors are written as integers.
+
+    Parameters
+    ----------
+    activations
+        Their element type.
+    symmetric
+        Whether the zero point of activations is in the middle of the range.
+    per_channel
+        Whether each channel of a product's weights has a scale.
+    """
+
+    activations: str
+    symmetric: bool = False
+    per_channel: bool = True
+
+
+@dataclass(frozen=True)
+class Node:
+    """An op of the model that is planned.
+
+    Parameters
+    ----------
+    index
+        Its place in the order of the model.
+    names
+        What a user may call it by: its own name, and those of its results.
+    inputs
+        The tensors of real numbers that it reads, without constants.
+    outputs
+        Its results.
+    is_product
+        Whether it is a convolution or a matrix product.
+    is_real
+        Whether its results are tensors of real numbers, so that they can be quantised.
+    """
+
+    index: int
+    names: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    is_product: bool = False
+    is_real: bool = True
+
+
+Group = tuple[Node, ...]
+Ask = Callable[[Group], str | None]
+"""What the backend does with these ops as integers: `COMPUTES`, `MOVES`, or None."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is quantised.
+
+    Parameters
+    ----------
+    groups
+        Products, each with what is computed in the same composite. Inside of one all is real.
+    others
+        Other ops between tensors of integers.
+    tied
+        Tensors that have one scale, since an op only moves their elements.
+    """
+
+    groups: tuple[Group, ...]
+    others: Group
+    tied: tuple[tuple[str, ...], ...]
+
+    @property
+    def nodes(self) -> Group:
+        """All ops that compute with integers, in the order of the model."""
+        members = {node.index: node for group in self.units for node in group}
+        return tuple(members[index] for index in sorted(members))
+
+    @property
+    def units(self) -> tuple[Group, ...]:
+        """The groups, and the others as groups of one."""
+        return (*self.groups, *((node,) for node in self.others))
+
+    @property
+    def quantized(self) -> set[str]:
+        """The tensors that are integers: those that an op reads as such."""
+        return {name for group in self.units for name in inputs_of(group)}
+
+
+def inputs_of(group: Group) -> list[str]:
+    """Return the tensors that a group reads from outside of it.
+
+    Parameters
+    ----------
+    group
+        Ops.
+
+    Returns
+    -------
+    names
+        Tensors of real numbers, without constants.
+    """
+    made = {name for node in group for name in node.outputs}
+    return [
+        name for name in dict.fromkeys(n for node in group for n in node.inputs) if name not in made
+    ]
+
+
+class Planner:
+    """Chooses the ops to quantize.
+
+    Products are, where the backend computes them with integers, together with what it fuses behind
+    them. Other ops are where all they read is integers already, and an op of integers reads them:
+    a result for an op on real numbers is not rounded.
+
+    Parameters
+    ----------
+    nodes
+        The ops of the model, in its order.
+    results
+        The results of the model.
+    ask
+        Asks the backend.
+    """
+
+    def __init__(self, nodes: Sequence[Node], results: Iterable[str], ask: Ask) -> None:
+        self._ask = ask
+        self._answers: dict[tuple[int, ...], str | None] = {}
+        self._graph = _Graph(nodes, results)
+
+    def plan(self, excluded: Collection[int] = ()) -> Plan:
+        """Return what is quantised.
+
+        Parameters
+        ----------
+        excluded
+            The indices of ops that stay real.
+
+        Returns
+        -------
+        plan
+            Without groups if the backend computes no product with integers.
+        """
+
+        def answer(group: Group) -> str | None:
+            key = tuple(node.index for node in group)
+            if not set(excluded).isdisjoint(key):
+                return None
+            if key not in self._answers:
+                self._answers[key] = self._ask(group)
+            return self._answers[key]
+
+        unwanted: set[int] = set()
+        while True:
+            groups = self._graph.groups(answer, unwanted)
+            others = self._graph.others(groups, answer)
+            quantized = {name for group in groups for name in group[-1].outputs}
+            quantized |= {name for node in others for name in node.outputs}
+            # A tensor that is quantised only in order to be added is better added as it is.
+            alone = {
+                node.index
+                for group in groups
+                for node in group[1:]
+                if not set(inputs_of(group)).intersection(node.inputs) <= quantized
+            }
+            if not alone:
+                break
+            unwanted |= alone
+        tied = tuple((*node.inputs, *node.outputs) for node in others if answer((node,)) == MOVES)
+        return Plan(groups, others, tied)
+
+
+class _Graph:
+    """The ops of a model and their readers."""
+
+    def __init__(self, nodes: Sequence[Node], results: Iterable[str]) -> None:
+        self.nodes = nodes
+        self.results = set(results)
+        self.readers: dict[str, list[Node]] = {}
+        for node in nodes:
+            for name in dict.fromkeys(node.inputs):
+                self.readers.setdefault(name, []).append(node)
+
+    def groups(self, ask: Ask, unwanted: set[int]) -> tuple[Group, ...]:
+        taken: set[int] = set()
+        groups: list[Group] = []
+        for node in self.nodes:
+            if not node.is_product or not node.is_real or ask((node,)) != COMPUTES:
+                continue
+            group: Group = (node,)
+            longer, refusals = self._longer(group, taken | unwanted), 0
+            while longer and refusals < _REFUSALS:
+                if ask(longer) == COMPUTES:
+                    group, refusals = longer, 0
+                else:
+                    refusals += 1
+                longer = self._longer(longer, taken | unwanted)
+            taken |= {member.index for member in group}
+            groups.append(group)
+        return tuple(groups)
+
+    def _longer(self, group: Group, taken: set[int]) -> Group:
+        """Return the group with the next ops that leave it one result; empty if there are none."""
+        members = list(group)
+        while len(members) < _LONGEST:
+            inside = {member.index for member in members}
+            following = [
+                reader
+                for name in self._open(members)
+                for reader in self.readers.get(name, ())
+                if reader.index not in inside
+            ]
+            if not following or self.results.intersection(self._open(members)):
+                return ()
+            new = min(following, key=lambda node: node.index)
+            if new.is_product or not new.is_real or new.index in taken:
+                return ()
+            members.append(new)
+            if len(self._open(members)) == 1:
+                return tuple(members)
+        return ()
+
+    def _open(self, members: Sequence[Node]) -> list[str]:
+        """Return the results of ops that are read outside of them."""
+        inside = {member.index for member in members}
+        return [
+            name
+            for member in members
+            for name in member.outputs
+            if name in self.results
+            or any(reader.index not in inside for reader in self.readers.get(name, ()))
+        ]
+
+    def others(self, groups: tuple[Group, ...], ask: Ask) -> Group:
+        grouped = {node.index for group in groups for node in group}
+        fixed = {name for group in groups for name in group[-1].outputs}
+        integers = set(fixed)
+        chosen: list[Node] = []
+        for node in self.nodes:
+            known = node.inputs and integers.issuperset(node.inputs)
+            free = node.index not in grouped and node.is_real and not node.is_product
+            if known and free and ask((node,)) is not None:
+                chosen.append(node)
+                integers.update(node.outputs)
+        while True:
+            read = {name for group in groups for name in inputs_of(group)}
+            read |= {name for node in chosen for name in node.inputs}
+            made = fixed | {name for node in chosen for name in node.outputs}
+            kept = [
+                node
+                for node in chosen
+                if made.issuperset(node.inputs) and read.intersection(node.outputs)
+            ]
+            if len(kept) == len(chosen):
+                return tuple(kept)
+            chosen = kept
+
+
+# ---- Asking the backend -------------------------------------------------------------------------
+
+
+class Backend:
+    """Answers what a small quantised model becomes.
+
+    Parameters
+    ----------
+    options
+        As for the partitioning.
+    """
+
+    def __init__(self, options: Any) -> None:
+        self._options = options
+        self.reasons: dict[str, None] = {}
+        """Why something was refused, in the order of asking."""
+
+    def answer(self, mod: tvm.IRModule, inputs: int, results: int) -> str | None:
+        """Return what a model does between quantize and dequantize at its edges.
+
+        Parameters
+        ----------
+        mod
+            The model.
+        inputs, results
+            How many tensors of real numbers it takes and returns.
+
+        Returns
+        -------
+        answer
+            As `Ask` does.
+        """
+        settings: Mapping[str, Any] = dict(_ANYTHING)
+        rows = offload_report(partition_for(mod, options=self._options, **settings)).ops
+        edges = [row.op for row in rows if not _is_of_integers(row)]
+        if edges.count(QUANTIZE) > inputs or edges.count(DEQUANTIZE) > results:
+            for row in rows:
+                if row.reason:
+                    self.reasons.setdefault(row.reason)
+            return None
+        return COMPUTES if len(edges) < len(rows) else MOVES
+
+
+def _is_of_integers(row: OpPlacement) -> bool:
+    return (row.composite or "").startswith(_INTEGERS)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chooses what stays in float: by name, or until the accuracy is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from .console import Progress
+from .data import Batch
+from .planning import Form, Group, Node, Plan, Planner
+
+_MEASURED = 4
+"""How many batches the layers are compared on."""
+
+
+def matching(nodes: Sequence[Node], names: Collection[str]) -> set[int]:
+    """Return the ops that a user names.
+
+    Parameters
+    ----------
+    nodes
+        The ops of the model.
+    names
+        Names of ops or of their results, or patterns.
+
+    Returns
+    -------
+    indices
+        Those of the ops.
+
+    Raises
+    ------
+    ValueError
+        A name fits no op.
+    """
+    found: set[int] = set()
+    for pattern in names:
+        fitting = {
+            node.index for node in nodes if any(fnmatchcase(name, pattern) for name in node.names)
+        }
+        if not fitting:
+            known = ", ".join(node.names[0] for node in nodes if node.is_product)
+            raise ValueError(
+                f"keep_float: no op or result is called '{pattern}'; the products are {known}."
+            )
+        found |= fitting
+    return found
+
+
+class Search:
+    """Puts the layers that hurt most back to float until the accuracy is reached.
+
+    How much a layer hurts is the error of the model's results when only this layer is quantised.
+
+    Parameters
+    ----------
+    source
+        The model.
+    planner
+        Chooses what is quantised.
+    form
+        How tensors are written as integers.
+    batches
+        Calibration data.
+    progress
+        Is told what happens.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        planner: Planner,
+        form: Form,
+        batches: Sequence[Batch],
+        progress: Progress,
+    ) -> None:
+        self._source, self._planner, self._form = source, planner, form
+        self._batches, self._progress = batches[:_MEASURED], progress
+
+    def within(
+        self, max_loss: float, evaluate: Callable[[Any], float], excluded: Collection[int]
+    ) -> Any:
+        """Return a quantised model that is accurate enough.
+
+        Parameters
+        ----------
+        max_loss
+            How much accuracy may be lost.
+        evaluate
+            Measures it.
+        excluded
+            The indices of ops that stay real in any case.
+
+        Returns
+        -------
+        model
+            Quantised; the float model if nothing less is accurate enough.
+        """
+        self._progress.show("evaluating the float model")
+        goal = evaluate(self._source.original) - max_loss
+        if np.isnan(goal):
+            raise ValueError("evaluate returns NaN for the float model.")
+        kept = set(excluded)
+        order: list[Group] | None = None
+        while (chosen := self._planner.plan(kept)).groups:
+            self._progress.show("evaluating the quantised model")
+            model = self._source.quantize(chosen, self._form)
+            accuracy = evaluate(model)
+            if accuracy >= goal:
+                return model
+            if order is None:
+                order = self._by_harm(chosen)
+            worst = order.pop()
+            kept.add(worst[0].index)
+            self._progress.tell(
+                f"accuracy {accuracy:.4g}, wanted {goal:.4g}: '{worst[0].names[0]}' stays in float"
+            )
+        return self._source.original
+
+    def _by_harm(self, chosen: Plan) -> list[Group]:
+        """Return the groups, the one that hurts most last."""
+        exact = self._source.run(self._source.reference, self._batches)
+        harm: dict[int, float] = {}
+        for number, group in enumerate(chosen.groups, 1):
+            name = group[0].names[0]
+            self._progress.show(f"measuring layer {number} of {len(chosen.groups)}: {name}")
+            model = self._source.quantize(Plan((group,), (), ()), self._form)
+            harm[group[0].index] = _error(self._source.run(model, self._batches), exact)
+        return sorted(chosen.groups, key=lambda group: harm[group[0].index])
+
+
+def _error(found: Sequence[Sequence[np.ndarray]], exact: Sequence[Sequence[np.ndarray]]) -> float:
+    """Return the energy of the error against that of the results, added up over them."""
+    total = 0.0
+    for one, other in zip(found, exact, strict=True):
+        for result, right in zip(one, other, strict=True):
+            if right.dtype.kind == "f":
+                wanted = right.astype("float64")
+                error = result.astype("float64") - wanted
+                total += float((error**2).sum() / max((wanted**2).sum(), 1e-30))
+    return total

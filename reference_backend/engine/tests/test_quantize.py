@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float models that are quantised here: which ops, with which values, and what is refused."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import backend
+import support
+from backend.engine import quantization
+from backend.engine.conformance import quantized, quantized_networks
+from backend.engine.conformance.model import BACKEND, TABLE
+from backend.engine.quantization import data
+from backend.engine.quantization.planning import COMPUTES, MOVES, Node, Planner
+from support import compile_for, needs_library
+
+needs = support.needs
+quantize_for = getattr(backend, f"quantize_for_{BACKEND}")
+PRODUCTS = ("relax.matmul", "relax.nn.conv2d", "relax.nn.conv2d_transpose")
+INTEGERS = ("conv2d", "matmul", "quantize", "dequantize")
+RNG = np.random.default_rng(11)
+
+
+def computes_integers():
+    """Whether the driver takes products of integers."""
+    for name in ("conv2d", "matmul"):
+        works = [
+            work
+            for case in quantized.essentials()
+            if (work := quantized.find(case)).case.op == name
+        ]
+        if not works or works[0].model().decline():
+            return False
+    return True
+
+
+def needs_integers(*libraries):
+    """Skip a test where products are of real numbers, or a tool is missing."""
+
+    def mark(test):
+        for item in (needs(*INTEGERS), needs_library(*libraries)):
+            test = item(test)
+        reason = "products are of real numbers here"
+        return pytest.mark.skipif(not computes_integers(), reason=reason)(test)
+
+    return mark
+
+
+needs_onnx = needs_integers("onnx", "onnxruntime")
+needs_torch = needs_integers("torch", "torchao")
+
+
+def placed(mod):
+    return backend.offload_report(support.partition_for(mod)).ops
+
+
+def alone(ops, name):
+    """Return the quantizes or dequantizes that are in no composite of integers."""
+    return [
+        item
+        for item in ops
+        if item.op == f"relax.{name}" and not (item.composite or "").startswith("quantized_")
+    ]
+
+
+def labels_of(ops):
+    return [item.composite for item in ops if item.op in PRODUCTS]
+
+
+def run(mod, arguments):
+    found = relax.VirtualMachine(compile_for(mod), tvm.cpu())["main"](
+        *map(tvm.runtime.tensor, arguments)
+    )
+    return [item.numpy() for item in ([found] if hasattr(found, "numpy") else found)]
+
+
+def decibels(found, exact):
+    error = found.astype("float64") - exact
+    return 10 * np.log10((exact.astype("float64") ** 2).sum() / max((error**2).sum(), 1e-30))
+
+
+# ---- The plan -----------------------------------------------------------------------------------
+
+
+def nodes_of(*lines):
+    """Return nodes of lines such as "c = conv a b"; `conv` is a product."""
+    nodes = []
+    for index, line in enumerate(lines):
+        results, _, (kind, *inputs) = (part.split() for part in line.partition(" = "))
+        nodes.append(Node(index, (kind, *results), tuple(inputs), tuple(results), kind == "conv"))
+    return nodes
+
+
+def planned(lines, results, fused, computed=(), moved=()):
+    """Return the groups and the others of a plan, as text."""
+
+    def ask(group):
+        kinds = " ".join(node.names[0] for node in group)
+        if kinds in moved:
+            return MOVES
+        return COMPUTES if kinds in (*fused, *computed) else None
+
+    found = Planner(nodes_of(*lines), results, ask).plan()
+    texts = [" ".join(node.names[0] for node in group) for group in found.groups]
+    return texts, [node.names[0] for node in found.others], found
+
+
+def test_a_product_takes_what_the_backend_fuses_behind_it():
+    lines = ("c = conv x", "s = sigmoid c", "m = multiply c s", "p = pool m", "d = conv p")
+    groups, others, found = planned(
+        lines, ["d"], ("conv", "conv sigmoid multiply"), moved=("pool",)
+    )
+    assert groups == ["conv sigmoid multiply", "conv"]
+    assert others == ["pool"]
+    assert found.quantized == {"x", "m", "p"}
+    assert found.tied == (("p", "m"),) or found.tied == (("m", "p"),)
+
+
+def test_what_only_ops_on_real_numbers_read_stays_real():
+    lines = ("c = conv x", "r = reshape c", "s = softmax r")
+    groups, others, found = planned(lines, ["s"], ("conv",), moved=("reshape",))
+    assert (groups, others, found.quantized) == (["conv"], [], {"x"})
+
+
+def test_a_residual_of_real_numbers_is_not_quantised():
+    fused = ("conv", "conv add")
+    lines = ("n = norm x", "c = conv n", "a = add c n", "d = conv a")
+    groups, _, found = planned(lines, ["d"], fused)
+    assert groups == ["conv", "conv"]
+    assert found.quantized == {"n", "a"}
+    lines = ("n = conv x", "c = conv n", "a = add c n", "d = conv a")
+    assert planned(lines, ["d"], fused)[0] == ["conv", "conv add", "conv"]
+
+
+def test_a_result_of_the_model_ends_a_group():
+    lines = ("c = conv x", "r = relu c", "d = conv r")
+    fused = ("conv", "conv relu")
+    assert planned(lines, ["d"], fused)[0] == ["conv relu", "conv"]
+    groups, others, found = planned(lines, ["c", "d"], fused, computed=("relu",))
+    assert (groups, others) == (["conv", "conv"], ["relu"])
+    assert found.quantized == {"x", "c", "r"}
+
+
+# ---- Networks -----------------------------------------------------------------------------------
+
+
+@needs_onnx
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet",
+        *(
+            pytest.param(name, marks=pytest.mark.thorough)
+            for name in ("mobilenet", "unet", "bert", "lstm", "detector")
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The calibration data")
+def test_a_network_of_onnx(name):
+    from backend.engine.conformance import onnx_networks
+
+    model, arguments = onnx_networks.SMALL[name]()
+    before = model.SerializeToString()
+    found = quantize_for(model, quantized_networks.calibration_batches(arguments, 8))
+    assert model.SerializeToString() == before
+    exact = quantized_networks.run_onnx(model, arguments)
+    check(backend.from_onnx(found), arguments, quantized_networks.run_onnx(found, arguments), exact)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("mobilenet", "bert", "unet")),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The calibration data")
+def test_a_network_of_torch(name):
+    import torch
+
+    from backend.engine.conformance import torch_networks
+
+    network, inputs = torch_networks.make(*torch_networks.SMALL[name])
+    arguments = [item.numpy() for item in inputs]
+    found = quantize_for(network, quantized_networks.calibration_batches(arguments, 8))
+    with torch.no_grad():
+        results, exact = (
+            [item.numpy() for item in torch.utils._pytree.tree_leaves(module(*inputs))]
+            for module in (found.module(), network)
+        )
+    check(backend.from_exported_program(found), arguments, results, exact)
+
+
+def check(mod, arguments, expected, exact):
+    ops = placed(mod)
+    labels = labels_of(ops)
+    assert len(labels) > 2
+    assert [label for label in labels if not label.startswith("quantized_")] == []
+    # Whatever quantizes without need would be followed by its opposite.
+    assert len(alone(ops, "quantize")) <= len(labels)
+    for one, right, real in zip(run(mod, arguments), expected, exact, strict=True):
+        if right.dtype.kind != "f":
+            continue
+        # A step in one layer may be one more in the next.
+        assert np.abs(one.astype("float64") - right).max() <= 0.05 * np.abs(right).max() + 1e-6
+        assert decibels(one, real) > 25
+
+
+# ---- Small models -------------------------------------------------------------------------------
+
+
+def onnx_model(lines, shape, results, weights, opset=17):
+    """Return a model of lines such as "c = Conv x w group=2"; nodes have the names of results."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    nodes = []
+    for line in lines:
+        result, _, (kind, *words) = (part.split() for part in line.partition(" = "))
+        attributes = dict(word.split("=") for word in words if "=" in word)
+        inputs = [word for word in words if "=" not in word]
+        given = {key: eval(value) for key, value in attributes.items()}
+        nodes.append(helper.make_node(kind, inputs, result, name=result[0], **given))
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in results],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def normal(*shape, scale=0.3):
+    return (scale * RNG.standard_normal(shape)).astype("float32")
+
+
+def images(count=8, shape=(2, 3, 8, 8)):
+    """Return batches that are no noise: waves."""
+    places = np.arange(np.prod(shape)).reshape(shape)
+    return [[np.sin(places * (0.02 + 0.01 * index)).astype("float32")] for index in range(count)]
+
+
+def branches(opset=17):
+    lines = (
+        "a = Conv x wa pads=[1,1,1,1]",
+        "b = Conv x wb pads=[1,1,1,1]",
+        "j = Concat a b axis=1",
+        "p = MaxPool j kernel_shape=[2,2] strides=[2,2]",
+        "c = Conv p wc",
+        "s = Softmax c axis=1",
+    )
+    weights = {
+        "wa": normal(4, 3, 3, 3),
+        "wb": normal(4, 3, 3, 3, scale=3),
+        "wc": normal(5, 8, 1, 1),
+    }
+    return onnx_model(lines, ["n", 3, 8, 8], ["s"], weights, opset)
+
+
+@needs_onnx
+@needs("max_pool2d", "concat", "softmax")
+def test_what_is_joined_has_one_scale():
+    from onnx import numpy_helper
+
+    model = branches()
+    found = quantize_for(model, images())
+    by_output = {name: node for node in found.graph.node for name in node.output}
+    (joined,) = (node for node in found.graph.node if node.op_type == "Concat")
+    arrays = {item.name: item for item in found.graph.initializer}
+    scales = {float(numpy_helper.to_array(arrays[by_output[n].input[1]])) for n in joined.input}
+    assert len(scales) == 1
+    batch = images()[0]
+    ops = placed(backend.from_onnx(found, shape_dict={"x": batch[0].shape}))
+    # Concat and pool move integers, and the last product's result is real.
+    assert len(alone(ops, "quantize")) == 1
+    assert alone(ops, "dequantize") == []
+    assert labels_of(ops)[-1].endswith("_to_real")
+    (result,) = run(backend.from_onnx(found), batch)
+    (expected,) = quantized_networks.run_onnx(found, batch)
+    assert np.abs(result - expected).max() < 0.02
+
+
+@needs_onnx
+@needs("max_pool2d", "concat", "softmax")
+def test_old_opsets_and_nodes_without_names_are_taken():
+    model = branches(opset=11)
+    for node in model.graph.node:
+        node.name = ""
+    found = quantize_for(model, images())
+    assert sum(node.op_type == "QuantizeLinear" for node in found.graph.node) >= 4
+    assert next(item.version for item in found.opset_import if not item.domain) >= 13
+
+
+@needs_onnx
+@pytest.mark.parametrize("names, left", [(["a"], 2), (["[ab]"], 1), (("c", "a"), 1), ("c", 2)])
+def test_ops_are_kept_in_float_by_name(names, left):
+    found = quantize_for(branches(), images(), keep_float=names)
+    labels = labels_of(placed(backend.from_onnx(found)))
+    assert sum(label.startswith("quantized_") for label in labels) == left
+    assert len(labels) == 3
+
+
+@needs_onnx
+@pytest.mark.parametrize("method", ["minmax", "moving_average", "percentile", "entropy"])
+def test_each_method_of_onnx_runtime(method):
+    model = branches()
+    found = quantize_for(model, images(), method=method)
+    batch = images()[0]
+    results = (quantized_networks.run_onnx(item, batch)[0] for item in (found, model))
+    assert decibels(*results) > 20
+
+
+@needs_onnx
+def test_uint8_activations():
+    found = quantize_for(branches(), images(), activations="uint8")
+    assert {item.data_type for item in found.graph.initializer if "zero_point" in item.name} >= {2}
+    assert all("quantized_" in label for label in labels_of(placed(backend.from_onnx(found))))
+
+
+@needs_onnx
+def test_only_what_the_backend_computes_with_integers_is_quantised(monkeypatch):
+    lines = ("c = Conv x w", "f = Flatten c", "m = MatMul f v")
+    weights = {"w": normal(4, 3, 8, 8), "v": normal(4, 6)}
+    model = onnx_model(lines, [2, 3, 8, 8], ["m"], weights)
+    assert len(integer_weights(quantize_for(model, images()))) == 2
+
+    def declined(entry, call):
+        return "not today" if entry.name == "conv2d" else None
+
+    monkeypatch.setattr(TABLE, "_declined_by_sdk", declined)
+    assert integer_weights(quantize_for(model, images())) == [(4, 6)]
+    monkeypatch.setattr(TABLE, "_declined_by_sdk", lambda entry, call: "not today")
+    with pytest.raises(ValueError, match="computes nothing of the model with integers.*not today"):
+        quantize_for(model, images())
+
+
+def integer_weights(model):
+    return [tuple(i.dims) for i in model.graph.initializer if i.data_type == 3 and len(i.dims) > 1]
+
+
+@needs_onnx
+def test_a_chip_without_zero_points_gets_symmetric_activations(monkeypatch):
+    from onnx import numpy_helper
+
+    from backend.engine.quantization.onnx_models import OnnxModel
+
+    ask = OnnxModel.ask
+
+    def picky(self, asked, form, group):
+        return ask(self, asked, form, group) if form.symmetric else None
+
+    monkeypatch.setattr(OnnxModel, "ask", picky)
+    found = quantize_for(branches(), images())
+    zeros = [i for i in found.graph.initializer if "zero_point" in i.name and i.data_type == 3]
+    assert zeros
+    assert all((numpy_helper.to_array(item) == 0).all() for item in zeros)
+
+
+# ---- Accuracy -----------------------------------------------------------------------------------
+
+
+def chain_with_an_outlier():
+    """Three products, the second of which reads values that do not fit into 8 bits."""
+    weight = normal(16, 16)
+    large = weight.copy()
+    large[:, 0] *= 3000
+    small = weight.copy()
+    small[0] /= 3000
+    lines = ("a = MatMul x wa", "b = MatMul a wb", "c = MatMul b wc")
+    return onnx_model(lines, [8, 16], ["c"], {"wa": large, "wb": small, "wc": weight})
+
+
+@needs_onnx
+def test_the_layer_that_hurts_most_stays_in_float_until_the_accuracy_is_reached():
+    model = chain_with_an_outlier()
+    batches = images(shape=(8, 16))
+    exact = quantized_networks.run_onnx(model, batches[0])[0]
+    seen = []
+
+    def evaluate(item):
+        found = quantized_networks.run_onnx(item, batches[0])[0]
+        seen.append(min(decibels(found, exact), 40))
+        return seen[-1]
+
+    found = quantize_for(model, batches, max_loss=15, evaluate=evaluate)
+    assert seen[0] == 40 and seen[1] < 25 <= seen[-1]
+    assert len(integer_weights(found)) == 2
+    assert "wb" in {item.name for item in found.graph.initializer}
+    # As long as nothing is lost, nothing stays in float.
+    assert len(integer_weights(quantize_for(model, batches, max_loss=100, evaluate=evaluate))) == 3
+
+
+@needs_onnx
+def test_a_model_that_must_lose_nothing_stays_as_it_was():
+    model = chain_with_an_outlier()
+
+    def evaluate(item):
+        return 1.0 if item is model else 0.0
+
+    assert quantize_for(model, images(shape=(8, 16)), max_loss=0.5, evaluate=evaluate) is model
+
+
+# ---- What is refused ----------------------------------------------------------------------------
+
+
+def with_value(value):
+    batches = images()
+    batches[3][0][0, 0, 0, 0] = value
+    return batches
+
+
+@needs_onnx
+@pytest.mark.parametrize(
+    "batches, message",
+    [
+        ([], "calibration_data is empty: .*at least 8 samples"),
+        (None, "calibration_data is empty"),
+        (images()[0][0], "calibration_data is one ndarray; supported: an iterable of batches"),
+        ([{"image": images()[0][0]}], "batch 0 is for 'image'; the model's inputs are 'x'"),
+        ([images()[0] * 2], "batch 0 has 2 arrays; the model's inputs are 'x'"),
+        ([3], "batch 0 is a int; supported: a mapping of names to arrays"),
+        ([images()[0][0].astype("float64")], "'x' is float64; the model takes float32"),
+        ([images(shape=(2, 3, 8, 9))[0]], r"the shape \(2, 3, 8, 9\); .* \(any, 3, 8, 8\)"),
+        (with_value(np.nan), "batch 3: 'x' has NaN or infinity"),
+        (with_value(np.inf), "batch 3: 'x' has NaN or infinity"),
+        ([[0 * images()[0][0]]] * 8, "'x' is 0 throughout .* leave 'a'.* in float with keep_float"),
+    ],
+)
+def test_bad_calibration_data_is_refused(batches, message):
+    with pytest.raises(ValueError, match=message):
+        quantize_for(branches(), batches)
+
+
+@needs_onnx
+def test_a_tensor_that_becomes_infinite_is_named():
+    weights = {"v": normal(16, 16, scale=1e30), "w": normal(16, 4, scale=1e30)}
+    model = onnx_model(("a = MatMul x v", "b = Mul a a", "c = MatMul b w"), [8, 16], ["c"], weights)
+    with pytest.raises(ValueError, match="'b' is NaN or infinite .* 'c'"):
+        quantize_for(model, images(shape=(8, 16)))
+
+
+@needs_onnx
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"method": "mse"}, "method is 'mse'; onnxruntime has minmax, moving_average, percentile"),
+        ({"activations": "int4"}, "activations is 'int4'; this backend has int8"),
+        ({"keep_float": ["head"]}, "no op or result is called 'head'; the products are a, b, c"),
+        ({"max_loss": 0.1}, "max_loss and evaluate go together"),
+    ],
+)
+def test_bad_arguments_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        quantize_for(branches(), images(), **options)
+
+
+@needs_onnx
+def test_other_models_are_refused():
+    with pytest.raises(ValueError, match="type IRModule; supported: onnx.ModelProto"):
+        quantize_for(tvm.IRModule(), images())
+    with pytest.raises(ValueError, match="quantised already: it has DequantizeLinear"):
+        quantize_for(quantize_for(branches(), images()), images())
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    import sys
+
+    package = quantization.__name__
+    for name in ("onnx_models", "torch_models"):
+        monkeypatch.delitem(sys.modules, f"{package}.{name}", raising=False)
+        monkeypatch.delattr(quantization, name, raising=False)
+    for name in ("onnxruntime.quantization", "torchao.quantization.pt2e.observer"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match="pip install onnx onnxruntime"):
+        quantize_for("model.onnx", images())
+
+    class Module:
+        def named_parameters(self):
+            return []
+
+    with pytest.raises(ImportError, match="pip install torch torchao"):
+        quantize_for(Module(), images())
+
+
+@pytest.mark.parametrize(
+    "arrays, message",
+    [
+        (images(2, (2, 3, 8, 8)), "has 4 samples"),
+        ([[normal(4, 3, 32, 32, scale=1)]] * 3, "'x' looks like .* normal distribution"),
+        ([[RNG.random((4, 3, 32, 32), "float32")]] * 3, "'x' looks like .* uniform distribution"),
+    ],
+)
+def test_poor_calibration_data_is_warned_about(arrays, message):
+    shape = (None, *arrays[0][0].shape[1:])
+    with pytest.warns(UserWarning, match=message):
+        data.read(arrays, {"x": ("float32", shape)})
+
+
+@pytest.mark.parametrize("scale", [1.0, 255.0])
+def test_real_data_is_not_warned_about(recwarn, scale):
+    batches = [[scale * abs(item[0])] for item in images(8, (2, 3, 32, 32))]
+    data.read(batches, {"x": ("float32", (None, 3, 32, 32))})
+    assert not [str(item.message) for item in recwarn]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizes float models for this backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from .engine import quantization
+from .engine.options import Source
+
+
+def quantize_for_example_npu(
+    model: Any,
+    calibration_data: Iterable[Any],
+    *,
+    method: str = "minmax",
+    activations: str | None = None,
+    keep_float: Collection[str] = (),
+    max_loss: float | None = None,
+    evaluate: Callable[[Any], float] | None = None,
+    options: Source = None,
+) -> Any:
+    """Quantize a float model, as far as this backend computes with integers.
+
+    `onnxruntime.quantization` or torchao's PT2E calibrate and quantize it. Which ops, this backend
+    is asked: those that would be quantised but not computed with integers stay in float.
+
+    Parameters
+    ----------
+    model
+        An `onnx.ModelProto`, the path of an ONNX file, a `torch.export.ExportedProgram`, or a
+        `torch.nn.Module` in eval mode. It is not changed.
+    calibration_data
+        Batches of real inputs: each a mapping of names to arrays, a sequence of arrays in the order
+        of the inputs, or an array.
+    method
+        How ranges are found: "minmax" or "moving_average"; for ONNX also "percentile" and
+        "entropy", for PyTorch also "mse".
+    activations
+        Their element type, "int8" or "uint8"; none: the first that this backend computes with.
+    keep_float
+        Ops that stay in float: names of nodes, of their results or, in PyTorch, of modules, or
+        patterns such as "head.*".
+    max_loss
+        How much worse than that of the float model the accuracy may be. The layers that hurt most
+        stay in float until it is reached.
+    evaluate
+        Returns the accuracy of a model of the same kind as the result, for `max_loss`; more is
+        better. It is first called with the float model, as it was given.
+    options
+        As for the partitioning.
+
+    Returns
+    -------
+    model
+        An `onnx.ModelProto` for `from_onnx`, or an `ExportedProgram` for `from_exported_program`.
+
+    Raises
+    ------
+    ValueError
+        Calibration data is missing or does not fit, an argument is not supported, or the backend
+        computes nothing of the model with integers.
+    ImportError
+        onnxruntime or torchao is not installed.
+    """
+    return quantization.quantize_for(
+        model,
+        calibration_data,
+        method=method,
+        activations=activations,
+        keep_float=keep_float,
+        max_loss=max_loss,
+        evaluate=evaluate,
+        options=options,
+    )

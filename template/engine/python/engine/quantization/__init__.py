@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizes float models for this backend, with the tools that users have.
+
+`onnxruntime.quantization` and torchao's PT2E calibrate and quantize; which ops, the backend is
+asked (`planning`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from ..options import Source
+from ..patterns import TABLE, computes_quantized
+from . import data
+from .console import Progress, quiet
+from .planning import Backend, Form, Group, Planner
+from .search import Search, matching
+
+_REASONS = 3
+"""How many reasons an error gives."""
+
+
+def quantize_for(
+    model: Any,
+    calibration_data: Iterable[Any],
+    *,
+    method: str = "minmax",
+    activations: str | None = None,
+    keep_float: Collection[str] = (),
+    max_loss: float | None = None,
+    evaluate: Callable[[Any], float] | None = None,
+    options: Source = None,
+) -> Any:
+    """Quantize a float model, as far as this backend computes with integers.
+
+    `quantize_for_<name>` of the package documents the arguments.
+    """
+    if (max_loss is None) != (evaluate is None):
+        raise ValueError(
+            "max_loss and evaluate go together: one is the limit of what the other measures."
+        )
+    if isinstance(keep_float, str):
+        keep_float = (keep_float,)
+    given = data.listed(calibration_data)
+    source = _open(model, method, given[0])
+    batches = data.read(given, source.inputs)
+    backend = Backend(options)
+    with Progress() as progress:
+        for form in _forms(source, activations):
+            progress.show(f"calibrating: {len(batches)} batches")
+            source.calibrate(batches, method, form)
+            nodes = source.nodes()
+            excluded = matching(nodes, keep_float)
+
+            def ask(group: Group, form: Form = form) -> str | None:
+                progress.show(f"asking the backend: {group[0].names[0]}")
+                answer: str | None = source.ask(backend, form, group)
+                return answer
+
+            planner = Planner(nodes, source.results, ask)
+            chosen = planner.plan(excluded)
+            if chosen.groups:
+                break
+        else:
+            reasons = "; ".join(list(backend.reasons)[:_REASONS])
+            reasons = reasons or "it has no convolution and no matrix product"
+            raise ValueError(
+                f"This backend computes nothing of the model with integers: {reasons}."
+            )
+        if max_loss is None or evaluate is None:
+            progress.show("quantizing")
+            return source.quantize(chosen, form)
+        search = Search(source, planner, form, batches, progress)
+        return search.within(max_loss, evaluate, excluded)
+
+
+def _open(model: Any, method: str, example: Any) -> Any:
+    """Return the model for the tool that reads it."""
+    if isinstance(model, (str, os.PathLike)) or hasattr(model, "opset_import"):
+        try:
+            from . import onnx_models
+        except ImportError as error:
+            raise ImportError(
+                "To quantize an ONNX model, onnx and onnxruntime 1.22 or newer are needed: "
+                f"pip install onnx onnxruntime. ({error})"
+            ) from None
+        _check_method("onnxruntime", method, onnx_models.METHODS)
+        return onnx_models.OnnxModel(model)
+    if hasattr(model, "graph_signature") or hasattr(model, "named_parameters"):
+        try:
+            with quiet():
+                from . import torch_models
+        except ImportError as error:
+            raise ImportError(
+                "To quantize a PyTorch model, torch and torchao 0.18 or newer are needed: "
+                f"pip install torch torchao. ({error})"
+            ) from None
+        _check_method("torchao", method, torch_models.METHODS)
+        return torch_models.TorchModel(model, example)
+    raise ValueError(
+        f"The model is of type {type(model).__name__}; supported: onnx.ModelProto, the path of an "
+        "ONNX file, torch.export.ExportedProgram and torch.nn.Module. Models of TVM are quantised "
+        "before they are imported."
+    )
+
+
+def _check_method(tool: str, method: str, known: Iterable[str]) -> None:
+    if method not in known:
+        raise ValueError(f"method is '{method}'; {tool} has {', '.join(known)}.")
+
+
+def _forms(source: Any, activations: str | None) -> Iterable[Any]:
+    """Generate the forms of integers to try, the preferred one first."""
+    products = [op for op in TABLE.ops if op.engine == "matrix"]
+    dtypes = (name for op in products if op.quantized for name in op.quantized.dtypes)
+    known = [name for name in dict.fromkeys(dtypes) if name in ("int8", "uint8")]
+    if not known or not computes_quantized(TABLE):
+        raise ValueError(
+            "This backend computes no products of integers: its table has no matrix op that is "
+            "quantised, or lacks quantize and dequantize."
+        )
+    if activations is not None and activations not in known:
+        raise ValueError(f"activations is '{activations}'; this backend has {', '.join(known)}.")
+    for name in known if activations is None else [activations]:
+        for per_channel in (True, False):
+            for symmetric in (False, True):
+                yield Form(name, symmetric, per_channel)

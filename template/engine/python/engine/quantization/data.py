@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads calibration data, and says what is wrong with it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Batch = dict[str, np.ndarray]
+"""The inputs of the model, by name."""
+
+ENOUGH = 8
+"""Fewer samples than this are warned about."""
+
+_ENOUGH_TO_JUDGE = 1000
+
+
+def listed(data: Iterable[Any] | None) -> list[Any]:
+    """Return the batches as they are given.
+
+    Parameters
+    ----------
+    data
+        An iterable of batches.
+
+    Returns
+    -------
+    batches
+        One at least.
+
+    Raises
+    ------
+    ValueError
+        There are none, or it is not an iterable of batches.
+    """
+    if isinstance(data, Mapping | str) or hasattr(data, "shape"):
+        raise ValueError(
+            f"calibration_data is one {type(data).__name__}; supported: an iterable of batches, "
+            "such as [{'image': array}, ...] or [[array], ...]."
+        )
+    batches = list(data or ())
+    if not batches:
+        raise ValueError(
+            "calibration_data is empty: scales come from the values that tensors have for real "
+            f"inputs. Give at least {ENOUGH} samples of them."
+        )
+    return batches
+
+
+def read(
+    data: Sequence[Any], inputs: Mapping[str, tuple[str, Sequence[int | None]]]
+) -> list[Batch]:
+    """Check batches, and warn about those from which no good scales follow.
+
+    Parameters
+    ----------
+    data
+        Each batch is a mapping of names to arrays, a sequence of arrays in the order of the inputs,
+        or the array of a single input.
+    inputs
+        The element type and the shape of each input, with None for a size that may be any.
+
+    Returns
+    -------
+    batches
+        Arrays by name.
+
+    Raises
+    ------
+    ValueError
+        The data does not fit the inputs, or has NaN or infinity in it.
+    """
+    batches = [_batch(item, index, inputs) for index, item in enumerate(data)]
+    samples = sum(_samples(batch) for batch in batches)
+    if samples < ENOUGH:
+        warnings.warn(
+            f"The calibration data has {samples} samples. Ranges from fewer than {ENOUGH} are "
+            "often too small: larger values are cut off then.",
+            stacklevel=4,
+        )
+    for name in inputs:
+        noise = _noise(np.concatenate([batch[name].reshape(-1) for batch in batches]))
+        if noise:
+            warnings.warn(
+                f"The calibration data for '{name}' looks like {noise}. Scales from random numbers "
+                "do not fit real inputs: take samples of the data that the model is for.",
+                stacklevel=4,
+            )
+    return batches
+
+
+def _batch(item: Any, index: int, inputs: Mapping[str, tuple[str, Sequence[int | None]]]) -> Batch:
+    where = f"calibration_data, batch {index}"
+    if hasattr(item, "shape"):
+        item = [item]
+    if isinstance(item, Mapping):
+        if set(item) != set(inputs):
+            raise ValueError(
+                f"{where} is for {_listed(item)}; the model's inputs are {_listed(inputs)}."
+            )
+        given = {name: item[name] for name in inputs}
+    elif isinstance(item, Sequence) and not isinstance(item, str):
+        if len(item) != len(inputs):
+            raise ValueError(
+                f"{where} has {len(item)} arrays; the model's inputs are {_listed(inputs)}."
+            )
+        given = dict(zip(inputs, item, strict=True))
+    else:
+        raise ValueError(
+            f"{where} is a {type(item).__name__}; supported: a mapping of names to arrays, a "
+            "sequence of arrays, or an array."
+        )
+    batch = {}
+    for name, value in given.items():
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+        dtype, shape = inputs[name]
+        if str(array.dtype) != dtype:
+            raise ValueError(f"{where}: '{name}' is {array.dtype}; the model takes {dtype}.")
+        sizes = zip(shape, array.shape, strict=False)
+        if len(shape) != array.ndim or any(size not in (None, found) for size, found in sizes):
+            wanted = ", ".join("any" if size is None else str(size) for size in shape)
+            raise ValueError(
+                f"{where}: '{name}' has the shape {array.shape}; the model takes ({wanted})."
+            )
+        if array.size == 0:
+            raise ValueError(f"{where}: '{name}' has no elements.")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(
+                f"{where}: '{name}' has NaN or infinity in it, so that it has no range."
+            )
+        batch[name] = array
+    return batch
+
+
+def _samples(batch: Batch) -> int:
+    return max((array.shape[0] if array.ndim > 1 else 1 for array in batch.values()), default=1)
+
+
+def _noise(values: np.ndarray) -> str:
+    """Return which noise values look like, "" if none: neighbours have nothing in common."""
+    count = values.size
+    if values.dtype.kind != "f" or count < _ENOUGH_TO_JUDGE:
+        return ""
+    numbers = values.astype("float64")
+    mean, deviation = numbers.mean(), numbers.std()
+    if deviation == 0:
+        return ""
+    normal = (numbers - mean) / deviation
+    slack = 5 / np.sqrt(count)
+    if abs((normal[1:] * normal[:-1]).mean()) > slack:
+        return ""
+    fourth = (normal**4).mean()
+    if abs(mean) < slack and abs(deviation - 1) < slack and abs(fourth - 3) < 5 * slack:
+        return "random numbers of a normal distribution"
+    low, high = numbers.min(), numbers.max()
+    width = high - low
+    middle = abs(mean - (low + high) / 2) < slack * width
+    if middle and abs(deviation / width - 12**-0.5) < slack and abs(fourth - 1.8) < 5 * slack:
+        return "random numbers of a uniform distribution"
+    return ""
+
+
+def check_finite(name: str, low: Any, high: Any, reader: str) -> None:
+    """Refuse a range that has no ends.
+
+    Parameters
+    ----------
+    name
+        The tensor.
+    low, high
+        Its range in the calibration data.
+    reader
+        The op that reads it.
+
+    Raises
+    ------
+    ValueError
+        It is not finite.
+    """
+    if not np.isfinite([low, high]).all():
+        raise ValueError(
+            f"The tensor '{name}' is NaN or infinite for the calibration data, so that it has no "
+            f"scale. Leave '{reader}', which reads it, in float with keep_float."
+        )
+
+
+def check_range(name: str, low: Any, high: Any, reader: str) -> None:
+    """Refuse a range from which no scale follows.
+
+    Parameters
+    ----------
+    name
+        The tensor.
+    low, high
+        Its range in the calibration data.
+    reader
+        The op that reads it.
+
+    Raises
+    ------
+    ValueError
+        It is not finite, or empty.
+    """
+    check_finite(name, low, high, reader)
+    if low == high == 0:
+        raise ValueError(
+            f"The tensor '{name}' is 0 throughout for the calibration data, so that it has no "
+            f"scale. Give data for which it is not, or leave '{reader}', which reads it, in float "
+            "with keep_float."
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"
