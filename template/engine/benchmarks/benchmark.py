@@ -369,6 +369,7 @@ def exported_encoder() -> dict[str, Any]:
     if not have("torch"):
         return {}
     import torch
+
     from backend.engine.conformance.torch_networks import Encoder, make
 
     network, inputs = make(lambda: Encoder(384, 6, 6), lambda: [torch.randn(1, 197, 384)])
