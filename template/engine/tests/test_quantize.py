@@ -138,8 +138,8 @@ def test_a_result_of_the_model_ends_a_group():
     fused = ("conv", "conv relu")
     assert planned(lines, ["d"], fused)[0] == ["conv relu", "conv"]
     groups, others, found = planned(lines, ["c", "d"], fused, computed=("relu",))
-    assert (groups, others) == (["conv", "conv"], ["relu"])
-    assert found.quantized == {"x", "c", "r"}
+    assert (groups, others) == (["conv", "conv"], [])
+    assert found.quantized == {"x", "r"}
 
 
 # ---- Networks -----------------------------------------------------------------------------------
@@ -338,6 +338,43 @@ def test_only_what_the_backend_computes_with_integers_is_quantised(monkeypatch):
         quantize_for(model, images())
 
 
+@needs_onnx
+def test_a_result_that_a_relu_reads_keeps_its_negative_values():
+    lines = ("a = Conv x w", "r = Relu a", "b = Conv r v")
+    weights = {"w": normal(4, 3, 3, 3), "v": normal(4, 4, 3, 3)}
+    model = onnx_model(lines, [2, 3, 8, 8], ["a", "b"], weights)
+    found = quantize_for(model, images())
+    exact = quantized_networks.run_onnx(model, images()[0])
+    for one, right in zip(run(backend.from_onnx(found), images()[0]), exact, strict=True):
+        assert decibels(one, right) > 25
+
+
+@needs_onnx
+def test_what_a_subgraph_reads_is_before_it():
+    import onnx
+    from onnx import helper
+
+    lines = ("a = Conv x w", "b = Conv a v")
+    weights = {"w": normal(4, 3, 3, 3), "v": normal(4, 4, 3, 3), "two": np.float32(2)}
+    model = onnx_model(lines, [2, 3, 8, 8], ["b"], weights)
+    branches = []
+    for kind, *more in (("Mul", "two"), ("Identity",)):
+        node = helper.make_node(kind, ["a", *more], [kind])
+        result = helper.make_tensor_value_info(kind, onnx.TensorProto.FLOAT, None)
+        branches.append(helper.make_graph([node], kind, [], [result]))
+    choice = helper.make_node("If", ["k"], ["z"], then_branch=branches[0], else_branch=branches[1])
+    model.graph.node.append(choice)
+    model.graph.input.append(helper.make_tensor_value_info("k", onnx.TensorProto.BOOL, []))
+    model.graph.output.append(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))
+    batches = [[*item, np.array(True)] for item in images()]
+    found = quantize_for(model, batches)
+    onnx.checker.check_model(found)
+    assert len(integer_weights(found)) == 2
+    results = (quantized_networks.run_onnx(item, batches[0]) for item in (found, model))
+    for one, right in zip(*results, strict=True):
+        assert decibels(one, right) > 25
+
+
 def integer_weights(model):
     return [tuple(i.dims) for i in model.graph.initializer if i.data_type == 3 and len(i.dims) > 1]
 
@@ -505,3 +542,108 @@ def test_real_data_is_not_warned_about(recwarn, scale):
     batches = [[scale * abs(item[0])] for item in images(8, (2, 3, 32, 32))]
     data.read(batches, {"x": ("float32", (None, 3, 32, 32))})
     assert not [str(item.message) for item in recwarn]
+
+
+# ---- PyTorch ------------------------------------------------------------------------------------
+
+
+def torch_network():
+    """Return a network with a shortcut and a classifier, whose modules have names."""
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = torch.nn.Conv2d(3, 8, 3, padding=1)
+            self.body = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.ReLU())
+            self.head = torch.nn.Linear(8, 5)
+
+        def forward(self, image):
+            x = torch.relu(self.stem(image))
+            x = torch.nn.functional.max_pool2d(torch.cat((x, self.body(x)), 1), 2)
+            return self.head((x[:, :8] + x[:, 8:]).mean((2, 3)))
+
+    torch.manual_seed(0)
+    return Network().eval()
+
+
+def exported(network, dynamic=True):
+    import torch
+
+    image = torch.from_numpy(images()[0][0])
+    sizes = {"image": {0: torch.export.Dim("n", max=64)}} if dynamic else None
+    return torch.export.export(network, (), {"image": image}, dynamic_shapes=sizes)
+
+
+def torch_labels(program):
+    return labels_of(placed(backend.from_exported_program(program)))
+
+
+@needs_torch
+@needs("max_pool2d", "concat")
+@pytest.mark.parametrize("method", ["minmax", "moving_average", "mse"])
+def test_a_program_with_a_symbolic_batch_and_inputs_by_name(method):
+    import torch
+
+    program = exported(torch_network())
+    batches = [{"image": item[0]} for item in images()]
+    found = quantize_for(program, batches, method=method)
+    labels = torch_labels(found)
+    assert len(labels) == 3 and all(label.startswith("quantized_") for label in labels)
+    # The pool, and what it reads, is of integers.
+    assert labels[0] == "quantized_conv2d_bias"
+    image = torch.from_numpy(images(1, (5, 3, 8, 8))[0][0])
+    with torch.no_grad():
+        results = [item.module()(image=image).numpy() for item in (found, program)]
+    assert decibels(*results) > 20
+    (result,) = run(backend.from_exported_program(found), [image.numpy()])
+    assert np.abs(result - results[0]).max() < 0.02 * np.abs(results[0]).max()
+
+
+@needs_torch
+@pytest.mark.parametrize("names, left", [(["head"], 2), (["body.*"], 2), (["body.0", "stem"], 1)])
+def test_modules_are_kept_in_float_by_name(names, left):
+    network = torch_network()
+    labels = torch_labels(quantize_for(network, images(), keep_float=names))
+    assert sum(label.startswith("quantized_") for label in labels) == left
+
+
+@needs_torch
+def test_layers_of_a_program_stay_in_float_until_the_accuracy_is_reached():
+    import torch
+
+    network = torch_network()
+    with torch.no_grad():
+        # One channel decides the scale, so that nothing is left of the others.
+        network.stem.weight[0] *= 1e4
+        network.body[0].weight[:, 0] *= 1e-4
+        network.head.weight[:, 0] *= 1e-4
+    (image,) = map(torch.from_numpy, images()[0])
+    seen = []
+
+    def evaluate(model):
+        module = model if model is network else model.module()
+        with torch.no_grad():
+            seen.append(min(decibels(module(image).numpy(), network(image).numpy()), 40))
+        return seen[-1]
+
+    found = quantize_for(network, images(), max_loss=15, evaluate=evaluate)
+    assert seen[0] == 40 and seen[1] < 25 <= seen[-1]
+    labels = torch_labels(found)
+    assert 0 < sum(label.startswith("quantized_") for label in labels) < 3
+
+
+@needs_torch
+def test_what_is_refused_of_torch():
+    network = torch_network()
+    with pytest.raises(ValueError, match="in training mode: call model.eval"):
+        quantize_for(network.train(), images())
+    network.eval()
+    with pytest.raises(ValueError, match="cannot export the model with the first batch"):
+        quantize_for(network, [images()[0] * 2])
+    with pytest.raises(ValueError, match="method is 'entropy'; torchao has minmax, moving_average"):
+        quantize_for(network, images(), method="entropy")
+    with pytest.raises(ValueError, match=r"\(2, 3, 8, 9\); the model takes \(2, 3, 8, 8\)"):
+        quantize_for(network, [*images(4), *images(4, (2, 3, 8, 9))])
+    with pytest.raises(ValueError, match="'image' is 0 throughout .* keep_float"):
+        quantize_for(network, [[0 * images()[0][0]]] * 8)

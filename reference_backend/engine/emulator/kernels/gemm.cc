@@ -116,6 +116,13 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
     float* tile = tiles;
     for (int64_t column = first_column; column < end_column; column += kPanelColumns) {
       int64_t columns = std::min<int64_t>(kPanelColumns, end_column - column);
+      // One row is read once: there is no need for a panel of real numbers.
+      if (gemm.weights != nullptr && rows_ == 1) {
+        MultiplyRow(*gemm.weights, column, k, depth, gemm.left + k * kPanelRows, tile, k > 0);
+        if (last) store.StoreTile(tile, 1, columns, gemm.out_row, column, registers);
+        if (tile_floats_ > kTile) tile += kTile;
+        continue;
+      }
       Panel panel = RightPanel(simd, gemm, column, k, depth, packed);
       for (int64_t row = first_row; row < end_row; row += kPanelRows) {
         int64_t rows = std::min<int64_t>(kPanelRows, end_row - row);
@@ -129,8 +136,12 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
   } while (k < depth_);
 }
 
-void Weigh(const Weights& weights, int64_t column, int64_t k, int64_t rows, float* out) {
-  const Simd& simd = ActiveSimd();
+namespace {
+
+/*! \brief Calls `run` for rows of a panel of weights that share scales, in order, with the rows,
+ * how many there are, the zero points and the scales. */
+template <typename Run>
+void ForEachBlock(const Weights& weights, int64_t column, int64_t k, int64_t rows, const Run& run) {
   const int64_t count = std::min<int64_t>(kPanelColumns, weights.columns - column);
   float zeros[kPanelColumns] = {};
   float scales[kPanelColumns] = {};
@@ -143,17 +154,35 @@ void Weigh(const Weights& weights, int64_t column, int64_t k, int64_t rows, floa
       const int64_t first = block * weights.columns + column;
       std::copy_n(weights.scales + first, count, scales);
       if (weights.zero_points != nullptr) {
-        simd.load(weights.dtype, static_cast<const char*>(weights.zero_points) + first, count,
-                  zeros);
+        ActiveSimd().load(weights.dtype, static_cast<const char*>(weights.zero_points) + first,
+                          count, zeros);
       }
       next = std::min(end, (block + 1) * weights.block);
     }
     const int64_t elements = column * weights.depth + k * kPanelColumns;
-    simd.weigh(weights.dtype, weights.bits, weights.panels + elements * weights.bits / 8, next - k,
-               zeros, scales, out);
-    out += (next - k) * kPanelColumns;
+    run(weights.panels + elements * weights.bits / 8, next - k, zeros, scales);
     k = next;
   }
+}
+
+}  // namespace
+
+void Weigh(const Weights& weights, int64_t column, int64_t k, int64_t rows, float* out) {
+  auto weigh = [&](const char* data, int64_t count, const float* zeros, const float* scales) {
+    ActiveSimd().weigh(weights.dtype, weights.bits, data, count, zeros, scales, out);
+    out += count * kPanelColumns;
+  };
+  ForEachBlock(weights, column, k, rows, weigh);
+}
+
+void MultiplyRow(const Weights& weights, int64_t column, int64_t k, int64_t rows, const float* a,
+                 float* tile, bool accumulate) {
+  if (!accumulate) std::fill_n(tile, kPanelColumns, 0.0f);
+  auto multiply = [&](const char* data, int64_t count, const float* zeros, const float* scales) {
+    ActiveSimd().weigh_row(weights.dtype, weights.bits, data, count, zeros, scales, a, tile);
+    a += count * kPanelRows;
+  };
+  ForEachBlock(weights, column, k, rows, multiply);
 }
 
 int64_t PanelFloats(int64_t lines, int64_t depth, int width) {

@@ -129,6 +129,9 @@ struct Simd {
    * 16 the high half. */
   void (*weigh)(npu_dtype dtype, int bits, const void* data, int64_t rows, const float* zeros,
                 const float* scales, float* out);
+  /*! \brief sums[c] += scales[c] * the sum over all rows k of a[k * 8] * (column c - zeros[c]). */
+  void (*weigh_row)(npu_dtype dtype, int bits, const void* data, int64_t rows, const float* zeros,
+                    const float* scales, const float* a, float* sums);
   /*! \brief Combines elements with ADD, MULTIPLY, MAXIMUM or MINIMUM; `count` is at least 1. */
   float (*reduce)(npu_vector_opcode opcode, const float* data, int64_t count);
 };

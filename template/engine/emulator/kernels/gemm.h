@@ -28,6 +28,9 @@ struct Weights {
 
 /*! \brief The real numbers of rows [k, k + rows) of a panel. */
 void Weigh(const Weights& weights, int64_t column, int64_t k, int64_t rows, float* out);
+/*! \brief The product of these rows and one row of the left operand, as Simd::gemm does it. */
+void MultiplyRow(const Weights& weights, int64_t column, int64_t k, int64_t rows, const float* a,
+                 float* tile, bool accumulate);
 
 /*! \brief A matrix product, of real numbers or of pairs (see simd.h). Its left operand is packed;
  *  the right one is packed too, or its panels are gathered from data where they are needed. */

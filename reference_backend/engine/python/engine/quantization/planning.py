@@ -264,7 +264,8 @@ class _Graph:
         integers = set(fixed)
         chosen: list[Node] = []
         for node in self.nodes:
-            known = node.inputs and integers.issuperset(node.inputs)
+            # What the model returns is only rounded where a product reads it, too.
+            known = node.inputs and (integers - self.results).issuperset(node.inputs)
             free = node.index not in grouped and node.is_real and not node.is_product
             if known and free and ask((node,)) is not None:
                 chosen.append(node)

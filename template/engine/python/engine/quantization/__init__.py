@@ -65,7 +65,12 @@ def quantize_for(
                 break
         else:
             reasons = "; ".join(list(backend.reasons)[:_REASONS])
-            reasons = reasons or "it has no convolution and no matrix product"
+            names = ", ".join(node.names[0] for node in nodes if node.is_product)
+            reasons = reasons or (
+                f"none of {names} is one composite between dequantize and quantize"
+                if names
+                else "it has no convolution and no matrix product"
+            )
             raise ValueError(
                 f"This backend computes nothing of the model with integers: {reasons}."
             )

@@ -455,8 +455,7 @@ def _dynamic(
     ]
     if not any(sizes):
         return None
-    count = len(example[0])
-    return (*sizes[:count], *sizes[count:]) if not example[1] else None
+    return dict(zip(inputs, sizes, strict=True)) if example[1] else tuple(sizes)
 
 
 def _check_observers(prepared: Any) -> None:
