@@ -284,15 +284,23 @@ def skip_where_declined(mod: Any) -> None:
             pytest.skip(str(op.reason))
 
 
-def skip_without_integers(*ops: str) -> None:
-    """Skip a test where the limits or the driver leave ops to real numbers."""
+@cache
+def lacks_integers(*ops: str) -> str | None:
+    """Tell why the limits or the driver leave an op to real numbers; None if they leave none."""
     for name in ops:
         cases = map(quantized.find, quantized.essentials())
-        works = [work for work in cases if work.op == name]
-        if not works:
-            pytest.skip(f"{name} does not compute with quantised tensors here")
-        if reason := works[0].model().decline():
-            pytest.skip(reason)
+        work = next((work for work in cases if work.op == name), None)
+        if work is None:
+            return f"{name} does not compute with quantised tensors here"
+        if reason := work.model().decline():
+            return reason
+    return None
+
+
+def skip_without_integers(*ops: str) -> None:
+    """Skip a test where the limits or the driver leave ops to real numbers."""
+    if reason := lacks_integers(*ops):
+        pytest.skip(reason)
 
 
 def lacks(*ops: str) -> Any:

@@ -9,7 +9,7 @@ from tvm import relax
 import backend
 import support
 from backend.engine import quantization
-from backend.engine.conformance import quantized, quantized_networks
+from backend.engine.conformance import quantized_networks
 from backend.engine.conformance.model import BACKEND, TABLE
 from backend.engine.quantization import data
 from backend.engine.quantization.planning import COMPUTES, MOVES, Node, Planner
@@ -22,27 +22,14 @@ INTEGERS = ("conv2d", "matmul", "quantize", "dequantize")
 RNG = np.random.default_rng(11)
 
 
-def computes_integers():
-    """Whether the driver takes products of integers."""
-    for name in ("conv2d", "matmul"):
-        works = [
-            work
-            for case in quantized.essentials()
-            if (work := quantized.find(case)).case.op == name
-        ]
-        if not works or works[0].model().decline():
-            return False
-    return True
-
-
 def needs_integers(*libraries):
     """Skip a test where products are of real numbers, or a tool is missing."""
 
     def mark(test):
         for item in (needs(*INTEGERS), needs_library(*libraries)):
             test = item(test)
-        reason = "products are of real numbers here"
-        return pytest.mark.skipif(not computes_integers(), reason=reason)(test)
+        reason = support.lacks_integers("conv2d", "matmul")
+        return pytest.mark.skipif(reason is not None, reason=str(reason))(test)
 
     return mark
 
