@@ -282,6 +282,7 @@ def test_old_opsets_and_nodes_without_names_are_taken():
     assert next(item.version for item in found.opset_import if not item.domain) >= 13
 
 
+@pytest.mark.thorough
 @needs_onnx
 @pytest.mark.parametrize("names, left", [(["a"], 2), (["[ab]"], 1), (("c", "a"), 1), ("c", 2)])
 def test_ops_are_kept_in_float_by_name(names, left):
@@ -291,6 +292,7 @@ def test_ops_are_kept_in_float_by_name(names, left):
     assert len(labels) == 3
 
 
+@pytest.mark.thorough
 @needs_onnx
 @pytest.mark.parametrize("method", ["minmax", "moving_average", "percentile", "entropy"])
 def test_each_method_of_onnx_runtime(method):
@@ -398,6 +400,7 @@ def chain_with_an_outlier():
     return onnx_model(lines, [8, 16], ["c"], {"wa": large, "wb": small, "wc": weight})
 
 
+@pytest.mark.thorough
 @needs_onnx
 def test_the_layer_that_hurts_most_stays_in_float_until_the_accuracy_is_reached():
     model = chain_with_an_outlier()
@@ -566,6 +569,7 @@ def torch_labels(program):
     return labels_of(placed(backend.from_exported_program(program)))
 
 
+@pytest.mark.thorough
 @needs_torch
 @needs("max_pool2d", "concat")
 @pytest.mark.parametrize("method", ["minmax", "moving_average", "mse"])
@@ -587,6 +591,7 @@ def test_a_program_with_a_symbolic_batch_and_inputs_by_name(method):
     assert np.abs(result - results[0]).max() < 0.02 * np.abs(results[0]).max()
 
 
+@pytest.mark.thorough
 @needs_torch
 @pytest.mark.parametrize("names, left", [(["head"], 2), (["body.*"], 2), (["body.0", "stem"], 1)])
 def test_modules_are_kept_in_float_by_name(names, left):
@@ -595,6 +600,7 @@ def test_modules_are_kept_in_float_by_name(names, left):
     assert sum(label.startswith("quantized_") for label in labels) == left
 
 
+@pytest.mark.thorough
 @needs_torch
 def test_layers_of_a_program_stay_in_float_until_the_accuracy_is_reached():
     import torch
@@ -620,6 +626,7 @@ def test_layers_of_a_program_stay_in_float_until_the_accuracy_is_reached():
     assert 0 < sum(label.startswith("quantized_") for label in labels) < 3
 
 
+@pytest.mark.thorough
 @needs_torch
 def test_what_is_refused_of_torch():
     network = torch_network()

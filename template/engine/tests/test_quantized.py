@@ -206,6 +206,7 @@ def test_all_products_of_a_network_of_onnx_runtime_are_of_integers(name, form):
     check_network(*quantized_networks.read(name, form))
 
 
+@pytest.mark.thorough
 @needs("conv2d", "matmul", "quantize", "dequantize")
 @needs_library("torch", "torchao")
 def test_all_products_of_a_network_of_torchao_are_of_integers():
@@ -304,7 +305,14 @@ def bytes_of(mod):
 @needs("matmul", "gelu", "dequantize")
 @needs_library("torch", "torchao")
 @pytest.mark.parametrize(
-    "name, share", [("int8", 0.3), ("int8 groups", 0.34), ("int4", 0.17), ("int4 groups", 0.22)]
+    "name, share",
+    [
+        ("int4 groups", 0.22),
+        *(
+            pytest.param(name, share, marks=pytest.mark.thorough)
+            for name, share in (("int8", 0.3), ("int8 groups", 0.34), ("int4", 0.17))
+        ),
+    ],
 )
 def test_weights_that_torchao_has_quantised_stay_integers(name, share):
     skip_without_integers("matmul")
