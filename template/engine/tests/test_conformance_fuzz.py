@@ -13,38 +13,46 @@ from support import TABLE
 pytest.importorskip("hypothesis")
 
 
-def search(tmp_path, seconds=5.0):
-    settings = Settings(jobs=0, fuzz_seconds=seconds, output=tmp_path / "found")
+def search(tmp_path, case=fuzz.RANDOM, seconds=5.0):
+    settings = Settings(
+        jobs=0, fuzz_seconds=seconds, output=tmp_path / "found", filters=(f"fuzz/{case}",)
+    )
     return {outcome.case: outcome for outcome in fuzz.outcomes(settings)}
 
 
 @pytest.mark.thorough
-def test_a_mistake_becomes_a_small_case_that_passes_once_it_is_mended(tmp_path, monkeypatch):
+@pytest.mark.parametrize("case, dtype", [(fuzz.RANDOM, "float32"), (fuzz.INTEGERS, "int8")])
+def test_a_mistake_becomes_a_small_case_that_passes_once_it_is_mended(
+    case, dtype, tmp_path, monkeypatch
+):
     run = Compiled.run
 
     def broken(self, name, arguments):
         results = run(self, name, arguments)
-        return [result + 1 if result.dtype == "float32" else result for result in results]
+        return [result + 1 if result.dtype == dtype else result for result in results]
 
+    if case not in fuzz.cases(Settings()):
+        pytest.skip("nothing computes with quantised tensors here")
     with monkeypatch.context() as patch:
         patch.setattr(Compiled, "run", broken)
         patch.setattr(fuzz, "_SHRINK_SECONDS", 20.0)
-        found = search(tmp_path)
-    assert found.pop(fuzz.RANDOM).status == "failed"
+        found = search(tmp_path, case)
+    assert found.pop(case).status == "failed"
     assert found
     for name, outcome in found.items():
         path = Path(outcome.reason.split()[-1])
         assert path.parent == tmp_path / "found"
-        case = CaseFile.load(path)
-        assert name == f"graph of {case.name}"
-        assert len(case.name.split()) == 1, "it is not small"
-        assert files.run_case("mended", case).status == "passed"
+        graph = CaseFile.load(path)
+        assert name == f"graph of {graph.name}"
+        assert len(graph.name.split()) == 1, "it is not small"
+        assert files.run_case("mended", graph).status == "passed"
 
 
-def test_the_usual_search_is_the_same_each_time():
+@pytest.mark.parametrize("integers", [False, True])
+def test_the_usual_search_is_the_same_each_time(integers):
     def drawn():
         names = []
-        fuzz._draw(0, lambda graph: names.append(" ".join(graph.ops)), shrink=False)
+        fuzz._draw(0, lambda graph: names.append(" ".join(graph.ops)), False, integers)
         return names
 
     assert drawn() == drawn()

@@ -117,6 +117,10 @@ class Graph:
         """Return the allowed error of each element of each output."""
         return limits([output.values[n] for output in self.model.outputs], self.coarse)
 
+    def misnamed(self, regions: Sequence[Sequence[str]]) -> str:
+        """Return which composite is not what it should be, or nothing: all may be."""
+        return ""
+
     def case_file(self, n: int, placement: str, options: dict[str, Any]) -> CaseFile:
         """Return the graph and a call of it as a self-contained case."""
         main = replace(self.model, name="main").function()

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random graphs of quantised tensors; each graph must become one region.
+
+Each op is between a dequantize of each tensor and a quantize, with scales, zero points and ways to
+write a bias drawn at random. The numbers are those of integers: exact sums, and the rescaling of
+the chip. Element-wise ops compute with real numbers; where one is close to a tie, the op is
+dropped, so that all results are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..capability import Fuses, Op
+from ..patterns import TABLE, computes_quantized
+from . import numpy_reference
+from .cases import OPS
+from .compare import Array
+from .extract import CaseFile
+from .files import limits
+from .model import Model, Spec, Tensor, compute
+
+Choose = Callable[[Sequence[Any]], Any]
+"""Picks one of several; the first is the simplest."""
+
+_MATRIX = ("matmul", "conv2d", "depthwise_conv2d")
+_TIE = 2e-3
+"""How near to a tie, in steps, real numbers may be rounded in another way."""
+
+
+@dataclass(frozen=True, eq=False)
+class Integers:
+    """A quantised tensor of a graph: integers, and what they stand for."""
+
+    tensor: Tensor
+    scale: float
+    zero: int
+
+    @property
+    def real(self) -> Array:
+        """What they stand for, in float64."""
+        return (self.tensor.values[1].astype(np.float64) - self.zero) * self.scale
+
+
+def _known() -> list[Op]:
+    """Return the ops of the table that compute with quantised tensors."""
+    known = [entry for entry in TABLE.ops if entry.quantized is not None and entry.relax]
+    return [entry for entry in known if entry.name in OPS] if computes_quantized(TABLE) else []
+
+
+def anchors() -> list[Op]:
+    """Return the ops that a graph can begin with.
+
+    Returns
+    -------
+    ops
+        None of them if the backend does not compute with quantised tensors.
+    """
+    return [entry for entry in _known() if entry.name in _MATRIX]
+
+
+class IntegerGraph:
+    """A model of quantised tensors that grows at random.
+
+    Parameters
+    ----------
+    name
+        The name of the function.
+    choose
+        Makes all decisions.
+    """
+
+    wants_constants = True
+    asks_host = False
+    """TVM's own kernels compute with real numbers, which round ties in another way."""
+
+    def __init__(self, name: str, choose: Choose) -> None:
+        self.model = Model(name)
+        self.ops: list[str] = []
+        """Its ops, in order."""
+        self._choose = choose
+        # Powers of two have ties, and make the factor exact.
+        self._exact = choose([False, True])
+        self._seed = choose(range(1 << 16))
+        self._random = np.random.default_rng(self._seed)
+        self._computed: list[Integers] = []
+        matrix, others = anchors(), [item for item in _known() if item.engine != "matrix"]
+        if not matrix:
+            return
+        self._step(self._choose(matrix), None)
+        for _ in range(choose(range(8)) if self.ops else 0):
+            source = choose(self._computed[::-1][:3])
+            entries = choose([matrix, matrix, others, []])
+            self._step(choose(entries) if entries else None, source)
+        self.model.outputs = self._outputs()
+
+    @property
+    def whole(self) -> bool:
+        """Whether it must be one region."""
+        return True
+
+    def limits(self, n: int) -> list[Array]:
+        """Return the allowed error of each element of each output."""
+        return limits([output.values[n] for output in self.model.outputs])
+
+    def misnamed(self, regions: Sequence[Sequence[str]]) -> str:
+        """Return which composite does not compute with integers, or nothing."""
+        for label in (label for labels in regions for label in labels):
+            if any(label.startswith(name) for name in _MATRIX):
+                return f"{label} computes with real numbers"
+        return ""
+
+    def case_file(self, n: int, placement: str, options: dict[str, Any]) -> CaseFile:
+        """Return the graph and a call of it as a self-contained case."""
+        main = replace(self.model, name="main").function()
+        return CaseFile(
+            " ".join(self.ops),
+            tvm.IRModule({"main": main}),
+            tuple(argument.values[n] for argument in self.model.arguments),
+            tuple(output.values[n] for output in self.model.outputs),
+            placement,
+            options,
+        )
+
+    # ---- Steps ----------------------------------------------------------------------------------
+
+    def _step(self, entry: Op | None, source: Integers | None) -> None:
+        """Append an op to a tensor, if that is possible: of the table, or one that moves."""
+        model = self.model
+        before = len(model.arguments), len(model.bindings)
+        try:
+            if entry is not None and entry.engine == "matrix":
+                name, result = entry.name, self._product(entry, source)
+            elif source is None:
+                raise _Unfit
+            elif entry is not None:
+                name, result = entry.name, self._elementwise(entry, source)
+            else:
+                name, result = self._moved(source)
+        except _Unfit:
+            del model.arguments[before[0] :]
+            del model.bindings[before[1] :]
+            return
+        self._computed.append(result)
+        self.ops.append(name)
+
+    def _outputs(self) -> list[Tensor]:
+        """Return what nothing reads."""
+        values = [binding.value for binding in self.model.bindings]
+        used = {var for value in values for var in relax.analysis.free_vars(value)}
+        return [item.tensor for item in self._computed if item.tensor.expr not in used]
+
+    def _moved(self, source: Integers) -> tuple[str, Integers]:
+        """Append an op that only moves elements, written with real numbers."""
+        shape = tuple(source.tensor.shape)
+        value = source.tensor.values[1]
+        name = self._choose(["reshape", "permute_dims"])
+        if TABLE.get(name) is None:
+            raise _Unfit
+        real = self._real(source)
+        if name == "reshape":
+            moved = value.reshape(self._choose([(math.prod(shape),), (1, *shape), (shape[0], -1)]))
+            call = relax.op.reshape(real, moved.shape)
+        else:
+            axes = list(range(len(shape)))[::-1]
+            moved = value.transpose(axes)
+            call = relax.op.permute_dims(real, axes)
+        if len(moved.shape) > 4:
+            raise _Unfit
+        expr = self._quantize(self.model.bind(call), source.scale, source.zero, source.tensor.dtype)
+        return name, Integers(Tensor(expr, {1: moved}), source.scale, source.zero)
+
+    def _product(self, entry: Op, source: Integers | None) -> Integers:
+        """Append a matrix op with bias, residual and activation."""
+        if source is None:
+            source = self._argument(self._first_shape(entry))
+        shape = tuple(source.tensor.shape)
+        weight_shape, channel, attributes = self._weight(entry, shape)
+        dtype = self._choose(self._types(entry))
+        ends = self._choose([False, False, True])
+        weight = Spec(weight_shape, dtype, *((120, 127) if ends else ()))
+        numbers = weight.make(f"{self._seed} {len(self.ops)}")[1]
+        per_channel = self._choose([True, False])
+        count = weight_shape[channel] if per_channel else 1
+        exponents = self._random.integers(6, 9, count)
+        some = self._random.uniform(0.5, 1.0, count) / 127
+        scales = (2.0**-exponents if self._exact else some).astype(np.float32)
+        # Per channel, all zero points are one; uint8 has its middle.
+        zero = (128 if dtype == "uint8" else 0) + self._choose([0, 0, 5])
+        reals = [self._real(source)]
+        constant = relax.const(numbers)
+        steps = relax.const(scales if per_channel else scales.reshape(()))
+        zeros = relax.const(np.full(steps.value.shape, zero, dtype))
+        at = channel if per_channel else -1
+        reals.append(self.model.bind(relax.op.dequantize(constant, steps, zeros, at)))
+        tensors = [Tensor(item, {}) for item in reals]
+        call = self.model.normalize(entry.name, tensors, attributes)
+        exact = [
+            source.tensor.values[1].astype(np.float64) - source.zero,
+            numbers.astype(np.float64) - zero,
+        ]
+        (sums,) = compute(entry.name, call, exact, attributes, 1)
+        expr = self.model.bind(call)
+        where = sums.ndim - 1 if entry.name == "matmul" else 1
+        along = [-1 if index == where else 1 for index in range(sums.ndim)]
+        wide = np.float64(source.scale) * scales.astype(np.float64)
+        wide = wide.reshape(along) if per_channel else wide.reshape(())
+        fuses = entry.fuses or Fuses()
+        if fuses.bias is not None and self._choose([True, False]):
+            expr, added = self._bias(expr, sums.shape[where], along, wide)
+            sums = sums + added
+        largest = float(np.abs(sums * wide).max())
+        step = self._scale(largest / self._choose([100, 200, 40]))
+        dtype = self._choose(self._types(entry))
+        zero = self._zero(dtype)
+        rule = TABLE.chip.requantize
+        values = numpy_reference.requantize(sums, wide / step, rule)
+        if fuses.residual and self._choose([False, True]):
+            other = self._other(sums.shape, step)
+            expr = self.model.bind(relax.op.add(expr, self._real(other)))
+            steps_of = other.tensor.values[1].astype(np.float64) - other.zero
+            values = values + numpy_reference.requantize(steps_of, other.scale / step, rule)
+        limit = -np.inf
+        names = {item.name for item in TABLE.activations_of(entry)}
+        if "relu" in names and self._choose([False, True]):
+            expr = self.model.bind(relax.op.nn.relu(expr))
+            limit = 0
+        return self._result(expr, np.maximum(values, limit), step, zero, dtype)
+
+    def _bias(self, expr: Any, size: int, along: list[int], wide: Array) -> tuple[Any, Array]:
+        """Add a bias, as one of several exporters writes it."""
+        steps = self._random.integers(-3000, 3000, size)
+        shape = along[1:] if along[-1] != -1 else [-1]
+        way = self._choose(["real", "reshape", "integers"])
+        scales = np.broadcast_to(wide.reshape(-1), (size,)).astype(np.float32)
+        real = (steps * scales.astype(np.float64)).astype(np.float32)
+        if way == "integers":
+            zeros = relax.const(np.zeros(size, "int32"))
+            call = relax.op.dequantize(
+                relax.const(steps.astype("int32")), relax.const(scales), zeros, 0
+            )
+            bias = self.model.bind(call)
+            real = (steps * scales).astype(np.float32)
+        else:
+            bias = relax.const(real if way == "reshape" else real.reshape(shape))
+        if way != "real" and len(shape) > 1:
+            sizes = [size if item == -1 else 1 for item in shape]
+            bias = self.model.bind(relax.op.reshape(bias, sizes))
+        added = np.rint(real.astype(np.float64) / np.broadcast_to(wide.reshape(-1), (size,)))
+        return self.model.bind(relax.op.add(expr, bias)), added.reshape(along)
+
+    def _elementwise(self, entry: Op, source: Integers) -> Integers:
+        """Append an op that computes with real numbers inside."""
+        case = OPS[entry.name]["cases"][0]
+        attributes = dict(case.get("attributes", {}))
+        if source.tensor.dtype not in self._types(entry):
+            raise _Unfit
+        operands = [source]
+        if len(entry.inputs) == 2:
+            operands.append(self._other(tuple(source.tensor.shape), source.scale))
+        elif len(entry.inputs) != 1:
+            raise _Unfit
+        reals = [Tensor(self._real(item), {}) for item in operands]
+        call = self.model.normalize(entry.name, reals, attributes)
+        if tuple(map(int, call.ty.shape)) != tuple(source.tensor.shape):
+            raise _Unfit
+        (value,) = compute(entry.name, call, [item.real for item in operands], attributes, 1)
+        step = self._scale(float(np.abs(value).max()) / self._choose([100, 200]))
+        dtype = self._choose(self._types(entry))
+        steps = value / step
+        near = np.abs(np.abs(steps - np.floor(steps)) - 0.5) < _TIE
+        if not np.isfinite(steps).all() or near.any():
+            raise _Unfit
+        return self._result(self.model.bind(call), np.rint(steps), step, self._zero(dtype), dtype)
+
+    def _result(self, expr: Any, steps: Array, scale: float, zero: int, dtype: str) -> Integers:
+        limits_of = np.iinfo(dtype)
+        value = np.clip(steps + zero, limits_of.min, limits_of.max).astype(dtype)
+        if len(np.unique(value)) < min(value.size, 4):
+            raise _Unfit  # It would hide what comes before it.
+        tensor = Tensor(self._quantize(expr, scale, zero, dtype), {1: value})
+        return Integers(tensor, scale, zero)
+
+    # ---- Parts ----------------------------------------------------------------------------------
+
+    def _types(self, entry: Op) -> list[str]:
+        assert entry.quantized is not None
+        return [dtype for dtype in ("int8", "uint8") if dtype in entry.quantized.dtypes]
+
+    def _zero(self, dtype: str) -> int:
+        middle, ends = (128 if dtype == "uint8" else 0), np.iinfo(dtype)
+        return int(self._choose([middle, middle + 7, int(ends.min), int(ends.max)]))
+
+    def _scale(self, about: float) -> float:
+        if not about > 0:
+            raise _Unfit
+        return float(np.float32(2.0 ** round(math.log2(about)) if self._exact else about))
+
+    def _argument(self, shape: tuple[int, ...], scale: float = 0.05) -> Integers:
+        dtype = self._choose(["int8", "uint8"])
+        ends = np.iinfo(dtype)
+        # Numbers at one end make large sums.
+        low = self._choose([None, None, int(ends.max) - 2])
+        spec = Spec(shape, dtype, low, None if low is None else int(ends.max))
+        tensor = self.model.argument(spec, f"{self._seed} {len(self.model.arguments)}")
+        zero = int(ends.min) if low is not None else self._zero(dtype)
+        return Integers(tensor, self._scale(scale), zero)
+
+    def _other(self, shape: tuple[int, ...], scale: float) -> Integers:
+        """Return another tensor of a shape: one of the graph, or an argument."""
+        alike = [item for item in self._computed if tuple(item.tensor.shape) == shape]
+        if alike and self._choose([True, False]):
+            found: Integers = self._choose(alike)
+            return found
+        return self._argument(shape, scale * self._choose([0.7, 1.9]))
+
+    def _first_shape(self, entry: Op) -> tuple[int, ...]:
+        if entry.name == "matmul":
+            return tuple(self._choose([(2, 16), (3, 33), (2, 700)]))
+        return tuple(self._choose([(1, 4, 6, 6), (2, 3, 7, 5), (1, 16, 4, 4)]))
+
+    def _weight(
+        self, entry: Op, shape: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], int, Mapping[str, Any]]:
+        """Return the shape of a weight, its axis of channels, and attributes of the op."""
+        if entry.name == "matmul":
+            if len(shape) < 2:
+                raise _Unfit
+            return (shape[-1], self._choose([8, 5, 17])), 1, {}
+        if len(shape) != 4:
+            raise _Unfit
+        kernel = self._choose([3, 1, 2])
+        attributes = {"padding": self._choose([1, 0, [0, 1, 2, 1]])}
+        if min(shape[2:]) < kernel:
+            raise _Unfit
+        if entry.name == "conv2d":
+            return (self._choose([4, 8, 5]), shape[1], kernel, kernel), 0, attributes
+        if shape[1] < 2:
+            raise _Unfit
+        return (shape[1], 1, kernel, kernel), 0, {**attributes, "groups": shape[1]}
+
+    def _real(self, item: Integers) -> Any:
+        zero = relax.const(np.asarray(item.zero, item.tensor.dtype))
+        scale = relax.const(np.float32(item.scale))
+        return self.model.bind(relax.op.dequantize(item.tensor.expr, scale, zero, -1))
+
+    def _quantize(self, expr: Any, scale: float, zero: int, dtype: str) -> Any:
+        zeros = relax.const(np.asarray(zero, dtype))
+        return self.model.bind(
+            relax.op.quantize(expr, relax.const(np.float32(scale)), zeros, -1, dtype)
+        )
+
+
+class _Unfit(Exception):
+    """An op does not go with a tensor."""
