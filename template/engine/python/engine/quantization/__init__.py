@@ -123,8 +123,8 @@ def _forms(source: Any, activations: str | None) -> Iterable[Any]:
     known = [name for name in dict.fromkeys(dtypes) if name in ("int8", "uint8")]
     if not known or not computes_quantized(TABLE):
         raise ValueError(
-            "This backend computes no products of integers: its table has no matrix op that is "
-            "quantised, or lacks quantize and dequantize."
+            "This backend computes no products of integers. Its table needs quantize, dequantize, "
+            "and a convolution or matmul whose limits say quantized=True."
         )
     if activations is not None and activations not in known:
         raise ValueError(f"activations is '{activations}'; this backend has {', '.join(known)}.")

@@ -37,6 +37,7 @@ METHODS = {
 
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_FUSED = "/MatMulAddFusion"  # What ONNX Runtime adds to the name of a matrix product with a bias.
 _LEAST_OPSET, _OPSET = 13, 17
 _TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8}
 
@@ -83,7 +84,7 @@ class OnnxModel:
         return [
             Node(
                 index,
-                (node.name, *node.output),
+                (node.name, node.name.removesuffix(_FUSED), *node.output),
                 tuple(name for name in _read(node) if name in real),
                 tuple(node.output),
                 node.op_type in _PRODUCTS,
