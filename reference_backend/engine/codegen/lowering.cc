@@ -753,7 +753,7 @@ class ProgramBuilder {
     }
     if (!ReadWeights(matrix, &weights_[unit.anchor])) {
       throw Refusal(who + ": the scales of its weights change neither by column, nor after equal " +
-                    "parts of the summed dimension");
+                    "parts of the summed dimension, of 4 elements or more");
     }
     tensor.desc.dtype = matrix.dtype;
     AddConstant(&tensor, matrix.bytes.data(), matrix.bytes.size(), who);

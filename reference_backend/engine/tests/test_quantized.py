@@ -365,6 +365,22 @@ def test_blocks_stay_integers_if_only_matmuls_read_them():
     assert {dtype for dtype, _ in both} == {"float32"}
 
 
+@needs("matmul", "dequantize")
+def test_weights_with_other_scales_are_dequantized_when_the_model_runs():
+    skip_without_integers("matmul")
+    numbers, scales = RNG.integers(-8, 8, (64, 24)).astype("int8"), RNG.uniform(0.5, 1, 64)
+
+    def body(emit):
+        return emit(op.matmul(X, dequantize(emit, relax.const(numbers), scales, 0 * scales, 0)))
+
+    mod = build([X], body)
+    report = support.placement(support.partition_for(mod), "main")
+    assert report.regions == [["dequantize", "matmul"]]
+    x = RNG.standard_normal((3, 64)).astype("float32")
+    found = relax.VirtualMachine(compile_for(mod), tvm.cpu())["main"](tvm.runtime.tensor(x))
+    np.testing.assert_allclose(found.numpy(), x @ (numbers * scales[:, None]), rtol=1e-4, atol=1e-3)
+
+
 def test_limits_without_quantized_leave_weights_to_real_numbers():
     def body(emit):
         return emit(op.matmul(X, emit(op.permute_dims(blocks(emit)))))

@@ -51,7 +51,9 @@ bool ReadWeights(const DequantizedMatrix& matrix, IntegerWeights* weights) {
     if (!by_row && !((rows || pieces) && count * matrix.inner == depth * columns)) return false;
     block = matrix.inner / (matrix.transposed ? 1 : columns);
   }
-  if (block != 0 && (!one_matrix || depth % block != 0)) return false;
+  // With less in a block, scales take as much memory as the weights.
+  constexpr int64_t kLeastBlock = 4;
+  if (block != 0 && (!one_matrix || depth % block != 0 || block < kLeastBlock)) return false;
 
   weights->bits = HasFourBits(matrix) ? 4 : 8;
   weights->zero_point = static_cast<int32_t>(matrix.zero_points[0]);

@@ -140,7 +140,8 @@ class Limits:
     activation
         Whether it may be fused behind another op.
     quantized
-        Whether it computes with quantised tensors.
+        Whether it computes with quantised tensors; a matmul also multiplies real numbers by weights
+        of integers.
     tolerance
         How exact its results are; none: as the engine says.
     **limits
