@@ -52,6 +52,10 @@ def behind(statement: str, mistake: str) -> tuple[str, str]:
 
 
 EXECUTE = "engine/emulator/execute.cc"
+LOWERING = "engine/codegen/lowering.cc"
+PRODUCTS = "engine/emulator/kernels/products.cc"
+PASSES = "engine/python/engine/passes"
+IN_PYTHON = f'__import__("os").environ.get("{VARIABLE}")'
 STRIDES = "std::copy_n(op.strides, NPU_MAX_SPATIAL, args.strides);"
 DILATIONS = "std::copy_n(op.dilations, NPU_MAX_SPATIAL, args.dilations);"
 PADS = "std::copy_n(op.pads_begin, NPU_MAX_SPATIAL, args.pads_begin);"
@@ -118,7 +122,7 @@ CONTROLS = [
     ),
     Control(
         "dropped_bias",
-        "engine/codegen/lowering.cc",
+        LOWERING,
         "    Unit unit = program_->MakeUnit(node, op);",
         '    if (Broken("dropped_bias") && op->op == "relax.add") {\n'
         "      known[node] = value;\n      continue;\n    }\n"
@@ -161,7 +165,7 @@ CONTROLS = [
     ),
     Control(
         "ignored_zero_point",
-        "engine/codegen/lowering.cc",
+        LOWERING,
         "known.data_zero_point = ZeroPoint(0);",
         'known.data_zero_point = Broken("ignored_zero_point") ? 0 : ZeroPoint(0);',
         "quantized",
@@ -169,12 +173,96 @@ CONTROLS = [
     ),
     Control(
         "wrong_rescaling",
-        "engine/codegen/lowering.cc",
+        LOWERING,
         "const npu_rounding rounding = ChipRequantization().rounding;",
         "const npu_rounding rounding =\n"
         '      Broken("wrong_rescaling") ? NPU_ROUND_DOWN : ChipRequantization().rounding;',
         "quantized",
         "conv2d",
+    ),
+    Control(
+        "padding_without_zero_point",
+        PRODUCTS,
+        "windows.FillCells(simd, cells, 0, plan.planes",
+        "float padding = 0;\n"
+        '        if (Broken("padding_without_zero_point")) {\n'
+        "          uint32_t pair = static_cast<uint32_t>(-args.data_zero_point) & 0xffff;\n"
+        "          pair |= pair << 16;\n"
+        "          std::memcpy(&padding, &pair, sizeof(pair));\n        }\n"
+        "        windows.FillCells(simd, cells, padding, plan.planes",
+        "quantized",
+        "conv2d",
+    ),
+    Control(
+        "missing_saturation",
+        LOWERING,
+        "    return v.Minimum(v.Maximum(result, v.Constant(least)), v.Constant(most));",
+        '    if (Broken("missing_saturation")) least = -32768, most = 32767;\n'
+        "    return v.Minimum(v.Maximum(result, v.Constant(least)), v.Constant(most));",
+        "quantized",
+        "matmul",
+    ),
+    Control(
+        "scale_of_the_next_channel",
+        LOWERING,
+        "factors[i] = scale[i] / step[0];",
+        "{\n    size_t from = i;\n"
+        '    if (Broken("scale_of_the_next_channel")) from = (i + 1) % scale.size();\n'
+        "    factors[i] = scale[from] / step[0];\n  }",
+        "quantized",
+        "matmul",
+    ),
+    Control(
+        "swapped_scale_of_the_residual",
+        LOWERING,
+        "MakeFactors(*this, {scales[0] / step[0]})",
+        'MakeFactors(*this, {Broken("swapped_scale_of_the_residual")\n'
+        "                                                ? step[0] / scales[0]\n"
+        "                                                : scales[0] / step[0]})",
+        "quantized",
+        "residual",
+    ),
+    Control(
+        "ties_in_another_way",
+        LOWERING,
+        "v.Load(Integers(dims, by.shifts)), rounding);",
+        "v.Load(Integers(dims, by.shifts)),\n"
+        '                       Broken("ties_in_another_way") ? NPU_ROUND_HALF_EVEN : rounding);',
+        "fuzz",
+        "integer graphs",
+    ),
+    Control(
+        "accumulator_of_24_bits",
+        PRODUCTS,
+        "    simd_.requantise(how_, sums, rows, kPanelColumns, columns,",
+        '    if (Broken("accumulator_of_24_bits")) {\n'
+        "      auto* all = reinterpret_cast<int32_t*>(const_cast<float*>(sums));\n"
+        "      for (int64_t i = 0; i < rows; ++i) {\n"
+        "        for (int64_t j = 0; j < columns; ++j) {\n"
+        "          int32_t& sum = all[i * kPanelColumns + j];\n"
+        "          sum = static_cast<int32_t>(static_cast<uint32_t>(sum) << 8) >> 8;\n"
+        "        }\n      }\n    }\n"
+        "    simd_.requantise(how_, sums, rows, kPanelColumns, columns,",
+        "fuzz",
+        "integer graphs",
+    ),
+    Control(
+        "bias_behind_reshape_is_zero",
+        f"{PASSES}/evaluate.py",
+        'np.reshape(x, attributes["out_shape"])',
+        "np.reshape(np.zeros_like(x) if "
+        f'{IN_PYTHON} == "bias_behind_reshape_is_zero" else x, attributes["out_shape"])',
+        "fuzz",
+        "integer graphs",
+    ),
+    Control(
+        "weights_folded_to_float",
+        f"{PASSES}/quantized.py",
+        "if isinstance(data, Constant) and not ",
+        f'if isinstance(data, Constant) and {IN_PYTHON} == "weights_folded_to_float" or '
+        "isinstance(data, Constant) and not ",
+        "quantized",
+        "matmul",
     ),
     Control(
         "lost_nan",
@@ -196,7 +284,7 @@ CONTROLS = [
     ),
     Control(
         "declines_everything",
-        "engine/codegen/lowering.cc",
+        LOWERING,
         "  void LowerUnit(const Unit& unit) {",
         "  void LowerUnit(const Unit& unit) {\n"
         '    if (Broken("declines_everything")) throw Refusal("no");',
@@ -227,7 +315,8 @@ def kit(
     def run_kit(suite: str, filters: Iterable[str], mistake: str = "") -> tuple[int, str]:
         command = [python, "-m", "tvm_broken", "conformance", "--suite", suite]
         command += [part for text in filters for part in ("--filter", text)]
-        done = attempt(*command, **{VARIABLE: mistake})
+        # The fuzz leaves its findings where it runs.
+        done = attempt(*command, cwd=project, **{VARIABLE: mistake})
         return done.returncode, done.stdout
 
     return run_kit

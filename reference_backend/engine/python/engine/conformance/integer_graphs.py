@@ -88,6 +88,8 @@ class IntegerGraph:
         self._choose = choose
         # Powers of two have ties, and make the factor exact.
         self._exact = choose([False, True])
+        # Numbers at the end of their range, and many of them, need all of an accumulator.
+        self._long = choose([False, False, True])
         self._seed = choose(range(1 << 16))
         self._random = np.random.default_rng(self._seed)
         self._computed: list[Integers] = []
@@ -184,9 +186,7 @@ class IntegerGraph:
         shape = tuple(source.tensor.shape)
         weight_shape, channel, attributes = self._weight(entry, shape)
         dtype = self._choose(self._types(entry))
-        ends = self._choose([False, False, True])
-        weight = Spec(weight_shape, dtype, *((120, 127) if ends else ()))
-        numbers = weight.make(f"{self._seed} {len(self.ops)}")[1]
+        numbers = self._numbers(weight_shape, channel, dtype)
         per_channel = self._choose([True, False])
         count = weight_shape[channel] if per_channel else 1
         exponents = self._random.integers(6, 9, count)
@@ -306,11 +306,10 @@ class IntegerGraph:
     def _argument(self, shape: tuple[int, ...], scale: float = 0.05) -> Integers:
         dtype = self._choose(["int8", "uint8"])
         ends = np.iinfo(dtype)
-        # Numbers at one end make large sums.
-        low = self._choose([None, None, int(ends.max) - 2])
-        spec = Spec(shape, dtype, low, None if low is None else int(ends.max))
+        low, high = (int(ends.max) - 2, int(ends.max)) if self._long else (None, None)
+        spec = Spec(shape, dtype, low, high)
         tensor = self.model.argument(spec, f"{self._seed} {len(self.model.arguments)}")
-        zero = int(ends.min) if low is not None else self._zero(dtype)
+        zero = int(ends.min) if self._long else self._zero(dtype)
         return Integers(tensor, self._scale(scale), zero)
 
     def _other(self, shape: tuple[int, ...], scale: float) -> Integers:
@@ -323,8 +322,17 @@ class IntegerGraph:
 
     def _first_shape(self, entry: Op) -> tuple[int, ...]:
         if entry.name == "matmul":
-            return tuple(self._choose([(2, 16), (3, 33), (2, 700)]))
+            return tuple(self._choose([(2, 700)] if self._long else [(2, 16), (3, 33)]))
         return tuple(self._choose([(1, 4, 6, 6), (2, 3, 7, 5), (1, 16, 4, 4)]))
+
+    def _numbers(self, shape: tuple[int, ...], channel: int, dtype: str) -> Array:
+        """Return a weight; those of long sums have the same sign in each channel."""
+        ends = np.iinfo(dtype)
+        if not self._long:
+            return self._random.integers(ends.min, ends.max + 1, shape).astype(dtype)
+        along = [-1 if index == channel else 1 for index in range(len(shape))]
+        middle = self._random.integers(ends.min + 8, ends.max - 7, shape[channel]).reshape(along)
+        return (middle + self._random.integers(-8, 8, shape)).astype(dtype)
 
     def _weight(
         self, entry: Op, shape: tuple[int, ...]
