@@ -175,6 +175,51 @@ def test_the_passes_leave_one_form():
     assert ops[:4] == ["quantize", "dequantize", "dequantize", "conv2d"]
 
 
+@needs("matmul", "add", "reshape", "quantize", "dequantize")
+def test_a_layer_whose_result_is_reshaped_before_it_is_quantized_is_integers():
+    """As torch exports a linear layer of several dimensions."""
+    skip_without_integers("matmul")
+    x = variable("x", 2, 4, 8)
+
+    def layer(emit):
+        flat = emit(op.reshape(both(emit, x, 0.02, 3), (8, 8)))
+        value = emit(op.matmul(flat, weights(emit, (8, 6), 1)[0]))
+        value = emit(op.add(value, relax.const(np.arange(6, dtype="float32") / 6)))
+        return both(emit, emit(op.reshape(value, (2, 4, 6))), 0.03, -2)
+
+    mod = build([x], layer)
+    ops = backend.offload_report(support.partition_for(mod)).ops
+    found = [item.composite for item in ops if item.op == "relax.matmul"]
+    assert found == ["quantized_matmul_bias"]
+    value = RNG.standard_normal((2, 4, 8)).astype("float32")
+    npu, host = (
+        relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(value)).numpy()
+        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+    )
+    assert np.abs(host).max() > 0.3
+    assert np.abs(npu - host).max() <= 0.03 + 1e-6
+
+
+@needs("resize2d", "quantize", "dequantize")
+@pytest.mark.parametrize("method, steps", [("nearest_neighbor", 0), ("linear", 1)])
+def test_integers_that_are_resized_become_real_numbers_first(method, steps):
+    def resized(emit):
+        numbers = quantize(emit, IMAGE, 0.02, 3)
+        numbers = emit(op.image.resize2d(numbers, (24, 24), method=method))
+        return dequantize(emit, numbers, 0.02, 3)
+
+    mod = build([IMAGE], resized)
+    support.skip_where_declined(mod)
+    assert not backend.offload_report(support.partition_for(mod)).on_host
+    value = RNG.standard_normal((1, 8, 12, 12)).astype("float32")
+    npu, host = (
+        relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(value)).numpy()
+        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+    )
+    assert np.abs(host).max() > 0.3
+    assert np.abs(npu - host).max() <= 0.02 * steps + 1e-6
+
+
 @needs("conv2d", "matmul", "add")
 def test_weights_stay_quantised_and_biases_become_real_numbers():
     mod = simplify(build([IMAGE], network), Table(OPS))

@@ -14,7 +14,7 @@ from tvm import relax
 
 import backend
 import support
-from backend.engine.conformance import onnx_networks, quantized_networks, torch_networks
+from backend.engine.conformance import onnx_networks, quantized_networks
 from support import build, compile_for, needs, needs_library, variable
 
 op = relax.op
@@ -339,6 +339,8 @@ def test_networks_of_onnx_runtime_are_matched(name, form, products):
 @needs_library("torch", "torchao")
 def test_a_network_of_torchao_is_matched():
     import torch
+
+    from backend.engine.conformance import torch_networks
 
     network, given = torch_networks.make(*torch_networks.SMALL["resnet"])
     program = torch.export.export(network, given)

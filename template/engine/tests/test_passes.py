@@ -133,6 +133,11 @@ def shared_dequantize(emit):
     return emit(op.add(emit(op.sigmoid(real)), emit(op.tanh(real))))
 
 
+def resized_integers(emit):
+    numbers = emit(op.image.resize2d(emit(quantized(IMAGE)), (16, 16), method="nearest_neighbor"))
+    return emit(dequantized(numbers))
+
+
 MASK = variable("masked", 2, 3, 1, dtype="bool")
 FOUR = variable("x", 2, 5, 3, 4)
 
@@ -156,6 +161,7 @@ EXAMPLES = {
     "ComputeBiases": ([X], reshaped_bias),
     "ScaleWeights": ([X], scaled_product),
     "MoveIntegers": ([X], moved_integers),
+    "InterpolateReals": ([IMAGE], resized_integers),
     "CountFromStart": ([X], lambda emit: emit(op.take(X, constant(-1), axis=1))),
     "DropEmpties": (
         [X],
@@ -210,6 +216,7 @@ EXAMPLES = {
             )
         ),
     ),
+    "QuantizeFirst": ([X], lambda emit: emit(quantized(emit(op.reshape(X, [6, 4]))))),
     "DropLimits": (
         [X],
         lambda emit: emit(quantized(emit(op.nn.relu(X)), zero_point=-128)),
@@ -263,7 +270,7 @@ def example(name):
 
 
 @needs("attention_bias", "sdpa_bias", "take", "clip", "conv2d", "silu", "not_equal", "flip")
-@needs("reshape", "quantize")
+@needs("reshape", "quantize", "resize2d")
 @pytest.mark.parametrize("name", [item.name for item in CANONICALIZATION])
 def test_each_pass_has_an_effect_and_can_be_switched_off(name):
     mod = example(name)

@@ -80,6 +80,7 @@ CANONICALIZATION: tuple[Pass, ...] = (
     Pass("FoldConstants", fold.fold_constants),
     # After folding, which leaves quantised constants alone, and before ops are put together.
     _blocks("MoveIntegers", quantized.move_integers),
+    _calls("InterpolateReals", quantized.interpolate_real_numbers, quantized.DEQUANTIZE),
     # After folding, which computes the indices.
     _calls("CountFromStart", indices.index_from_start, "relax.take"),
     _blocks("DropEmpties", indices.drop_empties),
@@ -103,6 +104,8 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("WidenBias", attention.widen_bias, "relax.nn.softmax"),
     _calls("TurnGuard", attention.turn_guard, "relax.permute_dims"),
     _calls("SwapKeys", attention.swap_key, "relax.matmul"),
+    # After the passes that match real numbers that are moved.
+    _calls("QuantizeFirst", quantized.quantize_before_moving, quantized.QUANTIZE),
     # After the passes that make clips.
     _calls("DropLimits", quantized.drop_limits, quantized.QUANTIZE),
     _blocks("DequantizeForEach", quantized.dequantize_for_each),

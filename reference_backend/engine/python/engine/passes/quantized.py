@@ -229,6 +229,52 @@ def _known(expr: relax.Expr, values: Values) -> Constant | None:
     return found if isinstance(found, Constant) else None
 
 
+def quantize_before_moving(site: Site) -> Bindings | None:
+    """Turn `quantize(reshape(x))` into `reshape(quantize(x))`: x is quantized where it is made."""
+    call = site.call
+    move = site.value(call.args[0])
+    # An op that drops elements, such as a slice, would have more of them quantized.
+    if not is_call_of("relax.reshape", move) and not is_call_of("relax.permute_dims", move):
+        return None
+    if not site.is_used_once(call.args[0]) or not _has_one_scale(site, call):
+        return None
+    steps = Steps(site)
+    first = steps.add(relax.op.quantize(move.args[0], *call.args[1:3], -1, call.attrs.out_dtype))
+    moved = relax.Call(move.op, [first, *move.args[1:]], move.attrs, move.ty_args)
+    new = steps.end(moved)
+    takes = (
+        new is not None and site.table.refusal(new[-1].value, site.values, asked_later=True) is None
+    )
+    return new if takes else None
+
+
+def interpolate_real_numbers(site: Site) -> Bindings | None:
+    """Turn `dequantize(resize2d(x))` into `resize2d(dequantize(x))`, if only that is in the table.
+
+    The interpolated numbers are not rounded to integers then.
+    """
+    call = site.call
+    resize = site.value(call.args[0])
+    if not is_call_of("relax.image.resize2d", resize) or not site.is_used_once(call.args[0]):
+        return None
+    if not _has_one_scale(site, call) or site.table.refusal(resize, site.values) is None:
+        return None
+    steps = Steps(site)
+    first = steps.add(
+        relax.op.dequantize(resize.args[0], *call.args[1:3], -1, call.attrs.out_dtype)
+    )
+    moved = relax.Call(resize.op, [first, *resize.args[1:]], resize.attrs, resize.ty_args)
+    new = steps.end(moved)
+    takes = new is not None and site.table.refusal(new[-1].value, site.values) is None
+    return new if takes else None
+
+
+def _has_one_scale(site: Site, call: relax.Call) -> bool:
+    """Whether a quantize or dequantize has one scale and zero point, both constant."""
+    numbers = [site.constant(item) for item in call.args[1:3]]
+    return all(item is not None and item.value.numpy().size == 1 for item in numbers)
+
+
 def drop_limits(site: Site) -> Bindings | None:
     """Drop a relu or clip whose limits the following quantize has anyway."""
     call = site.call
