@@ -62,7 +62,7 @@ def test_the_usual_search_is_the_same_each_time(integers):
 def test_what_was_once_wrong_runs_first(tmp_path, monkeypatch):
     good = []
     fuzz._draw(0, good.append, shrink=False)
-    good[0].case_file(1, "all", {}).save(tmp_path / "good.npz")
+    fuzz.case_of(good[0], 1, "all", {}).save(tmp_path / "good.npz")
     (tmp_path / "not_a_case.npz").write_text("nothing")
     monkeypatch.setattr(fuzz, "REGRESSIONS", tmp_path)
     chosen = Settings(jobs=0, filters=("fuzz/good", "fuzz/not"))

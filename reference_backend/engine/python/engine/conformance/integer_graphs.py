@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax
 
 from ..capability import Fuses, Op
@@ -23,7 +22,6 @@ from ..patterns import TABLE, computes_quantized
 from . import numpy_reference
 from .cases import OPS
 from .compare import Array
-from .extract import CaseFile
 from .files import limits
 from .model import Model, Spec, Tensor, compute
 
@@ -118,18 +116,6 @@ class IntegerGraph:
             if any(label.startswith(name) for name in _MATRIX):
                 return f"{label} computes with real numbers"
         return ""
-
-    def case_file(self, n: int, placement: str, options: dict[str, Any]) -> CaseFile:
-        """Return the graph and a call of it as a self-contained case."""
-        main = replace(self.model, name="main").function()
-        return CaseFile(
-            " ".join(self.ops),
-            tvm.IRModule({"main": main}),
-            tuple(argument.values[n] for argument in self.model.arguments),
-            tuple(output.values[n] for output in self.model.outputs),
-            placement,
-            options,
-        )
 
     # ---- Steps ----------------------------------------------------------------------------------
 

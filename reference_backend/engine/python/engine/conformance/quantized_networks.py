@@ -6,16 +6,14 @@ They are quantised with few random batches: good for comparing values, not for j
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..quantization.console import quiet
 from .compare import Array
 from .onnx_networks import SMALL, Network
 
@@ -98,7 +96,7 @@ def quantize_onnx(
         "uint16": QuantType.QUInt16,
     }
     model, arguments = network
-    with _quiet(), tempfile.TemporaryDirectory() as directory:
+    with quiet(), tempfile.TemporaryDirectory() as directory:
         source, target = (str(Path(directory) / name) for name in ("float.onnx", "quantized.onnx"))
         # It takes paths; models in memory failed.
         onnx.save(model, source)
@@ -189,7 +187,7 @@ def read(name: str, form: str, **options: Any) -> tuple[Any, list[Array], list[A
     network = SMALL[name]()
     model = quantize_onnx(network, form, **options)
     arguments = list(network[1])
-    with _quiet():
+    with quiet():
         module = from_onnx(model)
     return module, arguments, run_onnx(model, arguments)
 
@@ -216,7 +214,7 @@ def quantize_torch(network: Any, inputs: Sequence[Any], *, per_channel: bool = T
     """
     import torch
 
-    with _quiet():
+    with quiet():
         # The first import reports libraries for other processors.
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
         from torchao.testing.pt2e import _xnnpack_quantizer as xnnpack
@@ -253,21 +251,8 @@ def export(name: str, **options: Any) -> tuple[Any, list[Array], list[Array]]:
 
     network, inputs = torch_networks.make(*torch_networks.SMALL[name])
     program = quantize_torch(network, inputs, **options)
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quiet():
         results = program.module()(*inputs)
         module = from_exported_program(program, unwrap_unit_return_tuple=True)
     fields = results if isinstance(results, tuple) else (results,)
     return module, [item.numpy() for item in inputs], [item.numpy() for item in fields]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep warnings and logs of the tools away."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -24,6 +24,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import tvm
+
 from ..options import Options
 from . import files
 from .chip import SIZES
@@ -200,7 +202,7 @@ class _Round:
         # Memory is planned for the bound, which many dimensions of a graph may have.
         options = {"symbol_bound": max(SIZES), **options}
         cases = [
-            graph.case_file(graph.model.sizes[0], _extent(graph, options), options)
+            case_of(graph, graph.model.sizes[0], _extent(graph, options), options)
             for graph in graphs
         ]
         self.save(cases)
@@ -210,11 +212,24 @@ class _Round:
             wrong, n = _complaint(graph, compiled, host, bool(cases[index].placement))
             if wrong:
                 self.since = self.since or time.time()
-                case = graph.case_file(n, cases[index].placement, options)
+                case = case_of(graph, n, cases[index].placement, options)
                 if self.smallest is None or _size(case) <= _size(self.smallest):
                     self.wrong, self.smallest = wrong, case
                 return index
         return None
+
+
+def case_of(graph: AnyGraph, n: int, placement: str, options: dict[str, Any]) -> CaseFile:
+    """Return a graph and a call of it as a self-contained case."""
+    main = replace(graph.model, name="main").function()
+    return CaseFile(
+        " ".join(graph.ops),
+        tvm.IRModule({"main": main}),
+        tuple(argument.values[n] for argument in graph.model.arguments),
+        tuple(output.values[n] for output in graph.model.outputs),
+        placement,
+        options,
+    )
 
 
 def _size(case: CaseFile) -> tuple[int, int]:

@@ -15,7 +15,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax, tirx
 
 from .. import capability
@@ -28,7 +27,6 @@ from . import chip
 from .cases import OPS
 from .chip import SIZES
 from .compare import Array
-from .extract import CaseFile
 from .files import limits
 from .model import Arrays, Case, Model, Spec, Tensor, entry_of, evaluate
 
@@ -120,18 +118,6 @@ class Graph:
     def misnamed(self, regions: Sequence[Sequence[str]]) -> str:
         """Return which composite is not what it should be, or nothing: all may be."""
         return ""
-
-    def case_file(self, n: int, placement: str, options: dict[str, Any]) -> CaseFile:
-        """Return the graph and a call of it as a self-contained case."""
-        main = replace(self.model, name="main").function()
-        return CaseFile(
-            " ".join(self.ops),
-            tvm.IRModule({"main": main}),
-            tuple(argument.values[n] for argument in self.model.arguments),
-            tuple(output.values[n] for output in self.model.outputs),
-            placement,
-            options,
-        )
 
     def _begin(self, first: str) -> bool:
         known = [entry for op in OPS if (entry := TABLE.get(op))]
