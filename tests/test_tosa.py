@@ -1,0 +1,113 @@
+"""The default rule of rescaling is TOSA's, says the reference model of TOSA."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support import ROOT, run
+
+pytestmark = pytest.mark.slow
+
+TOOLS = "tosa-tools==2026.8.0"
+REFERENCE = ROOT / "template/engine/python/engine/conformance/numpy_reference.py"
+CHANNELS, ROWS = 64, 128
+RESCALE = """
+func.func @main(%x: tensor<{rows}x{channels}xi32>) -> tensor<{rows}x{channels}x{type}> {{
+  %m = "tosa.const"() {{values = dense<{multipliers}> : tensor<{channels}xi32>}}
+    : () -> tensor<{channels}xi32>
+  %s = "tosa.const"() {{values = dense<{shifts}> : tensor<{channels}xi8>}}
+    : () -> tensor<{channels}xi8>
+  %a = "tosa.const"() {{values = dense<0> : tensor<1xi32>}} : () -> tensor<1xi32>
+  %b = "tosa.const"() {{values = dense<{zero_point}> : tensor<1x{type}>}} : () -> tensor<1x{type}>
+  %y = tosa.rescale %x, %m, %s, %a, %b {{scale32 = true, rounding_mode = {rounding},
+    per_channel = true, input_unsigned = false, output_unsigned = false}}
+    : (tensor<{rows}x{channels}xi32>, tensor<{channels}xi32>, tensor<{channels}xi8>,
+       tensor<1xi32>, tensor<1x{type}>) -> tensor<{rows}x{channels}x{type}>
+  return %y : tensor<{rows}x{channels}x{type}>
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def tosa(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of TOSA's tools; they want an older NumPy than we have."""
+    environment = tmp_path_factory.mktemp("tosa")
+    run(sys.executable, "-m", "venv", environment)
+    run(environment / "bin/python", "-m", "pip", "install", "-q", TOOLS)
+    return environment / "bin"
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    """The kit's rescaling, which the emulator is compared with."""
+    spec = importlib.util.spec_from_file_location("numpy_reference", REFERENCE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "rounding, theirs", [("half_up", "SINGLE_ROUND"), ("double", "DOUBLE_ROUND")]
+)
+@pytest.mark.parametrize("dtype, zero_point", [("int32", 0), ("int8", -7)])
+def test_rescaling_is_that_of_tosa(
+    tosa: Path,
+    reference: Any,
+    tmp_path: Path,
+    rounding: str,
+    theirs: str,
+    dtype: str,
+    zero_point: int,
+) -> None:
+    random = np.random.default_rng(3)
+    multipliers = random.integers(1 << 30, 1 << 31, CHANNELS)
+    # Powers of two have ties.
+    multipliers[::4] = 1 << 30
+    shifts = np.linspace(31, 60, CHANNELS).astype(int)
+    # As large as possible, so that the result is one of 32 bits.
+    largest = np.minimum(2.0**31 - 1, 2.0 ** (shifts - 1))
+    sums = np.rint(random.uniform(-1, 1, (ROWS, CHANNELS)) * largest)
+    # Small ones, and halves of the smallest steps.
+    sums[: ROWS // 4] = random.integers(-50, 50, (ROWS // 4, CHANNELS))
+    steps = 2.0 ** np.minimum(shifts - 31, 20)
+    sums[-ROWS // 4 :] = random.integers(-400, 400, (ROWS // 4, CHANNELS)) * steps
+    sums = np.clip(sums, -largest, largest).astype("int32")
+
+    graph = tmp_path / "rescale.mlir"
+    graph.write_text(
+        RESCALE.format(
+            rows=ROWS,
+            channels=CHANNELS,
+            type=dtype.replace("int", "i"),
+            multipliers=multipliers.tolist(),
+            shifts=shifts.tolist(),
+            zero_point=zero_point,
+            rounding=theirs,
+        )
+    )
+    model = tmp_path / "rescale.tosa"
+    run(tosa / "tosa-opt", graph, "--tosa-serialize", f"--tosa-flatbuffer-filename={model}")
+    np.save(tmp_path / "sums.npy", sums)
+    (schema,) = tosa.parent.glob("lib/python*/site-packages/bin/tosa.fbs")
+    run(
+        *(tosa / "tosa_reference_model", f"--tosa_file={model}", f"--output_dir={tmp_path}"),
+        *("--operator_fbs", schema, "--flatbuffer_dir", tmp_path),
+        *("--ifm_name=TosaInput_0", "--ifm_file=sums.npy"),
+        *("--ofm_name=TosaOutput_0", "--ofm_file=found.npy"),
+    )
+    found = np.load(tmp_path / "found.npy").astype(np.int64)
+    columns = [
+        reference.rescale(sums[:, channel], int(multiplier), int(shift), rounding)
+        for channel, (multiplier, shift) in enumerate(zip(multipliers, shifts, strict=True))
+    ]
+    limits = np.iinfo(dtype)
+    expected = np.clip(np.stack(columns, 1) + zero_point, limits.min, limits.max)
+    np.testing.assert_array_equal(found, expected)
+    assert len(np.unique(expected)) > 100
