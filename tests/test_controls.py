@@ -196,9 +196,10 @@ CONTROLS = [
     Control(
         "missing_saturation",
         LOWERING,
-        "    return v.Minimum(v.Maximum(result, v.Constant(least)), v.Constant(most));",
-        '    if (Broken("missing_saturation")) least = -32768, most = 32767;\n'
-        "    return v.Minimum(v.Maximum(result, v.Constant(least)), v.Constant(most));",
+        "v.Constant(steps->least)), v.Constant(steps->most));",
+        'v.Constant(steps->least - (Broken("missing_saturation") ? 1000 : 0))),\n'
+        "                     v.Constant(steps->most + "
+        '(Broken("missing_saturation") ? 1000 : 0)));',
         "quantized",
         "matmul",
     ),

@@ -1093,27 +1093,37 @@ Factors MakeFactors(const Lowering& op, const std::vector<double>& factors) {
 
 }  // namespace
 
-const npu_vector_program* Lowering::IntegerEpilogue() {
+struct Lowering::IntegerSteps {
+  struct Addend {
+    Tensor tensor;
+    double zero_point = 0;
+    Factors factor;
+  };
+
+  /*! \brief As steps of the accumulator; without an id there is none. */
+  Tensor bias;
+  /*! \brief From steps of the accumulator to those of the result. */
+  Factors factor;
+  /*! \brief Tensors that are added, as steps of the result. */
+  std::vector<Addend> addends;
+  double zero_point = 0, least = 0, most = 0;
+};
+
+std::optional<Lowering::IntegerSteps> Lowering::ReadIntegerSteps() {
   const Graph& graph = program_->graph();
   const std::vector<double> scale = AccumulatorScale();
-  const npu_dtype out = Output().desc.dtype;
-  if (unit_->epilogue.empty() || graph.nodes[unit_->Last()].op != "relax.quantize") return nullptr;
+  if (unit_->epilogue.empty() || graph.nodes[unit_->Last()].op != "relax.quantize") return {};
   const Node& quantize = graph.nodes[unit_->Last()];
   const std::vector<double> step = program_->Numbers(quantize.inputs.at(1));
   const std::vector<double> zero = program_->Numbers(quantize.inputs.at(2));
-  if (step.size() != 1 || zero.size() != 1) return nullptr;
+  if (step.size() != 1 || zero.size() != 1) return {};
 
   auto quantized = [&](double number) { return std::nearbyint(number / step[0]) + zero[0]; };
-  double least = out == NPU_INT8 ? -128 : 0;
-  double most = out == NPU_INT8 ? 127 : 255;
-  // The bias as steps of the accumulator; tensors that are added as steps of the result.
-  Tensor bias;
-  struct Addend {
-    Tensor tensor;
-    double zero_point;
-    Factors factor;
-  };
-  std::vector<Addend> addends;
+  const bool is_signed = Output().desc.dtype == NPU_INT8;
+  IntegerSteps steps;
+  steps.zero_point = zero[0];
+  steps.least = is_signed ? -128 : 0;
+  steps.most = is_signed ? 127 : 255;
   size_t value = unit_->anchor;
   for (const auto& [index, lowering] : unit_->epilogue) {
     const Node& node = graph.nodes[index];
@@ -1126,54 +1136,59 @@ const npu_vector_program* Lowering::IntegerEpilogue() {
         const Node& dequantize = graph.nodes[other.node];
         const std::vector<double> scales = program_->Numbers(dequantize.inputs.at(1));
         const std::vector<double> zeros = program_->Numbers(dequantize.inputs.at(2));
-        if (scales.size() != 1 || zeros.size() != 1) return nullptr;
-        addends.push_back({program_->Get(dequantize.inputs.at(0)), zeros[0],
-                           MakeFactors(*this, {scales[0] / step[0]})});
-      } else if (!numbers.empty() && bias.id < 0 && addends.empty() &&
+        if (scales.size() != 1 || zeros.size() != 1) return {};
+        steps.addends.push_back({program_->Get(dequantize.inputs.at(0)), zeros[0],
+                                 MakeFactors(*this, {scales[0] / step[0]})});
+      } else if (!numbers.empty() && steps.bias.id < 0 && steps.addends.empty() &&
                  (scale.size() == 1 || numbers.size() == scale.size())) {
-        std::vector<int64_t> steps(numbers.size());
-        for (size_t i = 0; i < steps.size(); ++i) {
+        std::vector<int64_t> bias(numbers.size());
+        for (size_t i = 0; i < bias.size(); ++i) {
           const double count = std::nearbyint(numbers[i] / scale[scale.size() == 1 ? 0 : i]);
-          if (!(std::abs(count) < 0x1p31)) return nullptr;
-          steps[i] = static_cast<int64_t>(count);
+          if (!(std::abs(count) < 0x1p31)) return {};
+          bias[i] = static_cast<int64_t>(count);
         }
-        bias = Integers(ReadDims(graph.Info(other)), steps);
+        steps.bias = Integers(ReadDims(graph.Info(other)), bias);
       } else {
-        return nullptr;
+        return {};
       }
     } else if (node.op == "relax.nn.relu") {
-      least = std::max(least, zero[0]);
+      steps.least = std::max(steps.least, zero[0]);
     } else if (node.op == "relax.clip") {
       const Unit clip = program_->MakeUnit(index, lowering);
       const Lowering at(program_, &clip);
-      least = std::max(least, quantized(at.Float("min")));
-      most = std::min(most, quantized(at.Float("max")));
+      steps.least = std::max(steps.least, quantized(at.Float("min")));
+      steps.most = std::min(steps.most, quantized(at.Float("max")));
     } else {
-      return nullptr;
+      return {};
     }
     value = index;
   }
-  least = std::min(least, most);
-
+  steps.least = std::min(steps.least, steps.most);
   std::vector<double> factors(scale.size());
   for (size_t i = 0; i < factors.size(); ++i) factors[i] = scale[i] / step[0];
-  const Factors factor = MakeFactors(*this, factors);
+  steps.factor = MakeFactors(*this, factors);
+  return steps;
+}
+
+const npu_vector_program* Lowering::IntegerEpilogue() {
+  const std::optional<IntegerSteps> steps = ReadIntegerSteps();
+  if (!steps.has_value()) return nullptr;
   const npu_rounding rounding = ChipRequantization().rounding;
   return EpilogueOf([&](VectorBuilder& v, Value result) {
-    auto rescale = [&](Value steps, const Factors& by) {
+    auto rescale = [&](Value value, const Factors& by) {
       const std::vector<npu_dim> dims = PerChannel(by.multipliers.size());
-      return v.Rescale(steps, v.Load(Integers(dims, by.multipliers)),
+      return v.Rescale(value, v.Load(Integers(dims, by.multipliers)),
                        v.Load(Integers(dims, by.shifts)), rounding);
     };
-    if (bias.id >= 0) result = v.Add(result, v.Load(bias));
-    result = rescale(result, factor);
-    for (const Addend& addend : addends) {
-      Value steps = v.Load(addend.tensor);
-      if (addend.zero_point != 0) steps = v.Subtract(steps, v.Constant(addend.zero_point));
-      result = v.Add(result, rescale(steps, addend.factor));
+    if (steps->bias.id >= 0) result = v.Add(result, v.Load(steps->bias));
+    result = rescale(result, steps->factor);
+    for (const IntegerSteps::Addend& addend : steps->addends) {
+      Value value = v.Load(addend.tensor);
+      if (addend.zero_point != 0) value = v.Subtract(value, v.Constant(addend.zero_point));
+      result = v.Add(result, rescale(value, addend.factor));
     }
-    if (zero[0] != 0) result = v.Add(result, v.Constant(zero[0]));
-    return v.Minimum(v.Maximum(result, v.Constant(least)), v.Constant(most));
+    if (steps->zero_point != 0) result = v.Add(result, v.Constant(steps->zero_point));
+    return v.Minimum(v.Maximum(result, v.Constant(steps->least)), v.Constant(steps->most));
   });
 }
 

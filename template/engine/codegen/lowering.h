@@ -286,6 +286,10 @@ class Lowering {
                     size_t bytes);
   Lowering(ProgramBuilder* program, const Unit* unit) : program_(program), unit_(unit) {}
   void LowerAsElementwise();
+  /*! \brief What happens to the accumulator of a quantised op, in integers. */
+  struct IntegerSteps;
+  /*! \brief Reads them from the composite; none where they need real numbers. */
+  std::optional<IntegerSteps> ReadIntegerSteps();
   /*! \brief The epilogue of a quantised op in int64, or NULL where that needs real numbers. */
   const npu_vector_program* IntegerEpilogue();
   /*! \brief Refuses sums of so many products that could exceed int32. */
