@@ -189,12 +189,18 @@ if(NPU_CODEGEN)
   set(_sources codegen graph ir_adapter layout lowering weights)
   list(TRANSFORM _sources PREPEND "${_engine}/codegen/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_ffi_library(
-    ${NPU_PACKAGE}_codegen ${_sources} ${NPU_VENDOR_LOWERINGS} $<TARGET_OBJECTS:npu_lowerings>
-  )
-  target_compile_options(${NPU_PACKAGE}_codegen PRIVATE ${_little})
+  npu_add_objects(npu_codegen ${_sources})
+  target_compile_options(npu_codegen PRIVATE ${_little})
+  target_include_directories(npu_codegen PRIVATE "${_engine}/common")
+  target_link_libraries(npu_codegen PRIVATE tvm_ffi::header)
   # GCC crashes where it reads precompiled headers of another level.
-  target_precompile_headers(${NPU_PACKAGE}_codegen PRIVATE ${_headers})
+  target_precompile_headers(npu_codegen PRIVATE ${_headers})
+  npu_add_ffi_library(
+    ${NPU_PACKAGE}_codegen ${NPU_VENDOR_LOWERINGS} $<TARGET_OBJECTS:npu_codegen>
+    $<TARGET_OBJECTS:npu_lowerings>
+  )
+  set_target_properties(${NPU_PACKAGE}_codegen PROPERTIES LINKER_LANGUAGE CXX)
+  target_compile_options(${NPU_PACKAGE}_codegen PRIVATE ${_little})
   # By the definition, a lowering of the vendor's wins over one of the engine's.
   set_source_files_properties(
     ${NPU_VENDOR_LOWERINGS} PROPERTIES COMPILE_DEFINITIONS NPU_VENDOR_LOWERING

@@ -426,6 +426,7 @@ def test_weights_with_other_scales_are_dequantized_when_the_model_runs():
     np.testing.assert_allclose(found.numpy(), x @ (numbers * scales[:, None]), rtol=1e-4, atol=1e-3)
 
 
+@needs("matmul", "reshape")
 def test_limits_without_quantized_leave_weights_to_real_numbers():
     def body(emit):
         return emit(op.matmul(X, emit(op.permute_dims(blocks(emit)))))
