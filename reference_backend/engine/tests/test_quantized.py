@@ -220,7 +220,7 @@ def test_integers_that_are_resized_become_real_numbers_first(method, steps):
     assert np.abs(npu - host).max() <= 0.02 * steps + 1e-6
 
 
-@needs("conv2d", "matmul", "add")
+@needs("conv2d", "matmul", "add", "dequantize")
 def test_weights_stay_quantised_and_biases_become_real_numbers():
     mod = simplify(build([IMAGE], network), Table(OPS))
     bindings = [item for block in mod["main"].body.blocks for item in block.bindings]
@@ -394,7 +394,7 @@ def constants_of(mod):
     return sorted((str(item.dtype), item.size) for item in arrays if item.size > 500)
 
 
-@needs("matmul", "reshape", "permute_dims", "add")
+@needs("matmul", "reshape", "permute_dims", "add", "dequantize")
 def test_blocks_stay_integers_if_only_matmuls_read_them():
     def model(read):
         def body(emit):
@@ -426,7 +426,7 @@ def test_weights_with_other_scales_are_dequantized_when_the_model_runs():
     np.testing.assert_allclose(found.numpy(), x @ (numbers * scales[:, None]), rtol=1e-4, atol=1e-3)
 
 
-@needs("matmul", "reshape")
+@needs("matmul", "reshape", "dequantize")
 def test_limits_without_quantized_leave_weights_to_real_numbers():
     def body(emit):
         return emit(op.matmul(X, emit(op.permute_dims(blocks(emit)))))

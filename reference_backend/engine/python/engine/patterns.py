@@ -138,7 +138,7 @@ def _around(
 
 def _weight_only(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     """Generate the composites of real numbers and of weights that stay integers."""
-    if not op.takes_integer_weights:
+    if not op.takes_integer_weights or table.get("dequantize") is None:
         return
     weight = _dequantized()
     # Blocks are rows of a matrix, which are put back into the shape of the weight.

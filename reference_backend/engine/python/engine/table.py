@@ -127,6 +127,11 @@ class Table:
         """Return the entries for a Relax op."""
         return self._by_relax.get(relax_op, [])
 
+    def takes_integer_weights(self, relax_op: str) -> bool:
+        """Whether an op may multiply real numbers by constant integers that are dequantized."""
+        known = any(entry.takes_integer_weights for entry in self.entries_of(relax_op))
+        return known and self.get("dequantize") is not None
+
     def activations_of(self, op: Op) -> list[Op]:
         """Return the entries that may be fused behind an op."""
         if op.fuses is None:

@@ -415,7 +415,7 @@ def _judged(model: Model, tolerance: Any) -> Model:
 def _works() -> dict[str, Work | Weights]:
     works: dict[str, Work | Weights] = {}
     entry = TABLE.get("matmul")
-    if entry is not None and entry.takes_integer_weights:
+    if entry is not None and TABLE.takes_integer_weights("relax.matmul"):
         works |= {str(item): item for item in _WEIGHTS if _takes(item, entry)}
     if not computes_quantized(TABLE):
         return works

@@ -199,7 +199,7 @@ def scale_weights(site: Site) -> Bindings | None:
             continue
         data = cast.args[0]
         numbers = _known(data, site.values)
-        takes = any(entry.takes_integer_weights for entry in site.table.entries_of("relax.matmul"))
+        takes = site.table.takes_integer_weights("relax.matmul")
         if numbers is None or str(numbers.ty.dtype) not in ("int8", "uint8") or not takes:
             continue
         steps, shape = scale.value.numpy(), list(numbers.value.shape)
@@ -241,11 +241,7 @@ def quantize_before_moving(site: Site) -> Bindings | None:
     steps = Steps(site)
     first = steps.add(relax.op.quantize(move.args[0], *call.args[1:3], -1, call.attrs.out_dtype))
     moved = relax.Call(move.op, [first, *move.args[1:]], move.attrs, move.ty_args)
-    new = steps.end(moved)
-    takes = (
-        new is not None and site.table.refusal(new[-1].value, site.values, asked_later=True) is None
-    )
-    return new if takes else None
+    return _if_taken(site, steps.end(moved))
 
 
 def interpolate_real_numbers(site: Site) -> Bindings | None:
@@ -264,9 +260,14 @@ def interpolate_real_numbers(site: Site) -> Bindings | None:
         relax.op.dequantize(resize.args[0], *call.args[1:3], -1, call.attrs.out_dtype)
     )
     moved = relax.Call(resize.op, [first, *resize.args[1:]], resize.attrs, resize.ty_args)
-    new = steps.end(moved)
-    takes = new is not None and site.table.refusal(new[-1].value, site.values) is None
-    return new if takes else None
+    return _if_taken(site, steps.end(moved))
+
+
+def _if_taken(site: Site, bindings: Bindings | None) -> Bindings | None:
+    """Return bindings if the table takes all their calls."""
+    calls = [item.value for item in bindings or ()]
+    taken = all(site.table.refusal(call, site.values, asked_later=True) is None for call in calls)
+    return bindings if taken else None
 
 
 def _has_one_scale(site: Site, call: relax.Call) -> bool:
@@ -378,8 +379,11 @@ class _Readers:
         """
         name = op_name(binding.value)
         entries = self._table.entries_of(name) if name else []
-        matrix = [entry for entry in entries if entry.engine == "matrix"]
-        if not entries or any(entry.quantized is not None for entry in matrix):
+        if not entries:
+            return True
+        if self._table.get("dequantize") is None:
+            return False
+        if any(entry.quantized is not None for entry in entries if entry.engine == "matrix"):
             return True
         return name in _BEFORE_WEIGHTS and self._are_weights(binding)
 
@@ -391,8 +395,7 @@ class _Readers:
         name = op_name(reader.value)
         if name in _BEFORE_WEIGHTS:
             return self._are_weights(reader)
-        entries = self._table.entries_of(name) if name else []
-        takes = any(entry.takes_integer_weights for entry in entries)
+        takes = bool(name) and self._table.takes_integer_weights(name)
         return takes and reader.value.args[1].same_as(var)
 
 
