@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from npu_scaffold import pages
-from support import ROOT, Workshop, copy_tests, lend_packages, run
+from support import ROOT, WITHOUT_SUITES, Workshop, copy_tests, lend_packages, run
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_ONNX = importlib.util.find_spec("onnx") is not None
@@ -60,7 +60,7 @@ def test_the_tutorial_of_tvm_computes_right_values(reference: Path) -> None:
 
 def test_all_rendered_tests_pass(reference: Path, tmp_path: Path) -> None:
     copy_tests(ROOT / "reference_backend", tmp_path)
-    everything = ("-m", "thorough or not thorough")
+    everything = ("-m", "thorough or not thorough", *WITHOUT_SUITES)
     run(reference, "-m", "pytest", "-q", "-p", "no:cacheprovider", *everything, cwd=tmp_path)
 
 
