@@ -165,7 +165,7 @@ def test_a_network_is_integers_from_its_input_to_its_output():
     assert np.abs(found - expected).max() <= 2 * 0.03 + 1e-6
 
 
-@needs("conv2d", "add", "max_pool2d", "reshape")
+@needs("conv2d", "add", "max_pool2d", "reshape", "dequantize")
 def test_the_passes_leave_one_form():
     mod = simplify(build([IMAGE], network), Table(OPS))
     ops = ops_of(mod)
