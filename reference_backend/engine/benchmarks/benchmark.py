@@ -37,7 +37,7 @@ importlib.import_module("conftest")  # Makes the backend importable as `backend`
 
 import backend  # noqa: E402
 from backend.engine.conformance import networks  # noqa: E402
-from support import BACKEND, OPS, TABLE, Case, compile_for, partition_for  # noqa: E402
+from support import BACKEND, OPS, TABLE, Case, build, compile_for, partition_for  # noqa: E402
 
 Work = Callable[[], Any]
 runs_once = False
@@ -254,8 +254,7 @@ def chain(length: int, host_op_every: int = 0) -> Any:
 
 def benchmark_weights() -> None:
     """A matmul with weights of integers, against one with weights of real numbers."""
-    entry = TABLE.get("matmul")
-    if entry is None or not entry.takes_integer_weights:
+    if not TABLE.takes_integer_weights("relax.matmul"):
         return
     generator = np.random.default_rng(0)
     for rows, depth, columns in ((1, 4096, 4096), (1, 1024, 1024), (512, 512, 512)):
@@ -276,13 +275,8 @@ def benchmark_weights() -> None:
 
 def weights_model(shape: tuple[int, ...], weight: Any) -> Any:
     """Build a matmul with a constant, or with what is computed from constants."""
-    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(shape, "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit_output(relax.op.matmul(x, builder.emit(weight)))
-        builder.emit_func_output(y)
-    return builder.get()
+    return build([x], lambda emit: emit(relax.op.matmul(x, emit(weight))))
 
 
 def benchmark_calls() -> None:
@@ -340,28 +334,27 @@ def large_models() -> dict[str, Any]:
 def detection_head(levels: int = 3, depth: int = 20, anchors: int = 20) -> Any:
     """Build a detection head as exporters write it: its grids are computed from constants."""
     random = np.random.default_rng(0)
-    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, 32, 32, 32), "float32"))
     op, const = relax.op, relax.const
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y, boxes = x, []
-            for _ in range(levels):
-                for _ in range(depth):
-                    weight = (random.standard_normal((32, 32, 3, 3)) / 17).astype("float32")
-                    y = builder.emit(op.nn.conv2d(y, const(weight), padding=1))
-                    y = builder.emit(op.add(y, const(np.zeros((1, 32, 1, 1), "float32"))))
-                    y = builder.emit(op.nn.silu(y))
-                for anchor in range(anchors):
-                    grid = builder.emit(op.arange(0, 32, 1, "float32"))
-                    grid = builder.emit(op.reshape(grid, (1, 1, 1, 32)))
-                    grid = builder.emit(op.broadcast_to(grid, (1, 1, 32, 32)))
-                    grid = builder.emit(op.add(grid, const(np.float32(0.5))))
-                    grid = builder.emit(op.multiply(grid, const(np.float32(anchor + 1))))
-                    boxes.append(builder.emit(op.add(y, grid)))
-            result = builder.emit_output(op.concat(boxes, axis=1))
-        builder.emit_func_output(result)
-    return builder.get()
+
+    def body(emit: Callable[[Any], Any]) -> Any:
+        y, boxes = x, []
+        for _ in range(levels):
+            for _ in range(depth):
+                weight = (random.standard_normal((32, 32, 3, 3)) / 17).astype("float32")
+                y = emit(op.nn.conv2d(y, const(weight), padding=1))
+                y = emit(op.add(y, const(np.zeros((1, 32, 1, 1), "float32"))))
+                y = emit(op.nn.silu(y))
+            for anchor in range(anchors):
+                grid = emit(op.arange(0, 32, 1, "float32"))
+                grid = emit(op.reshape(grid, (1, 1, 1, 32)))
+                grid = emit(op.broadcast_to(grid, (1, 1, 32, 32)))
+                grid = emit(op.add(grid, const(np.float32(0.5))))
+                grid = emit(op.multiply(grid, const(np.float32(anchor + 1))))
+                boxes.append(emit(op.add(y, grid)))
+        return op.concat(boxes, axis=1)
+
+    return build([x], body)
 
 
 def exported_encoder() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 """What the tests share beside the conformance kit, whose models and cases they use."""
 
 import contextlib
+import io
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ from backend.engine.conformance.model import (  # noqa: F401
 )
 from backend.engine.conformance.region import ask_about, first_taken
 from backend.engine.conformance.workers import in_workers
+from backend.engine.main import main
 
 SELECTED: set[str] = set()
 """The parameters of the tests of this run, by name; conftest.py knows them."""
@@ -208,6 +210,24 @@ for key in sorted({key.rsplit(" ", 1)[0] for key in inputs}):
         outputs[f"{key} {index}"] = item.numpy()
 np.savez(sys.argv[3], **outputs)
 """
+
+
+def run_command(*arguments: Any) -> tuple[int, str, str]:
+    """Run a command of the package here, which is quicker than a process of its own.
+
+    Returns its exit code and what it prints to both streams.
+    """
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as errors,
+    ):
+        patch.setattr(sys, "argv", [backend.__name__, *map(str, arguments)])
+        try:
+            code = main()
+        except SystemExit as exit:  # Of argparse.
+            code = int(exit.code or 0)
+    return code, out.getvalue(), errors.getvalue()
 
 
 def run_in_fresh_process(

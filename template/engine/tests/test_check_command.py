@@ -15,7 +15,7 @@ import backend
 from backend.engine import _library
 from backend.engine.main import main
 from backend.engine.options import PREFIX, Options
-from support import TABLE
+from support import TABLE, run_command
 
 DRIVER = Options.load(None).driver
 PACKAGE = backend.__name__
@@ -31,13 +31,6 @@ def python(*arguments, **environment):
         env={**os.environ, **environment},
     )
     return result.returncode, result.stdout, result.stderr
-
-
-def command(capsys, monkeypatch, *arguments):
-    """Run the command here, which is quicker than a process of its own."""
-    monkeypatch.setattr(sys, "argv", [PACKAGE, *arguments])
-    code = main()
-    return code, *capsys.readouterr()
 
 
 @pytest.fixture(scope="module")
@@ -216,21 +209,21 @@ def test_an_op_without_a_lowering_is_told(broken):
     assert "vendor/lowerings" in out
 
 
-def test_limits_prints_what_to_record(capsys, monkeypatch):
+def test_limits_prints_what_to_record():
     op = next(iter(TABLE.left_out), TABLE.ops[0].name)
-    code, out, errors = command(capsys, monkeypatch, "limits", op)
+    code, out, errors = run_command("limits", op)
     assert (code, errors) == (0, "")
     assert out.startswith(f'    "{op}": Limits(')
-    code, out, errors = command(capsys, monkeypatch, "limits")
+    code, out, errors = run_command("limits")
     assert code == 0
     assert bool(out) == bool(TABLE.unrecorded)
-    code, _, errors = command(capsys, monkeypatch, "limits", "nothing")
+    code, _, errors = run_command("limits", "nothing")
     assert code == 1
     assert errors.startswith("FAILED: This backend has no op 'nothing'")
 
 
-def test_options_lists_what_can_be_set(capsys, monkeypatch):
-    code, out, errors = command(capsys, monkeypatch, "options")
+def test_options_lists_what_can_be_set():
+    code, out, errors = run_command("options")
     assert (code, errors) == (0, "")
     for name, value in backend.Options().to_dict().items():
         assert name == "overrides" or f"  {name} = {json.dumps(value)}  (" in out
@@ -243,8 +236,7 @@ def test_options_need_the_compiler():
     assert errors.startswith("FAILED: Options are for the compiler, which is not here")
 
 
-def test_an_unknown_command_is_refused(capsys, monkeypatch):
-    with pytest.raises(SystemExit) as exit:
-        command(capsys, monkeypatch, "chekc")
-    assert exit.value.code == 2
-    assert "check" in capsys.readouterr().err
+def test_an_unknown_command_is_refused():
+    code, _, errors = run_command("chekc")
+    assert code == 2
+    assert "check" in errors

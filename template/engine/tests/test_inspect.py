@@ -2,7 +2,6 @@
 """The command `inspect`, and dumps: what a compiled library says about itself."""
 
 import contextlib
-import io
 import json
 import os
 import random
@@ -17,9 +16,8 @@ from tvm import relax
 
 import backend
 from backend.engine.conformance.region import load_module
-from backend.engine.main import main
 from compiled_region import Region
-from support import BACKEND, SINGLE, compile_for, needs_single, partition_for
+from support import BACKEND, SINGLE, compile_for, needs_single, partition_for, run_command
 from test_artifact import Parts
 
 PACKAGE = backend.__name__
@@ -40,15 +38,7 @@ def library(tmp_path_factory):
 
 
 def inspect(*arguments):
-    """Run the command here, which is quicker than a process of its own."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(io.StringIO()) as out,
-        contextlib.redirect_stderr(io.StringIO()) as errors,
-    ):
-        patch.setattr(sys, "argv", [PACKAGE, "inspect", *map(str, arguments)])
-        code = main()
-    return code, out.getvalue(), errors.getvalue()
+    return run_command("inspect", *arguments)
 
 
 def inspect_in_a_process(*arguments, **environment):

@@ -143,6 +143,14 @@ def ops_of(mod):
     return [value.op.name.rpartition(".")[2] for value in values if isinstance(value, relax.Call)]
 
 
+def on_both(mod, value):
+    """Run a model here and on the host."""
+    return [
+        relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(value)).numpy()
+        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+    ]
+
+
 @needs("conv2d", "matmul", "max_pool2d", "add", "reshape", "quantize", "dequantize")
 def test_a_network_is_integers_from_its_input_to_its_output():
     mod = build([IMAGE], network)
@@ -156,10 +164,7 @@ def test_a_network_is_integers_from_its_input_to_its_output():
         ]
     )
     value = RNG.standard_normal((1, 8, 12, 12)).astype("float32")
-    found, expected = (
-        relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(value)).numpy()
-        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
-    )
+    found, expected = on_both(mod, value)
     assert np.abs(expected).max() > 0.3
     # Each layer may be one step off, and few of them are.
     assert np.abs(found - expected).max() <= 2 * 0.03 + 1e-6
@@ -192,10 +197,7 @@ def test_a_layer_whose_result_is_reshaped_before_it_is_quantized_is_integers():
     found = [item.composite for item in ops if item.op == "relax.matmul"]
     assert found == ["quantized_matmul_bias"]
     value = RNG.standard_normal((2, 4, 8)).astype("float32")
-    npu, host = (
-        relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(value)).numpy()
-        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
-    )
+    npu, host = on_both(mod, value)
     assert np.abs(host).max() > 0.3
     assert np.abs(npu - host).max() <= 0.03 + 1e-6
 
@@ -212,10 +214,7 @@ def test_integers_that_are_resized_become_real_numbers_first(method, steps):
     support.skip_where_declined(mod)
     assert not backend.offload_report(support.partition_for(mod)).on_host
     value = RNG.standard_normal((1, 8, 12, 12)).astype("float32")
-    npu, host = (
-        relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(value)).numpy()
-        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
-    )
+    npu, host = on_both(mod, value)
     assert np.abs(host).max() > 0.3
     assert np.abs(npu - host).max() <= 0.02 * steps + 1e-6
 

@@ -195,16 +195,13 @@ def _plain(item: Accuracy) -> dict[str, Any]:
 
 def _read(kind: Any, data: Mapping[str, Any]) -> Any:
     numbers = {item.name for item in fields(Accuracy)}
-    return kind(
-        **{
-            key: float(value)
-            if key in numbers and value is not None
-            else tuple(value)
-            if isinstance(value, list)
-            else value
-            for key, value in data.items()
-        }
-    )
+    values = dict(data)
+    for key, value in data.items():
+        if isinstance(value, list):
+            values[key] = tuple(value)
+        elif key in numbers and value is not None:
+            values[key] = float(value)
+    return kind(**values)
 
 
 def _numbers(item: Accuracy) -> tuple[str, str, str]:

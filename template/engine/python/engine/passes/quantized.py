@@ -9,6 +9,7 @@ dequantize of its own and a quantize.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -221,7 +222,7 @@ def _known(expr: relax.Expr, values: Values) -> Constant | None:
     """Return the constant that an expression is, also behind a reshape or a transposition."""
     found = resolve(expr, values)
     found = values.get(found, found)
-    if isinstance(found, relax.Call) and op_name(found) in _BEFORE_WEIGHTS:
+    if isinstance(found, relax.Call) and op_name(found) in _REARRANGES:
         source = _known(found.args[0], values)
         if source is None:
             return None
@@ -234,9 +235,9 @@ def quantize_before_moving(site: Site) -> Bindings | None:
     call = site.call
     move = site.value(call.args[0])
     # An op that drops elements, such as a slice, would have more of them quantized.
-    if not is_call_of("relax.reshape", move) and not is_call_of("relax.permute_dims", move):
+    if op_name(move) not in _REARRANGES or not site.is_used_once(call.args[0]):
         return None
-    if not site.is_used_once(call.args[0]) or not _has_one_scale(site, call):
+    if not _has_one_scale(site, call):
         return None
     steps = Steps(site)
     first = steps.add(relax.op.quantize(move.args[0], *call.args[1:3], -1, call.attrs.out_dtype))
@@ -365,12 +366,16 @@ class _Readers:
     """What reads the values of a block."""
 
     def __init__(self, block: Block, table: Table) -> None:
-        self._table = table
-        self._readers: dict[relax.Expr, list[relax.Binding]] = {}
-        for binding in block.bindings:
+        self._block, self._table = block, table
+
+    @cached_property
+    def _readers(self) -> dict[relax.Expr, list[relax.Binding]]:
+        readers: dict[relax.Expr, list[relax.Binding]] = {}
+        for binding in self._block.bindings:
             for item in _arguments(binding.value):
                 if isinstance(item, relax.Var):
-                    self._readers.setdefault(item, []).append(binding)
+                    readers.setdefault(item, []).append(binding)
+        return readers
 
     def keep_integers(self, binding: relax.Binding) -> bool:
         """Whether an op reads a constant as integers, or stays on the host, where that is smaller.
@@ -385,7 +390,7 @@ class _Readers:
             return False
         if any(entry.quantized is not None for entry in entries if entry.engine == "matrix"):
             return True
-        return name in _BEFORE_WEIGHTS and self._are_weights(binding)
+        return name in _REARRANGES and self._are_weights(binding)
 
     def _are_weights(self, binding: relax.Binding) -> bool:
         readers = self._readers.get(binding.var, [])
@@ -393,13 +398,14 @@ class _Readers:
 
     def _is_weight(self, var: relax.Var, reader: relax.Binding) -> bool:
         name = op_name(reader.value)
-        if name in _BEFORE_WEIGHTS:
+        if name in _REARRANGES:
             return self._are_weights(reader)
         takes = bool(name) and self._table.takes_integer_weights(name)
         return takes and reader.value.args[1].same_as(var)
 
 
-_BEFORE_WEIGHTS = ("relax.reshape", "relax.permute_dims")
+_REARRANGES = ("relax.reshape", "relax.permute_dims")
+"""The ops whose results have all elements of what they read, and no others."""
 
 
 def _real(source: relax.Call, data: Constant, values: Values) -> Constant | None:
