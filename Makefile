@@ -9,19 +9,24 @@ BIN := $(CURDIR)/$(VENV)/bin
 
 .PHONY: demo test reference clean
 
-# The tools of this repository: copier, the generator, the test tools.
-$(VENV)/ready: pyproject.toml
+# The generator, with copier.
+$(VENV)/generator: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+# What the tests need beside it.
+$(VENV)/ready: $(VENV)/generator
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 
 # Renders a backend, builds it against the stock TVM wheel in an environment of its own, and runs a
 # trained classifier on it.
-demo: $(VENV)/ready
+demo: $(VENV)/generator
 	rm -rf $(DEMO)
 	$(BIN)/copier copy --quiet --defaults --vcs-ref HEAD -d backend_name=acme_npu . $(DEMO)/tvm-acme-npu
 	$(PYTHON) -m venv $(DEMO)/venv
-	@echo "Compiling the backend takes about two minutes of two cores."
+	@echo "Compiling the backend takes about a minute of two cores."
 	$(DEMO)/venv/bin/pip install --quiet --disable-pip-version-check '$(DEMO)/tvm-acme-npu[quantize-onnx]'
 	$(DEMO)/venv/bin/python -m tvm_acme_npu check
 	$(DEMO)/venv/bin/python docs/demo/run.py acme_npu

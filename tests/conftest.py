@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
+from copier._main import Worker
 
 import support
 from support import ROOT
@@ -43,6 +45,30 @@ def _no_settings_of_the_developer(tmp_path_factory: pytest.TempPathFactory) -> N
         GIT_COMMITTER_NAME="Tester",
         GIT_COMMITTER_EMAIL="tester@example.com",
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _copier_is_quick() -> Iterator[None]:
+    """Half of what Copier takes is to compile each part of each path, and to ask Git of each file.
+
+    Parts are compiled once here. What Git would be told are the modes of files, where a file system
+    has none.
+    """
+    compile_ = jinja2.Environment.compile
+    compiled: dict[Any, Any] = {}
+
+    def compile_once(environment: jinja2.Environment, source: Any, *rest: Any, **more: Any) -> Any:
+        if rest or more or not isinstance(source, str) or len(source) > 200:
+            return compile_(environment, source, *rest, **more)
+        kind = (type(environment), *environment.extensions, *environment.filters)
+        if (source, kind) not in compiled:
+            compiled[source, kind] = compile_(environment, source)
+        return compiled[source, kind]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jinja2.Environment, "compile", compile_once)
+        patch.setattr(Worker, "_sync_git_index_executable_bit", lambda *_: None)
+        yield
 
 
 @pytest.fixture(scope="session")

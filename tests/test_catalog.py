@@ -136,11 +136,15 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
         (lambda e: e["fuses"].update(scale=1), "scale: 1 is neither true nor false."),
         (
             lambda e: e.update(quantized=True),
-            "quantized: it must be a mapping, perhaps with a channel.",
+            "quantized: it must be a mapping, perhaps with channel or inside.",
         ),
         (
             lambda e: e.update(quantized={"channel": "0"}),
             "quantized: channel: '0' is not the axis of a dimension.",
+        ),
+        (
+            lambda e: e.update(quantized={"inside": "floats"}),
+            "quantized: inside: 'floats' is none of integers, elements, reals.",
         ),
         (lambda e: e["fuses"].update(residua=True), "(did you mean 'residual'?)"),
         (lambda e: e.update(chains=["data +"]), "chains[0]: 'data +' is no expression."),

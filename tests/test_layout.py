@@ -18,6 +18,7 @@ OPS = [
     "concat", "conv1d", "conv2d", "conv2d_transpose", "cumsum", "depthwise_conv2d", "expand_dims",
     "flip", "matmul", "max_pool2d", "mean", "multiply", "pad", "permute_dims", "prelu", "relu",
     "reshape", "resize2d", "sigmoid", "softmax", "squeeze", "strided_slice", "subtract", "topk",
+    "quantize", "dequantize",
 ]
 # fmt: on
 
@@ -295,6 +296,49 @@ np.testing.assert_array_equal(c.numpy(), e.numpy())
 np.testing.assert_array_equal(b.numpy(), d.numpy())
 assert np.abs(c.numpy()).max() > 0
 """
+
+
+QUANTIZED = """
+STEP = 0.0171  # Without ties, which llvm's kernels round to even.
+
+def as_integers(x, step=1 / 32):
+    scale, zero = relax.const(np.float32(step)), relax.const(np.int8(5))
+    return op.dequantize(op.quantize(x, scale, zero, -1, "int8"), scale, zero, -1)
+
+def integers(make, *shapes):
+    "Compare with llvm, whose kernels round real numbers: a few may be one step off."
+    def whole(*inputs):
+        first = conv(as_integers(inputs[0]), 4, 4)  # So that the data is in the driver's order.
+        return as_integers(make(as_integers(first), *map(as_integers, inputs[1:])), STEP)
+    mod = build(whole, *shapes)
+    report = backend.offload_report(backend.partition_for_last(mod))
+    labels = {entry.composite for entry in report.ops}
+    program = relax.VirtualMachine(compiled(whole, *shapes), tvm.cpu())["main"]
+    host = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"]
+    arrays = [tvm.runtime.tensor(normal(*shape)) for shape in shapes]
+    found, expected = program(*arrays).numpy(), host(*arrays).numpy()
+    assert np.abs(expected).max() > 0.1
+    wrong = np.abs(found - expected) / STEP
+    assert wrong.max() < 1.01 and (wrong > 0.5).mean() < 0.2, (labels, wrong)
+    return labels
+
+pool = op.nn.avg_pool2d
+window = dict(pool_size=(3, 3), strides=(2, 1), padding=(1, 0, 0, 1))
+assert "quantized_avg_pool2d" in integers(lambda x: pool(x, **window), X)
+assert "quantized_avg_pool2d" in integers(lambda x: pool(x, count_include_pad=True, **window), X)
+for size in ((1, 1), (3, 4), (4, 3), (5, 7)):
+    labels = integers(lambda x: op.nn.adaptive_avg_pool2d(x, size), X)
+    assert "quantized_adaptive_avg_pool2d" in labels
+assert "quantized_mean" in integers(lambda x: op.mean(x, [1, 3], keepdims=True), X)
+assert "quantized_mean" in integers(lambda x: op.mean(x, [2, 3]), X)
+assert "quantized_sigmoid" in integers(op.sigmoid, X)
+assert "quantized_softmax" in integers(lambda x: op.nn.softmax(x, 1), X)
+assert {"requantize", "concat"} <= integers(lambda x, y: op.concat([x, y], 1), X, X)
+"""
+
+
+def test_quantised_tensors_are_laid_out_like_others(place: Callable[..., str]) -> None:
+    place(QUANTIZED)
 
 
 def test_a_network_has_transpositions_only_at_its_border(place: Callable[..., str]) -> None:

@@ -83,7 +83,8 @@ def test_each_benchmark_runs_with_its_peers(
     reference: Path, catalog: dict[str, dict[str, Any]]
 ) -> None:
     script = ROOT / "reference_backend/engine/benchmarks/benchmark.py"
-    output = run(reference, script, "models", "ops", "calls", "build", "deploy", "--once")
+    parts = ("models", "ops", "integers", "calls", "build", "deploy")
+    output = run(reference, script, *parts, "--once")
     for op, entry in catalog.items():
         for benchmark in entry.get("benchmarks", []):
             start = f"  {op}, {benchmark['name']} "
@@ -118,8 +119,8 @@ def test_a_quantised_model_is_integers_here_on_a_board_and_over_rpc(
     result = json.loads(output.splitlines()[-1])
     assert result["on_host"] == []
     assert all(name.startswith("quantized_") for name in result["products"]), result["products"]
-    # At the edges, and around the mean.
-    assert sorted(result["conversions"]) == 2 * ["relax.dequantize"] + 2 * ["relax.quantize"]
+    # At the edges.
+    assert sorted(result["conversions"]) == ["relax.dequantize", "relax.quantize"]
     assert result["size"] <= 0.3
     assert result["over_rpc"] == 0
     # At a network's output, neighbours of many layers have added up.

@@ -55,9 +55,9 @@ COVERING = [
 SINGLE = [_custom("single", op) for op in ("relu", "conv2d", "topk", "attention", "hard_swish")]
 # Each op among a few others.
 SHUFFLED = RANDOM.sample(OPS, len(OPS))
-FEW = [_custom("few", *SHUFFLED[start::16]) for start in range(16)]
+FEW = [_custom("few", *SHUFFLED[start::8]) for start in range(8)]
 SUBSETS = [
-    _custom("subset", *RANDOM.sample(OPS, RANDOM.randint(2, len(OPS) - 1))) for _ in range(10)
+    _custom("subset", *RANDOM.sample(OPS, RANDOM.randint(2, len(OPS) - 1))) for _ in range(6)
 ]
 # What the formatters see: extreme lengths of names, all ops and none that is shared.
 FORMATTED = [

@@ -18,17 +18,17 @@ TOOLS = "tosa-tools==2026.8.0"
 REFERENCE = ROOT / "template/engine/python/engine/conformance/numpy_reference.py"
 CHANNELS, ROWS = 64, 128
 RESCALE = """
-func.func @main(%x: tensor<{rows}x{channels}xi32>) -> tensor<{rows}x{channels}x{type}> {{
-  %m = "tosa.const"() {{values = dense<{multipliers}> : tensor<{channels}xi32>}}
-    : () -> tensor<{channels}xi32>
+func.func @main(%x: tensor<{rows}x{channels}x{sum}>) -> tensor<{rows}x{channels}x{type}> {{
+  %m = "tosa.const"() {{values = dense<{multipliers}> : tensor<{channels}x{factor}>}}
+    : () -> tensor<{channels}x{factor}>
   %s = "tosa.const"() {{values = dense<{shifts}> : tensor<{channels}xi8>}}
     : () -> tensor<{channels}xi8>
-  %a = "tosa.const"() {{values = dense<0> : tensor<1xi32>}} : () -> tensor<1xi32>
+  %a = "tosa.const"() {{values = dense<0> : tensor<1x{sum}>}} : () -> tensor<1x{sum}>
   %b = "tosa.const"() {{values = dense<{zero_point}> : tensor<1x{type}>}} : () -> tensor<1x{type}>
-  %y = tosa.rescale %x, %m, %s, %a, %b {{scale32 = true, rounding_mode = {rounding},
+  %y = tosa.rescale %x, %m, %s, %a, %b {{scale32 = {scale32}, rounding_mode = {rounding},
     per_channel = true, input_unsigned = false, output_unsigned = false}}
-    : (tensor<{rows}x{channels}xi32>, tensor<{channels}xi32>, tensor<{channels}xi8>,
-       tensor<1xi32>, tensor<1x{type}>) -> tensor<{rows}x{channels}x{type}>
+    : (tensor<{rows}x{channels}x{sum}>, tensor<{channels}x{factor}>, tensor<{channels}xi8>,
+       tensor<1x{sum}>, tensor<1x{type}>) -> tensor<{rows}x{channels}x{type}>
   return %y : tensor<{rows}x{channels}x{type}>
 }}
 """
@@ -54,37 +54,49 @@ def reference() -> Any:
 
 
 @pytest.mark.parametrize(
-    "rounding, theirs", [("half_up", "SINGLE_ROUND"), ("double", "DOUBLE_ROUND")]
+    "rounding, theirs, sum_bits, dtype, zero_point",
+    [
+        ("half_up", "SINGLE_ROUND", 32, "int32", 0),
+        ("half_up", "SINGLE_ROUND", 32, "int8", -7),
+        ("double", "DOUBLE_ROUND", 32, "int32", 0),
+        ("double", "DOUBLE_ROUND", 32, "int8", -7),
+        ("half_up", "SINGLE_ROUND", 48, "int32", 0),
+        ("half_up", "SINGLE_ROUND", 48, "int16", 0),
+    ],
 )
-@pytest.mark.parametrize("dtype, zero_point", [("int32", 0), ("int8", -7)])
 def test_rescaling_is_that_of_tosa(
     tosa: Path,
     reference: Any,
     tmp_path: Path,
     rounding: str,
     theirs: str,
+    sum_bits: int,
     dtype: str,
     zero_point: int,
 ) -> None:
     random = np.random.default_rng(3)
-    multipliers = random.integers(1 << 30, 1 << 31, CHANNELS)
+    bits = 31 if sum_bits == 32 else 15
+    multipliers = random.integers(1 << (bits - 1), 1 << bits, CHANNELS)
     # Powers of two have ties.
-    multipliers[::4] = 1 << 30
-    shifts = np.linspace(31, 60, CHANNELS).astype(int)
+    multipliers[::4] = 1 << (bits - 1)
+    shifts = np.linspace(bits, 60, CHANNELS).astype(int)
     # As large as possible, so that the result is one of 32 bits.
-    largest = np.minimum(2.0**31 - 1, 2.0 ** (shifts - 1))
+    largest = np.minimum(2.0 ** (sum_bits - 1) - 1, 2.0 ** (shifts + 30 - bits))
     sums = np.rint(random.uniform(-1, 1, (ROWS, CHANNELS)) * largest)
     # Small ones, and halves of the smallest steps.
     sums[: ROWS // 4] = random.integers(-50, 50, (ROWS // 4, CHANNELS))
-    steps = 2.0 ** np.minimum(shifts - 31, 20)
+    steps = 2.0 ** np.minimum(shifts - bits, sum_bits - 12)
     sums[-ROWS // 4 :] = random.integers(-400, 400, (ROWS // 4, CHANNELS)) * steps
-    sums = np.clip(sums, -largest, largest).astype("int32")
+    sums = np.clip(sums, -largest, largest).astype("int32" if bits == 31 else "int64")
 
     graph = tmp_path / "rescale.mlir"
     graph.write_text(
         RESCALE.format(
             rows=ROWS,
             channels=CHANNELS,
+            sum=f"i{sum_bits}",
+            factor=f"i{bits + 1}",
+            scale32=str(bits == 31).lower(),
             type=dtype.replace("int", "i"),
             multipliers=multipliers.tolist(),
             shifts=shifts.tolist(),

@@ -448,11 +448,18 @@ def _fuses(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
 
 def _quantized(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{key}: it must be a mapping, perhaps with a channel."
+        yield f"{key}: it must be a mapping, perhaps with channel or inside."
         return
-    yield from _keys(value, ("channel",), key)
+    yield from _keys(value, ("channel", "dtypes", "inside"), key)
+    if "dtypes" in value:
+        yield from _list_of(DTYPES)(value["dtypes"], f"{key}: dtypes", entry, catalog)
+    if value.get("inside", "reals") not in _INSIDE:
+        yield f"{key}: inside: {value['inside']!r} is none of {', '.join(_INSIDE)}."
     if "channel" in value and not _is_integer(value["channel"]):
         yield f"{key}: channel: {value['channel']!r} is not the axis of a dimension."
+
+
+_INSIDE = ("integers", "elements", "reals")
 
 
 def _flag(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:

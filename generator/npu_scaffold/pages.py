@@ -313,7 +313,7 @@ def _fused(catalog: Mapping[str, Entry]) -> str:
     )
     quantized = ", ".join(f"`{op}`" for op, entry in catalog.items() if "quantized" in entry)
     end = (
-        "\nBetween `dequantize` and `quantize`, each of these is one composite of int8 or uint8 "
-        f"([quantized.md](quantized.md)): {quantized}.\n"
+        "\nBetween `dequantize` and `quantize`, each of these is one composite of int8, uint8 or "
+        f"int16 ([quantized.md](quantized.md)): {quantized}.\n"
     )
     return f"{text}\n{_table(['op', 'before it', 'behind it'], rows)}{end if quantized else ''}"

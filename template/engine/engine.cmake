@@ -52,23 +52,25 @@ endif()
 # What all targets share.
 add_library(npu_options INTERFACE)
 target_compile_features(npu_options INTERFACE cxx_std_17)
-target_compile_options(npu_options INTERFACE -Wall -Wextra)
+# Messages name files of the engine, not folders of the machine that built it.
+target_compile_options(npu_options INTERFACE -Wall -Wextra -fmacro-prefix-map=${_engine}=engine)
 target_include_directories(npu_options INTERFACE "${_engine}/include" "${NPU_NAMES_DIR}")
 if(NPU_WERROR)
   target_compile_options(npu_options INTERFACE -Werror)
 endif()
 if(NPU_SANITIZE)
-  target_compile_options(npu_options INTERFACE -fsanitize=${NPU_SANITIZE} -fno-omit-frame-pointer)
+  # A driver in C may be given any number as an enumerator, and checks it.
+  target_compile_options(
+    npu_options INTERFACE -fsanitize=${NPU_SANITIZE} -fno-sanitize=enum -fno-omit-frame-pointer
+  )
   target_link_options(npu_options INTERFACE -fsanitize=${NPU_SANITIZE})
 endif()
 
-# Only kernels gain from CMake's -O3. Codegen gains from no level above -O1, which takes two thirds of
-# the time to compile. A level that somebody chose stays.
-set(_moderate "")
-set(_little "")
+# Only kernels gain from CMake's -O3. The rest is as fast with -O1, and compiles in two thirds of the
+# time. A level that somebody chose stays.
+set(NPU_LITTLE_OPTIMIZED "")
 if(CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O3 -DNDEBUG")
-  set(_moderate "$<$<CONFIG:Release>:-O2>")
-  set(_little "$<$<CONFIG:Release>:-O1>")
+  set(NPU_LITTLE_OPTIMIZED "$<$<CONFIG:Release>:-O1>")
 endif()
 
 # The libraries stand side by side inside the Python package.
@@ -94,6 +96,18 @@ function(npu_add_objects name)
     ${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
                        POSITION_INDEPENDENT_CODE ON
   )
+endfunction()
+
+# Joins files of the same includes, `count` at a time or all (0): they compile in much less time.
+# With -DCMAKE_UNITY_BUILD=OFF each is compiled alone, as linters want it.
+function(npu_join target count)
+  if(NOT DEFINED CMAKE_UNITY_BUILD)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count})
+    # GCC takes a joined file for a header.
+    target_compile_options(
+      ${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
+    )
+  endif()
 endfunction()
 
 # ---- Drivers ----
@@ -125,36 +139,16 @@ endif()
 # ---- What runtime and codegen share ----
 
 if(NPU_RUNTIME OR NPU_CODEGEN)
-  npu_add_objects(npu_common "${_engine}/common/artifact.cc" "${_engine}/common/driver_api.cc")
-  target_compile_options(npu_common PRIVATE ${_moderate})
-  # Of the file alone: a definition of the target would be one of the precompiled headers.
+  set(_sources artifact driver_api names)
+  list(TRANSFORM _sources PREPEND "${_engine}/common/")
+  list(TRANSFORM _sources APPEND ".cc")
+  npu_add_objects(npu_common ${_sources})
+  target_compile_options(npu_common PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  # The one file that differs between backends.
   set_source_files_properties(
-    "${_engine}/common/driver_api.cc" PROPERTIES COMPILE_DEFINITIONS
-                                                 NPU_DEFAULT_DRIVER="${NPU_DRIVER}"
+    "${_engine}/common/names.cc" PROPERTIES COMPILE_DEFINITIONS NPU_DEFAULT_DRIVER="${NPU_DRIVER}"
   )
   target_link_libraries(npu_common PRIVATE tvm_ffi::header)
-  # Their own includes are complete. Read once, headers are half as expensive.
-  set(_headers
-    <algorithm>
-    <functional>
-    <map>
-    <memory>
-    <mutex>
-    <optional>
-    <string>
-    <unordered_map>
-    <utility>
-    <vector>
-    <tvm/ffi/container/array.h>
-    <tvm/ffi/container/map.h>
-    <tvm/ffi/container/shape.h>
-    <tvm/ffi/container/tensor.h>
-    <tvm/ffi/extra/json.h>
-    <tvm/ffi/extra/module.h>
-    <tvm/ffi/function.h>
-    <tvm/ffi/reflection/registry.h>
-  )
-  target_precompile_headers(npu_common PRIVATE ${_headers})
   function(npu_add_ffi_library name)
     npu_add_library(${name} ${ARGN} $<TARGET_OBJECTS:npu_common>)
     target_include_directories(${name} PRIVATE "${_engine}/common")
@@ -170,41 +164,42 @@ if(NPU_RUNTIME)
   set(_sources execution object_file ports runtime signature)
   list(TRANSFORM _sources PREPEND "${_engine}/runtime/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_ffi_library(${NPU_PACKAGE}_runtime ${_sources})
-  target_compile_options(${NPU_PACKAGE}_runtime PRIVATE ${_moderate})
-  target_precompile_headers(${NPU_PACKAGE}_runtime REUSE_FROM npu_common)
+  npu_add_objects(npu_runtime ${_sources})
+  target_compile_options(npu_runtime PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  target_include_directories(npu_runtime PRIVATE "${_engine}/common")
+  target_link_libraries(npu_runtime PRIVATE tvm_ffi::header)
+  npu_join(npu_runtime 0)
+  npu_add_ffi_library(${NPU_PACKAGE}_runtime $<TARGET_OBJECTS:npu_runtime>)
+  set_target_properties(${NPU_PACKAGE}_runtime PROPERTIES LINKER_LANGUAGE CXX)
 endif()
 
 # ---- Codegen ----
 
 if(NPU_CODEGEN)
-  # Many small files of the same includes: joined, they compile in a fifth of the time.
   list(TRANSFORM NPU_LOWERINGS PREPEND "${_engine}/lowerings/" OUTPUT_VARIABLE _lowerings)
   list(TRANSFORM _lowerings APPEND ".cc")
   npu_add_objects(npu_lowerings ${_lowerings})
-  target_compile_options(npu_lowerings PRIVATE ${_little})
+  target_compile_options(npu_lowerings PRIVATE ${NPU_LITTLE_OPTIMIZED})
   target_include_directories(npu_lowerings PRIVATE "${_engine}/common" "${_engine}/codegen")
-  set_target_properties(npu_lowerings PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
+  npu_join(npu_lowerings 24)
 
-  set(_sources codegen graph ir_adapter layout lowering weights)
+  set(_sources codegen graph ir_adapter layout lowering program_builder table vector_builder weights)
   list(TRANSFORM _sources PREPEND "${_engine}/codegen/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(npu_codegen ${_sources})
-  target_compile_options(npu_codegen PRIVATE ${_little})
+  target_compile_options(npu_codegen PRIVATE ${NPU_LITTLE_OPTIMIZED})
   target_include_directories(npu_codegen PRIVATE "${_engine}/common")
   target_link_libraries(npu_codegen PRIVATE tvm_ffi::header)
-  # GCC crashes where it reads precompiled headers of another level.
-  target_precompile_headers(npu_codegen PRIVATE ${_headers})
+  npu_join(npu_codegen 3)
   npu_add_ffi_library(
     ${NPU_PACKAGE}_codegen ${NPU_VENDOR_LOWERINGS} $<TARGET_OBJECTS:npu_codegen>
     $<TARGET_OBJECTS:npu_lowerings>
   )
   set_target_properties(${NPU_PACKAGE}_codegen PROPERTIES LINKER_LANGUAGE CXX)
-  target_compile_options(${NPU_PACKAGE}_codegen PRIVATE ${_little})
+  target_compile_options(${NPU_PACKAGE}_codegen PRIVATE ${NPU_LITTLE_OPTIMIZED})
   # By the definition, a lowering of the vendor's wins over one of the engine's.
   set_source_files_properties(
     ${NPU_VENDOR_LOWERINGS} PROPERTIES COMPILE_DEFINITIONS NPU_VENDOR_LOWERING
-                                       SKIP_PRECOMPILE_HEADERS ON
   )
   target_include_directories(
     ${NPU_PACKAGE}_codegen PRIVATE "${_engine}/codegen" "${_engine}/lowerings"

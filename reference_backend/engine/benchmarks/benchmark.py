@@ -4,8 +4,8 @@
 Everything runs on one thread and in turns, the best of several runs counts, and the ratios are
 what to quote: a machine's load changes the times, hardly the ratios.
 
-Usage: ``python engine/benchmarks/benchmark.py [models] [ops] [weights] [calls] [compile] [build]
-[deploy]``, all by default. ``--once`` only shows that all runs.
+Usage: ``python engine/benchmarks/benchmark.py [models] [ops] [integers] [weights] [calls] [compile]
+[build] [deploy]``, all by default. ``--once`` only shows that all runs.
 ONNX Runtime (with onnx) and torch are compared where they are installed.
 """
 
@@ -179,8 +179,9 @@ def onnx_node_work(node: dict[str, Any], arrays: dict[str, list[Any]]) -> Work:
         for name, values in arrays.items()
         for index, array in enumerate(values)
     }
+    outputs = [f"out{index}" for index in range(node.get("outputs", 1))]
     graph = helper.make_graph(
-        [helper.make_node(node["op"], list(feeds), ["out"], **node.get("attributes", {}))],
+        [helper.make_node(node["op"], list(feeds), outputs, **node.get("attributes", {}))],
         "node",
         [
             helper.make_tensor_value_info(
@@ -188,7 +189,7 @@ def onnx_node_work(node: dict[str, Any], arrays: dict[str, list[Any]]) -> Work:
             )
             for name, array in feeds.items()
         ],
-        [helper.make_empty_tensor_value_info("out")],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
     model.ir_version = 9
@@ -250,6 +251,76 @@ def chain(length: int, host_op_every: int = 0) -> Any:
             y = builder.emit_output(y)
         builder.emit_func_output(y)
     return builder.get()
+
+
+def benchmark_integers() -> None:
+    """Models and layers in int8, against the same in float32."""
+    entry = TABLE.get("conv2d")
+    if entry is None or entry.quantized is None:
+        return
+    print("\nIn int8, and in float32 with its time as a multiple of that")
+    random = np.random.default_rng(0)
+    for name, channels, size, stride, groups in (
+        ("conv2d 3x3, 128 to 128, 28x28", 128, 28, 1, 1),
+        ("depthwise conv2d 3x3, 144, 56x56", 144, 56, 1, 144),
+        ("depthwise conv2d 3x3, 96, 112x112", 96, 112, 2, 96),
+        ("depthwise conv2d 3x3, 576, 14x14", 576, 14, 1, 576),
+    ):
+        weight = random.integers(-127, 128, (channels, channels // groups, 3, 3)).astype("int8")
+        x = random.integers(-128, 128, (1, channels, size, size)).astype("int8")
+        attributes = {"strides": stride, "padding": 1, "groups": groups}
+        works = {
+            BACKEND: on_vm(compile_for(layer(x, weight, attributes)), x),
+            "float32": on_vm(
+                compile_for(layer(x.astype("float32"), weight, attributes)), x.astype("float32")
+            ),
+        }
+        print_row(name, in_turns(works, seconds=0.5))
+    if not have("onnx", "onnxruntime"):
+        return
+    import onnx
+
+    from backend.engine.conformance.quantized_networks import quantize_onnx
+
+    x = random.standard_normal((1, 3, 224, 224)).astype("float32")
+    for network in (networks.resnet18, networks.mobilenet_v2):
+        model = onnx.load_from_string(networks.build_onnx(network, x.shape))
+        quantized = quantize_onnx((model, [x]))
+        sessions = {
+            "onnxruntime": onnx_session(model.SerializeToString()),
+            "onnxruntime int8": onnx_session(quantized.SerializeToString()),
+        }
+        works = {
+            BACKEND: on_vm(compile_for(backend.from_onnx(quantized)), x),
+            "float32": on_vm(compile_for(backend.from_onnx(model)), x),
+        }
+        for peer, session in sessions.items():
+            works[peer] = lambda session=session: session.run(None, {"x": x})
+        print_row(network.__name__, in_turns(works, seconds=2.0))
+
+
+def layer(x: Any, weight: Any, attributes: dict[str, Any]) -> Any:
+    """Build a convolution with a bias and relu, of integers if `x` is of them."""
+    op, const = relax.op, relax.const
+    variable = relax.Var("x", relax.TensorType(x.shape, str(x.dtype)))
+    integers = x.dtype == np.int8
+    bias = const(np.ones((1, len(weight), 1, 1), "float32"))
+
+    def body(emit: Callable[[Any], Any]) -> Any:
+        zero = const(np.int8(0))
+        scales = const(np.full(len(weight), 0.01, "float32"))
+        data, kernel = variable, const(weight.astype("float32") * np.float32(0.01))
+        if integers:
+            data = emit(op.dequantize(variable, const(np.float32(0.1)), zero))
+            zeros = const(np.zeros(len(weight), "int8"))
+            kernel = emit(op.dequantize(const(weight), scales, zeros, axis=0))
+        result = emit(op.nn.conv2d(data, kernel, **attributes))
+        result = emit(op.nn.relu(emit(op.add(result, bias))))
+        if integers:
+            result = emit(op.quantize(result, const(np.float32(0.1)), zero))
+        return result
+
+    return build([variable], body)
 
 
 def benchmark_weights() -> None:
@@ -502,6 +573,7 @@ def main() -> None:
     parts: dict[str, Callable[[], None]] = {
         "models": benchmark_models,
         "ops": benchmark_ops,
+        "integers": benchmark_integers,
         "weights": benchmark_weights,
         "calls": benchmark_calls,
         "compile": benchmark_compile,

@@ -168,10 +168,11 @@ ffi::Array<ffi::String> ListLoweredOps() {
   return ops;
 }
 
-void SetRequantization(int64_t multiplier_bits, int64_t least_shift, int64_t most_shift,
-                       int64_t rounding) {
+void SetRequantization(int64_t multiplier_bits, int64_t wide_multiplier_bits, int64_t least_shift,
+                       int64_t most_shift, int64_t rounding) {
   Requantization& rule = ChipRequantization();
   rule.multiplier_bits = static_cast<int>(multiplier_bits);
+  rule.wide_multiplier_bits = static_cast<int>(wide_multiplier_bits);
   rule.least_shift = static_cast<int>(least_shift);
   rule.most_shift = static_cast<int>(most_shift);
   rule.rounding = static_cast<npu_rounding>(rounding);
@@ -181,14 +182,14 @@ ffi::String CheckIRToString() { return CheckIR(); }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef()
-      .def(BACKEND_NAME ".codegen.graph", DescribeGraph)
-      .def(BACKEND_NAME ".codegen.compile", Compile)
-      .def(BACKEND_NAME ".codegen.decline_reason", DeclineReason)
-      .def(BACKEND_NAME ".codegen.lowered_ops", ListLoweredOps)
-      .def(BACKEND_NAME ".codegen.drivers", Drivers)
-      .def(BACKEND_NAME ".codegen.check_options", CheckOptions)
-      .def(BACKEND_NAME ".codegen.set_requantization", SetRequantization)
-      .def(BACKEND_NAME ".codegen.check_ir", CheckIRToString);
+      .def(GlobalName("codegen.graph").c_str(), DescribeGraph)
+      .def(GlobalName("codegen.compile").c_str(), Compile)
+      .def(GlobalName("codegen.decline_reason").c_str(), DeclineReason)
+      .def(GlobalName("codegen.lowered_ops").c_str(), ListLoweredOps)
+      .def(GlobalName("codegen.drivers").c_str(), Drivers)
+      .def(GlobalName("codegen.check_options").c_str(), CheckOptions)
+      .def(GlobalName("codegen.set_requantization").c_str(), SetRequantization)
+      .def(GlobalName("codegen.check_ir").c_str(), CheckIRToString);
 }
 
 }  // namespace

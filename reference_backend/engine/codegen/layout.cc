@@ -59,12 +59,12 @@ std::vector<int64_t> Sizes(const npu_tensor_desc& desc) {
 
 /*! \brief Two shapes of the same elements, each dimension as a product of numbered factors; in
  *  row-major order, the factors of both are 0, 1, 2, ... */
-struct Factors {
+struct SharedFactors {
   std::vector<std::vector<int>> of_a, of_b;
 };
 
-std::optional<Factors> Factorize(const Dims& a, const Dims& b) {
-  Factors factors;
+std::optional<SharedFactors> Factorize(const Dims& a, const Dims& b) {
+  SharedFactors factors;
   npu_dim left = FixedDim(1), right = FixedDim(1);
   const auto divides = [](const npu_dim& x, const npu_dim& y) {
     return x.size != 0 && y.size % x.size == 0 && (x.symbol < 0 || x.symbol == y.symbol);
@@ -126,7 +126,7 @@ void DriverBuilder::Require(bool has, const char* function, const std::string& w
 std::optional<Order> OrderOfView(const Dims& from, const Order& order, const Dims& to) {
   const Order identity = Identity(static_cast<int>(to.size()));
   if (IsIdentity(order)) return identity;
-  const std::optional<Factors> factors = Factorize(from, to);
+  const std::optional<SharedFactors> factors = Factorize(from, to);
   if (!factors.has_value()) return std::nullopt;
   const std::vector<int> sequence = Sequence(factors->of_a, order);
   if (Sequence(factors->of_b, identity) == sequence) return identity;

@@ -178,6 +178,9 @@ class Lowering {
   /*! \brief The zero point of argument `i`: what stands for the number 0; 0 unless quantised. */
   int32_t ZeroPoint(size_t i) const;
 
+  /*! \brief Says of a quantised op that its accumulators are sums, of so many elements, and its
+   *  results their means: Epilogue() divides. `counts` broadcast against the accumulators. */
+  void AverageOver(const std::vector<double>& counts, const std::vector<npu_dim>& dims = {});
   /*! \brief What follows the op: the element-wise ops fused behind it and, if it is quantised, the
    *  rescaling. NULL for nothing. */
   const npu_vector_program* Epilogue();
@@ -246,6 +249,10 @@ class Lowering {
   Tensor Constant(const std::vector<npu_dim>& dims, const std::vector<int64_t>& values) {
     return ConstantOf(NPU_INT64, dims, values.data(), values.size() * sizeof(int64_t));
   }
+  /*! \brief The same for weights. */
+  Tensor Constant(const std::vector<npu_dim>& dims, const std::vector<int8_t>& values) {
+    return ConstantOf(NPU_INT8, dims, values.data(), values.size());
+  }
   /*! \brief A copy of all of `data` to the beginning of `out`, to be adjusted by the caller:
    *  dimensions in order, steps of 1, no fill. */
   npu_copy CopyOf(const Tensor& data, const Tensor& out) const;
@@ -264,7 +271,8 @@ class Lowering {
               bool elementwise = false);
   /*! \brief out = program(...), one value per element. */
   void Elementwise(const Tensor& out, const std::function<Value(VectorBuilder&)>& program);
-  /*! \brief A reduction whose result goes through `epilogue`, given the reduced value. */
+  /*! \brief A reduction whose result goes through `epilogue`, given the reduced value. The mean of
+   *  a quantised op is a sum of integers that goes through Epilogue(). */
   void Reduce(npu_reduce_kind kind, const Tensor& data, const std::vector<int64_t>& axes,
               const Tensor& out,
               const std::function<Value(VectorBuilder&, Value)>& epilogue = nullptr);
@@ -286,13 +294,20 @@ class Lowering {
                     size_t bytes);
   Lowering(ProgramBuilder* program, const Unit* unit) : program_(program), unit_(unit) {}
   void LowerAsElementwise();
+  /*! \brief A function of one 8-bit tensor between dequantize and quantize, as a table. False where
+   *  it is none, or the driver has no tables. */
+  bool LowerAsLookup();
   /*! \brief What happens to the accumulator of a quantised op, in integers. */
   struct IntegerSteps;
   /*! \brief Reads them from the composite; none where they need real numbers. */
   std::optional<IntegerSteps> ReadIntegerSteps();
   /*! \brief The epilogue of a quantised op in int64, or NULL where that needs real numbers. */
   const npu_vector_program* IntegerEpilogue();
-  /*! \brief Refuses sums of so many products that could exceed int32. */
+  /*! \brief Whether the sums of a quantised op have up to 48 bits, in an int64, instead of 32. */
+  bool HasWideSums() const;
+  /*! \brief What these steps make of an accumulator. */
+  Value Rescaled(VectorBuilder& v, Value result, const IntegerSteps* steps);
+  /*! \brief Refuses sums of so many products that could exceed the accumulator. */
   void RequireSumsFit(const npu_tensor_desc& factors, int first, int last) const;
   /*! \brief A constant of int32. */
   Tensor Integers(const std::vector<npu_dim>& dims, const std::vector<int64_t>& values);
@@ -303,13 +318,18 @@ class Lowering {
   /*! \brief This element-wise call; values of `known` nodes are not loaded. */
   Value Apply(VectorBuilder* vector, const std::map<size_t, Value>& known) const;
   /*! \brief The calls fused behind this one, given its own value. */
-  Value AppendFused(VectorBuilder* vector, Value value) const;
+  Value AppendFused(VectorBuilder* vector, Value value, std::map<size_t, Value> known = {}) const;
 
   ProgramBuilder* program_;
   const Unit* unit_;
   /*! \brief Data that the driver reads during calls: a deque, for stable addresses. */
   std::deque<VectorBuilder> vectors_;
   std::deque<npu_vector_program> epilogues_;
+  /*! \brief Of how many elements accumulators are sums, and the shape of these numbers. */
+  std::vector<double> counts_;
+  std::vector<npu_dim> count_dims_;
+  /*! \brief By how much accumulators exceed the sums. */
+  double offset_ = 0;
 };
 
 /*! \brief The owner of a lowering. */
@@ -352,10 +372,11 @@ struct OpLowering {
     absorbs_transpose = true;
     return *this;
   }
-  /*! \brief Dequantizations of the same composite, of its first two arguments, are not executed:
-   *  the arguments arrive as integers, and Emit sets the zero points; see Lowering::IsQuantized.
-   *  `channel` is the dimension of the result along which scales may differ. */
-  OpLowering& TakesQuantized(int dimension) {
+  /*! \brief Dequantizations of the same composite, of its arguments, are not executed: the
+   *  arguments arrive as integers, Emit sets the zero points of products, and Epilogue() leads to
+   *  the result; see Lowering::IsQuantized. `channel` is the dimension of the result along which
+   *  the scales of a product may differ. */
+  OpLowering& TakesQuantized(int dimension = 0) {
     takes_quantized = true;
     channel = dimension;
     return *this;
@@ -415,6 +436,8 @@ class Refusal : public std::runtime_error {
 struct Requantization {
   /*! \brief How many bits a multiplier has, its sign aside. */
   int multiplier_bits = 31;
+  /*! \brief The same for accumulators of int16 tensors. */
+  int wide_multiplier_bits = 15;
   int least_shift = 0, most_shift = 62;
   npu_rounding rounding = NPU_ROUND_HALF_UP;
 };

@@ -84,7 +84,7 @@ void Require(bool has, const char* function, const std::string& path) {
 /*! \brief The library of a role; `build` asks for one with a build half of its own first. */
 std::string FindLibrary(const std::string& role, bool build) {
   const std::string stem =
-      std::string("/lib") + BACKEND_PACKAGE + (role == "vendor" ? "_driver" : "_" + role);
+      std::string("/lib") + kPackage + (role == "vendor" ? "_driver" : "_" + role);
   for (const std::string& folder : Folders()) {
     for (const char* part : {"_build", ""}) {
       if (*part != '\0' && !build) continue;
@@ -113,7 +113,7 @@ std::string AdviceOn(const std::string& reason) {
 template <typename Api>
 std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
   std::vector<InstalledDriver<Api>> found;
-  for (const char* role : {NPU_DEFAULT_DRIVER, "vendor", "emulator"}) {
+  for (const char* role : {kDefaultDriver, "vendor", "emulator"}) {
     if (!found.empty() && found.front().role == role) continue;
     std::string path = FindLibrary(role, build);
     if (path.empty()) continue;

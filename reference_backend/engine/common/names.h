@@ -1,20 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file names.h
- * \brief The names of this backend as values.
+ * \brief The names of this backend. Values, so that engines of all backends are the same objects.
  */
 #ifndef COMMON_NAMES_H_
 #define COMMON_NAMES_H_
 
-#include "backend.h"
+#include <string>
 
 namespace npu {
 
-constexpr const char* kBackend = BACKEND_NAME;
+extern const char* const kBackend;
+/*! \brief The name in runtime.<ClassName>JSONRuntimeCreate. */
+extern const char* const kClassName;
+/*! \brief The Python package, by which the libraries are called. */
+extern const char* const kPackage;
+/*! \brief The kind of a module that holds the artifact of a region. */
+extern const char* const kArtifactKind;
+/*! \brief What the names of functions that return an artifact begin with. */
+extern const char* const kArtifactFunction;
 /*! \brief The environment variable that names the device. */
-constexpr const char* kDeviceVariable = BACKEND_PREFIX "DEVICE";
+extern const char* const kDeviceVariable;
 /*! \brief The environment variable that names a folder to search first for drivers. */
-constexpr const char* kDriverFolderVariable = BACKEND_PREFIX "DRIVER_DIR";
+extern const char* const kDriverFolderVariable;
+/*! \brief "vendor" or "emulator": the driver that is asked first. */
+extern const char* const kDefaultDriver;
+
+/*! \brief The name of a global function of this backend. */
+inline std::string GlobalName(const char* function) {
+  return std::string(kBackend) + "." + function;
+}
 
 }  // namespace npu
 

@@ -3,11 +3,6 @@
 # Builds the emulator, a driver like any other: its halves as libraries, and as objects for the tests
 # of what is inside. engine.cmake includes this.
 
-# Headers of the standard library, and those of the emulator that most files include.
-set(_headers <algorithm> <atomic> <cmath> <cstring> <functional> <limits> <map> <memory> <mutex>
-    <numeric> <string> <tuple> <utility> <variant> <vector>
-)
-
 # ---- The run half, and what both halves share ----
 
 set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool products reduce rows
@@ -37,8 +32,8 @@ set(_sources accesses device elision execute faults listing machine program queu
 list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
 list(TRANSFORM _sources APPEND ".cc")
 npu_add_objects(npu_emulator ${_sources})
-target_compile_options(npu_emulator PRIVATE ${_moderate})
-target_precompile_headers(npu_emulator PRIVATE ${_headers})
+target_compile_options(npu_emulator PRIVATE ${NPU_LITTLE_OPTIMIZED})
+npu_join(npu_emulator 0)
 set(NPU_EMULATOR_OBJECTS $<TARGET_OBJECTS:npu_emulator> $<TARGET_OBJECTS:npu_kernels>)
 
 npu_add_library(${NPU_PACKAGE}_emulator ${NPU_EMULATOR_OBJECTS})
@@ -52,8 +47,8 @@ if(NPU_CODEGEN OR NPU_TESTS)
   list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/compiler/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(npu_emulator_build ${_sources})
-  target_compile_options(npu_emulator_build PRIVATE ${_little})
-  target_precompile_headers(npu_emulator_build REUSE_FROM npu_emulator)
+  target_compile_options(npu_emulator_build PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  npu_join(npu_emulator_build 0)
   # An archive of the rest, out of which the linker takes what the build half needs.
   add_library(npu_emulator_archive STATIC ${NPU_EMULATOR_OBJECTS})
   set_target_properties(npu_emulator_archive PROPERTIES LINKER_LANGUAGE CXX)

@@ -88,15 +88,14 @@ int64_t Times(int64_t a, int64_t b);
  */
 /*! \brief Bytes that DRAM moves at a time. */
 constexpr int64_t kBurstBytes = 64;
-/*! \brief How many steps of the summed dimension a cell of the array takes in a cycle, by the type
- * of the first operand: 4 of 8-bit integers, 2 of int16, 1 of real numbers. */
-int64_t StepsOfCell(npu_dtype operand);
+/*! \brief How many steps of the summed dimension a cell of the array takes in a cycle: 4 products
+ * of 8-bit integers, 2 of int16 by these, 1 of two int16 or of real numbers. */
+int64_t StepsOfCell(npu_dtype a, npu_dtype b);
 /*! \brief A product [m, k] x [k, n] on the weight-stationary systolic array of R x C:
  *  (2 R + C + m - 2) * ceil(k / R) * ceil(n / C). Source: A. Samajdar et al., "A Systematic
  *  Methodology for Characterizing Scalability of DNN Accelerators using SCALE-Sim", ISPASS 2020,
- *  equation 4 with S_R = k, S_C = n, T = m. Here k is divided by StepsOfCell. */
-int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n,
-                     npu_dtype operand = NPU_FLOAT32);
+ *  equation 4 with S_R = k, S_C = n, T = m. Here k is divided by `steps`, of StepsOfCell. */
+int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n, int64_t steps = 1);
 /*! \brief A vector program: one instruction for `vector_lanes` elements in a cycle. */
 int64_t VectorCycles(const Machine& machine, int64_t elements, int64_t instructions);
 /*! \brief Instructions per element for sorting the first `count` of a row: 1 + ceil(log2(count))

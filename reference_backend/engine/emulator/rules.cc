@@ -29,6 +29,8 @@ bool Fixed(const Dim& dim) { return dim.symbol < 0; }
 
 bool One(const Dim& dim) { return Fixed(dim) && dim.size == 1; }
 
+bool HasFixedDims(const Desc& desc) { return std::all_of(desc.dims, desc.dims + desc.rank, Fixed); }
+
 bool HasDims(const Desc& desc, const std::vector<Dim>& dims) {
   return desc.rank == static_cast<int32_t>(dims.size()) &&
          std::equal(dims.begin(), dims.end(), desc.dims);
@@ -264,15 +266,15 @@ void OperationRules::CheckZeroPoint(npu_tensor tensor, npu_dtype dtype, int32_t 
 }
 
 void OperationRules::CheckFactors(npu_tensor a, int32_t a_zero_point, npu_tensor b,
-                                  int32_t b_zero_point) {
+                                  int32_t b_zero_point, bool convolution) {
   npu_dtype left = Read(a, "first operand", false).dtype;
   npu_dtype right = Read(b, "second operand", true).dtype;
   auto is_byte = [](npu_dtype dtype) { return dtype == NPU_INT8 || dtype == NPU_UINT8; };
-  bool integers = (is_byte(left) || left == NPU_INT16) && is_byte(right);
-  if (!integers && !(IsFloat(left) && IsFloat(right))) {
-    Declined(
-        "The operands of ", Where(), " are ", Describe(a), " and ", Describe(b),
-        "; both must be float32 or float16, or both int8 or uint8, or int16 and one of these.");
+  bool wide = left == NPU_INT16 && (is_byte(right) || (right == NPU_INT16 && !convolution));
+  if (!wide && !(is_byte(left) && is_byte(right)) && !(IsFloat(left) && IsFloat(right))) {
+    Declined("The operands of ", Where(), " are ", Describe(a), " and ", Describe(b),
+             "; both must be float32 or float16, or both int8 or uint8, or int16 and one of these",
+             convolution ? "." : ", or both int16.");
   }
   CheckZeroPoint(a, left, a_zero_point);
   CheckZeroPoint(b, right, b_zero_point);
@@ -329,7 +331,7 @@ void OperationRules::Check(const npu_matmul& op) {
   if (WeightBits(a.dtype, b.dtype, op.b_bits) != 0) {
     CheckWeights(op, b);
   } else {
-    CheckFactors(op.a, op.a_zero_point, op.b, op.b_zero_point);
+    CheckFactors(op.a, op.a_zero_point, op.b, op.b_zero_point, false);
     if (op.b_bits != 0 || op.b_block != 0) {
       Invalid("Operand b of ", Where(), ", ", Describe(op.b), ", has no b_bits and no b_block: ",
               "these are for weights of integers, multiplied by real numbers.");
@@ -370,7 +372,7 @@ void OperationRules::Check(const npu_convolution& op) {
   const Desc weight = Read(op.weight, "weight", true);
   const Desc out = Write(op.out);
   CheckSpatial(Where(), op.spatial_rank, data, out);
-  CheckFactors(op.data, op.data_zero_point, op.weight, op.weight_zero_point);
+  CheckFactors(op.data, op.data_zero_point, op.weight, op.weight_zero_point, true);
   if (weight.rank != data.rank) {
     Invalid("The weight of ", Where(), ", ", Describe(op.weight), ", must have ", data.rank,
             " dimensions.");
@@ -427,10 +429,12 @@ void OperationRules::Check(const npu_pool& op) {
   }
   // Maxima of small integers are exact in float32; means would be rounded.
   bool floats = IsFloat(data.dtype) && IsFloat(out.dtype);
-  bool small = data.dtype == out.dtype && (data.dtype == NPU_INT8 || data.dtype == NPU_UINT8);
+  bool small = data.dtype == out.dtype &&
+               (data.dtype == NPU_INT8 || data.dtype == NPU_UINT8 || data.dtype == NPU_INT16);
   if (!floats && !(small && kind == NPU_POOL_MAX)) {
     Declined("The data of ", Where(), " is ", Describe(op.data), " and its output ",
-             Describe(op.out), "; both must be float32 or float16, or for maxima int8 or uint8.");
+             Describe(op.out),
+             "; both must be float32 or float16, or for maxima int8, uint8 or int16.");
   }
   if (!(data.dims[1] == out.dims[1])) {
     Invalid("The data of ", Where(), " and its output have different channels.");
@@ -527,9 +531,12 @@ void OperationRules::Check(const npu_gather& op) {
     fits = HasDims(out, dims);
   }
   if (!fits) {
-    Invalid("The output of ", Where(), " is ", Describe(op.out),
-            ", which does not have the shape of what is gathered of ", Describe(op.data), " by ",
-            Describe(op.indices), ".");
+    const std::string what = Join("The output of ", Where(), " is ", Describe(op.out),
+                                  ", which does not have the shape of what is gathered of ",
+                                  Describe(op.data), " by ", Describe(op.indices));
+    const bool is_fixed = HasFixedDims(data) && HasFixedDims(indices) && HasFixedDims(out);
+    if (!is_fixed) Declined(what, ", for all sizes.");
+    Invalid(what, ".");
   }
 }
 

@@ -95,7 +95,8 @@ class OperationRules {
 
  private:
   /*! \brief Checks the types of the factors of a product, and their zero points. */
-  void CheckFactors(npu_tensor a, int32_t a_zero_point, npu_tensor b, int32_t b_zero_point);
+  void CheckFactors(npu_tensor a, int32_t a_zero_point, npu_tensor b, int32_t b_zero_point,
+                    bool convolution);
   /*! \brief Checks weights of integers and their scales. */
   void CheckWeights(const npu_matmul& op, const Desc& b);
   void CheckZeroPoint(npu_tensor tensor, npu_dtype dtype, int32_t zero_point) const;

@@ -7,7 +7,7 @@ namespace {
 
 void AdaptiveAvgPool1D(Lowering& op) { LowerAdaptiveAvgPool(op, 1); }
 
-REGISTER_LOWERING("relax.nn.adaptive_avg_pool1d", AdaptiveAvgPool1D);
+REGISTER_LOWERING("relax.nn.adaptive_avg_pool1d", AdaptiveAvgPool1D).TakesQuantized();
 
 }  // namespace
 }  // namespace npu

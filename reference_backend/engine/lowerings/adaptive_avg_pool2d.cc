@@ -7,7 +7,7 @@ namespace {
 
 void AdaptiveAvgPool2D(Lowering& op) { LowerAdaptiveAvgPool(op, 2); }
 
-REGISTER_LOWERING("relax.nn.adaptive_avg_pool2d", AdaptiveAvgPool2D);
+REGISTER_LOWERING("relax.nn.adaptive_avg_pool2d", AdaptiveAvgPool2D).TakesQuantized();
 
 }  // namespace
 }  // namespace npu

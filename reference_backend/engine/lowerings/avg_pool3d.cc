@@ -7,7 +7,7 @@ namespace {
 
 void AvgPool3D(Lowering& op) { LowerAvgPool(op, 3); }
 
-REGISTER_LOWERING("relax.nn.avg_pool3d", AvgPool3D);
+REGISTER_LOWERING("relax.nn.avg_pool3d", AvgPool3D).TakesQuantized();
 
 }  // namespace
 }  // namespace npu

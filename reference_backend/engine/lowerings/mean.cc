@@ -7,7 +7,7 @@ namespace {
 
 void Mean(Lowering& op) { LowerReduction(op, NPU_REDUCE_MEAN); }
 
-REGISTER_LOWERING("relax.mean", Mean);
+REGISTER_LOWERING("relax.mean", Mean).TakesQuantized();
 
 }  // namespace
 }  // namespace npu

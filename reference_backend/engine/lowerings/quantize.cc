@@ -19,7 +19,8 @@ void QuantizeByChannel(Lowering& op) {
   });
 }
 
-REGISTER_ELEMENTWISE("relax.quantize", Quantize).When(HasOneScale);
+// Behind a dequantize of its composite, integers of one scale become those of another.
+REGISTER_ELEMENTWISE("relax.quantize", Quantize).When(HasOneScale).TakesQuantized();
 REGISTER_LOWERING("relax.quantize", QuantizeByChannel);
 
 }  // namespace

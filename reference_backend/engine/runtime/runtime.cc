@@ -23,6 +23,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -49,10 +50,6 @@ namespace {
 
 namespace ffi = tvm::ffi;
 namespace json = tvm::ffi::json;
-
-constexpr const char* kArtifactKind = BACKEND_NAME ".artifact";
-/*! \brief What the names of functions begin with that return the address of an artifact. */
-constexpr const char* kArtifactFunction = BACKEND_NAME "_artifact_";
 
 /*! \brief A copy of bytes, aligned as the driver wants it. */
 class AlignedCopy {
@@ -254,40 +251,35 @@ class RegionModule : public ffi::ModuleObj {
       return ffi::Function::FromPacked(
           [self](ffi::PackedArgs args, ffi::Any*) { self->Submit(args); });
     }
-    if (name == "get_symbol") {
-      return ffi::Function::FromTyped([self] { return ffi::String(self->Get().manifest.symbol); });
-    }
-    if (name == "get_const_vars") {
-      // The program holds the constants, so TVM need not keep them for this module.
-      return ffi::Function::FromTyped([] { return ffi::Array<ffi::String>(); });
-    }
     if (name == "__init_" + symbol) {
       return ffi::Function::FromTyped([self](const ffi::Array<ffi::Tensor>&) {
         self->Load();
         return 0;
       });
     }
-    if (name == "save_to_bytes") {
-      return ffi::Function::FromTyped([self] { return self->Whole(); });
-    }
     if (name == "link_apart") {
       return ffi::Function::FromTyped(
           [self](const ffi::String& triple) { return self->LinkApart(std::string(triple)); });
     }
-    if (name == "counters") {
-      return ffi::Function::FromTyped([self] { return self->Load()->Counters(); });
-    }
-    if (name == "counter_units") {
-      return ffi::Function::FromTyped([self] { return self->Load()->CounterUnits(); });
-    }
-    if (name == "manifest") {
-      return ffi::Function::FromTyped([self] { return Text(self->Get().artifact.manifest); });
-    }
-    if (name == "describe") {
-      return ffi::Function::FromTyped([self] { return ffi::String(self->Load()->Describe()); });
-    }
-    if (name == "sizes") {
-      return ffi::Function::FromTyped([self] { return self->Sizes(); });
+    using Answer = ffi::Any (*)(RegionModule*);
+    static const std::map<std::string_view, Answer> kAnswers = {
+        {"get_symbol", [](RegionModule* of) -> ffi::Any { return of->Get().manifest.symbol; }},
+        // The program holds the constants, so TVM need not keep them for this module.
+        {"get_const_vars", [](RegionModule*) -> ffi::Any { return ffi::Array<ffi::String>(); }},
+        {"save_to_bytes", [](RegionModule* of) -> ffi::Any { return of->Whole(); }},
+        {"counters", [](RegionModule* of) -> ffi::Any { return of->Load()->Counters(); }},
+        {"counter_units", [](RegionModule* of) -> ffi::Any { return of->Load()->CounterUnits(); }},
+        {"manifest",
+         [](RegionModule* of) -> ffi::Any { return Text(of->Get().artifact.manifest); }},
+        {"describe", [](RegionModule* of) -> ffi::Any { return of->Load()->Describe(); }},
+        {"sizes", [](RegionModule* of) -> ffi::Any { return of->Sizes(); }},
+    };
+    auto found = kAnswers.find(std::string_view(name.data(), name.size()));
+    if (found != kAnswers.end()) {
+      return ffi::Function::FromPacked(
+          [self, answer = found->second](ffi::PackedArgs, ffi::Any* result) {
+            *result = answer(self.get());
+          });
     }
     return std::nullopt;
   }
@@ -565,16 +557,18 @@ ffi::Map<ffi::String, ffi::Any> Info() {
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef()
-      .def("ffi.Module.load_from_bytes." BACKEND_NAME, LoadFromBytes)
+      .def((std::string("ffi.Module.load_from_bytes.") + kBackend).c_str(), LoadFromBytes)
       // TVM's tutorials and tests check for a runtime by this name.
-      .def("runtime." BACKEND_CLASS_NAME "JSONRuntimeCreate", LoadFromBytes)
-      .def("ffi.Module.load_from_bytes." BACKEND_NAME ".artifact", ArtifactModule::LoadFromBytes)
-      .def(BACKEND_NAME ".runtime.info", Info)
-      .def(BACKEND_NAME ".runtime.drivers", Drivers)
-      .def(BACKEND_NAME ".runtime.fail_next", FailNext)
-      .def(BACKEND_NAME ".runtime.set_device", SetDevice)
-      .def(BACKEND_NAME ".runtime.device", GetDevice)
-      .def(BACKEND_NAME ".runtime.wait_all", [] { PendingRequests::OfThisThread().WaitAll(); });
+      .def((std::string("runtime.") + kClassName + "JSONRuntimeCreate").c_str(), LoadFromBytes)
+      .def((std::string("ffi.Module.load_from_bytes.") + kArtifactKind).c_str(),
+           ArtifactModule::LoadFromBytes)
+      .def(GlobalName("runtime.info").c_str(), Info)
+      .def(GlobalName("runtime.drivers").c_str(), Drivers)
+      .def(GlobalName("runtime.fail_next").c_str(), FailNext)
+      .def(GlobalName("runtime.set_device").c_str(), SetDevice)
+      .def(GlobalName("runtime.device").c_str(), GetDevice)
+      .def(GlobalName("runtime.wait_all").c_str(),
+           [] { PendingRequests::OfThisThread().WaitAll(); });
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+import tvm_ffi
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,6 +103,16 @@ class EveryOp:
     library: Path
 
 
+@pytest.fixture(scope="module")
+def bound_constants():
+    """Scales must be constants of the model, whatever the default of this backend is."""
+    from backend.engine.options import PREFIX
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(f"{PREFIX}BIND_CONSTANTS", "on")
+        yield
+
+
 @pytest.fixture(scope="session")
 def every_op(tmp_path_factory):
     """Compile them once for all tests."""
@@ -122,3 +133,19 @@ def pytest_collection_finish(session):
     for item in session.items:
         if hasattr(item, "callspec"):
             support.SELECTED.update(map(str, item.callspec.params.values()))
+
+
+@pytest.fixture
+def decline():
+    """Let a function decide what the driver declines."""
+    name = f"{backend.engine.backend.BACKEND}.codegen.decline_reason"
+    original = tvm_ffi.get_global_func(name)
+
+    def install(answer):
+        def ask(function, driver, options, bounds, finish):
+            return answer(function, finish) or original(function, driver, options, bounds, finish)
+
+        tvm_ffi.register_global_func(name, ask, override=True)
+
+    yield install
+    tvm_ffi.register_global_func(name, original, override=True)

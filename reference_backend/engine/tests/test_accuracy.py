@@ -17,6 +17,8 @@ import support
 from backend.engine.conformance import onnx_networks, quantized_networks
 from support import build, compile_for, needs, needs_library, variable
 
+pytestmark = pytest.mark.usefixtures("bound_constants")
+
 op = relax.op
 IMAGE = variable("image", 1, 4, 8, 8)
 OPS = ("conv2d", "matmul", "add", "reshape", "quantize", "dequantize")
@@ -105,6 +107,7 @@ def test_all_layers_of_a_good_model_are_good():
     assert [item.snr_db for item in found.layers] == sorted(item.snr_db for item in found.layers)
 
 
+@pytest.mark.thorough
 @needs(*OPS)
 @pytest.mark.parametrize(
     "name, ops",
@@ -118,6 +121,7 @@ def test_a_wrong_scale_of_weights_is_found_in_its_layer_alone(name, ops):
     assert min(item.snr_db for item in others) > 28
 
 
+@pytest.mark.thorough
 @needs(*OPS)
 def test_a_range_that_is_too_small_is_found_where_it_is_written_and_read():
     """The values between the first layer and the two that read them are limited to a quarter."""
@@ -197,6 +201,7 @@ def test_it_says_what_is_real_and_what_is_on_the_host():
 # ---- Matching -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @needs("conv2d", "quantize", "dequantize")
 def test_a_batch_norm_in_the_weights_and_a_relu_in_the_range_are_matched():
     factor = np.asarray([0.5, 1.0, 2.0, 1.5], "float32")
@@ -227,6 +232,7 @@ def test_a_batch_norm_in_the_weights_and_a_relu_in_the_range_are_matched():
     assert layer.snr_db == pytest.approx(found.outputs[0].snr_db, abs=0.01)
 
 
+@pytest.mark.thorough
 @needs(*OPS)
 def test_models_that_differ_are_told_with_both_ops():
     def other(emit):
@@ -278,10 +284,10 @@ def test_what_cannot_be_compared_is_refused():
         backend.accuracy_report("model", network(True), inputs())
     for arrays, sentence in (
         ([], "There are no inputs"),
-        (inputs() * 2, "2 arrays, but the model has 1 parameters: image"),
-        ([inputs()[0][0]], r"float32 of shape \(4, 8, 8\) for 'image'"),
-        ([inputs()[0].astype("float64")], "float64 of shape"),
-        ([inputs(), [inputs()[0] * np.nan]], "Batch 1: 'image' has NaN or infinite elements"),
+        (inputs() * 2, "the inputs: 2 arrays; the model's inputs are 'image'"),
+        ([inputs()[0][0]], r"'image' has the shape \(4, 8, 8\); the model takes \(1, 4, 8, 8\)"),
+        ([inputs()[0].astype("float64")], "float64; the model takes float32"),
+        ([inputs(), [inputs()[0] * np.nan]], "batch 1 of the inputs: 'image' has NaN or infinity"),
     ):
         with pytest.raises(ValueError, match=sentence):
             backend.accuracy_report(network(), network(True), arrays)

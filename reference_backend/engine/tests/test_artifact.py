@@ -612,6 +612,7 @@ def mutate(generator, data, other):
     return bytes(data)
 
 
+@pytest.mark.thorough
 def test_mutated_artifacts_are_errors_or_work(region):
     """Half of them have the right checksum, so that what is behind it sees them, too."""
     generator = np.random.default_rng(3)

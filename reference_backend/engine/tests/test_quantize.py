@@ -11,9 +11,12 @@ import support
 from backend.engine import quantization
 from backend.engine.conformance import quantized_networks
 from backend.engine.conformance.model import BACKEND, TABLE
+from backend.engine.options import PREFIX
 from backend.engine.quantization import data
 from backend.engine.quantization.planning import COMPUTES, MOVES, Node, Planner
 from support import compile_for, needs_library
+
+pytestmark = pytest.mark.usefixtures("bound_constants")
 
 needs = support.needs
 quantize_for = getattr(backend, f"quantize_for_{BACKEND}")
@@ -36,6 +39,15 @@ def needs_integers(*libraries):
 
 needs_onnx = needs_integers("onnx", "onnxruntime")
 needs_torch = needs_integers("torch", "torchao")
+
+needs_int16 = pytest.mark.skipif(
+    not all(
+        entry.quantized and "int16" in entry.quantized.dtypes
+        for entry in map(TABLE.get, INTEGERS[:2])
+        if entry
+    ),
+    reason="this chip has no int16",
+)
 
 
 def placed(mod):
@@ -82,7 +94,7 @@ def nodes_of(*lines):
 def planned(lines, results, fused, computed=(), moved=()):
     """Return the groups and the others of a plan, as text."""
 
-    def ask(group):
+    def ask(group, wide):
         kinds = " ".join(node.names[0] for node in group)
         if kinds in moved:
             return MOVES
@@ -292,6 +304,59 @@ def test_ops_are_kept_in_float_by_name(names, left):
     assert len(labels) == 3
 
 
+def types_of(graph):
+    """Return how many tensors of each type the model quantizes."""
+    import onnx
+
+    constants = {item.name: item.data_type for item in graph.initializer}
+    found = {}
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] not in constants:
+            name = onnx.TensorProto.DataType.Name(constants[node.input[2]]).lower()
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+@needs_onnx
+@needs_int16
+@pytest.mark.parametrize(
+    "names, types",
+    [
+        # What a reads; its result and that of b are joined, so that all that reads them is int16.
+        (["a"], {"int16": 5}),
+        # The softmax computes with real numbers.
+        (["c"], {"int8": 1, "int16": 4}),
+        ("*", {"int16": 5}),
+    ],
+)
+def test_ops_are_int16_by_name(names, types):
+    model, batches = branches(), images()
+    found = quantize_for(model, batches, int16=names)
+    assert types_of(found.graph) == types
+    ops = placed(backend.from_onnx(found))
+    assert all(label.startswith("quantized_") for label in labels_of(ops))
+    # Integers from the first product to the last.
+    assert (len(alone(ops, "quantize")), len(alone(ops, "dequantize"))) == (1, 0)
+    (npu,) = run(backend.from_onnx(found), batches[0])
+    (theirs,) = quantized_networks.run_onnx(found, batches[0])
+    (exact,) = quantized_networks.run_onnx(model, batches[0])
+    assert np.abs(npu - theirs).max() < 0.01
+    assert decibels(npu, exact) > 20
+
+
+@needs_onnx
+@needs_int16
+def test_both_factors_of_a_product_are_int16_if_one_is():
+    weights = {"wa": normal(16, 16), "wb": normal(16, 16)}
+    lines = ("a = MatMul x wa", "b = MatMul x wb", "t = Transpose b perm=[1,0]", "c = MatMul a t")
+    model = onnx_model(lines, [8, 16], ["c"], weights)
+    found = quantize_for(model, images(shape=(8, 16)), int16=["b"])
+    ops = placed(backend.from_onnx(found))
+    assert all(label.startswith("quantized_") for label in labels_of(ops))
+    # A product of int8 by int16 there is not.
+    assert types_of(found.graph).get("int8", 0) == 0
+
+
 @needs_onnx
 def test_a_product_that_is_joined_with_its_bias_keeps_its_name():
     weights = {"w": normal(16, 4), "b": normal(4)}
@@ -312,10 +377,19 @@ def test_each_method_of_onnx_runtime(method):
 
 
 @needs_onnx
-def test_uint8_activations():
-    found = quantize_for(branches(), images(), activations="uint8")
-    assert {item.data_type for item in found.graph.initializer if "zero_point" in item.name} >= {2}
+@pytest.mark.parametrize("name", ["uint8", pytest.param("int16", marks=needs_int16)])
+def test_the_type_of_activations(name):
+    found = quantize_for(branches(), images(), activations=name)
+    assert types_of(found.graph) == {name: 5}
     assert all("quantized_" in label for label in labels_of(placed(backend.from_onnx(found))))
+
+
+@needs_onnx
+def test_constants_that_stay_arguments_are_told(monkeypatch):
+    monkeypatch.setenv(f"{PREFIX}BIND_CONSTANTS", "off")
+    model = onnx_model(("m = MatMul x w",), [8, 16], ["m"], {"w": normal(16, 4)})
+    with pytest.raises(ValueError, match="scales must be constants, and .* bind_constants is off"):
+        quantize_for(model, images(shape=(8, 16)))
 
 
 @needs_onnx
@@ -384,8 +458,8 @@ def test_a_chip_without_zero_points_gets_symmetric_activations(monkeypatch):
 
     ask = OnnxModel.ask
 
-    def picky(self, asked, form, group):
-        return ask(self, asked, form, group) if form.symmetric else None
+    def picky(self, asked, form, group, wide):
+        return ask(self, asked, form, group, wide) if form.symmetric else None
 
     monkeypatch.setattr(OnnxModel, "ask", picky)
     found = quantize_for(branches(), images())
@@ -397,20 +471,29 @@ def test_a_chip_without_zero_points_gets_symmetric_activations(monkeypatch):
 # ---- Accuracy -----------------------------------------------------------------------------------
 
 
-def chain_with_an_outlier():
-    """Three products, the second of which reads values that do not fit into 8 bits."""
+def chain_with_an_outlier(unread=False):
+    """Three products, the second of which reads values that do not fit into 8 bits.
+
+    Its weights do not fit either, or those of the outlier are 0.
+    """
+    ratio = 300 if unread else 3000
     weight = normal(16, 16)
     large = weight.copy()
-    large[:, 0] *= 3000
+    large[:, 0] *= ratio
     small = weight.copy()
-    small[0] /= 3000
+    small[0] *= 0 if unread else 1 / ratio
     lines = ("a = MatMul x wa", "b = MatMul a wb", "c = MatMul b wc")
     return onnx_model(lines, [8, 16], ["c"], {"wa": large, "wb": small, "wc": weight})
 
 
 @needs_onnx
-def test_the_layer_that_hurts_most_stays_in_float_until_the_accuracy_is_reached():
-    model = chain_with_an_outlier()
+@pytest.mark.parametrize("wide", [False, pytest.param(True, marks=needs_int16)])
+def test_the_layer_that_hurts_most_becomes_int16_or_float_until_the_accuracy_is_reached(
+    wide, monkeypatch
+):
+    if not wide:
+        monkeypatch.setattr(Planner, "computes_wide", lambda *_: False)
+    model = chain_with_an_outlier(unread=wide)
     batches = images(shape=(8, 16))
     exact = quantized_networks.run_onnx(model, batches[0])[0]
     seen = []
@@ -422,8 +505,9 @@ def test_the_layer_that_hurts_most_stays_in_float_until_the_accuracy_is_reached(
 
     found = quantize_for(model, batches, max_loss=15, evaluate=evaluate)
     assert seen[0] == 40 and seen[1] < 25 <= seen[-1]
-    assert len(integer_weights(found)) == 2
-    assert "wb" in {item.name for item in found.graph.initializer}
+    assert ("int16" in types_of(found.graph)) == wide
+    assert len(integer_weights(found)) == 2 + wide
+    assert ("wb" in {item.name for item in found.graph.initializer}) != wide
     # As long as nothing is lost, nothing stays in float.
     assert len(integer_weights(quantize_for(model, batches, max_loss=100, evaluate=evaluate))) == 3
 
@@ -454,9 +538,9 @@ def with_value(value):
         ([], "calibration_data is empty: .*at least 8 samples"),
         (None, "calibration_data is empty"),
         (images()[0][0], "calibration_data is one ndarray; supported: an iterable of batches"),
-        ([{"image": images()[0][0]}], "batch 0 is for 'image'; the model's inputs are 'x'"),
-        ([images()[0] * 2], "batch 0 has 2 arrays; the model's inputs are 'x'"),
-        ([3], "batch 0 is a int; supported: a mapping of names to arrays"),
+        ([{"image": images()[0][0]}], "batch 0: for 'image'; the model's inputs are 'x'"),
+        ([images()[0] * 2], "batch 0: 2 arrays; the model's inputs are 'x'"),
+        ([3], "batch 0: of type int; supported: a mapping of names to arrays"),
         ([images()[0][0].astype("float64")], "'x' is float64; the model takes float32"),
         ([images(shape=(2, 3, 8, 9))[0]], r"the shape \(2, 3, 8, 9\); .* \(any, 3, 8, 8\)"),
         (with_value(np.nan), "batch 3: 'x' has NaN or infinity"),
@@ -484,6 +568,7 @@ def test_a_tensor_that_becomes_infinite_is_named():
         ({"method": "mse"}, "method is 'mse'; onnxruntime has minmax, moving_average, percentile"),
         ({"activations": "int4"}, "activations is 'int4'; this backend has int8"),
         ({"keep_float": ["head"]}, "no op or result is called 'head'; the products are a, b, c"),
+        ({"int16": ["head"]}, "int16: no op or result is called 'head'; the products are a, b, c"),
         ({"max_loss": 0.1}, "max_loss and evaluate go together"),
     ],
 )
@@ -623,6 +708,21 @@ def test_modules_are_kept_in_float_by_name(names, left):
     network = torch_network()
     labels = torch_labels(quantize_for(network, images(), keep_float=names))
     assert sum(label.startswith("quantized_") for label in labels) == left
+
+
+@needs_torch
+@needs_int16
+def test_modules_are_int16_by_name():
+    network = torch_network()
+    program = quantize_for(network, images(), int16=["head"])
+    labels = torch_labels(program)
+    assert len(labels) == 3 and all(label.startswith("quantized_") for label in labels)
+    types = [
+        str(node.args[5]).removeprefix("torch.")
+        for node in program.graph.nodes
+        if "decomposed.quantize_per_tensor" in str(node.target)
+    ]
+    assert "int16" in types and "int8" in types
 
 
 @thorough

@@ -16,7 +16,7 @@ if loading.start():
 
     if loading.has_compiler():
         from .engine.accuracy import Accuracy, AccuracyReport, LayerAccuracy, accuracy_report
-        from .engine.importers import from_exported_program, from_onnx
+        from .engine.importers import from_exported_program, from_onnx, from_tflite
         from .engine.options import Options
         from .engine.report import OpPlacement, Report, offload_report
         from .partition import (
@@ -38,6 +38,7 @@ __all__ = [
     "compile_for_example_npu",
     "from_exported_program",
     "from_onnx",
+    "from_tflite",
     "offload_report",
     "partition_for_example_npu",
     "quantize_for_example_npu",

@@ -31,7 +31,9 @@ FLOATS = ("float32", "float16")
 WIDE = ("float32", "float16", "int32", "int64")
 SIGNED = ("float32", "float16", "int32", "int64", "int8")
 NUMBERS = ("float32", "float16", "int32", "int64", "int8", "uint8")
-ALL = ("float32", "float16", "int32", "int64", "int8", "uint8", "bool")
+NOT_BOOL = ("float32", "float16", "int32", "int64", "int8", "uint8", "int16")
+ALL = ("float32", "float16", "int32", "int64", "int8", "uint8", "int16", "bool")
+INTEGERS = ("int8", "uint8", "int16")
 CONVOLUTION_ATTRIBUTES: dict[str, Constraint] = {
     "strides": Range(1, 16),
     "padding": Range(0, 64),
@@ -80,12 +82,14 @@ avg_pool = partial(
     Op,
     engine="pool",
     operations="size(out) * size(pool_size)",
+    quantized=Quantized(dtypes=("int8", "uint8")),
     tolerance=Accumulated("size(pool_size)"),
 )
 adaptive_pool = partial(
     Op,
     engine="pool",
     operations="size(data)",
+    quantized=Quantized(dtypes=("int8", "uint8")),
     tolerance=Accumulated("size(data) // size(out) + 1"),
 )
 softmax_like = partial(
@@ -93,6 +97,7 @@ softmax_like = partial(
     inputs=(Input("data", FLOATS, range(1, 7)),),
     attributes=anything("axis"),
     operations="5 * size(data)",
+    quantized=Quantized(inside="reals", dtypes=("int8", "uint8")),
     tolerance=Accumulated("max(data)"),
 )
 channel_norm = partial(
@@ -103,6 +108,7 @@ channel_norm = partial(
         Input("beta", ranks=(1,), like="data", weight=True),
     ),
     operations="8 * size(data)",
+    quantized=Quantized(inside="reals", dtypes=("int8", "uint8")),
 )
 limit = partial(
     Op,
@@ -188,7 +194,17 @@ filled = partial(
     Op,
     inputs=(Input("x", ALL, range(7)),),
     attributes={
-        "dtype": OneOf("", "float32", "float16", "int32", "int64", "int8", "uint8", "bool"),
+        "dtype": OneOf(
+            "",
+            "float32",
+            "float16",
+            "int32",
+            "int64",
+            "int8",
+            "uint8",
+            "int16",
+            "bool",
+        ),
     },
     output_dtypes=ALL,
 )
@@ -336,7 +352,7 @@ OPS: tuple[Op, ...] = (
     max_pool(  # maximum of each 2-D window
         "max_pool2d",
         "relax.nn.max_pool2d",
-        inputs=(Input("data", ("float32", "float16", "int8", "uint8"), (4,)),),
+        inputs=(Input("data", ("float32", "float16", "int8", "uint8", "int16"), (4,)),),
         attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCHW"), "out_layout": OneOf("NCHW")},
     ),
     avg_pool(  # mean of each 2-D window
@@ -358,13 +374,13 @@ OPS: tuple[Op, ...] = (
     max_pool(  # maximum of each 1-D window
         "max_pool1d",
         "relax.nn.max_pool1d",
-        inputs=(Input("data", ("float32", "float16", "int8", "uint8"), (3,)),),
+        inputs=(Input("data", ("float32", "float16", "int8", "uint8", "int16"), (3,)),),
         attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCW"), "out_layout": OneOf("NCW")},
     ),
     max_pool(  # maximum of each 3-D window
         "max_pool3d",
         "relax.nn.max_pool3d",
-        inputs=(Input("data", ("float32", "float16", "int8", "uint8"), (5,)),),
+        inputs=(Input("data", ("float32", "float16", "int8", "uint8", "int16"), (5,)),),
         attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCDHW"), "out_layout": OneOf("NCDHW")},
     ),
     avg_pool(  # mean of each 1-D window
@@ -435,6 +451,7 @@ OPS: tuple[Op, ...] = (
                 "d / sqrt(v + epsilon) * gamma + beta",
             ),
         ),
+        quantized=Quantized(inside="reals", dtypes=("int8", "uint8")),
         tolerance=Accumulated(count="size(gamma)", factor=8),
     ),
     softmax_like("softmax", "relax.nn.softmax"),  # exponentials that add up to one
@@ -455,6 +472,7 @@ OPS: tuple[Op, ...] = (
                 "astype(n, dtype=data) * weight",
             ),
         ),
+        quantized=Quantized(inside="reals", dtypes=("int8", "uint8")),
         tolerance=Accumulated(count="size(weight)", factor=8),
     ),
     channel_norm(  # normalisation of each group of channels
@@ -591,7 +609,11 @@ OPS: tuple[Op, ...] = (
         tolerance=Elementwise(atol=1e-06),
     ),
     # ---- Reductions ------------------------------------------------------------------------------
-    float_reduction("mean", "relax.mean"),  # mean over axes
+    float_reduction(  # mean over axes
+        "mean",
+        "relax.mean",
+        quantized=Quantized(inside="integers", dtypes=("int8", "uint8")),
+    ),
     sum_like("sum", "relax.sum"),  # sum over axes
     extremum("max", "relax.max"),  # maximum over axes
     extremum("min", "relax.min"),  # minimum over axes
@@ -615,7 +637,7 @@ OPS: tuple[Op, ...] = (
         "pad",
         "relax.nn.pad",
         engine="memory",
-        inputs=(Input("data", NUMBERS, range(1, 7)),),
+        inputs=(Input("data", NOT_BOOL, range(1, 7)),),
         attributes={
             **anything("pad_value"),
             "pad_width": Range(0),
@@ -626,7 +648,7 @@ OPS: tuple[Op, ...] = (
         "pixel_shuffle",
         "relax.nn.pixel_shuffle",
         engine="memory",
-        inputs=(Input("data", ("float32", "float16", "int8", "uint8"), range(3, 7)),),
+        inputs=(Input("data", ("float32", "float16", "int8", "uint8", "int16"), range(3, 7)),),
         attributes={"upscale_factor": Range(1)},
     ),
     view("expand_dims", "relax.expand_dims", attributes=anything("axis")),
@@ -744,7 +766,16 @@ OPS: tuple[Op, ...] = (
         "relax.astype",
         inputs=(Input("x", ALL, range(7)),),
         attributes={
-            "dtype": OneOf("float32", "float16", "int32", "int64", "int8", "uint8", "bool"),
+            "dtype": OneOf(
+                "float32",
+                "float16",
+                "int32",
+                "int64",
+                "int8",
+                "uint8",
+                "int16",
+                "bool",
+            ),
         },
         output_dtypes=ALL,
     ),
@@ -753,7 +784,17 @@ OPS: tuple[Op, ...] = (
         "relax.full_like",
         inputs=(Input("x", ALL, range(7)), Input("fill_value", ALL, (0,))),
         attributes={
-            "dtype": OneOf("", "float32", "float16", "int32", "int64", "int8", "uint8", "bool"),
+            "dtype": OneOf(
+                "",
+                "float32",
+                "float16",
+                "int32",
+                "int64",
+                "int8",
+                "uint8",
+                "int16",
+                "bool",
+            ),
         },
         output_dtypes=ALL,
     ),
@@ -991,25 +1032,26 @@ OPS: tuple[Op, ...] = (
         output_dtypes=ALL,
     ),
     # ---- Quantization ----------------------------------------------------------------------------
-    Op(  # real numbers to 8-bit integers, by scale and zero point
+    Op(  # real numbers to integers of 8 or 16 bits, by scale and zero point
         "quantize",
         "relax.quantize",
         inputs=(
             Input("data", FLOATS, range(1, 7)),
             Input("scale", FLOATS, range(2), weight=True),
-            Input("zero_point", ("int8", "uint8", "int32"), range(2), weight=True),
+            Input("zero_point", ("int8", "uint8", "int16", "int32"), range(2), weight=True),
         ),
-        attributes={**anything("axis"), "out_dtype": OneOf("int8", "uint8")},
-        output_dtypes=("int8", "uint8"),
+        attributes={**anything("axis"), "out_dtype": OneOf("int8", "uint8", "int16")},
+        output_dtypes=INTEGERS,
+        quantized=Quantized(inside="integers", dtypes=("int8", "uint8")),
         tolerance=Buckets(0),
     ),
-    Op(  # 8-bit integers to real numbers, by scale and zero point
+    Op(  # integers of 8 or 16 bits to real numbers, by scale and zero point
         "dequantize",
         "relax.dequantize",
         inputs=(
-            Input("data", ("int8", "uint8"), range(1, 7)),
+            Input("data", INTEGERS, range(1, 7)),
             Input("scale", FLOATS, range(2), weight=True),
-            Input("zero_point", ("int8", "uint8", "int32"), range(2), weight=True),
+            Input("zero_point", ("int8", "uint8", "int16", "int32"), range(2), weight=True),
         ),
         attributes={**anything("axis"), "out_dtype": OneOf("float32", "float16")},
         output_dtypes=FLOATS,

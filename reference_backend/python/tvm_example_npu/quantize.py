@@ -17,6 +17,7 @@ def quantize_for_example_npu(
     method: str = "minmax",
     activations: str | None = None,
     keep_float: Collection[str] = (),
+    int16: Collection[str] = (),
     max_loss: float | None = None,
     evaluate: Callable[[Any], float] | None = None,
     options: Source = None,
@@ -38,10 +39,13 @@ def quantize_for_example_npu(
         How ranges are found: "minmax" or "moving_average"; for ONNX also "percentile" and
         "entropy", for PyTorch also "mse".
     activations
-        Their element type, "int8" or "uint8"; none: the first that this backend computes with.
+        Their element type, "int8", "uint8" or "int16"; none: the first that this backend computes
+        with.
     keep_float
         Ops that stay in float: names of nodes, of their results or, in PyTorch, of modules, or
         patterns such as "head.*".
+    int16
+        Ops that read and write int16, named as those of keep_float, where others are int8.
     max_loss
         How much worse than that of the float model the accuracy may be. The layers that hurt most
         stay in float until it is reached.
@@ -70,6 +74,7 @@ def quantize_for_example_npu(
         method=method,
         activations=activations,
         keep_float=keep_float,
+        int16=int16,
         max_loss=max_loss,
         evaluate=evaluate,
         options=options,

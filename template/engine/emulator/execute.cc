@@ -6,6 +6,9 @@
 #include "execute.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "kernels/simd.h"
 
 namespace npu::emulator {
 namespace {
@@ -171,6 +174,155 @@ class Execution::Preparer {
     args.weight_zero_point = op.weight_zero_point;
     SetVector(command, &args.epilogue);
     Set(op.out, &args.out);
+    SetSpread(op, command, &args);
+    MergeTiles(op, command);
+  }
+
+  /*! \brief Tells a convolution where its data is zeros, if the step before, but for convolutions,
+   *        spread it out. */
+  void SetSpread(const npu_convolution& op, const Command& command, ConvolutionArgs* args) {
+    const auto& steps = execution_.steps_;
+    size_t i = steps.size() - 1;
+    while (i > 0 && std::holds_alternative<ConvolutionArgs>(steps[i])) --i;
+    auto* copy = std::get_if<CopyArgs>(&steps[i]);
+    if (copy == nullptr || !copy->fill || copy->fill_value != 0 || copied_ == nullptr) return;
+    const auto& transfer = std::get<Transfer>(copied_->op);
+    const Desc& data = program_.tensors[op.data].desc;
+    const Desc& spread = program_.tensors[transfer.out].desc;
+    size_t written = static_cast<size_t>(copied_ - program_.commands.data());
+    size_t reads = static_cast<size_t>(&command - program_.commands.data());
+    const Place& there = elision_.places[accesses_.index(&accesses_.output(written))];
+    const Place& here = elision_.places[accesses_.index(accesses_.begin(reads))];
+    bool same = data.dtype == spread.dtype && data.rank == spread.rank &&
+                std::equal(data.dims, data.dims + data.rank, spread.dims) && there == here &&
+                there.memory != Memory::kOutput;
+    for (int32_t d = 0; d < data.rank; ++d) same = same && transfer.permutation[d] == d;
+    if (!same) return;
+    for (int32_t d = 0; d < op.spatial_rank; ++d) {
+      args->spread[d] = transfer.out_step[2 + d];
+      args->spread_first[d] = transfer.out_offset[2 + d];
+    }
+  }
+
+  /*! \brief Memory that a tensor of a convolution has, and whether it has a part for each of its
+   *        output channels. */
+  struct Range {
+    Place place;
+    uint64_t bytes;
+    bool by_channel;
+
+    bool Continues(const Range& other) const {
+      return place.IsBeside(other.place) && place.offset == other.place.offset + other.bytes;
+    }
+    bool Overlaps(const Range& other) const {
+      return place.IsBeside(other.place) && place.offset < other.place.offset + other.bytes &&
+             other.place.offset < place.offset + bytes;
+    }
+  };
+
+  /*! \brief The last step, if it is a convolution that can be merged with the next one. */
+  struct Tiles {
+    size_t steps = 0;
+    const npu_convolution* op = nullptr;
+    const Command* command = nullptr;
+    // Data, weight, what the epilogue loads, and the output.
+    std::vector<Range> ranges;
+  };
+
+  /*! \brief Makes one step of this convolution and the one before, if they are tiles of one, along
+   *        the output channels: otherwise each of them would rearrange the same data for itself. */
+  void MergeTiles(const npu_convolution& op, const Command& command) {
+    Tiles last = std::move(tiles_);
+    tiles_ = {execution_.steps_.size(), &op, &command, RangesOf(op, command)};
+    if (tiles_.ranges.empty() || last.ranges.size() != tiles_.ranges.size() ||
+        last.steps + 1 != tiles_.steps || !SameWork(*last.op, *last.command, op, command)) {
+      return;
+    }
+    std::vector<Range> merged = last.ranges;
+    for (size_t i = 0; i < merged.size(); ++i) {
+      const Range& next = tiles_.ranges[i];
+      if (next.by_channel != merged[i].by_channel) return;
+      if (!(next.by_channel ? next.Continues(merged[i]) : next.place == merged[i].place)) return;
+      if (next.by_channel) merged[i].bytes += next.bytes;
+    }
+    // The output may be what the epilogue loads, element by element.
+    for (size_t i = 0; i + 1 < merged.size(); ++i) {
+      const Range& out = merged.back();
+      bool same = i >= 2 && merged[i].place == out.place && merged[i].bytes == out.bytes;
+      if (merged[i].Overlaps(out) && !same) return;
+    }
+    auto& tile = std::get<ConvolutionArgs>(execution_.steps_.back());
+    auto& whole = std::get<ConvolutionArgs>(execution_.steps_[execution_.steps_.size() - 2]);
+    int64_t channels = tile.out.dims[1];
+    whole.out.dims[1] += channels;
+    whole.weight.dims[0] += channels;
+    for (int32_t i = 1; i < whole.epilogue.input_count; ++i) {
+      auto& view = const_cast<TensorView&>(whole.epilogue.inputs[i]);
+      if (merged[i + 1].by_channel) view.dims[view.rank - 1 - op.spatial_rank] += channels;
+    }
+    execution_.slots_.erase(
+        std::remove_if(execution_.slots_.begin(), execution_.slots_.end(),
+                       [&](const Slot& slot) { return IsOf(slot.address, tile); }),
+        execution_.slots_.end());
+    execution_.steps_.pop_back();
+    tiles_ = {execution_.steps_.size(), &op, &command, std::move(merged)};
+  }
+
+  static bool IsOf(void** address, const ConvolutionArgs& args) {
+    if (address == &args.data.data || address == &args.weight.data || address == &args.out.data) {
+      return true;
+    }
+    for (int32_t i = 0; i < args.epilogue.input_count; ++i) {
+      if (address == &args.epilogue.inputs[i].data) return true;
+    }
+    return false;
+  }
+
+  /*! \brief None if it cannot be merged. */
+  std::vector<Range> RangesOf(const npu_convolution& op, const Command& command) const {
+    const auto& tile = std::get<ConvolutionArgs>(execution_.steps_.back());
+    if (op.groups != 1 || tile.out.dims[0] != 1 || tile.out.dims[1] < 2) return {};
+    // Packed weights are panels of so many rows.
+    if (tile.packed_weight != nullptr && tile.weight.dims[0] % kPanelRows != 0) return {};
+    std::vector<Range> ranges;
+    bool possible = true;
+    auto add = [&](npu_tensor number, int channel) {
+      const Tensor& tensor = program_.tensors[number];
+      const Desc& desc = tensor.desc;
+      for (int32_t d = 0; d < desc.rank; ++d) possible = possible && desc.dims[d].symbol < 0;
+      bool by_channel = channel >= 0 && desc.dims[channel].size == tile.out.dims[1];
+      for (int d = 0; by_channel && d < channel; ++d) {
+        possible = possible && desc.dims[d].size == 1;
+      }
+      const Access* access = accesses_.begin(&command - program_.commands.data());
+      Place place = elision_.places[accesses_.index(access) + ranges.size()];
+      ranges.push_back({place, MostBytes(tensor), by_channel});
+    };
+    add(op.data, -1);
+    add(op.weight, 0);
+    for (size_t i = 1; i < command.inputs.size(); ++i) {
+      int rank = program_.tensors[command.inputs[i]].desc.rank;
+      add(command.inputs[i], rank - 1 - op.spatial_rank);
+    }
+    add(op.out, 1);
+    return possible ? ranges : std::vector<Range>();
+  }
+
+  static bool SameWork(const npu_convolution& a, const Command& a_command, const npu_convolution& b,
+                       const Command& b_command) {
+    auto same = [](const int64_t* x, const int64_t* y) {
+      return std::equal(x, x + NPU_MAX_SPATIAL, y);
+    };
+    return a.spatial_rank == b.spatial_rank && same(a.strides, b.strides) &&
+           same(a.dilations, b.dilations) && same(a.pads_begin, b.pads_begin) &&
+           same(a.pads_end, b.pads_end) && a.data_zero_point == b.data_zero_point &&
+           a.weight_zero_point == b.weight_zero_point &&
+           std::equal(a_command.instructions.begin(), a_command.instructions.end(),
+                      b_command.instructions.begin(), b_command.instructions.end(),
+                      [](const npu_vector_instruction& x, const npu_vector_instruction& y) {
+                        return x.opcode == y.opcode && x.a == y.a && x.b == y.b && x.c == y.c &&
+                               x.immediate == y.immediate;
+                      });
   }
 
   void Prepare(const npu_pool& op, const Command&) {
@@ -201,8 +353,9 @@ class Execution::Preparer {
     Set(op.out, &args.out);
   }
 
-  void Prepare(const Transfer& op, const Command&) {
+  void Prepare(const Transfer& op, const Command& command) {
     auto& args = Step<CopyArgs>();
+    copied_ = &command;
     uint64_t packed = program_.tensors[op.out].packed_bytes;
     if (packed != 0) {
       args.data.dtype = args.out.dtype = NPU_UINT8;
@@ -266,6 +419,9 @@ class Execution::Preparer {
   uint8_t* arena_;
   Execution& execution_;
   const Access* next_ = nullptr;
+  Tiles tiles_;
+  /*! \brief The last transfer. */
+  const Command* copied_ = nullptr;
 };
 
 Execution::Execution(const Program& program, const Accesses& accesses, const Elision& elision,

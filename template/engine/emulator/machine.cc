@@ -169,21 +169,14 @@ int64_t Times(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? kMaxCount : std::min(product, kMaxCount);
 }
 
-int64_t StepsOfCell(npu_dtype operand) {
-  switch (operand) {
-    case NPU_INT8:
-    case NPU_UINT8:
-      return 4;
-    case NPU_INT16:
-      return 2;
-    default:
-      return 1;
-  }
+int64_t StepsOfCell(npu_dtype a, npu_dtype b) {
+  if (a == NPU_FLOAT32 || a == NPU_FLOAT16) return 1;
+  return (a == NPU_INT16 ? 2 : 4) / (b == NPU_INT16 ? 2 : 1);
 }
 
-int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n, npu_dtype operand) {
+int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n, int64_t steps) {
   if (m == 0 || k == 0 || n == 0) return 0;
-  k = CeilDivide(k, StepsOfCell(operand));
+  k = CeilDivide(k, steps);
   int64_t rows = machine.matrix_rows;
   int64_t columns = machine.matrix_columns;
   return Times(Times(2 * rows + columns + m - 2, CeilDivide(k, rows)), CeilDivide(n, columns));

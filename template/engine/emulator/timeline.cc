@@ -45,10 +45,10 @@ class Worker {
   }
 
   /*! \brief Adds the products of a matmul or convolution. */
-  void AddProducts(npu_dtype operand, const TensorView& out, int64_t products, int64_t m, int64_t k,
+  void AddProducts(int64_t steps, const TensorView& out, int64_t products, int64_t m, int64_t k,
                    int64_t n) {
     work_.matrix_operations = Times(2, Times(ElementCount(out), k));
-    work_.cycles[kEngineMatrix] = Times(products, MatrixCycles(program_.machine, m, k, n, operand));
+    work_.cycles[kEngineMatrix] = Times(products, MatrixCycles(program_.machine, m, k, n, steps));
     work_.cycles[kEngineVector] = Vector(ElementCount(out), Instructions());
   }
 
@@ -70,13 +70,15 @@ class Worker {
     int64_t products = ElementCount(out) / (m * n);
     bool one = true;
     for (int32_t d = 0; d < b.rank - 2; ++d) one = one && b.dims[d] == 1;
-    AddProducts(a.dtype, out, one ? 1 : products, one ? products * m : m, k, n);
+    AddProducts(StepsOfCell(a.dtype, b.dtype), out, one ? 1 : products, one ? products * m : m, k,
+                n);
   }
 
   void Add(const npu_convolution& op, const TensorView& out) {
     AddOperands();
     TensorView weight = View(op.weight);
-    AddProducts(View(op.data).dtype, out, op.groups, ElementCount(out) / out.dims[1],
+    const int64_t steps = StepsOfCell(View(op.data).dtype, weight.dtype);
+    AddProducts(steps, out, op.groups, ElementCount(out) / out.dims[1],
                 ElementCount(weight) / weight.dims[0], weight.dims[0] / op.groups);
   }
 

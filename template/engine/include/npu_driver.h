@@ -328,12 +328,13 @@ typedef struct npu_vector_program {
  * `epilogue` is applied to each result before it is stored; NULL stores it as it is.
  *
  * Products of integers (version 3; a driver says by npu_build_api.integers that it has them): both
- * operands of a matmul or convolution are integers of 8 bits, int8 or uint8, each its own. The
- * result is the sum of (a - a_zero_point) * (b - b_zero_point), where padding contributes nothing:
- * it is as if it were the zero point. The accumulator is an int32, the low 32 bits of the exact
- * sum; where operand a is an int16, it is an int64. As ever the epilogue is computed in int64 if
- * all that it loads and the output are integers, and in float32 else. Without an epilogue the
- * output has the accumulator's type.
+ * operands of a matmul or convolution are integers of 8 bits, int8 or uint8, each its own. Operand
+ * a, or data, may be an int16, and then operand b of a matmul, too. The result is the sum of
+ * (a - a_zero_point) * (b - b_zero_point), where padding contributes nothing: it is as if it were
+ * the zero point. The accumulator is an int32, the low 32 bits of the exact sum; where operand a is
+ * an int16, it is an int64, of which the engine uses 48 bits. As ever the epilogue is computed in
+ * int64 if all that it loads and the output are integers, and in float32 else. Without an epilogue
+ * the output has the accumulator's type.
  *
  * Weights of integers (version 3; npu_build_api.integer_weights): operand a of a matmul is float32
  * or float16, operand b int8 or uint8. The accumulator is float32, and the result is the sum of

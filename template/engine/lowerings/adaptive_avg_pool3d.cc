@@ -7,7 +7,7 @@ namespace {
 
 void AdaptiveAvgPool3D(Lowering& op) { LowerAdaptiveAvgPool(op, 3); }
 
-REGISTER_LOWERING("relax.nn.adaptive_avg_pool3d", AdaptiveAvgPool3D);
+REGISTER_LOWERING("relax.nn.adaptive_avg_pool3d", AdaptiveAvgPool3D).TakesQuantized();
 
 }  // namespace
 }  // namespace npu

@@ -7,7 +7,7 @@ namespace {
 
 void AvgPool1D(Lowering& op) { LowerAvgPool(op, 1); }
 
-REGISTER_LOWERING("relax.nn.avg_pool1d", AvgPool1D);
+REGISTER_LOWERING("relax.nn.avg_pool1d", AvgPool1D).TakesQuantized();
 
 }  // namespace
 }  // namespace npu

@@ -7,7 +7,7 @@ namespace {
 
 void AvgPool2D(Lowering& op) { LowerAvgPool(op, 2); }
 
-REGISTER_LOWERING("relax.nn.avg_pool2d", AvgPool2D);
+REGISTER_LOWERING("relax.nn.avg_pool2d", AvgPool2D).TakesQuantized();
 
 }  // namespace
 }  // namespace npu

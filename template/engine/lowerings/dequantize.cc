@@ -8,8 +8,10 @@ namespace {
 // The type of the output implies out_dtype.
 Value Dequantize(const Lowering& op, VectorBuilder& v, const Values& x) {
   const npu_dtype from = op.InputDtype(0);
-  if (from != NPU_INT8 && from != NPU_UINT8) {
-    op.Refuse("its data must be int8 or uint8: differences of wider integers are not exact here");
+  if (from != NPU_INT8 && from != NPU_UINT8 && from != NPU_INT16) {
+    op.Refuse(
+        "its data must be int8, uint8 or int16: differences of wider integers are not exact "
+        "here");
   }
   Value result = v.Multiply(v.Subtract(x[0], x[2]), x[1]);
   if (op.OutputDtype() != NPU_FLOAT16) return result;

@@ -35,8 +35,8 @@ def python(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def checked():
-    """What `check` prints in a process of its own."""
-    code, out, errors = python("-m", PACKAGE, "check")
+    """What `check` prints."""
+    code, out, errors = run_command("check")
     assert code == 0, out + errors
     return out + errors
 
@@ -107,6 +107,7 @@ def test_check_works_where_only_the_runtime_is():
     assert "Only the runtime is here" in out
 
 
+@pytest.mark.thorough
 def test_the_package_is_silent():
     for code in ("import tvm", f"from {PACKAGE} import *; offload_report"):
         assert python("-W", "error::UserWarning", "-c", code) == (0, "", "")

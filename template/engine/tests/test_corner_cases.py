@@ -111,6 +111,7 @@ def test_an_op_inside_of_a_local_function_is_in_the_report():
     (found,) = [op for op in report.ops if op.op == "relax.nn.relu"]
     assert found.placement == "host"
     assert "local function" in found.reason
+    assert found.code == "local_function"
 
 
 @needs_symbols

@@ -188,6 +188,7 @@ if CHAINS:
             labels = sum(support.placement(mod, model.name).regions, [])
             assert not labels_of(name) & set(labels), f"number {at}"
 
+    @pytest.mark.thorough
     @each_chain
     def test_a_chain_whose_inside_is_used_elsewhere_stays_what_it_is(name):
         for spelling in leaking(name):

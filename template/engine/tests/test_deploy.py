@@ -255,7 +255,11 @@ def test_a_model_runs_on_a_board_behind_a_tracker(exported, farm, tmp_path):
 @needs_symbols
 @needs_devices(3)
 @needs_unary
-@pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
+@pytest.mark.parametrize(
+    "processes",
+    [False, pytest.param(True, marks=pytest.mark.thorough)],
+    ids=["threads", "processes"],
+)
 def test_a_batch_is_computed_by_two_npus(exported, processes):
     if processes:
         pytest.importorskip("psutil", reason="Disco's processes need it: install the extra 'rpc'")

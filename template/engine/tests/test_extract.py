@@ -2,7 +2,6 @@
 """Parts of models as cases that stand alone."""
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from tvm import relax
 import support
 from backend.engine.conformance.extract import CaseFile, extract, parts
 from backend.engine.conformance.files import run_case
-from backend.engine.main import main
 from compiled_region import FIRST
 from support import needs
 
@@ -84,7 +82,7 @@ def test_what_is_no_case_file_or_no_part_is_an_error(model, tmp_path):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
+def command(monkeypatch, tmp_path):
     """Run a command of the package in a folder with a model; return its exit code and last line."""
     monkeypatch.chdir(tmp_path)
     n = tvm.tirx.Var("n", "int64")
@@ -98,9 +96,8 @@ def command(monkeypatch, capsys, tmp_path):
     (tmp_path / "model.json").write_text(tvm.ir.save_json(builder.get()))
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["", *arguments])
-        code = main()
-        return code, capsys.readouterr().out.splitlines()[-1]
+        code, out, _ = support.run_command(*arguments)
+        return code, out.splitlines()[-1]
 
     return run
 

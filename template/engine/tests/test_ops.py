@@ -70,6 +70,8 @@ if WITH_CONSTANTS:
             support.assert_right(model, actual, n)
 
 
+# Without lowering code, too: tests/test_deploy.py.
+@pytest.mark.thorough
 def test_each_op_computes_the_same_in_a_fresh_process(every_op, tmp_path):
     here = every_op.compiled
     there = support.run_in_fresh_process(here, every_op.models, tmp_path)

@@ -65,6 +65,8 @@ def values_of(name, generator):
     allowed, default = field.metadata["allowed"], getattr(Options(), name)
     if isinstance(default, bool):
         return bool(generator.integers(2))
+    if isinstance(default, list):
+        return [str(item) for item in generator.choice(["relax.add", "/head/*", "öäü"], 2)]
     if isinstance(allowed, OneOf):
         return str(generator.choice(allowed.values))
     if isinstance(default, str):

@@ -115,10 +115,10 @@ def moved_integers(emit):
     return emit(dequantized(emit(quantized(real))))
 
 
-def reshaped_bias(emit):
+def bias_of_integers(emit):
     zeros, steps = constant([0] * 4, "int32"), constant([1, 2, 3, 4], "int32")
     real = emit(op.dequantize(steps, constant([0.5, 1, 2, 3], "float32"), zeros, 0))
-    return emit(op.add(X, emit(op.reshape(real, [1, 1, 4]))))
+    return emit(op.add(X, emit(op.negative(real))))
 
 
 def scaled_product(emit):
@@ -158,7 +158,7 @@ EXAMPLES = {
         [X],
         lambda emit: emit(op.add(X, emit(op.exp(constant(np.ones(4), "float32"))))),
     ),
-    "ComputeBiases": ([X], reshaped_bias),
+    "ComputeBiases": ([X], bias_of_integers),
     "ScaleWeights": ([X], scaled_product),
     "MoveIntegers": ([X], moved_integers),
     "InterpolateReals": ([IMAGE], resized_integers),

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report: complete, for people and for programs, and kept in the module."""
 
+import io
 import json
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax
 
 import backend
-from support import BACKEND, SINGLE, TABLE, needs_single, partition_for
+from backend.engine.amounts import Amounts
+from support import BACKEND, SINGLE, TABLE, build, needs, needs_single, partition_for, variable
 
 pytestmark = needs_single
 HOST = ("relax.nonzero", "relax.shape_of", "relax.shape_to_tensor")
@@ -64,6 +67,7 @@ def test_the_report_is_data(partitioned):
     data = json.loads(report.to_json())
     assert data == report.to_dict()
     assert data["backend"] == BACKEND
+    assert data["version"] == 1 and data["summary"] == report.summary
     assert {"function", "name", "op", "placement", "region", "composite", "reason"} <= set(
         data["ops"][0]
     )
@@ -80,7 +84,9 @@ def test_the_table_has_a_line_for_each_op_and_one_of_totals(partitioned):
     lines = str(report).splitlines()
     assert len(lines) == len(report.ops) + 2
     count, total = len(report.offloaded), len(report.ops)
-    assert lines[-1] == f"{count} of {total} ops on the NPU, regions: {len(report.regions)}"
+    assert lines[-1] == report.summary
+    assert report.summary.startswith(f"{count} of {total} ops on the NPU, ")
+    assert f"regions: {len(report.regions)}" in report.summary
     for entry, line in zip(report.ops, lines[1:], strict=False):
         assert entry.op in line
         assert entry.name in line
@@ -95,3 +101,74 @@ def test_a_module_without_a_report_is_an_error_that_says_what_to_do():
 
 def test_an_empty_report_is_a_table_too():
     assert "0 of 0 ops" in str(backend.Report(()))
+
+
+def test_a_report_of_another_version_is_refused():
+    data = {**backend.Report(()).to_dict(), "version": 2}
+    for text in (json.dumps(data), "[]"):
+        with pytest.raises(ValueError, match="version .*; supported: 1"):
+            backend.Report.from_json(text)
+
+
+def test_operations_are_those_of_the_table():
+    """The table counts a multiplication and an addition as two; both are estimates of one thing."""
+    for case in SINGLE:
+        entry = TABLE.get(case.op)
+        model = case.model(constants=True)
+        call = next(item.value for item in model.bindings if isinstance(item.value, relax.Call))
+        bounds = dict.fromkeys("nm", 4)
+        macs = Amounts(bounds).macs(call)
+        if entry.engine != "matrix" or "resize" in case.op:
+            assert macs == 0
+        else:
+            assert 2 * macs == TABLE.count_operations(call, {}, bounds)
+
+
+@pytest.mark.usefixtures("bound_constants")
+@needs("conv2d", "relu")
+def test_amounts_of_ops_regions_and_borders_add_up():
+    x = variable("x", 1, 3, 8, 8)
+    weight = relax.const(np.ones((4, 3, 3, 3), "float32"))
+
+    def body(emit):
+        value = emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(x, weight))))
+        return [emit(relax.op.nonzero(value)), value]
+
+    report = backend.offload_report(partition_for(build([x], body)))
+    conv, relu, host = report.ops
+    assert conv.macs == 6 * 6 * 4 * 27 and relu.macs == 0
+    assert conv.bytes_read == 4 * (3 * 64 + 4 * 27)
+    assert conv.bytes_written == relu.bytes_read == relu.bytes_written == 4 * 4 * 36
+    assert host.bytes_read == 4 * 4 * 36 and host.bytes_written is None  # Its size is data.
+    (region,) = report.regions
+    assert (region.ops, region.macs, region.function) == (2, conv.macs, "main")
+    assert region.bytes_read == conv.bytes_read + relu.bytes_read
+    assert [(item.name, item.type, item.bytes) for item in region.inputs] == [
+        ("x", "float32[1, 3, 8, 8]", 4 * 3 * 64)
+    ]
+    assert (region.bytes_in, region.bytes_out) == (4 * 3 * 64, 4 * 4 * 36)
+    assert report.totals["macs"].percent == 100.0
+    assert report.totals["ops"].npu == 2 and report.totals["ops"].total == 3
+    moved = report.totals["bytes"]
+    assert moved.total == moved.npu + host.bytes_read
+    assert report.summary == f"2 of 3 ops on the NPU, 100.0 % of {conv.macs:,} MACs, regions: 1"
+
+
+@needs("conv2d", "relu")
+def test_a_table_on_a_terminal_has_colours_and_else_is_plain_text(partitioned):
+    rich = pytest.importorskip("rich", reason="rich is not installed")
+    assert rich
+    report = backend.offload_report(partitioned)
+    plain = io.StringIO()
+    report.show(plain)
+    assert plain.getvalue() == f"{report}\n"
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    report.show(terminal)
+    text = terminal.getvalue()
+    assert "\x1b[" in text
+    assert report.summary.split(",")[0] in text

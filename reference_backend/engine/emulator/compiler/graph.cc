@@ -108,10 +108,14 @@ npu_tensor Graph::AddView(npu_tensor data, const npu_tensor_desc& given) {
     Invalid("A view is to show tensor ", data, ", but there are ", values_.size(), " tensors.");
   }
   const Value& shown = values_[data];
+  const std::vector<int32_t> symbols = SymbolsOf(desc), known = SymbolsOf(shown.desc);
+  const bool is_symbolic = !symbols.empty() || !known.empty();
   if (desc.dtype != shown.desc.dtype || Elements(desc) != Elements(shown.desc) ||
-      SymbolsOf(desc) != SymbolsOf(shown.desc)) {
-    Invalid("A view of ", Describe(data), " as ", ToString(desc, symbols_),
-            " does not have the same elements.");
+      symbols != known) {
+    const std::string what = Join("A view of ", Describe(data), " as ", ToString(desc, symbols_),
+                                  " does not have the same elements");
+    if (is_symbolic && desc.dtype == shown.desc.dtype) Declined(what, " for all sizes.");
+    Invalid(what, ".");
   }
   return Append({desc, Source::kView, -1, shown.base});
 }

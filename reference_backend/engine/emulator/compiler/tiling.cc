@@ -287,7 +287,10 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
     MostPart(loop, operand, sizes, read);
     return Elements(operand.desc, read);
   };
-  npu_dtype type = loop.reads.empty() ? NPU_FLOAT32 : loop.reads[loop.roles[0]].desc.dtype;
+  auto steps = [&] {
+    auto type = [&](int32_t role) { return loop.reads[loop.roles[role]].desc.dtype; };
+    return StepsOfCell(type(0), type(1));
+  };
   if (std::holds_alternative<npu_matmul>(operation.op)) {
     int32_t rank = loop.out.desc.rank;
     int64_t m = sizes[rank - 2];
@@ -295,15 +298,15 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
     int64_t k = sizes[rank];
     // Rows of all matrices that meet the same columns are one tall matrix.
     if (elements_read(1) == k * n) m = out / n;
-    return std::max(vector, Times(out / (m * n), MatrixCycles(machine, m, k, n, type)));
+    return std::max(vector, Times(out / (m * n), MatrixCycles(machine, m, k, n, steps())));
   }
   if (std::holds_alternative<npu_convolution>(operation.op)) {
     int64_t group = loop.axes[1].group;
     int64_t groups = group == 0 ? 1 : std::max<int64_t>(1, sizes[1] / group);
     int64_t features = std::max<int64_t>(1, sizes[1] / groups);
     int64_t depth = elements_read(1) / std::max<int64_t>(1, sizes[1]);
-    int64_t matrix =
-        MatrixCycles(machine, out / std::max<int64_t>(1, features * groups), depth, features, type);
+    int64_t matrix = MatrixCycles(machine, out / std::max<int64_t>(1, features * groups), depth,
+                                  features, steps());
     return std::max(vector, Times(groups, matrix));
   }
   if (auto* pool = std::get_if<npu_pool>(&operation.op)) {

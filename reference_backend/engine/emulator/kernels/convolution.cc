@@ -5,6 +5,7 @@
  *        sums over windows where each channel is on its own.
  */
 #include <algorithm>
+#include <numeric>
 
 #include "evaluator.h"
 #include "gemm.h"
@@ -123,13 +124,11 @@ void Depthwise(const ConvolutionArgs& args, const Plan& plan, const float* weigh
     float* registers = buffer + windows.BufferFloats();
     evaluator.Begin(registers);
     for (int64_t i = begin; i < end; ++i) {
-      windows.Fill(simd, Channel(args, plan, i), 0, line, plane);
+      windows.Fill(simd, Channel(args, plan, i), 0, line, plane, i == begin);
       for (int64_t row = i * each; row < (i + 1) * each; ++row) {
         const float* weights = weight + row % plan.outputs * windows.taps;
-        windows.Apply(simd, Tap::kMultiplyAdd, plan.offsets, weights, plane, buffer,
-                      [&](int64_t first, int64_t count, const float* values) {
-                        evaluator.StoreRun(values, count, row, first, registers);
-                      });
+        windows.ApplyTo(evaluator, simd, Tap::kMultiplyAdd, plan.offsets, weights, plane, buffer,
+                        row, registers);
       }
     }
   };
@@ -176,6 +175,182 @@ void Product(const ConvolutionArgs& args, const Plan& plan, const float* weight,
   }
 }
 
+// ---- Data with zeros between its elements ----
+
+bool IsSpread(const ConvolutionArgs& args) {
+  // Of more parts, each has too little work.
+  constexpr int64_t kMostParts = 64;
+  int64_t parts = 1;
+  for (int d = 0; d < args.spatial_rank; ++d) {
+    if (args.spread[d] < 1 || args.spread[d] > kMostParts || args.strides[d] != 1) return false;
+    parts *= args.spread[d];
+  }
+  return parts > 1 && parts <= kMostParts && args.groups == 1;
+}
+
+/*!
+ * \brief A transposed convolution, as lowerings write it.
+ *
+ * Outputs at one place modulo the spread meet other elements than zeros with the same taps: for
+ * each such place, these taps are a convolution of their own, of the data without its zeros.
+ */
+class SpreadConvolution {
+ public:
+  SpreadConvolution(const ConvolutionArgs& args, int threads, Scratch scratch) : args_(args) {
+    for (int d = 0; d < 3; ++d) {
+      int from = d - (3 - args.spatial_rank);
+      size_[d] = from < 0 ? 1 : args.out.dims[2 + from];
+      spread_[d] = from < 0 ? 1 : args.spread[from];
+      out_size_ *= size_[d];
+    }
+    rows_ = args.out.dims[0] * args.out.dims[1];
+    part_ = args;
+    part_.epilogue = VectorProgram();
+    part_.out.dtype = NPU_FLOAT32;
+    for (int d = 0; d < args.spatial_rank; ++d) {
+      int64_t size = args.data.dims[2 + d] - args.spread_first[d];
+      part_.data.dims[2 + d] = std::max<int64_t>(0, CeilDivide(size, args.spread[d]));
+      part_.strides[d] = part_.spread[d] = 1;
+    }
+    part_.data.data = scratch.Take<char>(ElementCount(part_.data) *
+                                         static_cast<int64_t>(ElementSize(args.data.dtype)));
+    int64_t weights = WeightFloats(args.weight, 1);
+    weight_ = scratch.Take<float>(weights);
+    chosen_ = scratch.Take<float>(weights);
+    sums_ = scratch.Take<float>(rows_ * out_size_);
+    part_.out.data = scratch.Take<float>(rows_ * out_size_);
+    registers_ = scratch.Take<float>(threads * Evaluator::Registers(args.epilogue));
+    rest_ = scratch.Take<char>(0);
+    size_t most = 0;
+    ForEachPart([&](const int64_t*, bool taps) {
+      if (taps) most = std::max(most, ConvolutionScratch(part_, threads));
+    });
+    bytes = scratch.used() + most;
+  }
+
+  void Run(const KernelContext& context) {
+    const float* weight = static_cast<const float*>(args_.packed_weight);
+    if (weight == nullptr) {
+      PackWeight(args_.weight, 1, context, weight_);
+      weight = weight_;
+    }
+    CopyArgs dense;
+    dense.data = args_.data;
+    dense.out = part_.data;
+    for (int d = 0; d < args_.data.rank; ++d) {
+      dense.permutation[d] = d;
+      dense.data_step[d] = d < 2 ? 1 : args_.spread[d - 2];
+      dense.data_offset[d] = d < 2 ? 0 : args_.spread_first[d - 2];
+      dense.out_step[d] = 1;
+    }
+    KernelContext inner = context;
+    inner.scratch = rest_;
+    Copy(dense, inner);
+    part_.packed_weight = chosen_;
+    ForEachPart([&](const int64_t* place, bool taps) {
+      if (taps) {
+        Choose(weight);
+        Convolution(part_, inner);
+      } else {
+        std::fill_n(static_cast<float*>(part_.out.data), ElementCount(part_.out), 0.0f);
+      }
+      Spread(place, context);
+    });
+    Evaluator evaluator(args_.epilogue, args_.out, out_size_);
+    Parallel(context, rows_, Grain(out_size_), [&](int64_t begin, int64_t end, int worker) {
+      float* registers = registers_ + worker * Evaluator::Registers(args_.epilogue);
+      evaluator.Begin(registers);
+      for (int64_t row = begin; row < end; ++row) {
+        evaluator.StoreRun(sums_ + row * out_size_, out_size_, row, 0, registers);
+      }
+    });
+  }
+
+  size_t bytes = 0;
+
+ private:
+  // Sets up `part_` and what its taps are, and calls `body(place, whether there are taps)`.
+  template <typename Body>
+  void ForEachPart(const Body& body) {
+    for (int64_t i = 0; i < spread_[0] * spread_[1] * spread_[2]; ++i) {
+      int64_t place[3] = {i / spread_[2] / spread_[1], i / spread_[2] % spread_[1], i % spread_[2]};
+      bool taps = true, outputs = true;
+      for (int d = 0; d < 3; ++d) {
+        first_[d] = 0;
+        step_[d] = count_[d] = 1;
+        int from = d - (3 - args_.spatial_rank);
+        if (from < 0) continue;
+        int64_t spread = spread_[d], dilation = args_.dilations[from];
+        int64_t window = args_.weight.dims[2 + from];
+        step_[d] = spread / std::gcd(spread, dilation);
+        auto meets = [&](int64_t tap) {
+          int64_t at = place[d] + tap * dilation - args_.pads_begin[from];
+          return (at - args_.spread_first[from]) % spread == 0;
+        };
+        while (first_[d] < std::min(step_[d], window) && !meets(first_[d])) ++first_[d];
+        taps = taps && first_[d] < std::min(step_[d], window);
+        count_[d] = std::max<int64_t>(1, CeilDivide(window - first_[d], step_[d]));
+        part_.weight.dims[2 + from] = count_[d];
+        part_.out.dims[2 + from] = CeilDivide(size_[d] - place[d], spread);
+        outputs = outputs && part_.out.dims[2 + from] > 0;
+        int64_t before = args_.pads_begin[from] - place[d] - first_[d] * dilation;
+        part_.dilations[from] = step_[d] * dilation / spread;
+        part_.pads_begin[from] = (before + args_.spread_first[from]) / spread;
+      }
+      if (outputs) body(place, taps);
+    }
+  }
+
+  // Packs the weights of these taps; panels hold kPanelRows values for each.
+  void Choose(const float* weight) {
+    const int64_t* dims = args_.weight.dims + 2 - (3 - args_.spatial_rank);
+    int64_t height = args_.spatial_rank < 2 ? 1 : dims[1];
+    int64_t width = dims[2];
+    int64_t taps = ElementCount(args_.weight) / args_.weight.dims[0] / args_.weight.dims[1];
+    float* to = chosen_;
+    int64_t blocks = CeilDivide(args_.weight.dims[0], kPanelRows) * args_.weight.dims[1];
+    for (int64_t block = 0; block < blocks; ++block, weight += taps * kPanelRows) {
+      for (int64_t z = 0; z < count_[0]; ++z) {
+        for (int64_t y = 0; y < count_[1]; ++y) {
+          for (int64_t x = 0; x < count_[2]; ++x, to += kPanelRows) {
+            int64_t tap = (first_[0] + z * step_[0]) * height + first_[1] + y * step_[1];
+            tap = tap * width + first_[2] + x * step_[2];
+            std::copy_n(weight + tap * kPanelRows, kPanelRows, to);
+          }
+        }
+      }
+    }
+  }
+
+  // Results to their places.
+  void Spread(const int64_t* place, const KernelContext& context) {
+    int64_t count[3];
+    for (int d = 0; d < 3; ++d) count[d] = CeilDivide(size_[d] - place[d], spread_[d]);
+    int64_t lines = count[0] * count[1];
+    Parallel(context, rows_, Grain(lines * count[2]), [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin * lines; i < end * lines; ++i) {
+        int64_t z = place[0] + i % lines / count[1] * spread_[0];
+        int64_t y = place[1] + i % count[1] * spread_[1];
+        const float* from = static_cast<const float*>(part_.out.data) + i * count[2];
+        float* to = sums_ + ((i / lines * size_[0] + z) * size_[1] + y) * size_[2] + place[2];
+        for (int64_t x = 0; x < count[2]; ++x) to[x * spread_[2]] = from[x];
+      }
+    });
+  }
+
+  const ConvolutionArgs& args_;
+  int64_t size_[3], spread_[3];
+  int64_t out_size_ = 1, rows_;
+  ConvolutionArgs part_;
+  // The taps of the part: the first, how far they are apart, and how many there are.
+  int64_t first_[3], step_[3], count_[3];
+  float* weight_;
+  float* chosen_;
+  float* sums_;
+  float* registers_;
+  char* rest_;
+};
+
 }  // namespace
 
 size_t PackedConvolutionWeightBytes(const TensorView& weight, int64_t groups) {
@@ -191,12 +366,16 @@ void PackConvolutionWeight(const TensorView& weight, int64_t groups, void* packe
 size_t ConvolutionScratch(const ConvolutionArgs& args, int threads) {
   if (ElementCount(args.out) == 0) return 0;
   if (IsInteger(args.data.dtype)) return IntegerConvolutionScratch(args, threads);
+  if (IsSpread(args)) return SpreadConvolution(args, threads, Scratch(nullptr)).bytes;
   return Plan(args, threads, Scratch(nullptr)).bytes;
 }
 
 void Convolution(const ConvolutionArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
   if (IsInteger(args.data.dtype)) return IntegerConvolution(args, context);
+  if (IsSpread(args)) {
+    return SpreadConvolution(args, Threads(context), Scratch(context.scratch)).Run(context);
+  }
   Plan plan(args, Threads(context), Scratch(context.scratch));
   const float* weight = static_cast<const float*>(args.packed_weight);
   if (weight == nullptr) {

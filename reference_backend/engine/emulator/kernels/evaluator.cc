@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "integers.h"
 
@@ -58,13 +59,135 @@ Evaluator::Evaluator(const VectorProgram& program, const TensorView& out, int64_
     bool repeats = input.strides[0] == 0;
     input.dense = input.rank == 1 && !repeats;
     input.uniform = input.rank == 1 && repeats;
-    input.uniform_rows = repeats && input.sizes[0] % row_length_ == 0;
+    bool whole_rows = input.sizes[0] % row_length_ == 0;
+    input.uniform_rows = repeats && whole_rows;
+    input.plain_rows = !repeats && whole_rows && input.dtype == plain_;
   }
+  finish_ = FindFinish();
+}
+
+bool Evaluator::FindFinish() {
+  const float infinity = std::numeric_limits<float>::infinity();
+  least_ = -infinity;
+  most_ = infinity;
+  if (integers_ || dtype_ != NPU_FLOAT32) return false;
+  const npu_vector_instruction* all = program_.instructions;
+  int32_t count = program_.instruction_count;
+  int32_t result = -1;
+  int added = 0;
+  bool limited = false, limited_above = false;
+  for (int32_t i = 0; i < count; ++i) {
+    const npu_vector_instruction& next = all[i];
+    if (next.opcode == NPU_VECTOR_CONSTANT) continue;
+    if (next.opcode == NPU_VECTOR_LOAD) {
+      if (next.a == 0 && result >= 0) return false;
+      if (next.a == 0) result = i;
+      continue;
+    }
+    if (result < 0 || next.b < 0 || next.b >= i) return false;
+    bool swapped = next.b == result;
+    if (!swapped && next.a != result) return false;
+    const npu_vector_instruction& other = all[swapped ? next.a : next.b];
+    if (next.opcode == NPU_VECTOR_ADD && other.opcode == NPU_VECTOR_LOAD && other.a != 0) {
+      const Input& input = inputs_[other.a];
+      bool rows = input.dense || input.sizes[0] == row_length_;
+      if (limited || limited_above || added == 2 || input.dtype != NPU_FLOAT32 || !rows) {
+        return false;
+      }
+      addends_[added++] = other.a;
+    } else if (other.opcode == NPU_VECTOR_CONSTANT && !swapped && !limited_above &&
+               next.opcode == NPU_VECTOR_MAXIMUM && !limited) {
+      limited = true;
+      least_ = static_cast<float>(other.immediate);
+    } else if (other.opcode == NPU_VECTOR_CONSTANT && !swapped && !limited_above &&
+               next.opcode == NPU_VECTOR_MINIMUM) {
+      limited_above = true;
+      most_ = static_cast<float>(other.immediate);
+    } else {
+      return false;
+    }
+    result = i;
+  }
+  if (std::isnan(least_) || std::isnan(most_)) return false;
+  return result >= 0 && result == count - 1 && all[result].opcode != NPU_VECTOR_LOAD;
+}
+
+// Where the piece of an input that belongs to each row begins.
+void Evaluator::RowsOf(int32_t number, int64_t rows, int64_t row, int64_t column,
+                       const float** out) const {
+  static constexpr float kNothing = -0.0f;  // a sum with it is the same number
+  if (number < 0) {
+    std::fill_n(out, rows, &kNothing);
+    return;
+  }
+  const Input& input = inputs_[number];
+  auto* data = reinterpret_cast<const float*>(input.data);
+  if (input.dense) {
+    for (int64_t r = 0; r < rows; ++r) out[r] = data + (row + r) * row_length_ + column;
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    int64_t offset = column * input.strides[0];
+    int64_t rest = row + r;
+    for (int d = 1; d < input.rank; ++d) {
+      // Mostly there are only these, and no division is needed.
+      int64_t position = rest < input.sizes[d] ? rest : rest % input.sizes[d];
+      rest = rest < input.sizes[d] ? 0 : rest / input.sizes[d];
+      offset += position * input.strides[d];
+    }
+    out[r] = data + offset;
+  }
+}
+
+Finish Evaluator::FinishOf(int64_t rows, int64_t row, int64_t column) const {
+  Finish how;
+  RowsOf(addends_[0], rows, row, column, how.first);
+  RowsOf(addends_[1], rows, row, column, how.second);
+  auto step = [&](int32_t input) { return input >= 0 && inputs_[input].strides[0] != 0 ? 1 : 0; };
+  how.first_step = step(addends_[0]);
+  how.second_step = step(addends_[1]);
+  how.least = least_;
+  how.most = most_;
+  return how;
+}
+
+void Evaluator::StoreLines(const float* values, int64_t lines, int64_t columns, int64_t stride,
+                           int64_t row, int64_t column) const {
+  Finish how = FinishOf(1, row, column);
+  auto* out = reinterpret_cast<float*>(out_) + row * row_length_ + column;
+  for (int64_t i = 0; i < lines; i += kPanelRows) {
+    int64_t count = std::min<int64_t>(kPanelRows, lines - i);
+    const float* first = how.first[0];
+    const float* second = how.second[0];
+    for (int64_t line = 0; line < count; ++line) {
+      how.first[line] = first + line * columns * how.first_step;
+      how.second[line] = second + line * columns * how.second_step;
+    }
+    simd_.finish(how, values + i * stride, count, stride, columns, out + i * columns, columns);
+    how.first[0] = first + count * columns * how.first_step;
+    how.second[0] = second + count * columns * how.second_step;
+  }
+}
+
+int64_t Evaluator::RowLength(const VectorProgram& program, const TensorView& out) {
+  // Shorter rows cost more than what they save.
+  constexpr int64_t kShortest = kBlock / 2;
+  int64_t count = ElementCount(out);
+  int64_t length = count;
+  for (int i = 0; i < program.input_count; ++i) {
+    length = std::min(length, Broadcast(program.inputs[i], out).sizes[0]);
+  }
+  return length < kShortest ? count : length;
 }
 
 void Evaluator::Begin(float* registers) const {
   for (int i = 0; i < program_.instruction_count; ++i) {
     const npu_vector_instruction& instruction = program_.instructions[i];
+    // Input 0 may be that of an epilogue.
+    if (instruction.opcode == NPU_VECTOR_LOAD && instruction.a > 0 &&
+        inputs_[instruction.a].uniform) {
+      LoadOne(inputs_[instruction.a], 0, kSplat, registers + i * kBlock);
+    }
     if (instruction.opcode != NPU_VECTOR_CONSTANT) continue;
     auto value = static_cast<float>(instruction.immediate);
     auto whole = static_cast<int32_t>(integers_ ? std::llround(instruction.immediate) : 0);
@@ -146,8 +269,8 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
     if (instruction.opcode != NPU_VECTOR_LOAD) return {own};
     if (values != nullptr && instruction.a == 0) return {values};
     const Input& input = inputs_[instruction.a];
-    if (run && input.dtype == plain_ && input.dense) {
-      return {reinterpret_cast<const float*>(input.data) + index};
+    if (run && input.plain_rows) {
+      return {reinterpret_cast<const float*>(input.data) + input.OffsetOf(index)};
     }
     bool uniform = run ? input.uniform_rows : input.uniform;
     return {own, uniform && i != last ? 0 : -1};
@@ -163,6 +286,7 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
       const Input& input = inputs_[instruction.a];
       if (result != to) continue;
       if (own.mask == 0) {
+        if (input.uniform && instruction.a > 0) continue;  // Begin did it.
         LoadRun(input, index, 1, to);
         simd_.fill(*to, kSplat, to);
       } else if (run) {
@@ -204,6 +328,7 @@ void Evaluator::StoreRun(const float* values, int64_t count, int64_t row, int64_
     store_(dtype_, values, count, out_ + index * static_cast<int64_t>(element_));
     return;
   }
+  if (finish_ && values != nullptr) return StoreLines(values, 1, count, count, row, column);
   for (int64_t i = 0; i < count; i += kBlock) {
     StoreBlock(values == nullptr ? nullptr : values + i, 1, std::min(kBlock, count - i), row,
                column + i, registers);
@@ -212,7 +337,21 @@ void Evaluator::StoreRun(const float* values, int64_t count, int64_t row, int64_
 
 void Evaluator::StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row,
                           int64_t column, float* registers) const {
+  if (finish_) {
+    auto* out = reinterpret_cast<float*>(out_) + row * row_length_ + column;
+    simd_.finish(FinishOf(rows, row, column), tile, rows, kPanelColumns, columns, out, row_length_);
+    return;
+  }
   StoreBlock(tile, rows, columns, row, column, registers);
+}
+
+void Evaluator::Expect(int64_t rows, int64_t row, int64_t column) const {
+  if (dtype_ != NPU_FLOAT32) return;
+  const float* out = reinterpret_cast<const float*>(out_) + row * row_length_ + column;
+  for (int64_t r = 0; r < rows; ++r, out += row_length_) {
+    __builtin_prefetch(out, 1);
+    __builtin_prefetch(out + kPanelColumns / 2, 1);
+  }
 }
 
 namespace {
@@ -256,10 +395,16 @@ void Elementwise(const ElementwiseArgs& args, const KernelContext& context) {
     });
     return;
   }
-  Evaluator evaluator(args.program, args.out, count);
+  int64_t length = Evaluator::RowLength(args.program, args.out);
+  Evaluator evaluator(args.program, args.out, length);
   ForParts<float>(args, context, [&](int64_t begin, int64_t end, float* registers) {
     evaluator.Begin(registers);
-    evaluator.StoreRun(nullptr, end - begin, 0, begin, registers);
+    for (int64_t row = begin / length; begin < end; ++row) {
+      int64_t column = begin - row * length;
+      int64_t run = std::min(end - begin, length - column);
+      evaluator.StoreRun(nullptr, run, row, column, registers);
+      begin += run;
+    }
   });
 }
 

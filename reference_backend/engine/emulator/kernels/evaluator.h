@@ -26,20 +26,26 @@ struct Broadcast {
   Broadcast() = default;
   Broadcast(const TensorView& data, const TensorView& out);
 
+  /*! \brief Where an element of the output finds its own. */
+  int64_t OffsetOf(int64_t index) const {
+    int64_t offset = 0;
+    for (int d = 0; d < rank; ++d) {
+      // A division takes as long as many additions, and mostly the last one is not needed.
+      bool last = index < sizes[d];
+      offset += (last ? index : index % sizes[d]) * strides[d];
+      index = last ? 0 : index / sizes[d];
+    }
+    return offset;
+  }
+
   /*! \brief Calls `body(offset, count)` for elements [index, index + count) in the order of the
    *  output, in runs that lie on the innermost dimension. */
   template <typename Body>
   void ForRuns(int64_t index, int64_t count, const Body& body) const {
     while (count > 0) {
-      int64_t rest = index;
-      int64_t offset = 0;
-      for (int d = 0; d < rank; ++d) {
-        offset += rest % sizes[d] * strides[d];
-        rest /= sizes[d];
-      }
-      int64_t run = sizes[0] - index % sizes[0];
+      int64_t run = sizes[0] - (index < sizes[0] ? index : index % sizes[0]);
       if (run > count) run = count;
-      body(offset, run);
+      body(OffsetOf(index), run);
       index += run;
       count -= run;
     }
@@ -56,6 +62,8 @@ class TileStore {
   /*! \brief Stores the upper left part of a tile. */
   virtual void StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row,
                          int64_t column, float* registers) const = 0;
+  /*! \brief Says that a tile will be stored there soon. */
+  virtual void Expect(int64_t, int64_t, int64_t) const {}
 };
 
 /*!
@@ -78,7 +86,11 @@ class Evaluator : public TileStore {
   Evaluator(const VectorProgram& program, const TensorView& out, int64_t row_length,
             bool integers = false);
 
-  /*! \brief Sets the constants. */
+  /*! \brief Rows of an output, if nothing else asks for certain ones: those along which inputs
+   *  repeat. */
+  static int64_t RowLength(const VectorProgram& program, const TensorView& out);
+
+  /*! \brief Sets what is the same for all elements. */
   void Begin(float* registers) const override;
 
   /*! \brief Stores a piece of one row, of any length. `values` is input 0 of an epilogue, else
@@ -86,21 +98,32 @@ class Evaluator : public TileStore {
   void StoreRun(const float* values, int64_t count, int64_t row, int64_t column,
                 float* registers) const;
 
+  /*! \brief Stores lines of one row, which lie `stride` apart, side by side; only if
+   *  StoresLines(). */
+  void StoreLines(const float* values, int64_t lines, int64_t columns, int64_t stride, int64_t row,
+                  int64_t column) const;
+  bool StoresLines() const { return finish_; }
+
   void StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row, int64_t column,
                  float* registers) const override;
+  void Expect(int64_t rows, int64_t row, int64_t column) const override;
 
  private:
   struct Input : Broadcast {
     // It is contiguous.
     bool dense;
-    // It is one number; it is one number for each row.
-    bool uniform, uniform_rows;
+    // It is one number; it is one number for each row; rows lie in memory as they are needed.
+    bool uniform, uniform_rows, plain_rows;
   };
 
   void LoadOne(const Input& input, int64_t offset, int64_t count, float* out) const;
   void LoadRun(const Input& input, int64_t index, int64_t count, float* out) const;
   void LoadTile(const Input& input, int64_t rows, int64_t columns, int64_t row, int64_t column,
                 float* out) const;
+  // Whether Simd::finish computes the program, and what it needs to.
+  bool FindFinish();
+  void RowsOf(int32_t input, int64_t rows, int64_t row, int64_t column, const float** out) const;
+  Finish FinishOf(int64_t rows, int64_t row, int64_t column) const;
   void StoreBlock(const float* values, int64_t rows, int64_t columns, int64_t row, int64_t column,
                   float* registers) const;
 
@@ -116,6 +139,10 @@ class Evaluator : public TileStore {
   void (*load_)(npu_dtype dtype, const void* data, int64_t count, float* out);
   void (*store_)(npu_dtype dtype, const float* data, int64_t count, void* out);
   Input inputs_[NPU_MAX_VECTOR_INPUTS];
+  // What is added to results, or -1, and what limits them; only if `finish_`.
+  bool finish_ = false;
+  int32_t addends_[2] = {-1, -1};
+  float least_, most_;
 };
 
 }  // namespace npu::emulator

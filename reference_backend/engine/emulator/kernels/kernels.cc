@@ -31,6 +31,20 @@ bool ProcessorHas(const char* name) {
 #endif
 }
 
+/*! \brief Put together here: files of an instruction set may hold no code that all processors run.
+ */
+const Simd* Avx512VnniSimd() {
+  if (Avx512Simd() == nullptr || VnniProducts() == nullptr) return nullptr;
+  static const Simd simd = [] {
+    Simd made = *Avx512Simd();
+    made.name = "avx512vnni";
+    made.taps = VnniProducts()->taps;
+    made.gemm_pairs = VnniProducts()->gemm_pairs;
+    return made;
+  }();
+  return &simd;
+}
+
 const Simd* Find(const char* name) {
   for (const Simd* simd : {Avx512VnniSimd(), Avx512Simd(), Avx2Simd(), GenericSimd()}) {
     bool named = simd != nullptr && (name == nullptr || std::strcmp(simd->name, name) == 0);

@@ -10,6 +10,7 @@ from tvm import relax
 
 from .calls import Constant, Size, Unknown, Values, resolve, tensor_type
 from .capability import Constraint, Equal, OneOf, Op, Rule, as_value, listed, reference, text
+from .reasons import Code, Reason
 
 
 def check(
@@ -21,7 +22,7 @@ def check(
     *,
     bind_constants: bool = True,
     symbols: bool = True,
-) -> tuple[int, str | None]:
+) -> tuple[int, Reason | None]:
     """Check a call against one entry.
 
     Parameters
@@ -45,11 +46,12 @@ def check(
         How far the call matches, from 0 to 4, and a sentence; none if it matches entirely.
     """
 
-    def no(stage: int, why: str) -> tuple[int, str]:
-        return stage, f"{entry.name}: {why}"
+    def no(stage: int, code: Code, why: str) -> tuple[int, Reason]:
+        return stage, Reason(code, f"{entry.name}: {why}")
 
     if len(tensors) != len(entry.inputs):
-        return no(0, f"has {len(tensors)} tensor arguments; supported: {len(entry.inputs)}")
+        why = f"has {len(tensors)} tensor arguments; supported: {len(entry.inputs)}"
+        return no(0, Code.ARGUMENTS, why)
 
     shapes: dict[str, tuple[Any, ...]] = {}
     dtypes: dict[str, str] = {}
@@ -57,45 +59,48 @@ def check(
         fields = [argument]
         if isinstance(argument, relax.Tuple):
             if not item.is_tuple:
-                return no(0, f"'{item.name}' is a tuple; supported: a tensor")
+                return no(0, Code.ARGUMENTS, f"'{item.name}' is a tuple; supported: a tensor")
             fields = list(argument.fields)
         elif item.is_tuple:
-            return no(0, f"'{item.name}' is not a tuple whose tensors are known")
+            why = f"'{item.name}' is not a tuple whose tensors are known"
+            return no(0, Code.ARGUMENTS, why)
         for tensor in fields:
             try:
                 dtype, shape = tensor_type(tensor.ty)
             except Unknown as unknown:
-                return no(0, f"{unknown} '{item.name}'")
+                return no(0, Code.UNKNOWN_TYPE, f"{unknown} '{item.name}'")
             if item.like and dtype != dtypes[item.like]:
-                return no(
-                    0, f"'{item.name}' is {dtype}; supported: {dtypes[item.like]}, as '{item.like}'"
-                )
+                allowed = f"{dtypes[item.like]}, as '{item.like}'"
+                return no(0, Code.DTYPE, f"'{item.name}' is {dtype}; supported: {allowed}")
             if item.dtypes and dtype not in item.dtypes:
-                return no(0, f"'{item.name}' is {dtype}; supported: {', '.join(item.dtypes)}")
+                why = f"'{item.name}' is {dtype}; supported: {', '.join(item.dtypes)}"
+                return no(0, Code.DTYPE, why)
             if item.ranks and len(shape) not in item.ranks:
-                return no(
-                    0, f"'{item.name}' has rank {len(shape)}; supported: {listed(item.ranks)}"
-                )
+                why = f"'{item.name}' has rank {len(shape)}; supported: {listed(item.ranks)}"
+                return no(0, Code.RANK, why)
             unknown_size = next((size for size in shape if isinstance(size, Size)), None)
             if unknown_size is not None and not symbols:
-                return no(
-                    0, f"'{item.name}' has the size {unknown_size}; supported: sizes that are fixed"
-                )
+                why = f"'{item.name}' has the size {unknown_size}; supported: sizes that are fixed"
+                return no(0, Code.SYMBOLIC_SIZE, why)
             if item.constant and not isinstance(resolve(tensor, values), Constant):
-                return no(0, f"'{item.name}' is not a constant; it must be one")
+                why = f"'{item.name}' is not a constant; it must be one"
+                return no(0, Code.NOT_CONSTANT, why)
             if item.constant and not bind_constants:
-                return no(0, f"'{item.name}' must be a constant; bind_constants is off")
+                why = f"'{item.name}' must be a constant; bind_constants is off"
+                return no(0, Code.OPTION, why)
             if dtypes.setdefault(item.name, dtype) != dtype:
-                return no(0, f"the tensors of '{item.name}' differ in dtype")
+                return no(0, Code.DTYPE, f"the tensors of '{item.name}' differ in dtype")
             shapes[item.name] = shape
 
     rank = len(shapes[entry.inputs[0].name]) if entry.inputs else 0
     for name, value in attributes.items():
         constraint = entry.attributes.get(name)
         if constraint is None:
-            return no(1, f"the attribute '{name}' is not in the table; its value is {text(value)}")
+            why = f"the attribute '{name}' is not in the table; its value is {text(value)}"
+            return no(1, Code.ATTRIBUTE, why)
         if not _accepts(constraint, value, rank if name in ("axis", "axes") else None):
-            return no(1, f"{name} is {text(value)}; supported: {constraint}")
+            code = Code.LAYOUT if name.endswith("layout") else Code.ATTRIBUTE
+            return no(1, code, f"{name} is {text(value)}; supported: {constraint}")
 
     for rule in entry.rules:
         try:
@@ -106,23 +111,27 @@ def check(
             same = isinstance(rule, Equal) and left == right
             if not fixed and not same:
                 symbol = left if isinstance(left, Size) else right
-                return no(2, f"{_relation(rule)}, but the symbol in {symbol} has no fixed value")
+                why = f"{_relation(rule)}, but the symbol in {symbol} has no fixed value"
+                return no(2, Code.SYMBOLIC_SIZE, why)
             if not rule.holds(left, right):
                 values_text = f"{text(left)} and {text(right)}"
-                return no(2, f"{_relation(rule)}; they are {values_text}")
+                return no(2, Code.RELATION, f"{_relation(rule)}; they are {values_text}")
         except (IndexError, TypeError):
-            return no(2, f"{_relation(rule)}, which cannot be told for this call")
+            why = f"{_relation(rule)}, which cannot be told for this call"
+            return no(2, Code.RELATION, why)
 
     try:
         outputs = [tensor_type(ty) for ty in (getattr(ty, "fields", None) or [ty])]
     except Unknown as unknown:
-        return no(3, f"{unknown} the result")
+        return no(3, Code.UNKNOWN_TYPE, f"{unknown} the result")
     for index, (dtype, shape) in enumerate(outputs):
         supported = entry.output_dtypes or tuple(dtypes[item.name] for item in entry.inputs[:1])
         if index == 0 and supported and dtype not in supported:
-            return no(3, f"the result is {dtype}; supported: {', '.join(supported)}")
+            why = f"the result is {dtype}; supported: {', '.join(supported)}"
+            return no(3, Code.DTYPE, why)
         if not symbols and any(isinstance(size, Size) for size in shape):
-            return no(3, "the result has a size that is known only at the call")
+            why = "the result has a size that is known only at the call"
+            return no(3, Code.SYMBOLIC_SIZE, why)
     return 4, None
 
 

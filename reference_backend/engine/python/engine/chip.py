@@ -26,22 +26,25 @@ class Requantize:
     ----------
     multiplier_bits
         How many bits a multiplier has, its sign aside.
+    wide_multiplier_bits
+        The same for the 48 bits of accumulators of int16 tensors.
     shifts
         The least and the most that can be shifted by.
     rounding
-        One of `ROUNDINGS`.
+        One of `ROUNDINGS`; for accumulators of int16, "double" is "half_up", as in TOSA.
     """
 
     multiplier_bits: int = 31
+    wide_multiplier_bits: int = 15
     shifts: tuple[int, int] = (2, 62)
     rounding: str = "half_up"
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
-        if not 1 <= self.multiplier_bits <= 31:
-            raise ValueError(
-                f"Requantize: multiplier_bits is {self.multiplier_bits}; supported: 1 to 31."
-            )
+        for name in ("multiplier_bits", "wide_multiplier_bits"):
+            bits = getattr(self, name)
+            if not 1 <= bits <= 31:
+                raise ValueError(f"Requantize: {name} is {bits}; supported: 1 to 31.")
         least, most = self.shifts
         if not 0 <= least <= most <= 62:
             raise ValueError(f"Requantize: shifts are {least} to {most}; supported: 0 to 62.")
@@ -140,8 +143,8 @@ class Limits:
     activation
         Whether it may be fused behind another op.
     quantized
-        Whether it computes with quantised tensors; a matmul also multiplies real numbers by weights
-        of integers.
+        The element types of the quantised tensors that it computes with; none: it computes with
+        real numbers. With 8 bits, a matmul also multiplies real numbers by weights of integers.
     tolerance
         How exact its results are; none: as the engine says.
     **limits
@@ -152,7 +155,7 @@ class Limits:
     output_dtypes: tuple[str, ...]
     fuses: Fuses | None
     activation: bool
-    quantized: bool
+    quantized: tuple[str, ...]
     tolerance: Tolerance | None
     inputs: Mapping[str, Takes]
     attributes: Mapping[str, Constraint]
@@ -164,7 +167,7 @@ class Limits:
         output_dtypes: tuple[str, ...] = (),
         fuses: Fuses | None = None,
         activation: bool = True,
-        quantized: bool = False,
+        quantized: tuple[str, ...] = (),
         tolerance: Tolerance | None = None,
         **limits: Takes | Constraint,
     ) -> None:
@@ -176,6 +179,11 @@ class Limits:
                     f"Limits: {name} is {item!r}; write Takes(...) for a tensor argument, and "
                     "OneOf(...), Range(...) or Anything() for an attribute."
                 )
+        if not isinstance(quantized, tuple):
+            raise ValueError(
+                f"Limits: quantized is {quantized!r}; it is a tuple of element types, such as "
+                '("int8", "uint8").'
+            )
         for key, value in (
             ("rules", rules),
             ("output_dtypes", output_dtypes),

@@ -26,6 +26,7 @@ from .backend import (
     read_vendor_cases,
 )
 from .limits import WHERE, text_of
+from .loading import WITHOUT_TORCH
 
 _Result = TypeVar("_Result")
 _REBUILD = "run 'pip install .' in the source tree of the backend"
@@ -87,7 +88,7 @@ def _check_autoload() -> None:
         print("'import tvm' does not load the backend: TVM_DEVICE_BACKEND_AUTOLOAD is 0.")
         return
     name = f"{BACKEND}.runtime.info"
-    code = f"import tvm, tvm_ffi; tvm_ffi.get_global_func({name!r})"
+    code = f"{WITHOUT_TORCH}import tvm, tvm_ffi; tvm_ffi.get_global_func({name!r})"
     command = [sys.executable, "-W", "error::UserWarning", "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:

@@ -38,6 +38,8 @@ def _option(group: str, default: Any, about: str, allowed: Constraint | None = N
     metadata = {"group": group, "about": about, "allowed": allowed}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
+    if isinstance(default, list):
+        return field(default_factory=list, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -127,6 +129,13 @@ class Options:
     )
     strict: bool = _placement(
         False, "whether it is an error if anything but bookkeeping is left on the host"
+    )
+    strict_except: list[str] = _placement(
+        [],
+        "ops that 'strict' allows on the host, by op, variable, or the author's name or module",
+    )
+    keep_on_host: list[str] = _placement(
+        [], "ops that stay on the host, by op, variable, or the author's name or module"
     )
     min_region_ops: int = _placement(1, "regions of fewer ops stay on the host", Range(min=1))
     max_regions: int = _placement(
@@ -289,7 +298,7 @@ class Options:
         return asdict(self) | {"overrides": [asdict(item) for item in self.overrides]}
 
     def recorded(self) -> dict[str, Any]:
-        """Return the options that an artifact records: all but those of this machine."""
+        """Return the options that an artifact records: not those of this machine, nor names."""
         return {
             item.name: getattr(self, item.name)
             for item in _options()
@@ -392,11 +401,13 @@ def _options(group: str | None = None) -> list[Field[Any]]:
 
 
 def _is_recorded(option: Field[Any]) -> bool:
-    return bool(option.metadata["group"] != "local")
+    # Names of a model's ops say nothing about a program.
+    return bool(option.metadata["group"] != "local") and kind_of(option) is not list
 
 
 def _default(option: Field[Any]) -> Any:
-    return {} if kind_of(option) is dict else option.default
+    kind = kind_of(option)
+    return kind() if kind in (dict, list) else option.default
 
 
 def _read_overrides(items: Any) -> tuple[Override, ...]:

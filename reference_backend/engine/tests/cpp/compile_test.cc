@@ -831,6 +831,28 @@ TEST(ProductsOfIntegersOnMachinesOfManySizes) {
   }
 }
 
+TEST(ProductsOfTwoInt16OnMachinesOfManySizes) {
+  for (bool transposed : {false, true}) {
+    const Dims right = transposed ? Dims{56, 301} : Dims{301, 56};
+    Model model;
+    npu_matmul op = {};
+    op.a = model.Input({40, 301}, NPU_INT16);
+    op.transpose_b = transposed;
+    op.a_zero_point = 7;
+    for (npu_tensor b :
+         {model.Integers(right, NPU_INT16, -32768, 32767), model.Input(right, NPU_INT16)}) {
+      op.b = b;
+      op.out = model.Result({40, 56}, NPU_INT16);
+      Vector requantise = Requantise(model.Integers({56}, NPU_INT64, -9999, 9999),
+                                     model.Integers({56}, NPU_INT32, 1 << 13, 1 << 14));
+      model.graph.MarkOutput(model.Add(op, requantise));
+      op.out = model.Result({40, 56}, NPU_INT64);
+      model.graph.MarkOutput(model.Add(op));
+    }
+    CheckSizes(model);
+  }
+}
+
 TEST(WeightsOfIntegersOnMachinesOfManySizes) {
   for (int64_t block : {0, 32, 320}) {
     for (npu_dtype dtype : {NPU_INT8, NPU_UINT8}) {

@@ -526,6 +526,43 @@ TEST(ConvolutionSlidesAWindow) {
   }
 }
 
+TEST(TilesOfAConvolutionEachHaveTheirChannels) {
+  // With a bias for each channel, and something added to each element.
+  constexpr int64_t kChannels = 64, kInputs = 192, kSide = 14, kSize = kSide * kSide;
+  const Shape shape = {1, kChannels, kSide, kSide};
+  Floats weights, biases, want;
+  for (int64_t i = 0; i < kChannels * kInputs; ++i) weights.push_back(static_cast<float>(i % 7));
+  for (int64_t i = 0; i < kChannels; ++i) biases.push_back(static_cast<float>(i * i % 50 - 99));
+  Floats data, added;
+  for (int64_t i = 0; i < kInputs * kSize; ++i) data.push_back(static_cast<float>(i % 11 - 5));
+  for (int64_t i = 0; i < kChannels * kSize; ++i) added.push_back(static_cast<float>(i % 13));
+  for (int64_t c = 0; c < kChannels; ++c) {
+    for (int64_t i = 0; i < kSize; ++i) {
+      float sum = biases[c] + added[c * kSize + i];
+      for (int64_t k = 0; k < kInputs; ++k) sum += weights[c * kInputs + k] * data[k * kSize + i];
+      want.push_back(std::max(sum, 0.0f));
+    }
+  }
+  for (const char* bytes : {"250000", "1000000", "4194304"}) {
+    const std::vector<npu_option> options = {{"scratchpad_bytes", bytes}};
+    Net net(options);
+    npu_tensor x = net.Input({1, kInputs, kSide, kSide});
+    npu_tensor residual = net.Input({1, kChannels, kSide, kSide});
+    npu_convolution op = Convolution(x, net.Constant({kChannels, kInputs, 1, 1}, weights),
+                                     net.Tensor({1, kChannels, kSide, kSide}), 2);
+    Vector epilogue({-1, net.Constant({kChannels, 1, 1}, biases), residual});
+    int32_t accumulator = epilogue.Load(0);
+    int32_t sum = epilogue.Op(NPU_VECTOR_ADD, accumulator, epilogue.Load(1));
+    sum = epilogue.Op(NPU_VECTOR_ADD, sum, epilogue.Load(2));
+    epilogue.Op(NPU_VECTOR_MAXIMUM, sum, epilogue.Constant(0));
+    op.epilogue = epilogue.get();
+    net.Add(op);
+    net.Output(op.out);
+    CHECK_VALUES(Execute(net.Finish(), {{{1, kInputs, kSide, kSide}, data}, {shape, added}}, shape),
+                 want);
+  }
+}
+
 TEST(ConvolutionHasGroupsAndOneToThreeSpatialDimensions) {
   Net net;
   npu_tensor data = net.Input({2, 2, 3});
@@ -767,6 +804,28 @@ TEST(ProductsOfInt16HaveWideSums) {
   machine.Output(0, {1, 1}, &got);
   machine.Run();
   CHECK((got == std::vector<int64_t>{2 * 65535 * 127}));
+}
+
+TEST(BothOperandsMayBeInt16) {
+  for (bool constant : {false, true}) {
+    Net net;
+    const std::vector<int16_t> right = {32767, -32768, -32768};
+    npu_tensor a = net.Input({1, 3}, NPU_INT16);
+    npu_tensor b = -1;
+    npu_tensor_desc desc = Desc({3, 1}, NPU_INT16);
+    if (constant) CHECK_EQ(build.add_constant(net.get(), &desc, right.data(), 6, &b), NPU_OK);
+    if (!constant) b = net.Input({3, 1}, NPU_INT16);
+    npu_tensor out = net.Tensor({1, 1}, NPU_INT64);
+    net.Add(npu_matmul{0, a, b, out, 0, 0, nullptr, -32768, 32767, 0, 0, -1, -1});
+    net.Output(out);
+    Machine machine(net.Finish());
+    machine.Input(0, {1, 3}, std::vector<int16_t>{32767, 32767, -32768});
+    if (!constant) machine.Input(1, {3, 1}, right);
+    std::vector<int64_t> got;
+    machine.Output(0, {1, 1}, &got);
+    machine.Run();
+    CHECK((got == std::vector<int64_t>{int64_t{-65535} * 65535}));
+  }
 }
 
 TEST(LookupsReadATable) {
@@ -1271,7 +1330,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        [](Net& net) { net.Constant({4}, Floats(3)); }},
       {NPU_INVALID, "does not have the same elements",
        [](Net& net) { net.View(net.Input({2, 3}), {5}); }},
-      {NPU_INVALID, "does not have the same elements",
+      {NPU_DECLINED, "does not have the same elements for all sizes",
        [](Net& net) { net.View(net.Input({Dim(2, net.Symbol("n"))}), {2}); }},
       {NPU_INVALID, "show tensor 4, but there are 0", [](Net& net) { net.View(4, {5}); }},
       {NPU_INVALID, "Tensor 3 cannot be an output", [](Net& net) { net.Output(3); }},

@@ -387,8 +387,9 @@ void CheckMatMul(Random* random, Shape batch, int64_t rows, int64_t depth, int64
   npu_dtype right_type = random->Chance(90) ? dtype : AnyFloat(random);
   if (integers) {
     dtype = random->Chance(85) ? AnyInteger(random) : AnyFloat(random);
-    left_type = random->Chance(15) ? NPU_INT16 : AnyFactor(random);
-    right_type = AnyFactor(random);
+    left_type = random->Chance(25) ? NPU_INT16 : AnyFactor(random);
+    bool wide = left_type == NPU_INT16 && random->Chance(50);
+    right_type = wide ? NPU_INT16 : AnyFactor(random);
     args.a_zero_point = AnyZeroPoint(random, left_type);
     args.b_zero_point = AnyZeroPoint(random, right_type);
   }
@@ -564,6 +565,13 @@ TEST(sums_of_integers_keep_the_low_bits) {
   args.out = wide.View();
   Compare("a long sum of int16", args, &wide, 0, MatMul, MatMulScratch, oracle::MatMul);
   CHECK_EQ(oracle::LoadInteger(wide.View(), 0), int64_t{0x7f7f + 32768} * 255 * kWideDepth);
+  b = Tensor({kWideDepth, 1}, NPU_INT16);
+  std::fill(b.bytes().begin(), b.bytes().end(), 0x80);
+  args.b = b.View();
+  args.b_zero_point = INT16_MAX;
+  Compare("a long sum of two int16", args, &wide, 0, MatMul, MatMulScratch, oracle::MatMul);
+  CHECK_EQ(oracle::LoadInteger(wide.View(), 0),
+           int64_t{0x7f7f + 32768} * (0x8080 - 65536 - 32767) * kWideDepth);
 }
 
 TEST(matmul_of_nothing) {
@@ -582,6 +590,26 @@ struct Layer {
   int64_t batch, channels, outputs, groups;
   Shape in, window, strides, dilations, pads_begin, pads_end;
 };
+
+// Sets the data to zeros but for places at a distance, as before a transposed convolution.
+void SpreadOut(Random* random, Tensor* data, ConvolutionArgs* args) {
+  TensorView view = data->View();
+  for (int d = 0; d < args->spatial_rank; ++d) {
+    args->spread[d] = random->Between(1, 4);
+    args->spread_first[d] = random->Between(0, 5);
+  }
+  size_t element = ElementSize(view.dtype);
+  for (int64_t i = 0; i < ElementCount(view); ++i) {
+    bool kept = true;
+    int64_t rest = i;
+    for (int d = args->spatial_rank - 1; d >= 0; --d) {
+      int64_t at = rest % view.dims[2 + d] - args->spread_first[d];
+      rest /= view.dims[2 + d];
+      kept = kept && at >= 0 && at % args->spread[d] == 0;
+    }
+    if (!kept) std::memset(data->bytes().data() + static_cast<size_t>(i) * element, 0, element);
+  }
+}
 
 void CheckConvolution(Random* random, const Layer& layer, bool integers = false) {
   Values values = random->Chance(50) ? Values::kWhole : Values::kReal;
@@ -616,6 +644,9 @@ void CheckConvolution(Random* random, const Layer& layer, bool integers = false)
   }
   Tensor x(random, data, data_type, values);
   Tensor w(random, weight, weight_type, values);
+  bool steps =
+      std::any_of(layer.strides.begin(), layer.strides.end(), [](int64_t s) { return s > 1; });
+  if (!integers && !steps && random->Chance(60)) SpreadOut(random, &x, &args);
   Tensor y(out, integers || random->Chance(80) ? dtype : AnyType(random));
   Shape channels(layer.in.size() + 1, 1);
   channels[0] = layer.outputs;
@@ -681,6 +712,36 @@ TEST(depthwise_convolution) {
   CheckConvolutions(&random, 100, true);
   CheckConvolution(&random, {1, 3, 3, 3, {70, 70}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}});
   CheckConvolution(&random, {1, 3, 3, 3, {30, 41}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}});
+}
+
+// A residual may lie where the output goes, so nothing may be stored before it is read.
+TEST(convolution_onto_its_residual) {
+  Random random(41);
+  for (int64_t groups : {1, 6}) {
+    for (int64_t width : {3, 7, 11, 14, 45}) {
+      Tensor x(&random, Shape{1, 6, 5, width}, NPU_FLOAT32, Values::kWhole);
+      Tensor w(&random, Shape{6, 6 / groups, 3, 3}, NPU_FLOAT32, Values::kWhole);
+      Program epilogue;
+      epilogue.tensors.emplace_back();
+      epilogue.tensors.emplace_back(&random, Shape{1, 6, 5, width}, NPU_FLOAT32, Values::kWhole);
+      epilogue.Add(NPU_VECTOR_LOAD, 0);
+      epilogue.Add(NPU_VECTOR_LOAD, 1);
+      epilogue.Add(NPU_VECTOR_ADD, 0, 1);
+      ConvolutionArgs args;
+      args.spatial_rank = 2;
+      args.groups = groups;
+      for (int d = 0; d < 2; ++d) {
+        args.strides[d] = args.dilations[d] = 1;
+        args.pads_begin[d] = args.pads_end[d] = 1;
+      }
+      args.data = x.View();
+      args.weight = w.View();
+      args.epilogue = epilogue.View();
+      args.out = epilogue.tensors[1].View();
+      Compare("onto its residual", args, &epilogue.tensors[1], 0, Convolution, ConvolutionScratch,
+              oracle::Convolution);
+    }
+  }
 }
 
 TEST(convolution_of_integers) {

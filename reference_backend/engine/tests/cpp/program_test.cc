@@ -474,9 +474,10 @@ TEST(MatrixCyclesAreThoseOfASystolicArray) {
             machine.matrix_columns = static_cast<int32_t>(columns);
             CHECK_EQ(MatrixCycles(machine, m, k, n), cycles);
             // Cells that take several steps at once.
-            CHECK_EQ(MatrixCycles(machine, m, 4 * k, n, NPU_INT8), cycles);
-            CHECK_EQ(MatrixCycles(machine, m, 4 * k - 3, n, NPU_UINT8), cycles);
-            CHECK_EQ(MatrixCycles(machine, m, 2 * k, n, NPU_INT16), cycles);
+            CHECK_EQ(MatrixCycles(machine, m, 4 * k, n, StepsOfCell(NPU_INT8, NPU_UINT8)), cycles);
+            CHECK_EQ(MatrixCycles(machine, m, 4 * k - 3, n, 4), cycles);
+            CHECK_EQ(MatrixCycles(machine, m, 2 * k, n, StepsOfCell(NPU_INT16, NPU_INT8)), cycles);
+            CHECK_EQ(MatrixCycles(machine, m, k, n, StepsOfCell(NPU_INT16, NPU_INT16)), cycles);
           }
         }
       }

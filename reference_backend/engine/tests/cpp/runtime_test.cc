@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "artifact.h"
+#include "backend.h"
 #include "driver_api.h"
-#include "names.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};

@@ -4,7 +4,8 @@
  * \brief Matrix products.
  *
  * A task computes a block of the result. It goes along the depth in steps, so that a panel of the
- * right operand stays in the first-level cache, and the block's rows of the left one in the second.
+ * left operand stays in the first-level cache, and the block's columns of the right one in the
+ * second.
  */
 #include "gemm.h"
 
@@ -16,7 +17,9 @@ namespace npu::emulator {
 namespace {
 
 constexpr int64_t kRowBlock = 256;
-constexpr int64_t kColumnBlock = 128;
+// Of columns that are short there are more, so that rows of the output are written page by page.
+constexpr int64_t kColumnBlock = 64;
+constexpr int64_t kMostColumns = 1024;
 constexpr int64_t kDepthBlock = 256;
 constexpr int64_t kTile = kPanelRows * kPanelColumns;
 // With fewer rows than this, a panel is not used often enough to be worth copying.
@@ -33,11 +36,13 @@ GemmPlan::GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t product
       gathered_(gathered == nullptr ? GatheredColumns() : *gathered),
       pairs_(pairs),
       row_block_(std::min(kRowBlock, CeilDivide(rows, kPanelRows) * kPanelRows)),
-      column_block_(std::min(kColumnBlock, CeilDivide(columns, kPanelColumns) * kPanelColumns)),
       // Steps of the same length: it decides how sums are rounded, so it depends on nothing else.
       depth_block_(CeilDivide(depth, std::max<int64_t>(CeilDivide(depth, kDepthBlock), 1))) {
   row_block_ = std::max<int64_t>(row_block_, kPanelRows);
-  column_block_ = std::max<int64_t>(column_block_, kPanelColumns);
+  column_block_ = kColumnBlock * (kDepthBlock / std::max<int64_t>(depth_block_, 1));
+  column_block_ =
+      std::min({column_block_, kMostColumns,
+                std::max<int64_t>(1, CeilDivide(columns, kPanelColumns)) * kPanelColumns});
   auto count = [&] {
     row_blocks_ = CeilDivide(rows, row_block_);
     column_blocks_ = CeilDivide(columns, column_block_);
@@ -52,7 +57,7 @@ GemmPlan::GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t product
     }
   }
   count();
-  panel_floats_ = copies ? depth_block_ * kPanelColumns + kSlack : 0;
+  panel_floats_ = copies ? depth_block_ * column_block_ + kSlack : 0;
   tile_floats_ = depth > depth_block_ ? row_block_ * column_block_ : kTile;
   worker_floats_ = panel_floats_ + tile_floats_ + registers;
   workers_ = scratch->Take<float>(threads * worker_floats_);
@@ -109,25 +114,34 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
   float* tiles = packed + panel_floats_;
   float* registers = tiles + tile_floats_;
   store.Begin(registers);
+  // One row is read once: there is no need for a panel of real numbers.
+  bool single = gemm.weights != nullptr && rows_ == 1;
+  Panel panels[kMostColumns / kPanelColumns];
   int64_t k = 0;
   do {
     int64_t depth = std::min(depth_block_, depth_ - k);
     bool last = k + depth == depth_;
+    for (int64_t column = first_column; column < end_column && !single; column += kPanelColumns) {
+      int64_t at = column - first_column;
+      panels[at / kPanelColumns] =
+          RightPanel(simd, gemm, column, k, depth, packed + at * depth_block_);
+    }
     float* tile = tiles;
-    for (int64_t column = first_column; column < end_column; column += kPanelColumns) {
-      int64_t columns = std::min<int64_t>(kPanelColumns, end_column - column);
-      // One row is read once: there is no need for a panel of real numbers.
-      if (gemm.weights != nullptr && rows_ == 1) {
-        MultiplyRow(*gemm.weights, column, k, depth, gemm.left + k * kPanelRows, tile, k > 0);
-        if (last) store.StoreTile(tile, 1, columns, gemm.out_row, column, registers);
-        if (tile_floats_ > kTile) tile += kTile;
-        continue;
-      }
-      Panel panel = RightPanel(simd, gemm, column, k, depth, packed);
-      for (int64_t row = first_row; row < end_row; row += kPanelRows) {
-        int64_t rows = std::min<int64_t>(kPanelRows, end_row - row);
-        multiply(static_cast<int>(rows), static_cast<int>(columns), depth,
-                 gemm.left + row * depth_ + k * kPanelRows, panel.data, panel.stride, tile, k > 0);
+    for (int64_t row = first_row; row < end_row; row += kPanelRows) {
+      int64_t rows = std::min<int64_t>(kPanelRows, end_row - row);
+      const float* left = gemm.left + row * depth_ + k * kPanelRows;
+      // Along the rows of the output, which are long: it is written page by page.
+      for (int64_t column = first_column; column < end_column; column += kPanelColumns) {
+        int64_t columns = std::min<int64_t>(kPanelColumns, end_column - column);
+        // Sums of short columns are there before the memory is that will hold them.
+        if (last) store.Expect(rows, gemm.out_row + row, column);
+        if (single) {
+          MultiplyRow(*gemm.weights, column, k, depth, left, tile, k > 0);
+        } else {
+          const Panel& panel = panels[(column - first_column) / kPanelColumns];
+          multiply(static_cast<int>(rows), static_cast<int>(columns), depth, left, panel.data,
+                   panel.stride, tile, k > 0);
+        }
         if (last) store.StoreTile(tile, rows, columns, gemm.out_row + row, column, registers);
         if (tile_floats_ > kTile) tile += kTile;
       }

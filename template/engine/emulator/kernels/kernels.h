@@ -130,6 +130,11 @@ struct ConvolutionArgs {
   int64_t pads_end[NPU_MAX_SPATIAL] = {};
   int64_t groups = 1;
   int32_t data_zero_point = 0, weight_zero_point = 0;
+  /*! \brief Where an entry of `spread` is not 1, all elements of that dimension are 0 but
+   *  spread_first, spread_first + spread, ... Results are the same without it, but for what is not
+   *  finite in the weight: it is not multiplied by these zeros. */
+  int64_t spread[NPU_MAX_SPATIAL] = {1, 1, 1};
+  int64_t spread_first[NPU_MAX_SPATIAL] = {};
   /*! \brief `weight` packed by PackConvolutionWeight, or null. If given, `weight.data` is not
    *  read. */
   const void* packed_weight = nullptr;

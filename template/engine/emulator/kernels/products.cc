@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "gemm.h"
 #include "integers.h"
@@ -215,6 +216,16 @@ class SumStore : public TileStore {
     simd_.load(NPU_INT32, tile, rows * kPanelColumns, registers);
     narrow_.StoreTile(registers, rows, columns, row, column, registers + kValues);
   }
+
+  // Lines of one row, `stride` apart; only if StoresLines().
+  void StoreLines(const float* sums, int64_t lines, int64_t columns, int64_t stride, int64_t row,
+                  int64_t column) const {
+    Requantisation how = how_;
+    how.one_channel = true;
+    simd_.requantise(how, sums, lines, stride, columns, row % channels_,
+                     out_ + row * row_length_ + column, columns);
+  }
+  bool StoresLines() const { return requantises_; }
 
   // A piece of one row.
   void StoreRun(const float* sums, int64_t count, int64_t row, int64_t column,
@@ -527,10 +538,8 @@ void Depthwise(const ConvolutionArgs& args, const ConvolutionPlan& plan, const c
       simd.chain(windows.plane_size, plane);
       for (int64_t row = i * each; row < (i + 1) * each; ++row) {
         const float* weights = plan.weights + row % plan.outputs * taps;
-        windows.Apply(simd, Tap::kMultiplyAddPairs, plan.pairs.offsets, weights, plane, buffer,
-                      [&](int64_t first, int64_t count, const float* sums) {
-                        store.StoreRun(sums, count, row, first, registers);
-                      });
+        windows.ApplyTo(store, simd, Tap::kMultiplyAddPairs, plan.pairs.offsets, weights, plane,
+                        buffer, row, registers);
       }
     }
   };
@@ -648,43 +657,70 @@ void Multiply(const ConvolutionArgs& args, const KernelContext& context) {
 
 // ---- Products of int16 ----
 
-// The first operand, and its zero point.
-std::pair<TensorView*, int32_t*> FirstOf(MatMulArgs* args) {
-  return {&args->a, &args->a_zero_point};
+// An operand, its zero point, and where it is packed.
+struct Factor {
+  TensorView* tensor;
+  int32_t* zero_point;
+  const void** packed = nullptr;
+};
+
+Factor FirstOf(MatMulArgs* args) { return {&args->a, &args->a_zero_point}; }
+Factor FirstOf(ConvolutionArgs* args) { return {&args->data, &args->data_zero_point}; }
+Factor SecondOf(MatMulArgs* args) { return {&args->b, &args->b_zero_point, &args->packed_b}; }
+Factor SecondOf(ConvolutionArgs* args) {
+  return {&args->weight, &args->weight_zero_point, &args->packed_weight};
 }
-std::pair<TensorView*, int32_t*> FirstOf(ConvolutionArgs* args) {
-  return {&args->data, &args->data_zero_point};
+
+size_t PackedBytesOf(const MatMulArgs& args) {
+  return PackedIntegerMatMulBBytes(args.b, args.transpose_b);
+}
+size_t PackedBytesOf(const ConvolutionArgs& args) {
+  return PackedIntegerConvolutionWeightBytes(args.weight, args.groups);
+}
+
+// Bytes of int16: the higher ones are int8, the lower ones uint8.
+void SplitBytes(const int16_t* from, int64_t begin, int64_t end, int8_t* high, uint8_t* low) {
+  for (int64_t i = begin; i < end; ++i) {
+    high[i] = static_cast<int8_t>(from[i] >> 8);
+    low[i] = static_cast<uint8_t>(from[i] & 0xff);
+  }
 }
 
 // An int16, and its zero point, are 256 times an int8 plus a uint8, so that a sum is that of two
-// products of 8 bits. Their sums must not wrap; see the rules.
+// products of 8 bits, or of four if both operands are int16. Their sums must not wrap; see the
+// rules.
 template <typename Args>
 class WideProduct {
  public:
   WideProduct(const Args& args, int threads, Scratch scratch)
       : args_(args),
         integers_(IsIntegerEpilogue(args.epilogue, args.out.dtype)),
-        count_(ElementCount(args.out)),
-        high_(args),
-        low_(args) {
-    TensorView first = *FirstOf(&high_).first;
+        count_(ElementCount(args.out)) {
     numbers_ = 2 * Evaluator::kBlock + Evaluator::Registers(args.epilogue);
     registers_ = scratch.Take<int64_t>(threads * numbers_);
-    Set(&high_, NPU_INT8, scratch.Take<int8_t>(ElementCount(first)), scratch.Take<int32_t>(count_));
-    Set(&low_, NPU_UINT8, scratch.Take<uint8_t>(ElementCount(first)),
-        scratch.Take<int32_t>(count_));
-    rest_ = scratch.Take<char>(static_cast<int64_t>(ScratchOf(high_, threads)));
+    parts_ = {{args, 1}};
+    Divide(FirstOf, &scratch);
+    if (SecondOf(&parts_[0].args).tensor->dtype == NPU_INT16) Divide(SecondOf, &scratch);
+    size_t rest = 0;
+    for (Part& part : parts_) {
+      part.args.out.dtype = NPU_INT32;
+      part.args.out.data = scratch.Take<int32_t>(count_);
+      part.args.epilogue = VectorProgram();
+      rest = std::max(rest, ScratchOf(part.args, threads));
+    }
+    rest_ = scratch.Take<char>(static_cast<int64_t>(rest));
     bytes = scratch.used();
   }
 
   void Run(const KernelContext& context) {
-    Split(context);
+    for (const Bytes& split : splits_) {
+      Parallel(context, split.count, Grain(1), [&](int64_t begin, int64_t end, int) {
+        SplitBytes(split.from, begin, end, split.high, split.low);
+      });
+    }
     KernelContext inner = context;
     inner.scratch = rest_;
-    Multiply(high_, inner);
-    Multiply(low_, inner);
-    auto* high = static_cast<const int32_t*>(high_.out.data);
-    auto* low = static_cast<const int32_t*>(low_.out.data);
+    for (const Part& part : parts_) Multiply(part.args, inner);
     IntegerEvaluator integers(args_.epilogue, args_.out);
     Evaluator reals(args_.epilogue, args_.out, count_);
     auto run = [&](int64_t begin, int64_t end, int worker) {
@@ -695,10 +731,12 @@ class WideProduct {
       if (!integers_) reals.Begin(reinterpret_cast<float*>(registers));
       for (int64_t i = begin; i < end; i += Evaluator::kBlock) {
         int64_t block = std::min(Evaluator::kBlock, end - i);
-        for (int64_t k = 0; k < block; ++k) {
-          sums[k] = int64_t{256} * high[i + k] + low[i + k];
-          real[k] = static_cast<float>(sums[k]);
+        std::fill_n(sums, block, 0);
+        for (const Part& part : parts_) {
+          auto* of_part = static_cast<const int32_t*>(part.args.out.data) + i;
+          for (int64_t k = 0; k < block; ++k) sums[k] += part.factor * of_part[k];
         }
+        std::copy_n(sums, block, real);
         if (integers_) integers.StoreRun(sums, block, i, registers);
         if (!integers_) reals.StoreRun(real, block, 0, i, reinterpret_cast<float*>(registers));
       }
@@ -709,34 +747,51 @@ class WideProduct {
   size_t bytes = 0;
 
  private:
-  static void Set(Args* half, npu_dtype dtype, void* first, void* out) {
-    auto [tensor, zero_point] = FirstOf(half);
-    tensor->dtype = dtype;
-    tensor->data = first;
-    *zero_point = dtype == NPU_INT8 ? *zero_point >> 8 : *zero_point & 0xff;
-    half->out.dtype = NPU_INT32;
-    half->out.data = out;
-    half->epilogue = VectorProgram();
-  }
+  // A product of bytes, of which the sum has so many.
+  struct Part {
+    Args args;
+    int64_t factor;
+  };
+  struct Bytes {
+    const int16_t* from;
+    int64_t count;
+    int8_t* high;
+    uint8_t* low;
+  };
 
-  void Split(const KernelContext& context) {
-    Args whole = args_;
-    TensorView* tensor = FirstOf(&whole).first;
-    auto* from = static_cast<const int16_t*>(tensor->data);
-    auto* high = static_cast<int8_t*>(FirstOf(&high_).first->data);
-    auto* low = static_cast<uint8_t*>(FirstOf(&low_).first->data);
-    Parallel(context, ElementCount(*tensor), Grain(1), [=](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        high[i] = static_cast<int8_t>(from[i] >> 8);
-        low[i] = static_cast<uint8_t>(from[i] & 0xff);
+  // Divides one operand of all parts into its bytes.
+  void Divide(Factor (*find)(Args*), Scratch* scratch) {
+    const Factor whole = find(&parts_[0].args);
+    const int64_t count = ElementCount(*whole.tensor);
+    const bool is_packed = whole.packed != nullptr && *whole.packed != nullptr;
+    Bytes split = {static_cast<const int16_t*>(whole.tensor->data), count, nullptr, nullptr};
+    if (!is_packed) {
+      split.high = scratch->Take<int8_t>(count);
+      split.low = scratch->Take<uint8_t>(count);
+      splits_.push_back(split);
+    }
+    std::vector<Part> halves;
+    for (const Part& part : parts_) {
+      for (bool high : {true, false}) {
+        Part half = {part.args, part.factor * (high ? 256 : 1)};
+        const Factor factor = find(&half.args);
+        factor.tensor->dtype = high ? NPU_INT8 : NPU_UINT8;
+        factor.tensor->data = high ? static_cast<void*>(split.high) : split.low;
+        *factor.zero_point = high ? *factor.zero_point >> 8 : *factor.zero_point & 0xff;
+        if (is_packed && !high) {
+          *factor.packed = static_cast<const char*>(*factor.packed) + PackedBytesOf(half.args);
+        }
+        halves.push_back(half);
       }
-    });
+    }
+    parts_ = std::move(halves);
   }
 
   const Args& args_;
   bool integers_;
   int64_t count_;
-  Args high_, low_;
+  std::vector<Part> parts_;
+  std::vector<Bytes> splits_;
   int64_t numbers_;
   int64_t* registers_;
   char* rest_;
@@ -757,12 +812,31 @@ void AnyProduct(const Args& args, npu_dtype dtype, const KernelContext& context)
 }  // namespace
 
 size_t PackedIntegerMatMulBBytes(const TensorView& b, bool transpose_b) {
+  if (b.dtype == NPU_INT16) {
+    TensorView half = b;
+    half.dtype = NPU_INT8;
+    return 2 * PackedIntegerMatMulBBytes(half, transpose_b);
+  }
   Matrix matrix = MatrixOf(b, transpose_b, false, 0);
   return static_cast<size_t>(2 * BatchCount(b) *
                              PanelFloats(matrix.lines, PairsOf(matrix.depth), kPanelColumns));
 }
 
 void PackIntegerMatMulB(const TensorView& b, bool transpose_b, void* packed) {
+  if (b.dtype == NPU_INT16) {
+    const int64_t count = ElementCount(b);
+    std::vector<int8_t> high(static_cast<size_t>(count));
+    std::vector<uint8_t> low(high.size());
+    SplitBytes(static_cast<const int16_t*>(b.data), 0, count, high.data(), low.data());
+    TensorView half = b;
+    half.dtype = NPU_INT8;
+    half.data = high.data();
+    PackIntegerMatMulB(half, transpose_b, packed);
+    half.dtype = NPU_UINT8;
+    half.data = low.data();
+    const size_t bytes = PackedIntegerMatMulBBytes(half, transpose_b);
+    return PackIntegerMatMulB(half, transpose_b, static_cast<char*>(packed) + bytes);
+  }
   Matrix matrix = MatrixOf(b, transpose_b, false, 0);
   char* out = static_cast<char*>(packed);
   for (int64_t i = 0; i < BatchCount(b); ++i) {

@@ -225,6 +225,83 @@ void OrderAs(const OrderArgs& args, const KernelContext& context) {
   rows.ForEachBlock(context, rows.size * rows.width * 8, body);
 }
 
+// Whether a real number comes before another one; NaN is the largest of them.
+template <bool kDescending>
+bool ComesBefore(float a, float b) {
+  if (kDescending) return (a > b) | ((a != a) & (b == b));
+  return (a < b) | ((b != b) & (a == a));
+}
+
+// The first place of a number, which is there; NaN stands for any NaN.
+int64_t PlaceOf(float number, const float* values, int64_t count) {
+  constexpr int64_t kStep = 32;
+  bool nan = number != number;
+  int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    int found = 0;
+    for (int64_t j = i; j < i + kStep; ++j)
+      found |= nan ? values[j] != values[j] : values[j] == number;
+    if (found != 0) break;
+  }
+  while (nan ? values[i] == values[i] : values[i] != number) ++i;
+  return i;
+}
+
+// OrderAs<RealEntry> where only the first element is asked for.
+template <bool kDescending>
+void FirstReal(const OrderArgs& args, const KernelContext& context) {
+  Rows rows = RowsOf(args);
+  size_t bytes = OrderBytes<RealEntry>(args);
+  auto element = static_cast<int64_t>(ElementSize(args.data.dtype));
+  const char* data = static_cast<const char*>(args.data.data);
+  npu_vector_opcode opcode = kDescending ? NPU_VECTOR_MAXIMUM : NPU_VECTOR_MINIMUM;
+  auto body = [&](int64_t matrix, int64_t first, int64_t columns, int worker) {
+    char* base = static_cast<char*>(context.scratch) + static_cast<size_t>(worker) * bytes;
+    OrderMemory<RealEntry> memory(args, rows, base);
+    // An entry has the room of a number and its place.
+    float* values = memory.values;
+    auto* best = reinterpret_cast<float*>(memory.entries);
+    auto* places = reinterpret_cast<uint32_t*>(best + columns);
+    const char* from = data + (matrix * rows.size * rows.inner + first) * element;
+    std::fill_n(places, columns, 0);
+    Load(args.data.dtype, from, columns, best);
+    if (rows.inner == 1) {
+      for (int64_t i = 0; i < rows.size; i += kBlock) {
+        int64_t count = std::min(kBlock, rows.size - i);
+        Load(args.data.dtype, from + i * element, count, values);
+        float found = ActiveSimd().reduce(opcode, values, count);
+        // The least number of a block with NaN is NaN.
+        if (!kDescending && found != found) {
+          found = values[0];
+          for (int64_t j = 1; j < count; ++j) {
+            if (ComesBefore<kDescending>(values[j], found)) found = values[j];
+          }
+        }
+        if (i > 0 && !ComesBefore<kDescending>(found, *best)) continue;
+        *best = found;
+        *places = static_cast<uint32_t>(i + PlaceOf(found, values, count));
+      }
+    } else {
+      for (int64_t i = 1; i < rows.size; ++i) {
+        Load(args.data.dtype, from + i * rows.inner * element, columns, values);
+        auto place = static_cast<uint32_t>(i);
+        for (int64_t j = 0; j < columns; ++j) {
+          bool before = ComesBefore<kDescending>(values[j], best[j]);
+          best[j] = before ? values[j] : best[j];
+          places[j] = before ? place : places[j];
+        }
+      }
+    }
+    int64_t at = matrix * rows.inner + first;
+    if (args.out.dtype == NPU_INT32) {
+      std::copy_n(places, columns, static_cast<int32_t*>(args.out.data) + at);
+    } else {
+      std::copy_n(places, columns, static_cast<int64_t*>(args.out.data) + at);
+    }
+  };
+  rows.ForEachBlock(context, rows.size * rows.width, body);
+}
+
 }  // namespace
 
 size_t ScanScratch(const ScanArgs&, int threads) {
@@ -250,6 +327,8 @@ void Order(const OrderArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
   if (IsInteger(args.data.dtype)) {
     OrderAs<IntegerEntry>(args, context);
+  } else if (args.out.dims[args.axis] == 1) {
+    (args.descending ? FirstReal<true> : FirstReal<false>)(args, context);
   } else {
     OrderAs<RealEntry>(args, context);
   }

@@ -62,7 +62,20 @@ struct Requantisation {
   bool high = false;
   /*! \brief Whether columns are channels; otherwise rows are. */
   bool by_column = false;
+  /*! \brief All rows are of one channel. */
+  bool one_channel = false;
   int32_t zero_point = 0, least = INT32_MIN, most = INT32_MAX;
+};
+
+/*! \brief The most common end of a matrix product: sum + first + second, then limited. Of the row
+ *  that begins with `first[r]`, element c is first[r][c], or first[r][0] with a step of 0. What is
+ *  missing is -0 or an infinity, which change nothing. */
+struct Finish {
+  const float* first[kPanelRows];
+  const float* second[kPanelRows];
+  int first_step = 0, second_step = 0;
+  /*! \brief As MAXIMUM and then MINIMUM; not NaN. */
+  float least, most;
 };
 
 /*! \brief The inner loops of one instruction set. Buffers may overlap only where stated. */
@@ -132,6 +145,9 @@ struct Simd {
   /*! \brief sums[c] += scales[c] * the sum over all rows k of a[k * 8] * (column c - zeros[c]). */
   void (*weigh_row)(npu_dtype dtype, int bits, const void* data, int64_t rows, const float* zeros,
                     const float* scales, const float* a, float* sums);
+  /*! \brief Stores up to kPanelRows rows of sums, `stride` apart. */
+  void (*finish)(const Finish& how, const float* sums, int64_t rows, int64_t stride,
+                 int64_t columns, float* out, int64_t out_stride);
   /*! \brief Combines elements with ADD, MULTIPLY, MAXIMUM or MINIMUM; `count` is at least 1. */
   float (*reduce)(npu_vector_opcode opcode, const float* data, int64_t count);
 };
@@ -140,7 +156,13 @@ struct Simd {
 const Simd* GenericSimd();
 const Simd* Avx2Simd();
 const Simd* Avx512Simd();
-const Simd* Avx512VnniSimd();
+
+/*! \brief What VNNI changes of AVX-512's loops. */
+struct IntegerProducts {
+  decltype(Simd::taps) taps;
+  decltype(Simd::gemm_pairs) gemm_pairs;
+};
+const IntegerProducts* VnniProducts();
 
 /*! \brief The best of this processor, or the choice of SelectSimd. */
 const Simd& ActiveSimd();

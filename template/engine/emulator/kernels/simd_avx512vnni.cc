@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file simd_avx512vnni.cc
- * \brief Inner loops for AVX-512 with its dot products of integers (VNNI).
+ * \brief The inner loops that AVX-512's dot products of integers (VNNI) make faster.
  */
 #include "simd.h"
 
@@ -13,9 +13,9 @@
 
 namespace npu::emulator {
 
-const Simd* Avx512VnniSimd() {
-  static constexpr Simd kSimd = Table("avx512vnni");
-  return &kSimd;
+const IntegerProducts* VnniProducts() {
+  static constexpr IntegerProducts kProducts = {Taps, GemmPairs};
+  return &kProducts;
 }
 
 }  // namespace npu::emulator
@@ -24,7 +24,7 @@ const Simd* Avx512VnniSimd() {
 
 namespace npu::emulator {
 
-const Simd* Avx512VnniSimd() { return nullptr; }
+const IntegerProducts* VnniProducts() { return nullptr; }
 
 }  // namespace npu::emulator
 

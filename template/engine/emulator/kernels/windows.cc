@@ -60,7 +60,8 @@ bool Windows::Dense() const {
 }
 
 template <typename CopyLines>
-void Windows::FillWith(const Simd& simd, float padding, float* plane, const CopyLines& copy) const {
+void Windows::FillWith(const Simd& simd, float padding, bool pad, float* plane,
+                       const CopyLines& copy) const {
   // Elements [begin, end) of a part are data from `first` on, with the stride as distance.
   struct Range {
     int64_t begin, end, first;
@@ -84,30 +85,25 @@ void Windows::FillWith(const Simd& simd, float padding, float* plane, const Copy
     for (int64_t s = 0; s < part[0]; ++s) {
       float* slice = plane + i * part_size + s * slice_size;
       if (s < z.begin || s >= z.end || lines == 0 || count == 0) {
-        simd.fill(padding, slice_size, slice);
+        if (pad) simd.fill(padding, slice_size, slice);
         continue;
       }
       float* inside = slice + y.begin * part[2];
-      std::fill(slice, inside, padding);
-      std::fill(slice + y.end * part[2], slice + slice_size, padding);
-      for (int64_t l = 0; l < lines; ++l) {
-        float* to = inside + l * part[2];
-        for (int64_t c = 0; c < x.begin; ++c) to[c] = padding;
-        for (int64_t c = x.end; c < part[2]; ++c) to[c] = padding;
-      }
+      // What lies within is overwritten: cheaper than single elements at the ends of lines.
+      if (pad && lines * count < slice_size) simd.fill(padding, slice_size, slice);
       int64_t first_line = (z.first + (s - z.begin) * strides[0]) * in[1] + y.first;
       copy(first_line * in[2], lines, x.first, count, inside + x.begin);
     }
   }
 }
 
-void Windows::Fill(const Simd& simd, const void* channel, float padding, float* line,
-                   float* plane) const {
+void Windows::Fill(const Simd& simd, const void* channel, float padding, float* line, float* plane,
+                   bool pad) const {
   if (dtype == NPU_FLOAT32) {
-    return FillCells(simd, static_cast<const float*>(channel), padding, plane);
+    return FillCells(simd, static_cast<const float*>(channel), padding, plane, pad);
   }
   auto element = static_cast<int64_t>(ElementSize(dtype));
-  FillWith(simd, padding, plane,
+  FillWith(simd, padding, pad, plane,
            [&](int64_t first, int64_t lines, int64_t skip, int64_t count, float* to) {
              const char* from = static_cast<const char*>(channel) + first * element;
              for (int64_t l = 0; l < lines; ++l) {
@@ -117,8 +113,9 @@ void Windows::Fill(const Simd& simd, const void* channel, float padding, float* 
            });
 }
 
-void Windows::FillCells(const Simd& simd, const float* channel, float padding, float* plane) const {
-  FillWith(simd, padding, plane,
+void Windows::FillCells(const Simd& simd, const float* channel, float padding, float* plane,
+                        bool pad) const {
+  FillWith(simd, padding, pad, plane,
            [&](int64_t first, int64_t lines, int64_t skip, int64_t count, float* to) {
              simd.take(lines, count, channel + first + skip, strides[1] * in[2], strides[2], to,
                        part[2]);

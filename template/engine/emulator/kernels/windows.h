@@ -35,10 +35,13 @@ struct Windows {
   bool Trivial() const { return dtype == NPU_FLOAT32 && Dense(); }
   /*! \brief The same, but for the type. */
   bool Dense() const;
-  /*! \brief Copies a channel to a plane; `line` has room for a line of the data. */
-  void Fill(const Simd& simd, const void* channel, float padding, float* line, float* plane) const;
+  /*! \brief Copies a channel to a plane; `line` has room for a line of the data. Without `pad`, the
+   *  padding is there from the channel before. */
+  void Fill(const Simd& simd, const void* channel, float padding, float* line, float* plane,
+            bool pad = true) const;
   /*! \brief The same of a channel of floats, or of anything else of 4 bytes. */
-  void FillCells(const Simd& simd, const float* channel, float padding, float* plane) const;
+  void FillCells(const Simd& simd, const float* channel, float padding, float* plane,
+                 bool pad = true) const;
 
   /*! \brief The planes as columns of a matrix product. */
   GatheredColumns Columns() const;
@@ -50,6 +53,17 @@ struct Windows {
   template <typename Body>
   void Apply(const Simd& simd, Tap kind, const int64_t* offsets, const float* weights,
              const float* plane, float* buffer, const Body& body) const;
+  /*! \brief The same with `body(first, lines, values, dense)`: lines of the output are part[2] of
+   *  `values` apart, and `dense` has room for them without gaps. */
+  template <typename Body>
+  void ApplyLines(const Simd& simd, Tap kind, const int64_t* offsets, const float* weights,
+                  const float* plane, float* buffer, const Body& body) const;
+
+  /*! \brief Hands them to `store`, as row `row` of the output: lines where it takes them. */
+  template <typename Store>
+  void ApplyTo(const Store& store, const Simd& simd, Tap kind, const int64_t* offsets,
+               const float* weights, const float* plane, float* buffer, int64_t row,
+               float* registers) const;
 
   npu_dtype dtype;
   /*! \brief Always three dimensions; those that the operation does not have are 1. */
@@ -63,27 +77,51 @@ struct Windows {
    * element `first`: of each, `count` elements from `skip` on, with the stride between, go `to` the
    * plane. */
   template <typename CopyLines>
-  void FillWith(const Simd& simd, float padding, float* plane, const CopyLines& copy) const;
+  void FillWith(const Simd& simd, float padding, bool pad, float* plane,
+                const CopyLines& copy) const;
 
   // Lines of the output that Apply handles at once.
   int64_t Lines() const { return std::max<int64_t>(1, 2048 / part[2]); }
 };
 
 template <typename Body>
-void Windows::Apply(const Simd& simd, Tap kind, const int64_t* offsets, const float* weights,
-                    const float* plane, float* buffer, const Body& body) const {
-  // Sums over whole lines of the plane, and the same without the gaps between output lines.
-  float* sums = buffer;
-  float* dense = buffer + BufferFloats() / 2;
-  bool same = part[2] == out[2];
+void Windows::ApplyLines(const Simd& simd, Tap kind, const int64_t* offsets, const float* weights,
+                         const float* plane, float* buffer, const Body& body) const {
   for (int64_t z = 0; z < out[0]; ++z) {
     for (int64_t y = 0; y < out[1]; y += Lines()) {
       int64_t lines = std::min(Lines(), out[1] - y);
       simd.taps(kind, taps, offsets, weights, plane + (z * part[1] + y) * part[2],
-                (lines - 1) * part[2] + out[2], sums);
-      if (!same) simd.take(lines, out[2], sums, part[2], 1, dense, out[2]);
-      body((z * out[1] + y) * out[2], lines * out[2], same ? sums : dense);
+                (lines - 1) * part[2] + out[2], buffer);
+      body((z * out[1] + y) * out[2], lines, buffer, buffer + BufferFloats() / 2);
     }
+  }
+}
+
+template <typename Body>
+void Windows::Apply(const Simd& simd, Tap kind, const int64_t* offsets, const float* weights,
+                    const float* plane, float* buffer, const Body& body) const {
+  ApplyLines(simd, kind, offsets, weights, plane, buffer,
+             [&](int64_t first, int64_t lines, float* values, float* dense) {
+               bool same = part[2] == out[2];
+               if (!same) simd.take(lines, out[2], values, part[2], 1, dense, out[2]);
+               body(first, lines * out[2], same ? values : dense);
+             });
+}
+
+template <typename Store>
+void Windows::ApplyTo(const Store& store, const Simd& simd, Tap kind, const int64_t* offsets,
+                      const float* weights, const float* plane, float* buffer, int64_t row,
+                      float* registers) const {
+  if (store.StoresLines()) {
+    ApplyLines(simd, kind, offsets, weights, plane, buffer,
+               [&](int64_t first, int64_t lines, const float* values, float*) {
+                 store.StoreLines(values, lines, out[2], part[2], row, first);
+               });
+  } else {
+    Apply(simd, kind, offsets, weights, plane, buffer,
+          [&](int64_t first, int64_t count, const float* values) {
+            store.StoreRun(values, count, row, first, registers);
+          });
   }
 }
 

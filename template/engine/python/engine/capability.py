@@ -309,12 +309,23 @@ class Quantized:
     ----------
     channel
         The axis of the second input along which its scales may differ; none: it has one scale.
+    inside
+        What it computes with: "integers", so that results are exact; "elements", one real number
+        for each, or a table; "reals", in several steps. None: elements on the vector engine, and
+        integers on others.
     dtypes
-        The element types of the inputs and of the result.
+        The element types of the inputs and of the result. The second input of a product is int16
+        only in a matmul of two int16 tensors.
     """
 
     channel: int | None = None
-    dtypes: tuple[str, ...] = ("int8", "uint8")
+    inside: str = ""
+    dtypes: tuple[str, ...] = ("int8", "uint8", "int16")
+
+    @property
+    def bytes(self) -> tuple[str, ...]:
+        """The element types of 8 bits."""
+        return tuple(dtype for dtype in self.dtypes if dtype.endswith("int8"))
 
 
 @dataclass(frozen=True)
@@ -377,9 +388,17 @@ class Op:
         return any(item.constant for item in self.inputs)
 
     @property
+    def inside(self) -> str:
+        """What it computes with between dequantize and quantize; "" if it does not."""
+        if self.quantized is None:
+            return ""
+        return self.quantized.inside or ("elements" if self.engine == "vector" else "integers")
+
+    @property
     def takes_integer_weights(self) -> bool:
         """Whether it may multiply real numbers by its second input as constant integers."""
-        return self.relax == "relax.matmul" and self.quantized is not None
+        known = self.quantized is not None and bool(self.quantized.bytes)
+        return self.relax == "relax.matmul" and known
 
     def __post_init__(self) -> None:
         """Refuse an invalid entry."""

@@ -16,6 +16,7 @@ from functools import cache, reduce
 from operator import attrgetter, or_
 from typing import Any
 
+import tvm_ffi
 from tvm import relax
 from tvm.relax.dpl import DFPattern, is_const, is_op
 
@@ -121,7 +122,7 @@ def _find(node: Node, expr: relax.Expr, values: Values, found: Found) -> Iterato
         known = found.inputs.get(node.name)
         if known is None:
             yield replace(found, inputs={**found.inputs, node.name: expr})
-        elif known.same_as(expr):
+        elif known.same_as(expr) or _are_same_reals(known, expr, values):
             yield found
     elif isinstance(node, Number):
         constant = resolve(expr, values)
@@ -160,6 +161,14 @@ def _find(node: Node, expr: relax.Expr, values: Values, found: Found) -> Iterato
         for argument, operand in zip(node.arguments, call.args, strict=False):
             wanted = [more for item in wanted for more in _find(argument, operand, values, item)]
         yield from wanted
+
+
+def _are_same_reals(one: relax.Expr, other: relax.Expr, values: Values) -> bool:
+    """Whether two values are dequantized alike, each for a reader of its own."""
+    calls = [values.get(item) if isinstance(item, relax.Var) else None for item in (one, other)]
+    if any(getattr(getattr(call, "op", None), "name", "") != "relax.dequantize" for call in calls):
+        return False
+    return bool(tvm_ffi.structural_equal(*calls))
 
 
 def transposed_axes(value: relax.Expr) -> list[int]:

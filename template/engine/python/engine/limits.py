@@ -89,7 +89,7 @@ def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
         output_dtypes=on_chip,
         fuses=_fuses(op, limits.fuses),
         activation=op.activation and limits.activation,
-        quantized=_quantized(op, chip) if limits.quantized else None,
+        quantized=_quantized(op, chip, limits.quantized),
         tolerance=op.tolerance if limits.tolerance is None else limits.tolerance,
     )
 
@@ -173,10 +173,13 @@ def _fuses(op: Op, limit: Fuses | None) -> Fuses | None:
     )
 
 
-def _quantized(op: Op, chip: Chip) -> Quantized | None:
-    if op.quantized is None:
+def _quantized(op: Op, chip: Chip, limit: tuple[str, ...]) -> Quantized | None:
+    if op.quantized is None or not limit:
         return None
-    dtypes = _common(op.quantized.dtypes, chip.dtypes)
+    left = _common(op.quantized.dtypes, limit)
+    if left is None:
+        raise ValueError(_nothing(op, "quantized", limit, op.quantized.dtypes))
+    dtypes = _common(left, chip.dtypes)
     return replace(op.quantized, dtypes=dtypes) if dtypes else None
 
 
@@ -233,7 +236,7 @@ def text_of(op: Op) -> str:
     if op.fuses is not None:
         fields["fuses"] = _call("Fuses", op.fuses, Fuses())
     if op.quantized is not None:
-        fields["quantized"] = "True"
+        fields["quantized"] = repr(op.quantized.dtypes)
     body = ", ".join(f"{name}={value}" for name, value in fields.items())
     line = f"    {op.name!r}: Limits({body}),".replace("'", '"')
     if len(line) <= 100:

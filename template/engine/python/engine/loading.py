@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from . import _library
 
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; "
+"""Begins a program that needs no torch: where it is installed, TVM imports it, in three seconds."""
+
 failure: Exception | None = None
 """Why the backend does not work here, or none."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,8 +24,9 @@ _BOOLS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off"
 
 def kind_of(option: Field[Any]) -> type:
     """Return the Python type of an option's values, that of its default."""
-    is_mapping = not isinstance(option.default, (bool, int, str))
-    return dict if is_mapping else type(option.default)
+    if isinstance(option.default, (bool, int, str)):
+        return type(option.default)
+    return list if option.default_factory is list else dict
 
 
 def supported(option: Field[Any]) -> str:
@@ -32,6 +34,8 @@ def supported(option: Field[Any]) -> str:
     kind, allowed = kind_of(option), option.metadata["allowed"]
     if kind is dict:
         return f"names with a whole number each, {allowed}"
+    if kind is list:
+        return "a list of texts, of which * in one stands for anything"
     if kind is bool:
         return "true or false"
     if kind is int:
@@ -43,14 +47,16 @@ def checked(option: Field[Any], value: Any) -> Any:
     """Return a value as plain Python, or refuse it."""
     kind, allowed = kind_of(option), option.metadata["allowed"]
     plain = _plain(value, kind)
-    items = list(plain.values()) if isinstance(plain, dict) else [plain]
-    item_type = int if kind is dict else kind
+    items = [plain]
+    if isinstance(plain, (dict, list)):
+        items = list(plain.values()) if isinstance(plain, dict) else plain
+    item_type = int if kind is dict else str if kind is list else kind
     if (
         not isinstance(plain, kind)
         or any(type(item) is not item_type for item in items)
         or (allowed is not None and not all(allowed.accepts(item) for item in items))
     ):
-        shown = plain if isinstance(plain, (dict, str)) else value
+        shown = plain if isinstance(plain, (dict, list, str)) else value
         raise ValueError(
             f"The option '{option.name}' is {shown!r}; supported: {supported(option)}."
         )
@@ -58,11 +64,13 @@ def checked(option: Field[Any], value: Any) -> Any:
 
 
 def _plain(value: Any, kind: type) -> Any:
-    """Convert NumPy data, paths and whole floats to plain Python."""
+    """Convert NumPy data, arrays, paths and whole floats to plain Python."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Mapping):
         return {str(key): _plain(item, int) for key, item in value.items()}
+    if isinstance(value, (list, tuple, tvm_ffi.Array)) and kind is list:
+        return [_plain(item, str) for item in value]
     if isinstance(value, str | os.PathLike) and kind is str:
         return str(value)
     is_whole = kind is int and isinstance(value, float) and value.is_integer()
@@ -76,6 +84,8 @@ def parsed(option: Field[Any], text: str) -> Any:
         return _BOOLS.get(text.strip().lower(), text)
     if kind is int:
         return _number(text)
+    if kind is list:
+        return [item.strip() for item in text.split(",") if item.strip()]
     if kind is dict:
         pairs = [item.partition("=") for item in text.split(",") if item.strip()]
         return {name.strip(): _number(value) for name, _, value in pairs}

@@ -107,9 +107,30 @@ def compile_for(
     """
     _require_module(mod)
     loaded = Options.load(options).merged(**settings)
-    mod = partition_for(mod, params, options=loaded)
+    return compile_partitioned(partition_for(mod, params, options=loaded), loaded, target)
+
+
+def compile_partitioned(
+    mod: tvm.IRModule, options: Options, target: Any = "llvm"
+) -> relax.VMExecutable:
+    """Compile a module that is partitioned already.
+
+    Parameters
+    ----------
+    mod
+        What `partition_for` returned.
+    options
+        The options that it was partitioned with.
+    target
+        What the host part is compiled for.
+
+    Returns
+    -------
+    executable
+        To be run by `relax.VirtualMachine`, or exported as a library.
+    """
     if any("Codegen" in (function.attrs or {}) for _, function in mod.functions_items()):
-        mod = relax.transform.RunCodegen({BACKEND: loaded.to_dict()})(mod)
+        mod = relax.transform.RunCodegen({BACKEND: options.to_dict()})(mod)
     mod = link_artifacts(drop_unused_constants(mod), target)
     return tvm.compile(mod, target=target, relax_pipeline=overlapping_pipeline(target))
 

@@ -16,19 +16,23 @@ from itertools import combinations
 from operator import or_
 from typing import Any
 
-import numpy as np
 import tvm_ffi
-from tvm import relax
 from tvm.relax.backend.pattern_registry import register_patterns
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
 from .backend import BACKEND, OPS, vendor
-from .calls import Constant, Size, Unknown, Values, resolve, tensor_type
 from .capability import Fuses, Op
 from .chain_grammar import count_steps
-from .chains import chains_of, find
+from .chains import chains_of
 from .chains import pattern as pattern_of
 from .chip import ROUNDINGS
+from .matches import (
+    ROLES,
+    quantized_activations,
+    refusal_of,
+    refusal_of_chain_in,
+    refusal_of_edges,
+)
 from .table import Table
 
 TABLE = Table(
@@ -55,7 +59,8 @@ def register() -> None:
         rule = TABLE.chip.requantize
         set_rule = tvm_ffi.get_global_func(f"{BACKEND}.codegen.set_requantization", True)
         if set_rule is not None:  # A board has no codegen.
-            set_rule(rule.multiplier_bits, *rule.shifts, ROUNDINGS.index(rule.rounding))
+            bits = rule.multiplier_bits, rule.wide_multiplier_bits
+            set_rule(*bits, *rule.shifts, ROUNDINGS.index(rule.rounding))
         _registered = True
 
 
@@ -77,12 +82,10 @@ def make_patterns(table: Table) -> list[Pattern]:
     composites += [composite for op in table.ops for composite in _weight_only(op, table)]
     if computes_quantized(table):
         composites += [composite for op in table.ops for composite in _quantized(op, table)]
+        composites += [composite for op in table.ops for composite in _quantized_chains(op, table)]
     composites.sort(key=lambda composite: composite[0])
     return [pattern for _, pattern in composites]
 
-
-ROLES = ("scale", "bias", "residual", "activation")
-"""What may follow an op in a composite, in this order."""
 
 Parts = dict[str, DFPattern]
 Rank = tuple[int, ...]
@@ -146,7 +149,7 @@ def _weight_only(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     turned = _call("relax.permute_dims", blocks | weight)
     anchor = _call(op.relax, wildcard(), turned | blocks | weight)
     parts = {"anchor": anchor, "weight": weight, "transpose1": turned}
-    for rank, pattern in _around(op, table, f"weight_only_{op.name}", anchor, parts):
+    for rank, pattern in _around(op, table, f"{WEIGHT_ONLY}{op.name}", anchor, parts):
         yield (_WEIGHT_ONLY, *rank), pattern
 
 
@@ -155,16 +158,23 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     if op.quantized is None or not op.relax:
         return
     matrix = op.engine == "matrix"
+    requantize = op.relax == "relax.quantize"
+    # Scales, and what norms multiply by, are real.
+    data = [index for index, item in enumerate(op.inputs) if matrix or not item.weight]
     places = range(len(op.inputs))
     # Products are of integers alone; element-wise ops may read real numbers beside them.
-    for count in [len(places)] if matrix else [index + 1 for index in places]:
-        for chosen in combinations(places, count):
+    for count in [len(data)] if matrix else [index + 1 for index, _ in enumerate(data)]:
+        for chosen in combinations(data, count):
             arguments = [_dequantized() if index in chosen else wildcard() for index in places]
             anchor = _call(op.relax, *arguments)
             parts = {"anchor": anchor}
             parts |= {f"dequantize{index}": arguments[index] for index in chosen}
+            if requantize:
+                known = {**parts, "quantize": anchor}
+                yield (_QUANTIZED, count), _pattern(table, op, REQUANTIZE, anchor, known)
+                continue
             tails = [("", anchor, parts), *_tails(op, table, anchor, parts, _dequantized())]
-            ends = dict.fromkeys(item.relax for item in _quantized_activations(table))
+            ends = dict.fromkeys(item.relax for item in quantized_activations(table))
             if ends and not matrix:
                 last = reduce(or_, (_call(name, anchor) for name in ends))
                 tails.append(("activation", last, {**parts, "activation": last}))
@@ -178,18 +188,58 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
                 yield (_QUANTIZED, count, rank, 1), _pattern(table, op, label, quantize, known)
 
 
+def _quantized_chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composites of an entry that has only chains, which read one quantised tensor."""
+    if op.quantized is None or op.relax or len(op.inputs) != 1:
+        return
+    for chain in chains_of(op):
+        source = _Dequantized()
+        last = pattern_of(chain.node, source)
+        quantize = _call("relax.quantize", last, wildcard(), wildcard())
+        parts = {"chain": last, "quantize": quantize}
+        parts |= {f"dequantize{index}": item for index, item in enumerate(source.made)}
+        rank = (_QUANTIZED, _CHAIN, count_steps(chain.node))
+        yield rank, _pattern(table, op, f"quantized_{op.name}", quantize, parts, op)
+
+
+class _Dequantized(Mapping[str, DFPattern]):
+    """The input of a chain: each op that reads it has a dequantize of its own."""
+
+    def __init__(self) -> None:
+        self._data = wildcard()
+        self.made: list[DFPattern] = []
+
+    def __getitem__(self, name: str) -> DFPattern:
+        self.made.append(_call("relax.dequantize", self._data, wildcard(), wildcard()))
+        return self.made[-1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
 def computes_quantized(table: Table) -> bool:
     """Whether composites may begin and end with quantised tensors."""
     return all(table.get(name) is not None for name in ("quantize", "dequantize"))
 
 
-def _quantized_activations(table: Table) -> list[Op]:
-    """Return what may follow an element-wise op between dequantize and quantize."""
-    return [op for op in table.ops if op.activation and op.relax and op.quantized is not None]
-
-
 TO_REAL = "_to_real"
 """The end of the labels of composites that take integers and give real numbers."""
+
+
+REQUANTIZE = "requantize"
+"""The label of the composite that makes integers of one scale from those of another."""
+
+
+WEIGHT_ONLY = "weight_only_"
+"""The beginning of the labels of composites of real numbers and weights that stay integers."""
+
+
+def is_quantized(label: str) -> bool:
+    """Whether the composite of this label begins with quantised tensors."""
+    return label == REQUANTIZE or label.startswith("quantized_")
 
 
 def _dequantized() -> DFPattern:
@@ -320,9 +370,11 @@ def _pattern(
     table: Table, op: Op, label: str, pattern: DFPattern, parts: Parts, chain: Op | None = None
 ) -> Pattern:
     def check(match: Any) -> bool:
-        reason = _chain_refusal(table, chain, match) if chain is not None else None
+        reason = refusal_of_chain_in(table, chain, match) if chain is not None else None
         if reason is None and op is not chain:
-            reason = _refusal(table, op, match)
+            reason = refusal_of(table, op, match)
+        elif reason is None and "quantize" in parts:
+            reason = refusal_of_edges(op, match)
         if reason is None:
             return True
         # The partitioner collects reasons; TVM's own pass ignores them.
@@ -332,220 +384,3 @@ def _pattern(
         return False
 
     return f"{BACKEND}.{label}", pattern, parts, check
-
-
-def _refusal(table: Table, op: Op, match: Any) -> str | None:
-    """Return why a match (TVM's `PatternCheckContext` or similar) is no composite."""
-    parts = match.annotated_expr
-    anchor = parts["anchor"]
-    values: Values = getattr(match, "values", {})
-    # The partitioner, whose matches have `values`, asks the driver about each composite anyway.
-    known = {
-        "bind_constants": getattr(match, "bind_constants", True),
-        "asked_later": hasattr(match, "values"),
-    }
-    reason = table.refusal(anchor, values, op=op, **known)
-    if reason is None and "activation" in parts:
-        call = parts["activation"]
-        refusals = [
-            table.refusal(call, values, op=entry, **known)
-            for entry in table.activations_of(op) or _quantized_activations(table)
-            if entry.relax == call.op.name
-        ]
-        reason = None if None in refusals else refusals[0]
-    if reason is None and "weight" in parts:
-        reason = _weight_refusal(op, parts["weight"], values, known["bind_constants"])
-    if reason is None and op.quantized is not None:
-        reason = _quantized_refusal(op, parts, values, known["bind_constants"])
-    if reason is not None:
-        return reason
-
-    escaping = escapes(match)
-    if escaping is not None:
-        return f"{op.name}: '{escaping.name}' inside of it is used elsewhere"
-    for index in op.absorbs_transpose:
-        transpose = parts.get(f"transpose{index}")
-        if transpose is not None and not _swaps_last_dimensions(transpose):
-            return f"{op.name}: its operand is transposed in another way than by a swap of the last"
-    calls = [parts[f"{role} call"] for role in ROLES if f"{role} call" in parts]
-    if not calls:
-        return None
-
-    try:
-        dtype, shape = tensor_type(anchor.ty)
-        if any(tensor_type(call.ty) != (dtype, shape) for call in calls):
-            return f"{op.name}: the result grows where something is added to it"
-        if "scale" in parts and any(size != 1 for size in tensor_type(parts["scale"].ty)[1]):
-            return f"{op.name}: a scale must be a single number"
-        if "residual" in parts and tensor_type(parts["residual"].ty) != (dtype, shape):
-            return f"{op.name}: a residual must have the dtype and shape of the result"
-        if "bias" in parts:
-            return _bias_refusal(op, parts["bias"], dtype, shape, match)
-    except Unknown as unknown:
-        return f"{op.name}: {unknown} what is added"
-    return None
-
-
-def _quantized_refusal(op: Op, parts: Mapping[str, Any], values: Values, bound: bool) -> str | None:
-    """Return why the op cannot compute with the quantised tensors of a match."""
-    assert op.quantized is not None
-    calls = {name: call for name, call in parts.items() if name.startswith("dequantize")}
-    rank = len(parts["anchor"].ty.shape)
-    of_result = rank - 1 if op.relax == "relax.matmul" else 1
-    channel = op.quantized.channel
-    for name, call in calls.items():
-        index = int(name.removeprefix("dequantize"))
-        who = f"{op.name}: '{op.inputs[index].name}'"
-        dtype, shape = tensor_type(call.args[0].ty)
-        axis = channel % len(shape) if index == 1 and channel is not None else None
-        reason = _scale_refusal(op, call, who, values, axis)
-        if reason is not None:
-            return reason
-        scales = resolve(call.args[1], values).value.numpy().size
-        channels = tensor_type(parts["anchor"].ty)[1][of_result] if scales > 1 else scales
-        if channels != scales:
-            return f"{who} has {scales} scales for {channels} channels of the result"
-    if "quantize" in parts:
-        return _scale_refusal(op, parts["quantize"], f"{op.name}: the result", values, None)
-    if calls and not bound:
-        return f"{op.name}: its scales must be constants; bind_constants is off"
-    return None
-
-
-def _weight_refusal(op: Op, call: Any, values: Values, bound: bool) -> str | None:
-    """Return why weights cannot stay integers; the codegen knows where scales may change."""
-    assert op.quantized is not None
-    if not bound:
-        return f"{op.name}: its weights must be constants; bind_constants is off"
-    if any(not isinstance(resolve(item, values), Constant) for item in call.args):
-        return f"{op.name}: '{op.inputs[1].name}' is dequantized, but no constant"
-    dtype = tensor_type(call.args[0].ty)[0]
-    if dtype not in op.quantized.dtypes:
-        supported = ", ".join(op.quantized.dtypes)
-        return f"{op.name}: '{op.inputs[1].name}' is {dtype}; supported, quantised: {supported}"
-    return None
-
-
-def _scale_refusal(op: Op, call: Any, who: str, values: Values, channel: int | None) -> str | None:
-    """Return why a dequantize or quantize is not among those that an op computes with."""
-    assert op.quantized is not None
-    quantize = call.op.name == "relax.quantize"
-    dtype, shape = tensor_type(call.ty if quantize else call.args[0].ty)
-    if dtype not in op.quantized.dtypes:
-        return f"{who} is {dtype}; supported, quantised: {', '.join(op.quantized.dtypes)}"
-    scale, zero_point = (resolve(item, values) for item in call.args[1:3])
-    if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
-        return f"{who} has no constant scale and zero point"
-    if str(scale.ty.dtype) != "float32":
-        return f"{who} has a {scale.ty.dtype} scale; supported: float32"
-    steps, zeros = scale.value.numpy(), zero_point.value.numpy()
-    if not (np.isfinite(steps) & (steps > 0)).all():
-        return f"{who} has a scale that is no positive number"
-    if (zeros != zeros.flat[0]).any():
-        return f"{who} has several zero points; supported: one"
-    axis = int(call.attrs.axis) % len(shape) if shape else 0
-    if steps.size > 1 and axis != channel:
-        along = "one" if channel is None else f"one, or one for each channel, along axis {channel}"
-        return f"{who} has {steps.size} scales along axis {axis}; supported: {along}"
-    return None
-
-
-def _chain_refusal(table: Table, op: Op, match: Any) -> str | None:
-    """Return why the calls at the end of a match are no chain, "" if only constants differ.
-
-    Patterns do not compare constants.
-    """
-    bindings = match.matched_bindings
-    known: Values = getattr(match, "values", {})
-    values = known or dict(bindings.items())
-    call = match.annotated_expr["chain"]
-    (var,) = (var for var, value in bindings.items() if value.same_as(call))
-    bound = getattr(match, "bind_constants", True)
-    reason: str | None = ""
-    for found in (item for chain in chains_of(op) for item in find(chain, var, values)):
-        if any(item not in bindings for item in found.calls):
-            continue
-        shapes = [item.ty.shape for item in found.calls.values()]
-        same = all(tvm_ffi.structural_equal(shape, call.ty.shape) for shape in shapes)
-        if op.activation and not same:
-            continue
-        reason = table.refusal_of_chain(
-            op, found.inputs, found.attributes, call, values, bind_constants=bound
-        )
-        if reason is None:
-            return None
-    return reason
-
-
-def _bias_refusal(
-    op: Op, bias: Any, dtype: str, shape: tuple[int | Size, ...], match: Any
-) -> str | None:
-    assert op.fuses is not None and op.fuses.bias is not None
-    axis = op.fuses.bias % len(shape)
-    expected = tuple(size if index == axis else 1 for index, size in enumerate(shape))
-    bias_dtype, bias_shape = tensor_type(bias.ty)
-    padded = (1,) * (len(shape) - len(bias_shape)) + bias_shape
-    if bias_dtype != dtype or padded != expected or isinstance(shape[axis], Size):
-        return f"{op.name}: a bias must have one {dtype} per channel, along axis {op.fuses.bias}"
-    if not _is_parameter(bias, match):
-        return f"{op.name}: a bias must be a constant or a parameter"
-    return None
-
-
-_VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
-
-
-def _is_parameter(expr: Any, match: Any) -> bool:
-    """Whether it is a constant, a parameter of the function, or a view of one."""
-    values = getattr(match, "values", None)
-    if values is None and isinstance(expr, relax.DataflowVar):
-        # TVM's context maps values to variables, but not back.
-        values = {var: value for value, var in match.value_to_bound_var.items()}
-    while True:
-        if isinstance(expr, relax.Var) and (values or {}).get(expr) is not None:
-            expr = (values or {})[expr]
-        elif isinstance(expr, relax.Call) and expr.op.name in _VIEWS:
-            expr = expr.args[0]
-        else:
-            return isinstance(expr, (Constant, relax.Var))
-
-
-def escapes(match: Any) -> Any | None:
-    """Return a variable inside a match that is used outside of it, if there is one.
-
-    A composite with such a variable would have two results, could depend on itself through its
-    users, or would have to compute the variable twice.
-
-    Parameters
-    ----------
-    match
-        TVM's `PatternCheckContext` or similar.
-
-    Returns
-    -------
-    var
-        The variable, or none.
-    """
-    inside = {hash(var) for var in match.matched_bindings}
-    for var, value in match.matched_bindings.items():
-        if value.same_as(match.matched_expr):
-            continue
-        used_outside = any(hash(user) not in inside for user in match.var_usages.get(var, ()))
-        if used_outside or not isinstance(var, relax.DataflowVar):
-            return var
-    # Adding a value to itself is no residual. The matcher gives variables or values.
-    for role in ("bias", "residual"):
-        operand = match.annotated_expr.get(role)
-        if isinstance(operand, relax.Call) and operand.op.name == "relax.dequantize":
-            continue
-        for var, value in match.matched_bindings.items():
-            if operand is not None and (operand.same_as(var) or operand.same_as(value)):
-                return var
-    return None
-
-
-def _swaps_last_dimensions(call: Any) -> bool:
-    rank = call.ty.ndim
-    axes = call.attrs.axes
-    order = list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
-    return rank >= 2 and order == [*range(rank - 2), rank - 1, rank - 2]

@@ -4,21 +4,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TextIO
 
 from .backend import BACKEND
-
-DECLINES = "the driver declines"
-"""The beginning of the reason of an op that the driver declines."""
+from .origins import Origin
+from .reasons import Code
 
 ATTRIBUTE = f"{BACKEND}.offload_report"
 """The attribute of an IRModule that holds the report as JSON."""
 
+VERSION = 1
+"""The version of the JSON; it grows with each change of the fields."""
+
+_DECLINED = (Code.DECLINED.value, Code.DECLINED_REGION.value)
+
 
 @dataclass(frozen=True)
 class OpPlacement:
-    """Where one op of the model runs.
+    """Where one op of the model runs, and in which type.
 
     Parameters
     ----------
@@ -30,29 +37,140 @@ class OpPlacement:
         The Relax op, or the name of the called function.
     placement
         "npu" or "host".
+    origin
+        The name that the author of the model gave it; none if the importer did not keep it.
     region
         The symbol of the region, for an op on the NPU.
     composite
         The label of the composite, for an op on the NPU.
+    code
+        The kind of the reason, one of `Code`, for an op on the host.
     reason
-        Why the op is on the host.
+        Why the op is on the host: a sentence with the value and what is allowed.
+    remedy
+        What would move it to the NPU.
     bookkeeping
         Whether it computes no tensor: shapes, tuples, memory.
+    macs
+        Multiplications with addition; none if they cannot be told, for example of a kernel.
+    bytes_read, bytes_written
+        The bytes of its arguments, each once, and of its results, as the model has them; none if a
+        size is not known. A symbol counts with its bound.
+    runs_in
+        The type that it computes in: "float32", "int8 x int8", "int8, inside float32".
+    asked
+        The integers that the model asks for, where the op computes in a wider type.
+    wider_code, wider
+        Why it does: one of `Code`, and a sentence.
     """
 
     function: str
     name: str
     op: str
     placement: str
+    origin: Origin | None = None
     region: str | None = None
     composite: str | None = None
+    code: str | None = None
     reason: str | None = None
+    remedy: str | None = None
     bookkeeping: bool = False
+    macs: int | None = 0
+    bytes_read: int | None = 0
+    bytes_written: int | None = 0
+    runs_in: str | None = None
+    asked: str | None = None
+    wider_code: str | None = None
+    wider: str | None = None
 
     @property
     def declined(self) -> bool:
         """Whether it is on the host because the driver declines it."""
-        return self.reason is not None and DECLINES in self.reason
+        return self.code in _DECLINED
+
+    @property
+    def title(self) -> str:
+        """The name by which a user knows it."""
+        return str(self.origin or self.name)
+
+
+@dataclass(frozen=True)
+class Border:
+    """A tensor that crosses the border of a region at each call.
+
+    Parameters
+    ----------
+    name
+        Its variable.
+    type
+        Its element type and shape.
+    bytes
+        Its size; none if it is not known.
+    """
+
+    name: str
+    type: str
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class RegionPlacement:
+    """A region: what the NPU runs in one call.
+
+    Parameters
+    ----------
+    symbol
+        Its name.
+    function
+        The function of the module that calls it.
+    ops
+        How many ops it has.
+    composites
+        The labels of its composites, in order.
+    macs, bytes_read, bytes_written
+        The sums over its ops.
+    inputs, outputs
+        What crosses its border; constants that are part of the program do not.
+    """
+
+    symbol: str
+    function: str
+    ops: int
+    composites: tuple[str, ...]
+    macs: int | None
+    bytes_read: int | None
+    bytes_written: int | None
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+
+    @property
+    def bytes_in(self) -> int:
+        """The bytes that enter, as far as they are known."""
+        return sum(item.bytes or 0 for item in self.inputs)
+
+    @property
+    def bytes_out(self) -> int:
+        """The bytes that leave, as far as they are known."""
+        return sum(item.bytes or 0 for item in self.outputs)
+
+
+@dataclass(frozen=True)
+class Share:
+    """An amount on the NPU, and of the whole model.
+
+    Parameters
+    ----------
+    npu, total
+        The amounts; what is not known counts as nothing.
+    """
+
+    npu: int
+    total: int
+
+    @property
+    def percent(self) -> float:
+        """The part on the NPU; 100 of nothing."""
+        return 100.0 * self.npu / self.total if self.total else 100.0
 
 
 @dataclass(frozen=True)
@@ -63,9 +181,12 @@ class Report:
     ----------
     ops
         One entry per call of the canonicalized model.
+    regions
+        The regions, in the order of their first op.
     """
 
     ops: tuple[OpPlacement, ...]
+    regions: tuple[RegionPlacement, ...] = ()
 
     @property
     def offloaded(self) -> tuple[OpPlacement, ...]:
@@ -78,13 +199,49 @@ class Report:
         return tuple(op for op in self.ops if op.placement == "host")
 
     @property
-    def regions(self) -> tuple[str, ...]:
-        """The symbols of the regions, in the order of their first op."""
-        return tuple(dict.fromkeys(op.region for op in self.offloaded if op.region is not None))
+    def wider(self) -> tuple[OpPlacement, ...]:
+        """The ops that compute in a wider type than the model asks for."""
+        return tuple(op for op in self.ops if op.wider is not None)
+
+    @property
+    def totals(self) -> dict[str, Share]:
+        """The ops, MACs and bytes (read and written) on the NPU and in all."""
+        npu = self.offloaded
+
+        def moved(ops: Sequence[OpPlacement]) -> int:
+            return sum((op.bytes_read or 0) + (op.bytes_written or 0) for op in ops)
+
+        return {
+            "ops": Share(len(npu), len(self.ops)),
+            "macs": Share(sum(op.macs or 0 for op in npu), sum(op.macs or 0 for op in self.ops)),
+            "bytes": Share(moved(npu), moved(self.ops)),
+        }
+
+    @property
+    def summary(self) -> str:
+        """The report in one line."""
+        totals = self.totals
+        text = f"{totals['ops'].npu} of {totals['ops'].total} ops on the NPU"
+        if totals["macs"].total:
+            text += f", {totals['macs'].percent:.1f} % of {totals['macs'].total:,} MACs"
+        text += f", regions: {len(self.regions)}"
+        if self.wider:
+            text += f", wider than asked for: {len(self.wider)}"
+        return text
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""
-        return {"backend": BACKEND, "ops": [asdict(op) for op in self.ops]}
+        return {
+            "version": VERSION,
+            "backend": BACKEND,
+            "summary": self.summary,
+            "totals": {
+                name: {**vars(share), "percent": round(share.percent, 2)}
+                for name, share in self.totals.items()
+            },
+            "regions": [_plain(region) for region in self.regions],
+            "ops": [_plain(op) for op in self.ops],
+        }
 
     def to_json(self) -> str:
         """Return the report as JSON."""
@@ -103,27 +260,104 @@ class Report:
         -------
         report
             The report.
+
+        Raises
+        ------
+        ValueError
+            It is no report, or one of a newer version.
         """
-        return cls(tuple(OpPlacement(**op) for op in json.loads(text)["ops"]))
+        data = json.loads(text)
+        version = data.get("version") if isinstance(data, dict) else None
+        if version != VERSION:
+            raise ValueError(
+                f"The report has the version {version!r}; supported: {VERSION}. Write it again "
+                f"with `offload_report(module).to_json()` of this release of {BACKEND}."
+            )
+        return cls(
+            tuple(
+                OpPlacement(**{**op, "origin": Origin(**op["origin"]) if op["origin"] else None})
+                for op in data["ops"]
+            ),
+            tuple(
+                RegionPlacement(
+                    **{
+                        **region,
+                        "composites": tuple(region["composites"]),
+                        "inputs": tuple(Border(**item) for item in region["inputs"]),
+                        "outputs": tuple(Border(**item) for item in region["outputs"]),
+                    }
+                )
+                for region in data["regions"]
+            ),
+        )
 
     def __str__(self) -> str:
-        """Return a table with a line of totals."""
-        header = ("op", "name", "placement", "composite, or why it is on the host")
-        rows = [header]
-        functions = list(dict.fromkeys(op.function for op in self.ops))
-        for op in self.ops:
-            name = op.name if len(functions) == 1 else f"{op.function}.{op.name}"
-            why = op.composite if op.placement == "npu" else op.reason
-            rows.append((op.op, name, op.region or op.placement, why or ""))
-        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        """Return a table with a line for each op, and the summary."""
+        rows = [_HEADER, *self._rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER) - 1)]
         lines = []
         for row in rows:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            lines.append("  ".join([*cells, row[3]]).rstrip())
-        lines.append(
-            f"{len(self.offloaded)} of {len(self.ops)} ops on the NPU, regions: {len(self.regions)}"
-        )
-        return "\n".join(lines)
+            lines.append("  ".join([*cells, row[-1]]).rstrip())
+        return "\n".join([*lines, self.summary])
+
+    def show(self, file: TextIO | None = None) -> None:
+        """Print the table: with colours on a terminal, else as plain text.
+
+        Parameters
+        ----------
+        file
+            Where to print; standard output if it is left out.
+        """
+        stream = sys.stdout if file is None else file
+        try:
+            from rich.console import Console
+            from rich.table import Table
+            from rich.text import Text
+        except ImportError:  # A board has the runtime alone.
+            print(self, file=stream)
+            return
+        console = Console(file=stream)
+        if not console.is_terminal:
+            print(self, file=stream)
+            return
+        table = Table(*_HEADER, header_style="bold")
+        for op, row in zip(self.ops, self._rows(), strict=True):
+            style = "dim" if op.bookkeeping else "green" if op.placement == "npu" else "yellow"
+            # As text: names may have brackets.
+            table.add_row(*map(Text, row), style=style)
+        console.print(table)
+        console.print(Text(self.summary, style="bold"))
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        alone = len({op.function for op in self.ops}) == 1
+        return [
+            (
+                op.op,
+                op.title if alone else f"{op.function}.{op.title}",
+                op.region or op.placement,
+                op.runs_in or "",
+                f"{op.macs:,}" if op.macs else "",
+                _why(op),
+            )
+            for op in self.ops
+        ]
+
+
+_HEADER = ("op", "name", "placement", "runs in", "MACs", "composite, or why it is on the host")
+
+
+def _why(op: OpPlacement) -> str:
+    why = op.composite if op.placement == "npu" else f"[{op.code}] {op.reason}"
+    return f"{why} (asked: {op.asked}; [{op.wider_code}] {op.wider})" if op.wider else why or ""
+
+
+def _plain(item: Any) -> Any:
+    """Return a dataclass as plain data; `asdict` copies everything, and is slow."""
+    if isinstance(item, tuple):
+        return [_plain(one) for one in item]
+    fields = getattr(item, "__dict__", None)
+    return item if fields is None else {name: _plain(value) for name, value in fields.items()}
 
 
 def offload_report(mod: Any) -> Report:
@@ -149,4 +383,9 @@ def offload_report(mod: Any) -> Report:
         raise ValueError(
             f"The module has no report: partition it with partition_for_{BACKEND} first."
         )
-    return Report.from_json(str(text))
+    return _read(str(text))
+
+
+@lru_cache(maxsize=4)
+def _read(text: str) -> Report:
+    return Report.from_json(text)

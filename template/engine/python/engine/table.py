@@ -17,6 +17,7 @@ from .checks import check
 from .chip import Chip, Limits
 from .formulas import count
 from .limits import WHERE, Excluded, narrow
+from .reasons import Code, Reason, joined
 from .sdk import ask_driver
 
 Decline = Callable[[Op, relax.Call], str | None]
@@ -78,7 +79,8 @@ class Table:
         for op in given:
             self._engine[op.name] = op
             try:
-                self._add(op, wanted.get(op.name, Limits(quantized=True)))
+                unlimited = Limits(quantized=op.quantized.dtypes if op.quantized else ())
+                self._add(op, wanted.get(op.name, unlimited))
             except ValueError as error:
                 problems.append(str(error))
         known = set(tvm.ir.Op.list_op_names())
@@ -149,7 +151,7 @@ class Table:
         bind_constants: bool = True,
         op: Op | None = None,
         asked_later: bool = False,
-    ) -> str | None:
+    ) -> Reason | None:
         """Return why the hardware cannot run a call of a Relax op.
 
         Parameters
@@ -174,10 +176,13 @@ class Table:
         entries = self.entries_of(name) if op is None else [op]
         if not entries:
             if left_out := self._left_out.get(name):
-                return "; ".join(left_out)
+                return Reason(Code.LEFT_OUT, "; ".join(left_out), True)
+            why = f"{name} is not in the table of this backend"
             known = NOT_SELECTED.get(name)
-            hint = f"; the catalogue has {known}: select it by an update" if known else ""
-            return f"{name} is not in the table of this backend{hint}"
+            if known:
+                hint = f"; the catalogue has {known}: select it by an update"
+                return Reason(Code.NOT_SELECTED, why + hint)
+            return Reason(Code.NOT_IN_TABLE, why)
         refusals = []
         for entry in entries:
             tensors, attributes = arguments_of(call, values or {})
@@ -189,7 +194,7 @@ class Table:
             refusals.append((stage, reason))
         # Report the entries that matched furthest.
         furthest = max(stage for stage, _ in refusals)
-        return "; ".join(dict.fromkeys(reason for stage, reason in refusals if stage == furthest))
+        return joined([reason for stage, reason in refusals if stage == furthest])
 
     def _check(
         self,
@@ -200,7 +205,7 @@ class Table:
         values: Values,
         bind_constants: bool,
         asked_later: bool,
-    ) -> tuple[int, str | None]:
+    ) -> tuple[int, Reason | None]:
         given = (tensors, attributes, call.ty, values)
         stage, reason = check(
             entry, *given, bind_constants=bind_constants, symbols=self.chip.symbols
@@ -209,11 +214,12 @@ class Table:
             # It is a limit of the chip if the engine's entry accepts the call.
             whole = self._engine.get(entry.name)
             if whole is not None and check(whole, *given, bind_constants=bind_constants)[1] is None:
-                reason += CHIP_LIMIT
+                reason = reason.limited(CHIP_LIMIT)
         elif self._declined_by_sdk is not None and not (asked_later and self._asks_driver):
             declined = self._declined_by_sdk(entry, call)
             if declined is not None:
-                return 4, f"{entry.name}: {declined}"
+                code = Code.DECLINED if self._asks_driver else Code.DECLINED_BY_SDK
+                return 4, Reason(code, f"{entry.name}: {declined}")
         return stage, reason
 
     def refusal_of_chain(
@@ -225,7 +231,7 @@ class Table:
         values: Values | None = None,
         *,
         bind_constants: bool = True,
-    ) -> str | None:
+    ) -> Reason | None:
         """Return why the hardware cannot run a chain of calls as one op.
 
         Parameters

@@ -31,7 +31,7 @@
 #include "../emulator/program.h"
 #include "../emulator/timeline.h"
 #include "../runtime/signature.h"
-#include "names.h"
+#include "backend.h"
 
 namespace {
 

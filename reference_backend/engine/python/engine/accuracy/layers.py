@@ -16,6 +16,7 @@ import numpy.typing as npt
 import tvm
 from tvm import relax
 
+from ..amounts import is_product
 from ..calls import Constant, with_arguments
 from ..passes.quantized import DEQUANTIZE, MOVES, QUANTIZE
 from ..passes.rewriting import is_call_of, op_name
@@ -24,11 +25,6 @@ from .matching import Graph, Pairs
 
 _PASSES_ON = ("", "relax.concat", "relax.split", "relax.nn.pad", *MOVES)
 """What gives the integers that it reads to a following op; "" takes a tuple apart."""
-
-
-def _is_matrix(value: relax.Expr | None) -> bool:
-    name = op_name(value)
-    return name == "relax.matmul" or name.startswith("relax.nn.conv")
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +216,7 @@ class _Cutter:
                 continue
             members.add(var)
             value = graph.values[var]
-            has_matrix = has_matrix or _is_matrix(value)
+            has_matrix = has_matrix or is_product(op_name(value))
             for item in ir.operands(value):
                 if item in graph.constants:
                     stack.append(item)
@@ -242,8 +238,8 @@ class _Cutter:
             return False
         readers = self._graph.readers[var]
         shared = len(readers) > 1 and any(not is_call_of(QUANTIZE, item) for item in readers)
-        matrix = has_matrix and _is_matrix(self._graph.values[var])
-        return var in self._reals or shared or _is_matrix(reader) or matrix
+        matrix = has_matrix and is_product(op_name(self._graph.values[var]))
+        return var in self._reals or shared or is_product(op_name(reader)) or matrix
 
 
 def _back(quantize: relax.Call, integers: relax.Var) -> relax.Call:

@@ -15,13 +15,20 @@ from tvm import relax
 
 from .. import partition
 from ..backend import BACKEND
-from ..report import DECLINES, offload_report
+from ..options import Options
+from ..reasons import DECLINES
+from ..report import offload_report
 from .compare import Array
 from .model import Model
 
 # Most cases test placement: do not fail on declines, whatever the default.
 partition_for = partial(partition.partition_for, on_decline="host")
 compile_for = partial(partition.compile_for, on_decline="host")
+
+
+def options_of(**settings: Any) -> Options:
+    """Return options with these settings, which do not fail on declines either."""
+    return Options.load(None).merged(**{"on_decline": "host", **settings})
 
 
 @dataclass
@@ -49,11 +56,12 @@ class Compiled:
 def compile_all(models: Sequence[Model], **options: Any) -> Compiled:
     """Compile models for the NPU; failures are attributed to single models."""
     compiled = Compiled()
+    loaded = options_of(**options)
 
     def compile_some(models: Sequence[Model]) -> None:
-        partitioned = partition_for(_module_of(models), **options)
+        partitioned = partition.partition_for(_module_of(models), options=loaded)
         compiled.partitioned.update(dict.fromkeys((model.name for model in models), partitioned))
-        executable = compile_for(partitioned, **options)
+        executable = partition.compile_partitioned(partitioned, loaded)
         compiled.executables.update(dict.fromkeys((model.name for model in models), executable))
 
     for model, error in _pinned(models, compile_some):

@@ -15,10 +15,12 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ..partition import compile_partitioned, partition_for
 from ..report import OpPlacement, offload_report
 from ..table import CHIP_LIMIT
 from .compare import Array, Verdict, judge
-from .compiled import compile_for, partition_for
+from .compiled import options_of
+from .model import symbol_of
 
 # Compiling is several times faster without optimization, and if the linker makes the library.
 _TARGET = {"kind": "llvm", "opt-level": 0}
@@ -45,7 +47,7 @@ class Imported:
     @property
     def symbol(self) -> str:
         """The name of its function in a joint module."""
-        return "model_" + "".join(char if char.isalnum() else "_" for char in self.name)
+        return "model_" + symbol_of(self.name)
 
     def functions(self) -> Mapping[Any, Any]:
         """Return its functions under unique names."""
@@ -122,7 +124,8 @@ def compile_for_npu(module: Any) -> Program:
     program
         What came out.
     """
-    partitioned = partition_for(module)
+    options = options_of()
+    partitioned = partition_for(module, options=options)
     report = offload_report(partitioned)
     placements: dict[str, list[OpPlacement]] = {}
     regions: dict[str, set[str]] = {}
@@ -131,7 +134,7 @@ def compile_for_npu(module: Any) -> Program:
             placements.setdefault(op.function, []).append(op)
         if op.region is not None:
             regions.setdefault(op.function, set()).add(op.region)
-    executable = compile_for(partitioned, target=tvm.target.Target(_TARGET))
+    executable = compile_partitioned(partitioned, options, tvm.target.Target(_TARGET))
     counts = {function: len(found) for function, found in regions.items()}
     return Program(_machine(executable), placements, counts)
 

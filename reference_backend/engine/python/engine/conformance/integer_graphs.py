@@ -18,12 +18,12 @@ import numpy as np
 from tvm import relax
 
 from ..capability import Fuses, Op
-from ..patterns import TABLE, computes_quantized
+from ..patterns import TABLE, computes_quantized, is_quantized
 from . import numpy_reference
 from .cases import OPS
 from .compare import Array
 from .files import limits
-from .model import Model, Spec, Tensor, compute
+from .model import Model, Spec, Tensor, compute, sums_of
 
 Choose = Callable[[Sequence[Any]], Any]
 """Picks one of several; the first is the simplest."""
@@ -49,7 +49,7 @@ class Integers:
 
 def _known() -> list[Op]:
     """Return the ops of the table that compute with quantised tensors."""
-    known = [entry for entry in TABLE.ops if entry.quantized is not None and entry.relax]
+    known = [entry for entry in TABLE.ops if entry.quantized is not None]
     return [entry for entry in known if entry.name in OPS] if computes_quantized(TABLE) else []
 
 
@@ -92,12 +92,13 @@ class IntegerGraph:
         self._random = np.random.default_rng(self._seed)
         self._computed: list[Integers] = []
         matrix, others = anchors(), [item for item in _known() if item.engine != "matrix"]
+        means = [item for item in others if item.inside == "integers"]
         if not matrix:
             return
         self._step(self._choose(matrix), None)
         for _ in range(choose(range(8)) if self.ops else 0):
             source = choose(self._computed[::-1][:3])
-            entries = choose([matrix, matrix, others, []])
+            entries = choose([matrix, matrix, others, means, []])
             self._step(choose(entries) if entries else None, source)
         self.model.outputs = self._outputs()
 
@@ -112,8 +113,9 @@ class IntegerGraph:
 
     def misnamed(self, regions: Sequence[Sequence[str]]) -> str:
         """Return which composite does not compute with integers, or nothing."""
+        integers = tuple(item.name for item in _known() if item.inside == "integers")
         for label in (label for labels in regions for label in labels):
-            if any(label.startswith(name) for name in _MATRIX):
+            if not is_quantized(label) and label.startswith((*integers, "dequantize")):
                 return f"{label} computes with real numbers"
         return ""
 
@@ -128,6 +130,8 @@ class IntegerGraph:
                 name, result = entry.name, self._product(entry, source)
             elif source is None:
                 raise _Unfit
+            elif entry is not None and entry.inside == "integers":
+                name, result = entry.name, self._average(entry, source)
             elif entry is not None:
                 name, result = entry.name, self._elementwise(entry, source)
             else:
@@ -149,9 +153,11 @@ class IntegerGraph:
         """Append an op that only moves elements, written with real numbers."""
         shape = tuple(source.tensor.shape)
         value = source.tensor.values[1]
-        name = self._choose(["reshape", "permute_dims"])
+        name = self._choose(["reshape", "permute_dims", "concat"])
         if TABLE.get(name) is None:
             raise _Unfit
+        if name == "concat":
+            return name, self._joined(source)
         real = self._real(source)
         if name == "reshape":
             moved = value.reshape(self._choose([(math.prod(shape),), (1, *shape), (shape[0], -1)]))
@@ -165,13 +171,80 @@ class IntegerGraph:
         expr = self._quantize(self.model.bind(call), source.scale, source.zero, source.tensor.dtype)
         return name, Integers(Tensor(expr, {1: moved}), source.scale, source.zero)
 
+    def _joined(self, source: Integers) -> Integers:
+        """Append a concat of tensors of several scales."""
+        shape = tuple(source.tensor.shape)
+        rescaled = next((item for item in _known() if item.name == "quantize"), None)
+        if rescaled is None or source.tensor.dtype not in self._types(rescaled):
+            raise _Unfit  # Parts are not rescaled.
+        types = self._types(rescaled)
+        others = [self._other(shape, source.scale, types) for _ in range(self._choose([1, 2]))]
+        parts = [*others, source][:: self._choose([1, -1])]
+        axis = self._choose(range(len(shape)))
+        reals = relax.Tuple([self._real(item) for item in parts])
+        expr = self.model.bind(relax.op.concat(reals, axis))
+        scale, dtype = self._choose([source.scale, others[0].scale]), source.tensor.dtype
+        zero = self._choose([source.zero, self._zero(dtype)])
+        rule = TABLE.chip.requantize
+        steps = [
+            numpy_reference.requantize(
+                item.tensor.values[1].astype(np.float64) - item.zero, item.scale / scale, rule
+            )
+            for item in parts
+        ]
+        return self._result(expr, np.concatenate(steps, axis), scale, zero, dtype)
+
+    def _average(self, entry: Op, source: Integers) -> Integers:
+        """Append a mean, or a rescaling alone."""
+        shape = tuple(source.tensor.shape)
+        if source.tensor.dtype not in self._types(entry):
+            raise _Unfit
+        sums = source.tensor.values[1].astype(np.float64) - source.zero
+        expr, counts = self._real(source), np.float64(1)
+        if entry.relax != "relax.quantize":
+            attributes = self._attributes(entry, shape)
+            call = self.model.normalize(entry.name, [Tensor(expr, {})], attributes)
+            sums, counts = sums_of(entry, call, sums, attributes, 1)
+            expr = self.model.bind(call)
+        factors = np.float64(source.scale) / counts
+        step = self._scale(float(np.abs(sums * factors).max()) / self._choose([100, 200, 40]))
+        values = numpy_reference.requantize(sums, factors / step, TABLE.chip.requantize)
+        dtype = self._choose(self._types(entry))
+        return self._result(expr, values, step, self._zero(dtype), dtype)
+
+    def _attributes(self, entry: Op, shape: tuple[int, ...]) -> dict[str, Any]:
+        """Return attributes of a mean over windows or axes."""
+        if entry.name == "mean":
+            if len(shape) < 2:
+                raise _Unfit
+            keepdims = self._choose([True, False])
+            return {"axis": self._choose([[-1], [len(shape) // 2]]), "keepdims": keepdims}
+        if len(shape) not in entry.inputs[0].ranks:
+            raise _Unfit
+        spatial = shape[2:]
+        if "output_size" in entry.attributes:
+            return {"output_size": [self._choose([2, size, max(1, size - 1)]) for size in spatial]}
+        kernel = self._choose([2, 3])
+        if min(spatial) < kernel:
+            raise _Unfit
+        padding = [self._choose([0, 1]) for _ in (*spatial, *spatial)]
+        return {
+            "pool_size": [kernel] * len(spatial),
+            "strides": [self._choose([1, 2])] * len(spatial),
+            "padding": padding,
+            "ceil_mode": self._choose([False, True]) and not any(padding),
+            "count_include_pad": self._choose([False, True]),
+        }
+
     def _product(self, entry: Op, source: Integers | None) -> Integers:
         """Append a matrix op with bias, residual and activation."""
         if source is None:
-            source = self._argument(self._first_shape(entry))
+            source = self._argument(self._first_shape(entry), self._types(entry))
         shape = tuple(source.tensor.shape)
+        if source.tensor.dtype not in self._types(entry):
+            raise _Unfit
         weight_shape, channel, attributes = self._weight(entry, shape)
-        dtype = self._choose(self._types(entry))
+        dtype = self._choose([item for item in self._types(entry) if item != "int16"])
         numbers = self._numbers(weight_shape, channel, dtype)
         per_channel = self._choose([True, False])
         count = weight_shape[channel] if per_channel else 1
@@ -202,14 +275,17 @@ class IntegerGraph:
         if fuses.bias is not None and self._choose([True, False]):
             expr, added = self._bias(expr, sums.shape[where], along, wide)
             sums = sums + added
-        largest = float(np.abs(sums * wide).max())
-        step = self._scale(largest / self._choose([100, 200, 40]))
         dtype = self._choose(self._types(entry))
+        # Some results exceed the range of their type.
+        steps_of_type = self._choose([100, 200, 40]) * (256 if dtype == "int16" else 1)
+        step = self._scale(float(np.abs(sums * wide).max()) / steps_of_type)
         zero = self._zero(dtype)
         rule = TABLE.chip.requantize
-        values = numpy_reference.requantize(sums, wide / step, rule)
+        values = numpy_reference.requantize(
+            sums, wide / step, rule, wide=source.tensor.dtype == "int16"
+        )
         if fuses.residual and self._choose([False, True]):
-            other = self._other(sums.shape, step)
+            other = self._other(sums.shape, step, [dtype])
             expr = self.model.bind(relax.op.add(expr, self._real(other)))
             steps_of = other.tensor.values[1].astype(np.float64) - other.zero
             values = values + numpy_reference.requantize(steps_of, other.scale / step, rule)
@@ -246,11 +322,15 @@ class IntegerGraph:
         """Append an op that computes with real numbers inside."""
         case = OPS[entry.name]["cases"][0]
         attributes = dict(case.get("attributes", {}))
-        if source.tensor.dtype not in self._types(entry):
+        weights = any(item.weight for item in entry.inputs)
+        if weights or source.tensor.dtype not in self._types(entry):
             raise _Unfit
+        if "axis" in entry.attributes:
+            attributes["axis"] = self._choose([-1, 0])
         operands = [source]
         if len(entry.inputs) == 2:
-            operands.append(self._other(tuple(source.tensor.shape), source.scale))
+            shape = tuple(source.tensor.shape)
+            operands.append(self._other(shape, source.scale, self._types(entry)))
         elif len(entry.inputs) != 1:
             raise _Unfit
         reals = [Tensor(self._real(item), {}) for item in operands]
@@ -278,7 +358,7 @@ class IntegerGraph:
 
     def _types(self, entry: Op) -> list[str]:
         assert entry.quantized is not None
-        return [dtype for dtype in ("int8", "uint8") if dtype in entry.quantized.dtypes]
+        return [dtype for dtype in ("int8", "uint8", "int16") if dtype in entry.quantized.dtypes]
 
     def _zero(self, dtype: str) -> int:
         middle, ends = (128 if dtype == "uint8" else 0), np.iinfo(dtype)
@@ -289,8 +369,10 @@ class IntegerGraph:
             raise _Unfit
         return float(np.float32(2.0 ** round(math.log2(about)) if self._exact else about))
 
-    def _argument(self, shape: tuple[int, ...], scale: float = 0.05) -> Integers:
-        dtype = self._choose(["int8", "uint8"])
+    def _argument(
+        self, shape: tuple[int, ...], types: Sequence[str], scale: float = 0.05
+    ) -> Integers:
+        dtype = self._choose(types)
         ends = np.iinfo(dtype)
         low, high = (int(ends.max) - 2, int(ends.max)) if self._long else (None, None)
         spec = Spec(shape, dtype, low, high)
@@ -298,13 +380,14 @@ class IntegerGraph:
         zero = int(ends.min) if self._long else self._zero(dtype)
         return Integers(tensor, self._scale(scale), zero)
 
-    def _other(self, shape: tuple[int, ...], scale: float) -> Integers:
+    def _other(self, shape: tuple[int, ...], scale: float, types: Sequence[str]) -> Integers:
         """Return another tensor of a shape: one of the graph, or an argument."""
         alike = [item for item in self._computed if tuple(item.tensor.shape) == shape]
+        alike = [item for item in alike if item.tensor.dtype in types]
         if alike and self._choose([True, False]):
             found: Integers = self._choose(alike)
             return found
-        return self._argument(shape, scale * self._choose([0.7, 1.9]))
+        return self._argument(shape, types, scale * self._choose([0.7, 1.9]))
 
     def _first_shape(self, entry: Op) -> tuple[int, ...]:
         if entry.name == "matmul":

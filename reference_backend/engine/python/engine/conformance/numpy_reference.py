@@ -44,14 +44,14 @@ def conv(data: Any, weight: Any, strides: Any, padding: Any, dilation: Any, grou
     return out.reshape(batch, outputs, *out_shape)
 
 
-def pool(
-    data: Any, kind: Any, pool_size: Any, strides: Any, padding: Any, dilation: Any, ceil_mode: Any
-) -> Any:
-    """Pooling of [N, C, ...]; `kind` is max, avg (without padding) or avg_padded."""
-    spatial = data.ndim - 2
+def _pool_taps(
+    sizes: Any, kind: Any, pool_size: Any, strides: Any, padding: Any, dilation: Any, ceil_mode: Any
+) -> list[list[list[int]]]:
+    """The positions that each window has in each spatial dimension, those that count."""
+    spatial = len(sizes)
     taps: list[list[list[int]]] = []
     for axis in range(spatial):
-        size, before, after = data.shape[2 + axis], padding[axis], padding[spatial + axis]
+        size, before, after = sizes[axis], padding[axis], padding[spatial + axis]
         room = size + before + after - (pool_size[axis] - 1) * dilation[axis] - 1
         count = (room + (strides[axis] - 1 if ceil_mode else 0)) // strides[axis] + 1
         # Drop windows that would start in the padding behind the data.
@@ -71,6 +71,14 @@ def pool(
                 for i in range(count)
             ]
         )
+    return taps
+
+
+def pool(
+    data: Any, kind: Any, pool_size: Any, strides: Any, padding: Any, dilation: Any, ceil_mode: Any
+) -> Any:
+    """Pooling of [N, C, ...]; `kind` is max, avg (without padding) or avg_padded."""
+    taps = _pool_taps(data.shape[2:], kind, pool_size, strides, padding, dilation, ceil_mode)
     out = np.zeros([*data.shape[:2], *map(len, taps)])
     for position in itertools.product(*(range(len(windows)) for windows in taps)):
         window = data.astype(np.float64)
@@ -85,16 +93,61 @@ def pool(
     return out
 
 
+def pool_counts(
+    data: Any,
+    pool_size: Any,
+    strides: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: Any,
+    count_include_pad: Any,
+    **_: Any,
+) -> Any:
+    """How many elements each mean of a pool is made of."""
+    kind = "avg_padded" if count_include_pad else "avg"
+    taps = _pool_taps(data.shape[2:], kind, pool_size, strides, padding, dilation, ceil_mode)
+    return _products([[len(window) for window in windows] for windows in taps])
+
+
+def _shares(sizes: Any, output_size: Any) -> list[list[slice]]:
+    """The windows that share each dimension out evenly."""
+    pairs = zip(sizes, sizes if output_size is None else output_size, strict=True)
+    return [
+        [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+        for size, count in pairs
+    ]
+
+
+def adaptive_counts(data: Any, output_size: Any, **_: Any) -> Any:
+    """How many elements each mean of an adaptive pool is made of."""
+    shares = _shares(data.shape[2:], output_size)
+    return _products([[one.stop - one.start for one in windows] for windows in shares])
+
+
+def counts(data: Any, attributes: Any) -> Any:
+    """How many elements each mean of a pool or a reduction is made of."""
+    if "pool_size" in attributes:
+        return pool_counts(data, **attributes)
+    if "output_size" in attributes:
+        return adaptive_counts(data, **attributes)
+    axes = attributes["axis"]
+    return math.prod(data.shape if axes is None else [data.shape[axis] for axis in axes])
+
+
+def _products(counts: Any) -> Any:
+    """The products of numbers that are given by dimension."""
+    result = np.ones(())
+    for of_dimension in counts:
+        result = result[..., None] * np.asarray(of_dimension)
+    return result
+
+
 def adaptive_pool(data: Any, output_size: Any) -> Any:
     """Mean of [N, C, ...] over windows that share the data out evenly."""
-    sizes = data.shape[2:]
-    counts = sizes if output_size is None else output_size
-    out = np.zeros([*data.shape[:2], *counts])
-    for position in itertools.product(*map(range, counts)):
-        window = tuple(
-            slice(i * size // count, -(-(i + 1) * size // count))
-            for i, size, count in zip(position, sizes, counts, strict=True)
-        )
+    shares = _shares(data.shape[2:], output_size)
+    out = np.zeros([*data.shape[:2], *map(len, shares)])
+    for position in itertools.product(*(range(len(windows)) for windows in shares)):
+        window = tuple(windows[i] for i, windows in zip(position, shares, strict=True))
         values = data[_behind(2, window)]
         axes = tuple(range(2, data.ndim))
         out[_behind(2, position)] = values.mean(axes, dtype=np.float64)
@@ -213,14 +266,18 @@ def factors(factor: float, bits: int) -> tuple[int, int]:
     return (multiplier // 2, shift - 1) if multiplier == 2**bits else (multiplier, shift)
 
 
-def requantize(sums: Any, factor: Any, rule: Any) -> Any:
-    """Integers in another scale: `factor` broadcasts, and the rule of the chip says how."""
+def requantize(sums: Any, factor: Any, rule: Any, wide: bool = False) -> Any:
+    """Integers in another scale: `factor` broadcasts, and the rule of the chip says how.
+
+    `wide` ones are sums of int16, of 48 bits.
+    """
+    bits = rule.wide_multiplier_bits if wide else rule.multiplier_bits
+    rounding = "half_up" if wide and rule.rounding == "double" else rule.rounding
     sums, factor = np.broadcast_arrays(sums, factor)
     result = np.empty(sums.shape)
     for number in np.unique(factor):
         chosen = factor == number
-        made = factors(float(number), rule.multiplier_bits)
-        result[chosen] = rescale(sums[chosen], *made, rule.rounding)
+        result[chosen] = rescale(sums[chosen], *factors(float(number), bits), rounding)
     return result
 
 

@@ -17,7 +17,8 @@ from functools import cache, partial
 from typing import Any
 
 from ..patterns import TABLE
-from ..report import DECLINES, offload_report
+from ..reasons import DECLINES
+from ..report import offload_report
 from . import chip
 from .cases import OPS
 from .compare import Array, Verdict, judge

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..report import DECLINES
+from ..reasons import DECLINES
 
 FORMAT_VERSION = 1
 """Raise it with every incompatible change of the format."""

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from tvm import relax
-from tvm.relax.frontend.torch import from_exported_program
+
+from .torch_names import from_exported_program
 
 _NAMESPACES = ("quantized_decomposed", "torchao", "quantized", "pt2e_quant")
 """Libraries of quantised ops; only some ops of the first two are supported."""

@@ -19,6 +19,7 @@ import tvm_ffi
 from tvm import relax
 
 from ..calls import Constant, Values, resolve, with_arguments
+from ..origins import with_span
 from ..table import Table
 from . import evaluate
 
@@ -310,7 +311,7 @@ class Reader:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._read: dict[int, tuple[relax.Function, list[Block]]] = {}
+        self._read: dict[int, tuple[tvm.ir.BaseFunc, list[Block] | None]] = {}
 
     def functions(self, mod: tvm.IRModule) -> Iterator[tuple[tvm.ir.GlobalVar, list[Block]]]:
         """Generate the functions that are not opaque, each as its blocks.
@@ -325,15 +326,19 @@ class Reader:
         global_var, blocks
             The name of a function, and its blocks.
         """
+        functions = list(mod.functions_items())
         read = {}
-        for _, function in mod.functions_items():
-            if not is_opaque(function):
-                key = hash(function)  # Of the node, which the entry keeps alive.
-                read[key] = self._read.get(key) or (function, _read(function))
+        for _, function in functions:
+            key = hash(function)  # Of the node, which the entry keeps alive.
+            read[key] = self._read.get(key) or (
+                function,
+                None if is_opaque(function) else _read(function),
+            )
         self._read = read
-        for global_var, function in mod.functions_items():
-            if not is_opaque(function):
-                yield global_var, read[hash(function)][1]
+        for global_var, function in functions:
+            blocks = read[hash(function)][1]
+            if blocks is not None:
+                yield global_var, blocks
 
     def rewrite(
         self, mod: tvm.IRModule, ops: Sequence[str], rewriters: Sequence[Rewriter]
@@ -393,8 +398,8 @@ class Reader:
             The rewritten module, or the same one if there was nothing to do.
         """
         functions = dict(mod.functions_items())
-        aliases = False
-        read: dict[int, tuple[relax.Function, list[Block]]] = {}
+        changed = aliases = False
+        read: dict[int, tuple[tvm.ir.BaseFunc, list[Block] | None]] = {}
         for global_var, blocks in self.functions(mod):
             rewritten = [
                 rewriter(block, self.table) if block.is_dataflow else None for block in blocks
@@ -411,14 +416,14 @@ class Reader:
                 function.params, body, function.ret_ty, function.is_pure, function.attrs
             )
             functions[global_var] = new
+            changed = True
             aliases = aliases or any(
                 isinstance(item.value, relax.Var) for block in new_blocks for item in block.bindings
             )
             # Values shared by several dataflow blocks need a new analysis.
             if sum(block.is_dataflow for block in blocks) == 1:
                 read[hash(new)] = new, new_blocks
-        changed = any(functions[item] is not function for item, function in mod.functions_items())
-        if not read and not changed:
+        if not changed:
             return mod
         self._read |= read
         mod = with_functions(mod, functions)
@@ -430,12 +435,24 @@ def _with_bindings(old: Block, bindings: Bindings) -> Block:
     """Return a block with other bindings, without dead ones; all values have types."""
     builder = relax.BlockBuilder()
     known = set(map(hash, old.bindings))
-    typed = [
-        item
-        if hash(item) in known or not isinstance(item.value, relax.Call)
-        else relax.VarBinding(item.var, builder.normalize(item.value))
-        for item in bindings
-    ]
+    typed = []
+    span = None
+    for item in reversed(bindings):
+        if hash(item) in known:
+            span = None
+        elif isinstance(item.value, relax.Call):
+            value = builder.normalize(item.value)
+            if value.span is None:
+                # The author's name of what it replaces, or of what it is a step to.
+                before: Any = old.values.get(item.var)
+                if isinstance(before, relax.TupleGetItem):
+                    before = old.values.get(before.tuple_value)
+                span = getattr(before, "span", None) or span
+                value = value if span is None else with_span(value, span)
+            span = value.span
+            item = relax.VarBinding(item.var, value)
+        typed.append(item)
+    typed.reverse()
     values = {
         **old.values,
         **{item.var: item.value for item in typed if isinstance(item, relax.VarBinding)},

@@ -15,7 +15,7 @@ from ..options import Source
 from ..patterns import TABLE, computes_quantized
 from . import data
 from .console import Progress, quiet
-from .planning import Backend, Form, Group, Planner
+from .planning import Backend, Form, Group, Node, Plan, Planner, Tensors
 from .search import Search, matching
 
 _REASONS = 3
@@ -29,6 +29,7 @@ def quantize_for(
     method: str = "minmax",
     activations: str | None = None,
     keep_float: Collection[str] = (),
+    int16: Collection[str] = (),
     max_loss: float | None = None,
     evaluate: Callable[[Any], float] | None = None,
     options: Source = None,
@@ -41,8 +42,7 @@ def quantize_for(
         raise ValueError(
             "max_loss and evaluate go together: one is the limit of what the other measures."
         )
-    if isinstance(keep_float, str):
-        keep_float = (keep_float,)
+    keep_float, int16 = ((item,) if isinstance(item, str) else item for item in (keep_float, int16))
     given = data.listed(calibration_data)
     source = _open(model, method, given[0])
     batches = data.read(given, source.inputs)
@@ -52,16 +52,18 @@ def quantize_for(
             progress.show(f"calibrating: {len(batches)} batches")
             source.calibrate(batches, method, form)
             nodes = source.nodes()
-            excluded = matching(nodes, keep_float)
+            excluded = matching(nodes, keep_float, "keep_float")
+            wide = matching(nodes, int16, "int16") - excluded
 
-            def ask(group: Group, form: Form = form) -> str | None:
+            def ask(group: Group, tensors: Tensors, form: Form = form) -> str | None:
                 progress.show(f"asking the backend: {group[0].names[0]}")
-                answer: str | None = source.ask(backend, form, group)
+                answer: str | None = source.ask(backend, form, group, tensors)
                 return answer
 
             planner = Planner(nodes, source.results, ask)
-            chosen = planner.plan(excluded)
+            chosen = planner.plan(excluded, wide)
             if chosen.groups:
+                _check_wide(nodes, wide, chosen, backend)
                 break
         else:
             reasons = "; ".join(list(backend.reasons)[:_REASONS])
@@ -78,7 +80,19 @@ def quantize_for(
             progress.show("quantizing")
             return source.quantize(chosen, form)
         search = Search(source, planner, form, batches, progress)
-        return search.within(max_loss, evaluate, excluded)
+        return search.within(max_loss, evaluate, excluded, wide)
+
+
+def _check_wide(nodes: Iterable[Node], wide: set[int], chosen: Plan, backend: Backend) -> None:
+    """Refuse products that are to be int16 and are not."""
+    quantized = {node.index for node in chosen.nodes}
+    for node in nodes:
+        if node.is_product and node.index in wide - quantized:
+            reasons = "; ".join(list(backend.reasons)[-_REASONS:])
+            raise ValueError(
+                f"int16: this backend does not compute '{node.names[0]}' with int16"
+                f"{f': {reasons}' if reasons else ''}. Name other ops, or leave it to int8."
+            )
 
 
 def _open(model: Any, method: str, example: Any) -> Any:
@@ -120,15 +134,15 @@ def _forms(source: Any, activations: str | None) -> Iterable[Any]:
     """Generate the forms of integers to try, the preferred one first."""
     products = [op for op in TABLE.ops if op.engine == "matrix"]
     dtypes = (name for op in products if op.quantized for name in op.quantized.dtypes)
-    known = [name for name in dict.fromkeys(dtypes) if name in ("int8", "uint8")]
+    known = list(dict.fromkeys(dtypes))
     if not known or not computes_quantized(TABLE):
         raise ValueError(
             "This backend computes no products of integers. Its table needs quantize, dequantize, "
-            "and a convolution or matmul whose limits say quantized=True."
+            "and a convolution or matmul whose limits name types in quantized."
         )
     if activations is not None and activations not in known:
         raise ValueError(f"activations is '{activations}'; this backend has {', '.join(known)}.")
     for name in known if activations is None else [activations]:
         for per_channel in (True, False):
-            for symmetric in (False, True):
+            for symmetric in (False, True) if name != "int16" else (True,):
                 yield Form(name, symmetric, per_channel)

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-Batch = dict[str, np.ndarray]
-"""The inputs of the model, by name."""
+from ..batches import Batch, Inputs, read_batch
 
 ENOUGH = 8
 """Fewer samples than this are warned about."""
@@ -50,9 +49,7 @@ def listed(data: Iterable[Any] | None) -> list[Any]:
     return batches
 
 
-def read(
-    data: Sequence[Any], inputs: Mapping[str, tuple[str, Sequence[int | None]]]
-) -> list[Batch]:
+def read(data: Sequence[Any], inputs: Inputs) -> list[Batch]:
     """Check batches, and warn about those from which no good scales follow.
 
     Parameters
@@ -73,7 +70,10 @@ def read(
     ValueError
         The data does not fit the inputs, or has NaN or infinity in it.
     """
-    batches = [_batch(item, index, inputs) for index, item in enumerate(data)]
+    batches = [
+        read_batch(item, f"calibration_data, batch {index}", inputs)
+        for index, item in enumerate(data)
+    ]
     samples = sum(_samples(batch) for batch in batches)
     if samples < ENOUGH:
         warnings.warn(
@@ -90,49 +90,6 @@ def read(
                 stacklevel=4,
             )
     return batches
-
-
-def _batch(item: Any, index: int, inputs: Mapping[str, tuple[str, Sequence[int | None]]]) -> Batch:
-    where = f"calibration_data, batch {index}"
-    if hasattr(item, "shape"):
-        item = [item]
-    if isinstance(item, Mapping):
-        if set(item) != set(inputs):
-            raise ValueError(
-                f"{where} is for {_listed(item)}; the model's inputs are {_listed(inputs)}."
-            )
-        given = {name: item[name] for name in inputs}
-    elif isinstance(item, Sequence) and not isinstance(item, str):
-        if len(item) != len(inputs):
-            raise ValueError(
-                f"{where} has {len(item)} arrays; the model's inputs are {_listed(inputs)}."
-            )
-        given = dict(zip(inputs, item, strict=True))
-    else:
-        raise ValueError(
-            f"{where} is a {type(item).__name__}; supported: a mapping of names to arrays, a "
-            "sequence of arrays, or an array."
-        )
-    batch = {}
-    for name, value in given.items():
-        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-        dtype, shape = inputs[name]
-        if str(array.dtype) != dtype:
-            raise ValueError(f"{where}: '{name}' is {array.dtype}; the model takes {dtype}.")
-        sizes = zip(shape, array.shape, strict=False)
-        if len(shape) != array.ndim or any(size not in (None, found) for size, found in sizes):
-            wanted = ", ".join("any" if size is None else str(size) for size in shape)
-            raise ValueError(
-                f"{where}: '{name}' has the shape {array.shape}; the model takes ({wanted})."
-            )
-        if array.size == 0:
-            raise ValueError(f"{where}: '{name}' has no elements.")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError(
-                f"{where}: '{name}' has NaN or infinity in it, so that it has no range."
-            )
-        batch[name] = array
-    return batch
 
 
 def _samples(batch: Batch) -> int:
@@ -211,7 +168,3 @@ def check_range(name: str, low: Any, high: Any, reader: str) -> None:
             f"scale. Give data for which it is not, or leave '{reader}', which reads it, in float "
             "with keep_float."
         )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) or "none"

@@ -9,19 +9,20 @@ the partitioner takes as it would take the whole, with the table, the chip's lim
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
 
+from ..options import Options
 from ..partition import partition_for
 from ..passes.quantized import DEQUANTIZE, QUANTIZE
+from ..patterns import TABLE, is_quantized
 from ..report import OpPlacement, offload_report
 
 COMPUTES, MOVES = "computes", "moves"
 """What an op does with integers: arithmetic as a composite, or only move them."""
 
-_INTEGERS = "quantized_"
 _LONGEST = 8
 _REFUSALS = 2
 _ANYTHING = {"on_decline": "host", "strict": False, "min_region_ops": 1, "max_regions": 0}
@@ -75,8 +76,11 @@ class Node:
 
 
 Group = tuple[Node, ...]
-Ask = Callable[[Group], str | None]
-"""What the backend does with these ops as integers: `COMPUTES`, `MOVES`, or None."""
+Tensors = frozenset[str]
+Ask = Callable[[Group, Tensors], str | None]
+"""What the backend does with these ops as integers: `COMPUTES`, `MOVES`, or None. Of the tensors
+that they read and return, some are int16."""
+_Answer = Callable[[Group], str | None]
 
 
 @dataclass(frozen=True)
@@ -91,11 +95,14 @@ class Plan:
         Other ops between tensors of integers.
     tied
         Tensors that have one scale, since an op only moves their elements.
+    wide
+        Tensors that are int16, whatever the others are.
     """
 
     groups: tuple[Group, ...]
     others: Group
     tied: tuple[tuple[str, ...], ...]
+    wide: Tensors = frozenset()
 
     @property
     def nodes(self) -> Group:
@@ -133,6 +140,11 @@ def inputs_of(group: Group) -> list[str]:
     ]
 
 
+def edges_of(group: Group) -> Tensors:
+    """Return the tensors that a group reads from outside of it, and its result."""
+    return frozenset((*inputs_of(group), *group[-1].outputs))
+
+
 class Planner:
     """Chooses the ops to quantize.
 
@@ -152,30 +164,61 @@ class Planner:
 
     def __init__(self, nodes: Sequence[Node], results: Iterable[str], ask: Ask) -> None:
         self._ask = ask
-        self._answers: dict[tuple[int, ...], str | None] = {}
+        self._answers: dict[tuple[tuple[int, ...], Tensors], str | None] = {}
         self._graph = _Graph(nodes, results)
 
-    def plan(self, excluded: Collection[int] = ()) -> Plan:
+    def plan(self, excluded: Collection[int] = (), wide: Collection[int] = ()) -> Plan:
         """Return what is quantised.
 
         Parameters
         ----------
         excluded
             The indices of ops that stay real.
+        wide
+            The indices of ops that read and write int16.
 
         Returns
         -------
         plan
             Without groups if the backend computes no product with integers.
         """
+        wide = set(wide)
+        while True:
+            chosen = self._plan(excluded, wide)
+            tensors = _wide_tensors(chosen, wide)
+            # Neighbours that do not compute with both types are int16, too.
+            unfit = {
+                node.index
+                for group in chosen.units
+                if self._answer(group, tensors & edges_of(group)) is None
+                for node in group
+            }
+            if unfit <= wide:
+                return replace(chosen, wide=tensors)
+            wide |= unfit
 
+    def computes_wide(self, group: Group) -> bool:
+        """Whether the backend computes a group whose tensors are all int16.
+
+        Parameters
+        ----------
+        group
+            A product with what is computed in the same composite.
+        """
+        return self._answer(group, edges_of(group)) == COMPUTES
+
+    def _answer(self, group: Group, wide: Tensors) -> str | None:
+        key = tuple(node.index for node in group), wide
+        if key not in self._answers:
+            self._answers[key] = self._ask(group, wide)
+        return self._answers[key]
+
+    def _plan(self, excluded: Collection[int], wide: Collection[int]) -> Plan:
         def answer(group: Group) -> str | None:
-            key = tuple(node.index for node in group)
-            if not set(excluded).isdisjoint(key):
+            indices = {node.index for node in group}
+            if not indices.isdisjoint(excluded):
                 return None
-            if key not in self._answers:
-                self._answers[key] = self._ask(group)
-            return self._answers[key]
+            return self._answer(group, frozenset() if indices.isdisjoint(wide) else edges_of(group))
 
         unwanted: set[int] = set()
         while True:
@@ -197,6 +240,20 @@ class Planner:
         return Plan(groups, others, tied)
 
 
+def _wide_tensors(plan: Plan, wide: Collection[int]) -> Tensors:
+    """Return the tensors that ops of int16 read and write, and those that are tied to them."""
+    found: set[str] = set()
+    for group in plan.units:
+        if not {node.index for node in group}.isdisjoint(wide):
+            found |= edges_of(group)
+    found &= plan.quantized
+    size = -1
+    while size != len(found):
+        size = len(found)
+        found.update(*(names for names in plan.tied if not found.isdisjoint(names)))
+    return frozenset(found)
+
+
 class _Graph:
     """The ops of a model and their readers."""
 
@@ -208,7 +265,7 @@ class _Graph:
             for name in dict.fromkeys(node.inputs):
                 self.readers.setdefault(name, []).append(node)
 
-    def groups(self, ask: Ask, unwanted: set[int]) -> tuple[Group, ...]:
+    def groups(self, ask: _Answer, unwanted: set[int]) -> tuple[Group, ...]:
         taken: set[int] = set()
         groups: list[Group] = []
         for node in self.nodes:
@@ -258,7 +315,7 @@ class _Graph:
             or any(reader.index not in inside for reader in self.readers.get(name, ()))
         ]
 
-    def others(self, groups: tuple[Group, ...], ask: Ask) -> Group:
+    def others(self, groups: tuple[Group, ...], ask: _Answer) -> Group:
         grouped = {node.index for group in groups for node in group}
         fixed = {name for group in groups for name in group[-1].outputs}
         integers = set(fixed)
@@ -300,6 +357,8 @@ class Backend:
         self._options = options
         self.reasons: dict[str, None] = {}
         """Why something was refused, in the order of asking."""
+        if not Options.load(options).bind_constants:
+            self.reasons["scales must be constants, and the option bind_constants is off"] = None
 
     def answer(self, mod: tvm.IRModule, inputs: int, results: int) -> str | None:
         """Return what a model does between quantize and dequantize at its edges.
@@ -319,6 +378,8 @@ class Backend:
         settings: Mapping[str, Any] = dict(_ANYTHING)
         rows = offload_report(partition_for(mod, options=self._options, **settings)).ops
         edges = [row.op for row in rows if not _is_of_integers(row)]
+        if "relax.concat" in edges and len(edges) < len(rows):
+            return None  # Rescaled parts lose bits: what is joined has one scale instead.
         if edges.count(QUANTIZE) > inputs or edges.count(DEQUANTIZE) > results:
             for row in rows:
                 if row.reason:
@@ -328,4 +389,9 @@ class Backend:
 
 
 def _is_of_integers(row: OpPlacement) -> bool:
-    return (row.composite or "").startswith(_INTEGERS)
+    label = row.composite or ""
+    # A softmax or a norm is more exact with real numbers, which it computes with anyway.
+    names = [op.name for op in TABLE.ops if op.inside == "reals"]
+    return is_quantized(label) and not label.startswith(
+        tuple(f"quantized_{name}" for name in names)
+    )

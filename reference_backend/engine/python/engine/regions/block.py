@@ -13,8 +13,10 @@ from ..backend import BACKEND
 from ..calls import Constant, Values, resolve, with_arguments
 from ..codegen import BOUNDS_ATTRIBUTE, symbol_bounds
 from ..options import Options
+from ..reasons import Code, Reason, joined, of_driver
 from . import ir
 from .composites import Bindings, Composite, CompositeFinder, Target
+from .precision import Precision
 from .records import Records, Where
 
 MOST_CUTS = 32
@@ -73,7 +75,7 @@ class Region:
     """The calls of Relax ops in it."""
     count_operations: Callable[[], int]
     symbol: str = ""
-    reason: str = ""
+    reason: Reason | None = None
     """Why it goes back to the host."""
     declined: str = ""
     """The driver's reason, if the driver declined it."""
@@ -222,7 +224,13 @@ class Block:
         count, least = len(region.calls), self._target.options.min_region_ops
         if count < least:
             ops = "1 op" if count == 1 else f"{count} ops"
-            region.reason = f"its region has {ops}; min_region_ops is {least}"
+            why = f"its region has {ops}; min_region_ops is {least}"
+            other = self._neighbour(region)
+            region.reason = Reason(Code.TOO_SMALL, why)
+            if other is not None:
+                cycle = "would wait for each other if they were one"
+                why = f"{why}, and it and the region of {ir.label(other)} {cycle}"
+                region.reason = Reason(Code.CYCLE, why)
             return False
         declined = self._ask(region)
         if not declined:
@@ -234,8 +242,21 @@ class Block:
                 self._finder.declined[member] = reason
                 del self._finder.found[member]
         region.declined = declined
-        region.reason = f"the driver declines the region: {declined}"
+        region.reason = of_driver(declined, "the region", Code.DECLINED_REGION)
         return bool(causes)
+
+    def _neighbour(self, region: Region) -> relax.Binding | None:
+        """Return an op of another region that this one reads or feeds, but cannot join."""
+        bindings = self._bindings
+        parted = any(isinstance(item, relax.MatchCast) for item in bindings)
+        if parted or not self._target.options.merge_regions:
+            return None
+        for composite in region.composites:
+            unit = self._unit_of[composite.members[-1]]
+            for other in (*unit.sources, *unit.users):
+                if other.on_npu and other.root() is not unit.root():
+                    return bindings[other.members[-1]]
+        return None
 
     def _causes_of(self, declined: str, composites: list[Composite]) -> dict[Composite, str]:
         """Return the composites because of which the driver declines a region, with its reasons.
@@ -278,6 +299,7 @@ class Block:
         result: list[relax.Binding] = []
         where: dict[int, Where] = {}
         regions = iter(self.regions)
+        precision = Precision(self._bindings, self._finder, self._target.table)
         for group in self._groups:
             if not group[0].on_npu:
                 index = group[0].members[0]
@@ -294,13 +316,15 @@ class Block:
                 for member in composite.members:
                     if region.declined:
                         self._records.add_decline(self._bindings[member], region.declined)
-                    if region.reason:
+                    if region.reason is not None:
                         where[member] = {"reason": region.reason}
                     else:
                         where[member] = {"region": region.symbol, "composite": composite.label}
         for index, binding in enumerate(self._bindings):
             if index in where and isinstance(binding.value, relax.Call):
-                self._records.add(binding, where[index])
+                place = where[index]
+                on_host = place.get("reason") or self._finder.found[index]
+                self._records.add(binding, {**place, "types": precision.of(index, on_host)})
         return result
 
     def _call_region(self, region: Region) -> list[relax.Binding]:
@@ -318,6 +342,8 @@ class Block:
         global_var = relax.GlobalVar(region.symbol)
         relax.expr._update_type(global_var, function.ty)
         self.functions[global_var] = function
+        labels = [composite.label for composite in region.composites]
+        self._records.add_region(region.symbol, labels, region.arguments, region.outputs)
         ret_ty = ir.tuple_type([var.ty for var in region.outputs])
         call = tvm.ir.Call(global_var, region.arguments, ret_ty=ret_ty)
         if len(region.outputs) == 1:
@@ -339,30 +365,34 @@ class Block:
                 value = with_arguments(value, arguments)
             yield relax.VarBinding(binding.var, value)
 
-    def _reason(self, index: int) -> str:
+    def _reason(self, index: int) -> Reason:
         """Return why a call is on the host."""
         binding = self._bindings[index]
         call = binding.value
-        if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir":
-            return f"it calls the kernel '{call.args[0].name_hint}': the importer has lowered it"
-        if not ir.is_op_call(call):
-            backend = self._records.codegen_of(call)
-            if backend is not None:
-                return f"it is a region of {backend}"
-            return f"it calls {ir.callee(call)}, which is no Relax op"
+        reason = self._records.no_op(call)
+        if reason is not None:
+            return reason
+        if index in self._finder.kept:
+            return Reason(Code.OPTION, "the option keep_on_host names it")
         if index in self._finder.declined:
-            self._records.add_decline(binding, self._finder.declined[index])
-            return f"the driver declines it: {self._finder.declined[index]}"
+            declined = self._finder.declined[index]
+            self._records.add_decline(binding, declined)
+            return of_driver(declined)
         reason = self._target.table.refusal(
             call,
             self._scope.values,
             bind_constants=self._target.options.bind_constants,
             asked_later=True,
         )
-        notes = "; ".join(dict.fromkeys(self._finder.notes.get(index, ())))
+        notes = self._finder.notes.get(index)
+        if not notes:
+            return reason or Reason(Code.NO_PATTERN, "no pattern matches it")
+        note = joined(notes)
         if reason is None:
-            return notes or "no pattern matches it"
-        return f"{reason} (behind another op: {notes})" if notes else reason
+            return note
+        # An op that the table has as a part of a chain only.
+        code = note.code if reason.code is Code.NOT_IN_TABLE else reason.code
+        return Reason(code, f"{reason} (behind another op: {note})", reason.of_chip)
 
 
 def _assign_phases(units: list[_Unit], bindings: Bindings, merge: bool) -> None:

@@ -22,8 +22,11 @@ from tvm.relax.transform import FusionPattern
 
 from ..backend import BACKEND
 from ..calls import Values, with_arguments
+from ..matches import escapes
 from ..options import Options
-from ..patterns import escapes, label_of
+from ..origins import is_named, origin_of
+from ..patterns import label_of
+from ..reasons import Code, Reason
 from ..table import Table
 from . import ir
 
@@ -130,12 +133,15 @@ class CompositeFinder:
         What the driver says about composites that it does not take, by the index of the last op.
     notes
         Why patterns of several ops do not match, by the index of the last op.
+    kept
+        The bindings that the option keep_on_host names.
     """
 
     def __init__(self, target: Target, bindings: Bindings, bounds: Mapping[str, int]) -> None:
         self.found: dict[int, Composite] = {}
         self.declined: dict[int, str] = {}
-        self.notes: dict[int, list[str]] = {}
+        self.notes: dict[int, list[Reason]] = {}
+        self.kept: set[int] = set()
         self._target = target
         self._bindings = bindings
         self._bounds = bounds
@@ -146,8 +152,13 @@ class CompositeFinder:
         """Fill the attributes."""
         values = self._bindings.values
         by_op: dict[str, list[tuple[int, set[str]]]] = {}
+        wanted = self._target.options.keep_on_host
         for index, binding in enumerate(self._bindings):
             value = binding.value
+            if wanted and isinstance(value, relax.Call):
+                own = ir.callee(value), str(binding.var.name), origin_of(value)
+                if is_named(wanted, *own):
+                    self.kept.add(index)
             if isinstance(binding, relax.VarBinding) and ir.is_op_call(value):
                 sources = [values.get(item) for item in ir.operands(value)]
                 names = {item.op.name for item in sources if ir.is_op_call(item)}
@@ -199,7 +210,10 @@ class CompositeFinder:
         for pattern, expr in matched.items():
             if isinstance(pattern, CallPattern):
                 member = bindings.position_of_value.get(ir.id_of(expr))
-                if member is None or member in self.found:
+                if member is None:
+                    return
+                if member in self.found or member in self.kept:
+                    self._note_taken(entry, index, member)
                     return
                 found.add(member)
         members = sorted(found)
@@ -216,21 +230,39 @@ class CompositeFinder:
             bind_constants=self._target.options.bind_constants,
         )
         check = entry.pattern.check
-        if (check is not None and not check(match)) or escapes(match) is not None:
+        refused = check is not None and not check(match)
+        escaping = None if refused else escapes(match)
+        if escaping is not None:
+            why = f"{entry.label}: '{escaping.name}' inside of it is used elsewhere"
+            match.reasons.append(Reason(Code.USED_ELSEWHERE, why))
+        if refused or escaping is not None:
             if len(members) > 1:
                 self.notes.setdefault(index, []).extend(match.reasons)
             return
         results = self._results(index)
         if results is None:
-            self.notes.setdefault(index, []).append("its results are used as a tuple")
+            reason = Reason(Code.TUPLE, "its results are used as a tuple")
+            self.notes.setdefault(index, []).append(reason)
             return
         label = label_of(entry.label, match.annotated_expr, self._target.table)
         composite = self._make_composite(members, results, label)
-        reason = self._target.ask_driver(composite.function, self._bounds, False)
-        if reason:
-            self.declined[index] = reason
+        declined = self._target.ask_driver(composite.function, self._bounds, False)
+        if declined:
+            self.declined[index] = declined
         else:
             self.found.update((member, composite) for member in composite.members)
+
+    def _note_taken(self, entry: _Entry, index: int, member: int) -> None:
+        """Note that a pattern matches, but for an op that is not to be had."""
+        if index == member:
+            return
+        name = f"{entry.label}: '{self._bindings[member].var.name}' inside of it is"
+        if member in self.kept:
+            reason = Reason(Code.OPTION, f"{name} kept on the host by the option keep_on_host")
+        else:
+            label = self.found[member].label
+            reason = Reason(Code.SHADOWED, f"{name} part of another composite, {label}")
+        self.notes.setdefault(index, []).append(reason)
 
     def _surroundings(self, index: int, depth: int) -> tvm_ffi.Map:
         """Return the values that a pattern can reach from a binding, by variable.
@@ -349,4 +381,4 @@ class _Match:
     var_usages: Mapping[relax.Var, Sequence[relax.Var]]
     values: Values
     bind_constants: bool
-    reasons: list[str] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)

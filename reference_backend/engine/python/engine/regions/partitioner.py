@@ -12,10 +12,12 @@ import tvm
 from tvm import relax
 
 from .. import report
+from ..amounts import Amounts
 from ..backend import BACKEND
 from ..codegen import known_bounds, symbol_bounds
 from ..options import Options
 from ..passes import bound_values, drop_unused, is_opaque
+from ..reasons import Code, Reason
 from ..table import Table
 from . import ir
 from .block import Block, Scope
@@ -48,6 +50,8 @@ class Partitioner:
         self._blocks: dict[int, Block] = {}
         self._regions: dict[relax.GlobalVar, relax.Function] = {}
         self._symbols: set[str] = set()
+        self._bounds: dict[str, dict[str, int]] = {}  # By function.
+        self._taken = {global_var.name_hint for global_var in mod.get_global_vars()}
 
     def run(self) -> tvm.IRModule:
         """Partition all functions that are not another backend's.
@@ -72,14 +76,15 @@ class Partitioner:
             self._check_bounds()
         for global_var, function in own.items():
             self._records.function = global_var.name_hint
+            self._records.amounts = Amounts(self._bounds.get(global_var.name_hint, {}))
             if recursive is None:
                 functions[global_var] = self._rewrite_function(function)
             else:
-                self._records.add_body(
-                    function.body,
+                why = (
                     f"the function '{recursive}' is recursive, and TVM's RunCodegen cannot go on "
-                    "from there",
+                    "from there"
                 )
+                self._records.add_body(function.body, Reason(Code.RECURSION, why))
         self._raise_for_host()
         functions.update(self._regions)
         mod = tvm.IRModule(functions, attrs=self._mod.attrs, global_infos=self._mod.global_infos)
@@ -87,28 +92,31 @@ class Partitioner:
         return mod.with_attr(report.ATTRIBUTE, self._records.report().to_json())
 
     def _raise_for_host(self) -> None:
-        declines, left = self._records.declines, self._records.on_host()
+        declines = self._records.declines
+        left = self._records.on_host(self._options.strict_except) if self._options.strict else []
         if declines and self._options.on_decline == "error":
             raise RuntimeError(
                 f"The driver of {BACKEND} declines a part of the model, which on_decline='error' "
                 "forbids. " + " ".join(declines)
             )
-        if left and self._options.strict:
+        if left:
+            lines = [f"{item.op} ({item.title}): {item.reason} [{item.code}]" for item in left]
+            count = f"{len(left)} does" if len(left) == 1 else f"{len(left)} do"
             raise RuntimeError(
-                f"The option 'strict' of {BACKEND} forbids that ops stay on the host, where these "
-                "do: " + "; ".join(f"{item.op} ({item.name}): {item.reason}" for item in left) + "."
+                f"The option 'strict' of {BACKEND} forbids that ops stay on the host, where "
+                f"{count}; 'strict_except' can name exceptions.\n  " + "\n  ".join(lines)
             )
 
     # ---- Planning ----
 
     def _plan_function(self, name: str, function: relax.Function) -> None:
-        taken = {global_var.name_hint for global_var in self._mod.get_global_vars()}
         symbols = (f"{BACKEND}_{name}_{index}" for index in count())
         bounds = symbol_bounds(function, self._options, known_bounds(function))
         self._symbols.update(bounds)
+        self._bounds[name] = bounds
         scope = Scope(
             name=name,
-            symbols=(symbol for symbol in symbols if symbol not in taken),
+            symbols=(symbol for symbol in symbols if symbol not in self._taken),
             values=bound_values(function.body),
             bounds=bounds,
         )
@@ -151,9 +159,11 @@ class Partitioner:
             return
         regions.sort(key=lambda region: region.count_operations(), reverse=True)
         for region in regions[limit:]:
-            region.reason = (
-                f"its region has {region.count_operations():,} operations, and max_regions, which "
-                f"is {limit}, keeps the largest"
+            count = region.count_operations()
+            region.reason = Reason(
+                Code.MAX_REGIONS,
+                f"its region has {count:,} operations, and max_regions, which is {limit}, keeps "
+                "the largest",
             )
 
     # ---- Rewriting ----
@@ -189,7 +199,9 @@ class Partitioner:
         if isinstance(value, relax.Function):
             self._records.add_local(value)
         if isinstance(value, relax.Call):
-            reason = f"{ir.callee(value)} may have effects beyond its result"
+            reason = self._records.no_op(value) or Reason(
+                Code.EFFECTS, f"{ir.callee(value)} may have effects beyond its result"
+            )
             self._records.add(binding, {"reason": reason})
         return binding
 

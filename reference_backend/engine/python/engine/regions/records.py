@@ -3,15 +3,27 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Sequence
+from typing import NamedTuple, TypedDict
 
 import tvm
 from tvm import relax
 
+from ..amounts import Amounts, total
 from ..backend import BACKEND
+from ..origins import is_named, origin_of
 from ..passes import is_opaque
-from ..report import ATTRIBUTE, OpPlacement, Report, offload_report
+from ..reasons import Code, Reason
+from ..report import ATTRIBUTE, Border, OpPlacement, RegionPlacement, Report, offload_report
 from . import ir
+from .precision import Types
+
+_PACKED = (
+    "relax.call_pure_packed",
+    "relax.call_dps_packed",
+    "relax.call_inplace_packed",
+    "relax.call_py_func",
+)
 
 
 class Where(TypedDict, total=False):
@@ -19,7 +31,26 @@ class Where(TypedDict, total=False):
 
     region: str
     composite: str
-    reason: str
+    reason: Reason
+    types: Types
+
+
+class _Region(NamedTuple):
+    composites: tuple[str, ...]
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+
+
+def _placed(symbol: str, ops: Sequence[OpPlacement], known: _Region) -> RegionPlacement:
+    return RegionPlacement(
+        symbol=symbol,
+        function=ops[0].function,
+        ops=len(ops),
+        macs=total([op.macs for op in ops]),
+        bytes_read=total([op.bytes_read for op in ops]),
+        bytes_written=total([op.bytes_written for op in ops]),
+        **known._asdict(),
+    )
 
 
 class Records:
@@ -33,7 +64,9 @@ class Records:
 
     def __init__(self, mod: tvm.IRModule) -> None:
         self.function = ""  # The current one.
+        self.amounts = Amounts({})  # Of the current one.
         self.ops: list[OpPlacement] = []
+        self._regions: dict[str, _Region] = {}
         self.declines: list[str] = []
         self._mod = mod
 
@@ -45,20 +78,68 @@ class Records:
         report
             All ops.
         """
-        earlier: tuple[OpPlacement, ...] = ()
+        earlier = Report(())
         if self._mod.attrs is not None and ATTRIBUTE in self._mod.attrs:
-            earlier = offload_report(self._mod).offloaded
-        return Report((*earlier, *self.ops))
+            earlier = offload_report(self._mod)
+        members: dict[str, list[OpPlacement]] = {}
+        for op in self.ops:
+            if op.region:
+                members.setdefault(op.region, []).append(op)
+        regions = [_placed(symbol, ops, self._regions[symbol]) for symbol, ops in members.items()]
+        return Report((*earlier.offloaded, *self.ops), (*earlier.regions, *regions))
 
-    def on_host(self) -> list[OpPlacement]:
+    def add_region(
+        self,
+        symbol: str,
+        composites: Sequence[str],
+        inputs: Sequence[relax.Expr],
+        outputs: Sequence[relax.Var],
+    ) -> None:
+        """Note what crosses the border of a region.
+
+        Parameters
+        ----------
+        symbol
+            Its name.
+        composites
+            The labels of its composites.
+        inputs, outputs
+            What it reads and gives, as it is called outside.
+        """
+        borders = [
+            tuple(self._border(item) for item in items if isinstance(item.ty, relax.TensorType))
+            for items in (inputs, outputs)
+        ]
+        self._regions[symbol] = _Region(tuple(composites), borders[0], borders[1])
+
+    def _border(self, expr: relax.Expr) -> Border:
+        shape = getattr(expr.ty.shape, "values", None)
+        sizes = (
+            "?" if shape is None else ", ".join(str(getattr(size, "value", size)) for size in shape)
+        )
+        name = str(expr.name) if isinstance(expr, relax.Var) else "a constant"
+        return Border(name, f"{expr.ty.dtype}[{sizes}]", self.amounts.bytes_of(expr))
+
+    def on_host(self, but: Sequence[str] = ()) -> list[OpPlacement]:
         """Return the ops on the host that compute something.
+
+        Parameters
+        ----------
+        but
+            Names of ops to leave out.
 
         Returns
         -------
         ops
             In the order of the model.
         """
-        return [item for item in self.ops if item.placement == "host" and not item.bookkeeping]
+        return [
+            item
+            for item in self.ops
+            if item.placement == "host"
+            and not item.bookkeeping
+            and not is_named(but, item.op, item.name, item.origin)
+        ]
 
     def add(self, binding: relax.Binding, where: Where) -> None:
         """Add an op.
@@ -73,18 +154,28 @@ class Records:
         call = binding.value
         if self.codegen_of(call) == BACKEND:
             return  # A region of an earlier partitioning, which reported its ops.
+        reason = where.get("reason")
         self.ops.append(
             OpPlacement(
                 function=self.function,
                 name=str(binding.var.name),
                 op=ir.callee(call),
-                placement="npu" if "region" in where else "host",
+                placement="npu" if reason is None else "host",
+                origin=origin_of(call),
+                region=where.get("region"),
+                composite=where.get("composite"),
+                code=None if reason is None else reason.code.value,
+                reason=None if reason is None else str(reason),
+                remedy=None if reason is None else reason.remedy,
                 bookkeeping=self._is_bookkeeping(call),
-                **where,
+                macs=self.amounts.macs(call),
+                bytes_read=self.amounts.read_by(call),
+                bytes_written=self.amounts.bytes_of(binding.var),
+                **where.get("types", {}),
             )
         )
 
-    def add_body(self, body: relax.SeqExpr, reason: str) -> None:
+    def add_body(self, body: relax.SeqExpr, reason: Reason) -> None:
         """Add all calls of a body, which stays on the host as it is.
 
         Parameters
@@ -113,7 +204,8 @@ class Records:
         function
             The function.
         """
-        self.add_body(function.body, "it is inside of a local function; run LambdaLift before")
+        why = "it is inside of a local function; run LambdaLift before"
+        self.add_body(function.body, Reason(Code.LOCAL_FUNCTION, why))
 
     def add_decline(self, binding: relax.Binding, reason: str) -> None:
         """Note that the driver declines an op, for `on_decline='error'`.
@@ -127,7 +219,40 @@ class Records:
         """
         if isinstance(binding.value, relax.Call):
             who = f"{ir.label(binding)}: "
-            self.declines.append(who + reason.removeprefix(who).rstrip(".") + ".")
+            origin = origin_of(binding.value)
+            named = f"{origin}: {who}" if origin is not None else who
+            self.declines.append(named + reason.removeprefix(who).rstrip(".") + ".")
+
+    def no_op(self, call: relax.Call) -> Reason | None:
+        """Return why a call that is none of a Relax op stays on the host.
+
+        Parameters
+        ----------
+        call
+            The call.
+
+        Returns
+        -------
+        reason
+            None for a call of a Relax op.
+        """
+        if ir.is_op_call(call):
+            name = str(call.op.name)
+            if name == "relax.call_tir":
+                why = f"it calls the kernel '{call.args[0].name_hint}': the importer has lowered it"
+                return Reason(Code.KERNEL, why)
+            if name in _PACKED:
+                callee = call.args[0]
+                packed = getattr(callee, "global_symbol", None) or getattr(callee, "name_hint", "")
+                return Reason(Code.PACKED_CALL, f"it calls the packed function '{packed}'")
+            return None
+        if isinstance(call.op, relax.ExternFunc):
+            why = f"it calls the packed function '{ir.callee(call)}'"
+            return Reason(Code.PACKED_CALL, why)
+        backend = self.codegen_of(call)
+        if backend is not None:
+            return Reason(Code.OTHER_BACKEND, f"it is a region of {backend}")
+        return Reason(Code.FUNCTION_CALL, f"it calls {ir.callee(call)}, which is no Relax op")
 
     def codegen_of(self, call: relax.Call) -> str | None:
         """Return the backend of the called region.

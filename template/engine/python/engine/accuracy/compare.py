@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax
 
+from ..batches import Batch, read_batch
+from ..element_types import runs_in
 from ..options import Options, Source
-from ..partition import compile_for, partition_for
+from ..partition import compile_for, compile_partitioned, partition_for
 from ..passes import CANONICALIZATION, passes_for
 from ..passes.quantized import DEQUANTIZE, QUANTIZE
 from ..passes.rewriting import op_name
-from ..patterns import TABLE, TO_REAL
+from ..patterns import TABLE
 from ..report import OpPlacement, offload_report
 from .layers import Layer, cut, reading, with_kernels
 from .matching import Graph, match
@@ -82,7 +83,7 @@ def accuracy_report(
             "No layer of the quantized model could be matched with the float model: "
             + (differences[0] if differences else "nothing is computed.")
         )
-    whole = _machine(compile_for(where.partitioned, target=target, options=loaded))
+    whole = _machine(compile_partitioned(where.partitioned, loaded, target))
     names = [f"layer{index}" for index in range(len(layers))]
     functions = {name: item.function for name, item in zip(names, layers, strict=True)}
     # What the whole model may not have on the host was refused above.
@@ -146,37 +147,28 @@ def _run(
 
 def _batches(inputs: Any, params: Sequence[relax.Var]) -> list[list[Array]]:
     """Return the batches as lists of arrays that fit."""
-    given = list(inputs)
+    given = [inputs] if isinstance(inputs, Mapping) else list(inputs)
     if not given:
         raise ValueError("There are no inputs; give those of the model, or several batches.")
-    batches = [given] if hasattr(given[0], "dtype") else [list(batch) for batch in given]
-    for index, batch in enumerate(batches):
-        where = f"Batch {index}" if len(batches) > 1 else "The inputs"
-        if len(batch) != len(params):
-            raise ValueError(
-                f"{where}: {len(batch)} arrays, but the model has {len(params)} parameters: "
-                f"{', '.join(str(param.name) for param in params)}. Weights must be bound."
-            )
-        for place, (item, param) in enumerate(zip(batch, params, strict=True)):
-            array = np.asarray(item)
-            batch[place] = array
-            sizes = [getattr(size, "value", None) for size in getattr(param.ty.shape, "values", ())]
-            fits = len(sizes) == array.ndim and all(
-                size in (None, known) for size, known in zip(sizes, array.shape, strict=True)
-            )
-            if not fits or str(array.dtype) != str(param.ty.dtype):
+    items = [given] if hasattr(given[0], "dtype") else given
+    wanted = {
+        str(param.name): (
+            str(param.ty.dtype),
+            [getattr(size, "value", None) for size in getattr(param.ty.shape, "values", ())],
+        )
+        for param in params
+    }
+    batches: list[Batch] = []
+    for index, item in enumerate(items):
+        where = f"batch {index} of the inputs" if len(items) > 1 else "the inputs"
+        batches.append(read_batch(item, where, wanted))
+        for name, array in batches[-1].items():
+            if array.shape != (first := batches[0][name].shape):
                 raise ValueError(
-                    f"{where}: {array.dtype} of shape {array.shape} for '{param.name}', which is "
-                    f"{param.ty.dtype} of shape {param.ty.shape}."
+                    f"{where}: '{name}' has the shape {array.shape}, in the first batch {first}; "
+                    "all batches must have the same shapes."
                 )
-            if array.shape != batches[0][place].shape:
-                raise ValueError(
-                    f"{where}: '{param.name}' has shape {array.shape}, in the first batch "
-                    f"{batches[0][place].shape}; all batches must have the same shapes."
-                )
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ValueError(f"{where}: '{param.name}' has NaN or infinite elements.")
-    return batches
+    return [list(batch.values()) for batch in batches]
 
 
 def _as_ops(mod: tvm.IRModule, batch: Sequence[Array]) -> tvm.IRModule:
@@ -256,11 +248,4 @@ class _Placements:
         label = item.composite or ""
         if item.placement == "host":
             return f"{dtype} on the host"
-        if not label.startswith("quantized_"):
-            return dtype
-        integers = " x ".join(layer.integers) or "integers"
-        names = [op for op in TABLE.ops if label.startswith(f"quantized_{op.name}")]
-        entry = max(names, key=lambda op: len(op.name), default=None)
-        if entry is not None and entry.engine != "matrix":
-            return f"{integers}, inside float32"
-        return f"{integers} to {dtype}" if label.endswith(TO_REAL) else integers
+        return runs_in(label, layer.integers, dtype)

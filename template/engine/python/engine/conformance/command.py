@@ -17,7 +17,7 @@ from .extract import CaseFile, extract, misfit, parts, read_arrays, read_module
 from .imported import sentence
 from .ledger import LedgerError
 from .model import Spec
-from .runner import SUITES, cases_of, run
+from .runner import SUITES, cases_of, meant, run
 from .suite import NotRun, Settings
 
 USAGE = 2
@@ -46,7 +46,8 @@ def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         action="append",
         default=[],
-        help="only cases whose suite/name contains this; may be given more than once",
+        help="only cases whose suite/name contains this; may be given more than once (SUITE/TEXT: "
+        "of that suite only)",
     )
     parser.add_argument("--list", action="store_true", help="list the cases and run none")
     parser.add_argument(
@@ -101,7 +102,7 @@ def _conformance(arguments: argparse.Namespace) -> int:
         if problem:
             raise ValueError(problem)
         if arguments.list:
-            for suite in suites or SUITES:
+            for suite in meant(suites, settings):
                 _list(suite, settings)
             return 0
         result = run(suites, settings, arguments.ledger, lambda line: print(line, flush=True))
@@ -154,7 +155,7 @@ def _problem(arguments: argparse.Namespace, suites: list[str], settings: Setting
             return f"--output {arguments.output} cannot be made: {error.strerror}"
         if not os.access(arguments.output, os.W_OK | os.X_OK):
             return f"nothing can be written to --output {arguments.output}"
-    if settings.filters and not any(_known(suite, settings) for suite in suites or SUITES):
+    if settings.filters and not any(_known(suite, settings) for suite in meant(suites, settings)):
         return f"no case has {' or '.join(map(repr, settings.filters))} in it; --list shows all"
     return ""
 

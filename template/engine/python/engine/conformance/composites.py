@@ -19,12 +19,12 @@ from tvm import relax
 
 from ..capability import Elementwise, Fuses, Op
 from ..patterns import TABLE
-from ..report import DECLINES
+from ..reasons import DECLINES
 from .cases import OPS
 from .compare import Array, Step, Verdict
 from .compiled import Compiled, Placement, compile_all, placement
 from .imported import sentence
-from .model import Case, Model, Spec, Tensor, entry_of
+from .model import Case, Model, Spec, Tensor, entry_of, symbol_of
 from .result import Outcome
 from .suite import Settings
 from .workers import Announce, in_workers
@@ -80,7 +80,7 @@ class Composite:
 
     def model(self) -> Model:
         """Return it as a model."""
-        model = Model("".join(char if char.isalnum() else "_" for char in str(self)))
+        model = Model(symbol_of(str(self)))
         parameter = model.argument if self.way == "arguments" else model.constant
         inputs = []
         for index, (item, (spec, *_)) in enumerate(self.case.specs()):
@@ -253,7 +253,11 @@ def _run(work: Composite, model: Model, compiled: Compiled) -> Outcome:
 
 
 def run_as_one(
-    outcome: Outcome, model: Model, compiled: Compiled, misnamed: Callable[[str], str]
+    outcome: Outcome,
+    model: Model,
+    compiled: Compiled,
+    misnamed: Callable[[str], str],
+    composites: int = 1,
 ) -> Outcome:
     """Run a model that must be one composite in one region, and compare its results.
 
@@ -267,6 +271,8 @@ def run_as_one(
         Where it has been compiled.
     misnamed
         Returns what is wrong with the composite's label; "" if nothing is.
+    composites
+        How many it must be, where it is not one.
 
     Returns
     -------
@@ -276,7 +282,7 @@ def run_as_one(
     try:
         found = placement(compiled.partitioned[model.name], model.name)
         outcome = replace(outcome, found=found.extent)
-        text = _misplaced(found) or misnamed(found.regions[0][0])
+        text = _misplaced(found, composites) or "".join(map(misnamed, found.regions[0]))
         # A declined composite is split into parts, on the NPU or not.
         if text and (decline := model.decline()):
             text = f"{DECLINES} it as one composite: {decline}"
@@ -299,10 +305,11 @@ def run_as_one(
     )
 
 
-def _misplaced(found: Placement) -> str:
-    """Return what is wrong with the placement; "" if it is one composite."""
+def _misplaced(found: Placement, composites: int) -> str:
+    """Return what is wrong with the placement; "" if it is so many composites in one region."""
     if found.on_host:
         return f"{found.extent} of it is on the NPU: {'; '.join(found.on_host)}"
-    if [len(labels) for labels in found.regions] != [1]:
-        return f"it is not one composite in one region, but {found.regions}"
+    if [len(labels) for labels in found.regions] != [composites]:
+        number = "one composite" if composites == 1 else f"{composites} composites"
+        return f"it is not {number} in one region, but {found.regions}"
     return ""

@@ -15,8 +15,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..partition import compile_partitioned, partition_for
 from .compare import Array, judge
-from .compiled import compile_for, partition_for, placement
+from .compiled import options_of, placement
 from .extract import CaseFile
 from .result import Outcome
 from .suite import Settings
@@ -63,7 +64,8 @@ def run_case(name: str, case: CaseFile) -> Outcome:
     outcome
         Its outcome.
     """
-    partitioned = partition_for(case.mod, **case.options)
+    options = options_of(**case.options)
+    partitioned = partition_for(case.mod, options=options)
     found = placement(partitioned, "main")
     fields: dict[str, Any] = {"op": case.name, "expected": case.placement, "found": found.extent}
     fields["reason"] = "; ".join(found.on_host)
@@ -75,7 +77,7 @@ def run_case(name: str, case: CaseFile) -> Outcome:
     if case.placement == "all" and len(found.regions) != 1:
         fields["reason"] = f"it is {len(found.regions)} regions and not one: {found.regions}"
         return Outcome(SUITE, name, "failed", **fields)
-    machine = relax.VirtualMachine(compile_for(partitioned, **case.options), tvm.cpu())
+    machine = relax.VirtualMachine(compile_partitioned(partitioned, options), tvm.cpu())
     result = machine["main"](*map(tvm.runtime.tensor, case.inputs))
     results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
     verdict = judge(

@@ -22,6 +22,7 @@ from ..chains import build, chains_of, function_of
 from ..formulas import count
 from ..options import Options
 from ..patterns import TABLE
+from ..reasons import FAILED
 from . import chip, numpy_reference
 from .cases import OPS
 from .chip import SIZES
@@ -110,6 +111,20 @@ def compute(
     with np.errstate(all="ignore"):
         result = eval(OPS[op]["numpy"], {**vars(numpy_reference), **names})
     return result if isinstance(result, tuple) else (result,)
+
+
+def symbol_of(name: str) -> str:
+    """Return a name that a function may have."""
+    return "".join(char if char.isalnum() else "_" for char in name)
+
+
+def sums_of(
+    entry: Op, call: Any, data: Array, attributes: Mapping[str, Any], n: int
+) -> tuple[Array, Any]:
+    """Return the exact sums whose means a pool or a reduction gives, and of how many elements."""
+    counts = numpy_reference.counts(data, values_of_attributes(entry, call, attributes, n))
+    (mean,) = compute(entry.name, call, [data], attributes, n)
+    return np.rint(mean * counts), counts
 
 
 def values_of_attributes(
@@ -235,13 +250,14 @@ class Model:
         return any(array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in arrays)
 
     def decline(self, **settings: Any) -> str | None:
-        """Return why the driver declines it as one composite; None if it takes it."""
+        """Return why the driver declines it as one composite; None if it takes it or fails."""
         options = Options.load(settings)
         ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
         given = options.driver, options.driver_options(), {"n": SIZES[-1]}, False
         # Only calls of one composite are fused; the label says nothing to codegen.
         composite = self.function().with_attr("Composite", f"{BACKEND}.{self.name}")
-        return str(ask(composite, *given)) or None
+        answer = str(ask(composite, *given))
+        return answer if answer and FAILED not in answer else None
 
     def refusal(self, op: str, *inputs: Any, **attributes: Any) -> str | None:
         """Return why the NPU cannot run a call; None if it can."""
@@ -262,6 +278,7 @@ class Model:
         except Exception as error:
             return str(error)
         entry = entry_of(op)
+        reason: str | None
         if entry.relax:
             reason = TABLE.refusal(call)
         else:
@@ -405,7 +422,7 @@ class Case:
     @property
     def symbol(self) -> str:
         """The name of its function."""
-        return "".join(char if char.isalnum() else "_" for char in str(self))
+        return symbol_of(str(self))
 
     @property
     def has_constants(self) -> bool:

@@ -22,12 +22,19 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
+from ..loading import WITHOUT_TORCH
 from .result import Outcome
 
 Announce = Callable[[str], None]
 
 SECONDS = 300.0
 """How long a worker may be silent."""
+
+NEEDS_TORCH = "models"
+"""The suite whose workers import torch."""
+
+_WORTH_A_WORKER = 8
+"""How many cases take longer than to start a process."""
 
 
 def in_workers(
@@ -60,8 +67,8 @@ def in_workers(
         for chosen in batches:
             yield from _module(suite).run_batch(chosen, lambda case: None)
         return
-    # Give each worker something to do, even if there is little.
-    size = min(batch, -(-len(cases) // jobs)) if cases else batch
+    # Give each worker something to do, unless it is too little.
+    size = min(batch, max(-(-len(cases) // jobs), _WORTH_A_WORKER))
     batches = [list(cases[start : start + size]) for start in range(0, len(cases), size)]
     found: queue.Queue[Outcome | Exception | None] = queue.Queue()
     pool = _Pool(suite, batches, seconds, found)
@@ -189,8 +196,9 @@ class _Worker:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
         self._timed_out = False
         self.ready = False
+        torch = "" if suite == NEEDS_TORCH else WITHOUT_TORCH
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, suite],
+            [sys.executable, "-c", f"{torch}from {__name__} import serve; serve()", suite],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -266,8 +274,9 @@ def _module(suite: str) -> Any:
     return import_module(suite if "." in suite else f"{__package__}.{suite}")
 
 
-def _serve(suite: str) -> None:
-    """Be a worker."""
+def serve() -> None:
+    """Be a worker of the suite that the command line names."""
+    suite = sys.argv[1]
     # Output of libraries must not get between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -286,7 +295,3 @@ def _serve(suite: str) -> None:
             say(error=f"the suite '{suite}' is broken: {type(error).__name__}: {error}")
             raise
         say(done=True)
-
-
-if __name__ == "__main__":
-    _serve(sys.argv[1])

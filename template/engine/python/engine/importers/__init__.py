@@ -2,14 +2,17 @@
 """Reads quantised models with TVM's importers, as one form: dequantize, op, quantize.
 
 TVM's importers read the float ops. What exporters write for integers is put into this form before
-or while they read: quantised ONNX operators are rewritten to standard ones (`onnx_operators`), and
-PyTorch's quantised ops are converted by TVM's `custom_convert_map` (`torch_operators`). Nothing of
-TVM is patched, and integer weights stay `dequantize(constant)`.
+or while they read: quantised ONNX operators are rewritten to standard ones (`onnx_operators`),
+PyTorch's quantised ops are converted by TVM's `custom_convert_map` (`torch_operators`), and those
+of TFLite by its `op_converter` (`tflite_operators`). Nothing of TVM is patched, and integer weights
+stay `dequantize(constant)`. Each call keeps the name that the author of the model gave its node
+(`onnx_names`, `torch_names`), for reports.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -43,8 +46,9 @@ def from_onnx(model: Any, **options: Any) -> tvm.IRModule:
         onnx is not installed.
     """
     # It says what to install.
-    from tvm.relax.frontend.onnx import from_onnx as read
+    import tvm.relax.frontend.onnx  # noqa: F401
 
+    from .onnx_names import read
     from .onnx_operators import normalize
 
     if isinstance(model, (str, os.PathLike)):
@@ -56,7 +60,7 @@ def from_onnx(model: Any, **options: Any) -> tvm.IRModule:
             f"the model is of type {type(model).__name__}; supported are onnx.ModelProto and the "
             "path of a file"
         )
-    return read(normalize(model), **options)
+    return read(normalize(model), model, **options)
 
 
 def from_exported_program(program: Any, **options: Any) -> tvm.IRModule:
@@ -95,3 +99,52 @@ def from_exported_program(program: Any, **options: Any) -> tvm.IRModule:
             "torch.export.export(network, inputs) returns"
         )
     return read(program, **options)
+
+
+def from_tflite(model: Any, **options: Any) -> tvm.IRModule:
+    """Read a TFLite model, which may be quantised.
+
+    TVM's importer reads it, with each operator on quantised tensors converted as one on real
+    numbers, between dequantize and quantize. Convolutions get the channels first, as ONNX and
+    PyTorch have them; inputs and outputs stay as they are in the file.
+
+    Parameters
+    ----------
+    model
+        The path of a file, its bytes, or a `tflite.Model`.
+    **options
+        Of `tvm.relax.frontend.tflite.from_tflite`, such as `shape_dict`.
+
+    Returns
+    -------
+    mod
+        A module with the function `main`.
+
+    Raises
+    ------
+    ValueError
+        A quantised operator is not supported, or what was given is no model; the message names it
+        and what is supported.
+    ImportError
+        tflite is not installed.
+    """
+    try:
+        import tflite
+    except ImportError:
+        raise ImportError(
+            "the Python package tflite is not installed; install it with: pip install tflite"
+        ) from None
+    from .tflite_operators import read
+
+    if isinstance(model, (str, os.PathLike)):
+        model = Path(model).read_bytes()
+    if isinstance(model, (bytes, bytearray)):
+        if not tflite.Model.ModelBufferHasIdentifier(model, 0):
+            raise ValueError("the file is no TFLite model: it lacks the identifier TFL3")
+        model = tflite.Model.GetRootAs(model, 0)
+    if not isinstance(model, tflite.Model):
+        raise ValueError(
+            f"the model is of type {type(model).__name__}; supported are tflite.Model, the bytes "
+            "of a file and its path"
+        )
+    return read(model, **options)

@@ -8,6 +8,7 @@ dequantize of its own and a quantize.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -16,9 +17,9 @@ import numpy as np
 from tvm import relax
 
 from ..calls import Constant, Unknown, Values, resolve, tensor_type, with_arguments
-from ..chains import transposed_axes
+from ..chains import chains_of, find, transposed_axes
 from ..table import Table
-from .evaluate import constant_of
+from .evaluate import constant_of, fixed_shape
 from .rewriting import Bindings, Block, Site, Steps, is_call_of, op_name
 
 QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
@@ -111,10 +112,10 @@ def _moved(
         return None
     axis = -1
     if scale.value.numpy().size != 1 or zero_point.value.numpy().size != 1:
-        order = transposed_axes(call)
-        if not order:
+        found = _axis_behind(call, int(source.attrs.axis))
+        if found is None:
             return None
-        axis = order.index(int(source.attrs.axis) % len(order))
+        axis = found
     integers = [item.args[0] for item in sources]
     data = relax.Tuple(integers) if isinstance(first, relax.Tuple) else integers[0]
     attributes = call.attrs
@@ -139,6 +140,27 @@ def _moved(
     if isinstance(data, Constant):
         moved = constant_of(moved) or moved
     return moved, source, axis
+
+
+def _axis_behind(call: relax.Call, axis: int) -> int | None:
+    """Return where an axis is behind a transposition, or a reshape that keeps it as it is."""
+    order = transposed_axes(call)
+    if order:
+        return order.index(axis % len(order))
+    if op_name(call) != "relax.reshape":
+        return None
+    known = [fixed_shape(item.ty) for item in (call.args[0], call)]
+    if known[0] is None or known[1] is None:
+        return None
+    before, after = known[0][1], known[1][1]
+    axis %= len(before)
+    size, outer = before[axis], math.prod(before[:axis])
+    places = (
+        place
+        for place, count in enumerate(after)
+        if count == size and math.prod(after[:place]) == outer
+    )
+    return next(places, None)
 
 
 def _dequantize_like(
@@ -231,16 +253,34 @@ def _known(expr: relax.Expr, values: Values) -> Constant | None:
 
 
 def quantize_before_moving(site: Site) -> Bindings | None:
-    """Turn `quantize(reshape(x))` into `reshape(quantize(x))`: x is quantized where it is made."""
+    """Turn `quantize(reshape(x))` into `reshape(quantize(x))`: x is quantized where it is made.
+
+    So are the parts of a concat: those that are integers in another scale are rescaled.
+    """
     call = site.call
     move = site.value(call.args[0])
     # An op that drops elements, such as a slice, would have more of them quantized.
-    if op_name(move) not in _REARRANGES or not site.is_used_once(call.args[0]):
+    if op_name(move) not in (*_REARRANGES, "relax.concat") or not site.is_used_once(call.args[0]):
         return None
     if not _has_one_scale(site, call):
         return None
     steps = Steps(site)
-    first = steps.add(relax.op.quantize(move.args[0], *call.args[1:3], -1, call.attrs.out_dtype))
+
+    def quantized(part: relax.Expr) -> relax.Expr:
+        return steps.add(relax.op.quantize(part, *call.args[1:3], -1, call.attrs.out_dtype))
+
+    def joined(part: relax.Expr) -> relax.Expr:
+        source: Any = site.value(part)
+        same = is_call_of(DEQUANTIZE, source) and _undoes(call, source, site.values)
+        return source.args[0] if same else quantized(part)
+
+    data = resolve(move.args[0], site.values)
+    if isinstance(data, relax.Tuple):
+        first: relax.Expr = relax.Tuple([joined(part) for part in data.fields])
+    elif op_name(move) == "relax.concat":
+        return None
+    else:
+        first = quantized(data)
     moved = relax.Call(move.op, [first, *move.args[1:]], move.attrs, move.ty_args)
     return _if_taken(site, steps.end(moved))
 
@@ -288,19 +328,38 @@ def drop_limits(site: Site) -> Bindings | None:
     if scale is None or zero_point is None:
         return None
     ends = np.iinfo(str(call.ty.dtype))
-    steps, zeros = scale.value.numpy().astype("float64"), zero_point.value.numpy().astype("int64")
-    least, most = (ends.min - zeros) * steps, (ends.max - zeros) * steps
+    steps, zeros = scale.value.numpy(), zero_point.value.numpy().astype("int64")
     lower, upper = 0.0, np.inf
     if name == "relax.clip":
         bounds: list[Any] = [getattr(item, "value", None) for item in limit.args[1:3]]
         if any(not isinstance(item, int | float) for item in bounds):
             return None
         lower, upper = map(float, bounds)
-    if (least < lower).any() or (most > upper).any():
+    # What is beyond a limit becomes the integer that the limit becomes.
+    least, most = (np.rint(steps.dtype.type(item) / steps) + zeros for item in (lower, upper))
+    is_wider = (least <= ends.min).all() and (most >= ends.max).all()
+    if not is_wider or _ends_a_chain(site, call.args[0]) or _is_alone(site, limit):
         return None
     return site.bind(
         relax.op.quantize(limit.args[0], *call.args[1:3], call.attrs.axis, call.attrs.out_dtype)
     )
+
+
+def _is_alone(site: Site, limit: relax.Call) -> bool:
+    """Whether a limit is all that is computed between two types that nothing rescales."""
+    source: Any = site.value(limit.args[0])
+    if not is_call_of(DEQUANTIZE, source):
+        return False
+    entry = site.table.get("quantize")
+    types = entry.quantized.dtypes if entry is not None and entry.quantized is not None else ()
+    return not {str(source.args[0].ty.dtype), str(site.call.ty.dtype)} <= set(types)
+
+
+def _ends_a_chain(site: Site, expr: relax.Expr) -> bool:
+    """Whether a value is a function that only the table's chains know, such as a hard sigmoid."""
+    entries = (op for op in site.table.ops if op.quantized is not None and not op.relax)
+    chains = (chain for op in entries for chain in chains_of(op))
+    return any(next(find(chain, expr, site.values), None) is not None for chain in chains)
 
 
 def dequantize_for_each(block: Block, table: Table) -> Bindings | None:

@@ -22,10 +22,11 @@ from onnxruntime.quantization import (
 )
 from onnxruntime.quantization.calibrate import TensorData, TensorsData
 
+from ..batches import Batch
 from ..importers import from_onnx
 from .console import quiet
-from .data import Batch, check_finite, check_range
-from .planning import Backend, Form, Group, Node, Plan
+from .data import check_finite, check_range
+from .planning import Backend, Form, Group, Node, Plan, Tensors
 
 METHODS = {
     "minmax": (CalibrationMethod.MinMax, {}),
@@ -39,7 +40,7 @@ _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _FUSED = "/MatMulAddFusion"  # What ONNX Runtime adds to the name of a matrix product with a bias.
 _LEAST_OPSET, _OPSET = 13, 17
-_TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8}
+_TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType.QInt16}
 
 
 class OnnxModel:
@@ -137,7 +138,7 @@ class OnnxModel:
 
     # ---- Quantization ---------------------------------------------------------------------------
 
-    def ask(self, backend: Backend, form: Form, group: Group) -> str | None:
+    def ask(self, backend: Backend, form: Form, group: Group, wide: Tensors) -> str | None:
         """Return what the backend makes of some ops between quantize and dequantize."""
         nodes = [self._nodes[node.index] for node in group]
         made = {name for node in nodes for name in node.output}
@@ -164,7 +165,7 @@ class OnnxModel:
         helper.set_model_props(model, {"onnx.infer": "onnxruntime.quant"})
         moved = [tuple((*real, *results))] if not group[0].is_product else []
         try:
-            quantized = self._quantized(model, group, {*real, *results}, form, moved, real)
+            quantized = self._quantized(model, group, {*real, *results}, form, moved, real, wide)
             mod = from_onnx(quantized)
         except Exception as error:
             # What the tools cannot quantize or read stays real.
@@ -191,7 +192,13 @@ class OnnxModel:
             for name in (item for node in group for item in node.inputs if item in plan.quantized):
                 check_range(name, *self._ranges[name], group[0].names[0])
         return self._quantized(
-            copy.deepcopy(self.reference), plan.nodes, plan.quantized, form, plan.tied, ()
+            copy.deepcopy(self.reference),
+            plan.nodes,
+            plan.quantized,
+            form,
+            plan.tied,
+            (),
+            plan.wide,
         )
 
     def _quantized(
@@ -202,16 +209,26 @@ class OnnxModel:
         form: Form,
         tied: Iterable[Sequence[str]],
         entering: Iterable[str],
+        wide: Tensors,
     ) -> Any:
         """Quantize a model, with integers only in the tensors that are wanted."""
         ranges = _one_range(self._ranges, tied)
         data = {name: TensorData(lowest=low, highest=high) for name, (low, high) in ranges.items()}
         types = sorted({self._nodes[node.index].op_type for node in nodes})
+        overrides = set(wide)
+        for node in reversed(nodes):
+            # ONNX Runtime gives what only moves elements the type of what it reads.
+            if not overrides.isdisjoint(node.outputs):
+                overrides.update(name for name in node.inputs if name not in wanted)
         options = {
             "ActivationSymmetric": form.symmetric,
             "ForceQuantizeNoInputCheck": True,
             "QDQKeepRemovableActivations": True,
             "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1},
+            "TensorQuantOverrides": {
+                name: [{"quant_type": QuantType.QInt16, "symmetric": True}]
+                for name in sorted(overrides)
+            },
         }
         with quiet():
             quantizer = QDQQuantizer(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses what stays in float: by name, or until the accuracy is reached."""
+"""Chooses what is int16 or float: by name, or until the accuracy is reached."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from ..batches import Batch
 from .console import Progress
-from .data import Batch
 from .planning import Form, Group, Node, Plan, Planner
 
 _MEASURED = 4
 """How many batches the layers are compared on."""
 
 
-def matching(nodes: Sequence[Node], names: Collection[str]) -> set[int]:
+def matching(nodes: Sequence[Node], names: Collection[str], argument: str) -> set[int]:
     """Return the ops that a user names.
 
     Parameters
@@ -26,6 +26,8 @@ def matching(nodes: Sequence[Node], names: Collection[str]) -> set[int]:
         The ops of the model.
     names
         Names of ops or of their results, or patterns.
+    argument
+        What the user calls them.
 
     Returns
     -------
@@ -45,14 +47,14 @@ def matching(nodes: Sequence[Node], names: Collection[str]) -> set[int]:
         if not fitting:
             known = ", ".join(node.names[0] for node in nodes if node.is_product)
             raise ValueError(
-                f"keep_float: no op or result is called '{pattern}'; the products are {known}."
+                f"{argument}: no op or result is called '{pattern}'; the products are {known}."
             )
         found |= fitting
     return found
 
 
 class Search:
-    """Puts the layers that hurt most back to float until the accuracy is reached.
+    """Makes the layers that hurt most int16, then float, until the accuracy is reached.
 
     How much a layer hurts is the error of the model's results when only this layer is quantised.
 
@@ -82,7 +84,11 @@ class Search:
         self._batches, self._progress = batches[:_MEASURED], progress
 
     def within(
-        self, max_loss: float, evaluate: Callable[[Any], float], excluded: Collection[int]
+        self,
+        max_loss: float,
+        evaluate: Callable[[Any], float],
+        excluded: Collection[int],
+        wide: Collection[int],
     ) -> Any:
         """Return a quantised model that is accurate enough.
 
@@ -94,6 +100,8 @@ class Search:
             Measures it.
         excluded
             The indices of ops that stay real in any case.
+        wide
+            Those of ops that are int16 in any case.
 
         Returns
         -------
@@ -104,20 +112,25 @@ class Search:
         goal = evaluate(self._source.original) - max_loss
         if np.isnan(goal):
             raise ValueError("evaluate returns NaN for the float model.")
-        kept = set(excluded)
-        order: list[Group] | None = None
-        while (chosen := self._planner.plan(kept)).groups:
+        kept, widened = set(excluded), set(wide)
+        order: list[tuple[Group, set[int], str]] | None = None
+        while (chosen := self._planner.plan(kept, widened)).groups:
             self._progress.show("evaluating the quantised model")
             model = self._source.quantize(chosen, self._form)
             accuracy = evaluate(model)
             if accuracy >= goal:
                 return model
             if order is None:
-                order = self._by_harm(chosen)
-            worst = order.pop()
-            kept.add(worst[0].index)
+                groups = self._by_harm(chosen)
+                narrow = [group for group in groups if group[0].index not in widened]
+                order = [(group, kept, "stays in float") for group in groups]
+                if self._form.activations != "int16":
+                    able = filter(self._planner.computes_wide, narrow)
+                    order += [(group, widened, "becomes int16") for group in able]
+            worst, indices, what = order.pop()
+            indices.add(worst[0].index)
             self._progress.tell(
-                f"accuracy {accuracy:.4g}, wanted {goal:.4g}: '{worst[0].names[0]}' stays in float"
+                f"accuracy {accuracy:.4g}, wanted {goal:.4g}: '{worst[0].names[0]}' {what}"
             )
         return self._source.original
 

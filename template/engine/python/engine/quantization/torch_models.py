@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import fx
 
+from ..batches import Batch
 from ..importers import from_exported_program
 from .console import quiet
-from .data import Batch, check_range
-from .planning import Backend, Form, Group, Node, Plan, inputs_of
+from .data import check_range
+from .planning import Backend, Form, Group, Node, Plan, Tensors, inputs_of
 
 with quiet():  # The first import reports libraries for other processors.
     from torchao.quantization.pt2e.observer import (
@@ -56,7 +57,8 @@ _PRODUCTS = {
     _ATEN.mm.default: -1,
     _ATEN.bmm.default: -1,
 }
-_TYPES = {"int8": torch.int8, "uint8": torch.uint8}
+_TYPES = {"int8": torch.int8, "uint8": torch.uint8, "int16": torch.int16}
+_WIDE = Form("int16", symmetric=True)
 # The scale and zero point with which the backend is asked.
 _STEP, _ZERO = 0.05, 3
 
@@ -144,15 +146,15 @@ class TorchModel:
 
     # ---- Asking ---------------------------------------------------------------------------------
 
-    def ask(self, backend: Backend, form: Form, group: Group) -> str | None:
+    def ask(self, backend: Backend, form: Form, group: Group, wide: Tensors) -> str | None:
         """Return what the backend makes of some ops between quantize and dequantize."""
         nodes = [self._nodes[node.index] for node in group]
-        key = self._described(nodes)
+        key = self._described(nodes, wide)
         if key not in self._answers:
             self._answers[key] = None
             try:
                 with quiet():
-                    program, inputs = self._between_integers(nodes, form)
+                    program, inputs = self._between_integers(nodes, form, wide)
                     # Decompositions take most of the time, and change nothing of the answer.
                     mod = from_exported_program(program, run_ep_decomposition=False)
             except Exception as error:
@@ -162,7 +164,7 @@ class TorchModel:
                 self._answers[key] = backend.answer(mod, inputs, 1)
         return self._answers[key]
 
-    def _described(self, nodes: Sequence[fx.Node]) -> str:
+    def _described(self, nodes: Sequence[fx.Node], wide: Tensors) -> str:
         """Return all of some ops but the values of constants."""
         known: dict[fx.Node, int] = {}
 
@@ -170,16 +172,19 @@ class TorchModel:
             place = known.setdefault(node, len(known))
             value = node.meta.get("val")
             kind = node in self._constants
-            return f"{place} {kind} {getattr(value, 'dtype', None)} {getattr(value, 'shape', None)}"
+            shape = getattr(value, "shape", None)
+            return f"{place} {kind} {node.name in wide} {getattr(value, 'dtype', None)} {shape}"
 
         described = []
         for node in nodes:
             arguments = fx.node.map_arg((node.args, node.kwargs), tensor)
-            described.append(f"{node.target} {arguments}")
+            described.append(f"{node.target} {arguments} {node.name in wide}")
             known[node] = len(known)
         return "; ".join(described)
 
-    def _between_integers(self, nodes: Sequence[fx.Node], form: Form) -> tuple[Any, int]:
+    def _between_integers(
+        self, nodes: Sequence[fx.Node], form: Form, wide: Tensors
+    ) -> tuple[Any, int]:
         """Return a program of these ops between quantize and dequantize, and its real inputs."""
         graph, root = fx.Graph(), torch.nn.Module()
         made: dict[fx.Node, fx.Node] = {}
@@ -206,7 +211,7 @@ class TorchModel:
         for node in dict.fromkeys(outside):
             if _is_real(node):
                 real += 1
-                made[node] = _both(graph, made[node], form)
+                made[node] = _both(graph, made[node], _WIDE if node.name in wide else form)
         for node in nodes:
             replaced: dict[fx.Node, fx.Node] = {}
             if node.target in _PRODUCTS:
@@ -222,7 +227,8 @@ class TorchModel:
             made[node] = graph.node_copy(
                 node, lambda item, known=known: known.get(item) or constant(item)
             )
-        graph.output((_both(graph, made[nodes[-1]], form),))
+        of_result = _WIDE if nodes[-1].name in wide else form
+        graph.output((_both(graph, made[nodes[-1]], of_result),))
         module = fx.GraphModule(root, graph)
         return torch.export.export(module, tuple(arguments)), real
 
@@ -302,14 +308,10 @@ class _Annotates(Quantizer):  # type: ignore[misc]
         self._plan, self._form = plan, form
         self._names = {index: node.name for index, node in nodes.items()}
         self._constants = {node.name for node in constants}
-        ends = torch.iinfo(_TYPES[form.activations])
-        self._activation = QuantizationSpec(
-            dtype=_TYPES[form.activations],
-            observer_or_fake_quant_ctr=observer.with_args(eps=2**-20),
-            quant_min=ends.min,
-            quant_max=ends.max,
-            qscheme=torch.per_tensor_symmetric if form.symmetric else torch.per_tensor_affine,
-        )
+        self._activations = [_activation(item, observer) for item in (form, _WIDE)]
+
+    def _spec(self, node: Any) -> Any:
+        return self._activations[node.name in self._plan.wide]
 
     def annotate(self, model: Any) -> Any:
         """Annotate the inputs of each group and, where integers are read, its result."""
@@ -320,12 +322,12 @@ class _Annotates(Quantizer):  # type: ignore[misc]
             for member in group:
                 node = by_name[self._names[member.index]]
                 read = [item for item in node.all_input_nodes if item.name in outside]
-                specs: dict[Any, Any] = {item: self._activation for item in read}
+                specs: dict[Any, Any] = {item: self._spec(item) for item in read}
                 if node.target in _PRODUCTS and node.args[1].name in self._constants:
                     specs[node.args[1]] = self._weight(node)
                 result = None
                 if member is group[-1] and node.name in self._plan.quantized:
-                    result = self._activation
+                    result = self._spec(node)
                 if len(group) == 1 and not member.is_product and node.name in tied:
                     shared = SharedQuantizationSpec((read[0], node))
                     specs.update({item: shared for item in read[1:]})
@@ -352,6 +354,18 @@ class _Annotates(Quantizer):  # type: ignore[misc]
             ch_axis=_channel(node),
             **common,
         )
+
+
+def _activation(form: Form, observer: Any) -> Any:
+    dtype = _TYPES[form.activations]
+    ends = torch.iinfo(dtype)
+    return QuantizationSpec(
+        dtype=dtype,
+        observer_or_fake_quant_ctr=observer.with_args(eps=2**-20 if form != _WIDE else 2**-28),
+        quant_min=ends.min,
+        quant_max=ends.max,
+        qscheme=torch.per_tensor_symmetric if form.symmetric else torch.per_tensor_affine,
+    )
 
 
 # ---- Graphs -------------------------------------------------------------------------------------

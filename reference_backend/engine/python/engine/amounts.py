@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much an op computes, reads and writes, by the types of its arguments and its result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .calls import Constant, Size, Unknown, tensor_type
+
+_CONVOLUTION = "relax.nn.conv"
+_ATTENTION = ("relax.nn.attention", "relax.nn.attention_bias")
+
+
+def is_product(op: str) -> bool:
+    """Whether an op is a matmul or a convolution.
+
+    Parameters
+    ----------
+    op
+        The Relax op.
+
+    Returns
+    -------
+    answer
+        False for attention, whose products are inside.
+    """
+    return op == "relax.matmul" or op.startswith(_CONVOLUTION)
+
+
+@cache
+def _bytes_of_element(dtype: str) -> int:
+    return max(1, int(tvm.DataType(dtype).bits) // 8)
+
+
+class Amounts:
+    """The amounts of the ops of one function.
+
+    Parameters
+    ----------
+    bounds
+        The largest value of each symbol, which counts for its size.
+    """
+
+    def __init__(self, bounds: Mapping[str, int]) -> None:
+        self._bounds = bounds
+        self._known: dict[Any, int | None] = {}
+
+    def shape(self, ty: Any) -> tuple[int, ...]:
+        """Return the sizes of a tensor; raise `Unknown` if they cannot be told."""
+        sizes = tensor_type(ty)[1]
+        if any(isinstance(size, Size) and size.name not in self._bounds for size in sizes):
+            raise Unknown("unknown bound of")
+        return tuple(
+            size.factor * self._bounds[size.name] if isinstance(size, Size) else size
+            for size in sizes
+        )
+
+    def bytes_of(self, expr: Any) -> int | None:
+        """Return the bytes of a value, 0 if it is no tensor; None if its size is not known.
+
+        Parameters
+        ----------
+        expr
+            A variable, a constant or a tuple of them.
+        """
+        if isinstance(expr, relax.Tuple):
+            return total([self.bytes_of(item) for item in expr.fields])
+        if not isinstance(expr, (relax.Var, Constant)):
+            return 0
+        if expr not in self._known:
+            self._known[expr] = self._bytes_of_type(expr.ty)
+        return self._known[expr]
+
+    def _bytes_of_type(self, ty: Any) -> int | None:
+        if isinstance(ty, relax.TupleType):
+            return total([self._bytes_of_type(item) for item in ty.fields])
+        if not isinstance(ty, relax.TensorType):
+            return 0
+        try:
+            return math.prod(self.shape(ty)) * _bytes_of_element(str(ty.dtype))
+        except Unknown as unknown:
+            return 0 if str(unknown).startswith("no elements") else None
+
+    def read_by(self, call: relax.Call) -> int | None:
+        """Return the bytes that a call reads, each tensor once.
+
+        Parameters
+        ----------
+        call
+            The call.
+        """
+        # By identity: `==` on numbers would build a comparison.
+        arguments = {hash(item): item for item in call.args}
+        return total([self.bytes_of(item) for item in arguments.values()])
+
+    def macs(self, call: relax.Call) -> int | None:
+        """Return the multiplications with addition of a call; None if they cannot be told.
+
+        Parameters
+        ----------
+        call
+            The call. Ops that are no product have none.
+        """
+        name = str(getattr(call.op, "name", ""))
+        if not name or name.startswith("relax.call_"):
+            return None if not isinstance(call.op, tvm.ir.GlobalVar) else 0
+        try:
+            if name.startswith(_CONVOLUTION):
+                return self._of_convolution(name, call)
+            if name == "relax.matmul":
+                return math.prod(self.shape(call.ty)) * self.shape(call.args[0].ty)[-1]
+            if name in _ATTENTION:
+                # Scores, and their product with the values: batch, position, head, size of a head.
+                query, key = (self.shape(item.ty) for item in call.args[:2])
+                return key[1] * (math.prod(query) + math.prod(self.shape(call.ty)))
+        except Unknown:
+            return None
+        return 0
+
+    def _of_convolution(self, name: str, call: relax.Call) -> int:
+        data, weight = (self.shape(item.ty) for item in call.args[:2])
+        layout = str(call.attrs.kernel_layout)
+        # Of a transposed one, each element of the input meets all outputs of its group.
+        kept = "I" if name.endswith("_transpose") else "O"
+        window = math.prod(weight) // weight[layout.index(kept)]
+        return (math.prod(data) if kept == "I" else math.prod(self.shape(call.ty))) * window
+
+
+def total(amounts: Sequence[int | None]) -> int | None:
+    """Return a sum; None if a part is not known.
+
+    Parameters
+    ----------
+    amounts
+        The parts.
+
+    Returns
+    -------
+    total
+        Their sum.
+    """
+    known = [item for item in amounts if item is not None]
+    return sum(known) if len(known) == len(amounts) else None

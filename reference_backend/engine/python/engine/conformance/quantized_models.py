@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models of the suite of quantised tensors, with the integers that must come out of them."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..capability import Buckets, Elementwise, Exact, Op, Quantized
+from ..patterns import REQUANTIZE, TABLE, TO_REAL, is_quantized
+from . import numpy_reference
+from .compare import Step
+from .model import Case, Model, Spec, Tensor, compute, entry_of, sums_of, symbol_of
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What surrounds an op."""
+
+    data: str = "int8"
+    weight: str = "int8"
+    result: str = "int8"
+    """The element types; "" for a result of real numbers."""
+    zero_points: tuple[int, int, int] = (0, 0, 0)
+    """Those of the two inputs and of the result, from the middle of their types."""
+    per_channel: bool = True
+    bias: bool = False
+    residual: bool = False
+    activation: str = ""
+    computed: bool = False
+    """Whether the second input is no constant."""
+    ends: bool = False
+    """Whether all numbers are at the ends of their types, so that sums are as large as they get."""
+    step: float = 0.04
+    """The scale of the result."""
+
+    def __str__(self) -> str:
+        """Return the name of the variant."""
+        parts = [self.data, self.weight, self.result or "real", "channels" * self.per_channel]
+        zeros = "zeros" * any(self.zero_points)
+        parts += ["bias" * self.bias, "residual" * self.residual, self.activation, zeros]
+        parts += ["computed" * self.computed, "ends" * self.ends]
+        parts += [f"step{self.step:g}" * (self.step != Variant.step)]
+        return "_".join(filter(None, parts))
+
+
+@dataclass(frozen=True)
+class Work:
+    """An op on the inputs of one of its cases, and a variant."""
+
+    case: Case
+    variant: Variant
+
+    def __str__(self) -> str:
+        """Return the name of the case."""
+        return f"{self.case}-{self.variant}"
+
+    @property
+    def op(self) -> str:
+        """The op's name."""
+        return self.case.op
+
+    @property
+    def entry(self) -> Op:
+        """The op's entry."""
+        return entry_of(self.op)
+
+    @property
+    def kind(self) -> object:
+        """What other cases share with it."""
+        return self.entry.engine, self.variant
+
+    @property
+    def dtype(self) -> str:
+        """The element type of the data."""
+        return self.variant.data
+
+    @property
+    def composites(self) -> int:
+        """How many composites it is."""
+        return 1
+
+    def misnames(self, label: str) -> bool:
+        """Whether a composite's label says something else."""
+        right = is_quantized(label)
+        return not right or label.endswith(TO_REAL) == bool(self.variant.result)
+
+    def model(self) -> Model:
+        """Return it as a model."""
+        model = Model(symbol_of(str(self)))
+        if self.entry.engine == "matrix":
+            return self._matrix(model)
+        return (self._sums if self.entry.inside == "integers" else self._elementwise)(model)
+
+    def _matrix(self, model: Model) -> Model:
+        entry, variant = self.entry, self.variant
+        (_, (data_spec, *_)), (_, (weight_spec, *_)) = self.case.specs()
+        axis = integers_of(entry).channel
+        data = model.argument(
+            self._spec(data_spec.shape, variant.data, 0 if axis == 0 else -2), f"{self} data"
+        )
+        spec = self._spec(weight_spec.shape, variant.weight, axis or 0)
+        weight = (model.argument if variant.computed else model.constant)(spec, f"{self} weight")
+        channels = 1
+        grouped = axis == 1 and self.case.entry.get("attributes", {}).get("groups", 1) > 1
+        if variant.per_channel and axis is not None and not grouped:
+            channels = weight.values[1].shape[axis]
+        zeros = [
+            _middle(variant.data) + variant.zero_points[0],
+            _middle(variant.weight) + variant.zero_points[1],
+        ]
+        generator = np.random.default_rng(zlib.crc32(str(self).encode()))
+        terms = max(1, weight.values[1].size // max(1, weight.values[1].shape[axis or 0]))
+        largest = 32767 if variant.weight == "int16" else 127
+        scales = [
+            np.float32(0.05),
+            (generator.uniform(0.5, 1, channels) / largest / np.sqrt(terms)).astype(np.float32),
+        ]
+        attributes = self.case.entry.get("attributes", {})
+        reals = [
+            _dequantized(model, tensor, scale, zero, axis if index else -1)
+            for index, (tensor, scale, zero) in enumerate(
+                zip((data, weight), scales, zeros, strict=True)
+            )
+        ]
+        call = model.normalize(entry.name, reals, attributes)
+        rank = len(call.ty.shape)
+        channel = rank - 1 if entry.relax == "relax.matmul" else 1
+        along = [-1 if index == channel else 1 for index in range(rank)]
+        scale = np.float64(scales[0]) * scales[1].astype(np.float64)
+        wide = scale.reshape(along) if channels > 1 else scale.reshape(())
+        sums = {}
+        for n in data.values:
+            exact = [
+                tensor.values[n].astype(np.int64).astype(np.float64) - zero
+                for tensor, zero in zip((data, weight), zeros, strict=True)
+            ]
+            (sums[n],) = compute(entry.name, call, exact, attributes, n)
+        expr = model.bind(call)
+        if variant.bias:
+            size = next(iter(sums.values())).shape[channel]
+            steps = generator.integers(-5000, 5000, size)
+            bias = (steps * (scale if channels > 1 else scale[0])).astype(np.float32)
+            shape = along[channel:] if channel == rank - 1 else along[1:]
+            expr = model.bind(relax.op.add(expr, relax.const(bias.reshape(shape))))
+            added = np.rint(bias.astype(np.float64) / scale).reshape(along)
+            sums = {n: value + added for n, value in sums.items()}
+        step = np.float32(variant.step)
+        middle = _middle(variant.result) + variant.zero_points[2] if variant.result else 0
+        rule = TABLE.chip.requantize
+        if variant.activation == "sigmoid" or not variant.result:
+            values = {n: value * wide for n, value in sums.items()}
+        else:
+            values = {
+                n: numpy_reference.requantize(
+                    value, wide / np.float64(step), rule, variant.data == "int16"
+                )
+                for n, value in sums.items()
+            }
+        if variant.residual:
+            other_step = np.float32(0.03)
+            other = model.argument(Spec(Tensor(expr, {}).shape, variant.data), f"{self} residual")
+            expr = model.bind(
+                relax.op.add(expr, _dequantized(model, other, other_step, zeros[0], -1).expr)
+            )
+            factor = np.float64(other_step) / np.float64(step)
+            values = {
+                n: value
+                + numpy_reference.requantize(
+                    other.values[n].astype(np.float64) - zeros[0], factor, rule
+                )
+                for n, value in values.items()
+            }
+        least, most = -np.inf, np.inf
+        if variant.activation == "relu":
+            expr = model.bind(relax.op.nn.relu(expr))
+            least = 0
+        elif variant.activation == "clip":
+            expr = model.bind(relax.op.clip(expr, 0.5, 3.0))
+            least, most = (np.rint(limit / np.float64(step)) for limit in (0.5, 3.0))
+        elif variant.activation:
+            expr = model.bind(relax.op.sigmoid(expr))
+            step = np.float32(1 / np.iinfo(variant.result).max)
+            values = {n: np.rint(numpy_reference.sigmoid(v) / step) for n, v in values.items()}
+        if not variant.result:
+            model.outputs = [Tensor(expr, {n: v.astype(np.float32) for n, v in values.items()})]
+            return _judged(model, Elementwise(8, atol=1e-5))
+        limits = np.iinfo(variant.result)
+        values = {
+            n: np.clip(np.clip(v, least, most) + middle, limits.min, limits.max)
+            for n, v in values.items()
+        }
+        return _quantized(
+            model,
+            expr,
+            step,
+            middle,
+            variant.result,
+            values,
+            Buckets(1) if variant.activation == "sigmoid" else Exact(),
+        )
+
+    def _spec(self, shape: Any, dtype: str, axis: int) -> Spec:
+        """Return the numbers of an input; at the ends, they are alike but along one axis."""
+        if not self.variant.ends:
+            return Spec(shape, dtype)
+        limits, sizes = np.iinfo(dtype), list(shape)
+        places = np.indices(sizes, sparse=True)[axis % len(sizes)]
+        values = np.broadcast_to(np.where(places % 2, limits.min, limits.max), sizes)
+        return Spec(shape, dtype, values=values.reshape(-1).tolist())
+
+    def _elementwise(self, model: Model) -> Model:
+        entry, variant = self.entry, self.variant
+        dtypes = (variant.data, variant.weight)
+        reals = []
+        for index, (item, (spec, *_)) in enumerate(self.case.specs()):
+            if item.weight:
+                reals.append(model.constant(spec, f"{self} {index}"))
+                continue
+            dtype = dtypes[index]
+            tensor = model.argument(Spec(spec.shape, dtype), f"{self} {index}")
+            zero = _middle(dtype) + variant.zero_points[index]
+            reals.append(_dequantized(model, tensor, np.float32(0.03), zero, -1))
+        attributes = self.case.entry.get("attributes", {})
+        call = model.normalize(entry.name, reals, attributes)
+        values = {}
+        for n in reals[0].values:
+            (value,) = compute(entry.name, call, [real.values[n] for real in reals], attributes, n)
+            values[n] = value
+        expr = model.bind(call)
+        most = np.iinfo(variant.result).max
+        step = np.float32(max(float(np.abs(v).max()) for v in values.values()) / (0.8 * most) or 1)
+        if variant.activation == "relu":
+            expr = model.bind(relax.op.nn.relu(expr))
+            values = {n: np.maximum(v, 0) for n, v in values.items()}
+        middle = _middle(variant.result) + variant.zero_points[2]
+        limits = np.iinfo(variant.result)
+        values = {
+            n: np.clip(np.rint(v / np.float64(step)) + middle, limits.min, limits.max)
+            for n, v in values.items()
+        }
+        return _quantized(model, expr, step, middle, variant.result, values, Buckets(1))
+
+    def _sums(self, model: Model) -> Model:
+        """Return a mean, or a rescaling alone, which are exact."""
+        entry, variant = self.entry, self.variant
+        (_, (spec, *_)), *_ = self.case.specs()
+        data = model.argument(Spec(spec.shape, variant.data), f"{self} data")
+        zero = _middle(variant.data) + variant.zero_points[0]
+        scale = np.float32(0.03)
+        real = _dequantized(model, data, scale, zero, -1)
+        sums = {n: value.astype(np.float64) - zero for n, value in data.values.items()}
+        expr, factors = real.expr, dict.fromkeys(sums, np.float64(scale))
+        if entry.relax != "relax.quantize":
+            attributes = self.case.entry.get("attributes", {})
+            call = model.normalize(entry.name, [real], attributes)
+            for n, value in sums.items():
+                sums[n], counts = sums_of(entry, call, value, attributes, n)
+                factors[n] = factors[n] / counts
+            expr = model.bind(call)
+        step = np.float32(max(np.abs(v * factors[n]).max() for n, v in sums.items()) / 100 or 1)
+        rule = TABLE.chip.requantize
+        values = {
+            n: numpy_reference.requantize(value, factors[n] / np.float64(step), rule)
+            for n, value in sums.items()
+        }
+        if variant.activation == "relu":
+            expr = model.bind(relax.op.nn.relu(expr))
+            values = {n: np.maximum(v, 0) for n, v in values.items()}
+        middle, limits = _middle(variant.result) + variant.zero_points[2], np.iinfo(variant.result)
+        values = {n: np.clip(v + middle, limits.min, limits.max) for n, v in values.items()}
+        return _quantized(model, expr, step, middle, variant.result, values, Exact())
+
+
+class Joined(Work):
+    """A concat of tensors with several scales, of which each that differs is rescaled."""
+
+    def __str__(self) -> str:
+        """Return the name of the case."""
+        return f"{self.case}-joined_{self.variant}"
+
+    def misnames(self, label: str) -> bool:
+        """Whether a composite's label says something else."""
+        return label not in (REQUANTIZE, "concat")
+
+    @property
+    def _result(self) -> tuple[str, float, int]:
+        """The type, the scale and the zero point of the result."""
+        dtype = self.variant.result
+        return dtype, 0.03, _middle(dtype) + self.variant.zero_points[2]
+
+    @property
+    def _parts(self) -> list[tuple[Spec, tuple[str, float, int]]]:
+        """The shape of each part, and its type, scale and zero point."""
+        ((_, specs),) = self.case.specs()
+        kinds = [self._result]
+        for index, scale in enumerate((0.011, 0.07)):
+            dtype = (self.variant.data, self.variant.weight)[index]
+            kinds.append((dtype, scale, _middle(dtype) + self.variant.zero_points[index]))
+        return list(zip(specs, cycle(kinds[::-1]), strict=False))
+
+    @property
+    def composites(self) -> int:
+        """How many composites it is."""
+        return 1 + sum(kind != self._result for _, kind in self._parts)
+
+    def model(self) -> Model:
+        """Return it as a model."""
+        model = Model(symbol_of(str(self)))
+        dtype, step, middle = self._result
+        reals, steps = [], []
+        for index, (spec, (kind, scale, zero)) in enumerate(self._parts):
+            tensor = model.argument(Spec(spec.shape, kind), f"{self} {index}")
+            reals.append(_dequantized(model, tensor, scale, zero, -1))
+            factor, rule = np.float64(np.float32(scale)) / np.float32(step), TABLE.chip.requantize
+            steps.append(
+                {
+                    n: numpy_reference.requantize(v.astype(np.float64) - zero, factor, rule)
+                    for n, v in tensor.values.items()
+                }
+            )
+        attributes = self.case.entry.get("attributes", {})
+        expr = model.bind(model.normalize("concat", [reals], attributes))
+        ends, axis = np.iinfo(dtype), attributes.get("axis", 0)
+        values = {
+            n: np.clip(np.concatenate([one[n] for one in steps], axis) + middle, ends.min, ends.max)
+            for n in steps[0]
+        }
+        return _quantized(model, expr, step, middle, dtype, values, Exact())
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A matmul of real numbers and of a weight of integers, as exporters write it."""
+
+    data: tuple[int | str, ...]
+    columns: int
+    weight: str = "int8"
+    bits: int = 8
+    scales: str = "column"
+    """"one", "column", or a number of elements of the summed dimension that share a scale."""
+    zero_points: bool = False
+    turned: bool = True
+    """Whether the weight is stored with a row for each column, or as the matmul reads it."""
+    dtype: str = "float32"
+    bias: bool = False
+    residual: bool = False
+    activation: str = ""
+    op: str = "matmul"
+    composites: int = 1
+
+    def __str__(self) -> str:
+        """Return the name of the case."""
+        shape = "x".join(map(str, (*self.data, self.columns)))
+        parts = [f"{self.op}-{shape}-{self.dtype}", f"{self.weight}.{self.bits}", self.scales]
+        parts += ["zeros" * self.zero_points, "turned" * self.turned]
+        parts += ["bias" * self.bias, "residual" * self.residual, self.activation]
+        return "_".join(filter(None, parts))
+
+    @property
+    def kind(self) -> object:
+        """What other cases share with it."""
+        return self
+
+    def misnames(self, label: str) -> bool:
+        """Whether a composite's label says something else."""
+        return not label.startswith("weight_only_")
+
+    @property
+    def depth(self) -> int:
+        """The size of the summed dimension."""
+        return int(self.data[-1])
+
+    def _weight(self, model: Model) -> tuple[Any, Any]:
+        """Return the weight in the model, and its real numbers in float64."""
+        generator = np.random.default_rng(zlib.crc32(str(self).encode()))
+        least = 0 if self.weight == "uint8" else -(2 ** (self.bits - 1))
+        shape = [self.columns, self.depth] if self.turned else [self.depth, self.columns]
+        rows, axis = list(shape), 0 if self.turned else 1
+        if self.scales.isdigit():
+            # A block in each row; without transposition, some rows of the matrix.
+            size = int(self.scales) * (1 if self.turned else self.columns)
+            rows, axis = [self.depth * self.columns // size, size], 0
+        numbers = generator.integers(least, least + 2**self.bits, rows)
+        count = () if self.scales == "one" else (rows[axis],)
+        scales = (generator.uniform(0.5, 1, count) / 2**self.bits).astype(self.dtype)
+        middle = 0 if self.weight == "int8" else 2 ** (self.bits - 1)
+        zeros = np.full(count, middle)
+        if self.zero_points:
+            zeros = generator.integers(least, least + 2**self.bits, count)
+        constants = [numbers.astype(self.weight), scales, zeros.astype(self.weight)]
+        call = relax.op.dequantize(*map(relax.const, constants), axis, self.dtype)
+        expr = model.bind(call)
+        along = [-1 if index == axis else 1 for index in range(2)] if count else []
+        real = (numbers - zeros.reshape(along)) * scales.astype(np.float64).reshape(along)
+        if rows != shape:
+            expr = model.bind(relax.op.reshape(expr, shape))
+        real = real.reshape(shape)
+        if not self.turned:
+            return expr, real
+        return model.bind(relax.op.permute_dims(expr)), real.T
+
+    def model(self) -> Model:
+        """Return it as a model."""
+        model = Model(symbol_of(str(self)))
+        data = model.argument(Spec(self.data, self.dtype), f"{self} data")
+        weight, real = self._weight(model)
+        expr = model.bind(relax.op.matmul(data.expr, weight))
+        values = {n: value.astype(np.float64) @ real for n, value in data.values.items()}
+        if self.bias:
+            bias = np.linspace(-1, 1, self.columns).astype(self.dtype)
+            expr = model.bind(relax.op.add(expr, relax.const(bias)))
+            values = {n: value + bias.astype(np.float64) for n, value in values.items()}
+        if self.residual:
+            other = model.argument(Spec((*self.data[:-1], self.columns), self.dtype), "residual")
+            expr = model.bind(relax.op.add(expr, other.expr))
+            values = {n: value + other.values[n].astype(np.float64) for n, value in values.items()}
+        if self.activation == "relu":
+            expr = model.bind(relax.op.nn.relu(expr))
+            values = {n: np.maximum(value, 0) for n, value in values.items()}
+        largest = max(float(np.abs(value).max()) for value in values.values())
+        result = {n: value.astype(self.dtype) for n, value in values.items()}
+        model.outputs = [Tensor(expr, result)]
+        tolerance = entry_of(self.op).tolerance
+        step = Step(tolerance, self.depth, (self.dtype,), largest)
+        model.steps = [dict.fromkeys(result, step)]
+        return model
+
+
+def integers_of(entry: Op) -> Quantized:
+    """Return which integers an op of the table computes with."""
+    assert entry.quantized is not None
+    return entry.quantized
+
+
+def _middle(dtype: str) -> int:
+    return 128 if dtype == "uint8" else 0
+
+
+def _dequantized(model: Model, tensor: Tensor, scale: Any, zero: int, axis: int | None) -> Tensor:
+    """Dequantize a tensor, in the model and in float64."""
+    axis = -1 if axis is None else axis
+    scale = np.asarray(scale, np.float32)
+    if scale.size == 1:
+        scale = scale.reshape(())
+    zeros = np.full(scale.shape, zero, tensor.dtype)
+    call = relax.op.dequantize(tensor.expr, relax.const(scale), relax.const(zeros), axis)
+    rank = len(tensor.shape)
+    along = [-1 if index == axis % rank else 1 for index in range(rank)] if rank else []
+    wide = scale.astype(np.float64).reshape(along) if scale.size > 1 else np.float64(scale)
+    values = {n: (v.astype(np.float64) - zero) * wide for n, v in tensor.values.items()}
+    return Tensor(model.bind(call), values)
+
+
+def _quantized(
+    model: Model, expr: Any, step: Any, zero: int, dtype: str, values: Any, tolerance: Any
+) -> Model:
+    zeros = relax.const(np.asarray(zero, dtype))
+    call = relax.op.quantize(expr, relax.const(np.float32(step)), zeros, -1, dtype)
+    result = {n: value.astype(dtype) for n, value in values.items()}
+    model.outputs = [Tensor(model.bind(call), result)]
+    return _judged(model, tolerance)
+
+
+def _judged(model: Model, tolerance: Any) -> Model:
+    (output,) = model.outputs
+    model.steps = [{n: Step(tolerance, 1, (output.dtype,), 0.0) for n in output.values}]
+    return model

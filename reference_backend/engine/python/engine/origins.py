@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names that the author of a model gave its ops; calls carry them in their spans.
+
+TVM's passes keep the span of a call, and ignore it when they compare. The importers of this package
+attach the spans, and `passes.rewriting` hands them on to what replaces a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import FunctionType
+from typing import Any
+
+import tvm
+from tvm import relax
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an op comes from.
+
+    Parameters
+    ----------
+    name
+        The name of the ONNX node, of its first output if it has none, or of the node of an exported
+        program.
+    module
+        The path of the torch module that calls the op, such as "layer1.0.conv1".
+    location
+        The file and line of the call in the user's code.
+    """
+
+    name: str
+    module: str = ""
+    location: str = ""
+
+    def __str__(self) -> str:
+        """Return what a user knows the op by."""
+        return f"{self.module} ({self.name})" if self.module else self.name
+
+    def span(self) -> tvm.ir.Span:
+        """Return the span that carries it; `origin_of` reads it."""
+        text = "\n".join((self.name, self.module, self.location))
+        return tvm.ir.Span(tvm.ir.SourceName(_MARK + text), 0, 0, 0, 0)
+
+
+_MARK = "origin of an op:\n"
+"""Tells these spans from those of others, such as TVMScript's."""
+
+
+def origin_of(call: Any) -> Origin | None:
+    """Return the origin of a call.
+
+    Parameters
+    ----------
+    call
+        A call.
+
+    Returns
+    -------
+    origin
+        None if it is not known.
+    """
+    span = call.span
+    name = getattr(span, "source_name", None)  # Not of a SequentialSpan.
+    if name is None:
+        return None
+    text = str(name.name)
+    return Origin(*text.removeprefix(_MARK).split("\n", 2)) if text.startswith(_MARK) else None
+
+
+def with_span(call: relax.Call, span: tvm.ir.Span) -> relax.Call:
+    """Return a call with a span.
+
+    Parameters
+    ----------
+    call
+        A call.
+    span
+        Its span.
+
+    Returns
+    -------
+    call
+        A new one.
+    """
+    return relax.Call(call.op, list(call.args), call.attrs, call.ty_args, span, _type_of(call))
+
+
+def is_named(patterns: Sequence[str], op: str, name: str, origin: Origin | None) -> bool:
+    """Whether a list of names has an op.
+
+    Parameters
+    ----------
+    patterns
+        Ops, variables, and names or modules of the model's author; `*` stands for anything.
+    op
+        The op.
+    name
+        Its variable.
+    origin
+        The author's name.
+
+    Returns
+    -------
+    answer
+        True if one of them matches.
+    """
+    names = [op, op.removeprefix("relax."), op.rpartition(".")[2], name]
+    if origin is not None:
+        names += [origin.name, str(origin), *([origin.module] if origin.module else [])]
+    return any(fnmatchcase(item, pattern) for pattern in patterns for item in names)
+
+
+def with_classes(function: Any, **classes: Any) -> Any:
+    """Return a function of TVM that makes objects of our classes instead of its own.
+
+    Parameters
+    ----------
+    function
+        The function, which stays as it is.
+    **classes
+        By the names that it has for them.
+
+    Returns
+    -------
+    function
+        A copy.
+    """
+    own = {**function.__globals__, **classes}
+    copy = FunctionType(function.__code__, own, function.__name__, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+class Tracer(relax.BlockBuilder):  # type: ignore[misc]
+    """A block builder for importers: what it binds gets the span of the current node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.span: tvm.ir.Span | None = None
+        self._known: dict[int, tuple[relax.Expr, relax.Expr]] = {}
+
+    def normalize(self, expr: relax.Expr) -> relax.Expr:
+        """Normalize an expression; calls inside of it become bindings with the span."""
+        return super().normalize(self._flat(expr))
+
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        """Bind an expression."""
+        return super().emit(self._flat(expr), name_hint)
+
+    def emit_output(self, output: Any, name_hint: str = "") -> relax.Var:
+        """Bind a result of the dataflow block."""
+        if isinstance(output, (list, tuple)) and all(isinstance(x, relax.Expr) for x in output):
+            output = relax.Tuple([*output])
+        known = self._known.get(hash(output))
+        return super().emit_output(self._flat(output) if known is None else known[1], name_hint)
+
+    def _flat(self, expr: relax.Expr) -> relax.Expr:
+        """Return an expression without calls inside of it, which TVM would bind without spans."""
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self._bound(item) for item in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(self._bound(expr.tuple_value), expr.index)
+        if not _is_call(expr):
+            return expr
+        arguments = [self._bound(item) for item in expr.args]
+        same = all(one.same_as(other) for one, other in zip(arguments, expr.args, strict=True))
+        span = self.span if expr.span is None else expr.span
+        if same and (expr.span is not None or span is None):
+            return expr
+        return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args, span, _type_of(expr))
+
+    def _bound(self, expr: relax.Expr) -> relax.Expr:
+        """Return what stands for an argument; a call that several read is bound once, as by TVM."""
+        if isinstance(expr, relax.Tuple):
+            return self._flat(expr)
+        if not _is_call(expr) and not isinstance(expr, relax.TupleGetItem):
+            return expr
+        key = hash(expr)  # Of the node, which the entry keeps alive.
+        if key not in self._known:
+            bound = super().normalize(relax.Tuple([self._flat(expr)])).fields[0]
+            self._known[key] = expr, bound
+        return self._known[key][1]
+
+
+def _is_call(expr: relax.Expr) -> bool:
+    """Whether it is a call in Relax, and not one in a size."""
+    if not isinstance(expr, relax.Call):
+        return False
+    return not isinstance(expr.op, tvm.ir.Op) or str(expr.op.name).startswith("relax.")
+
+
+def _type_of(call: relax.Call) -> tvm.ir.Type | None:
+    """Return the type of a call; none before it is normalized."""
+    return getattr(call, "ty", None)

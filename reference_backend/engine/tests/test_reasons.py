@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each code of a reason: planted in a model, alone and with others, at the right op."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax.transform import FusionPattern
+
+import backend
+from backend.engine.capability import OneOf
+from backend.engine.chip import Limits
+from backend.engine.options import Options
+from backend.engine.passes import simplify
+from backend.engine.patterns import make_patterns
+from backend.engine.reasons import Code
+from backend.engine.regions import Partitioner, composites
+from backend.engine.table import Table
+from backend.patterns import OPS
+from support import TABLE, build, needs, on_host, partition_for, variable
+
+op = relax.op
+IMAGE = (1, 8, 6, 6)
+
+
+def weight(*shape, seed=0):
+    return relax.const(np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32"))
+
+
+def report_of(mod, table=None, disabled=(), patterns=None, **settings):
+    """Partition with a table of the test's own; TVM knows the patterns of the backend's."""
+    table = table or Table(OPS)
+    mod = simplify(mod, table, disabled)
+    # Whatever the default of this backend is.
+    options = Options(**{"bind_constants": True, **settings})
+    partitioner = Partitioner(mod, table, options)
+    made = make_patterns(table)[::-1] if patterns is None else patterns
+    partitioner._target.patterns = [composites._Entry(FusionPattern(*item)) for item in made]
+    return backend.offload_report(partitioner.run())
+
+
+def table_of(*names, **given):
+    return Table([entry for entry in OPS if entry.name in names], **given)
+
+
+def packed(x):
+    extern = relax.ExternFunc("test.nothing")
+    return op.call_pure_packed(extern, x, ty_args=x.ty)
+
+
+# ---- Spots that a model may have, whatever the table is: code, op, words of the sentence ---------
+
+SPOTS = {
+    Code.NOT_IN_TABLE: (op.sinh, "relax.sinh", "is not in the table of this backend"),
+    Code.DTYPE: (
+        lambda x: op.nn.relu(op.astype(x, "float64")),
+        "relax.nn.relu",
+        r"'\w+' is float64; supported: .*float32",
+    ),
+    Code.LAYOUT: (
+        lambda x: op.nn.conv2d(x, weight(2, 1, 1, 6), data_layout="NHWC", kernel_layout="OHWI"),
+        "relax.nn.conv2d",
+        "data_layout is NHWC; supported: NCHW",
+    ),
+    Code.ATTRIBUTE: (
+        lambda x: op.nn.conv2d(x, weight(4, 8, 1, 1), dilation=(10**6, 1)),
+        "relax.nn.conv2d",
+        r"dilation is \[1000000, 1\]; supported: ",
+    ),
+    Code.RELATION: (
+        lambda x: op.clip(x, 6, 0),
+        "relax.clip",
+        "min must be at most max; they are 6.* and 0",
+    ),
+    Code.PACKED_CALL: (packed, "relax.call_pure_packed", "the packed function 'test.nothing'"),
+}
+
+
+def model_of(spots):
+    """Return a model that computes each spot behind an op of the NPU."""
+    x = variable("x", *IMAGE)
+
+    def body(emit):
+        return [emit(make(emit(op.nn.relu(x)))) for make, *_ in spots]
+
+    return build([x], body)
+
+
+@needs("relu", "conv2d", "clip")
+@pytest.mark.parametrize("code", SPOTS)
+def test_a_spot_alone_has_its_reason(code):
+    make, name, words = SPOTS[code]
+    found = [item for item in report_of(model_of([SPOTS[code]])).on_host if item.op == name]
+    assert [item.code for item in found] == [code.value]
+    assert_reason(found[0], code, words)
+
+
+def assert_reason(entry, code, words):
+    assert entry.code == code.value, entry
+    assert re.search(words, entry.reason), entry.reason
+    assert entry.remedy and (code.remedy in entry.remedy)
+    assert entry.placement == "host" and entry.region is None
+
+
+@needs("relu", "conv2d", "clip")
+def test_spots_in_one_model_have_each_its_reason_and_the_rest_is_on_the_npu():
+    report = report_of(model_of(SPOTS.values()))
+    for code, (_, name, words) in SPOTS.items():
+        (entry,) = (item for item in report.on_host if (item.op, item.code) == (name, code.value))
+        assert_reason(entry, code, words)
+    # The cast to float64 need not be in the table.
+    others = {Code.NOT_SELECTED.value} if not TABLE.get("astype") else set()
+    assert {item.code for item in report.on_host} - others == {code.value for code in SPOTS}
+    relus = [item for item in report.offloaded if item.op == "relax.nn.relu"]
+    assert relus
+
+
+# ---- Codes that ask for a table, options or a driver of their own -------------------------------
+
+
+def only(report, name, code, words):
+    (entry,) = (item for item in report.on_host if item.op == name)
+    assert_reason(entry, code, words)
+    return entry
+
+
+def relu_model(*before):
+    x = variable("x", *IMAGE)
+
+    def body(emit):
+        value = x
+        for make in before:
+            value = emit(make(value))
+        return emit(op.nn.relu(value))
+
+    return build([x], body)
+
+
+@needs("relu")
+def test_what_the_catalogue_has_is_to_be_selected(monkeypatch):
+    monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {"relax.nn.relu": "relu"})
+    words = "the catalogue has relu: select it by an update"
+    only(report_of(relu_model(), Table([])), "relax.nn.relu", Code.NOT_SELECTED, words)
+
+
+@needs("relu")
+def test_what_the_limits_leave_out_says_so():
+    table = table_of("relu", limits={"relu": None})
+    entry = only(report_of(relu_model(), table), "relax.nn.relu", Code.LEFT_OUT, "leaves it to the")
+    assert "vendor/capabilities.py" in entry.remedy
+
+
+@needs("conv2d")
+def test_a_limit_of_the_chip_is_told_from_one_of_the_engine():
+    x = variable("x", *IMAGE)
+    mod = build([x], lambda emit: emit(op.nn.conv2d(x, weight(4, 8, 1, 1), strides=(2, 2))))
+    table = table_of("conv2d", limits={"conv2d": Limits(strides=OneOf(1))})
+    words = r"strides is \[2, 2\]; supported: 1 \(a limit of this chip\)"
+    entry = only(report_of(mod, table), "relax.nn.conv2d", Code.ATTRIBUTE, words)
+    assert entry.remedy.startswith("The engine can compile it")
+
+
+@needs("relu")
+def test_a_tensor_whose_shape_is_not_known_says_so():
+    x = relax.Var("x", relax.TensorType(dtype="float32", ndim=2))
+    mod = build([x], lambda emit: emit(op.nn.relu(x)))
+    only(report_of(mod), "relax.nn.relu", Code.UNKNOWN_TYPE, "unknown shape of '")
+
+
+@needs("relu")
+def test_a_symbol_where_the_chip_has_none_says_so():
+    n = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, 2), "float32"))
+    mod = build([x], lambda emit: emit(op.nn.relu(x)))
+    table = table_of("relu", chip=replace(backend.engine.table.Chip(), symbols=False))
+    only(report_of(mod, table), "relax.nn.relu", Code.SYMBOLIC_SIZE, "has the size n; supported: ")
+
+
+@needs("concat")
+def test_a_tuple_whose_tensors_are_not_known_says_so():
+    pair = relax.Var("pair", relax.TupleType([relax.TensorType((2, 3), "float32")] * 2))
+    mod = build([pair], lambda emit: emit(op.concat(pair, 0)))
+    only(report_of(mod), "relax.concat", Code.ARGUMENTS, "is not a tuple whose tensors are known")
+
+
+@needs("conv2d")
+def test_a_weight_that_must_be_constant_says_so_and_which_option():
+    x, w = variable("x", *IMAGE), variable("w", 4, 8, 1, 1)
+    chip = replace(backend.engine.table.Chip(), constant_weights=True)
+    table = table_of("conv2d", chip=chip)
+    mod = build([x, w], lambda emit: emit(op.nn.conv2d(x, w)))
+    words = "'weight' is not a constant; it must be one"
+    only(report_of(mod, table), "relax.nn.conv2d", Code.NOT_CONSTANT, words)
+    mod = build([x], lambda emit: emit(op.nn.conv2d(x, weight(4, 8, 1, 1))))
+    found = report_of(mod, table, bind_constants=False)
+    only(found, "relax.nn.conv2d", Code.OPTION, "must be a constant; bind_constants is off")
+
+
+@needs("relu", "conv2d")
+def test_rules_between_ranks_and_attributes_have_codes_of_their_own():
+    """By the table: TVM infers no type for such calls."""
+    table = Table(OPS)
+    x, w = variable("x", 2, 3, 4), variable("w", 4, 8, 1, 1)
+    call = relax.Call(tvm.ir.Op.get("relax.nn.conv2d"), [x, w], op.nn.conv2d(w, w).attrs)
+    reason = table.refusal(call)
+    assert reason.code is Code.RANK and "has rank 3; supported: 4" in reason
+
+
+@needs("relu")
+def test_a_call_that_the_vendors_function_declines_says_so():
+    def declines(entry, call):
+        return "the moon is full" if entry.name == "relu" else None
+
+    x = variable("x", 4)
+    mod = build([x], lambda emit: emit(op.nn.relu(x)))
+    table = table_of("relu", declined_by_sdk=declines)
+    only(report_of(mod, table), "relax.nn.relu", Code.DECLINED_BY_SDK, "relu: the moon is full")
+
+
+@needs("relu")
+@pytest.mark.parametrize(("finish", "code"), [(False, Code.DECLINED), (True, Code.DECLINED_REGION)])
+def test_what_the_driver_declines_has_its_words(decline, finish, code):
+    decline(lambda function, whole: "no room" if whole == finish else "")
+    mod = relu_model(op.nn.relu)
+    report = backend.offload_report(partition_for(mod))
+    if not report.on_host:
+        pytest.skip("the driver takes parts of a region that it declines")
+    for entry in report.on_host:
+        assert_reason(entry, entry_code(entry), "the driver declines .*no room")
+        assert entry.declined
+    assert code.value in {entry.code for entry in report.on_host} or finish
+
+
+@needs("relu")
+def test_what_the_driver_fails_at_is_not_declined(decline):
+    decline(lambda function, whole: "relu: the driver failed: 3 positions; the window has 5")
+    report = backend.offload_report(partition_for(relu_model()))
+    sentence = "it cannot be compiled: relu: the driver failed: 3 positions"
+    only(report, "relax.nn.relu", Code.DRIVER_FAILED, sentence)
+    assert not any(entry.declined for entry in report.on_host)
+
+
+def entry_code(entry):
+    return next(code for code in Code if code.value == entry.code)
+
+
+@needs("relu", "add")
+def test_small_regions_say_whether_a_merge_would_make_a_cycle():
+    x = variable("x", 4)
+
+    def body(emit):
+        one = emit(op.nn.relu(x))
+        two = emit(on_host(one))
+        return [emit(op.add(two, one)), two]
+
+    mod = build([x], body)
+    report = report_of(mod, min_region_ops=2)
+    entry = only(report, "relax.nn.relu", Code.CYCLE, "its region has 1 op; min_region_ops is 2")
+    assert "the region of relax.add" in entry.reason
+    only(report, "relax.add", Code.CYCLE, r"the region of relax.nn.relu \(\w+\) would wait")
+    alone = report_of(relu_model(on_host), min_region_ops=2)
+    only(alone, "relax.nn.relu", Code.TOO_SMALL, "its region has 1 op; min_region_ops is 2")
+    apart = report_of(mod, min_region_ops=2, merge_regions=False)
+    only(apart, "relax.add", Code.TOO_SMALL, "its region has 1 op; min_region_ops is 2")
+
+
+@needs("relu")
+def test_one_region_too_many_says_so():
+    report = report_of(relu_model(op.nn.relu, op.nn.relu, on_host), max_regions=1)
+    words = "its region has 288 operations, and max_regions, which is 1"
+    only(report, "relax.nn.relu", Code.MAX_REGIONS, words)
+
+
+@needs("relu")
+def test_an_op_that_an_option_keeps_says_so():
+    for named in ("relax.nn.relu", "relu", "*relu"):
+        report = report_of(relu_model(), keep_on_host=[named])
+        only(report, "relax.nn.relu", Code.OPTION, "the option keep_on_host names it")
+    assert not report_of(relu_model(), keep_on_host=["relu6"]).on_host
+
+
+def hard_swish(emit, x):
+    inner = emit(op.clip(emit(op.add(x, relax.const(3.0))), 0, 6))
+    return inner, emit(op.multiply(x, emit(op.divide(inner, relax.const(6.0)))))
+
+
+@needs("hard_swish")
+def test_an_op_of_a_chain_that_is_used_elsewhere_says_so():
+    x = variable("x", *IMAGE)
+    table = table_of("hard_swish")
+
+    def body(emit):
+        inner, result = hard_swish(emit, x)
+        return [inner, result]
+
+    found = report_of(build([x], body), table)
+    only(found, "relax.multiply", Code.USED_ELSEWHERE, "inside of it is used elsewhere")
+    whole = build([x], lambda emit: hard_swish(emit, x)[1])
+    assert not report_of(whole, table).on_host
+
+
+@needs("hard_swish", "clip")
+def test_an_op_of_a_chain_that_another_composite_holds_says_so():
+    x = variable("x", *IMAGE)
+    table = table_of("hard_swish", "clip")
+    mod = build([x], lambda emit: hard_swish(emit, x)[1])
+    made = make_patterns(table)
+    clip = [item for item in made if item[0].endswith(".clip")]
+    rest = [item for item in made if item not in clip]
+    # The later patterns win: a vendor's pattern around clip alone.
+    found = report_of(mod, table, patterns=[*clip, *rest])
+    only(found, "relax.multiply", Code.SHADOWED, "inside of it is part of another composite, clip")
+    kept = report_of(mod, table, keep_on_host=["clip"])
+    only(kept, "relax.multiply", Code.OPTION, "kept on the host by the option keep_on_host")
+
+
+@needs("relu")
+def test_without_a_pattern_an_op_of_the_table_says_so():
+    report = report_of(relu_model(), patterns=[])
+    only(report, "relax.nn.relu", Code.NO_PATTERN, "no pattern matches it")
+
+
+@needs("split")
+def test_results_that_are_read_as_a_tuple_say_so():
+    x = variable("x", 4, 4)
+    mod = build([x], lambda emit: emit(op.split(x, 2, 0)))
+    report = report_of(mod, disabled=["SplitResults"])
+    only(report, "relax.split", Code.TUPLE, "its results are used as a tuple")
+
+
+def test_functions_and_what_is_in_them_have_codes():
+    x = variable("x", 4)
+    helper = build([x], lambda emit: emit(on_host(x)), "helper")["helper"]
+    name = relax.GlobalVar("helper")
+    relax.expr._update_type(name, helper.ty)
+    builder = relax.BlockBuilder(tvm.IRModule({name: helper.without_attr("global_symbol")}))
+    y = variable("y", 4)
+    with builder.function("main", [y]):
+        builder.emit_func_output(builder.emit(relax.Call(name, [y])))
+    only(report_of(builder.get()), "helper", Code.FUNCTION_CALL, "it calls helper")
+    foreign = builder.get()
+    other = foreign["helper"].with_attr("Codegen", "some_npu").with_attr("global_symbol", "helper")
+    foreign.update_func(foreign.get_global_var("helper"), other)
+    only(report_of(foreign), "helper", Code.OTHER_BACKEND, "it is a region of some_npu")
+
+
+def test_a_kernel_of_the_importer_says_so():
+    x = variable("x", 4)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(
+                builder.call_te(lambda t: tvm.te.compute((4,), lambda i: t[i] / 7 - t[3 - i]), x)
+            )
+        builder.emit_func_output(result)
+    words = "it calls the kernel '.*': the importer has lowered it"
+    only(report_of(builder.get()), "relax.call_tir", Code.KERNEL, words)
+
+
+def test_effects_local_functions_and_recursion_have_codes():
+    found = set()
+    x = variable("x", 4)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x], pure=False):
+        builder.emit(op.print(x, format="{}"))
+        builder.emit_func_output(builder.emit(on_host(x)))
+    found |= {item.code for item in report_of(builder.get()).on_host}
+    assert found >= {Code.EFFECTS.value}
+    itself = relax.GlobalVar("itself")
+    relax.expr._update_type(itself, relax.FuncType([x.ty], x.ty))
+    y = relax.Var("y", x.ty)
+    body = relax.SeqExpr([relax.BindingBlock([relax.VarBinding(y, relax.Call(itself, [x]))])], y)
+    function = relax.Function([x], body, x.ty).with_attr("global_symbol", "itself")
+    for item in report_of(tvm.IRModule({itself: function})).on_host:
+        assert_reason(item, Code.RECURSION, "the function 'itself' is recursive")
+        found.add(item.code)
+    assert Code.RECURSION.value in found
+
+
+# ---- Types: wider than the model asks -----------------------------------------------------------
+
+
+def quantized_conv(emit, x, zero_points=(0,), quantize=True, between=None):
+    scale, zero = relax.const(0.5), relax.const(0, "int8")
+    data = emit(op.dequantize(emit(op.quantize(x, scale, zero, 1, "int8")), scale, zero, 1))
+    numbers = np.ones((4, 8, 1, 1), "int8")
+    zeros = relax.const(np.array(zero_points * 4, "int8")[:4])
+    scales = relax.const(np.full(4, 0.25, "float32"))
+    value = emit(op.nn.conv2d(data, emit(op.dequantize(relax.const(numbers), scales, zeros, 0))))
+    if between is not None:
+        value = emit(between(value))
+    return emit(op.quantize(value, scale, zero, 1, "int8")) if quantize else value
+
+
+def of_conv(report):
+    (entry,) = (item for item in report.ops if item.op == "relax.nn.conv2d")
+    return entry
+
+
+@needs("conv2d", "quantize", "dequantize")
+def test_the_type_of_an_op_is_that_of_its_composite():
+    x = variable("x", *IMAGE)
+    entry = of_conv(report_of(build([x], lambda emit: quantized_conv(emit, x))))
+    assert (entry.composite, entry.runs_in) == ("quantized_conv2d", "int8")
+    assert entry.asked is entry.wider is entry.wider_code is None
+    model = build([x], lambda emit: quantized_conv(emit, x, quantize=False))
+    assert of_conv(report_of(model)).runs_in == "int8 to float32"
+    model = build([x], lambda emit: emit(op.nn.conv2d(x, weight(4, 8, 1, 1))))
+    assert of_conv(report_of(model)).runs_in == "float32"
+
+
+@needs("conv2d", "quantize", "dequantize")
+def test_why_a_type_is_wider_is_told_with_a_code():
+    x = variable("x", *IMAGE)
+    mod = build([x], lambda emit: quantized_conv(emit, x, zero_points=(0, 1)))
+    report = report_of(mod)
+    entry = of_conv(report)
+    assert entry.runs_in == "float32" and entry.asked == "int8"
+    assert entry.wider_code == Code.QUANTIZATION.value
+    assert "'weight' has several zero points; supported: one" in entry.wider
+    assert entry in report.wider and "wider than asked for: 1" in report.summary
+    kept = of_conv(report_of(mod, keep_on_host=["conv2d"]))
+    assert (kept.wider_code, kept.asked) == (Code.OPTION.value, "int8")
+    ops = [replace(item, quantized=None) for item in OPS if item.name in ("conv2d",)]
+    ops += [item for item in OPS if item.name in ("quantize", "dequantize")]
+    plain = build([x], lambda emit: quantized_conv(emit, x))
+    entry = of_conv(report_of(plain, Table(ops)))
+    assert entry.wider_code == Code.NO_INTEGER_FORM.value
+    assert entry.wider == "conv2d has no form for quantised tensors in the table"
+
+
+@needs("sigmoid", "quantize", "dequantize")
+def test_what_computes_with_real_numbers_between_integers_says_so():
+    x = variable("x", *IMAGE)
+
+    def body(emit):
+        scale, zero = relax.const(0.5), relax.const(0, "int8")
+        data = emit(op.dequantize(emit(op.quantize(x, scale, zero, 1, "int8")), scale, zero, 1))
+        return emit(op.quantize(emit(op.sigmoid(data)), scale, zero, 1, "int8"))
+
+    (entry,) = (item for item in report_of(build([x], body)).ops if item.op == "relax.sigmoid")
+    assert (entry.runs_in, entry.asked) == ("int8, inside float32", "int8")
+    assert entry.wider_code == Code.REAL_INSIDE.value
+
+
+def test_each_code_has_a_test():
+    tests = Path(__file__).read_text()
+    missing = [code.name for code in Code if f"Code.{code.name}" not in tests]
+    # Local functions are among the corner cases.
+    assert missing == ["LOCAL_FUNCTION"]
+
+
+def test_codes_are_unique_words_with_a_meaning_and_a_remedy():
+    values = [code.value for code in Code]
+    assert len(set(values)) == len(values)
+    for code in Code:
+        assert code.value.replace("_", "").isalpha() and code.value.islower()
+        assert code.meaning[0].islower() and not code.meaning.endswith(".")
+        assert code.remedy[0].isupper() and code.remedy.endswith(".")

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM's ONNX importer, with the name of the node in the span of each call."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm.relax.frontend.onnx import from_onnx
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+from ..origins import Origin, Tracer, with_classes, with_span
+
+
+class _Importer(ONNXGraphImporter):  # type: ignore[misc]
+    """TVM's importer, whose block builder knows the node that is read."""
+
+    def __init__(self, names: set[str], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.bb = Tracer()
+        self._author_names = names
+
+    def _parse_value_proto(self, value_proto: Any) -> Any:
+        """Return the name of a value, or of a node; TVM hands it on to the operator."""
+        name = super()._parse_value_proto(value_proto)
+        return name or next(iter(getattr(value_proto, "output", ())), "")
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+        name = str(attrs["tvm_custom"]["name"] or "")
+        # What replaces a quantised operator is called after it.
+        original = name.removesuffix(f"_{op_name}")
+        if name not in self._author_names and original in self._author_names:
+            name = original
+        outer, self.bb.span = self.bb.span, Origin(name).span() if name else None
+        try:
+            result = super()._convert_operator(op_name, inputs, attrs, opset)
+            span = self.bb.span
+        finally:
+            self.bb.span = outer
+        is_call = isinstance(result, tvm.relax.Call) and result.span is None
+        return with_span(result, span) if is_call and span is not None else result
+
+
+def read(model: Any, original: Any, **options: Any) -> tvm.IRModule:
+    """Read a model as TVM's `from_onnx` does.
+
+    Parameters
+    ----------
+    model
+        The model, with operators that TVM reads.
+    original
+        The model of the user, for its names.
+    **options
+        Of `tvm.relax.frontend.onnx.from_onnx`.
+
+    Returns
+    -------
+    mod
+        A module with the function `main`.
+    """
+    names = {str(node.name or next(iter(node.output), "")) for node in original.graph.node}
+    ours = with_classes(from_onnx, ONNXGraphImporter=partial(_Importer, names))
+    return ours(model, **options)

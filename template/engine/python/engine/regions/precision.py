@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The type that each op of a block computes in, and why it is wider than the model asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypedDict
+
+from tvm import relax
+
+from ..amounts import is_product
+from ..element_types import runs_in, wider_inside
+from ..passes.quantized import DEQUANTIZE, QUANTIZE
+from ..patterns import WEIGHT_ONLY, computes_quantized, is_quantized
+from ..reasons import Code, Reason, of_driver
+from ..table import Table
+from . import ir
+from .composites import Bindings, Composite, CompositeFinder
+
+_REACH = 3
+"""How many ops behind an op its quantize may be: a bias, a residual and an activation."""
+
+
+class Types(TypedDict, total=False):
+    """The fields of an `OpPlacement` about types."""
+
+    runs_in: str
+    asked: str
+    wider_code: str
+    wider: str
+
+
+class Precision:
+    """Tells in which types the ops of a block compute.
+
+    Parameters
+    ----------
+    bindings
+        The block.
+    finder
+        Which composites were found, and why others were not.
+    table
+        The capabilities.
+    """
+
+    def __init__(self, bindings: Bindings, finder: CompositeFinder, table: Table) -> None:
+        self._bindings, self._finder, self._table = bindings, finder, table
+        self._of_composite: dict[Composite, tuple[str, ...]] = {}
+        self._has_integers = any(self._op(index) == DEQUANTIZE for index in range(len(bindings)))
+
+    def of(self, index: int, on_host: Composite | Reason) -> Types:
+        """Return the fields of an `OpPlacement` about types.
+
+        Parameters
+        ----------
+        index
+            The binding.
+        on_host
+            Why it is on the host; its composite if it is not.
+
+        Returns
+        -------
+        fields
+            `runs_in`, and the others where the type is wider than the model asks.
+        """
+        ty = ir.fields(self._bindings[index].var.ty)[0]
+        if not isinstance(ty, relax.TensorType) or ty.dtype is None:
+            return {}
+        dtype = str(ty.dtype)
+        if not self._has_integers:
+            return {"runs_in": dtype}
+        reason = on_host if isinstance(on_host, Reason) else None
+        label = "" if isinstance(on_host, Reason) else on_host.label
+        integers = () if isinstance(on_host, Reason) else self._integers_of(on_host)
+        fields: Types = {"runs_in": runs_in(label, integers, dtype)}
+        if self._op(index) in ("", QUANTIZE, DEQUANTIZE):
+            return fields
+        asked = self._asked(index)
+        if not asked:
+            return fields
+        if reason is not None:
+            reason = Reason(reason.code, "the host computes with real numbers, as the model says")
+        else:
+            reason = self._why(index, label)
+        if reason is not None:
+            fields["asked"] = " x ".join(asked)
+            fields["wider_code"], fields["wider"] = reason.code.value, str(reason)
+        return fields
+
+    def _op(self, index: int) -> str:
+        value = self._bindings[index].value
+        return str(value.op.name) if ir.is_op_call(value) else ""
+
+    def _integers_of(self, composite: Composite) -> tuple[str, ...]:
+        """Return the types of the integers that a composite reads."""
+        if composite not in self._of_composite:
+            values = (self._bindings[member].value for member in composite.members)
+            calls = [value for value in values if ir.is_op_call(value)]
+            found = dict.fromkeys(
+                str(call.args[0].ty.dtype) for call in calls if call.op.name == DEQUANTIZE
+            )
+            # A bias is in the type of the sums.
+            self._of_composite[composite] = tuple(item for item in found if item != "int32")
+        return self._of_composite[composite]
+
+    def _asked(self, index: int) -> list[str]:
+        """Return the types of the integers that an op is to compute with; none if with reals."""
+        position, values = self._bindings.position, self._bindings.values
+        found: dict[str, None] = {}
+        for var in ir.operands(self._bindings[index].value):
+            value: Any = values.get(var)
+            behind = self._op(position[var]) if var in position else ""
+            if behind == DEQUANTIZE:
+                found[str(value.args[0].ty.dtype)] = None
+        if found and (is_product(self._op(index)) or any(self._quantizes(index))):
+            return [dtype for dtype in found if dtype != "int32"]
+        return []
+
+    def _quantizes(self, index: int, reach: int = _REACH) -> Iterator[int]:
+        """Generate the places of the quantizes that read an op, directly or behind others."""
+        for user in self._bindings.users.get(self._bindings[index].var, ()):
+            at = self._bindings.position[user]
+            if self._op(at) == QUANTIZE:
+                yield at
+            elif reach and self._op(at):
+                yield from self._quantizes(at, reach - 1)
+
+    def _why(self, index: int, label: str) -> Reason | None:
+        """Return why an op on the NPU computes in a wider type than asked for, if it does."""
+        if is_quantized(label):
+            return wider_inside(label)
+        if label.startswith(WEIGHT_ONLY):
+            return None
+        ends = [*self._quantizes(index), index]
+        notes = [note for at in ends for note in self._finder.notes.get(at, ())]
+        about = (Code.QUANTIZATION, Code.OPTION)
+        chosen = [note for note in notes if note.code in about] or notes
+        if chosen:
+            return chosen[0]
+        for at in ends:
+            if at in self._finder.declined:
+                return of_driver(self._finder.declined[at])
+        call = self._bindings[index].value
+        entries = self._table.entries_of(call.op.name)
+        if not computes_quantized(self._table) or not any(entry.quantized for entry in entries):
+            names = ", ".join(entry.name for entry in entries) or call.op.name
+            return Reason(
+                Code.NO_INTEGER_FORM, f"{names} has no form for quantised tensors in the table"
+            )
+        if not ends[:-1]:
+            return Reason(Code.QUANTIZATION, "its result is not quantized")
+        position = self._bindings.position
+        for var in ir.operands(call):
+            if var in position and self._op(position[var]) != DEQUANTIZE:
+                why = f"'{var.name}' is a real number: no dequantize is before it"
+                return Reason(Code.QUANTIZATION, why)
+        why = "no composite pattern of quantised tensors matches here"
+        return Reason(Code.NO_PATTERN, why)

@@ -1,0 +1,49 @@
+"""docs/report.md has the codes, the fields and the version of the report."""
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/report.md").read_text()
+ENGINE = ROOT / "template/engine/python/engine"
+
+
+def section(title):
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def rows(title):
+    table = [line for line in section(title).splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table]
+
+
+def fields_of(name):
+    tree = ast.parse((ENGINE / "report.py").read_text())
+    (found,) = (item for item in tree.body if getattr(item, "name", "") == name)
+    return [item.target.id for item in found.body if isinstance(item, ast.AnnAssign)]
+
+
+def test_codes_are_those_of_the_engine():
+    spec = importlib.util.spec_from_file_location("reasons", ENGINE / "reasons.py")
+    reasons = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reasons)
+    expected = [[f"`{code.value}`", code.meaning, code.remedy] for code in reasons.Code]
+    assert rows("Codes") == expected
+
+
+def test_fields_of_an_op_are_those_of_the_engine():
+    names = [name for row in rows("An op") for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(names) == sorted(fields_of("OpPlacement"))
+
+
+def test_fields_of_a_region_are_named():
+    named = set(re.findall(r"`(\w+)`", section("A region")))
+    assert set(fields_of("RegionPlacement")) <= named
+
+
+def test_the_version_is_that_of_the_engine():
+    text = (ENGINE / "report.py").read_text()
+    (version,) = re.findall(r"^VERSION = (\d+)$", text, re.MULTILINE)
+    assert f'"version": {version},' in PAGE
