@@ -274,7 +274,6 @@ FIRST_OP = {
                                     constant ? memory[i] : nullptr, i, flags, &id));
     }
     for (const Node& node : program.nodes) Define(node);
-    if (program.nodes.empty()) return;
     Check(xnn_create_runtime_v2(graph_, nullptr, 0, &runtime_));
     Check(xnn_setup_runtime(runtime_, external.size(), external.data()));
 """,

@@ -76,6 +76,14 @@ def test_an_empty_batch_has_an_empty_result():
     assert run(executable, -np.ones((2, 4), "float32")).tolist() == [[0.0] * 4] * 2
 
 
+@needs("expand_dims")
+def test_a_region_that_only_changes_the_shape_may_have_any_rank():
+    x = variable("x", 1, 6, 4, 4)
+    mod = build([x], lambda emit: emit(relax.op.expand_dims(x, [0, 2, -1])))
+    array = np.arange(96, dtype="float32").reshape(1, 6, 4, 4)
+    np.testing.assert_array_equal(run(compile_for(mod), array), array[None, :, None, ..., None])
+
+
 @needs("relu")
 def test_a_recursive_function_stays_on_the_host():
     builder = relax.BlockBuilder()

@@ -485,7 +485,25 @@ struct Builder {
     program.outputs.push_back(port);
   }
 
+  /*! \brief Values that go to outputs as they are get one dimension: no node reads them, so the
+   *  driver was not asked about their rank. */
+  void FlattenUnread() {
+    std::vector<bool> is_read(program.values.size(), false);
+    for (const Node& node : program.nodes) {
+      for (int32_t id : node.inputs) {
+        if (id >= 0) is_read[static_cast<size_t>(id)] = true;
+      }
+    }
+    for (size_t i = 0; i < program.values.size(); ++i) {
+      Value& value = program.values[i];
+      if (is_read[i] || value.source == Source::kNode) continue;
+      value.dims[0] = CountOf(value);
+      value.rank = 1;
+    }
+  }
+
   void Finish() {
+    FlattenUnread();
     std::vector<uint8_t> elements(program.constant_bytes);
     for (const Piece& piece : constants) {
       uint8_t* to = elements.data() + piece.value.place;

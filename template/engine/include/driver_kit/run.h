@@ -112,7 +112,7 @@ struct GraphRequest {
       }
       memory.push_back(data);
     }
-    graph = std::make_unique<Graph>(program, memory);
+    if (!program.nodes.empty()) graph = std::make_unique<Graph>(program, memory);
   }
 
   void Execute() {
@@ -124,7 +124,7 @@ struct GraphRequest {
       const void* from = inputs[static_cast<size_t>(value.place)];
       std::memcpy(memory[i], from, BytesOf(value));
     }
-    if (!program.nodes.empty()) graph->Run();
+    if (graph != nullptr) graph->Run();
     for (size_t i = 0; i < program.outputs.size(); ++i) {
       const size_t id = static_cast<size_t>(program.outputs[i].place);
       std::memcpy(outputs[i], memory[id], BytesOf(program.values[id]));

@@ -90,7 +90,6 @@ class Graph {
                 flags);
     }
     for (const Node& node : program.nodes) Check(Define(node), "a " + NameOf(node));
-    if (program.nodes.empty()) return;
     const int threads = std::stoi(program.options.at("threads"));
     if (threads > 1) threads_.reset(pthreadpool_create(static_cast<size_t>(threads)));
     xnn_runtime_t runtime = nullptr;
