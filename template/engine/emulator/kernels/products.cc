@@ -667,6 +667,11 @@ void Depthwise(const ConvolutionArgs& args, const ConvolutionPlan& plan, const c
   Parallel(context, args.data.dims[0] * channels, Grain(windows.out_size * taps), run);
 }
 
+// What planes have around the data: zero points.
+float PaddingOf(const ConvolutionArgs& args, bool quads) {
+  return quads ? ZeroQuad(args.data.dtype, args.data_zero_point) : 0;
+}
+
 // A channel as quads of successive elements of a line, which begin where a window does.
 void FillQuadLines(const ConvolutionPlan& plan, const uint8_t* data, uint8_t zero, bool turn,
                    uint8_t* line, float* cells) {
@@ -709,7 +714,7 @@ void DepthwiseQuads(const ConvolutionArgs& args, const ConvolutionPlan& plan, co
   }
   windows.Offsets(plan.offsets);
   auto* data = static_cast<const uint8_t*>(args.data.data);
-  const float padding = ZeroQuad(args.data.dtype, args.data_zero_point);
+  const float padding = PaddingOf(args, true);
   auto run = [&](int64_t begin, int64_t end, int worker) {
     float* plane = plan.workers + worker * plan.worker_floats;
     float* channel = plane + plan.plane_floats;
@@ -763,7 +768,7 @@ void FillQuads(const ConvolutionArgs& args, const ConvolutionPlan& plan, int64_t
   }
   simd.quads->join(rows, plan.windows.in_size, ZeroByte(args.data_zero_point),
                    IsTurned(args.data.dtype, false), cells);
-  plan.windows.FillCells(simd, cells, ZeroQuad(args.data.dtype, args.data_zero_point), plane);
+  plan.windows.FillCells(simd, cells, PaddingOf(args, true), plane);
 }
 
 void Product(const ConvolutionArgs& args, const ConvolutionPlan& plan, const char* weight,
@@ -803,7 +808,8 @@ void Product(const ConvolutionArgs& args, const ConvolutionPlan& plan, const cha
         const char* high = 2 * pair + 1 < plan.group_channels ? low + windows.in_size : nullptr;
         float* cells = plan.workers + worker * plan.worker_floats;
         simd.pair(args.data.dtype, low, high, windows.in_size, args.data_zero_point, cells);
-        windows.FillCells(simd, cells, 0, plan.planes + p * windows.plane_size);
+        windows.FillCells(simd, cells, PaddingOf(args, false),
+                          plan.planes + p * windows.plane_size);
       }
     };
     if (!plan.plain) Parallel(context, planes, Grain(windows.plane_size), fill);
