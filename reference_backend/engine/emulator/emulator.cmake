@@ -26,7 +26,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   )
 endif()
 
-set(_sources accesses device elision execute faults listing machine program queue rules support
+set(_sources accesses device elision events execute faults listing machine program queue rules support
     tensor thread_pool timeline
 )
 list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/")

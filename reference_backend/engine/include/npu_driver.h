@@ -602,6 +602,33 @@ typedef struct npu_counter_info {
   const char* about;
 } npu_counter_info;
 
+/*! \brief Bytes that moved from and to a memory; never grows. */
+typedef struct npu_traffic {
+  /*! \brief E.g. "dram", the same names at each event. */
+  const char* memory;
+  uint64_t bytes_read, bytes_written;
+} npu_traffic;
+
+/*! \brief What one engine of the device did in one go; never grows. Work that keeps two engines
+ * busy is an event of each, with the traffic at the first. */
+typedef struct npu_event {
+  /*! \brief What it is, e.g. "convolution". */
+  const char* name;
+  /*! \brief The text of set_label that it belongs to, or NULL. */
+  const char* label;
+  /*! \brief Which engine, e.g. "matrix", with a part behind a "." where there are several. */
+  const char* engine;
+  /*! \brief From when to when it had the engine, since the begin of the execution, in event_unit.
+   */
+  int64_t begin, end;
+  /*! \brief How much of this time the engine worked. */
+  int64_t busy;
+  /*! \brief The engine whose work it had to wait for before it began, or NULL. */
+  const char* waits_for;
+  const npu_traffic* traffic;
+  size_t traffic_count;
+} npu_event;
+
 /*! \brief Which work `cancel` can end before it is done. */
 typedef enum npu_cancel_kind {
   /*! \brief None: a call that takes too long is waited for. */
@@ -766,6 +793,18 @@ typedef struct npu_run_api {
   npu_status (*read_counters)(const npu_request* request, uint64_t* values);
   /*! \brief As in the build half. */
   const void* (*extension)(const char* name);
+  /*! \brief The unit of the times of events, e.g. "cycles" or "ns"; NULL: there are no events.
+   * Since version 3. */
+  const char* event_unit;
+  /*! \brief Tells whether the next executions of a request record events. Absent: nothing has to be
+   *  told. Since version 3. */
+  npu_status (*record_events)(npu_request* request, int32_t on);
+  /*! \brief What the last execution did, in the order in which it began, and how many event_units a
+   *  microsecond has (0: not known); valid until the request is bound, run or destroyed. Called
+   * after an execution that succeeded, if somebody asked for a profile. Absent: there are no
+   * events. Since version 3. */
+  npu_status (*read_events)(npu_request* request, const npu_event** events, size_t* count,
+                            double* units_per_microsecond);
 } npu_run_api;
 
 /* ---- Extensions that the engine knows ------------------------------------------------------- */

@@ -174,14 +174,17 @@ void LoadedProgram::Execute(Request* request) {
     Submit(request);
     Wait(request);
   } else {
+    Begin(request);
     Permute(request, false);
     npu_status status = driver_.execute(request->handle);
     if (status != NPU_OK) CheckDriver(driver_, status, "running the region '" + symbol_ + "'");
     Permute(request, true);
+    if (request->began.has_value()) Record(request);
   }
 }
 
 void LoadedProgram::Submit(Request* request) {
+  Begin(request);
   // Not earlier: what ran before may have written the inputs.
   Permute(request, false);
   if (timeout_.count() > 0) request->deadline = std::chrono::steady_clock::now() + timeout_;
@@ -226,7 +229,11 @@ void LoadedProgram::Wait(Request* request) {
 
 void LoadedProgram::End(Request* request, npu_status status) {
   request->is_running = false;
-  if (status == NPU_OK) return Permute(request, true);
+  if (status == NPU_OK) {
+    Permute(request, true);
+    if (request->began.has_value()) Record(request);
+    return;
+  }
   std::string reason = driver_.wait == nullptr ? request->failure : ReasonOf(driver_);
   ThrowFailure(status, "running the region '" + symbol_ + "'", reason);
 }
@@ -273,6 +280,81 @@ std::string LoadedProgram::Describe() {
   CheckDriver(driver_, driver_.describe(program_, &text),
               "describing the program of the region '" + symbol_ + "'");
   return text == nullptr ? "" : Readable(text, true);
+}
+
+void LoadedProgram::Begin(Request* request) {
+  const bool on = is_profiling_.load(std::memory_order_relaxed);
+  if (on != request->records_events) {
+    if (driver_.record_events != nullptr) {
+      CheckDriver(driver_, driver_.record_events(request->handle, on ? 1 : 0),
+                  "recording events of the region '" + symbol_ + "'");
+    }
+    request->records_events = on;
+  }
+  request->began.reset();
+  if (on) request->began = std::chrono::steady_clock::now();
+}
+
+void LoadedProgram::Record(Request* request) {
+  const auto now = std::chrono::steady_clock::now();
+  const auto microseconds = [](std::chrono::steady_clock::time_point time) {
+    return std::chrono::duration<double, std::micro>(time.time_since_epoch()).count();
+  };
+  const npu_event* events = nullptr;
+  size_t count = 0;
+  double units_per_microsecond = 0;
+  if (driver_.read_events != nullptr) {
+    CheckDriver(driver_,
+                driver_.read_events(request->handle, &events, &count, &units_per_microsecond),
+                "reading events of the region '" + symbol_ + "'");
+  }
+  const auto text = [](const char* given) {
+    return given == nullptr ? ffi::json::Value(nullptr)
+                            : ffi::json::Value(ffi::String(Readable(given)));
+  };
+  ffi::json::Array listed;
+  for (size_t i = 0; i < count; ++i) {
+    const npu_event& event = events[i];
+    ffi::json::Object traffic;
+    for (size_t k = 0; k < event.traffic_count; ++k) {
+      const npu_traffic& moved = event.traffic[k];
+      traffic.Set(ffi::String(Readable(moved.memory)),
+                  ffi::json::Array({static_cast<int64_t>(moved.bytes_read),
+                                    static_cast<int64_t>(moved.bytes_written)}));
+    }
+    listed.push_back(ffi::json::Object({{ffi::String("name"), text(event.name)},
+                                        {ffi::String("label"), text(event.label)},
+                                        {ffi::String("engine"), text(event.engine)},
+                                        {ffi::String("begin"), event.begin},
+                                        {ffi::String("end"), event.end},
+                                        {ffi::String("busy"), event.busy},
+                                        {ffi::String("waits_for"), text(event.waits_for)},
+                                        {ffi::String("traffic"), traffic}}));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  units_per_microsecond_ = units_per_microsecond;
+  calls_.push_back(ffi::json::Object({{ffi::String("begin_us"), microseconds(*request->began)},
+                                      {ffi::String("end_us"), microseconds(now)},
+                                      {ffi::String("events"), listed}}));
+  request->began.reset();
+}
+
+void LoadedProgram::SetProfiling(bool on) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  calls_ = {};
+  is_profiling_ = on;
+}
+
+ffi::String LoadedProgram::TakeProfile() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool has_events = driver_.read_events != nullptr && driver_.event_unit != nullptr;
+  const ffi::json::Object profile(
+      {{ffi::String("unit"),
+        has_events ? ffi::json::Value(ffi::String(Readable(driver_.event_unit))) : nullptr},
+       {ffi::String("ticks_per_us"), units_per_microsecond_},
+       {ffi::String("calls"), calls_}});
+  calls_ = {};
+  return ffi::json::Stringify(profile);
 }
 
 PendingRequests& PendingRequests::OfThisThread() {

@@ -8,6 +8,7 @@
 
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/object.h>
 #include <tvm/ffi/string.h>
 
@@ -18,6 +19,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,6 +60,9 @@ struct Request {
   npu_status outcome = NPU_OK;
   std::string failure;
   std::chrono::steady_clock::time_point deadline;
+  /*! \brief When a call began that is recorded, and whether the driver records its events. */
+  std::optional<std::chrono::steady_clock::time_point> began;
+  bool records_events = false;
   /*! \brief Objects to keep alive while it runs asynchronously, and the memory that it uses. */
   tvm::ffi::ObjectPtr<tvm::ffi::Object> module;
   std::vector<tvm::ffi::Tensor> tensors;
@@ -106,11 +111,21 @@ class LoadedProgram {
   /*! \brief The driver's description of the program. */
   std::string Describe();
 
+  /*! \brief Records the calls from now on, or no longer; forgets those that were recorded. */
+  void SetProfiling(bool on);
+  /*! \brief The recorded calls as JSON, which are then forgotten: for each the time on the host and
+   *  the driver's events. */
+  tvm::ffi::String TakeProfile();
+
  private:
   /*! \brief Permutes what the work reads, or has written. */
   static void Permute(Request* request, bool outputs);
   /*! \brief Handles the status of the driver's wait; throws if it is an error. */
   void End(Request* request, npu_status status);
+  /*! \brief Notes that a call begins, if calls are recorded. */
+  void Begin(Request* request);
+  /*! \brief Records a call that ended well. */
+  void Record(Request* request);
   /*! \brief The driver's wait, or the known status if it has none. */
   npu_status WaitFor(Request* request, int64_t timeout_us);
 
@@ -123,6 +138,9 @@ class LoadedProgram {
   std::vector<std::unique_ptr<Request>> requests_;
   std::vector<Request*> idle_;
   std::atomic<int64_t> most_in_flight_{0};
+  std::atomic<bool> is_profiling_{false};
+  tvm::ffi::json::Array calls_;
+  double units_per_microsecond_ = 0;
 };
 
 /*!

@@ -261,6 +261,9 @@ class RegionModule : public ffi::ModuleObj {
       return ffi::Function::FromTyped(
           [self](const ffi::String& triple) { return self->LinkApart(std::string(triple)); });
     }
+    if (name == "set_profiling") {
+      return ffi::Function::FromTyped([self](bool on) { self->Load()->SetProfiling(on); });
+    }
     using Answer = ffi::Any (*)(RegionModule*);
     static const std::map<std::string_view, Answer> kAnswers = {
         {"get_symbol", [](RegionModule* of) -> ffi::Any { return of->Get().manifest.symbol; }},
@@ -272,6 +275,7 @@ class RegionModule : public ffi::ModuleObj {
         {"manifest",
          [](RegionModule* of) -> ffi::Any { return Text(of->Get().artifact.manifest); }},
         {"describe", [](RegionModule* of) -> ffi::Any { return of->Load()->Describe(); }},
+        {"profile", [](RegionModule* of) -> ffi::Any { return of->Load()->TakeProfile(); }},
         {"sizes", [](RegionModule* of) -> ffi::Any { return of->Sizes(); }},
     };
     auto found = kAnswers.find(std::string_view(name.data(), name.size()));

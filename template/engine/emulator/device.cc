@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "events.h"
 #include "execute.h"
 #include "faults.h"
 #include "listing.h"
@@ -135,6 +136,8 @@ struct npu_request : emulator::Job {
   emulator::Queue* queue = nullptr;
   npu_status status = NPU_OK;
   emulator::RunCounters counters = {};
+  /*! \brief Of the last execution, if they were asked for. */
+  std::unique_ptr<emulator::Events> events;
 };
 
 npu_request::npu_request(std::shared_ptr<const emulator::Loaded> shared)
@@ -466,6 +469,23 @@ npu_status ReadCounters(const npu_request* request, uint64_t* values) {
   });
 }
 
+npu_status ReadEvents(npu_request* request, const npu_event** events, size_t* count,
+                      double* units_per_microsecond) {
+  return Run([&] {
+    RequireIdle(request, "read_events");
+    RequireArgument(events, "events");
+    RequireArgument(count, "count");
+    RequireArgument(units_per_microsecond, "units_per_microsecond");
+    const Loaded& loaded = *request->loaded;
+    const Timeline& timeline = request->timeline ? *request->timeline : loaded.timeline;
+    request->events = std::make_unique<Events>(loaded.program, loaded.accesses, timeline,
+                                               request->set_symbols.data());
+    *events = request->events->all().data();
+    *count = request->events->all().size();
+    *units_per_microsecond = static_cast<double>(loaded.program.machine.FrequencyMHz());
+  });
+}
+
 const void* Extension(const char* name) {
   return name != nullptr && std::strcmp(name, NPU_FAULTS) == 0 ? &kFaults : nullptr;
 }
@@ -495,6 +515,9 @@ constexpr npu_run_api kRunApi = {
     Cancel,
     ReadCounters,
     Extension,
+    "cycles",
+    nullptr,
+    ReadEvents,
 };
 
 }  // namespace

@@ -11,12 +11,11 @@
 #include <tuple>
 #include <type_traits>
 
+#include "events.h"
 #include "rules.h"
 
 namespace npu::emulator {
 namespace {
-
-constexpr const char* kEngines[] = {"matrix", "vector", "dma_in", "dma_out"};
 
 constexpr const char* kPoolKinds[] = {"max", "average", "average_include_pad", "average_adaptive"};
 constexpr const char* kReduceKinds[] = {"sum", "mean", "max", "min", "product"};
@@ -177,7 +176,7 @@ class Lister {
       std::string operation =
           std::visit([&](const auto& op) { return Operation(op, command); }, command.op);
       Line(Right(std::to_string(i), 6), "  ",
-           Left(Join(kEngines[interval.engine], cores ? Join(".", interval.core) : ""), 10),
+           Left(Join(Name(interval.engine), cores ? Join(".", interval.core) : ""), 10),
            Right(Join(interval.start, "-", interval.end), 21), "  ", operation, Vector(command),
            LabelOf(i));
     }
@@ -313,9 +312,10 @@ class Lister {
       bool cores = engine == kEngineMatrix || engine == kEngineVector;
       auto all = static_cast<double>(counters.cycles) * (cores ? program_.machine.cores : 1);
       auto busy = static_cast<double>(counters.busy_cycles[engine]);
-      Value(kEngines[engine], Join(counters.busy_cycles[engine], " cycles busy (",
-                                   Decimal(all > 0 ? 100 * busy / all : 0, 1), " %), ",
-                                   counters.stalled_cycles[engine], " stalled"));
+      Value(Name(static_cast<Engine>(engine)),
+            Join(counters.busy_cycles[engine], " cycles busy (",
+                 Decimal(all > 0 ? 100 * busy / all : 0, 1), " %), ",
+                 counters.stalled_cycles[engine], " stalled"));
     }
     Value("dram",
           Join(counters.dram_bytes_read, " bytes read, ", counters.dram_bytes_written, " written"));

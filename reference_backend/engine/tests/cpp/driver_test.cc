@@ -2086,6 +2086,60 @@ TEST(CountersAddUp) {
   CHECK(waiting > 0);
 }
 
+TEST(EventsAddUpToTheCounters) {
+  Machine machine(EverythingProgram({{"cores", "2"}, {"max_tile_bytes", "4096"}}));
+  Floats out;
+  RunCounters before = {};
+  for (int64_t images : {7, 1}) {
+    machine.Input(0, {images, 2, 4, 4}, Noise(static_cast<size_t>(images) * 32, 13));
+    machine.Output(0, {images, 6}, &out);
+    machine.Run();
+    const RunCounters after = machine.Counters();
+    const npu_event* events = nullptr;
+    size_t count = 0;
+    double frequency = 0;
+    CHECK_EQ(run.read_events(machine.request(), &events, &count, &frequency), NPU_OK);
+    CHECK_EQ(frequency, 1000.0);
+    RunCounters sum = {};
+    int64_t latest = 0;
+    bool waits = false;
+    const std::string engines[] = {"matrix", "vector", "dma_in", "dma_out"};
+    for (size_t i = 0; i < count; ++i) {
+      const npu_event& event = events[i];
+      CHECK(event.begin >= latest && event.busy >= 0 && event.begin + event.busy <= event.end);
+      latest = event.begin;
+      waits = waits || event.waits_for != nullptr;
+      CHECK(event.label != nullptr && *event.name != '\0');
+      const std::string engine =
+          std::string(event.engine).substr(0, std::string(event.engine).find('.'));
+      for (int k = 0; k < kEngineCount; ++k) {
+        if (engine == engines[k]) sum.busy_cycles[k] += static_cast<uint64_t>(event.busy);
+      }
+      sum.cycles = std::max(sum.cycles, static_cast<uint64_t>(event.end));
+      for (size_t k = 0; k < event.traffic_count; ++k) {
+        const npu_traffic& traffic = event.traffic[k];
+        const bool is_dram = std::string(traffic.memory) == "dram";
+        (is_dram ? sum.dram_bytes_read : sum.scratchpad_bytes_read) += traffic.bytes_read;
+        (is_dram ? sum.dram_bytes_written : sum.scratchpad_bytes_written) += traffic.bytes_written;
+      }
+    }
+    CHECK(waits);
+    CHECK_EQ(sum.cycles, after.cycles - before.cycles);
+    CHECK_EQ(sum.dram_bytes_read, after.dram_bytes_read - before.dram_bytes_read);
+    CHECK_EQ(sum.dram_bytes_written, after.dram_bytes_written - before.dram_bytes_written);
+    CHECK_EQ(sum.scratchpad_bytes_read, after.scratchpad_bytes_read - before.scratchpad_bytes_read);
+    CHECK_EQ(sum.scratchpad_bytes_written,
+             after.scratchpad_bytes_written - before.scratchpad_bytes_written);
+    for (int engine = 0; engine < kEngineCount; ++engine) {
+      CHECK_EQ(sum.busy_cycles[engine], after.busy_cycles[engine] - before.busy_cycles[engine]);
+    }
+    before = after;
+  }
+  const npu_event* events = nullptr;
+  size_t count = 0;
+  CHECK_EQ(run.read_events(machine.request(), &events, &count, nullptr), NPU_INVALID);
+}
+
 TEST(CyclesDoNotDependOnThreads) {
   RunCounters counters[2];
   Floats out[2];

@@ -183,7 +183,7 @@ void CheckTables() {
   table.version = 0;
   refused(table, "of version 0");
   table = whole;
-  for (uint32_t size : {0u, 8u, static_cast<uint32_t>(sizeof(table)) - 1}) {
+  for (uint32_t size : {0u, 8u, static_cast<uint32_t>(offsetof(npu_run_api, event_unit)) - 1}) {
     table.size = size;
     refused(table, "of " + std::to_string(size) + " bytes");
   }

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file events.cc
+ * \brief What a request did in time, as the driver interface tells it.
+ */
+#include "events.h"
+
+#include <algorithm>
+#include <map>
+#include <variant>
+
+namespace npu::emulator {
+namespace {
+
+constexpr const char* kEngines[] = {"matrix", "vector", "dma_in", "dma_out"};
+static_assert(sizeof(kEngines) / sizeof(kEngines[0]) == kEngineCount, "an engine has no name");
+
+constexpr const char* kOperations[] = {"matmul",   "convolution", "pool", "elementwise", "reduce",
+                                       "transfer", "gather",      "scan", "order",       "lookup"};
+static_assert(sizeof(kOperations) / sizeof(kOperations[0]) ==
+                  std::variant_size_v<decltype(Command::op)>,
+              "an operation has no name");
+
+bool Overlap(const Access& one, const Access& other) {
+  return one.begin < other.end && other.begin < one.end;
+}
+
+/*! \brief Whether a command must wait for an earlier one. */
+bool DependsOn(const Accesses& accesses, size_t command, size_t earlier) {
+  const Access &out = accesses.output(command), &written = accesses.output(earlier);
+  for (const Access* access = accesses.begin(command); access != accesses.end(command); ++access) {
+    if (Overlap(*access, written)) return true;
+  }
+  return std::any_of(accesses.begin(earlier), accesses.end(earlier),
+                     [&out](const Access& access) { return Overlap(access, out); });
+}
+
+}  // namespace
+
+const char* Name(Engine engine) { return kEngines[engine]; }
+
+Events::Events(const Program& program, const Accesses& accesses, const Timeline& timeline,
+               const int64_t* symbols)
+    : program_(program), intervals_(timeline.intervals()) {
+  /*! \brief By the time of their end. */
+  std::multimap<int64_t, size_t> ended;
+  std::vector<int64_t> free(static_cast<size_t>(kEngineCount) * program.machine.cores);
+  for (size_t i = 0; i < intervals_.size(); ++i) {
+    const Work work = WorkOf(program, program.commands[i], symbols);
+    if (work.is_nothing) continue;
+    const Interval& interval = intervals_[i];
+    std::vector<Engine> used = {interval.engine};
+    for (int32_t engine = 0; engine < kEngineCount; ++engine) {
+      if (engine != interval.engine && work.cycles[engine] > 0) {
+        used.push_back(static_cast<Engine>(engine));
+      }
+    }
+    int64_t ready = 0;
+    for (Engine engine : used) {
+      int64_t& since = free[engine + static_cast<size_t>(kEngineCount) * interval.core];
+      ready = std::max(ready, since);
+      since = interval.end;
+    }
+    const char* waits_for = nullptr;
+    if (interval.start > ready) {
+      const auto [begin, end] = ended.equal_range(interval.start);
+      const auto cause = std::find_if(
+          begin, end, [&](const auto& item) { return DependsOn(accesses, i, item.second); });
+      if (cause != end) waits_for = Name(intervals_[cause->second].engine);
+    }
+    for (Engine engine : used) Add(i, work, engine, waits_for);
+    ended.emplace(interval.end, i);
+  }
+  std::stable_sort(all_.begin(), all_.end(), [](const npu_event& one, const npu_event& other) {
+    return one.begin < other.begin;
+  });
+}
+
+void Events::Add(size_t command, const Work& work, Engine engine, const char* waits_for) {
+  const Interval& interval = intervals_[command];
+  const Command& what = program_.commands[command];
+  npu_event event = {};
+  event.name = kOperations[what.op.index()];
+  const auto label = static_cast<size_t>(what.label);
+  if (label < program_.labels.size()) event.label = program_.labels[label].c_str();
+  event.engine = Name(engine);
+  if (engine == kEngineMatrix || engine == kEngineVector) {
+    names_.push_back(std::string(Name(engine)) + "." + std::to_string(interval.core));
+    event.engine = names_.back().c_str();
+  }
+  event.begin = interval.start;
+  event.end = interval.end;
+  event.busy = work.cycles[engine];
+  event.waits_for = waits_for;
+  if (engine == interval.engine) {
+    std::vector<npu_traffic> traffic;
+    const auto add = [&traffic](const char* memory, int64_t read, int64_t written) {
+      if (read + written == 0) return;
+      traffic.push_back({memory, static_cast<uint64_t>(read), static_cast<uint64_t>(written)});
+    };
+    add("dram", work.dram_bytes_read, work.dram_bytes_written);
+    add("scratchpad", work.scratchpad_bytes_read, work.scratchpad_bytes_written);
+    traffic_.push_back(std::move(traffic));
+    event.traffic = traffic_.back().data();
+    event.traffic_count = traffic_.back().size();
+  }
+  all_.push_back(event);
+}
+
+}  // namespace npu::emulator

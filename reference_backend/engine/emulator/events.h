@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file events.h
+ * \brief What a request did in time, as the driver interface tells it.
+ */
+#ifndef EMULATOR_EVENTS_H_
+#define EMULATOR_EVENTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "accesses.h"
+#include "npu_driver.h"
+#include "program.h"
+#include "timeline.h"
+
+namespace npu::emulator {
+
+/*! \brief The name of an engine, as counters and listings have it. */
+const char* Name(Engine engine);
+
+/*!
+ * \brief The events of one run of a program.
+ *
+ * Busy cycles and traffic add up to the counters of the timeline, and the last event ends with it.
+ */
+class Events {
+ public:
+  /*! \brief The timeline has the values of these symbols. All must outlive this. */
+  Events(const Program& program, const Accesses& accesses, const Timeline& timeline,
+         const int64_t* symbols);
+  Events(const Events&) = delete;
+  Events& operator=(const Events&) = delete;
+
+  /*! \brief In the order in which they begin. */
+  const std::vector<npu_event>& all() const { return all_; }
+
+ private:
+  void Add(size_t command, const Work& work, Engine engine, const char* waits_for);
+
+  const Program& program_;
+  const std::vector<Interval>& intervals_;
+  std::vector<npu_event> all_;
+  /*! \brief What events point to; it does not move. */
+  std::deque<std::string> names_;
+  std::deque<std::vector<npu_traffic>> traffic_;
+};
+
+}  // namespace npu::emulator
+
+#endif  // EMULATOR_EVENTS_H_
