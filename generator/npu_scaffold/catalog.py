@@ -238,7 +238,7 @@ def _chain_problems(template: Path, entry: Entry) -> Iterator[str]:
             yield f"chains[{index}]: {chain!r} is neither an expression nor a list of lines."
             continue
         try:
-            node = grammar.read(tuple(lines), _names(entry, "inputs")).node
+            node = grammar.read_all(tuple(lines), _names(entry, "inputs"))[0].node
         except ValueError as error:
             yield f"chains[{index}]: {error}."
             continue

@@ -24,6 +24,7 @@ from .engine.capability import (
     Quantized,
     Range,
     anything,
+    only,
 )
 
 # What several ops share.
@@ -37,7 +38,7 @@ INTEGERS = ("int8", "uint8", "int16")
 CONVOLUTION_ATTRIBUTES: dict[str, Constraint] = {
     "strides": Range(1, 16),
     "padding": Range(0, 64),
-    "out_dtype": OneOf("", "float32", "float16"),
+    "out_dtype": OneOf("", *FLOATS),
 }
 TRANSPOSED_CONVOLUTION_ATTRIBUTES: dict[str, Constraint] = {
     "strides": Range(1, 16),
@@ -45,7 +46,7 @@ TRANSPOSED_CONVOLUTION_ATTRIBUTES: dict[str, Constraint] = {
     "output_padding": Range(0, 15),
     "dilation": Range(1, 16),
     "groups": Range(1),
-    "out_dtype": OneOf("", "float32", "float16"),
+    "out_dtype": OneOf("", *FLOATS),
 }
 POOL_ATTRIBUTES: dict[str, Constraint] = {
     **anything("ceil_mode", "count_include_pad"),
@@ -56,8 +57,7 @@ POOL_ATTRIBUTES: dict[str, Constraint] = {
 }
 CHANNEL_NORM_ATTRIBUTES: dict[str, Constraint] = {
     **anything("channel_axis", "axes", "epsilon"),
-    "center": OneOf(True),
-    "scale": OneOf(True),
+    **only(center=True, scale=True),
 }
 convolution = partial(
     Op,
@@ -193,19 +193,7 @@ logical = partial(
 filled = partial(
     Op,
     inputs=(Input("x", ALL, range(7)),),
-    attributes={
-        "dtype": OneOf(
-            "",
-            "float32",
-            "float16",
-            "int32",
-            "int64",
-            "int8",
-            "uint8",
-            "int16",
-            "bool",
-        ),
-    },
+    attributes={"dtype": OneOf("", *ALL)},
     output_dtypes=ALL,
 )
 packed_attention = partial(
@@ -213,8 +201,8 @@ packed_attention = partial(
     engine="matrix",
     attributes={
         **anything("scale"),
+        **only(window_size=""),
         "causal_mask": OneOf("", "TopLeft", "BottomRight"),
-        "window_size": OneOf(""),
     },
     rules=(
         Equal("key.shape[2]", "value.shape[2]"),
@@ -234,10 +222,7 @@ split_attention = partial(
 cumulative = partial(
     Op,
     inputs=(Input("data", WIDE, range(1, 7)),),
-    attributes={
-        **anything("axis", "exclusive"),
-        "dtype": OneOf("", "float32", "float16", "int32", "int64"),
-    },
+    attributes={**anything("axis", "exclusive"), "dtype": OneOf("", *WIDE)},
     operations="size(data)",
     output_dtypes=WIDE,
     tolerance=Accumulated("max(data)"),
@@ -253,7 +238,7 @@ OPS: tuple[Op, ...] = (
             Input("x1", FLOATS, range(1, 7)),
             Input("x2", ranks=range(1, 7), like="x1", weight=True),
         ),
-        attributes={"out_dtype": OneOf("", "float32", "float16")},
+        attributes={"out_dtype": OneOf("", *FLOATS)},
         operations="2 * size(out) * x1[-1]",
         output_dtypes=FLOATS,
         fuses=Fuses(bias=-1, residual=True, scale=True),
@@ -268,11 +253,9 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("data", FLOATS, (3,)), Input("weight", ranks=(3,), like="data", weight=True)),
         attributes={
             **CONVOLUTION_ATTRIBUTES,
+            **only(data_layout="NCW", kernel_layout="OIW", out_layout="NCW"),
             "dilation": Range(1, 16),
             "groups": Range(1),
-            "data_layout": OneOf("NCW"),
-            "kernel_layout": OneOf("OIW"),
-            "out_layout": OneOf("NCW"),
         },
     ),
     convolution(  # 2-D convolution
@@ -281,11 +264,9 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("data", FLOATS, (4,)), Input("weight", ranks=(4,), like="data", weight=True)),
         attributes={
             **CONVOLUTION_ATTRIBUTES,
+            **only(data_layout="NCHW", kernel_layout="OIHW", out_layout="NCHW"),
             "dilation": Range(1, 64),
             "groups": Range(1),
-            "data_layout": OneOf("NCHW"),
-            "kernel_layout": OneOf("OIHW"),
-            "out_layout": OneOf("NCHW"),
         },
     ),
     convolution(  # 2-D convolution of each channel on its own
@@ -294,11 +275,9 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("data", FLOATS, (4,)), Input("weight", ranks=(4,), like="data", weight=True)),
         attributes={
             **CONVOLUTION_ATTRIBUTES,
+            **only(data_layout="NCHW", kernel_layout="OIHW", out_layout="NCHW"),
             "dilation": Range(1, 64),
             "groups": Range(2),
-            "data_layout": OneOf("NCHW"),
-            "kernel_layout": OneOf("OIHW"),
-            "out_layout": OneOf("NCHW"),
         },
         rules=(Equal("attr.groups", "data.shape[1]"),),
     ),
@@ -308,11 +287,9 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("data", FLOATS, (5,)), Input("weight", ranks=(5,), like="data", weight=True)),
         attributes={
             **CONVOLUTION_ATTRIBUTES,
+            **only(data_layout="NCDHW", kernel_layout="OIDHW", out_layout="NCDHW"),
             "dilation": Range(1, 16),
             "groups": Range(1),
-            "data_layout": OneOf("NCDHW"),
-            "kernel_layout": OneOf("OIDHW"),
-            "out_layout": OneOf("NCDHW"),
         },
     ),
     transposed_convolution(  # 1-D transposed convolution
@@ -321,9 +298,7 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("data", FLOATS, (3,)), Input("weight", ranks=(3,), like="data", weight=True)),
         attributes={
             **TRANSPOSED_CONVOLUTION_ATTRIBUTES,
-            "data_layout": OneOf("NCW"),
-            "kernel_layout": OneOf("IOW"),
-            "out_layout": OneOf("NCW"),
+            **only(data_layout="NCW", kernel_layout="IOW", out_layout="NCW"),
         },
     ),
     transposed_convolution(  # 2-D transposed convolution
@@ -332,9 +307,7 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("data", FLOATS, (4,)), Input("weight", ranks=(4,), like="data", weight=True)),
         attributes={
             **TRANSPOSED_CONVOLUTION_ATTRIBUTES,
-            "data_layout": OneOf("NCHW"),
-            "kernel_layout": OneOf("IOHW"),
-            "out_layout": OneOf("NCHW"),
+            **only(data_layout="NCHW", kernel_layout="IOHW", out_layout="NCHW"),
         },
     ),
     transposed_convolution(  # 3-D transposed convolution
@@ -343,9 +316,7 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("data", FLOATS, (5,)), Input("weight", ranks=(5,), like="data", weight=True)),
         attributes={
             **TRANSPOSED_CONVOLUTION_ATTRIBUTES,
-            "data_layout": OneOf("NCDHW"),
-            "kernel_layout": OneOf("IODHW"),
-            "out_layout": OneOf("NCDHW"),
+            **only(data_layout="NCDHW", kernel_layout="IODHW", out_layout="NCDHW"),
         },
     ),
     # ---- Pooling ---------------------------------------------------------------------------------
@@ -353,63 +324,55 @@ OPS: tuple[Op, ...] = (
         "max_pool2d",
         "relax.nn.max_pool2d",
         inputs=(Input("data", ("float32", "float16", "int8", "uint8", "int16"), (4,)),),
-        attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCHW"), "out_layout": OneOf("NCHW")},
+        attributes={**POOL_ATTRIBUTES, **only(layout="NCHW", out_layout="NCHW")},
     ),
     avg_pool(  # mean of each 2-D window
         "avg_pool2d",
         "relax.nn.avg_pool2d",
         inputs=(Input("data", FLOATS, (4,)),),
-        attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCHW"), "out_layout": OneOf("NCHW")},
+        attributes={**POOL_ATTRIBUTES, **only(layout="NCHW", out_layout="NCHW")},
     ),
     adaptive_pool(  # mean of windows chosen to give a fixed output size
         "adaptive_avg_pool2d",
         "relax.nn.adaptive_avg_pool2d",
         inputs=(Input("data", FLOATS, (4,)),),
-        attributes={
-            **anything("output_size"),
-            "layout": OneOf("NCHW"),
-            "out_layout": OneOf("NCHW"),
-        },
+        attributes={**anything("output_size"), **only(layout="NCHW", out_layout="NCHW")},
     ),
     max_pool(  # maximum of each 1-D window
         "max_pool1d",
         "relax.nn.max_pool1d",
         inputs=(Input("data", ("float32", "float16", "int8", "uint8", "int16"), (3,)),),
-        attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCW"), "out_layout": OneOf("NCW")},
+        attributes={**POOL_ATTRIBUTES, **only(layout="NCW", out_layout="NCW")},
     ),
     max_pool(  # maximum of each 3-D window
         "max_pool3d",
         "relax.nn.max_pool3d",
         inputs=(Input("data", ("float32", "float16", "int8", "uint8", "int16"), (5,)),),
-        attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCDHW"), "out_layout": OneOf("NCDHW")},
+        attributes={**POOL_ATTRIBUTES, **only(layout="NCDHW", out_layout="NCDHW")},
     ),
     avg_pool(  # mean of each 1-D window
         "avg_pool1d",
         "relax.nn.avg_pool1d",
         inputs=(Input("data", FLOATS, (3,)),),
-        attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCW"), "out_layout": OneOf("NCW")},
+        attributes={**POOL_ATTRIBUTES, **only(layout="NCW", out_layout="NCW")},
     ),
     avg_pool(  # mean of each 3-D window
         "avg_pool3d",
         "relax.nn.avg_pool3d",
         inputs=(Input("data", FLOATS, (5,)),),
-        attributes={**POOL_ATTRIBUTES, "layout": OneOf("NCDHW"), "out_layout": OneOf("NCDHW")},
+        attributes={**POOL_ATTRIBUTES, **only(layout="NCDHW", out_layout="NCDHW")},
     ),
     adaptive_pool(  # mean of 1-D windows chosen to give a fixed output size
         "adaptive_avg_pool1d",
         "relax.nn.adaptive_avg_pool1d",
         inputs=(Input("data", FLOATS, (3,)),),
-        attributes={**anything("output_size"), "layout": OneOf("NCW"), "out_layout": OneOf("NCW")},
+        attributes={**anything("output_size"), **only(layout="NCW", out_layout="NCW")},
     ),
     adaptive_pool(  # mean of 3-D windows chosen to give a fixed output size
         "adaptive_avg_pool3d",
         "relax.nn.adaptive_avg_pool3d",
         inputs=(Input("data", FLOATS, (5,)),),
-        attributes={
-            **anything("output_size"),
-            "layout": OneOf("NCDHW"),
-            "out_layout": OneOf("NCDHW"),
-        },
+        attributes={**anything("output_size"), **only(layout="NCDHW", out_layout="NCDHW")},
     ),
     # ---- Normalization and softmax ---------------------------------------------------------------
     Op(  # normalisation with stored statistics (inference)
@@ -424,7 +387,7 @@ OPS: tuple[Op, ...] = (
         ),
         attributes={
             **anything("axis", "epsilon", "center", "scale", "momentum"),
-            "training": OneOf(False),
+            **only(training=False),
         },
         operations="2 * size(data)",
         tolerance=Accumulated("3"),
@@ -437,7 +400,7 @@ OPS: tuple[Op, ...] = (
             Input("gamma", ranks=range(1, 6), like="data", weight=True),
             Input("beta", ranks=range(1, 6), like="data", weight=True),
         ),
-        attributes={**anything("axes", "epsilon"), "center": OneOf(True), "scale": OneOf(True)},
+        attributes={**anything("axes", "epsilon"), **only(center=True, scale=True)},
         operations="8 * size(data)",
         chains=(
             (
@@ -715,7 +678,7 @@ OPS: tuple[Op, ...] = (
         "relax.slice_scatter",
         engine="memory",
         inputs=(Input("input", ALL, range(1, 7)), Input("src", ranks=range(1, 7), like="input")),
-        attributes={**anything("axis"), "start": Range(0), "end": Range(0), "step": OneOf(1)},
+        attributes={**anything("axis"), **only(step=1), "start": Range(0), "end": Range(0)},
     ),
     # ---- Element-wise functions of one tensor ----------------------------------------------------
     transcendental("erf", "relax.erf"),  # the error function
@@ -765,37 +728,14 @@ OPS: tuple[Op, ...] = (
         "astype",
         "relax.astype",
         inputs=(Input("x", ALL, range(7)),),
-        attributes={
-            "dtype": OneOf(
-                "float32",
-                "float16",
-                "int32",
-                "int64",
-                "int8",
-                "uint8",
-                "int16",
-                "bool",
-            ),
-        },
+        attributes={"dtype": OneOf(*ALL)},
         output_dtypes=ALL,
     ),
     Op(  # one number in the shape of another tensor
         "full_like",
         "relax.full_like",
         inputs=(Input("x", ALL, range(7)), Input("fill_value", ALL, (0,))),
-        attributes={
-            "dtype": OneOf(
-                "",
-                "float32",
-                "float16",
-                "int32",
-                "int64",
-                "int8",
-                "uint8",
-                "int16",
-                "bool",
-            ),
-        },
+        attributes={"dtype": OneOf("", *ALL)},
         output_dtypes=ALL,
     ),
     filled("zeros_like", "relax.zeros_like"),  # zeros in the shape of another tensor
@@ -814,15 +754,7 @@ OPS: tuple[Op, ...] = (
                 "q = permute_dims(query, axes=[0, 2, 1, 3])",
                 "k = permute_dims(key, axes=[0, 2, 3, 1])",
                 "v = permute_dims(value, axes=[0, 2, 1, 3])",
-                "w = softmax(matmul(q, k) * scale, axis=-1)",
-                "permute_dims(matmul(w, v), axes=[0, 2, 1, 3])",
-            ),
-            (
-                "scale = 1",
-                "q = permute_dims(query, axes=[0, 2, 1, 3])",
-                "k = permute_dims(key, axes=[0, 2, 3, 1])",
-                "v = permute_dims(value, axes=[0, 2, 1, 3])",
-                "w = softmax(matmul(q, k), axis=-1)",
+                "w = softmax(matmul(q, k) * optional(scale), axis=-1)",
                 "permute_dims(matmul(w, v), axes=[0, 2, 1, 3])",
             ),
         ),
@@ -841,15 +773,7 @@ OPS: tuple[Op, ...] = (
                 "q = permute_dims(query, axes=[0, 2, 1, 3])",
                 "k = permute_dims(key, axes=[0, 2, 3, 1])",
                 "v = permute_dims(value, axes=[0, 2, 1, 3])",
-                "w = softmax(matmul(q, k) * scale + bias, axis=-1)",
-                "permute_dims(matmul(w, v), axes=[0, 2, 1, 3])",
-            ),
-            (
-                "scale = 1",
-                "q = permute_dims(query, axes=[0, 2, 1, 3])",
-                "k = permute_dims(key, axes=[0, 2, 3, 1])",
-                "v = permute_dims(value, axes=[0, 2, 1, 3])",
-                "w = softmax(matmul(q, k) + bias, axis=-1)",
+                "w = softmax(matmul(q, k) * optional(scale) + bias, axis=-1)",
                 "permute_dims(matmul(w, v), axes=[0, 2, 1, 3])",
             ),
         ),
@@ -864,13 +788,7 @@ OPS: tuple[Op, ...] = (
         chains=(
             (
                 "k = permute_dims(key, axes=[..., -1, -2])",
-                "w = softmax(matmul(query, k) * scale, axis=-1)",
-                "matmul(w, value)",
-            ),
-            (
-                "scale = 1",
-                "k = permute_dims(key, axes=[..., -1, -2])",
-                "w = softmax(matmul(query, k), axis=-1)",
+                "w = softmax(matmul(query, k) * optional(scale), axis=-1)",
                 "matmul(w, value)",
             ),
         ),
@@ -886,13 +804,7 @@ OPS: tuple[Op, ...] = (
         chains=(
             (
                 "k = permute_dims(key, axes=[..., -1, -2])",
-                "w = softmax(matmul(query, k) * scale + bias, axis=-1)",
-                "matmul(w, value)",
-            ),
-            (
-                "scale = 1",
-                "k = permute_dims(key, axes=[..., -1, -2])",
-                "w = softmax(matmul(query, k) + bias, axis=-1)",
+                "w = softmax(matmul(query, k) * optional(scale) + bias, axis=-1)",
                 "matmul(w, value)",
             ),
         ),
@@ -909,13 +821,7 @@ OPS: tuple[Op, ...] = (
         chains=(
             (
                 "k = permute_dims(key, axes=[..., -1, -2])",
-                "w = softmax(where(mask, matmul(query, k) * scale, fill), axis=-1)",
-                "matmul(w, value)",
-            ),
-            (
-                "scale = 1",
-                "k = permute_dims(key, axes=[..., -1, -2])",
-                "w = softmax(where(mask, matmul(query, k), fill), axis=-1)",
+                "w = softmax(where(mask, matmul(query, k) * optional(scale), fill), axis=-1)",
                 "matmul(w, value)",
             ),
         ),
@@ -932,13 +838,7 @@ OPS: tuple[Op, ...] = (
         chains=(
             (
                 "k = permute_dims(key, axes=[..., -1, -2])",
-                "w = softmax(where(mask, fill, matmul(query, k) * scale), axis=-1)",
-                "matmul(w, value)",
-            ),
-            (
-                "scale = 1",
-                "k = permute_dims(key, axes=[..., -1, -2])",
-                "w = softmax(where(mask, fill, matmul(query, k)), axis=-1)",
+                "w = softmax(where(mask, fill, matmul(query, k) * optional(scale)), axis=-1)",
                 "matmul(w, value)",
             ),
         ),
@@ -979,6 +879,7 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("data", FLOATS, (4,)),),
         attributes={
             **anything("size", "roi", "cubic_alpha", "cubic_exclude", "extrapolation_value"),
+            **only(out_dtype=""),
             "layout": OneOf("NCHW", "NHWC"),
             "method": OneOf("nearest_neighbor", "linear", "cubic"),
             "coordinate_transformation_mode": OneOf(
@@ -997,7 +898,6 @@ OPS: tuple[Op, ...] = (
                 "floor",
                 "ceil",
             ),
-            "out_dtype": OneOf(""),
         },
         operations="4 * size(out)",
         tolerance=Accumulated("16"),
@@ -1040,7 +940,7 @@ OPS: tuple[Op, ...] = (
             Input("scale", FLOATS, range(2), weight=True),
             Input("zero_point", ("int8", "uint8", "int16", "int32"), range(2), weight=True),
         ),
-        attributes={**anything("axis"), "out_dtype": OneOf("int8", "uint8", "int16")},
+        attributes={**anything("axis"), "out_dtype": OneOf(*INTEGERS)},
         output_dtypes=INTEGERS,
         quantized=Quantized(inside="integers", dtypes=("int8", "uint8")),
         tolerance=Buckets(0),
@@ -1053,7 +953,7 @@ OPS: tuple[Op, ...] = (
             Input("scale", FLOATS, range(2), weight=True),
             Input("zero_point", ("int8", "uint8", "int16", "int32"), range(2), weight=True),
         ),
-        attributes={**anything("axis"), "out_dtype": OneOf("float32", "float16")},
+        attributes={**anything("axis"), "out_dtype": OneOf(*FLOATS)},
         output_dtypes=FLOATS,
         tolerance=Elementwise(),
     ),

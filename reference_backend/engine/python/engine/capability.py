@@ -111,6 +111,22 @@ def anything(*names: str) -> dict[str, Constraint]:
     return dict.fromkeys(names, Anything())
 
 
+def only(**values: Any) -> dict[str, Constraint]:
+    """Return attributes that have one value each.
+
+    Parameters
+    ----------
+    **values
+        Their values, by name.
+
+    Returns
+    -------
+    attributes
+        What each may be.
+    """
+    return {name: OneOf(value) for name, value in values.items()}
+
+
 # ---- Rules: how attributes, shapes and dtypes relate --------------------------------------------
 
 

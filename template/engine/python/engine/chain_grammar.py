@@ -8,7 +8,8 @@ the others: commuted terms and factors, other groupings of a product, division b
 square root instead of multiplication by the inverse, a scale on a matrix product or on one of its
 operands, powers, comparisons and their mirror images, ways to clamp a value, a float32 softmax
 between casts, and a swap of the last two dimensions after another transposition. `[..., -1, -2]`
-are the axes of that swap at any rank; an input used as a dtype means its dtype.
+are the axes of that swap at any rank; an input used as a dtype means its dtype. A factor
+`optional(scale)` may be left out where the attribute is 1.
 
 This module does not import TVM, so that the generator can check the catalogue with it.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,6 +55,7 @@ _MIRRORED = {"relax.less": "greater", "relax.less_equal": "greater_equal"}
 _COMMUTATIVE = ("relax.add", "relax.multiply", "relax.maximum", "relax.minimum")
 SWAP = (..., -1, -2)
 """The axes of a swap of the last two dimensions; see `chains.in_rank`."""
+_OPTIONAL = re.compile(r" \* optional\((\w+)\)")
 PRECISION = 1e-5
 """The relative tolerance for equal numbers."""
 
@@ -136,8 +139,36 @@ class Chain:
         return all(same_value(attributes.get(name), value) for name, value in self.fixed.items())
 
 
+def read_all(lines: str | tuple[str, ...], inputs: Sequence[str]) -> tuple[Chain, ...]:
+    """Read a chain with and without its optional factor.
+
+    Parameters
+    ----------
+    lines, inputs
+        As of `read`.
+
+    Returns
+    -------
+    chains
+        One, or two if there is such a factor.
+
+    Raises
+    ------
+    ValueError
+        It is not a valid chain.
+    """
+    given = (lines,) if isinstance(lines, str) else lines
+    optional = {match[1] for line in given for match in _OPTIONAL.finditer(line)}
+    if not optional:
+        return (read(given, inputs),)
+    factor = (_OPTIONAL.sub(r" * \1", line) for line in given)
+    without = (_OPTIONAL.sub("", line) for line in given)
+    fixed = (f"{name} = 1" for name in sorted(optional))
+    return read((*factor,), inputs), read((*fixed, *without), inputs)
+
+
 def read(lines: str | tuple[str, ...], inputs: Sequence[str]) -> Chain:
-    """Read a chain.
+    """Read a chain without an optional factor.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ from .chain_grammar import (
     Number,
     Step,
     count_steps,
-    read,
+    read_all,
     same_value,
 )
 
@@ -270,7 +270,7 @@ def chains_of(op: Op) -> tuple[Chain, ...]:
 
 @cache
 def _chains(texts: tuple[str | tuple[str, ...], ...], inputs: tuple[str, ...]) -> tuple[Chain, ...]:
-    chains = [read(text, inputs) for text in texts]
+    chains = [chain for text in texts for chain in read_all(text, inputs)]
     return tuple(sorted(chains, key=lambda chain: count_steps(chain.node), reverse=True))
 
 
