@@ -126,6 +126,10 @@ def test_open_sizes_are_fixed_by_shape_or_by_the_inputs(folder, tmp_path):
     library = tmp_path / "open.so"
     code, out, errors = run_command("compile", model, "--output", library)
     assert code == 0, out + errors
+    assert "the model's inputs are x, y" in failure("run", library, "--shape", "z=2,4")
+    assert "--shape x=2,5: the input is x float32[n, 4]" in failure(
+        "run", library, "--shape", "x=2,5"
+    )
     np.savez(tmp_path / "inputs.npz", **values(7))
     arguments = ["--inputs", tmp_path / "inputs.npz", "--output", output]
     assert run_command("run", library, *arguments)[0] == 0
@@ -509,6 +513,40 @@ def test_ops_are_compared_by_their_names():
     assert json.loads(found.to_json()) == found.to_dict()
     assert compare(before, before).changes == ()
     assert "Nothing differs." in str(compare(before, before))
+
+
+def test_times_and_accuracy_are_compared_beyond_what_clocks_and_rounding_change():
+    report = Report((placement("a"),))
+    times = ({"a": 100.0, "b": 100.0, "c": 100.0, "d": 1.0}, {"a": 105.0, "b": 120.0, "c": 50.0})
+    found = compare(report, report, times)
+    assert [
+        (item.kind, item.name, item.before, item.after, item.worse) for item in found.changes
+    ] == [
+        ("time", "b", 100.0, 120.0, True),
+        ("time", "c", 100.0, 50.0, False),
+    ]
+    assert "1.20 times as long" in str(found)
+    assert "100.0 us" in str(found)
+
+    def accuracy(*ratios, output):
+        layers = (
+            backend.LayerAccuracy(ratio, 1.0, 0.0, name=str(index), float_name=f"layer{index}")
+            for index, ratio in enumerate(ratios)
+        )
+        return backend.AccuracyReport(tuple(layers), (backend.Accuracy(output, 1.0, 0.0),))
+
+    both = (
+        accuracy(40.0, 40.0, 40.0, np.inf, np.inf, output=30.0),
+        accuracy(40.5, 35.0, 45.0, np.inf, 50.0, output=20.0),
+    )
+    found = compare(report, report, accuracies=both)
+    assert [(item.name, item.worse) for item in found.changes] == [
+        ("layer1", True),
+        ("layer2", False),
+        ("layer4", True),
+        ("output 0", True),
+    ]
+    assert json.loads(found.to_json())["changes"][2]["before"] == "inf"
 
 
 def test_compare_tells_what_moved(folder, tmp_path):

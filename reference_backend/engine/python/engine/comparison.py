@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,6 @@ from .report import OpPlacement, Report
 
 if TYPE_CHECKING:
     from .accuracy import AccuracyReport
-    from .profiling import Profile
 
 VERSION = 1
 """The version of the JSON."""
@@ -92,19 +92,26 @@ class Comparison:
         return tuple(change for change in self.changes if change.kind == kind)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as plain data."""
+        """Return the comparison as plain data; a number that JSON does not have is a string."""
         return {
             "version": VERSION,
             "backend": BACKEND,
             "before": self.before,
             "after": self.after,
             "worse": len(self.worse),
-            "changes": [asdict(change) for change in self.changes],
+            "changes": [
+                {
+                    # JSON has no infinity, the ratio of what is exact.
+                    name: str(value) if value in (math.inf, -math.inf) else value
+                    for name, value in asdict(change).items()
+                }
+                for change in self.changes
+            ],
         }
 
     def to_json(self) -> str:
         """Return the comparison as JSON."""
-        return json.dumps(self.to_dict())
+        return json.dumps(self.to_dict(), allow_nan=False)
 
     def __str__(self) -> str:
         """Return both summaries, and a table for each kind of change."""
@@ -165,7 +172,7 @@ _TITLES = {
 def compare(
     before: Report,
     after: Report,
-    profiles: tuple[Profile, Profile] | None = None,
+    times: tuple[Mapping[str, float], Mapping[str, float]] | None = None,
     accuracies: tuple[AccuracyReport, AccuracyReport] | None = None,
 ) -> Comparison:
     """Compare two reports, of other options, another table, driver or version of a model.
@@ -177,8 +184,9 @@ def compare(
     ----------
     before, after
         The reports.
-    profiles
-        The profiles of both; none: nothing is said of times.
+    times
+        Of both, microseconds by the name of an op or of the whole call, as profiles have them;
+        none: nothing is said of times.
     accuracies
         The accuracy reports of both; none: nothing is said of that.
 
@@ -190,8 +198,8 @@ def compare(
     changes: list[Change] = []
     for one, two in _pairs(before.ops, after.ops):
         changes += _op_changes(one, two)
-    if profiles is not None:
-        changes += _times(*profiles)
+    if times is not None:
+        changes += _times(*times)
     if accuracies is not None:
         changes += _accuracy(*accuracies)
     return Comparison(before.summary, after.summary, tuple(changes))
@@ -219,7 +227,8 @@ def _by_key(ops: Iterable[OpPlacement]) -> dict[_Key, OpPlacement]:
     for op in ops:
         same = (op.function, str(op.origin or ""), op.op)
         counts[same] = counts.get(same, -1) + 1
-        found[(*same, counts[same])] = op
+        key = (*same, counts[same])
+        found[key] = op
     return found
 
 
@@ -240,22 +249,15 @@ def _op_changes(one: OpPlacement | None, two: OpPlacement | None) -> list[Change
     return [Change("type", two.title, two.op, one.runs_in, two.runs_in, is_worse, reason)]
 
 
-def _times(before: Profile, after: Profile) -> list[Change]:
-    """Compare times in microseconds: of the whole call, and of ops that both profiles name."""
-    old, new = (_times_of(profile.to_dict()) for profile in (before, after))
+def _times(before: Mapping[str, float], after: Mapping[str, float]) -> list[Change]:
+    """Compare times of what both name."""
     changes = []
-    for (name, op), time in new.items():
-        known = old.get((name, op), 0.0)
-        if not known or not time:
-            continue
-        if not known / SLOWER < time < known * SLOWER:
+    for name, time in after.items():
+        known = before.get(name, 0.0)
+        if known > 0 and time > 0 and not known / SLOWER < time < known * SLOWER:
             factor = f"{time / known:.2f} times as long"
-            changes.append(Change("time", name, op, known, time, time > known, factor))
+            changes.append(Change("time", name, "", known, time, time > known, factor))
     return changes
-
-
-def _times_of(data: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-    raise NotImplementedError(data)
 
 
 def _accuracy(before: AccuracyReport, after: AccuracyReport) -> list[Change]:
@@ -285,7 +287,7 @@ def _row(change: Change) -> tuple[str, ...]:
 
 def _text(value: str | float | None, unit: str | None) -> str:
     if isinstance(value, float):
-        return f"{value:.1f} {unit}"
+        return "exact" if value == math.inf else f"{value:.1f} {unit}"
     return value or ""
 
 

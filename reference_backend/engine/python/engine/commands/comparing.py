@@ -6,13 +6,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..accuracy import AccuracyReport
 from ..comparison import compare
 from ..report import Report
 from .files import read_text, require_writable, write_text
 from .problem import Problem
+
+if TYPE_CHECKING:
+    from ..profiling import Profile
 
 _Read = TypeVar("_Read")
 
@@ -24,22 +27,22 @@ def run_compare(arguments: argparse.Namespace) -> int:
         read_json(path, Report.from_json, "report", "report --output")
         for path in (arguments.before, arguments.after)
     )
-    profiles = accuracies = None
+    times = accuracies = None
     if arguments.profiles is not None:
         from ..profiling import Profile
 
         one, two = (
-            read_json(path, Profile.from_json, "profile", "profile --output")
+            _times(read_json(path, Profile.from_json, "profile", "profile --output"))
             for path in arguments.profiles
         )
-        profiles = (one, two)
+        times = (one, two)
     if arguments.accuracy is not None:
         first, second = (
             read_json(path, AccuracyReport.from_json, "accuracy report", "report --accuracy")
             for path in arguments.accuracy
         )
         accuracies = (first, second)
-    found = compare(before, after, profiles, accuracies)
+    found = compare(before, after, times, accuracies)
     if arguments.output is not None:
         write_text(arguments.output, found.to_json())
     if arguments.json:
@@ -47,6 +50,11 @@ def run_compare(arguments: argparse.Namespace) -> int:
     else:
         found.show()
     return 1 if arguments.fail_if_worse and found.worse else 0
+
+
+def _times(profile: Profile) -> dict[str, float]:
+    """Return microseconds by the name of the op."""
+    return {str(op.name): float(op.microseconds) for op in profile.ops}
 
 
 def read_json(path: Path, read: Callable[[str], _Read], what: str, command: str) -> _Read:

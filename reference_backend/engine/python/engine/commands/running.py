@@ -195,6 +195,10 @@ def inputs_of(arguments: argparse.Namespace, signature: Signature) -> list[Array
     Problem
         They do not suit the model.
     """
+    names = [item.name for item in signature.inputs]
+    for name, _ in arguments.shape:
+        if name not in names:
+            raise Problem(f"--shape {name}=...: the model's inputs are {', '.join(names)}.")
     if arguments.inputs is not None:
         return read_inputs(arguments.inputs, signature)
     return random_inputs(signature, dict(arguments.shape), arguments.seed)
