@@ -240,7 +240,8 @@ def run_report(arguments: argparse.Namespace) -> int:
         from ..page import write_page
 
         with writing(arguments.html) as unfinished:
-            write_page(unfinished, report, profile, accuracy)
+            plain = [None if item is None else item.to_dict() for item in (profile, accuracy)]
+            write_page(unfinished, report, *plain)
     if arguments.json:
         print(report.to_json())
     else:
