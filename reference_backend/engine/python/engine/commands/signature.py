@@ -287,4 +287,4 @@ def _random(
     try:
         return generator.standard_normal(shape).astype(item.dtype)
     except TypeError:
-        raise Problem(f"The input {item} has an element type that NumPy has not.") from None
+        raise Problem(f"The input {item} has an element type that NumPy lacks.") from None

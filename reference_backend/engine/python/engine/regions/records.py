@@ -61,13 +61,18 @@ def _earlier_report(mod: tvm.IRModule) -> Report:
     return offload_report(mod) if known else Report(())
 
 
-def _still_on_npu(report: Report) -> list[OpPlacement]:
-    """Return the ops that stay in regions, numbered without the others."""
-    places = [index for index, op in enumerate(report.ops) if op.placement == "npu"]
-    new = {index: place for place, index in enumerate(places)}
+def _with_earlier_reads(ops: Sequence[OpPlacement], earlier: Report) -> list[OpPlacement]:
+    """Return ops that read what they read in an earlier partitioning; a region hides it."""
+    places = {(op.function, op.name): place for place, op in enumerate(ops)}
+    makers = {
+        (op.function, op.name): [(earlier.ops[i].function, earlier.ops[i].name) for i in op.reads]
+        for op in earlier.ops
+    }
     return [
-        replace(op, reads=tuple(new[index] for index in op.reads if index in new))
-        for op in report.offloaded
+        replace(op, reads=tuple(places[maker] for maker in known if maker in places))
+        if (known := makers.get((op.function, op.name))) is not None
+        else op
+        for op in ops
     ]
 
 
@@ -88,7 +93,8 @@ class Records:
         self._regions: dict[str, _Region] = {}
         self.declines: list[str] = []
         self._mod = mod
-        self._earlier = _still_on_npu(_earlier_report(mod))
+        self._earlier = _earlier_report(mod)
+        self._offloaded = self._earlier.offloaded
 
     def enter(self, name: str, body: relax.SeqExpr, bounds: Mapping[str, int]) -> None:
         """Go on with another function.
@@ -104,7 +110,7 @@ class Records:
         """
         self.function = name
         self._amounts = Amounts(bounds)
-        known = {op.name: at for at, op in enumerate(self._earlier) if op.function == name}
+        known = {op.name: at for at, op in enumerate(self._offloaded) if op.function == name}
         self._details = Details(bound_values(body), known)
 
     def report(self) -> Report:
@@ -115,13 +121,13 @@ class Records:
         report
             All ops.
         """
-        earlier = _earlier_report(self._mod)
         members: dict[str, list[OpPlacement]] = {}
         for op in self.ops:
             if op.region:
                 members.setdefault(op.region, []).append(op)
         regions = [_placed(symbol, ops, self._regions[symbol]) for symbol, ops in members.items()]
-        return Report((*self._earlier, *self.ops), (*earlier.regions, *regions))
+        ops = _with_earlier_reads((*self._offloaded, *self.ops), self._earlier)
+        return Report(tuple(ops), (*self._earlier.regions, *regions))
 
     def add_region(
         self,
@@ -202,7 +208,7 @@ class Records:
                 macs=self._amounts.macs(call),
                 bytes_read=self._amounts.read_by(call),
                 bytes_written=self._amounts.bytes_of(binding.var),
-                **self._details.of(binding, len(self._earlier) + len(self.ops)),
+                **self._details.of(binding, len(self._offloaded) + len(self.ops)),
                 **where.get("types", {}),
             )
         )
