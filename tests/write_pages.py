@@ -56,17 +56,36 @@ def main() -> None:
         "differences": [],
     }
     for count in (10, 500, 2000):
+        report = report_of(count)
+        regions = [region.symbol for region in report.regions]
+        ops = [
+            {"region": op.region, "label": f"relax.add ({op.name})", "op": "relax.add"}
+            | {"variable": op.name, "origin": str(op.origin), "composite": "add", "span": 1234}
+            | {"busy": {"mac": 1000}, "traffic": {}, "share": 1 / (count - 2)}
+            for op in report.offloaded
+        ]
+        starts = dict.fromkeys(regions, 0)
+        events = []
+        for op in ops:
+            begin = starts[op["region"]]
+            starts[op["region"]] = end = begin + 1234
+            events.append(
+                {"region": op["region"], "call": 0, "name": "add", "label": op["label"]}
+                | {"engine": ("dma", "mac")[len(events) % 2], "begin": begin, "end": end}
+                | {"busy": 1000, "waits_for": "dma", "traffic": {}}
+            )
         profile = {
-            "totals": {"cycles": 1234 * count},
-            "ops": [{"index": index, "cycles": 1234} for index in range(count)],
-            "events": [
-                {"engine": ("dma", "mac")[index % 2], "name": f"lv{index}", "index": index}
-                | {"start": 1234 * index, "end": 1234 * (index + 1)}
-                for index in range(count)
+            "unit": "cycles",
+            "totals": {"calls": 1, "busy": {"mac": 1000}, "traffic": {"dram": [4321, 1]}},
+            "regions": [
+                {"symbol": symbol, "runs": [{"begin_us": 1.0 * at, "span": starts[symbol]}]}
+                for at, symbol in enumerate(regions)
             ],
+            "ops": ops,
+            "events": events,
         }
         path = Path(sys.argv[1]) / f"{count}.html"
-        report_of(count).to_html(path, title="A <b>chain", profile=profile, accuracy=accuracy)
+        report.to_html(path, title="A <b>chain", profile=profile, accuracy=accuracy)
 
 
 if __name__ == "__main__":

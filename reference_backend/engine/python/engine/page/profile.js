@@ -2,29 +2,50 @@
 // The tab Profile: totals, the timeline of each engine, and the ops that take the longest.
 "use strict";
 
-// Cycles by op of the report: {"ops": [{"index" or "name" (and "function"), "cycles"}]}.
-DATA.cyclesOf = new Map();
-for (const entry of (DATA.profile && DATA.profile.ops) || []) {
-  const op = Number.isInteger(entry.index) ? OPS[entry.index]
-    : OPS.find((item) => item.name === entry.name && (!entry.function || item.function === entry.function));
-  if (op && typeof entry.cycles === "number")
-    DATA.cyclesOf.set(op.index, (DATA.cyclesOf.get(op.index) || 0) + entry.cycles);
-}
+// What the driver's events say of an op: they name the variable of a composite's last op.
+const AT = new Map(OPS.map((item) => [`${item.region} ${item.name}`, item.index]));
+const opOf = (entry) => AT.get(`${entry.region} ${entry.variable}`);
+const UNIT = (DATA.profile && DATA.profile.unit) || "";
+DATA.cyclesOf = new Map(((DATA.profile && DATA.profile.ops) || [])
+  .filter((entry) => opOf(entry) !== undefined).map((entry) => [opOf(entry), entry.span]));
 
 function profileTab(panel, page) {
-  const { totals = {}, ops = [], events = [] } = DATA.profile;
-  panel.append(make("h2", {}, "Totals"), pairsTable(totals));
-  if (events.length) panel.append(make("h2", {}, "Timeline"), timeline(events, page));
-  const most = Math.max(1, ...ops.map((entry) => entry.cycles || 0));
-  const all = ops.reduce((total, entry) => total + (entry.cycles || 0), 0) || 1;
-  const rows = [...ops].sort((one, other) => (other.cycles || 0) - (one.cycles || 0)).slice(0, 50);
+  const { totals = {}, ops = [], events = [], regions = [] } = DATA.profile;
+  const amounts = { ...totals };
+  for (const [engine, busy] of Object.entries(totals.busy || {})) amounts[`busy: ${engine}`] = busy;
+  for (const [memory, [read, written]] of Object.entries(totals.traffic || {})) {
+    amounts[`${memory}: bytes read`] = read;
+    amounts[`${memory}: bytes written`] = written;
+  }
+  panel.append(make("h2", {}, "Totals"), pairsTable(amounts));
+  if (events.length) panel.append(make("h2", {}, `Timeline of the NPU, in ${UNIT}`), timeline(inTurn(events, regions), page));
+  const known = ops.filter((entry) => entry.span);
+  const most = Math.max(1, ...known.map((entry) => entry.span));
+  const rows = known.sort((one, other) => other.span - one.span).slice(0, 50);
   if (rows.length)
     panel.append(make("h2", {}, "The ops that take the longest"), table([
-      { name: "op", cell: (entry) => entry.label || entry.name || (OPS[entry.index] ? titleOf(OPS[entry.index]) : "") },
-      { name: "cycles", number: true, cell: (entry) => number(entry.cycles), value: (entry) => entry.cycles },
-      { name: "%", number: true, cell: (entry) => (100 * (entry.cycles || 0) / all).toFixed(1), value: (entry) => entry.cycles },
-      { name: "", cell: (entry) => make("span", { class: "bar", style: `width:${300 * (entry.cycles || 0) / most}px` }) },
-    ], rows, (entry) => Number.isInteger(entry.index) && OPS[entry.index] && page.select({ op: entry.index })).element);
+      { name: "op", cell: (entry) => entry.origin || entry.label || "no op of the model" },
+      { name: "composite", cell: (entry) => entry.composite || "" },
+      { name: UNIT, number: true, cell: (entry) => number(entry.span), value: (entry) => entry.span },
+      { name: "%", number: true, cell: (entry) => (100 * entry.share).toFixed(1), value: (entry) => entry.share },
+      { name: "", cell: (entry) => make("span", { class: "bar", style: `width:${300 * entry.span / most}px` }) },
+    ], rows, (entry) => opOf(entry) !== undefined && page.select({ op: opOf(entry) })).element);
+}
+
+// Events on one axis: the runs of all regions one after the other, as they began.
+function inTurn(events, regions) {
+  const runs = regions.flatMap((region) => region.runs.map((run, call) => ({ ...run, key: `${region.symbol} ${call}` })));
+  const offsets = new Map();
+  let end = 0;
+  for (const run of runs.sort((one, other) => one.begin_us - other.begin_us)) {
+    offsets.set(run.key, end);
+    end += run.span || 0;
+  }
+  const ops = new Map(DATA.profile.ops.map((entry) => [`${entry.region} ${entry.label}`, opOf(entry)]));
+  return events.map((event) => {
+    const offset = offsets.get(`${event.region} ${event.call}`) || 0;
+    return { ...event, index: ops.get(`${event.region} ${event.label}`), start: offset + event.begin, end: offset + event.end };
+  });
 }
 
 function pairsTable(values) {
@@ -33,7 +54,7 @@ function pairsTable(values) {
   Object.entries(values).filter(([, value]) => typeof value !== "object")).element;
 }
 
-// Events are {engine, name, start, end} in cycles, and perhaps the index of an op.
+// Events have start and end on one axis, and perhaps the index of an op.
 function timeline(events, page) {
   const engines = [...new Set(events.map((event) => event.engine))];
   const [first, last] = events.reduce(([low, high], event) =>
@@ -55,7 +76,7 @@ function timeline(events, page) {
       if (event.end < view.from || event.start > view.to) continue;
       const start = Math.max(0, (event.start - view.from) * scale);
       const width = Math.min(wide, (event.end - view.from) * scale) - start;
-      const about = `${event.engine}: ${event.name || ""}, ${number(event.start)} to ${number(event.end)} (${number(event.end - event.start)} cycles)`;
+      const about = `${event.engine}: ${event.name || ""}, ${number(event.start)} to ${number(event.end)} (${number(event.end - event.start)} ${UNIT}), ${event.label || "no op of the model"}${event.waits_for ? `, waited for ${event.waits_for}` : ""}`;
       parts.push(draw("rect", { x: left + start, y: engines.indexOf(event.engine) * row + 4, width: Math.max(width, 0.4), height: row - 8,
         onclick: () => { told.textContent = about; if (OPS[event.index]) page.select({ op: event.index }); } }, draw("title", {}, about)));
     }
