@@ -32,7 +32,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
         from ..profiling import Profile
 
         one, two = (
-            _times(read_json(path, Profile.from_json, "profile", "profile --output"))
+            read_json(path, Profile.from_json, "profile", "profile --output").times
             for path in arguments.profiles
         )
         times = (one, two)
@@ -50,11 +50,6 @@ def run_compare(arguments: argparse.Namespace) -> int:
     else:
         found.show()
     return 1 if arguments.fail_if_worse and found.worse else 0
-
-
-def _times(profile: Profile) -> dict[str, float]:
-    """Return microseconds by the name of the op."""
-    return {str(op.name): float(op.microseconds) for op in profile.ops}
 
 
 def read_json(path: Path, read: Callable[[str], _Read], what: str, command: str) -> _Read:
