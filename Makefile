@@ -29,7 +29,7 @@ demo: $(VENV)/generator
 	@echo "Compiling the backend takes about a minute of two cores."
 	$(DEMO)/venv/bin/pip install --quiet --disable-pip-version-check '$(DEMO)/tvm-acme-npu[quantize-onnx]'
 	$(DEMO)/venv/bin/python -m tvm_acme_npu check
-	$(DEMO)/venv/bin/python docs/demo/run.py acme_npu
+	$(DEMO)/venv/bin/python docs/demo/run.py acme_npu --page $(DEMO)/digits.html
 
 test: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -191,13 +191,15 @@ CONTROLS = [
     Control(
         "padding_without_zero_point",
         PRODUCTS,
-        "windows.FillCells(simd, cells, 0, plan.planes",
-        "float padding = 0;\n"
-        '        if (Broken("padding_without_zero_point")) {\n'
-        "          uint32_t pair = static_cast<uint32_t>(-args.data_zero_point) & 0xffff;\n"
-        "          pair |= pair << 16;\n"
-        "          std::memcpy(&padding, &pair, sizeof(pair));\n        }\n"
-        "        windows.FillCells(simd, cells, padding, plan.planes",
+        "  return quads ? ZeroQuad(args.data.dtype, args.data_zero_point) : 0;",
+        '  if (Broken("padding_without_zero_point")) {\n'
+        "    if (quads) return ZeroQuad(args.data.dtype, 0);\n"
+        "    uint32_t pair = static_cast<uint32_t>(-args.data_zero_point) & 0xffff;\n"
+        "    pair |= pair << 16;\n"
+        "    float padding;\n"
+        "    std::memcpy(&padding, &pair, sizeof(pair));\n"
+        "    return padding;\n  }\n"
+        "  return quads ? ZeroQuad(args.data.dtype, args.data_zero_point) : 0;",
         "quantized",
         "conv2d",
     ),

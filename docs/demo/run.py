@@ -112,6 +112,12 @@ def main() -> int:
     parser.add_argument(
         "--fixed-batch", action="store_true", help="import the model for the batch that is run"
     )
+    parser.add_argument(
+        "--page",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "digits.html",
+        help="where to write what runs where, as an HTML page",
+    )
     arguments = parser.parse_args()
     name = arguments.backend_name
     backend = importlib.import_module(f"tvm_{name}")
@@ -174,6 +180,9 @@ def main() -> int:
     if difference > 1e-4 or not np.array_equal(npu_digits, host_digits):
         print("  The NPU's answers differ from the host's.", file=sys.stderr)
         return 1
+    page = arguments.page.resolve()
+    backend.offload_report(partitioned).to_html(page, title="Digits")
+    print(f"\nWhat runs where, as a page for the browser: {page}")
     return 0
 
 

@@ -8,7 +8,7 @@ update of the template writes this file, so none widens what the chip claims to 
 
 from __future__ import annotations
 
-from tvm_example_npu.engine.capability import (  # noqa: F401 (all words, for your edits)
+from tvm_example_npu.engine.capability import (  # noqa: F401 (all names, for your edits)
     Accumulated,
     Among,
     Anything,

@@ -29,7 +29,7 @@ struct DequantizedMatrix {
   bool transposed = false;
 };
 
-/*! \brief The same as npu_matmul says it. */
+/*! \brief The same, in npu_matmul's terms. */
 struct IntegerWeights {
   int32_t bits = 8;
   int32_t zero_point = 0;
@@ -41,7 +41,7 @@ struct IntegerWeights {
   std::vector<uint8_t> zero_points;
 };
 
-/*! \brief Finds out how the scales lie; false if in no way that a driver knows. */
+/*! \brief Finds out how the scales lie; false if no driver supports this layout. */
 bool ReadWeights(const DequantizedMatrix& matrix, IntegerWeights* weights);
 /*! \brief The real numbers, in the same order. */
 std::vector<float> RealNumbers(const DequantizedMatrix& matrix);

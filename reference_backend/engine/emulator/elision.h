@@ -15,7 +15,7 @@ namespace npu::emulator {
 
 /*! \brief Where the commands of a program find their tensors. */
 struct Elision {
-  /*! \brief By access: where the tensor is. */
+  /*! \brief Where each access finds its tensor. */
   std::vector<Place> places;
   /*! \brief By command: whether it is an elided transfer. */
   std::vector<bool> skipped;

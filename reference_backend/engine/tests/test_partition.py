@@ -2,6 +2,7 @@
 """What goes to the NPU, what stays on the host, and that neither changes what a model computes."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -157,7 +158,12 @@ def test_partitioning_twice_is_partitioning_once():
         model = with_host_op(case)
         once = partition_for(module_of(model))
         twice = partition_for(once)
-        assert set(backend.offload_report(twice).ops) == set(backend.offload_report(once).ops)
+        # Their order may differ, and with it the indices of what they read.
+        first, second = (
+            {(replace(op, reads=()), *(report.ops[i].name for i in op.reads)) for op in report.ops}
+            for report in map(backend.offload_report, (once, twice))
+        )
+        assert first == second
         assert placement(twice, model.name).regions == placement(once, model.name).regions
 
 

@@ -62,6 +62,30 @@ def test_bookkeeping_is_told_from_work(partitioned):
         assert entry.bookkeeping == (entry.op == "relax.shape_of")
 
 
+def test_ops_say_what_they_read_and_what_is_around_them(partitioned):
+    ops = backend.offload_report(partitioned).ops
+    for index, entry in enumerate(ops):
+        made = [item for item in entry.reads if ops[item].function == entry.function]
+        assert list(entry.reads) == made and all(item < index for item in made)
+        if entry.op in HOST:
+            assert entry.reads == (index - 1,)
+            assert len(entry.arguments) == (entry.op != HOST[2])  # Shapes are no tensors.
+        else:
+            assert entry.reads == () and entry.result
+    assert ops[1].result.startswith("int64[")
+
+
+def test_ops_that_were_placed_before_keep_what_they_read(partitioned):
+    again = partition_for(partitioned)
+    first, second = (backend.offload_report(item).ops for item in (partitioned, again))
+    assert [op.reads for op in first if op.placement == "npu"] == [
+        op.reads for op in second if op.placement == "npu"
+    ]
+    for index, entry in enumerate(second):
+        if entry.op in HOST[1:]:
+            assert entry.reads == (index - 1,)
+
+
 def test_the_report_is_data(partitioned):
     report = backend.offload_report(partitioned)
     data = json.loads(report.to_json())

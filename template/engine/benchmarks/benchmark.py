@@ -276,6 +276,7 @@ def benchmark_integers() -> None:
             ),
         }
         print_row(name, in_turns(works, seconds=0.5))
+    benchmark_integer_matmul(random)
     if not have("onnx", "onnxruntime"):
         return
     import onnx
@@ -285,18 +286,100 @@ def benchmark_integers() -> None:
     x = random.standard_normal((1, 3, 224, 224)).astype("float32")
     for network in (networks.resnet18, networks.mobilenet_v2):
         model = onnx.load_from_string(networks.build_onnx(network, x.shape))
-        quantized = quantize_onnx((model, [x]))
-        sessions = {
-            "onnxruntime": onnx_session(model.SerializeToString()),
-            "onnxruntime int8": onnx_session(quantized.SerializeToString()),
-        }
+        # ONNX Runtime is at its best with activations of uint8.
+        quantized = {kind: quantize_onnx((model, [x]), activations=kind) for kind in TYPES}
+        imported = {kind: backend.from_onnx(quantized[kind]) for kind in TYPES}
+        plain = backend.from_onnx(model)
+        sessions = {"onnxruntime": onnx_session(model.SerializeToString())}
+        for kind in TYPES:
+            sessions[f"onnxruntime {kind}"] = onnx_session(quantized[kind].SerializeToString())
         works = {
-            BACKEND: on_vm(compile_for(backend.from_onnx(quantized)), x),
-            "float32": on_vm(compile_for(backend.from_onnx(model)), x),
+            BACKEND: on_vm(compile_for(imported["int8"]), x),
+            "float32": on_vm(compile_for(plain), x),
         }
         for peer, session in sessions.items():
             works[peer] = lambda session=session: session.run(None, {"x": x})
         print_row(network.__name__, in_turns(works, seconds=2.0))
+        print_partition(network.__name__, imported["int8"], plain)
+
+
+# Of activations; weights are int8.
+TYPES = ("int8", "uint8")
+
+
+def print_partition(name: str, quantized: Any, plain: Any) -> None:
+    """What it takes to partition a quantised model, for each op, against the float32 one."""
+    count = {key: op_count(module) for key, module in (("int8", quantized), ("float32", plain))}
+    best = in_turns(
+        {"int8": lambda: partition_for(quantized), "float32": lambda: partition_for(plain)},
+        seconds=1.0,
+        rounds=3,
+    )
+    per_op = {key: best[key] / count[key] for key in best}
+    each = ", ".join(
+        f"{key} {per_op[key] * 1e3:.2f} ms for each of {count[key]} ops" for key in best
+    )
+    ratio = per_op["int8"] / per_op["float32"]
+    print(f"  {name + ', partition':32} {each}:   int8 / float32 = {ratio:.2f}", flush=True)
+
+
+def op_count(module: Any) -> int:
+    """Count what `main` binds."""
+    return sum(1 for block in module["main"].body.blocks for _ in block.bindings)
+
+
+def benchmark_integer_matmul(random: Any) -> None:
+    """A matmul of 512 x 512 x 512 with constant weights."""
+    matmul = TABLE.get("matmul")
+    if matmul is None or matmul.quantized is None:
+        return
+    op, const, size = relax.op, relax.const, 512
+    x = random.integers(-128, 128, (size, size)).astype("int8")
+    weight = random.integers(-127, 128, (size, size)).astype("int8")
+    plain = weight.astype("float32")
+    zero, scale = const(np.int8(0)), const(np.float32(0.01))
+
+    def product(emit: Callable[[Any], Any]) -> Any:
+        pair = [emit(op.dequantize(item, scale, zero)) for item in (variable, const(weight))]
+        return emit(op.quantize(emit(op.matmul(*pair)), const(np.float32(4)), zero))
+
+    variable = relax.Var("x", relax.TensorType(x.shape, "int8"))
+    works = {
+        BACKEND: on_vm(compile_for(build([variable], product)), x),
+        "float32": on_vm(compile_for(weights_model(x.shape, const(plain))), x.astype("float32")),
+    }
+    if have("onnx", "onnxruntime"):
+        works["onnxruntime"] = onnx_matmul_work(x.astype("float32"), plain, None)
+        for kind in TYPES:
+            left = x if kind == "int8" else (x.astype("int16") + 128).astype("uint8")
+            works[f"onnxruntime {kind}"] = onnx_matmul_work(left, weight, left.dtype.type(0))
+    print_row("matmul 512 x 512 x 512", in_turns(works, seconds=0.5))
+
+
+def onnx_matmul_work(x: Any, weight: Any, zero: Any) -> Work:
+    """Prepare runs of a matmul with constant weights in ONNX Runtime, quantised if `zero` is."""
+    from onnx import helper, numpy_helper
+
+    constants = {"weight": weight}
+    inputs = ["x", "weight"]
+    if zero is not None:
+        scale = np.float32(0.01)
+        constants |= {"scale": scale, "zero": np.asarray(zero), "weight_zero": np.int8(0)}
+        constants["out_scale"] = np.float32(4)
+        inputs = ["x", "scale", "zero", "weight", "scale", "weight_zero", "out_scale", "zero"]
+    node = helper.make_node("MatMul" if zero is None else "QLinearMatMul", inputs, ["y"])
+    dtype = helper.np_dtype_to_tensor_dtype(x.dtype)
+    graph = helper.make_graph(
+        [node],
+        "matmul",
+        [helper.make_tensor_value_info("x", dtype, x.shape)],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    model.ir_version = 9
+    session = onnx_session(model.SerializeToString())
+    return lambda: session.run(None, {"x": x})
 
 
 def layer(x: Any, weight: Any, attributes: dict[str, Any]) -> Any:
@@ -469,7 +552,7 @@ def benchmark_build() -> None:
             timed("llvm", lambda m=module: tvm.compile(m, target="llvm"))
             ours = times["partition"] + times["codegen"]
             steps = "   ".join(f"{step} {taken * 1e3:.0f} ms" for step, taken in times.items())
-            count = sum(1 for block in module["main"].body.blocks for _ in block.bindings)
+            count = op_count(module)
             print(
                 f"  {name:14} {count:4} ops   {steps}   ours / llvm = {ours / times['llvm']:.2f}",
                 flush=True,

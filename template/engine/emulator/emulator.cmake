@@ -5,8 +5,8 @@
 
 # ---- The run half, and what both halves share ----
 
-set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool products reduce rows
-    simd_avx2 simd_avx512 simd_avx512vnni simd_generic windows
+set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool products quads reduce
+    rows simd_amx simd_avx2 simd_avx512 simd_avx512vnni simd_generic windows
 )
 list(TRANSFORM _kernels PREPEND "${CMAKE_CURRENT_LIST_DIR}/kernels/")
 list(TRANSFORM _kernels APPEND ".cc")
@@ -24,6 +24,15 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     "${CMAKE_CURRENT_LIST_DIR}/kernels/simd_avx512vnni.cc"
     PROPERTIES COMPILE_OPTIONS "${_avx512};-mavx512vnni"
   )
+  # Compilers before GCC 11 and Clang 11 do not know it.
+  include(CheckCXXCompilerFlag)
+  check_cxx_compiler_flag("-mamx-int8" NPU_COMPILER_HAS_AMX)
+  if(NPU_COMPILER_HAS_AMX)
+    set_source_files_properties(
+      "${CMAKE_CURRENT_LIST_DIR}/kernels/simd_amx.cc"
+      PROPERTIES COMPILE_OPTIONS "${_avx512};-mamx-tile;-mamx-int8"
+    )
+  endif()
 endif()
 
 set(_sources accesses device elision events execute faults listing machine program queue rules support

@@ -35,7 +35,7 @@ class Space {
   int64_t free_ = 0;
 };
 
-/*! \brief Memory that is needed from one command to another, both included. */
+/*! \brief Memory that is live from one command through another, inclusive. */
 struct Lifetime {
   int32_t first = -1, last = -1;
   int64_t bytes = 0;

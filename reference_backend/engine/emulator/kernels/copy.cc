@@ -82,6 +82,11 @@ void CopyPiece(const Dimension& inner, const Dimension& outer, const T* from, T*
   }
   if constexpr (sizeof(T) == sizeof(float)) {
     // Bits move as they are: nothing is computed with them.
+    if (inner.from == 2 && inner.to == 1) {
+      ActiveSimd().take(outer.size, inner.size, reinterpret_cast<const float*>(from), outer.from, 2,
+                        reinterpret_cast<float*>(to), outer.to);
+      return;
+    }
     if (outer.from == 1) {
       ActiveSimd().transpose(inner.size, outer.size, reinterpret_cast<const float*>(from),
                              inner.from, reinterpret_cast<float*>(to), outer.to);

@@ -4,20 +4,21 @@
  * \brief Matrix products.
  *
  * A task computes a block of the result. It goes along the depth in steps, so that a panel of the
- * left operand stays in the first-level cache, and the block's columns of the right one in the
- * second.
+ * right operand stays in the first-level cache, and the block's rows of the left one in the second.
  */
 #include "gemm.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "quads.h"
+
 namespace npu::emulator {
 
 namespace {
 
 constexpr int64_t kRowBlock = 256;
-// Of columns that are short there are more, so that rows of the output are written page by page.
+// Of columns that are short there are more.
 constexpr int64_t kColumnBlock = 64;
 constexpr int64_t kMostColumns = 1024;
 constexpr int64_t kDepthBlock = 256;
@@ -28,16 +29,21 @@ constexpr int64_t kFewRows = 32;
 }  // namespace
 
 GemmPlan::GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t products,
-                   const GatheredColumns* gathered, bool copies, bool pairs, int64_t registers,
+                   const GatheredColumns* gathered, bool copies, Values values, int64_t registers,
                    int threads, Scratch* scratch)
     : rows_(rows),
       columns_(columns),
       depth_(depth),
       gathered_(gathered == nullptr ? GatheredColumns() : *gathered),
-      pairs_(pairs),
+      values_(values),
       row_block_(std::min(kRowBlock, CeilDivide(rows, kPanelRows) * kPanelRows)),
       // Steps of the same length: it decides how sums are rounded, so it depends on nothing else.
       depth_block_(CeilDivide(depth, std::max<int64_t>(CeilDivide(depth, kDepthBlock), 1))) {
+  static_assert(kDepthBlock <= kMostSteps && kDepthBlock % kAmxBlock == 0);
+  // Blocks of a left panel of quads are in one step.
+  if (values == Values::kQuads) {
+    depth_block_ = std::min(depth, CeilDivide(depth_block_, kAmxBlock) * kAmxBlock);
+  }
   row_block_ = std::max<int64_t>(row_block_, kPanelRows);
   column_block_ = kColumnBlock * (kDepthBlock / std::max<int64_t>(depth_block_, 1));
   column_block_ =
@@ -67,6 +73,14 @@ GemmPlan::Panel GemmPlan::RightPanel(const Simd& simd, const Gemm& gemm, int64_t
                                      int64_t depth, float* packed) const {
   if (gemm.right != nullptr)
     return {gemm.right + column * depth_ + k * kPanelColumns, kPanelColumns};
+  if (gemm.narrow != nullptr && values_ == Values::kQuads) {
+    const int64_t pairs = CeilDivide(gemm.element_rows, 2);
+    auto* from = reinterpret_cast<const uint8_t*>(gemm.narrow) +
+                 2 * (column * pairs + 2 * k * kPanelColumns);
+    simd.quads->join_pairs(from, std::min(2 * depth, pairs - 2 * k), kPanelColumns,
+                           IsTurned(gemm.dtype, false), packed);
+    return {packed, kPanelColumns};
+  }
   if (gemm.narrow != nullptr) {
     simd.join(gemm.dtype, gemm.narrow + 2 * (column * depth_ + k * kPanelColumns),
               depth * kPanelColumns, gemm.zero_point, packed);
@@ -77,6 +91,19 @@ GemmPlan::Panel GemmPlan::RightPanel(const Simd& simd, const Gemm& gemm, int64_t
     return {packed, kPanelColumns};
   }
   int64_t columns = std::min<int64_t>(kPanelColumns, columns_ - column);
+  if (gemm.elements != nullptr && values_ == Values::kQuads) {
+    auto* data = reinterpret_cast<const uint8_t*>(gemm.elements) + column;
+    for (int64_t i = 0; i < depth; ++i) {
+      const uint8_t* rows[4];
+      for (int64_t r = 0; r < 4; ++r) {
+        int64_t row = 4 * (k + i) + r;
+        rows[r] = row < gemm.element_rows ? data + row * columns_ : nullptr;
+      }
+      simd.quads->join(rows, columns, ZeroByte(gemm.zero_point), IsTurned(gemm.dtype, false),
+                       packed + i * kPanelColumns);
+    }
+    return {packed, kPanelColumns};
+  }
   if (gemm.elements != nullptr) {
     for (int64_t i = 0; i < depth; ++i) {
       const char* low = gemm.elements + 2 * (k + i) * columns_ + column;
@@ -105,7 +132,10 @@ GemmPlan::Panel GemmPlan::RightPanel(const Simd& simd, const Gemm& gemm, int64_t
 
 void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int worker) const {
   const Simd& simd = ActiveSimd();
-  auto multiply = pairs_ ? simd.gemm_pairs : simd.gemm;
+  const bool quads = values_ == Values::kQuads;
+  auto multiply = quads                       ? simd.quads->For(depth_).gemm
+                  : values_ == Values::kPairs ? simd.gemm_pairs
+                                              : simd.gemm;
   int64_t first_row = task % row_blocks_ * row_block_;
   int64_t first_column = task / row_blocks_ * column_block_;
   int64_t end_row = std::min(first_row + row_block_, rows_);
@@ -117,6 +147,7 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
   // One row is read once: there is no need for a panel of real numbers.
   bool single = gemm.weights != nullptr && rows_ == 1;
   Panel panels[kMostColumns / kPanelColumns];
+  int32_t of_columns[kMostColumns];
   int64_t k = 0;
   do {
     int64_t depth = std::min(depth_block_, depth_ - k);
@@ -125,22 +156,31 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
       int64_t at = column - first_column;
       panels[at / kPanelColumns] =
           RightPanel(simd, gemm, column, k, depth, packed + at * depth_block_);
+      if (quads && gemm.left_zero != 0) {
+        const Panel& panel = panels[at / kPanelColumns];
+        SumColumns(simd, depth, gemm.left_zero, panel.data, panel.stride, of_columns + at);
+      }
     }
     float* tile = tiles;
-    for (int64_t row = first_row; row < end_row; row += kPanelRows) {
-      int64_t rows = std::min<int64_t>(kPanelRows, end_row - row);
-      const float* left = gemm.left + row * depth_ + k * kPanelRows;
-      // Along the rows of the output, which are long: it is written page by page.
-      for (int64_t column = first_column; column < end_column; column += kPanelColumns) {
-        int64_t columns = std::min<int64_t>(kPanelColumns, end_column - column);
+    // A panel of the right operand stays in the first-level cache while the left one passes.
+    for (int64_t column = first_column; column < end_column; column += kPanelColumns) {
+      int64_t columns = std::min<int64_t>(kPanelColumns, end_column - column);
+      for (int64_t row = first_row; row < end_row; row += kPanelRows) {
+        int64_t rows = std::min<int64_t>(kPanelRows, end_row - row);
+        const float* left = gemm.left + row * depth_ + k * kPanelRows;
         // Sums of short columns are there before the memory is that will hold them.
         if (last) store.Expect(rows, gemm.out_row + row, column);
         if (single) {
           MultiplyRow(*gemm.weights, column, k, depth, left, tile, k > 0);
         } else {
           const Panel& panel = panels[(column - first_column) / kPanelColumns];
+          if (quads && (k == 0 || gemm.left_zero != 0)) {
+            simd.quads->start(static_cast<int>(rows), k == 0 ? gemm.of_rows + row : nullptr,
+                              gemm.left_zero != 0 ? of_columns + column - first_column : nullptr,
+                              tile);
+          }
           multiply(static_cast<int>(rows), static_cast<int>(columns), depth, left, panel.data,
-                   panel.stride, tile, k > 0);
+                   panel.stride, tile, quads || k > 0);
         }
         if (last) store.StoreTile(tile, rows, columns, gemm.out_row + row, column, registers);
         if (tile_floats_ > kTile) tile += kTile;

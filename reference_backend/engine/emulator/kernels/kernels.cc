@@ -8,11 +8,33 @@
 #include <atomic>
 #include <cstring>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "simd.h"
 
 namespace npu::emulator {
 
 namespace {
+
+/*! \brief Whether the processor has AMX for integers, and the system lets this process use it. */
+bool HasAmx() {
+#if defined(__x86_64__) && defined(__linux__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kTiles = 1u << 24, kIntegers = 1u << 25;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  if ((d & kTiles) == 0 || (d & kIntegers) == 0) return false;
+  // Linux wants to be asked, as signals then need more room on their stacks.
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool granted = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
 
 bool ProcessorHas(const char* name) {
   if (std::strcmp(name, "generic") == 0) return true;
@@ -25,7 +47,9 @@ bool ProcessorHas(const char* name) {
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (std::strcmp(name, "avx512") == 0) return avx512;
-  return avx512 && __builtin_cpu_supports("avx512vnni");
+  bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+  if (std::strcmp(name, "avx512vnni") == 0) return vnni;
+  return vnni && HasAmx();
 #else
   return false;
 #endif
@@ -40,13 +64,35 @@ const Simd* Avx512VnniSimd() {
     made.name = "avx512vnni";
     made.taps = VnniProducts()->taps;
     made.gemm_pairs = VnniProducts()->gemm_pairs;
+    made.quads = &VnniProducts()->quads;
+    return made;
+  }();
+  return &simd;
+}
+
+/*! \brief The same with AMX for quads. */
+const Simd* AmxSimd() {
+  if (Avx512VnniSimd() == nullptr || AmxGemm() == nullptr) return nullptr;
+  static const QuadProducts quads = [] {
+    QuadProducts made = VnniProducts()->quads;
+    made.gemm = AmxGemm();
+    made.block = kAmxBlock;
+    // Setting up tiles takes as long as a short product.
+    made.shallow = &VnniProducts()->quads;
+    made.deep = 24;
+    return made;
+  }();
+  static const Simd simd = [] {
+    Simd made = *Avx512VnniSimd();
+    made.name = "amx";
+    made.quads = &quads;
     return made;
   }();
   return &simd;
 }
 
 const Simd* Find(const char* name) {
-  for (const Simd* simd : {Avx512VnniSimd(), Avx512Simd(), Avx2Simd(), GenericSimd()}) {
+  for (const Simd* simd : {AmxSimd(), Avx512VnniSimd(), Avx512Simd(), Avx2Simd(), GenericSimd()}) {
     bool named = simd != nullptr && (name == nullptr || std::strcmp(simd->name, name) == 0);
     if (named && ProcessorHas(simd->name)) return simd;
   }

@@ -68,8 +68,8 @@ struct Plan {
       return;
     }
     gemm = GemmPlan(a.lines, b.lines, a.depth, batch, gathered ? &columns : nullptr,
-                    gathered || weight_bits != 0, false, Evaluator::Registers(args.epilogue),
-                    threads, &scratch);
+                    gathered || weight_bits != 0, Values::kReals,
+                    Evaluator::Registers(args.epilogue), threads, &scratch);
     bytes = scratch.used();
   }
 

@@ -14,7 +14,8 @@
 namespace npu::emulator {
 
 const IntegerProducts* VnniProducts() {
-  static constexpr IntegerProducts kProducts = {Taps, GemmPairs};
+  static constexpr IntegerProducts kProducts = {
+      Taps, GemmPairs, {GemmQuads, 1, JoinRows, JoinPairs, Cells, StartTile}};
   return &kProducts;
 }
 

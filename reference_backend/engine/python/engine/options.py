@@ -11,7 +11,7 @@ import difflib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -364,6 +364,50 @@ class Options:
 
 Source = Options | Mapping[str, Any] | str | os.PathLike[str] | None
 """Where options come from; a text or a path names a file that ends in .toml or .json."""
+
+
+def read_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """Read single options from texts, as a command line has them.
+
+    Parameters
+    ----------
+    settings
+        Texts such as "threads=2". The values of lists have commas between them, as those of
+        environment variables; one that is set again replaces the value before.
+
+    Returns
+    -------
+    values
+        The values by name, still to be checked.
+
+    Raises
+    ------
+    ValueError
+        A text is not of this form, or names no option.
+    """
+    known = {option.name: option for option in _options()}
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(f"'{setting}' sets no option; supported: NAME=VALUE.")
+        _refuse_unknown({name: text})
+        values[name] = parsed(known[name], text)
+    return values
+
+
+def described() -> list[dict[str, Any]]:
+    """Return all options as plain data: group, name, default, supported values, and meaning."""
+    return [
+        {
+            "group": option.metadata["group"],
+            "name": option.name,
+            "default": _default(option),
+            "supported": supported(option),
+            "about": option.metadata["about"],
+        }
+        for option in _options()
+    ]
 
 
 def describe() -> str:

@@ -87,7 +87,7 @@ struct Plan {
       GatheredColumns columns = windows.Columns();
       columns.exact = plain;
       gemm = GemmPlan(outputs / args.groups, windows.out_size, depth, args.groups, &columns, true,
-                      false, Evaluator::Registers(args.epilogue), threads, &scratch);
+                      Values::kReals, Evaluator::Registers(args.epilogue), threads, &scratch);
     }
     bytes = scratch.used();
   }

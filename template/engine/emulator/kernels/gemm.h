@@ -32,7 +32,10 @@ void Weigh(const Weights& weights, int64_t column, int64_t k, int64_t rows, floa
 void MultiplyRow(const Weights& weights, int64_t column, int64_t k, int64_t rows, const float* a,
                  float* tile, bool accumulate);
 
-/*! \brief A matrix product, of real numbers or of pairs (see simd.h). Its left operand is packed;
+/*! \brief What the values in panels are; see simd.h. */
+enum class Values { kReals, kPairs, kQuads };
+
+/*! \brief A matrix product, of real numbers, pairs or quads. Its left operand is packed;
  *  the right one is packed too, or its panels are gathered from data where they are needed. */
 struct Gemm {
   /*! \brief Row panels. */
@@ -42,15 +45,19 @@ struct Gemm {
   /*! \brief Row k of the right operand begins at data + offsets[k]. */
   const float* data = nullptr;
   const int64_t* offsets = nullptr;
-  /*! \brief Column panels of pairs, before the zero point is subtracted: as elements of 8 bits. */
+  /*! \brief Column panels of pairs of elements of 8 bits, as they are. */
   const char* narrow = nullptr;
-  /*! \brief The rows of a right operand of pairs, of so many elements of 8 bits, as they are. */
+  /*! \brief The rows of a right operand, of elements of 8 bits, as they are. */
   const char* elements = nullptr;
+  /*! \brief The elements of the depth of `narrow` and `elements`. */
   int64_t element_rows = 0;
   /*! \brief The right operand, if it is not null. */
   const Weights* weights = nullptr;
   npu_dtype dtype = NPU_FLOAT32;
   int32_t zero_point = 0;
+  /*! \brief Of quads: the left operand's zero point, and what its rows add to the result. */
+  int32_t left_zero = 0;
+  const int32_t* of_rows = nullptr;
   /*! \brief Where the result begins in the output as a matrix. */
   int64_t out_row = 0;
 };
@@ -75,8 +82,8 @@ class GemmPlan {
   /*! \brief Plans for loops over `products` products, whose results need so many `registers`.
    *  `copies`: panels of the right operand are made where they are needed. */
   GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t products,
-           const GatheredColumns* gathered, bool copies, bool pairs, int64_t registers, int threads,
-           Scratch* scratch);
+           const GatheredColumns* gathered, bool copies, Values values, int64_t registers,
+           int threads, Scratch* scratch);
 
   /*! \brief Tasks of one product. */
   int64_t tasks() const { return row_blocks_ * column_blocks_; }
@@ -94,7 +101,7 @@ class GemmPlan {
 
   int64_t rows_ = 0, columns_ = 0, depth_ = 0;
   GatheredColumns gathered_;
-  bool pairs_ = false;
+  Values values_ = Values::kReals;
   int64_t row_block_ = 0, column_block_ = 0, depth_block_ = 0;
   int64_t row_blocks_ = 0, column_blocks_ = 0;
   int64_t panel_floats_ = 0, tile_floats_ = 0, worker_floats_ = 0;

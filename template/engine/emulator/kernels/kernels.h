@@ -280,7 +280,7 @@ void Order(const OrderArgs& args, const KernelContext& context);
 void Lookup(const LookupArgs& args, const KernelContext& context);
 /*! @} */
 
-/*! \brief The instruction set in use: "generic", "avx2", "avx512" or "avx512vnni". */
+/*! \brief The instruction set in use: "generic", "avx2", "avx512", "avx512vnni" or "amx". */
 const char* KernelInstructionSet();
 
 }  // namespace npu::emulator

@@ -6,7 +6,8 @@
  * Elements of 8 bits, less their zero points, fit into int16. Two steps of the depth are a pair,
  * which instructions of all processors multiply and add at once, exactly; see simd.h. So products
  * are those of real numbers, with pairs for floats: the same panels, tiles and planes. Padding and
- * what is missing at the edges are zeros after the subtraction.
+ * what is missing at the edges are zeros after the subtraction. Some processors multiply four steps
+ * at once, as elements of 8 bits: there, quads are used like pairs; see quads.h.
  */
 #include "products.h"
 
@@ -19,6 +20,7 @@
 #include "gemm.h"
 #include "integers.h"
 #include "internal.h"
+#include "quads.h"
 #include "windows.h"
 
 namespace npu::emulator {
@@ -336,6 +338,70 @@ void Pack(const Matrix& matrix, int64_t count, int width, const KernelContext& c
   });
 }
 
+// The same of a panel of quads. What fills it up is the zero point.
+void PackQuadPanel(const Simd& simd, const Matrix& matrix, bool left, int64_t index, float* panel) {
+  const int width = left ? kPanelRows : kPanelColumns;
+  const bool turn = IsTurned(matrix.dtype, left);
+  const uint8_t missing = ZeroByte(matrix.zero_point);
+  const int64_t quads = CeilDivide(matrix.depth, 4);
+  const int64_t first = index * width;
+  const int64_t lines = std::min<int64_t>(width, matrix.lines - first);
+  auto* data = reinterpret_cast<const uint8_t*>(matrix.data);
+  if (lines < width) std::fill_n(panel, width * quads, 0.0f);
+  if (!matrix.lines_dense) {
+    for (int64_t k = 0; k < quads; ++k) {
+      const uint8_t* rows[4];
+      for (int64_t r = 0; r < 4; ++r) {
+        bool inside = 4 * k + r < matrix.depth;
+        rows[r] = inside ? data + (4 * k + r) * matrix.lines + first : nullptr;
+      }
+      simd.quads->join(rows, lines, missing, turn, panel + k * width);
+    }
+    return;
+  }
+  constexpr int64_t kStep = 128;
+  uint8_t bytes[kPanelColumns * 4 * kStep];
+  for (int64_t k = 0; k < quads; k += kStep) {
+    const int64_t count = std::min(kStep, quads - k);
+    const int64_t whole = std::min(4 * count, matrix.depth - 4 * k);
+    for (int64_t line = 0; line < lines; ++line) {
+      uint8_t* to = bytes + line * 4 * kStep;
+      const uint8_t* from = data + (first + line) * matrix.depth + 4 * k;
+      const uint8_t sign = turn ? 0x80 : 0;
+      for (int64_t i = 0; i < whole; ++i) to[i] = from[i] ^ sign;
+      for (int64_t i = whole; i < 4 * count; ++i) to[i] = missing ^ sign;
+    }
+    simd.transpose(lines, count, reinterpret_cast<const float*>(bytes), kStep, panel + k * width,
+                   width);
+  }
+}
+
+void PackQuads(const Matrix& matrix, int64_t count, bool left, const KernelContext& context,
+               float* panels, int32_t right_zero = 0, int32_t* of_rows = nullptr) {
+  const Simd& simd = ActiveSimd();
+  const int width = left ? kPanelRows : kPanelColumns;
+  const int64_t quads = CeilDivide(matrix.depth, 4);
+  const int64_t each = CeilDivide(matrix.lines, width);
+  const int32_t left_zero = ZeroOfQuads(matrix.dtype, matrix.zero_point, true);
+  Parallel(context, count * each, Grain(width * quads), [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      Matrix one = matrix;
+      one.data += i / each * matrix.lines * matrix.depth;
+      float* panel = panels + i * width * quads;
+      PackQuadPanel(simd, one, left, i % each, panel);
+      if (!left) continue;
+      FinishLeftPanel(simd, quads, left_zero, right_zero, panel, of_rows + i * kPanelRows);
+    }
+  });
+}
+
+// With few rows, sums of columns would take as long as the product.
+bool HasQuads(int64_t rows, npu_dtype left, int32_t left_zero_point) {
+  constexpr int64_t kFewRows = 8;
+  return ActiveSimd().quads != nullptr &&
+         (rows >= kFewRows || ZeroOfQuads(left, left_zero_point, true) == 0);
+}
+
 // What is computed how, and with which memory.
 struct MatMulPlan {
   MatMulPlan(const MatMulArgs& args, int threads, Scratch scratch)
@@ -349,13 +415,17 @@ struct MatMulPlan {
       a.lines *= batch;
       batch = a_count = 1;
     }
-    int64_t pairs = PairsOf(a.depth);
-    a_floats = PanelFloats(a.lines, pairs, kPanelRows);
-    b_floats = PanelFloats(b.lines, pairs, kPanelColumns);
+    values = HasQuads(a.lines, a.dtype, a.zero_point) ? Values::kQuads : Values::kPairs;
+    int64_t steps = values == Values::kQuads ? CeilDivide(a.depth, 4) : PairsOf(a.depth);
+    a_floats = PanelFloats(a.lines, steps, kPanelRows);
+    b_floats = PanelFloats(b.lines, steps, kPanelColumns);
+    b_bytes = 2 * PanelFloats(b.lines, PairsOf(a.depth), kPanelColumns);
     bool packed = args.packed_b != nullptr;
     a_panels = scratch.Take<float>(a_count * a_floats);
     if (!packed) b_panels = scratch.Take<float>(b_count * b_floats);
-    gemm = GemmPlan(a.lines, b.lines, pairs, batch, nullptr, packed, true,
+    a_panel_rows = CeilDivide(a.lines, kPanelRows) * kPanelRows;
+    if (values == Values::kQuads) of_rows = scratch.Take<int32_t>(a_count * a_panel_rows);
+    gemm = GemmPlan(a.lines, b.lines, steps, batch, nullptr, packed, values,
                     SumStore::Registers(args.epilogue), threads, &scratch);
     parameters = scratch.Take<int32_t>(Recognizer::Floats(b.lines));
     bytes = scratch.used();
@@ -365,9 +435,14 @@ struct MatMulPlan {
   int64_t batch, a_count, b_count;
   // One product with the rows of all matrices.
   bool collapsed;
-  int64_t a_floats = 0, b_floats = 0;
+  Values values = Values::kPairs;
+  int64_t a_floats = 0, b_floats = 0, a_panel_rows = 0;
+  // Of a matrix that is packed as elements of 8 bits.
+  int64_t b_bytes = 0;
   float* a_panels = nullptr;
   float* b_panels = nullptr;
+  // What rows add to a product of quads.
+  int32_t* of_rows = nullptr;
   int32_t* parameters = nullptr;
   GemmPlan gemm;
   size_t bytes = 0;
@@ -425,6 +500,28 @@ struct TapPairs {
   int64_t* taken = nullptr;
 };
 
+// Whether the taps of a line of the window are one quad.
+bool HasQuadLines(const ConvolutionArgs& args) {
+  const int last = args.spatial_rank - 1;
+  return ActiveSimd().quads != nullptr && args.weight.dims[2 + last] <= 4 &&
+         args.dilations[last] == 1 &&
+         ZeroOfQuads(args.weight.dtype, args.weight_zero_point, true) == 0;
+}
+
+// The windows of data that has a quad for each place of the window along a line.
+Windows QuadLinesOf(const ConvolutionArgs& args) {
+  const int last = args.spatial_rank - 1;
+  TensorView data = args.data;
+  data.dims[2 + last] = args.out.dims[2 + last];
+  int64_t window[NPU_MAX_SPATIAL], strides[NPU_MAX_SPATIAL], pads[NPU_MAX_SPATIAL];
+  std::copy_n(args.weight.dims + 2, args.spatial_rank, window);
+  std::copy_n(args.strides, args.spatial_rank, strides);
+  std::copy_n(args.pads_begin, args.spatial_rank, pads);
+  window[last] = strides[last] = 1;
+  pads[last] = 0;
+  return Windows(data, args.out, args.spatial_rank, window, strides, args.dilations, pads);
+}
+
 // What is computed how, and with which memory.
 struct ConvolutionPlan {
   ConvolutionPlan(const ConvolutionArgs& args, int threads, Scratch scratch)
@@ -434,14 +531,27 @@ struct ConvolutionPlan {
         plain(windows.taps == 1 && windows.Dense()),
         outputs(args.out.dims[1]),
         group_channels(args.weight.dims[1]),
-        group_planes(PairsOf(group_channels)),
+        values(!depthwise && ActiveSimd().quads != nullptr ? Values::kQuads : Values::kPairs),
+        group_planes(CeilDivide(group_channels, values == Values::kQuads ? 4 : 2)),
         depth(group_planes * windows.taps) {
     int64_t registers = SumStore::Registers(args.epilogue);
     weight_bytes =
         depthwise ? ElementCount(args.weight) : 2 * WeightPairs(args.weight, args.groups);
     if (args.packed_weight == nullptr) weight = scratch.Take<char>(weight_bytes);
     channel_floats = WholeLines(windows.in_size);
-    if (depthwise) {
+    if (depthwise && HasQuadLines(args)) {
+      values = Values::kQuads;
+      lines = QuadLinesOf(args);
+      weights = scratch.Take<float>(outputs * (lines.taps + 1));
+      offsets = scratch.Take<int64_t>(lines.taps);
+      channel_floats = WholeLines(lines.in_size + kSlack);
+      plane_floats = WholeLines(lines.plane_size + kSlack);
+      buffer_floats = lines.BufferFloats();
+      int64_t reach = (windows.out[2] - 1) * windows.strides[2] + 4;
+      line_bytes = std::max(reach, windows.pads[2] + windows.in[2]) + 2 * kSlack;
+      line_bytes = WholeLines(CeilDivide(line_bytes, 4)) * 4;
+      worker_floats = plane_floats + channel_floats + buffer_floats + line_bytes / 4 + registers;
+    } else if (depthwise) {
       weights = scratch.Take<float>(weight_bytes);
       plane_floats = WholeLines(windows.plane_size + kSlack);
       buffer_floats = windows.BufferFloats();
@@ -450,7 +560,9 @@ struct ConvolutionPlan {
       }
       worker_floats = plane_floats + channel_floats + buffer_floats + registers;
     } else {
-      weights = scratch.Take<float>(weight_bytes / 2);
+      group_rows = CeilDivide(outputs / args.groups, kPanelRows) * kPanelRows;
+      weights = scratch.Take<float>(args.groups * group_rows * depth);
+      if (values == Values::kQuads) of_rows = scratch.Take<int32_t>(args.groups * group_rows);
       offsets = scratch.Take<int64_t>(std::max(depth, windows.taps));
       if (!plain) {
         planes = scratch.Take<float>(args.groups * group_planes * windows.plane_size + kSlack);
@@ -458,7 +570,7 @@ struct ConvolutionPlan {
       worker_floats = channel_floats;
       const GatheredColumns columns = windows.Columns();
       gemm = GemmPlan(outputs / args.groups, windows.out_size, depth, args.groups, &columns, true,
-                      true, registers, threads, &scratch);
+                      values, registers, threads, &scratch);
     }
     workers = scratch.Take<float>(threads * worker_floats);
     parameters = scratch.Take<int32_t>(Recognizer::Floats(outputs));
@@ -469,12 +581,21 @@ struct ConvolutionPlan {
   bool depthwise;
   // The data is used as it is.
   bool plain;
-  // Otherwise, pairs of channels are planes.
-  int64_t outputs, group_channels, group_planes, depth;
+  int64_t outputs, group_channels;
+  Values values;
+  // Otherwise, pairs or quads of channels are planes; of a depthwise one, pairs or quads of taps.
+  int64_t group_planes, depth;
+  // Of panels.
+  int64_t group_rows = 0;
+  // Of a depthwise one with quads.
+  Windows lines;
+  int64_t line_bytes = 0;
   int64_t weight_bytes = 0, channel_floats = 0, plane_floats = 0, buffer_floats = 0;
   int64_t worker_floats = 0;
   char* weight = nullptr;
   float* weights = nullptr;
+  // What rows add to a product of quads.
+  int32_t* of_rows = nullptr;
   int64_t* offsets = nullptr;
   TapPairs pairs;
   float* planes = nullptr;
@@ -546,6 +667,110 @@ void Depthwise(const ConvolutionArgs& args, const ConvolutionPlan& plan, const c
   Parallel(context, args.data.dims[0] * channels, Grain(windows.out_size * taps), run);
 }
 
+// What planes have around the data: zero points.
+float PaddingOf(const ConvolutionArgs& args, bool quads) {
+  return quads ? ZeroQuad(args.data.dtype, args.data_zero_point) : 0;
+}
+
+// A channel as quads of successive elements of a line, which begin where a window does.
+void FillQuadLines(const ConvolutionPlan& plan, const uint8_t* data, uint8_t zero, bool turn,
+                   uint8_t* line, float* cells) {
+  const Windows& windows = plan.windows;
+  // Padding is on both sides.
+  std::fill_n(line, plan.line_bytes, zero);
+  uint8_t* inside = line + windows.pads[2];
+  for (int64_t y = 0; y < windows.in[0] * windows.in[1]; ++y) {
+    std::memcpy(inside, data, static_cast<size_t>(windows.in[2]));
+    ActiveSimd().quads->cells(line, windows.out[2], windows.strides[2], turn, cells);
+    data += windows.in[2];
+    cells += windows.out[2];
+  }
+}
+
+void DepthwiseQuads(const ConvolutionArgs& args, const ConvolutionPlan& plan, const char* weight,
+                    const SumStore& store, const KernelContext& context) {
+  const Simd& simd = ActiveSimd();
+  const Windows& windows = plan.lines;
+  const int64_t channels = args.data.dims[1];
+  const int64_t each = plan.outputs / channels;
+  const int64_t width = plan.windows.window[2];
+  const auto zero =
+      static_cast<uint32_t>(ZeroOfQuads(args.data.dtype, args.data_zero_point, false));
+  const uint8_t sign = IsTurned(args.weight.dtype, true) ? 0x80 : 0;
+  auto* from = reinterpret_cast<const uint8_t*>(weight);
+  for (int64_t row = 0; row < plan.outputs; ++row) {
+    uint32_t sum = 0;
+    float* to = plan.weights + row * (windows.taps + 1);
+    for (int64_t tap = 0; tap < windows.taps; ++tap) {
+      uint8_t quad[4] = {};
+      for (int64_t x = 0; x < width; ++x) {
+        quad[x] = *from++ ^ sign;
+        sum += static_cast<uint32_t>(static_cast<int8_t>(quad[x]));
+      }
+      std::memcpy(to + tap, quad, sizeof(quad));
+    }
+    const uint32_t start = 0 - sum * zero;
+    std::memcpy(to + windows.taps, &start, sizeof(start));
+  }
+  windows.Offsets(plan.offsets);
+  auto* data = static_cast<const uint8_t*>(args.data.data);
+  const float padding = PaddingOf(args, true);
+  auto run = [&](int64_t begin, int64_t end, int worker) {
+    float* plane = plan.workers + worker * plan.worker_floats;
+    float* channel = plane + plan.plane_floats;
+    float* buffer = channel + plan.channel_floats;
+    float* registers = buffer + plan.buffer_floats;
+    auto* line = reinterpret_cast<uint8_t*>(plan.workers + (worker + 1) * plan.worker_floats -
+                                            plan.line_bytes / 4);
+    store.Begin(registers);
+    for (int64_t i = begin; i < end; ++i) {
+      FillQuadLines(plan, data + i * plan.windows.in_size, ZeroByte(args.data_zero_point),
+                    IsTurned(args.data.dtype, false), line, channel);
+      windows.FillCells(simd, channel, padding, plane, i == begin);
+      for (int64_t row = i * each; row < (i + 1) * each; ++row) {
+        const float* weights = plan.weights + row % plan.outputs * (windows.taps + 1);
+        windows.ApplyTo(store, simd, Tap::kMultiplyAddQuads, plan.offsets, weights, plane, buffer,
+                        row, registers);
+      }
+    }
+  };
+  Parallel(context, args.data.dims[0] * channels, Grain(windows.out_size * windows.taps), run);
+}
+
+// Packed weights as quads.
+void WidenToQuads(const ConvolutionArgs& args, const ConvolutionPlan& plan, const char* weight,
+                  const KernelContext& context) {
+  const Simd& simd = ActiveSimd();
+  const int64_t pairs = PairsOf(plan.group_channels);
+  const int64_t bytes = 2 * kPanelRows * pairs * plan.windows.taps;
+  const int64_t panels = args.groups * plan.group_rows / kPanelRows;
+  const npu_dtype dtype = args.weight.dtype;
+  Parallel(context, panels, Grain(plan.depth * kPanelRows), [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      float* panel = plan.weights + i * kPanelRows * plan.depth;
+      simd.quads->join_pairs(reinterpret_cast<const uint8_t*>(weight) + i * bytes, pairs,
+                             kPanelRows * plan.windows.taps, IsTurned(dtype, true), panel);
+      FinishLeftPanel(simd, plan.depth, ZeroOfQuads(dtype, args.weight_zero_point, true),
+                      ZeroOfQuads(args.data.dtype, args.data_zero_point, false), panel,
+                      plan.of_rows + i * kPanelRows);
+    }
+  });
+}
+
+// A plane of quads, of so many channels from this one on, or of four.
+void FillQuads(const ConvolutionArgs& args, const ConvolutionPlan& plan, int64_t channel,
+               int64_t channels, float* cells, float* plane) {
+  const Simd& simd = ActiveSimd();
+  auto* data = static_cast<const uint8_t*>(args.data.data) + channel * plan.windows.in_size;
+  const uint8_t* rows[4];
+  for (int64_t r = 0; r < 4; ++r) {
+    rows[r] = r < channels ? data + r * plan.windows.in_size : nullptr;
+  }
+  simd.quads->join(rows, plan.windows.in_size, ZeroByte(args.data_zero_point),
+                   IsTurned(args.data.dtype, false), cells);
+  plan.windows.FillCells(simd, cells, PaddingOf(args, true), plane);
+}
+
 void Product(const ConvolutionArgs& args, const ConvolutionPlan& plan, const char* weight,
              const SumStore& store, const KernelContext& context) {
   const Simd& simd = ActiveSimd();
@@ -553,11 +778,15 @@ void Product(const ConvolutionArgs& args, const ConvolutionPlan& plan, const cha
   int64_t tasks = plan.gemm.tasks();
   int64_t rows = plan.outputs / args.groups;
   int64_t weight_floats = PanelFloats(rows, plan.depth, kPanelRows);
-  int64_t pairs = plan.weight_bytes / 2;
-  Parallel(context, pairs, Grain(1), [&](int64_t begin, int64_t end, int) {
-    simd.join(args.weight.dtype, weight + 2 * begin, end - begin, args.weight_zero_point,
-              plan.weights + begin);
-  });
+  const bool quads = plan.values == Values::kQuads;
+  if (quads) {
+    WidenToQuads(args, plan, weight, context);
+  } else {
+    Parallel(context, plan.weight_bytes / 2, Grain(1), [&](int64_t begin, int64_t end, int) {
+      simd.join(args.weight.dtype, weight + 2 * begin, end - begin, args.weight_zero_point,
+                plan.weights + begin);
+    });
+  }
   windows.Offsets(plan.offsets);
   for (int64_t k = windows.taps; k < plan.depth; ++k) {
     plan.offsets[k] = plan.offsets[k - windows.taps] + windows.plane_size;
@@ -568,12 +797,19 @@ void Product(const ConvolutionArgs& args, const ConvolutionPlan& plan, const cha
       for (int64_t p = begin; p < end; ++p) {
         int64_t pair = p % plan.group_planes;
         int64_t channel = n * args.data.dims[1] + p / plan.group_planes * plan.group_channels;
+        if (quads) {
+          FillQuads(args, plan, channel + 4 * pair, plan.group_channels - 4 * pair,
+                    plan.workers + worker * plan.worker_floats,
+                    plan.planes + p * windows.plane_size);
+          continue;
+        }
         const char* low =
             static_cast<const char*>(args.data.data) + (channel + 2 * pair) * windows.in_size;
         const char* high = 2 * pair + 1 < plan.group_channels ? low + windows.in_size : nullptr;
         float* cells = plan.workers + worker * plan.worker_floats;
         simd.pair(args.data.dtype, low, high, windows.in_size, args.data_zero_point, cells);
-        windows.FillCells(simd, cells, 0, plan.planes + p * windows.plane_size);
+        windows.FillCells(simd, cells, PaddingOf(args, false),
+                          plan.planes + p * windows.plane_size);
       }
     };
     if (!plan.plain) Parallel(context, planes, Grain(windows.plane_size), fill);
@@ -591,6 +827,10 @@ void Product(const ConvolutionArgs& args, const ConvolutionPlan& plan, const cha
         } else {
           gemm.data = plan.planes + group * plan.group_planes * windows.plane_size;
           gemm.offsets = plan.offsets;
+        }
+        if (quads) {
+          gemm.left_zero = ZeroOfQuads(args.weight.dtype, args.weight_zero_point, true);
+          gemm.of_rows = plan.of_rows + group * plan.group_rows;
         }
         gemm.out_row = n * plan.outputs + group * rows;
         plan.gemm.Run(gemm, store, i % tasks, worker);
@@ -615,8 +855,15 @@ void Multiply(const MatMulArgs& args, const KernelContext& context) {
                  SumsOf(FactorsOf(args.a.dtype, args.a_zero_point),
                         FactorsOf(args.b.dtype, args.b_zero_point), plan.a.depth),
                  plan.b.lines, true, plan.parameters);
-  Pack(plan.a, plan.a_count, kPanelRows, context, plan.a_panels);
-  if (args.packed_b == nullptr) Pack(plan.b, plan.b_count, kPanelColumns, context, plan.b_panels);
+  const bool quads = plan.values == Values::kQuads;
+  if (quads) {
+    PackQuads(plan.a, plan.a_count, true, context, plan.a_panels,
+              ZeroOfQuads(plan.b.dtype, plan.b.zero_point, false), plan.of_rows);
+    if (args.packed_b == nullptr) PackQuads(plan.b, plan.b_count, false, context, plan.b_panels);
+  } else {
+    Pack(plan.a, plan.a_count, kPanelRows, context, plan.a_panels);
+    if (args.packed_b == nullptr) Pack(plan.b, plan.b_count, kPanelColumns, context, plan.b_panels);
+  }
   int64_t tasks = plan.gemm.tasks();
   auto run = [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; ++i) {
@@ -628,9 +875,14 @@ void Multiply(const MatMulArgs& args, const KernelContext& context) {
       if (args.packed_b == nullptr) {
         gemm.right = plan.b_panels + b_index * plan.b_floats;
       } else {
-        gemm.narrow = static_cast<const char*>(args.packed_b) + 2 * b_index * plan.b_floats;
+        gemm.narrow = static_cast<const char*>(args.packed_b) + b_index * plan.b_bytes;
+        gemm.element_rows = plan.b.depth;
         gemm.dtype = args.b.dtype;
         gemm.zero_point = args.b_zero_point;
+      }
+      if (quads) {
+        gemm.left_zero = ZeroOfQuads(plan.a.dtype, plan.a.zero_point, true);
+        gemm.of_rows = plan.of_rows + a_index * plan.a_panel_rows;
       }
       gemm.out_row = batch * plan.a.lines;
       plan.gemm.Run(gemm, store, i % tasks, worker);
@@ -651,7 +903,9 @@ void Multiply(const ConvolutionArgs& args, const KernelContext& context) {
     PackWeightBytes(args.weight, args.groups, plan.weight);
     weight = plan.weight;
   }
-  auto compute = plan.depthwise ? Depthwise : Product;
+  auto compute = !plan.depthwise                 ? Product
+                 : plan.values == Values::kQuads ? DepthwiseQuads
+                                                 : Depthwise;
   compute(args, plan, weight, store, context);
 }
 

@@ -33,7 +33,7 @@ constexpr int kPanelColumns = 32;
 constexpr int kSlack = 64;
 
 /*! \brief What `Simd::taps` does with the elements of a window. */
-enum class Tap { kMultiplyAdd, kAdd, kMaximum, kMultiplyAddPairs };
+enum class Tap { kMultiplyAdd, kAdd, kMaximum, kMultiplyAddPairs, kMultiplyAddQuads };
 
 /*! \brief Columns `column`... of a panel are elements `base`... of a row of the source. */
 struct Segment {
@@ -78,6 +78,33 @@ struct Finish {
   float least, most;
 };
 
+/*! \brief Loops for products of quads: a value in a panel is four steps of the depth as elements
+ *  of 8 bits, signed ones in the left operand and unsigned ones in the right operand. Elements of
+ *  the other type have their sign bit turned, which moves their zero point by 128. */
+struct QuadProducts {
+  /*! \brief As Simd::gemm. Sums are int32 and wrap. */
+  void (*gemm)(int rows, int columns, int64_t depth, const float* a, const float* b, int64_t ldb,
+               float* tile, bool accumulate);
+  /*! \brief So many steps of the depth of a left panel are stored row by row; 1: no. */
+  int block;
+  /*! \brief Makes quads of the elements in four rows; those of a null row are `missing`. With
+   *  `turn`, sign bits are turned. */
+  void (*join)(const uint8_t* const* rows, int64_t count, uint8_t missing, bool turn, float* out);
+  /*! \brief Makes quads of successive rows of `count` pairs of elements, a multiple of 8. */
+  void (*join_pairs)(const uint8_t* pairs, int64_t rows, int64_t count, bool turn, float* out);
+  /*! \brief out[i] is the quad that begins with line[i * stride]; kSlack bytes more are read, and
+   *  whole vectors are written. */
+  void (*cells)(const uint8_t* line, int64_t count, int64_t stride, bool turn, float* out);
+  /*! \brief tile[i * 32 + j] = rows[i] + columns[j]. Without `rows`, what is there is added
+   *  instead; without `columns`, 0. */
+  void (*start)(int rows, const int32_t* of_rows, const int32_t* of_columns, float* tile);
+  /*! \brief What multiplies operands of less than `deep` steps faster. */
+  const QuadProducts* shallow = nullptr;
+  int64_t deep = 0;
+
+  const QuadProducts& For(int64_t depth) const { return depth < deep ? *shallow : *this; }
+};
+
 /*! \brief The inner loops of one instruction set. Buffers may overlap only where stated. */
 struct Simd {
   const char* name;
@@ -89,7 +116,8 @@ struct Simd {
   /*! \brief Sum of a[k] * b[k]. */
   float (*dot)(int64_t depth, const float* a, const float* b);
   /*! \brief out[i] = over all t, weights[t] * data[offsets[t] + i] and so on. Whole vectors are
-   * read and written. `weights` is for products only; `taps` is at least 1. */
+   * read and written. `weights` is for products only; of quads, the one behind the last is what
+   * sums begin with. `taps` is at least 1. */
   void (*taps)(Tap kind, int64_t taps, const int64_t* offsets, const float* weights,
                const float* data, int64_t count, float* out);
   /*! \brief panel[k * 32 + column + i] = data[offsets[k] + base + i] for each segment. Unless
@@ -150,6 +178,8 @@ struct Simd {
                  int64_t columns, float* out, int64_t out_stride);
   /*! \brief Combines elements with ADD, MULTIPLY, MAXIMUM or MINIMUM; `count` is at least 1. */
   float (*reduce)(npu_vector_opcode opcode, const float* data, int64_t count);
+  /*! \brief Null if the processor has no instructions for them. */
+  const QuadProducts* quads = nullptr;
 };
 
 /*! \brief The loops of one instruction set; null if they are not in this build. */
@@ -161,8 +191,14 @@ const Simd* Avx512Simd();
 struct IntegerProducts {
   decltype(Simd::taps) taps;
   decltype(Simd::gemm_pairs) gemm_pairs;
+  QuadProducts quads;
 };
 const IntegerProducts* VnniProducts();
+
+/*! \brief The product of quads with AMX, and its QuadProducts::block; null if it is not in this
+ *  build. */
+decltype(QuadProducts::gemm) AmxGemm();
+constexpr int kAmxBlock = 16;
 
 /*! \brief The best of this processor, or the choice of SelectSimd. */
 const Simd& ActiveSimd();

@@ -3,7 +3,7 @@
  * \file driver_kit/program.h
  * \brief A program as a list of nodes, for drivers that have no format of their own.
  *
- * The kit is for the driver of a vendor: what every driver needs and no SDK has. Like npu_driver.h
+ * The kit is for a vendor's driver: what every driver needs but no SDK provides. Like npu_driver.h,
  * it only grows: `Node` at its end, `Kind` and `Driver` by new values and fields. It has headers
  * only, and throws only inside of `Try`.
  *

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file driver_kit/run.h
- * \brief The run half of a driver whose SDK runs graphs, but for the graph: bytes, buffers,
+ * \brief The run half of a driver whose SDK runs graphs, except for the graph: bytes, buffers,
  * requests, reasons. A request is executed by the thread that calls.
  *
  * \code
@@ -50,7 +50,7 @@ class Block {
   void* data_;
 };
 
-/*! \brief An element type and a shape, for sentences. */
+/*! \brief An element type and a shape, for messages. */
 inline std::string TextOf(npu_dtype dtype, int32_t rank, const int64_t* dims) {
   constexpr const char* kNames[] = {"float32", "float16", "int8", "uint8",
                                     "int32",   "int64",   "bool", "int16"};

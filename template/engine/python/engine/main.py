@@ -1,334 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: check the installation, list options and limits, inspect libraries."""
+"""The command line: from a model file to a library, and what runs where."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
-import importlib.metadata
-import inspect
+import contextlib
+import importlib
 import io
 import json
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 from . import _library, loading
-from .backend import (
-    BACKEND,
-    DISTRIBUTION,
-    NOT_SELECTED,
-    PACKAGE,
-    read_cases,
-    read_vendor_cases,
-)
-from .limits import WHERE, text_of
-from .loading import WITHOUT_TORCH
-
-_Result = TypeVar("_Result")
-_REBUILD = "run 'pip install .' in the source tree of the backend"
-
-
-class _Problem(Exception):
-    """A check failed; the message says what is wrong and what to do."""
-
-
-def check() -> None:
-    """Check everything that a user needs, from loading to correct values.
-
-    Raises
-    ------
-    _Problem
-        Something does not work.
-    """
-    print(f"Python {platform.python_version()} on {platform.platform()}")
-    for name in ("apache-tvm", "apache-tvm-ffi", DISTRIBUTION):
-        print(f"{name} {_library.version(name)}")
-    for role in ("runtime", "codegen", "driver", "emulator"):
-        print(f"{role} library: {_library.find(role) or 'not installed'}")
-    if loading.failure is not None:
-        raise _Problem(f"The backend does not load: {loading.failure}")
-    has_compiler = "codegen" in _library.loaded
-    if has_compiler:
-        _check_ops()
-    _check_autoload()
-    if not has_compiler:
-        print("Only the runtime is here: compiled models run, and nothing can be compiled.")
-        return
-    _tell_driver()
-    _check_values()
-
-
-def _told(read: Callable[[], _Result]) -> _Result:
-    """Return what a function reads; an error of what it reads is the user's problem."""
-    try:
-        return read()
-    except ValueError as error:
-        raise _Problem(str(error)) from None
-
-
-def _check_environment() -> None:
-    """Check the environment variables that set compile options."""
-    if "codegen" not in _library.loaded:
-        return
-    from .options import Options
-
-    _told(lambda: Options.load(None))
-
-
-def _check_autoload() -> None:
-    """Check that `import tvm` alone loads the backend, in a process of its own."""
-    points = importlib.metadata.entry_points(group="tvm.backends", name=BACKEND)
-    if not list(points):
-        raise _Problem(f"'import tvm' does not know the backend: {_REBUILD}.")
-    if os.environ.get("TVM_DEVICE_BACKEND_AUTOLOAD", "1") == "0":
-        print("'import tvm' does not load the backend: TVM_DEVICE_BACKEND_AUTOLOAD is 0.")
-        return
-    name = f"{BACKEND}.runtime.info"
-    code = f"{WITHOUT_TORCH}import tvm, tvm_ffi; tvm_ffi.get_global_func({name!r})"
-    command = [sys.executable, "-W", "error::UserWarning", "-c", code]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        last = (result.stderr.strip().splitlines() or ["it crashed"])[-1]
-        raise _Problem(f"'import tvm' in a fresh process does not load the backend: {last}")
-    print("'import tvm' loads the backend")
-
-
-def _check_ops() -> None:
-    """Check that the table and the compiled lowerings fit together."""
-    import tvm_ffi
-
-    from .patterns import TABLE
-
-    for op in (op for op in TABLE.ops if op.relax):
-        known = _parameters(op.relax)
-        for name in set(op.attributes) - set(known):
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f", did you mean '{near[0]}'" if near else ""
-            raise _Problem(
-                f"The table has the attribute '{name}' for {op.name}, but {op.relax} has "
-                f"none of that name{hint}. It takes: {', '.join(known)}."
-            )
-    lowered = set(tvm_ffi.get_global_func(f"{BACKEND}.codegen.lowered_ops")())
-    print(f"ops: {', '.join(op.name for op in TABLE.ops)}")
-    missing = [op.relax for op in TABLE.ops if op.relax and op.relax not in lowered]
-    if missing:
-        raise _Problem(
-            f"The table has ops without a lowering: {', '.join(missing)}. Add one in "
-            f"vendor/lowerings, or take them out of {WHERE}; then {_REBUILD}."
-        )
-    cases = _told(read_cases)
-    if untested := [op.name for op in TABLE.ops if op.name not in cases]:
-        print(
-            f"without cases: {', '.join(untested)}; the conformance kit tests your own ops when "
-            "vendor/cases.json has cases of them"
-        )
-    for reason in TABLE.left_out.values():
-        print(f"not on this chip: {reason}")
-    if TABLE.unused_limits:
-        names = ", ".join(TABLE.unused_limits)
-        print(f"{WHERE} has limits of {names}, which this backend does not offload")
-    if TABLE.unrecorded:
-        names = ", ".join(TABLE.unrecorded)
-        print(
-            f"no limits are recorded of {names}: the engine's hold; "
-            f"'python -m {PACKAGE} limits' prints the lines for {WHERE}"
-        )
-
-
-def show_limits(ops: list[str]) -> None:
-    """Print the lines of `vendor/capabilities.py` that record the engine's limits of ops.
-
-    Parameters
-    ----------
-    ops
-        Their names; none: all ops that are not recorded yet.
-
-    Raises
-    ------
-    _Problem
-        There is no such op, or no compiler is installed.
-    """
-    if "codegen" not in _library.loaded:
-        raise _Problem(
-            f"Limits are for the compiler, which is not here: {loading.failure or _REBUILD}."
-        )
-    from .patterns import TABLE
-
-    for name in ops or TABLE.unrecorded:
-        op = TABLE.engine_entry(name)
-        if op is None:
-            where = (
-                "The catalogue has it: select it by an update. "
-                if name in NOT_SELECTED.values()
-                else ""
-            )
-            raise _Problem(
-                f"This backend has no op '{name}'. {where}'python -m {PACKAGE} check' lists all."
-            )
-        print(text_of(op))
-    if not ops and not TABLE.unrecorded:
-        print(f"{WHERE} has limits for all ops.", file=sys.stderr)
-
-
-def _tell_driver() -> None:
-    """Tell which driver programs are for, where there is a choice."""
-    from .options import DRIVERS, PREFIX, Options
-
-    used = Options.load(None).driver
-    for other in DRIVERS.keys() - {used}:
-        print(
-            f"programs are for the driver '{used}'; {PREFIX}DRIVER={other}, or the option "
-            f"driver={other!r}, makes them for the other one"
-        )
-
-
-def _parameters(relax_op: str) -> list[str]:
-    """Return the names of a Relax op's arguments and attributes."""
-    import tvm
-    from tvm import relax
-
-    function = relax.op
-    for part in relax_op.split(".")[1:]:
-        function = getattr(function, part, None)
-    declared = [str(argument.name) for argument in tvm.ir.Op.get(relax_op).arguments]
-    signature = inspect.signature(function).parameters if callable(function) else ()
-    return list(dict.fromkeys([*declared, *signature]))
-
-
-def _check_values() -> None:
-    """Compile one op for the NPU and for the host, and compare the results."""
-    import tvm
-
-    from .partition import compile_for
-
-    try:
-        case = _example()
-        model = case.model()
-        mod = tvm.IRModule({model.name: model.function()})
-        inputs = [argument.values[1] for argument in model.arguments]
-        machine = tvm.relax.VirtualMachine(compile_for(mod), tvm.cpu())
-        found = machine[model.name](*map(tvm.runtime.tensor, inputs))
-        found = [found] if isinstance(found, tvm.runtime.Tensor) else list(found)
-        verdict = model.judge(1, [item.numpy() for item in found])
-    except _Problem:
-        raise
-    except Exception as error:
-        raise _Problem(f"A call that the NPU takes does not run: {error}") from error
-    if verdict.text:
-        raise _Problem(
-            f"{case} computes wrong values on the NPU: {verdict.text}. Look at its lowering and at "
-            "the driver, and run pytest."
-        )
-    print(f"{case.op} runs on the NPU, with right values (the case {case})")
-
-
-def _example() -> Any:
-    """Tell which ops the driver takes, and return a case that the NPU takes."""
-    from .conformance.region import first_taken
-    from .options import DRIVERS, PREFIX, Options
-
-    used = Options.load(None).driver
-    taken, declined = _ask_driver()
-    if not taken and not declined:
-        raise _Problem("capabilities.py refuses every case of every op.")
-    count = len(taken) + len(declined)
-    if not declined:
-        print(f"the driver '{used}' takes all {count} ops that have cases")
-    elif taken:
-        few = len(taken) <= len(declined)
-        names = ": " + ", ".join(taken) if few else ", and declines " + ", ".join(declined)
-        print(f"of {count} ops that have cases, the driver '{used}' takes {len(taken)}{names}")
-    case, reasons = first_taken(taken.values())
-    if case is None:
-        reasons = [*reasons, *declined.values()]
-        first = "\n".join(f"  {reason}" for reason in reasons[:5])
-        others = "".join(
-            f" {PREFIX}DRIVER={other} checks the other one." for other in DRIVERS if other != used
-        )
-        raise _Problem(
-            f"The driver '{used}' declines all {count} ops that have cases. Its reasons for the "
-            f"first are:\n{first}\nLet it take one op, or narrow capabilities.py to what it "
-            f"takes.{others}"
-        )
-    return case
-
-
-def _ask_driver() -> tuple[dict[str, Any], dict[str, str]]:
-    """Ask the driver about the cases of each op that the table accepts.
-
-    Returns
-    -------
-    taken, declined
-        The first case that it takes of an op, and why it declines the first of the other ops.
-    """
-    from .conformance.cases import OPS
-    from .conformance.model import Case
-    from .conformance.region import ask_about
-    from .patterns import TABLE
-
-    taken: dict[str, Any] = {}
-    declined: dict[str, str] = {}
-    for op in (op.name for op in TABLE.ops if op.name in OPS):
-        case, reason = ask_about(Case(op, item) for item in OPS[op]["cases"])
-        if case is not None:
-            taken[op] = case
-        elif reason:
-            declined[op] = reason
-    return taken, declined
-
-
-def show_options() -> None:
-    """Print all options.
-
-    Raises
-    ------
-    _Problem
-        There is no compiler here.
-    """
-    if "codegen" not in _library.loaded:
-        raise _Problem(
-            f"Options are for the compiler, which is not here: {loading.failure or _REBUILD}."
-        )
-    from .options import describe
-
-    print(describe())
-
-
-def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
-    """Print the artifacts of this backend in a library.
-
-    Parameters
-    ----------
-    path
-        An exported library, or a dumped artifact.
-    region
-        The only region to print; none: all.
-    as_json
-        Whether to print JSON.
-
-    Raises
-    ------
-    _Problem
-        It cannot be read, or holds no such region.
-    """
-    if loading.failure is not None:
-        raise _Problem(f"The backend does not load: {loading.failure}")
-    from .artifacts import printable, read_artifacts
-
-    artifacts = _told(lambda: read_artifacts(path))
-    chosen = [artifact for artifact in artifacts if region in (None, artifact.symbol)]
-    if not chosen:
-        known = ", ".join(artifact.symbol for artifact in artifacts)
-        raise _Problem(printable(f"{path} has no region '{region}'; it has: {known}."))
-    if as_json:
-        print(json.dumps([artifact.to_dict() for artifact in chosen], indent=2))
-    else:
-        print("\n\n".join(map(str, chosen)))
-
+from .backend import PACKAGE, read_vendor_cases
+from .commands import arguments as common
+from .commands.checking import check, check_environment
+from .commands.listing import show_artifacts, show_limits, show_options
+from .commands.problem import Problem, needs_compiler, told
+from .limits import WHERE
 
 _KIT = {
     "conformance": "hold the backend to what it claims, case by case",
@@ -336,16 +28,163 @@ _KIT = {
 }
 """The commands of the conformance kit, which is loaded only for them."""
 
+_CODES = "exit code: 0 if all is well, 1 if not (a sentence says why), 2 for wrong arguments"
+
 
 def _kit() -> Any:
-    if "codegen" not in _library.loaded:
-        raise _Problem(
-            f"The kit compiles, and the compiler is not here: {loading.failure or _REBUILD}."
-        )
-    _told(read_vendor_cases)
+    needs_compiler("The kit compiles, and the compiler is not here")
+    told(read_vendor_cases)
     from .conformance import command
 
     return command
+
+
+def _implementation(module: str, function: str) -> Callable[[argparse.Namespace], int]:
+    """Return a command whose module is imported when it runs."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        if loading.failure is not None:
+            raise Problem(f"The backend does not load: {loading.failure}")
+        if arguments.command not in ("run", "profile"):
+            needs_compiler(f"'{arguments.command}' is for the compiler")
+        found = getattr(importlib.import_module(f".commands.{module}", __package__), function)
+        return int(found(arguments))
+
+    return run
+
+
+def _add_compile(parser: argparse.ArgumentParser) -> None:
+    common.add_model(parser, "the model: .onnx, .pt2, .tflite, or .json of tvm.ir.save_json")
+    common.add_output(parser, "the library (default: the name of the model, with .so)")
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON, too")
+    parser.add_argument("--linker", metavar="PROGRAM", help="of another machine's compiler")
+    common.add_json(parser)
+    parser.set_defaults(run=_implementation("compiling", "run_compile"))
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    common.add_model(parser, "the model: .onnx, .pt2, .tflite, or .json of tvm.ir.save_json")
+    common.add_output(parser, "write the report as JSON")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page")
+    parser.add_argument(
+        "--profile", metavar="FILE", type=Path, help="what 'profile' has written, for the page"
+    )
+    parser.add_argument(
+        "--accuracy",
+        metavar="FILE",
+        type=Path,
+        help="with --quantize: compare each layer with the float model, and write that as JSON",
+    )
+    common.add_json(parser)
+    parser.set_defaults(run=_implementation("compiling", "run_report"))
+
+
+def _add_inputs(parser: argparse.ArgumentParser, repeat: int) -> None:
+    common.add_model(parser, "a compiled library (.so), or a model as for 'compile'")
+    parser.add_argument(
+        "--inputs",
+        metavar="FILE",
+        type=Path,
+        help="an .npz file with the inputs, by name or in order (default: random)",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=int, default=0, help="of random inputs (default: 0)"
+    )
+    parser.add_argument(
+        "--repeat",
+        metavar="N",
+        type=common.count,
+        default=repeat,
+        help="how often to run it (default: %(default)s)",
+    )
+    common.add_json(parser)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    _add_inputs(parser, 1)
+    common.add_output(parser, "write the results to an .npz file")
+    parser.set_defaults(run=_implementation("running", "run_run"))
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    _add_inputs(parser, 10)
+    common.add_output(parser, "write the profile as JSON")
+    parser.add_argument("--trace", metavar="FILE", type=Path, help="write a trace, for Perfetto")
+    parser.set_defaults(run=_implementation("measuring", "run_profile"))
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", type=Path, help="a report that 'report --output' has written")
+    parser.add_argument("after", type=Path, help="another one")
+    for name, command in (("profiles", "profile --output"), ("accuracy", "report --accuracy")):
+        parser.add_argument(
+            f"--{name}",
+            nargs=2,
+            metavar=("BEFORE", "AFTER"),
+            type=Path,
+            help=f"what '{command}' has written for both",
+        )
+    parser.add_argument(
+        "--fail-if-worse",
+        action="store_true",
+        help="exit code 1 if an op moved to the host, or is slower or less exact",
+    )
+    common.add_output(parser, "write the comparison as JSON")
+    common.add_json(parser)
+    parser.set_defaults(run=_implementation("comparing", "run_compare"))
+
+
+def _run_check(arguments: argparse.Namespace) -> int:
+    check_environment()
+    if not arguments.json:
+        check()
+        print("All is well.")
+        return 0
+    found, problem = io.StringIO(), None
+    with contextlib.redirect_stdout(found):
+        try:
+            check()
+        except Problem as error:
+            problem = str(error)
+    lines = found.getvalue().splitlines()
+    print(json.dumps({"ok": problem is None, "found": lines, "problem": problem}, indent=2))
+    return 0 if problem is None else 1
+
+
+def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser, and those of the conformance kit, whose arguments are still missing."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PACKAGE}",
+        description="The command line of the backend.",
+        epilog=f"{_CODES}. 'COMMAND --help' says more about each.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text, add in (
+        ("compile", "make a library of a model file", _add_compile),
+        ("run", "run a library or a model file, and measure the time", _add_run),
+        ("report", "tell what of a model runs where, and why", _add_report),
+        ("profile", "tell where the time of a model goes", _add_profile),
+        ("compare", "tell how two reports differ", _add_compare),
+    ):
+        about = f"{text[0].upper()}{text[1:]}."
+        add(commands.add_parser(name, help=text, description=about, epilog=_CODES))
+    inspection = commands.add_parser("inspect", help="tell what is in a compiled library")
+    inspection.add_argument("path", help="the exported library, or a dumped artifact")
+    inspection.add_argument("--region", metavar="SYMBOL", help="one region only")
+    inspection.add_argument("--json", action="store_true", help="as JSON")
+    inspection.set_defaults(run=lambda found: show_artifacts(found.path, found.region, found.json))
+    checking = commands.add_parser(
+        "check", help="tell whether the backend works here, and what to do if not"
+    )
+    common.add_json(checking)
+    checking.set_defaults(run=_run_check)
+    options = commands.add_parser("options", help="list what can be set when a model is compiled")
+    common.add_json(options)
+    options.set_defaults(run=lambda found: show_options(found.json))
+    limits = commands.add_parser("limits", help=f"print what to record of ops in {WHERE}")
+    limits.add_argument("ops", nargs="*", metavar="OP", help="those not recorded yet, if left out")
+    limits.set_defaults(run=lambda found: show_limits(found.ops))
+    return parser, {name: commands.add_parser(name, help=text) for name, text in _KIT.items()}
 
 
 def main() -> int:
@@ -356,19 +195,7 @@ def main() -> int:
     code
         0 if all is well, 1 if not, 2 for invalid arguments.
     """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {PACKAGE}", description="The command line of the backend."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("check", help="tell whether the backend works here, and what to do if not")
-    commands.add_parser("options", help="list what can be set when a model is compiled")
-    limits = commands.add_parser("limits", help=f"print what to record of ops in {WHERE}")
-    limits.add_argument("ops", nargs="*", metavar="OP", help="those not recorded yet, if left out")
-    inspection = commands.add_parser("inspect", help="tell what is in a compiled library")
-    inspection.add_argument("path", help="the exported library, or a dumped artifact")
-    inspection.add_argument("--region", metavar="SYMBOL", help="one region only")
-    inspection.add_argument("--json", action="store_true", help="as JSON")
-    kit = {name: commands.add_parser(name, help=text) for name, text in _KIT.items()}
+    parser, kit = _parser()
     chosen = sys.argv[1] if sys.argv[1:] and sys.argv[1] in kit else ""
     code = 0
     try:
@@ -381,24 +208,19 @@ def main() -> int:
         if isinstance(sys.stdout, io.TextIOWrapper):
             # Escape what the terminal cannot show.
             sys.stdout.reconfigure(errors="backslashreplace")
-        if arguments.command in ("check", *_KIT):
-            _check_environment()
         if chosen:
+            check_environment()
             code = int(_kit().commands[chosen](arguments))
-        elif arguments.command == "check":
-            check()
-            print("All is well.")
-        elif arguments.command == "options":
-            show_options()
-        elif arguments.command == "limits":
-            show_limits(arguments.ops)
         else:
-            show_artifacts(arguments.path, arguments.region, arguments.json)
+            code = int(arguments.run(arguments) or 0)
         sys.stdout.flush()
-    except _Problem as problem:
+    except Problem as problem:
         is_check = not chosen and arguments.command == "check"
         print(f"FAILED: {problem}", file=None if is_check else sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # The reader, such as 'head', has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from os import PathLike
 from typing import Any, TextIO
 
 from .backend import BACKEND
@@ -62,6 +63,14 @@ class OpPlacement:
         The integers that the model asks for, where the op computes in a wider type.
     wider_code, wider
         Why it does: one of `Code`, and a sentence.
+    reads
+        The ops whose results it reads: their places in `Report.ops`.
+    arguments
+        The types of the tensors that it reads, such as "constant float32[64, 3, 7, 7]".
+    result
+        The type of its result.
+    attributes
+        Its attributes as text, by name.
     """
 
     function: str
@@ -82,6 +91,10 @@ class OpPlacement:
     asked: str | None = None
     wider_code: str | None = None
     wider: str | None = None
+    reads: tuple[int, ...] = ()
+    arguments: tuple[str, ...] = ()
+    result: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def declined(self) -> bool:
@@ -275,7 +288,14 @@ class Report:
             )
         return cls(
             tuple(
-                OpPlacement(**{**op, "origin": Origin(**op["origin"]) if op["origin"] else None})
+                OpPlacement(
+                    **{
+                        **op,
+                        "origin": Origin(**op["origin"]) if op["origin"] else None,
+                        "reads": tuple(op["reads"]),
+                        "arguments": tuple(op["arguments"]),
+                    }
+                )
                 for op in data["ops"]
             ),
             tuple(
@@ -328,6 +348,34 @@ class Report:
             table.add_row(*map(Text, row), style=style)
         console.print(table)
         console.print(Text(self.summary, style="bold"))
+
+    def to_html(
+        self,
+        path: str | PathLike[str],
+        *,
+        title: str = "What runs where",
+        profile: Mapping[str, Any] | None = None,
+        accuracy: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the report as one HTML page, which needs no network and no other file.
+
+        Parameters
+        ----------
+        path
+            The file; one that exists is replaced.
+        title
+            The title of the page, for example the name of the model.
+        profile, accuracy
+            The profile of a run, and `AccuracyReport.to_dict()`; each gets a tab.
+
+        Raises
+        ------
+        ValueError
+            The file cannot be written; nothing is left of it then.
+        """
+        from .page import write_page  # Only here: it is of no use to what only reads reports.
+
+        write_page(path, self, title=title, profile=profile, accuracy=accuracy)
 
     def _rows(self) -> list[tuple[str, ...]]:
         alone = len({op.function for op in self.ops}) == 1

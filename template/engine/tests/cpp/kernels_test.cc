@@ -248,15 +248,17 @@ int32_t AnyZeroPoint(Random* random, npu_dtype dtype) {
   if (random->Chance(30)) return 0;
   int64_t least = dtype == NPU_INT8 ? INT8_MIN : dtype == NPU_INT16 ? INT16_MIN : 0;
   int64_t most = dtype == NPU_UINT8 ? UINT8_MAX : -1 - least;
-  return static_cast<int32_t>(random->Chance(50) ? random->Pick({least, most})
-                                                 : random->Between(least, most));
+  // In the middle, some products need no sums of their operands.
+  return static_cast<int32_t>(random->Chance(60)
+                                  ? random->Pick({least, most, (least + most + 1) / 2})
+                                  : random->Between(least, most));
 }
 
 // ---- Running and comparing ----
 
 std::vector<std::string> InstructionSets() {
   std::vector<std::string> names;
-  for (const char* name : {"generic", "avx2", "avx512", "avx512vnni"}) {
+  for (const char* name : {"generic", "avx2", "avx512", "avx512vnni", "amx"}) {
     if (SelectSimd(name)) names.push_back(name);
   }
   return names;
@@ -552,6 +554,14 @@ TEST(sums_of_integers_keep_the_low_bits) {
   args.out = out.View();
   Compare("a long sum", args, &out, 0, MatMul, MatMulScratch, oracle::MatMul);
   CHECK_EQ(oracle::LoadInteger(out.View(), 0), int64_t{255} * 255 * kDepth - (int64_t{1} << 32));
+  // With more rows, other instructions multiply.
+  constexpr int64_t kRows = 8;
+  Tensor rows({kRows, kDepth}, NPU_UINT8), column_of_sums({kRows, 1}, NPU_INT32);
+  std::fill(rows.bytes().begin(), rows.bytes().end(), 255);
+  args.a = rows.View();
+  args.out = column_of_sums.View();
+  Compare("long sums", args, &column_of_sums, 0, MatMul, MatMulScratch, oracle::MatMul);
+  args.a = a.View();
   // As many as there may be.
   constexpr int64_t kWideDepth = 33025;
   a = Tensor({1, kWideDepth}, NPU_INT16);
@@ -758,6 +768,32 @@ TEST(convolution_of_integers) {
                           {1, 4, 4, 4, {70, 70}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
                           {1, 3, 6, 3, {30, 41}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}}}) {
     CheckConvolution(&random, layer, true);
+  }
+}
+
+TEST(depthwise_convolution_of_integers) {
+  Random random(25);
+  // Lines of less than a vector, of one, and of more; windows of less than a quad, and of more.
+  for (int64_t size : {7, 16, 33, 56}) {
+    for (int64_t stride : {1, 2, 3}) {
+      for (int64_t window : {1, 3, 4, 5}) {
+        for (int repeat = 0; repeat < 4; ++repeat) {
+          int64_t pad = window / 2;
+          CheckConvolution(&random,
+                           {2,
+                            3,
+                            random.Pick<int64_t>({3, 6}),
+                            3,
+                            {9, size},
+                            {3, window},
+                            {stride, stride},
+                            {1, 1},
+                            {1, pad},
+                            {1, pad}},
+                           true);
+        }
+      }
+    }
   }
 }
 

@@ -35,7 +35,8 @@ def profile(
     Parameters
     ----------
     model
-        What `compile_for_...` returned, a loaded module, or the path of an exported library.
+        What `compile_for_...` returned, a loaded module, the path of an exported library, or a
+        virtual machine, which loses its instrument.
     inputs
         The inputs of the function: arrays, or tensors of TVM.
     function
@@ -141,7 +142,9 @@ def report_of(report: Any) -> Report | None:
 
 
 def _machine(model: Any) -> VirtualMachine:
-    """Load a model on this machine."""
+    """Load a model on this machine, unless it is."""
+    if isinstance(model, VirtualMachine):
+        return model
     if isinstance(model, (str, Path)):
         path = Path(model).expanduser()
         if not path.is_file():

@@ -147,7 +147,7 @@ class Search:
 
 
 def _error(found: Sequence[Sequence[np.ndarray]], exact: Sequence[Sequence[np.ndarray]]) -> float:
-    """Return the energy of the error against that of the results, added up over them."""
+    """Return the ratio of the error's energy to the result's, summed over all results."""
     total = 0.0
     for one, other in zip(found, exact, strict=True):
         for result, right in zip(one, other, strict=True):

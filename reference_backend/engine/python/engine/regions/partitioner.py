@@ -12,7 +12,6 @@ import tvm
 from tvm import relax
 
 from .. import report
-from ..amounts import Amounts
 from ..backend import BACKEND
 from ..codegen import known_bounds, symbol_bounds
 from ..options import Options
@@ -75,8 +74,8 @@ class Partitioner:
             self._limit_regions()
             self._check_bounds()
         for global_var, function in own.items():
-            self._records.function = global_var.name_hint
-            self._records.amounts = Amounts(self._bounds.get(global_var.name_hint, {}))
+            name = global_var.name_hint
+            self._records.enter(name, function.body, self._bounds.get(name, {}))
             if recursive is None:
                 functions[global_var] = self._rewrite_function(function)
             else:

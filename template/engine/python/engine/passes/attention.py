@@ -142,7 +142,7 @@ _SUMS_AND_FACTORS = tuple(f"relax.{op}" for op in ("add", "subtract", "multiply"
 
 
 def _product_in(expr: relax.Expr, values: Values) -> relax.Call | None:
-    """Return the matmul from which sums and factors alone compute a value."""
+    """Return the matmul that a value derives from by additions and scalings only."""
     value: Any = values.get(expr) if isinstance(expr, relax.Var) else None
     if any(is_call_of(op, value) for op in _SUMS_AND_FACTORS):
         found = (_product_in(operand, values) for operand in value.args)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypedDict
 
 import tvm
@@ -12,10 +13,11 @@ from tvm import relax
 from ..amounts import Amounts, total
 from ..backend import BACKEND
 from ..origins import is_named, origin_of
-from ..passes import is_opaque
+from ..passes import bound_values, is_opaque
 from ..reasons import Code, Reason
 from ..report import ATTRIBUTE, Border, OpPlacement, RegionPlacement, Report, offload_report
 from . import ir
+from .details import Details
 from .precision import Types
 
 _PACKED = (
@@ -53,6 +55,27 @@ def _placed(symbol: str, ops: Sequence[OpPlacement], known: _Region) -> RegionPl
     )
 
 
+def _earlier_report(mod: tvm.IRModule) -> Report:
+    """Return the report of an earlier partitioning."""
+    known = mod.attrs is not None and ATTRIBUTE in mod.attrs
+    return offload_report(mod) if known else Report(())
+
+
+def _with_earlier_reads(ops: Sequence[OpPlacement], earlier: Report) -> list[OpPlacement]:
+    """Return ops that read what they read in an earlier partitioning; a region hides it."""
+    places = {(op.function, op.name): place for place, op in enumerate(ops)}
+    makers = {
+        (op.function, op.name): [(earlier.ops[i].function, earlier.ops[i].name) for i in op.reads]
+        for op in earlier.ops
+    }
+    return [
+        replace(op, reads=tuple(places[maker] for maker in known if maker in places))
+        if (known := makers.get((op.function, op.name))) is not None
+        else op
+        for op in ops
+    ]
+
+
 class Records:
     """The ops of one module, and what the driver declined.
 
@@ -63,12 +86,32 @@ class Records:
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
-        self.function = ""  # The current one.
-        self.amounts = Amounts({})  # Of the current one.
+        self.function = ""  # The current one, with its amounts and details.
+        self._amounts = Amounts({})
+        self._details = Details({}, {})
         self.ops: list[OpPlacement] = []
         self._regions: dict[str, _Region] = {}
         self.declines: list[str] = []
         self._mod = mod
+        self._earlier = _earlier_report(mod)
+        self._offloaded = self._earlier.offloaded
+
+    def enter(self, name: str, body: relax.SeqExpr, bounds: Mapping[str, int]) -> None:
+        """Go on with another function.
+
+        Parameters
+        ----------
+        name
+            Its name.
+        body
+            Its body.
+        bounds
+            The largest value of each symbol, by name.
+        """
+        self.function = name
+        self._amounts = Amounts(bounds)
+        known = {op.name: at for at, op in enumerate(self._offloaded) if op.function == name}
+        self._details = Details(bound_values(body), known)
 
     def report(self) -> Report:
         """Return the report; what an earlier partitioning put on the NPU comes first.
@@ -78,15 +121,13 @@ class Records:
         report
             All ops.
         """
-        earlier = Report(())
-        if self._mod.attrs is not None and ATTRIBUTE in self._mod.attrs:
-            earlier = offload_report(self._mod)
         members: dict[str, list[OpPlacement]] = {}
         for op in self.ops:
             if op.region:
                 members.setdefault(op.region, []).append(op)
         regions = [_placed(symbol, ops, self._regions[symbol]) for symbol, ops in members.items()]
-        return Report((*earlier.offloaded, *self.ops), (*earlier.regions, *regions))
+        ops = _with_earlier_reads((*self._offloaded, *self.ops), self._earlier)
+        return Report(tuple(ops), (*self._earlier.regions, *regions))
 
     def add_region(
         self,
@@ -113,12 +154,8 @@ class Records:
         self._regions[symbol] = _Region(tuple(composites), borders[0], borders[1])
 
     def _border(self, expr: relax.Expr) -> Border:
-        shape = getattr(expr.ty.shape, "values", None)
-        sizes = (
-            "?" if shape is None else ", ".join(str(getattr(size, "value", size)) for size in shape)
-        )
         name = str(expr.name) if isinstance(expr, relax.Var) else "a constant"
-        return Border(name, f"{expr.ty.dtype}[{sizes}]", self.amounts.bytes_of(expr))
+        return Border(name, self._details.type_of(expr), self._amounts.bytes_of(expr))
 
     def on_host(self, but: Sequence[str] = ()) -> list[OpPlacement]:
         """Return the ops on the host that compute something.
@@ -168,9 +205,10 @@ class Records:
                 reason=None if reason is None else str(reason),
                 remedy=None if reason is None else reason.remedy,
                 bookkeeping=self._is_bookkeeping(call),
-                macs=self.amounts.macs(call),
-                bytes_read=self.amounts.read_by(call),
-                bytes_written=self.amounts.bytes_of(binding.var),
+                macs=self._amounts.macs(call),
+                bytes_read=self._amounts.read_by(call),
+                bytes_written=self._amounts.bytes_of(binding.var),
+                **self._details.of(binding, len(self._offloaded) + len(self.ops)),
                 **where.get("types", {}),
             )
         )

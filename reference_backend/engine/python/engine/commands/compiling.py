@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands `compile` and `report`: from a model file to a library, and where its ops run."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..backend import BACKEND, PACKAGE
+from ..options import Options
+from ..partition import compile_partitioned, partition_for
+from ..report import Report, offload_report
+from .arguments import options_of
+from .calibration import read_batches
+from .comparing import read_json
+from .files import require_file, require_writable, write_text, writing
+from .models import ModelFile, read_model
+from .problem import Problem, sentence
+from .progress import Steps
+from .signature import FUNCTION, Signature, signature_of
+
+STEPS = 5
+"""The most steps of `prepare` and `compile_prepared`."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model that is partitioned, and what it was made of.
+
+    Parameters
+    ----------
+    file
+        The model as it was read.
+    mod
+        The module, quantised if that was asked for, before any pass.
+    partitioned
+        The module after partitioning.
+    options
+        The options.
+    signature
+        What the model takes and returns.
+    """
+
+    file: ModelFile
+    mod: tvm.IRModule
+    partitioned: tvm.IRModule
+    options: Options
+    signature: Signature
+
+    @property
+    def report(self) -> Report:
+        """Where each op runs."""
+        return offload_report(self.partitioned)
+
+
+def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
+    """Read a model, quantize it if asked to, and partition it.
+
+    Parameters
+    ----------
+    arguments
+        Those of `add_model`.
+    steps
+        Shows what is done.
+
+    Returns
+    -------
+    prepared
+        The model.
+
+    Raises
+    ------
+    Problem
+        The model or an argument is not supported, or an op stays on the host against `--strict`.
+    """
+    options, shapes = options_of(arguments), dict(arguments.shape)
+    if arguments.quantize is not None:
+        require_file(arguments.quantize)
+    elif arguments.activations or arguments.keep_float or arguments.int16:
+        raise Problem("--activations, --keep-float and --int16 go with --quantize FILE.")
+    steps.begin(f"reading {arguments.model}")
+    file = read_model(arguments.model, shapes)
+    content = file.content
+    if arguments.quantize is not None:
+        steps.begin("quantising", own_line=True)
+        content = _quantized(file, arguments, options)
+    steps.begin("partitioning")
+    mod = file.imported(shapes, content)
+    signature = signature_of(mod, file.results)
+    try:
+        partitioned = partition_for(mod, options=options)
+    except Exception as error:
+        raise Problem(sentence(error)) from error
+    return Prepared(file, mod, partitioned, options, signature)
+
+
+def _quantized(file: ModelFile, arguments: argparse.Namespace, options: Options) -> Any:
+    """Return the quantised model, of the kind of the file."""
+    if not file.can_quantize:
+        raise Problem(
+            f"{file.path} cannot be quantised here; supported are models of ONNX and PyTorch. "
+            "TensorFlow Lite quantizes its own: such files are read as they are."
+        )
+    quantize = getattr(importlib.import_module(PACKAGE), f"quantize_for_{BACKEND}")
+    batches = read_batches(arguments.quantize, signature_of(file.imported(dict(arguments.shape))))
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
+        try:
+            content = quantize(
+                file.content,
+                batches,
+                method=arguments.method,
+                activations=arguments.activations,
+                keep_float=arguments.keep_float,
+                int16=arguments.int16,
+                options=options,
+            )
+        except Exception as error:
+            raise Problem(f"{file.path} cannot be quantised: {sentence(error)}") from error
+    for note in notes:
+        if "calibration data" in str(note.message):  # Others are of the tools.
+            print(f"NOTE: {note.message}", file=sys.stderr)
+    return content
+
+
+def compile_prepared(prepared: Prepared, target: str) -> relax.VMExecutable:
+    """Compile a model, with its signature.
+
+    Parameters
+    ----------
+    prepared
+        The model.
+    target
+        What the host part is compiled for.
+
+    Returns
+    -------
+    executable
+        What can be run, or exported.
+
+    Raises
+    ------
+    Problem
+        It cannot be compiled, or there is no such target.
+    """
+    # As bytes: Relax has no texts.
+    text = relax.const(np.frombuffer(prepared.signature.to_json().encode(), np.uint8))
+    mod = prepared.partitioned.clone()
+    mod[FUNCTION] = relax.Function([], text, text.ty).with_attr("global_symbol", FUNCTION)
+    try:
+        return compile_partitioned(mod, prepared.options, tvm.target.Target(target))
+    except Exception as error:
+        raise Problem(f"{prepared.file.path} cannot be compiled: {sentence(error)}") from error
+
+
+def run_compile(arguments: argparse.Namespace) -> int:
+    """Run the command `compile`."""
+    require_file(arguments.model)
+    output = arguments.output or Path(f"{arguments.model.stem}.so")
+    if output.suffix != ".so":
+        raise Problem(f"--output {output}: libraries have names that end in .so.")
+    for path in (output, arguments.report):
+        require_writable(path)
+    begun = time.perf_counter()
+    with Steps(STEPS) as steps:
+        prepared = prepare(arguments, steps)
+        steps.begin("compiling")
+        executable = compile_prepared(prepared, arguments.target)
+        steps.begin(f"writing {output}")
+        with writing(output) as unfinished:
+            try:
+                executable.export_library(str(unfinished), **_linker(arguments.linker))
+            except OSError:
+                raise
+            except Exception as error:
+                raise Problem(f"{output} cannot be linked: {sentence(error)}") from error
+    seconds = time.perf_counter() - begun
+    report = prepared.report
+    if arguments.report is not None:
+        write_text(arguments.report, report.to_json())
+    if arguments.json:
+        found = {
+            "library": str(output),
+            "bytes": output.stat().st_size,
+            "seconds": round(seconds, 3),
+            "summary": report.summary,
+            "inputs": json.loads(prepared.signature.to_json())["inputs"],
+        }
+        print(json.dumps(found, indent=2))
+    else:
+        print(f"{output}: {report.summary}")
+        print(f"inputs: {prepared.signature}")
+    return 0
+
+
+def _linker(program: str | None) -> dict[str, str]:
+    return {} if program is None else {"cc": program}
+
+
+def run_report(arguments: argparse.Namespace) -> int:
+    """Run the command `report`."""
+    for path in (arguments.output, arguments.html, arguments.accuracy):
+        require_writable(path)
+    if arguments.accuracy is not None and arguments.quantize is None:
+        raise Problem(
+            "--accuracy compares the quantised model with the float one; it goes with --quantize "
+            "FILE."
+        )
+    if arguments.profile is not None and arguments.html is None:
+        raise Problem("--profile is a part of the page; it goes with --html FILE.")
+    profile = None
+    if arguments.profile is not None:
+        from ..profiling import Profile
+
+        profile = read_json(arguments.profile, Profile.from_json, "profile", "profile --output")
+    accuracy = None
+    with Steps(STEPS) as steps:
+        prepared = prepare(arguments, steps)
+        if arguments.accuracy is not None:
+            steps.begin("comparing the layers")
+            accuracy = _accuracy(prepared, arguments)
+    report = prepared.report
+    if arguments.output is not None:
+        write_text(arguments.output, report.to_json())
+    if accuracy is not None:
+        write_text(arguments.accuracy, accuracy.to_json())
+    if arguments.html is not None:
+        from ..page import write_page
+
+        with writing(arguments.html) as unfinished:
+            write_page(
+                unfinished,
+                report,
+                profile.to_dict() if profile is not None else None,
+                accuracy.to_dict() if accuracy is not None else None,
+            )
+    if arguments.json:
+        print(report.to_json())
+    else:
+        report.show()
+        if accuracy is not None:
+            print(f"\n{accuracy}")
+    return 0
+
+
+def _accuracy(prepared: Prepared, arguments: argparse.Namespace) -> Any:
+    """Compare the quantised model with the float one, on the calibration data."""
+    from ..accuracy import accuracy_report
+
+    real = prepared.file.imported(dict(arguments.shape))
+    batches = read_batches(arguments.quantize, signature_of(real))
+    names = [item.name for item in prepared.signature.inputs]
+    # The report is for one shape: a last batch that is smaller is left out.
+    shapes = [[batch[name].shape for name in names] for batch in batches]
+    arrays = [
+        [batch[name] for name in names]
+        for batch, shape in zip(batches, shapes, strict=True)
+        if shape == shapes[0]
+    ]
+    try:
+        return accuracy_report(
+            real, prepared.mod, arrays, target=arguments.target, options=prepared.options
+        )
+    except Exception as error:
+        raise Problem(f"The accuracy cannot be told: {sentence(error)}") from error

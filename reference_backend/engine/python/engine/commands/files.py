@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that commands read and write; what is written appears as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from .problem import Problem
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+"""Arrays by name."""
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is no file.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    Problem
+        It is not there, no file, or may not be read.
+    """
+    if path.is_dir():
+        raise Problem(f"{path} is a folder; name a file.")
+    if not path.is_file():
+        raise Problem(f"There is no file {path}.")
+    if not os.access(path, os.R_OK):
+        raise Problem(f"{path} may not be read.")
+
+
+def read_text(path: Path) -> str:
+    """Read a file of text.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    text
+        Its text.
+
+    Raises
+    ------
+    Problem
+        It cannot be read.
+    """
+    require_file(path)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise Problem(f"{path} is no file of text.") from None
+
+
+def read_arrays(path: Path) -> Arrays:
+    """Read arrays from an .npz file, or one from an .npy file.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    arrays
+        Arrays by name; one without a name is `arr_0`, as `numpy.savez` calls it.
+
+    Raises
+    ------
+    Problem
+        It cannot be read, or has no arrays.
+    """
+    require_file(path)
+    try:
+        found = np.load(path, allow_pickle=False)
+        arrays = {"arr_0": found} if isinstance(found, np.ndarray) else dict(found)
+    except Exception:  # NumPy and the readers below it raise countless errors.
+        arrays = {}
+    if not arrays:
+        raise Problem(f"{path} has no arrays; write it with numpy.savez('{path}', name=array).")
+    return arrays
+
+
+def require_writable(path: Path | None) -> None:
+    """Refuse a place where no file can be written, before the work begins.
+
+    Parameters
+    ----------
+    path
+        The file to be written; none: nothing is to be done.
+
+    Raises
+    ------
+    Problem
+        Nothing can be written there.
+    """
+    if path is None:
+        return
+    folder = path.parent
+    if path.is_dir():
+        raise Problem(f"{path} is a folder; name a file to be written.")
+    if not folder.is_dir():
+        raise Problem(f"There is no folder {folder} for {path.name}; make it first.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Problem(f"Nothing can be written to the folder {folder}.")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Write a file that appears when it is complete.
+
+    Parameters
+    ----------
+    path
+        The file; one that is there is replaced.
+
+    Yields
+    ------
+    unfinished
+        Where to write it, a file of the same name in a folder beside it.
+
+    Raises
+    ------
+    Problem
+        It cannot be written.
+    """
+    require_writable(path)
+    folder = None
+    try:
+        folder = tempfile.mkdtemp(prefix=".unfinished-", dir=path.parent)
+        unfinished = Path(folder) / path.name
+        yield unfinished
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise Problem(f"{path} cannot be written: {error.strerror or error}.") from None
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of text, as `writing` does.
+
+    Parameters
+    ----------
+    path
+        The file.
+    text
+        Its text.
+    """
+    with writing(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that list: options, limits of ops, and what is in a library."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from .. import loading
+from ..backend import NOT_SELECTED, PACKAGE
+from ..limits import WHERE, text_of
+from .problem import Problem, needs_compiler, told
+
+
+def show_limits(ops: list[str]) -> None:
+    """Print the lines of `vendor/capabilities.py` that record the engine's limits of ops.
+
+    Parameters
+    ----------
+    ops
+        Their names; none: all ops that are not recorded yet.
+
+    Raises
+    ------
+    Problem
+        There is no such op, or no compiler is installed.
+    """
+    needs_compiler("Limits are for the compiler")
+    from ..patterns import TABLE
+
+    for name in ops or TABLE.unrecorded:
+        op = TABLE.engine_entry(name)
+        if op is None:
+            where = (
+                "The catalogue has it: select it by an update. "
+                if name in NOT_SELECTED.values()
+                else ""
+            )
+            raise Problem(
+                f"This backend has no op '{name}'. {where}'python -m {PACKAGE} check' lists all."
+            )
+        print(text_of(op))
+    if not ops and not TABLE.unrecorded:
+        print(f"{WHERE} has limits for all ops.", file=sys.stderr)
+
+
+def show_options(as_json: bool) -> None:
+    """Print all options.
+
+    Parameters
+    ----------
+    as_json
+        Whether to print JSON.
+
+    Raises
+    ------
+    Problem
+        There is no compiler here.
+    """
+    needs_compiler("Options are for the compiler")
+    from ..options import describe, described
+
+    print(json.dumps(described(), indent=2) if as_json else describe())
+
+
+def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
+    """Print the artifacts of this backend in a library.
+
+    Parameters
+    ----------
+    path
+        An exported library, or a dumped artifact.
+    region
+        The only region to print; none: all.
+    as_json
+        Whether to print JSON.
+
+    Raises
+    ------
+    Problem
+        It cannot be read, or holds no such region.
+    """
+    if loading.failure is not None:
+        raise Problem(f"The backend does not load: {loading.failure}")
+    from ..artifacts import printable, read_artifacts
+
+    artifacts = told(lambda: read_artifacts(path))
+    chosen = [artifact for artifact in artifacts if region in (None, artifact.symbol)]
+    if not chosen:
+        known = ", ".join(artifact.symbol for artifact in artifacts)
+        raise Problem(printable(f"{path} has no region '{region}'; it has: {known}."))
+    if as_json:
+        print(json.dumps([artifact.to_dict() for artifact in chosen], indent=2))
+    else:
+        print("\n\n".join(map(str, chosen)))

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `profile`: where the time of a model goes."""
+
+from __future__ import annotations
+
+import argparse
+
+from .files import require_writable, write_text
+from .problem import Problem, sentence
+from .progress import Steps
+from .running import inputs_of, load
+
+
+def run_profile(arguments: argparse.Namespace) -> int:
+    """Run the command `profile`."""
+    from ..profiling import profile
+
+    for path in (arguments.output, arguments.trace):
+        require_writable(path)
+    with Steps(6) as steps:
+        loaded = load(arguments, steps)
+        inputs = inputs_of(arguments, loaded.signature)
+        steps.begin("profiling")
+        try:
+            found = profile(loaded.machine, *inputs, calls=arguments.repeat)
+        except Exception as error:
+            raise Problem(f"The model cannot be profiled: {sentence(error)}") from error
+    if arguments.output is not None:
+        write_text(arguments.output, found.to_json())
+    if arguments.trace is not None:
+        write_text(arguments.trace, found.to_trace())
+    if arguments.json:
+        print(found.to_json())
+    else:
+        found.show()
+    return 0

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads model files: ONNX, exported programs of PyTorch, TensorFlow Lite, and modules of TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..quantization.console import quiet
+from .files import read_text, require_file
+from .problem import Problem, sentence
+
+Shapes = Mapping[str, Sequence[int]]
+"""The sizes of inputs, by name."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model as it was read, before TVM imports it.
+
+    Parameters
+    ----------
+    path
+        Its file.
+    content
+        An `onnx.ModelProto`, a `torch.export.ExportedProgram`, a path or a `tvm.IRModule`.
+    importer
+        Makes a module of the content.
+    results
+        The names of its results; none if the file has no names of them.
+    can_quantize
+        Whether this package quantizes models of this kind.
+    """
+
+    path: Path
+    content: Any
+    importer: Callable[[Any], tvm.IRModule]
+    results: tuple[str, ...] = ()
+    can_quantize: bool = False
+
+    def imported(self, shapes: Shapes, content: Any = None) -> tvm.IRModule:
+        """Return the module that TVM makes of it.
+
+        Parameters
+        ----------
+        shapes
+            The sizes of inputs whose sizes are open.
+        content
+            What to import in place of the content, such as the quantised model.
+
+        Returns
+        -------
+        mod
+            The module.
+
+        Raises
+        ------
+        Problem
+            An operator is not supported, or a shape does not suit the model.
+        """
+        try:
+            with quiet():
+                mod = self.importer(self.content if content is None else content)
+        except Exception as error:  # Importers raise countless errors.
+            raise Problem(f"{self.path} cannot be imported: {sentence(error)}") from error
+        return with_shapes(mod, shapes)
+
+
+def read_model(path: Path, shapes: Shapes) -> ModelFile:
+    """Read a model.
+
+    Parameters
+    ----------
+    path
+        A file whose name ends in .onnx, .pt2, .tflite, or .json for a module of TVM.
+    shapes
+        The sizes of inputs whose sizes are open; in an ONNX model they replace the open ones.
+
+    Returns
+    -------
+    model
+        The model.
+
+    Raises
+    ------
+    Problem
+        It cannot be read, is of no known kind, or has no such inputs.
+    """
+    require_file(path)
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise Problem(f"{path} is no model that can be read; supported: {KINDS}.")
+    return reader(path, shapes)
+
+
+def _read_onnx(path: Path, shapes: Shapes) -> ModelFile:
+    try:
+        import onnx
+    except ImportError:
+        raise Problem("ONNX models need the package onnx: pip install onnx.") from None
+    from ..importers import from_onnx
+
+    try:
+        model = onnx.load(path)
+        inputs, outputs = model.graph.input, model.graph.output
+        if not outputs:
+            raise ValueError
+    except Exception:  # Of protobuf, or of the system about data beside the model.
+        raise Problem(f"{path} is no ONNX model, or its data are missing.") from None
+    weights = {tensor.name for tensor in model.graph.initializer}
+    _set_shapes(model, {item.name: item for item in inputs if item.name not in weights}, shapes)
+    return ModelFile(
+        path,
+        model,
+        # Names of inputs stay as their author wrote them.
+        lambda content: from_onnx(content, sanitize_input_names=False),
+        tuple(item.name for item in outputs),
+        can_quantize=True,
+    )
+
+
+def _set_shapes(model: Any, inputs: Mapping[str, Any], shapes: Shapes) -> None:
+    """Write sizes into an ONNX model, for each size of the same name, and infer what follows."""
+    import onnx
+
+    _require_known(shapes, list(inputs))
+    sizes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        given = inputs[name].type.tensor_type.shape.dim
+        if len(given) != len(shape):
+            raise Problem(
+                f"--shape {_text(name, shape)}: the input has {len(given)} dimensions, not "
+                f"{len(shape)}."
+            )
+        for dimension, size in zip(given, shape, strict=True):
+            fixed = dimension.HasField("dim_value") and dimension.dim_value > 0
+            known = dimension.dim_value if fixed else sizes.get(dimension.dim_param, size)
+            if known != size:
+                why = f"the model fixes a size of {known} where {size} is given"
+                if not fixed:
+                    why = f"'{dimension.dim_param}' is {known} in another place, and {size} here"
+                raise Problem(f"--shape {_text(name, shape)}: {why}.")
+            if dimension.dim_param:
+                sizes[dimension.dim_param] = size
+            dimension.dim_value = size
+    if not shapes:
+        return
+    for item in (*model.graph.input, *model.graph.output):
+        for dimension in item.type.tensor_type.shape.dim:
+            if dimension.dim_param in sizes:
+                dimension.dim_value = sizes[dimension.dim_param]
+    # They have the open sizes, and nothing else that could not be inferred.
+    del model.graph.value_info[:]
+    # An inference that fails leaves the model as it is, which TVM's importer reads, too.
+    try:
+        model.CopyFrom(onnx.shape_inference.infer_shapes(model, data_prop=True))
+    except Exception:
+        return
+
+
+def _read_program(path: Path, shapes: Shapes) -> ModelFile:
+    try:
+        import torch
+    except ImportError:
+        raise Problem("Programs of PyTorch need the package torch: pip install torch.") from None
+    from ..importers import from_exported_program
+
+    try:
+        # Quantised models have ops that torchao registers.
+        with quiet():
+            with suppress(ImportError):
+                import torchao  # noqa: F401
+            program = torch.export.load(path)
+    except Exception as error:
+        raise Problem(
+            f"{path} is no program that torch.export.save of this PyTorch has written, or has ops "
+            f"of a package that is not installed: {sentence(error)}"
+        ) from None
+    names = tuple(str(name) for name in program.graph_signature.user_outputs)
+    return ModelFile(path, program, from_exported_program, names, can_quantize=True)
+
+
+def _read_tflite(path: Path, shapes: Shapes) -> ModelFile:
+    from ..importers import from_tflite
+
+    return ModelFile(path, path, from_tflite)
+
+
+def _read_module(path: Path, shapes: Shapes) -> ModelFile:
+    try:
+        mod = tvm.ir.load_json(read_text(path))
+    except Problem:
+        raise
+    except Exception:
+        mod = None
+    if not isinstance(mod, tvm.IRModule):
+        raise Problem(f"{path} is no module that tvm.ir.save_json of this TVM has written.")
+    return ModelFile(path, mod, lambda content: content)
+
+
+_READERS: Mapping[str, Callable[[Path, Shapes], ModelFile]] = {
+    ".onnx": _read_onnx,
+    ".pt2": _read_program,
+    ".tflite": _read_tflite,
+    ".json": _read_module,
+}
+
+KINDS = (
+    ".onnx, .pt2 (torch.export.save), .tflite, and .json (a module that tvm.ir.save_json has "
+    "written)"
+)
+"""The kinds of model files, as a text."""
+
+
+def with_shapes(mod: tvm.IRModule, shapes: Shapes) -> tvm.IRModule:
+    """Fix the open sizes of a module's inputs.
+
+    Parameters
+    ----------
+    mod
+        The module.
+    shapes
+        The sizes of inputs.
+
+    Returns
+    -------
+    mod
+        The module with these sizes.
+
+    Raises
+    ------
+    Problem
+        There is no such input, or it has other sizes.
+    """
+    if not shapes:
+        return mod
+    main = main_of(mod)
+    params = {str(param.name): param for param in main.params}
+    _require_known(shapes, list(params))
+    bound: dict[Any, int] = {}
+    for name, shape in shapes.items():
+        values = getattr(getattr(params[name].ty, "shape", None), "values", None)
+        if values is None or len(values) != len(shape):
+            raise Problem(f"--shape {_text(name, shape)}: the input is {params[name].ty}.")
+        for known, size in zip(values, shape, strict=True):
+            if isinstance(known, tvm.tirx.Var):
+                if bound.setdefault(known, size) != size:
+                    raise Problem(
+                        f"--shape {_text(name, shape)}: '{known.name}' is {bound[known]} in "
+                        f"another place, and {size} here."
+                    )
+            elif isinstance(known, tvm.tirx.IntImm) and int(known) != size:
+                raise Problem(
+                    f"--shape {_text(name, shape)}: the model fixes a size of {int(known)} where "
+                    f"{size} is given."
+                )
+    return relax.transform.BindSymbolicVars(bound, "main")(mod) if bound else mod
+
+
+def main_of(mod: tvm.IRModule) -> relax.Function:
+    """Return the function of a module that is the model.
+
+    Parameters
+    ----------
+    mod
+        The module.
+
+    Returns
+    -------
+    function
+        The function.
+
+    Raises
+    ------
+    Problem
+        It has no function `main`.
+    """
+    functions = {
+        var.name_hint: item
+        for var, item in mod.functions_items()
+        if isinstance(item, relax.Function)
+    }
+    if "main" not in functions:
+        raise Problem(f"The model has no function 'main'; it has: {', '.join(functions)}.")
+    return functions["main"]
+
+
+def _require_known(shapes: Shapes, inputs: Sequence[str]) -> None:
+    for name in shapes:
+        if name not in inputs:
+            raise Problem(f"--shape {name}=...: the model's inputs are {', '.join(inputs)}.")
+
+
+def _text(name: str, shape: Sequence[int]) -> str:
+    return f"{name}={','.join(map(str, shape))}"

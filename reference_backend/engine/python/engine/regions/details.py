@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the report shows of an op: what it reads, the types around it, and its attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypedDict
+
+import tvm
+from tvm import relax
+
+from ..calls import Constant, Size, Values, attributes_of
+from . import ir
+
+
+class Detail(TypedDict):
+    """The fields of `OpPlacement` that draw the graph."""
+
+    reads: tuple[int, ...]
+    arguments: tuple[str, ...]
+    result: str
+    attributes: dict[str, str]
+
+
+class Details:
+    """The details of the ops of one function.
+
+    Parameters
+    ----------
+    values
+        What its variables are bound to.
+    earlier
+        The ops of regions that were formed before, by the names of their results.
+    """
+
+    def __init__(self, values: Values, earlier: Mapping[str, int]) -> None:
+        self._values = values
+        self._earlier = earlier
+        self._made: dict[Any, int] = {}
+        self._types: dict[Any, str] = {}
+
+    def of(self, binding: relax.Binding, index: int) -> Detail:
+        """Return the details of an op; the ops that it reads come first.
+
+        Parameters
+        ----------
+        binding
+            The binding of a call.
+        index
+            The place of its entry in the report.
+        """
+        call = binding.value
+        self._made[binding.var] = index
+        return {
+            "reads": tuple(dict.fromkeys(self._makers(call))),
+            "arguments": tuple(self._argument(item) for item in call.args if _holds_tensors(item)),
+            "result": self.type_of(binding.var),
+            "attributes": self._attributes(call),
+        }
+
+    def type_of(self, expr: relax.Expr) -> str:
+        """Return a type as text, such as "float32[1, 64]".
+
+        Parameters
+        ----------
+        expr
+            A variable or a constant.
+        """
+        if expr not in self._types:
+            self._types[expr] = _text_of_type(expr.ty)
+        return self._types[expr]
+
+    def _argument(self, expr: relax.Expr) -> str:
+        kind = "constant " if isinstance(expr, Constant) else ""
+        return kind + self.type_of(expr)
+
+    def _makers(self, expr: relax.Expr) -> Iterator[int]:
+        """Generate the ops whose results an expression reads, through tuples and branches."""
+        for var in ir.operands(expr):
+            if var in self._made:
+                yield self._made[var]
+                continue
+            if str(var.name) in self._earlier:
+                yield self._earlier[str(var.name)]
+                continue
+            value = self._values.get(var)
+            if isinstance(value, relax.If):
+                for part in (value.cond, value.true_branch.body, value.false_branch.body):
+                    yield from self._makers(part)
+            elif value is not None and not isinstance(value, relax.Call):
+                yield from self._makers(value)
+
+    def _attributes(self, call: relax.Call) -> dict[str, str]:
+        if not ir.is_op_call(call) or str(call.op.name).startswith("relax.call_"):
+            return {}
+        known = attributes_of(call, self._values)
+        return {name: _text(value) for name, value in known.items() if value not in ("", None)}
+
+
+def _holds_tensors(expr: relax.Expr) -> bool:
+    return any(isinstance(item, relax.TensorType) for item in ir.fields(expr.ty))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if isinstance(value, Size):
+        return value.name if value.factor == 1 else f"{value.factor} * {value.name}"
+    return str(value)
+
+
+def _text_of_type(ty: tvm.ir.Type) -> str:
+    if isinstance(ty, relax.TupleType):
+        return "(" + ", ".join(map(_text_of_type, ty.fields)) + ")"
+    if not isinstance(ty, relax.TensorType):
+        return type(ty).__name__.removesuffix("Type").lower()
+    shape = getattr(ty.shape, "values", None)
+    sizes = "?" if shape is None else ", ".join(str(getattr(size, "value", size)) for size in shape)
+    return f"{ty.dtype}[{sizes}]"

@@ -1,0 +1,567 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands from a model file to results: compile, run, report, and compare."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import backend
+import support
+from backend.engine.commands.calibration import read_batches
+from backend.engine.commands.problem import Problem
+from backend.engine.commands.signature import Input, Signature
+from backend.engine.comparison import compare
+from backend.engine.origins import Origin
+from backend.engine.report import OpPlacement, Report
+from support import needs_library, run_command
+
+PACKAGE = backend.__name__
+
+
+def module(rows=3):
+    """x - y, and its exponential, with ops that every host has; some backends have them."""
+    builder = relax.BlockBuilder()
+    x, y = (relax.Var(name, relax.TensorType([rows, 4], "float32")) for name in "xy")
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            difference = builder.emit(relax.op.subtract(x, y))
+            exponential = builder.emit(relax.op.exp(difference))
+            result = builder.emit_output(relax.Tuple([difference, exponential]))
+        builder.emit_func_output(result)
+    return builder.finalize()
+
+
+def open_module():
+    return module(tvm.tirx.Var("n", "int64"))
+
+
+def save(mod, path):
+    path.write_text(tvm.ir.save_json(mod))
+    return path
+
+
+def values(rows=3):
+    generator = np.random.default_rng(0)
+    return {name: generator.standard_normal((rows, 4)).astype("float32") for name in "xy"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model with its library and inputs."""
+    folder = tmp_path_factory.mktemp("commands")
+    save(module(), folder / "model.json")
+    save(open_module(), folder / "open.json")
+    np.savez(folder / "inputs.npz", **values(), labels=np.zeros(3))
+    code, out, errors = run_command("compile", folder / "model.json", "-o", folder / "model.so")
+    assert (code, errors) == (0, ""), out + errors
+    assert "ops on the NPU" in out
+    assert "inputs: x float32[3, 4], y float32[3, 4]" in out
+    return folder
+
+
+def check_results(path, given):
+    expected = given["x"] - given["y"]
+    with np.load(path) as found:
+        assert list(found) == ["result_0", "result_1"]
+        np.testing.assert_allclose(found["result_0"], expected, rtol=1e-6)
+        np.testing.assert_allclose(found["result_1"], np.exp(expected), rtol=1e-5)
+
+
+def failure(*arguments, code=1):
+    """Return the sentence with which a command fails."""
+    found, out, errors = run_command(*arguments)
+    assert (found, out) == (code, ""), out + errors
+    assert "Traceback" not in errors
+    return errors
+
+
+@pytest.mark.parametrize("model", ["model.json", "model.so"])
+def test_run_computes_what_numpy_does(folder, tmp_path, model):
+    given = ["--inputs", folder / "inputs.npz"]
+    output = tmp_path / "results.npz"
+    code, out, errors = run_command("run", folder / model, *given, "--output", output)
+    assert (code, errors) == (0, ""), out + errors
+    check_results(output, values())
+    assert "time: " in out
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_inputs_may_be_in_order(folder, tmp_path):
+    np.savez(tmp_path / "inputs.npz", *values().values())
+    output = tmp_path / "results.npz"
+    arguments = ["--inputs", tmp_path / "inputs.npz", "--output", output]
+    assert run_command("run", folder / "model.so", *arguments)[0] == 0
+    check_results(output, values())
+
+
+def test_random_inputs_depend_on_the_seed_alone(folder, tmp_path):
+    found = []
+    for index, seed in enumerate([1, 1, 2]):
+        output = tmp_path / f"{index}.npz"
+        arguments = ["--seed", seed, "--repeat", 2, "--json", "--output", output]
+        code, out, _ = run_command("run", folder / "model.so", *arguments)
+        assert code == 0
+        about = json.loads(out)
+        assert len(about["seconds"]) == 2
+        assert about["results"][0] == {"name": "result_0", "dtype": "float32", "shape": [3, 4]}
+        found.append(np.load(output)["result_0"])
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+
+
+def test_open_sizes_are_fixed_by_shape_or_by_the_inputs(folder, tmp_path):
+    model, output = folder / "open.json", tmp_path / "results.npz"
+    assert "open sizes: give --inputs FILE, or for random inputs --shape x=1,4" in failure(
+        "run", model
+    )
+    code, out, errors = run_command("run", model, "--shape", "x=5,4", "--output", output)
+    assert code == 0, out + errors
+    assert np.load(output)["result_0"].shape == (5, 4)
+    library = tmp_path / "open.so"
+    code, out, errors = run_command("compile", model, "--output", library)
+    assert code == 0, out + errors
+    assert "the model's inputs are x, y" in failure("run", library, "--shape", "z=2,4")
+    assert "--shape x=2,5: the input is x float32[n, 4]" in failure(
+        "run", library, "--shape", "x=2,5"
+    )
+    np.savez(tmp_path / "inputs.npz", **values(7))
+    arguments = ["--inputs", tmp_path / "inputs.npz", "--output", output]
+    assert run_command("run", library, *arguments)[0] == 0
+    check_results(output, values(7))
+    np.savez(tmp_path / "inputs.npz", x=values(7)["x"], y=values(6)["y"])
+    assert "'y' has the shape (6, 4), and the model takes (n, 4)" in failure(
+        "run", library, *arguments
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "sentence"),
+    [
+        ("z=3,4", "--shape z=...: the model's inputs are x, y"),
+        ("x=3", "--shape x=3: the input is "),
+        ("x=3,5", "--shape x=3,5: the model fixes a size of 4 where 5 is given"),
+    ],
+)
+def test_a_shape_that_does_not_suit_the_model_is_refused(folder, shape, sentence):
+    assert sentence in failure("report", folder / "open.json", "--shape", shape)
+
+
+@pytest.mark.parametrize("text", ["x", "x=", "=3,4", "x=3,,4", "x=3,-4", "x=0", "x=a"])
+def test_the_syntax_of_a_shape_is_checked(folder, text):
+    if text == "x=":
+        assert "the input is " in failure("report", folder / "model.json", "--shape", text)
+        return
+    assert f"'{text}' is no shape; supported: NAME=SIZES" in failure(
+        "report", folder / "model.json", "--shape", text, code=2
+    )
+
+
+def test_what_is_no_model_is_refused(folder, tmp_path):
+    for name in ("empty.onnx", "text.json", "text.py", "bad.pt2", "bad.tflite"):
+        (tmp_path / name).write_text("[1, 2")
+    for command in ("compile", "run", "report"):
+        assert "There is no file " in failure(command, tmp_path / "gone.onnx")
+        assert " is a folder; name a file." in failure(command, tmp_path)
+        assert "is no model that can be read; supported: .onnx, .pt2" in failure(
+            command, tmp_path / "text.py"
+        )
+        assert "is no module that tvm.ir.save_json of this TVM has written" in failure(
+            command, tmp_path / "text.json"
+        )
+    for name in ("empty.onnx", "bad.pt2", "bad.tflite"):
+        assert name in failure("report", tmp_path / name)
+    assert not list(tmp_path.glob("*.so"))
+
+
+def test_a_library_that_is_none_is_refused_before_it_is_loaded(folder, tmp_path):
+    library = tmp_path / "model.so"
+    whole = (folder / "model.so").read_bytes()
+    for content, sentence in (
+        (b"text", "is no library"),
+        (whole[:50], "is incomplete"),
+        (whole[: len(whole) // 2], "is incomplete"),
+    ):
+        library.write_bytes(content)
+        assert sentence in failure("run", library)
+    assert "--strict is for compiling" in failure("run", folder / "model.so", "--strict")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"x": values()["x"]}, "has no array 'y'; the model takes: x float32[3, 4], y "),
+        (
+            {"x": values()["x"].astype("float64"), "y": values()["y"]},
+            "'x' is float64, and the model takes float32; write array.astype('float32')",
+        ),
+        (
+            {"x": values(2)["x"], "y": values()["y"]},
+            "'x' has the shape (2, 4), and the model takes (3, 4)",
+        ),
+    ],
+)
+def test_inputs_that_do_not_suit_the_model_are_refused(folder, tmp_path, arrays, sentence):
+    path = tmp_path / "inputs.npz"
+    np.savez(path, **arrays)
+    output = tmp_path / "results.npz"
+    for model in ("model.so", "model.json"):
+        assert sentence in failure("run", folder / model, "--inputs", path, "--output", output)
+    assert not output.exists()
+
+
+def test_a_file_without_arrays_is_refused(folder, tmp_path):
+    (tmp_path / "inputs.npz").write_text("x")
+    assert "has no arrays; write it with numpy.savez(" in failure(
+        "run", folder / "model.so", "--inputs", tmp_path / "inputs.npz"
+    )
+
+
+def test_what_cannot_be_written_is_told_before_the_work(folder, tmp_path):
+    for output, sentence in (
+        (tmp_path / "gone" / "model.so", "There is no folder "),
+        (tmp_path / "model.o", "libraries have names that end in .so"),
+    ):
+        assert sentence in failure("compile", folder / "model.json", "--output", output)
+    assert "name a file to be written" in failure(
+        "report", folder / "model.json", "--output", tmp_path
+    )
+    assert "files that end in .npz" in failure("run", folder / "model.so", "--output", "result")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_that_may_not_be_written_is_told(folder, tmp_path):
+    tmp_path.chmod(0o500)
+    assert "Nothing can be written to the folder" in failure(
+        "compile", folder / "model.json", "--output", tmp_path / "model.so"
+    )
+
+
+def test_a_failure_leaves_the_library_before_it(folder, tmp_path):
+    library = tmp_path / "model.so"
+    library.write_bytes(b"before")
+    assert "cannot be linked" in failure(
+        "compile", folder / "model.json", "--output", library, "--linker", "/bin/false"
+    )
+    assert library.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [library]
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("strikt=1", "The option 'strikt' is not known"),
+        ("strict", "'strict' sets no option; supported: NAME=VALUE"),
+        ("symbol_bound=many", "The option 'symbol_bound' is 'many'; supported: a whole number"),
+    ],
+)
+def test_a_wrong_option_is_refused(folder, option, sentence):
+    assert sentence in failure("compile", folder / "model.json", "--option", option)
+
+
+def test_strict_lists_all_that_is_on_the_host(folder, tmp_path):
+    arguments = ["compile", folder / "model.json", "--output", tmp_path / "model.so"]
+    arguments += ["--keep-on-host", "*", "--strict"]
+    errors = failure(*arguments)
+    for op in ("relax.subtract", "relax.exp"):
+        assert op in errors
+    assert list(tmp_path.iterdir()) == []
+    code, out, errors = run_command(*arguments, "--strict-except", "*")
+    assert code == 0, out + errors
+    code, out, errors = run_command("run", tmp_path / "model.so")
+    assert code == 0, out + errors
+
+
+def test_report_prints_and_writes_the_same(folder, tmp_path):
+    path = tmp_path / "report.json"
+    code, out, _ = run_command("report", folder / "model.json", "--json", "--output", path)
+    assert code == 0
+    assert out.strip() == path.read_text()
+    report = Report.from_json(out)
+    assert [op.op for op in report.ops] == ["relax.subtract", "relax.exp"]
+    code, out, _ = run_command("report", folder / "model.json")
+    assert out.strip() == str(report)
+
+
+def test_quantize_needs_a_model_of_onnx_or_pytorch(folder):
+    inputs = folder / "inputs.npz"
+    assert "supported are models of ONNX and PyTorch" in failure(
+        "compile", folder / "model.json", "--quantize", inputs
+    )
+    assert "go with --quantize FILE" in failure(
+        "compile", folder / "model.json", "--activations", "int8"
+    )
+    assert "it goes with --quantize" in failure(
+        "report", folder / "model.json", "--accuracy", folder / "accuracy.json"
+    )
+
+
+def test_json_of_options_and_check():
+    code, out, _ = run_command("options", "--json")
+    assert code == 0
+    found = {option["name"]: option["default"] for option in json.loads(out)}
+    assert found == {
+        name: value for name, value in backend.Options().to_dict().items() if name != "overrides"
+    }
+    code, out, _ = run_command("check", "--json")
+    assert code == 0
+    assert json.loads(out)["ok"] is True
+
+
+@pytest.mark.thorough
+def test_a_board_runs_libraries_and_says_that_it_does_not_compile(folder):
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", PACKAGE, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "TVM_USE_RUNTIME_LIB": "1"},
+        )
+
+    result = run("run", folder / "model.so", "--inputs", folder / "inputs.npz")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "result_1: float32[3, 4]" in result.stdout
+    for arguments in (["compile", folder / "model.json"], ["run", folder / "model.json"]):
+        result = run(*arguments)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert "compiler, which is not here: unset TVM_USE_RUNTIME_LIB" in result.stderr
+
+
+# ---- ONNX ---------------------------------------------------------------------------------------
+
+
+def onnx_file(path):
+    """A matmul whose batch is open, with a reshape that an exporter computes from the shape."""
+    from onnx import numpy_helper, parser, save_model
+
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["": 17]>
+        g (float[batch, 2, 16] image) => (float[batch, 8] scores) {
+            sizes = Shape <end = 1> (image)
+            shape = Concat <axis = 0> (sizes, rest)
+            flat = Reshape (image, shape)
+            scores = MatMul (flat, weight)
+        }""")
+    weight = np.random.default_rng(1).standard_normal((32, 8)).astype("float32")
+    for name, value in (("rest", np.array([32])), ("weight", weight)):
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    save_model(model, path)
+    return weight
+
+
+@needs_library("onnx")
+@pytest.mark.parametrize("shapes", [[], ["--shape", "image=3,2,16"]])
+def test_an_onnx_file_runs_with_an_open_or_a_given_batch(tmp_path, shapes):
+    weight = onnx_file(tmp_path / "model.onnx")
+    image = np.random.default_rng(2).standard_normal((3, 2, 16)).astype("float32")
+    np.savez(tmp_path / "inputs.npz", image=image)
+    output = tmp_path / "results.npz"
+    arguments = ["--inputs", tmp_path / "inputs.npz", "--output", output, *shapes]
+    code, out, errors = run_command("run", tmp_path / "model.onnx", *arguments)
+    assert code == 0, out + errors
+    np.testing.assert_allclose(
+        np.load(output)["scores"], image.reshape(3, 32) @ weight, rtol=1e-4, atol=1e-5
+    )
+
+
+@needs_library("onnx")
+def test_a_given_batch_is_folded_into_an_onnx_model(tmp_path):
+    onnx_file(tmp_path / "model.onnx")
+    arguments = ["report", tmp_path / "model.onnx", "--json"]
+    code, out, errors = run_command(*arguments, "--shape", "image=3,2,16")
+    assert code == 0, errors
+    assert [op.op for op in Report.from_json(out).ops if not op.bookkeeping] == [
+        "relax.reshape",
+        "relax.matmul",
+    ]
+    for shape, sentence in (
+        ("image=3,2,17", "the model fixes a size of 16 where 17 is given"),
+        ("image=3,32", "the input has 3 dimensions, not 2"),
+        ("images=3,2,16", "the model's inputs are image"),
+    ):
+        assert sentence in failure(*arguments, "--shape", shape)
+
+
+def needs_integers(test):
+    reason = support.lacks_integers("matmul")
+    test = pytest.mark.skipif(reason is not None, reason=str(reason))(test)
+    return support.needs("matmul", "quantize", "dequantize")(test)
+
+
+@needs_integers
+@needs_library("onnx", "onnxruntime")
+@pytest.mark.usefixtures("bound_constants")
+def test_an_onnx_file_is_quantised_on_the_way(tmp_path):
+    weight = onnx_file(tmp_path / "model.onnx")
+    images = np.cumsum(np.random.default_rng(3).standard_normal((24, 2, 16)), 2).astype("float32")
+    np.savez(tmp_path / "images.npz", image=images)
+    model, library = tmp_path / "model.onnx", tmp_path / "model.so"
+    quantize = ["--quantize", tmp_path / "images.npz"]
+    code, out, errors = run_command("compile", model, *quantize, "-o", library)
+    assert (code, errors) == (0, ""), out + errors
+    np.savez(tmp_path / "inputs.npz", image=images[:5])
+    output = tmp_path / "results.npz"
+    arguments = ["--inputs", tmp_path / "inputs.npz", "--output", output]
+    assert run_command("run", library, *arguments)[0] == 0
+    expected = images[:5].reshape(5, 32) @ weight
+    error = np.abs(np.load(output)["scores"] - expected).max()
+    assert 0 < error < 0.05 * np.abs(expected).max()
+    accuracy = tmp_path / "accuracy.json"
+    arguments = ["report", model, *quantize, "--shape", "image=3,2,16", "--json"]
+    code, out, errors = run_command(*arguments, "--accuracy", accuracy)
+    assert code == 0, errors
+    (matmul,) = [op for op in Report.from_json(out).ops if op.op == "relax.matmul"]
+    assert "int8" in matmul.runs_in
+    assert backend.AccuracyReport.from_json(accuracy.read_text()).outputs[0].snr_db > 25
+    np.savez(tmp_path / "images.npz", image=images[:2])
+    assert "'image' has 2 samples, and the model takes 3 in a batch" in failure(*arguments)
+
+
+@needs_library("torch")
+def test_a_program_of_pytorch_runs_with_a_given_batch(tmp_path):
+    import torch
+
+    network = torch.nn.Linear(4, 3).eval()
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(network, (torch.zeros(2, 4),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "model.pt2")
+    x = values(5)["x"]
+    np.savez(tmp_path / "inputs.npz", x)
+    output = tmp_path / "results.npz"
+    arguments = ["--inputs", tmp_path / "inputs.npz", "--output", output]
+    for shapes in ([], ["--shape", "input=5,4"]):
+        code, out, errors = run_command("run", tmp_path / "model.pt2", *arguments, *shapes)
+        assert code == 0, out + errors
+        (result,) = np.load(output).values()
+        expected = network(torch.from_numpy(x)).detach().numpy()
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "batches"),
+    [
+        ((2, 4), (7, 4), [(2, 4)] * 3),
+        (("n", 4), (20, 4), [(16, 4), (4, 4)]),
+        ((2, 4), (3, 2, 4), [(2, 4)] * 3),
+        ((4,), (3, 4), [(4,)] * 3),
+    ],
+)
+def test_calibration_data_becomes_batches(tmp_path, shape, given, batches):
+    signature = Signature((Input("x", "float32", shape),))
+    array = np.arange(np.prod(given), dtype="float32").reshape(given)
+    np.savez(tmp_path / "data.npz", x=array)
+    found = [batch["x"] for batch in read_batches(tmp_path / "data.npz", signature)]
+    assert [item.shape for item in found] == batches
+    joined = np.concatenate([item.reshape(-1) for item in found])
+    assert np.array_equal(joined, array.reshape(-1)[: joined.size])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"x": (1, 4), "y": (2, 4)}, "'x' has 1 samples, and the model takes 2 in a batch"),
+        ({"x": (4, 4), "y": (2, 4)}, "different numbers of batches: 2 of 'x', 1 of 'y'"),
+        ({"x": (4,), "y": (2, 4)}, "'x' has the shape (4,), and the model takes x float32[2, 4]"),
+        ({"x": (2, 4)}, "has no array 'y'"),
+    ],
+)
+def test_calibration_data_that_does_not_suit_the_model_is_refused(tmp_path, arrays, sentence):
+    signature = Signature(tuple(Input(name, "float32", (2, 4)) for name in "xy"))
+    path = tmp_path / "data.npz"
+    np.savez(path, **{name: np.zeros(shape, "float32") for name, shape in arrays.items()})
+    with pytest.raises(Problem) as error:
+        read_batches(path, signature)
+    assert sentence in str(error.value)
+
+
+# ---- The comparison -----------------------------------------------------------------------------
+
+
+def placement(name, op="relax.exp", where="npu", **more):
+    return OpPlacement("main", f"lv{name}", op, where, Origin(name) if name else None, **more)
+
+
+def test_ops_are_compared_by_their_names():
+    before = Report(
+        (placement("a"), placement("b", runs_in="float32"), placement("c"), placement(""))
+    )
+    after = Report(
+        (
+            placement("new"),
+            placement("c", where="host", code="dtype", reason="it is too wide"),
+            placement("b", runs_in="int8"),
+            placement(""),
+        )
+    )
+    found = compare(before, after)
+    assert [
+        (item.kind, item.name, item.before, item.after, item.worse) for item in found.changes
+    ] == [
+        ("added", "new", None, "npu", False),
+        ("placement", "c", "npu", "host", True),
+        ("type", "b", "float32", "int8", False),
+        ("removed", "a", "npu", None, False),
+    ]
+    assert [item.name for item in found.worse] == ["c"]
+    assert "[dtype] it is too wide" in str(found)
+    assert json.loads(found.to_json()) == found.to_dict()
+    assert compare(before, before).changes == ()
+    assert "Nothing differs." in str(compare(before, before))
+
+
+def test_times_and_accuracy_are_compared_beyond_what_clocks_and_rounding_change():
+    report = Report((placement("a"),))
+    times = ({"a": 100.0, "b": 100.0, "c": 100.0, "d": 1.0}, {"a": 105.0, "b": 120.0, "c": 50.0})
+    found = compare(report, report, times)
+    assert [
+        (item.kind, item.name, item.before, item.after, item.worse) for item in found.changes
+    ] == [
+        ("time", "b", 100.0, 120.0, True),
+        ("time", "c", 100.0, 50.0, False),
+    ]
+    assert "1.20 times as long" in str(found)
+    assert "100.0 us" in str(found)
+
+    def accuracy(*ratios, output):
+        layers = (
+            backend.LayerAccuracy(ratio, 1.0, 0.0, name=str(index), float_name=f"layer{index}")
+            for index, ratio in enumerate(ratios)
+        )
+        return backend.AccuracyReport(tuple(layers), (backend.Accuracy(output, 1.0, 0.0),))
+
+    both = (
+        accuracy(40.0, 40.0, 40.0, np.inf, np.inf, output=30.0),
+        accuracy(40.5, 35.0, 45.0, np.inf, 50.0, output=20.0),
+    )
+    found = compare(report, report, accuracies=both)
+    assert [(item.name, item.worse) for item in found.changes] == [
+        ("layer1", True),
+        ("layer2", False),
+        ("layer4", True),
+        ("output 0", True),
+    ]
+    assert json.loads(found.to_json())["changes"][2]["before"] == "inf"
+
+
+def test_compare_tells_what_moved(folder, tmp_path):
+    files = [tmp_path / name for name in ("before.json", "after.json")]
+    for path, more in zip(files, ([], ["--keep-on-host", "exp"]), strict=True):
+        assert run_command("report", folder / "model.json", "--output", path, *more)[0] == 0
+    before, after = (Report.from_json(path.read_text()) for path in files)
+    moved = [op.op for op in before.offloaded if op.op == "relax.exp"]
+    code, out, _ = run_command("compare", *files, "--json", "--fail-if-worse")
+    data = json.loads(out)
+    assert [item["op"] for item in data["changes"] if item["kind"] == "placement"] == moved
+    assert code == (1 if moved else 0)
+    assert (data["before"], data["after"]) == (before.summary, after.summary)
+    assert run_command("compare", files[0], files[0], "--fail-if-worse")[0] == 0
+    files[0].write_text("{}")
+    assert "The report has the version None" in failure("compare", *files)
+    files[0].write_text("no JSON")
+    assert "is no report that 'report --output' has written" in failure("compare", *files)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments that several commands have, and what they stand for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..options import Options
+
+
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read the argument of `--shape`.
+
+    Parameters
+    ----------
+    text
+        Such as "x=1,3,224,224"; nothing behind the equals sign for a scalar.
+
+    Returns
+    -------
+    name, sizes
+        The input and its sizes.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is not of this form.
+    """
+    # Names of inputs may have an equals sign in them, sizes have none.
+    name, equals, sizes = text.rpartition("=")
+    parts = [part.strip() for part in sizes.split(",")] if sizes else []
+    if not name or not equals or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no shape; supported: NAME=SIZES, such as x=1,3,224,224"
+        )
+    return name, tuple(map(int, parts))
+
+
+def count(text: str) -> int:
+    """Read a whole number from 1 on.
+
+    Parameters
+    ----------
+    text
+        The number.
+
+    Returns
+    -------
+    number
+        The number.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is no such number.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 on")
+    return int(text)
+
+
+def add_model(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the model, the sizes of its inputs, and how it is compiled.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    what
+        What the model may be.
+    """
+    parser.add_argument("model", type=Path, help=what)
+    parser.add_argument(
+        "--shape",
+        metavar="NAME=SIZES",
+        type=shape,
+        action="append",
+        default=[],
+        help="the sizes of an input whose sizes are open, such as x=1,3,224,224; may be repeated",
+    )
+    group = parser.add_argument_group("how it is compiled")
+    group.add_argument(
+        "--options", metavar="FILE", type=Path, help="options, in a .toml or .json file"
+    )
+    group.add_argument(
+        "--option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="one option; the command 'options' lists all; may be repeated",
+    )
+    group.add_argument(
+        "--strict", action="store_true", help="fail if an op stays on the host, and list all"
+    )
+    group.add_argument(
+        "--strict-except",
+        metavar="OP",
+        action="append",
+        default=[],
+        help="an op that --strict allows on the host: op, variable, or the author's name or "
+        "module, in which * stands for anything; may be repeated",
+    )
+    group.add_argument(
+        "--keep-on-host",
+        metavar="OP",
+        action="append",
+        default=[],
+        help="an op that stays on the host, named as for --strict-except; may be repeated",
+    )
+    group.add_argument(
+        "--target", default="llvm", help="TVM's target of what stays on the host (default: llvm)"
+    )
+    group = parser.add_argument_group("quantising a float model (.onnx, .pt2)")
+    group.add_argument(
+        "--quantize",
+        metavar="FILE",
+        type=Path,
+        help="quantise with real inputs from an .npz file: samples along the first axis",
+    )
+    group.add_argument("--method", default="minmax", help="how ranges are found (default: minmax)")
+    group.add_argument("--activations", metavar="TYPE", help="int8, uint8 or int16")
+    for name, meaning in (("--keep-float", "stays in float"), ("--int16", "is int16")):
+        group.add_argument(
+            name,
+            metavar="OP",
+            action="append",
+            default=[],
+            help=f"an op that {meaning}: the name of its node or module, in which * stands for "
+            "anything; may be repeated",
+        )
+
+
+def add_output(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add where to write a result.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    what
+        The help.
+    """
+    parser.add_argument("--output", "-o", metavar="FILE", type=Path, help=what)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of JSON.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    """
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """Return the options that the arguments of `add_model` stand for.
+
+    Parameters
+    ----------
+    arguments
+        The arguments.
+
+    Returns
+    -------
+    options
+        The options, with those of the environment.
+
+    Raises
+    ------
+    Problem
+        One is not known or not supported.
+    """
+    from ..options import Options, read_settings
+    from .problem import told
+
+    def read() -> Options:
+        settings = read_settings(arguments.option)
+        for name in ("strict_except", "keep_on_host"):
+            listed: Sequence[str] = getattr(arguments, name)
+            if listed:
+                settings[name] = [*settings.get(name, ()), *listed]
+        if arguments.strict:
+            settings["strict"] = True
+        return Options.load(arguments.options).merged(**settings)
+
+    return told(read)

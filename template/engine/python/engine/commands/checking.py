@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `check`: whether the backend works here, and what to do if not."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import inspect
+import os
+import platform
+import subprocess
+import sys
+from typing import Any
+
+from .. import _library, loading
+from ..backend import BACKEND, DISTRIBUTION, PACKAGE, read_cases
+from ..limits import WHERE
+from ..loading import WITHOUT_TORCH
+from .problem import REBUILD, Problem, told
+
+
+def check() -> None:
+    """Check everything that a user needs, from loading to correct values.
+
+    Raises
+    ------
+    Problem
+        Something does not work.
+    """
+    print(f"Python {platform.python_version()} on {platform.platform()}")
+    for name in ("apache-tvm", "apache-tvm-ffi", DISTRIBUTION):
+        print(f"{name} {_library.version(name)}")
+    for role in ("runtime", "codegen", "driver", "emulator"):
+        print(f"{role} library: {_library.find(role) or 'not installed'}")
+    if loading.failure is not None:
+        raise Problem(f"The backend does not load: {loading.failure}")
+    has_compiler = "codegen" in _library.loaded
+    if has_compiler:
+        _check_ops()
+    _check_autoload()
+    if not has_compiler:
+        print("Only the runtime is here: compiled models run, and nothing can be compiled.")
+        return
+    _tell_driver()
+    _check_values()
+
+
+def check_environment() -> None:
+    """Check the environment variables that set compile options."""
+    if "codegen" not in _library.loaded:
+        return
+    from ..options import Options
+
+    told(lambda: Options.load(None))
+
+
+def _check_autoload() -> None:
+    """Check that `import tvm` alone loads the backend, in a process of its own."""
+    points = importlib.metadata.entry_points(group="tvm.backends", name=BACKEND)
+    if not list(points):
+        raise Problem(f"'import tvm' does not know the backend: {REBUILD}.")
+    if os.environ.get("TVM_DEVICE_BACKEND_AUTOLOAD", "1") == "0":
+        print("'import tvm' does not load the backend: TVM_DEVICE_BACKEND_AUTOLOAD is 0.")
+        return
+    name = f"{BACKEND}.runtime.info"
+    code = f"{WITHOUT_TORCH}import tvm, tvm_ffi; tvm_ffi.get_global_func({name!r})"
+    command = [sys.executable, "-W", "error::UserWarning", "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        last = (result.stderr.strip().splitlines() or ["it crashed"])[-1]
+        raise Problem(f"'import tvm' in a fresh process does not load the backend: {last}")
+    print("'import tvm' loads the backend")
+
+
+def _check_ops() -> None:
+    """Check that the table and the compiled lowerings fit together."""
+    import tvm_ffi
+
+    from ..patterns import TABLE
+
+    for op in (op for op in TABLE.ops if op.relax):
+        known = _parameters(op.relax)
+        for name in set(op.attributes) - set(known):
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f", did you mean '{near[0]}'" if near else ""
+            raise Problem(
+                f"The table has the attribute '{name}' for {op.name}, but {op.relax} has "
+                f"none of that name{hint}. It takes: {', '.join(known)}."
+            )
+    lowered = set(tvm_ffi.get_global_func(f"{BACKEND}.codegen.lowered_ops")())
+    print(f"ops: {', '.join(op.name for op in TABLE.ops)}")
+    missing = [op.relax for op in TABLE.ops if op.relax and op.relax not in lowered]
+    if missing:
+        raise Problem(
+            f"The table has ops without a lowering: {', '.join(missing)}. Add one in "
+            f"vendor/lowerings, or take them out of {WHERE}; then {REBUILD}."
+        )
+    cases = told(read_cases)
+    if untested := [op.name for op in TABLE.ops if op.name not in cases]:
+        print(
+            f"without cases: {', '.join(untested)}; the conformance kit tests your own ops when "
+            "vendor/cases.json has cases of them"
+        )
+    for reason in TABLE.left_out.values():
+        print(f"not on this chip: {reason}")
+    if TABLE.unused_limits:
+        names = ", ".join(TABLE.unused_limits)
+        print(f"{WHERE} has limits of {names}, which this backend does not offload")
+    if TABLE.unrecorded:
+        names = ", ".join(TABLE.unrecorded)
+        print(
+            f"no limits are recorded of {names}: the engine's hold; "
+            f"'python -m {PACKAGE} limits' prints the lines for {WHERE}"
+        )
+
+
+def _tell_driver() -> None:
+    """Tell which driver programs are for, where there is a choice."""
+    from ..options import DRIVERS, PREFIX, Options
+
+    used = Options.load(None).driver
+    for other in DRIVERS.keys() - {used}:
+        print(
+            f"programs are for the driver '{used}'; {PREFIX}DRIVER={other}, or the option "
+            f"driver={other!r}, makes them for the other one"
+        )
+
+
+def _parameters(relax_op: str) -> list[str]:
+    """Return the names of a Relax op's arguments and attributes."""
+    import tvm
+    from tvm import relax
+
+    function = relax.op
+    for part in relax_op.split(".")[1:]:
+        function = getattr(function, part, None)
+    declared = [str(argument.name) for argument in tvm.ir.Op.get(relax_op).arguments]
+    signature = inspect.signature(function).parameters if callable(function) else ()
+    return list(dict.fromkeys([*declared, *signature]))
+
+
+def _check_values() -> None:
+    """Compile one op for the NPU and for the host, and compare the results."""
+    import tvm
+
+    from ..partition import compile_for
+
+    try:
+        case = _example()
+        model = case.model()
+        mod = tvm.IRModule({model.name: model.function()})
+        inputs = [argument.values[1] for argument in model.arguments]
+        machine = tvm.relax.VirtualMachine(compile_for(mod), tvm.cpu())
+        found = machine[model.name](*map(tvm.runtime.tensor, inputs))
+        found = [found] if isinstance(found, tvm.runtime.Tensor) else list(found)
+        verdict = model.judge(1, [item.numpy() for item in found])
+    except Problem:
+        raise
+    except Exception as error:
+        raise Problem(f"A call that the NPU takes does not run: {error}") from error
+    if verdict.text:
+        raise Problem(
+            f"{case} computes wrong values on the NPU: {verdict.text}. Look at its lowering and at "
+            "the driver, and run pytest."
+        )
+    print(f"{case.op} runs on the NPU, with right values (the case {case})")
+
+
+def _example() -> Any:
+    """Tell which ops the driver takes, and return a case that the NPU takes."""
+    from ..conformance.region import first_taken
+    from ..options import DRIVERS, PREFIX, Options
+
+    used = Options.load(None).driver
+    taken, declined = _ask_driver()
+    if not taken and not declined:
+        raise Problem("capabilities.py refuses every case of every op.")
+    count = len(taken) + len(declined)
+    if not declined:
+        print(f"the driver '{used}' takes all {count} ops that have cases")
+    elif taken:
+        few = len(taken) <= len(declined)
+        names = ": " + ", ".join(taken) if few else ", and declines " + ", ".join(declined)
+        print(f"of {count} ops that have cases, the driver '{used}' takes {len(taken)}{names}")
+    case, reasons = first_taken(taken.values())
+    if case is None:
+        reasons = [*reasons, *declined.values()]
+        first = "\n".join(f"  {reason}" for reason in reasons[:5])
+        others = "".join(
+            f" {PREFIX}DRIVER={other} checks the other one." for other in DRIVERS if other != used
+        )
+        raise Problem(
+            f"The driver '{used}' declines all {count} ops that have cases. Its reasons for the "
+            f"first are:\n{first}\nLet it take one op, or narrow capabilities.py to what it "
+            f"takes.{others}"
+        )
+    return case
+
+
+def _ask_driver() -> tuple[dict[str, Any], dict[str, str]]:
+    """Ask the driver about the cases of each op that the table accepts.
+
+    Returns
+    -------
+    taken, declined
+        The first case that it takes of an op, and why it declines the first of the other ops.
+    """
+    from ..conformance.cases import OPS
+    from ..conformance.model import Case
+    from ..conformance.region import ask_about
+    from ..patterns import TABLE
+
+    taken: dict[str, Any] = {}
+    declined: dict[str, str] = {}
+    for op in (op.name for op in TABLE.ops if op.name in OPS):
+        case, reason = ask_about(Case(op, item) for item in OPS[op]["cases"])
+        if case is not None:
+            taken[op] = case
+        elif reason:
+            declined[op] = reason
+    return taken, declined

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `compare`: two reports side by side."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ..accuracy import AccuracyReport
+from ..comparison import compare
+from ..report import Report
+from .files import read_text, require_writable, write_text
+from .problem import Problem
+
+if TYPE_CHECKING:
+    from ..profiling import Profile
+
+_Read = TypeVar("_Read")
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Run the command `compare`."""
+    require_writable(arguments.output)
+    before, after = (
+        read_json(path, Report.from_json, "report", "report --output")
+        for path in (arguments.before, arguments.after)
+    )
+    times = accuracies = None
+    if arguments.profiles is not None:
+        from ..profiling import Profile
+
+        one, two = (
+            _times(read_json(path, Profile.from_json, "profile", "profile --output"))
+            for path in arguments.profiles
+        )
+        times = (one, two)
+    if arguments.accuracy is not None:
+        first, second = (
+            read_json(path, AccuracyReport.from_json, "accuracy report", "report --accuracy")
+            for path in arguments.accuracy
+        )
+        accuracies = (first, second)
+    found = compare(before, after, times, accuracies)
+    if arguments.output is not None:
+        write_text(arguments.output, found.to_json())
+    if arguments.json:
+        print(found.to_json())
+    else:
+        found.show()
+    return 1 if arguments.fail_if_worse and found.worse else 0
+
+
+def _times(profile: Profile) -> dict[str, float]:
+    """Return microseconds by the name of the op."""
+    calls = max(len(profile.calls), 1)
+    if not profile.ticks_per_us:
+        return {"the whole call": profile.totals["wall_us"] / calls}
+    times: dict[str, float] = {}
+    for op in profile.ops:
+        times[op.title] = times.get(op.title, 0.0) + op.span / profile.ticks_per_us / calls
+    return times
+
+
+def read_json(path: Path, read: Callable[[str], _Read], what: str, command: str) -> _Read:
+    """Read what a command has written.
+
+    Parameters
+    ----------
+    path
+        The file.
+    read
+        Reads its text.
+    what
+        What the file should be.
+    command
+        The command that writes it.
+
+    Returns
+    -------
+    read
+        What is in it.
+
+    Raises
+    ------
+    Problem
+        It is something else, or of another version.
+    """
+    text = read_text(path)
+    try:
+        return read(text)
+    except ValueError as error:
+        # JSON's own errors tell of lines and columns.
+        reason = str(error) if "version" in str(error) else ""
+    except (AttributeError, KeyError, TypeError):
+        reason = ""
+    raise Problem(f"{path} is no {what} that '{command}' has written. {reason}".strip())

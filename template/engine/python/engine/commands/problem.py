@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stops a command: a sentence for the user, and never a traceback."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from .. import _library, loading
+
+_Result = TypeVar("_Result")
+
+REBUILD = "run 'pip install .' in the source tree of the backend"
+"""What installs the parts that are missing."""
+
+_LONGEST = 1000
+
+
+class Problem(Exception):
+    """A command cannot go on; the message says what is wrong and what to do."""
+
+
+def told(read: Callable[[], _Result]) -> _Result:
+    """Return what a function reads; an error of what it reads is the user's problem.
+
+    Parameters
+    ----------
+    read
+        The function.
+
+    Returns
+    -------
+    result
+        What it returns.
+
+    Raises
+    ------
+    Problem
+        It raised a ValueError.
+    """
+    try:
+        return read()
+    except ValueError as error:
+        raise Problem(str(error)) from None
+
+
+def needs_compiler(what: str) -> None:
+    """Refuse a command where only the runtime is installed.
+
+    Parameters
+    ----------
+    what
+        The beginning of the sentence, such as "'compile' needs the compiler".
+
+    Raises
+    ------
+    Problem
+        There is no compiler.
+    """
+    if "codegen" not in _library.loaded:
+        remedy = "unset TVM_USE_RUNTIME_LIB" if os.environ.get("TVM_USE_RUNTIME_LIB") else REBUILD
+        raise Problem(f"{what}, which is not here: {loading.failure or remedy}.")
+
+
+def sentence(error: Exception) -> str:
+    """Return what an error of a library says, without the places in its sources.
+
+    Parameters
+    ----------
+    error
+        The error.
+
+    Returns
+    -------
+    text
+        Its message, or its kind if it has none. Of many lines, the last says what is wrong.
+    """
+    if isinstance(error, (ImportError, ValueError, RuntimeError)) and not _has_frames(error):
+        text = str(error).strip()
+    else:
+        text = (str(error).strip().splitlines() or [""])[-1].strip()
+    return (text or type(error).__name__)[:_LONGEST]
+
+
+def _has_frames(error: Exception) -> bool:
+    return 'File "' in str(error) or "Stack trace" in str(error)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bar that says what a command is doing."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+class Steps:
+    """A bar on the terminal of standard error; nothing where there is no terminal or no rich.
+
+    Parameters
+    ----------
+    count
+        How many steps there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._begun = 0
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Steps:
+        """Begin."""
+        if sys.stderr is None or not sys.stderr.isatty():
+            return self
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        except ImportError:  # A board has the runtime alone.
+            return self
+        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("", total=self._count)
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Clear the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, text: str, own_line: bool = False) -> None:
+        """Say which step begins; the one before is done.
+
+        Parameters
+        ----------
+        text
+            The step, such as "compiling".
+        own_line
+            Whether what runs then has a line of its own on the terminal.
+        """
+        if self._bar is None:
+            return
+        self._bar.start()
+        self._bar.update(self._task, description=text, completed=self._begun)
+        self._begun += 1
+        if own_line:
+            self._bar.stop()

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `run`: a model file or a compiled library, with inputs from a file or at random."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm.runtime.vm import VirtualMachine
+
+from .files import require_file, require_writable, writing
+from .problem import Problem, needs_compiler, sentence
+from .progress import Steps
+from .signature import FUNCTION, Input, Signature, random_inputs, read_inputs
+
+Array = npt.NDArray[Any]
+
+_LIBRARY = ".so"
+# The head of an ELF file of 64 bits: where the table of sections is, and its size.
+_ELF = struct.Struct("<4s36xQ10xHH2x")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that can be run.
+
+    Parameters
+    ----------
+    machine
+        The virtual machine of TVM that runs it.
+    signature
+        What it takes and returns.
+    """
+
+    machine: VirtualMachine
+    signature: Signature
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        """Run it.
+
+        Parameters
+        ----------
+        inputs
+            Tensors of TVM.
+
+        Returns
+        -------
+        results
+            Tensors of TVM.
+
+        Raises
+        ------
+        Problem
+            The driver or the model fails.
+        """
+        try:
+            return list(_tensors(self.machine["main"](*inputs)))
+        except Exception as error:
+            raise Problem(f"The model cannot be run: {sentence(error)}") from error
+
+
+def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
+    """Load a compiled library, or compile a model file.
+
+    Parameters
+    ----------
+    arguments
+        Those of `add_model`.
+    steps
+        Shows what is done.
+
+    Returns
+    -------
+    loaded
+        The model.
+
+    Raises
+    ------
+    Problem
+        It cannot be loaded or compiled.
+    """
+    path: Path = arguments.model
+    if path.suffix == _LIBRARY:
+        _refuse_settings(arguments)
+        steps.begin(f"loading {path}")
+        return load_library(path)
+    require_file(path)
+    needs_compiler(f"{path} must be compiled first, by the compiler")
+    from .compiling import compile_prepared, prepare
+
+    prepared = prepare(arguments, steps)
+    steps.begin("compiling")
+    executable = compile_prepared(prepared, arguments.target)
+    return Loaded(VirtualMachine(executable, tvm.cpu()), prepared.signature)
+
+
+def load_library(path: Path) -> Loaded:
+    """Load a compiled library.
+
+    Parameters
+    ----------
+    path
+        The library.
+
+    Returns
+    -------
+    loaded
+        The model.
+
+    Raises
+    ------
+    Problem
+        It is no library, one for another machine, or one of another backend.
+    """
+    _require_complete(path)
+    try:
+        machine = VirtualMachine(tvm.runtime.load_module(str(path.resolve())), tvm.cpu())
+        return Loaded(machine, _signature(machine))
+    except Exception as error:
+        raise Problem(f"{path} cannot be loaded: {sentence(error)}") from error
+
+
+def _refuse_settings(arguments: argparse.Namespace) -> None:
+    """Refuse settings that come too late for a library."""
+    settings = ("options", "option", "strict", "strict_except", "keep_on_host", "quantize")
+    given = [name for name in settings if getattr(arguments, name)]
+    if given:
+        raise Problem(
+            f"--{given[0].replace('_', '-')} is for compiling, and {arguments.model} is compiled; "
+            "give it to the command 'compile'."
+        )
+
+
+def _require_complete(path: Path) -> None:
+    """Refuse what is no library, or a part of one, which would crash the loader."""
+    require_file(path)
+    with path.open("rb") as file:
+        head = file.read(_ELF.size)
+    if head[:4] != b"\x7fELF":
+        raise Problem(f"{path} is no library; the command 'compile' makes one of a model.")
+    if len(head) < _ELF.size:
+        raise Problem(f"{path} is incomplete; copy it again.")
+    _, start, size, count = _ELF.unpack(head)
+    is_64_bit = head[4] == 2
+    if is_64_bit and start + size * count > path.stat().st_size:
+        raise Problem(f"{path} is incomplete; copy it again.")
+
+
+def _signature(machine: VirtualMachine) -> Signature:
+    """Return what a library says about itself; one of another program knows names alone."""
+    try:
+        describe = machine[FUNCTION]
+    except AttributeError:
+        count = int(machine._get_function_arity("main"))
+        names = (str(machine._get_function_param_name("main", index)) for index in range(count))
+        return Signature(tuple(map(Input, names)))
+    return Signature.from_json(describe().numpy().tobytes().decode())
+
+
+def _tensors(result: Any) -> Iterator[Any]:
+    if isinstance(result, tvm.runtime.Tensor):
+        yield result
+    else:
+        for item in result:
+            yield from _tensors(item)
+
+
+def inputs_of(arguments: argparse.Namespace, signature: Signature) -> list[Array]:
+    """Return the inputs that the arguments ask for.
+
+    Parameters
+    ----------
+    arguments
+        With `inputs`, `shape` and `seed`.
+    signature
+        What the model takes.
+
+    Returns
+    -------
+    inputs
+        The inputs in order.
+
+    Raises
+    ------
+    Problem
+        They do not suit the model.
+    """
+    names = [item.name for item in signature.inputs]
+    for name, _ in arguments.shape:
+        if name not in names:
+            raise Problem(f"--shape {name}=...: the model's inputs are {', '.join(names)}.")
+    if arguments.inputs is not None:
+        return read_inputs(arguments.inputs, signature)
+    return random_inputs(signature, dict(arguments.shape), arguments.seed)
+
+
+def run_run(arguments: argparse.Namespace) -> int:
+    """Run the command `run`."""
+    output: Path | None = arguments.output
+    if output is not None and output.suffix != ".npz":
+        raise Problem(f"--output {output}: results are written to files that end in .npz.")
+    require_writable(output)
+    with Steps(6) as steps:
+        loaded = load(arguments, steps)
+        inputs = inputs_of(arguments, loaded.signature)
+        steps.begin("running")
+        tensors = [tvm.runtime.tensor(array) for array in inputs]
+        seconds = []
+        for _ in range(arguments.repeat):
+            begun = time.perf_counter()
+            results = loaded.run(tensors)
+            seconds.append(time.perf_counter() - begun)
+    names = _names(loaded.signature.results, len(results))
+    arrays = {name: item.numpy() for name, item in zip(names, results, strict=True)}
+    if output is not None:
+        with writing(output) as unfinished:
+            np.savez(unfinished, **arrays)
+    if arguments.json:
+        results_found = [
+            {"name": name, "dtype": str(array.dtype), "shape": list(array.shape)}
+            for name, array in arrays.items()
+        ]
+        print(json.dumps({"results": results_found, "seconds": seconds}, indent=2))
+        return 0
+    for name, array in arrays.items():
+        print(_line(name, array))
+    print(_times(seconds))
+    if output is not None:
+        print(f"written: {output}")
+    return 0
+
+
+def _names(known: tuple[str, ...], count: int) -> list[str]:
+    is_whole = len(known) == len(set(known)) == count
+    return list(known) if is_whole else [f"result_{index}" for index in range(count)]
+
+
+def _line(name: str, array: Array) -> str:
+    text = f"{name}: {array.dtype}{list(array.shape)}"
+    if array.size and array.dtype.kind in "fiu":
+        least, most = array.min(), array.max()
+        text += f", from {least:.6g} to {most:.6g}"
+    return text
+
+
+def _times(seconds: list[float]) -> str:
+    first, *others = (1000 * item for item in seconds)
+    if not others:
+        return f"time: {first:.3f} ms, of the first call; --repeat 10 measures more"
+    return (
+        f"time: {statistics.median(others):.3f} ms, the median of {len(others)} calls "
+        f"({min(others):.3f} to {max(others):.3f}) after the first, {first:.3f} ms"
+    )

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares two reports: what moved, what changed type, what got slower or less exact."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from .backend import BACKEND
+from .report import OpPlacement, Report
+
+if TYPE_CHECKING:
+    from .accuracy import AccuracyReport
+
+VERSION = 1
+"""The version of the JSON."""
+SLOWER = 1.1
+"""Times that differ by a smaller factor are the same: clocks are not exact."""
+LESS_EXACT = 1.0
+"""Signal-to-noise ratios that differ by fewer decibels are the same."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """How something differs.
+
+    Parameters
+    ----------
+    kind
+        "placement", "type", "time", "accuracy", "added" or "removed".
+    name
+        The op, by the name that its author gave it; a region, a layer, or the whole model.
+    op
+        The Relax op; "" if it is none.
+    before, after
+        What it was and what it is: npu or host, a type, microseconds, decibels. None if it is not
+        there.
+    worse
+        Whether it moved to the host, got slower or less exact, or computes in a wider type than the
+        model asks for.
+    reason
+        Why, as far as the report says it.
+    """
+
+    kind: str
+    name: str
+    op: str
+    before: str | float | None
+    after: str | float | None
+    worse: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How two reports differ.
+
+    Parameters
+    ----------
+    before, after
+        The summaries of both.
+    changes
+        What differs, in the order of the model.
+    """
+
+    before: str
+    after: str
+    changes: tuple[Change, ...]
+
+    @property
+    def worse(self) -> tuple[Change, ...]:
+        """The changes for the worse."""
+        return tuple(change for change in self.changes if change.worse)
+
+    def of(self, kind: str) -> tuple[Change, ...]:
+        """Return the changes of a kind.
+
+        Parameters
+        ----------
+        kind
+            One of those of `Change`.
+
+        Returns
+        -------
+        changes
+            In the order of the model.
+        """
+        return tuple(change for change in self.changes if change.kind == kind)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as plain data; a number that JSON does not have is a string."""
+        return {
+            "version": VERSION,
+            "backend": BACKEND,
+            "before": self.before,
+            "after": self.after,
+            "worse": len(self.worse),
+            "changes": [
+                {
+                    # JSON has no infinity, the ratio of what is exact.
+                    name: str(value) if value in (math.inf, -math.inf) else value
+                    for name, value in asdict(change).items()
+                }
+                for change in self.changes
+            ],
+        }
+
+    def to_json(self) -> str:
+        """Return the comparison as JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def __str__(self) -> str:
+        """Return both summaries, and a table for each kind of change."""
+        lines = [f"before: {self.before}", f"after:  {self.after}"]
+        for kind, title in _TITLES.items():
+            rows = [_row(change) for change in self.of(kind)]
+            if rows:
+                lines += ["", f"{title}:", *_aligned(rows)]
+        if not self.changes:
+            lines.append("Nothing differs.")
+        return "\n".join(lines)
+
+    def show(self, file: TextIO | None = None) -> None:
+        """Print it: with colours on a terminal, else as plain text.
+
+        Parameters
+        ----------
+        file
+            Where to print; standard output if it is left out.
+        """
+        stream = sys.stdout if file is None else file
+        try:
+            from rich.console import Console
+            from rich.table import Table
+            from rich.text import Text
+        except ImportError:  # A board has the runtime alone.
+            print(self, file=stream)
+            return
+        console = Console(file=stream)
+        if not console.is_terminal:
+            print(self, file=stream)
+            return
+        console.print(Text(f"before: {self.before}\nafter:  {self.after}"))
+        for kind, title in _TITLES.items():
+            changes = self.of(kind)
+            if not changes:
+                continue
+            table = Table("op", "name", "before", "after", "why", title=title, header_style="bold")
+            for change in changes:
+                # As text: names may have brackets.
+                style = "yellow" if change.worse else "green"
+                table.add_row(*map(Text, _row(change)), style=style)
+            console.print(table)
+        if not self.changes:
+            console.print("Nothing differs.")
+
+
+_TITLES = {
+    "placement": "moved",
+    "type": "computes in another type",
+    "time": "slower or faster",
+    "accuracy": "less or more exact",
+    "added": "only after",
+    "removed": "only before",
+}
+
+
+def compare(
+    before: Report,
+    after: Report,
+    times: tuple[Mapping[str, float], Mapping[str, float]] | None = None,
+    accuracies: tuple[AccuracyReport, AccuracyReport] | None = None,
+) -> Comparison:
+    """Compare two reports, of other options, another table, driver or version of a model.
+
+    Ops are the same if their author gave them the same name; others if they are the same op at the
+    same place among those of its kind.
+
+    Parameters
+    ----------
+    before, after
+        The reports.
+    times
+        Of both, microseconds by the name of an op or of the whole call, as profiles have them;
+        none: nothing is said of times.
+    accuracies
+        The accuracy reports of both; none: nothing is said of that.
+
+    Returns
+    -------
+    comparison
+        What differs.
+    """
+    changes: list[Change] = []
+    for one, two in _pairs(before.ops, after.ops):
+        changes += _op_changes(one, two)
+    if times is not None:
+        changes += _times(*times)
+    if accuracies is not None:
+        changes += _accuracy(*accuracies)
+    return Comparison(before.summary, after.summary, tuple(changes))
+
+
+def _pairs(
+    before: Iterable[OpPlacement], after: Iterable[OpPlacement]
+) -> list[tuple[OpPlacement | None, OpPlacement | None]]:
+    """Return the ops that belong together, in the order of the model after, and what is alone."""
+    # Bookkeeping computes nothing, and depends on the importer.
+    old, new = (_by_key(op for op in ops if not op.bookkeeping) for ops in (before, after))
+    pairs: list[tuple[OpPlacement | None, OpPlacement | None]] = [
+        (old.get(key), op) for key, op in new.items()
+    ]
+    return [*pairs, *((op, None) for key, op in old.items() if key not in new)]
+
+
+_Key = tuple[str, str, str, int]
+
+
+def _by_key(ops: Iterable[OpPlacement]) -> dict[_Key, OpPlacement]:
+    """Return ops by function, author's name, op, and number among those that are alike."""
+    found: dict[_Key, OpPlacement] = {}
+    counts: dict[tuple[str, str, str], int] = {}
+    for op in ops:
+        same = (op.function, str(op.origin or ""), op.op)
+        counts[same] = counts.get(same, -1) + 1
+        key = (*same, counts[same])
+        found[key] = op
+    return found
+
+
+def _op_changes(one: OpPlacement | None, two: OpPlacement | None) -> list[Change]:
+    if one is None:
+        return [] if two is None else [Change("added", two.title, two.op, None, two.placement)]
+    if two is None:
+        return [Change("removed", one.title, one.op, one.placement, None)]
+    if one.placement != two.placement:
+        is_worse = two.placement == "host"
+        reason = f"[{two.code}] {two.reason}" if is_worse else str(two.composite or "")
+        places = (one.placement, two.placement)
+        return [Change("placement", two.title, two.op, *places, is_worse, reason)]
+    if one.runs_in == two.runs_in:
+        return []
+    is_worse = two.wider is not None and one.wider is None
+    reason = f"[{two.wider_code}] {two.wider}" if two.wider is not None else ""
+    return [Change("type", two.title, two.op, one.runs_in, two.runs_in, is_worse, reason)]
+
+
+def _times(before: Mapping[str, float], after: Mapping[str, float]) -> list[Change]:
+    """Compare times of what both name."""
+    changes = []
+    for name, time in after.items():
+        known = before.get(name, 0.0)
+        if known > 0 and time > 0 and not known / SLOWER < time < known * SLOWER:
+            factor = f"{time / known:.2f} times as long"
+            changes.append(Change("time", name, "", known, time, time > known, factor))
+    return changes
+
+
+def _accuracy(before: AccuracyReport, after: AccuracyReport) -> list[Change]:
+    """Compare signal-to-noise ratios in decibels: of each layer, and of the outputs."""
+    old = {(layer.float_name, layer.summary): layer.snr_db for layer in before.layers}
+    pairs = [
+        (layer.float_name, layer.summary, old.get((layer.float_name, layer.summary)), layer.snr_db)
+        for layer in after.layers
+    ]
+    pairs += [
+        (f"output {index}", "the whole model", one.snr_db, two.snr_db)
+        for index, (one, two) in enumerate(zip(before.outputs, after.outputs, strict=False))
+    ]
+    return [
+        Change("accuracy", name, what, one, two, two < one)
+        for name, what, one, two in pairs
+        # Both may be infinite, where nothing is lost.
+        if one is not None and one != two and abs(one - two) >= LESS_EXACT
+    ]
+
+
+def _row(change: Change) -> tuple[str, ...]:
+    units = {"time": "us", "accuracy": "dB"}.get(change.kind)
+    both = (_text(value, units) for value in (change.before, change.after))
+    return (change.op, change.name, *both, change.reason)
+
+
+def _text(value: str | float | None, unit: str | None) -> str:
+    if isinstance(value, float):
+        return "exact" if value == math.inf else f"{value:.1f} {unit}"
+    return value or ""
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append("  " + "  ".join([*cells, row[-1]]).rstrip())
+    return lines

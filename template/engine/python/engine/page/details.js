@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the pane at the side says of an op or a region.
+"use strict";
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const { report: REPORT, meanings: MEANINGS } = DATA;
+const OPS = REPORT.ops.map((op, index) => ({ ...op, index, readers: [] }));
+for (const op of OPS) for (const source of op.reads) OPS[source].readers.push(op.index);
+const REGIONS = new Map(REPORT.regions.map((region) => [region.symbol, region]));
+
+function originOf(op) {
+  const { origin } = op;
+  if (!origin) return "";
+  return origin.module ? `${origin.module} (${origin.name})` : origin.name;
+}
+const titleOf = (op) => originOf(op) || op.name;
+const kindOf = (op) => op.op.replace(/^relax\./, "");
+const stateOf = (op) => (op.bookkeeping ? "bookkeeping" : op.placement);
+const sum = (items, field) => items.reduce((total, item) => total + (item[field] || 0), 0);
+
+function pairs(entries) {
+  return make("dl", {}, entries.filter(([, value]) => value !== null && value !== undefined && value !== "")
+    .flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+}
+
+function linkTo(index, page) {
+  const op = OPS[index];
+  return make("div", {}, make("button", { class: "link", type: "button",
+    onclick: () => page.select({ op: index }) }, `${kindOf(op)} ${titleOf(op)}`));
+}
+
+function whyBoxes(op) {
+  const boxes = [];
+  if (op.code)
+    boxes.push(make("div", { class: "why" }, make("b", {}, op.code), ` ${op.reason || ""}`,
+      op.remedy ? make("div", {}, make("b", {}, "To change it: "), op.remedy) : null));
+  if (op.wider)
+    boxes.push(make("div", { class: "why wide" }, make("b", {}, `Wider than asked (${op.asked}): ${op.wider_code}`),
+      ` ${op.wider}`));
+  return boxes;
+}
+
+function opDetails(op, page) {
+  const links = (title, indices) => indices.length
+    ? [make("h3", {}, title), ...indices.slice(0, 30).map((index) => linkTo(index, page)),
+      indices.length > 30 ? make("div", { class: "dim" }, `and ${indices.length - 30} more`) : null]
+    : [];
+  const region = op.region && make("button", { class: "link", type: "button",
+    onclick: () => page.select({ region: op.region }) }, op.region);
+  const attributes = Object.entries(op.attributes);
+  const cycles = DATA.cyclesOf.get(op.index);
+  return [
+    make("h2", {}, kindOf(op)),
+    make("span", { class: `chip ${op.placement}` }, op.placement === "npu" ? "NPU" : "host"),
+    op.bookkeeping ? make("span", { class: "chip" }, "bookkeeping") : null,
+    ...whyBoxes(op),
+    pairs([["name", titleOf(op)], ["module", op.origin && op.origin.module],
+      ["location", op.origin && op.origin.location],
+      ["variable", op.name], ["function", op.function], ["region", region || null],
+      ["composite", op.composite], ["runs in", op.runs_in],
+      ["result", make("code", {}, op.result)],
+      ["MACs", number(op.macs)], ["reads", bytes(op.bytes_read)], ["writes", bytes(op.bytes_written)],
+      ["cycles", cycles === undefined ? null : number(cycles)]]),
+    make("h3", {}, "Arguments"),
+    ...op.arguments.map((text) => make("div", {}, make("code", {}, text))),
+    ...(attributes.length ? [make("h3", {}, "Attributes"), pairs(attributes)] : []),
+    ...links("Reads the results of", op.reads),
+    ...links("Read by", op.readers),
+    make("p", {}, make("button", { type: "button", onclick: () => page.showInGraph(op.index) }, "Show in the graph")),
+  ].filter(Boolean);
+}
+
+function regionDetails(region, page) {
+  const border = (title, items) => [make("h3", {}, `${title} (${bytes(sum(items, "bytes"))})`),
+    ...items.map((item) => make("div", {}, `${item.name} `, make("code", {}, item.type), ` ${bytes(item.bytes)}`))];
+  const ops = OPS.filter((op) => op.region === region.symbol);
+  return [
+    make("h2", {}, region.symbol),
+    pairs([["function", region.function], ["ops", number(region.ops)], ["composites", number(region.composites.length)],
+      ["MACs", number(region.macs)], ["reads", bytes(region.bytes_read)], ["writes", bytes(region.bytes_written)]]),
+    ...border("Enters", region.inputs),
+    ...border("Leaves", region.outputs),
+    make("h3", {}, "Ops"),
+    ...ops.slice(0, 100).map((op) => linkTo(op.index, page)),
+    ops.length > 100 ? make("div", { class: "dim" }, `and ${ops.length - 100} more`) : null,
+  ].filter(Boolean);
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tab Graph: the picture, moved with the mouse, the wheel or the keys.
+"use strict";
+
+function graphTab(panel, page) {
+  const functions = [...new Set(OPS.map((op) => op.function))];
+  const view = { x: 0, y: 0, scale: 1 };
+  const drawn = { ops: new Map(), regions: new Map(), edges: [], size: { width: 1, height: 1 } };
+  const layer = draw("g");
+  const canvas = draw("svg", { id: "canvas", role: "group", tabindex: 0,
+    "aria-label": "The partitioned model. Arrows go to neighbours, plus and minus zoom, 0 shows all." }, marker(), layer);
+  const choose = make("select", { id: "function", "aria-label": "Function", onchange: () => { rebuild(); fit(); } },
+    functions.map((name) => make("option", { value: name }, name)));
+  const collapse = make("input", { type: "checkbox", id: "collapse", onchange: () => { rebuild(); fit(); } });
+  const find = make("input", { type: "search", id: "find", placeholder: "Find an op, press Enter", "aria-label": "Find in the graph",
+    onkeydown: (event) => event.key === "Enter" && findNext() });
+  const found = make("span", { class: "dim", role: "status" });
+  const button = (text, label, action) => make("button", { type: "button", "aria-label": label, onclick: action }, text);
+  panel.append(make("div", { class: "tools" }, functions.length > 1 ? choose : null, find,
+    button("+", "Larger", () => zoom(1.3)), button("−", "Smaller", () => zoom(1 / 1.3)),
+    button("Fit", "Show all", () => fit()), make("label", {}, collapse, " collapse regions"), found,
+    legend()), canvas);
+
+  function rebuild() {
+    const picture = layOutFunction(choose.value || functions[0], collapse.checked);
+    Object.assign(drawn, { ops: new Map(), regions: new Map(), edges: [], size: picture.size });
+    const [back, lines, front] = [draw("g"), draw("g"), draw("g")];
+    for (const node of picture.nodes) {
+      if (node.region) back.append(regionBox(node));
+      if (node.region && collapse.checked) {
+        for (const box of node.members) drawn.ops.set(box.id, { box, group: drawn.regions.get(node.region).group });
+        continue;
+      }
+      front.append(...node.members.map(opBox));
+    }
+    for (const edge of picture.edges) {
+      const path = draw("path", { class: edge.border ? "edge border" : "edge", d: edge.way ? smooth(edge.way) : curve(edge.from, edge.to), "marker-end": "url(#arrow)" });
+      drawn.edges.push({ ...edge, path });
+      lines.append(path);
+    }
+    layer.replaceChildren(back, lines, front);
+    canvas.dataset.nodes = picture.nodes.reduce((total, node) => total + node.members.length, 0);
+  }
+
+  function opBox(box) {
+    const { op } = box;
+    const below = op.code || op.runs_in || "";
+    const group = draw("g", { class: `op ${stateOf(op)}`, tabindex: -1, role: "button", "data-op": op.index,
+      "aria-label": `${kindOf(op)} ${titleOf(op)}, ${op.placement}${op.code ? ", " + op.code : ""}`,
+      transform: `translate(${box.x - box.width / 2} ${box.y - box.height / 2})`,
+      onclick: () => page.select({ op: op.index }), onkeydown: (event) => walk(event, op) },
+      draw("title", {}, `${kindOf(op)} ${titleOf(op)}\n${op.result}${op.reason ? `\n${op.code}: ${op.reason}` : ""}`),
+      draw("rect", { class: "box", width: box.width, height: box.height }),
+      draw("text", { x: 8, y: 17 }, cut(kindOf(op), 24)),
+      draw("text", { x: 8, y: 32, class: "small" }, cut(op.code ? `⚑ ${below}` : `${below}  ${op.result.replace(/^\w+/, "")}`, 30)));
+    drawn.ops.set(op.index, { box, group });
+    return group;
+  }
+
+  function regionBox(node) {
+    const region = REGIONS.get(node.region);
+    const chosen = () => page.select({ region: node.region });
+    const small = collapse.checked;
+    const group = draw("g", { class: "region", tabindex: -1, role: "button", "data-region": node.region, "aria-label": `Region ${node.region}`,
+      transform: `translate(${node.x - node.width / 2} ${node.y - node.height / 2})`, onclick: chosen,
+      onkeydown: (event) => event.key === "Enter" && chosen() },
+      draw("title", {}, `${node.region}: ${plural(node.members.length, "op")}`),
+      draw("rect", { class: "box", width: node.width, height: node.height }),
+      draw("text", { x: 8, y: 17 }, cut(node.region, Math.max(20, Math.floor(node.width / 8)))),
+      small ? draw("text", { x: 8, y: 32, class: "small" }, `${plural(node.members.length, "op")}, ${region ? short(region.macs || 0) : "?"} MACs`) : null);
+    drawn.regions.set(node.region, { box: node, group });
+    return group;
+  }
+
+  // Enter tells, arrows go to what an op reads, what reads it, and its neighbours in the order.
+  function walk(event, op) {
+    const next = { ArrowUp: op.reads[0], ArrowDown: op.readers[0], ArrowLeft: op.index - 1, ArrowRight: op.index + 1 }[event.key];
+    if (event.key === "Enter" || event.key === " ") page.select({ op: op.index });
+    else if (next === undefined || !OPS[next]) return;
+    else page.showInGraph(next);
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  function findNext() {
+    const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const last = page.selected && page.selected.op !== undefined ? page.selected.op : -1;
+    const matches = OPS.filter((op) => words.length && words.every((word) =>
+      `${op.op} ${op.name} ${titleOf(op)} ${op.code || ""} ${op.region || ""}`.toLowerCase().includes(word)));
+    found.textContent = words.length ? plural(matches.length, "match").replace("matchs", "matches") : "";
+    const next = matches.find((op) => op.index > last) || matches[0];
+    if (next) page.showInGraph(next.index, true);
+  }
+
+  // ---- The view ----
+
+  function apply() {
+    layer.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.scale})`);
+  }
+  function zoom(factor, x = canvas.clientWidth / 2, y = canvas.clientHeight / 2) {
+    const scale = Math.min(3, Math.max(0.01, view.scale * factor));
+    view.x = x - (x - view.x) * (scale / view.scale);
+    view.y = y - (y - view.y) * (scale / view.scale);
+    view.scale = scale;
+    apply();
+  }
+  // All of it if it can be read then, else its top.
+  function fit(all = true) {
+    const { width, height } = drawn.size;
+    const [wide, high] = [canvas.clientWidth - 40, canvas.clientHeight - 40];
+    view.scale = Math.min(1.2, wide / width, all ? high / height : 9);
+    if (!all) view.scale = Math.max(view.scale, 0.5);
+    view.x = Math.max((canvas.clientWidth - width * view.scale) / 2, all ? 20 : -1e9);
+    view.y = Math.max(20, (all ? (canvas.clientHeight - height * view.scale) / 2 : 20));
+    apply();
+  }
+  function centre(box) {
+    view.scale = Math.max(view.scale, 0.8);
+    view.x = canvas.clientWidth / 2 - box.x * view.scale;
+    view.y = canvas.clientHeight / 2 - box.y * view.scale;
+    apply();
+  }
+  canvas.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    const place = canvas.getBoundingClientRect();
+    zoom(Math.exp(-event.deltaY * 0.0015), event.clientX - place.left, event.clientY - place.top);
+  }, { passive: false });
+  let drag = null;
+  canvas.addEventListener("pointerdown", (event) => { drag = { x: event.clientX - view.x, y: event.clientY - view.y }; });
+  addEventListener("pointermove", (event) => {
+    if (!drag) return;
+    if (!event.buttons) { drag = null; return; }
+    view.x = event.clientX - drag.x;
+    view.y = event.clientY - drag.y;
+    apply();
+  });
+  addEventListener("pointerup", () => { drag = null; });
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: [0, 80], ArrowDown: [0, -80], ArrowLeft: [80, 0], ArrowRight: [-80, 0] }[event.key];
+    if (event.key === "+" || event.key === "=") zoom(1.3);
+    else if (event.key === "-") zoom(1 / 1.3);
+    else if (event.key === "0") fit();
+    else if (event.key === "Enter" && event.target === canvas && drawn.ops.size) page.showInGraph([...drawn.ops.keys()][0]);
+    else if (step) { view.x += step[0]; view.y += step[1]; apply(); }
+    else return;
+    event.preventDefault();
+  });
+
+  function mark() {
+    layer.querySelectorAll(".selected, .near").forEach((node) => node.classList.remove("selected", "near"));
+    const { op, region } = page.selected || {};
+    const chosen = op !== undefined ? drawn.ops.get(op) : drawn.regions.get(region);
+    if (chosen) chosen.group.classList.add("selected");
+    if (op !== undefined)
+      for (const edge of drawn.edges) edge.path.classList.toggle("near", edge.from.id === op || edge.to.id === op);
+  }
+
+  let ready = false;
+  function opened() {
+    if (ready || !OPS.length) return;
+    ready = true;
+    rebuild();
+    fit(false);
+    mark();
+  }
+  function show(index, keep) {
+    opened();
+    if (choose.value !== OPS[index].function) {
+      choose.value = OPS[index].function;
+      rebuild();
+    }
+    const { box, group } = drawn.ops.get(index);
+    centre(box);
+    mark();
+    if (!keep) group.focus({ preventScroll: true });
+  }
+  return { opened, show, mark };
+}
+
+function curve(from, to) {
+  const [x1, y1, x2, y2] = [from.x, from.y + from.height / 2, to.x, to.y - to.height / 2];
+  const bend = Math.max(16, Math.abs(y2 - y1) / 2);
+  // A long edge passes beside the boxes between.
+  const aside = y2 - y1 > 150 ? Math.min(130, 60 + Math.abs(y2 - y1) / 20) : 0;
+  return `M${x1} ${y1}C${x1 + 1.6 * aside} ${y1 + bend} ${x2 + 1.6 * aside} ${y2 - bend} ${x2} ${y2 - 3}`;
+}
+
+// Through the middles between the points, bent at the points.
+function smooth(points) {
+  const middle = (one, other) => `${(one.x + other.x) / 2} ${(one.y + other.y) / 2}`;
+  const parts = points.slice(1, -1).map((point, index) => {
+    const next = points[index + 2];
+    return `Q${point.x} ${point.y} ${index + 3 === points.length ? `${next.x} ${next.y}` : middle(point, next)}`;
+  });
+  return `M${points[0].x} ${points[0].y}${parts.join("") || `L${points[1].x} ${points[1].y}`}`;
+}
+
+function marker() {
+  return draw("defs", {}, draw("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 6, refY: 4, markerWidth: 7, markerHeight: 7,
+    markerUnits: "userSpaceOnUse", orient: "auto" }, draw("path", { d: "M0 0L8 4L0 8z", fill: "context-stroke" })));
+}
+
+function legend() {
+  const item = (name, text) => make("span", {},
+    make("i", { style: `background:var(--${name});border-color:var(--${name === "book" ? "dim" : name + "-line"})` }), text);
+  return make("span", { class: "legend" }, item("npu", "NPU"), item("host", "host, with its reason"), item("book", "bookkeeping"));
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where each op and region is in the picture.
+//
+// dagre lays out at most SLICE nodes at a time: its time grows faster than the number of nodes, and
+// its recursion overflows the stack on a chain of 2,000. Slices follow each other from top to
+// bottom, in an order in which each node comes behind those that it reads.
+"use strict";
+
+const SLICE = 100;
+const GAP = 34;
+const BOX = { width: 172, height: 40 };
+const HEAD = 26;
+
+// Nodes are {id, width, height}; edges are [from, to]. Sets x and y (the middle) of each
+// node; `bends` has the way of each edge within a slice.
+function layOut(nodes, edges) {
+  const ordered = inOrder(nodes, edges);
+  const size = { width: 0, height: 0, bends: new Map() };
+  const slices = [];
+  for (let start = 0; start < ordered.length; start += SLICE) {
+    const slice = ordered.slice(start, start + SLICE);
+    const inside = new Set(slice.map((node) => node.id));
+    const graph = new dagre.graphlib.Graph();
+    graph.setGraph({ ranksep: GAP, nodesep: 24 });
+    graph.setDefaultEdgeLabel(() => ({}));
+    for (const node of slice) graph.setNode(node.id, { width: node.width, height: node.height });
+    for (const [from, to] of edges) if (inside.has(from) && inside.has(to)) graph.setEdge(from, to);
+    (dagre.default || dagre).layout(graph);
+    const { width, height } = graph.graph();
+    for (const node of slice) {
+      const place = graph.node(node.id);
+      node.x = place.x;
+      node.y = size.height + place.y;
+    }
+    const bends = graph.edges().map((edge) => {
+      const points = graph.edge(edge).points.map(({ x, y }) => ({ x, y: size.height + y }));
+      size.bends.set(`${edge.v}>${edge.w}`, points);
+      return points;
+    });
+    slices.push({ slice, width, bends });
+    size.width = Math.max(size.width, width);
+    size.height += height + GAP;
+  }
+  for (const { slice, width, bends } of slices)
+    for (const point of [...slice, ...bends.flat()]) point.x += (size.width - width) / 2;
+  size.height = Math.max(0, size.height - GAP);
+  return size;
+}
+
+// The nodes, each behind those that it reads, else as they come.
+function inOrder(nodes, edges) {
+  const waits = new Map(nodes.map((node) => [node.id, 0]));
+  const next = new Map(nodes.map((node) => [node.id, []]));
+  for (const [from, to] of edges) {
+    waits.set(to, waits.get(to) + 1);
+    next.get(from).push(to);
+  }
+  const known = new Map(nodes.map((node) => [node.id, node]));
+  const ready = nodes.filter((node) => !waits.get(node.id)).reverse();
+  const ordered = [];
+  while (ready.length) {
+    const node = ready.pop();
+    ordered.push(node);
+    for (const to of next.get(node.id).slice().reverse()) {
+      waits.set(to, waits.get(to) - 1);
+      if (!waits.get(to)) ready.push(known.get(to));
+    }
+  }
+  // None is left out, should there be a cycle.
+  const seen = new Set(ordered);
+  return [...ordered, ...nodes.filter((node) => !seen.has(node))];
+}
+
+// The picture of one function: boxes of ops and regions, and edges between them.
+function layOutFunction(name, collapsed) {
+  const ops = OPS.filter((op) => op.function === name);
+  const outer = new Map();
+  const boxOf = new Map();
+  for (const op of ops) {
+    const id = op.region ? `region ${op.region}` : `op ${op.index}`;
+    if (!outer.has(id)) outer.set(id, { id, region: op.region, members: [], ...BOX });
+    const box = { id: op.index, op, ...BOX };
+    outer.get(id).members.push(box);
+    boxOf.set(op.index, { box, outer: outer.get(id) });
+  }
+  const inside = new Map([...outer.keys()].map((id) => [id, []]));
+  const between = new Map();
+  for (const op of ops)
+    for (const source of op.reads) {
+      const [from, to] = [boxOf.get(source), boxOf.get(op.index)];
+      if (!from) continue;
+      if (from.outer === to.outer) inside.get(from.outer.id).push([source, op.index]);
+      else between.set(`${from.outer.id}>${to.outer.id}`, [from.outer.id, to.outer.id]);
+    }
+  const ways = new Map();
+  for (const node of outer.values())
+    if (node.region && !collapsed) {
+      const size = layOut(node.members, inside.get(node.id));
+      node.bends = size.bends;
+      Object.assign(node, { width: size.width + 24, height: size.height + HEAD + 14 });
+    }
+  const size = layOut([...outer.values()], [...between.values()]);
+  for (const node of outer.values()) {
+    for (const [name, points] of node.bends || [])
+      ways.set(name, points.map(({ x, y }) =>
+        ({ x: x + node.x - node.width / 2 + 12, y: y + node.y - node.height / 2 + HEAD })));
+    for (const box of node.members) {
+      if (node.region && !collapsed) {
+        box.x += node.x - node.width / 2 + 12;
+        box.y += node.y - node.height / 2 + HEAD;
+      } else Object.assign(box, { x: node.x, y: node.y });
+    }
+  }
+  const edges = [];
+  for (const op of ops)
+    for (const source of op.reads) {
+      const [from, to] = [boxOf.get(source), boxOf.get(op.index)];
+      if (!from || (collapsed && from.outer === to.outer && to.outer.region)) continue;
+      edges.push({ from: from.box, to: to.box, way: ways.get(`${source}>${op.index}`),
+        border: from.outer !== to.outer && Boolean(from.outer.region || to.outer.region) });
+    }
+  return { size, nodes: [...outer.values()], edges };
+}
