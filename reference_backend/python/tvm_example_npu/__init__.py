@@ -13,6 +13,7 @@ _autoload = loading.autoload
 
 if loading.start():
     from .engine.artifacts import Artifact, read_artifacts
+    from .engine.profiling import Profile, profile
 
     if loading.has_compiler():
         from .engine.accuracy import Accuracy, AccuracyReport, LayerAccuracy, accuracy_report
@@ -33,6 +34,7 @@ __all__ = [
     "LayerAccuracy",
     "OpPlacement",
     "Options",
+    "Profile",
     "Report",
     "accuracy_report",
     "compile_for_example_npu",
@@ -41,6 +43,7 @@ __all__ = [
     "from_tflite",
     "offload_report",
     "partition_for_example_npu",
+    "profile",
     "quantize_for_example_npu",
     "read_artifacts",
 ]

@@ -25,15 +25,16 @@ void Pad(Lowering& op) {
   const std::string mode = op.String("pad_mode");
   if (mode == "constant") {
     npu_copy copy = op.CopyOf(data, op.Output());
-    for (int i = 0; i < data.rank(); ++i) copy.out_offset[i] = widths.at(2 * i);
+    for (int i = 0; i < data.rank(); ++i) copy.out_offset[i] = widths.at(2 * static_cast<size_t>(i));
     copy.fill = 1;
     copy.fill_value = op.Float("pad_value");
     op.Emit(copy);
     return;
   }
   for (int axis = 0; axis < data.rank(); ++axis) {
-    const int64_t before = widths.at(2 * axis);
-    const int64_t after = widths.at(2 * axis + 1);
+    const size_t first = 2 * static_cast<size_t>(axis);
+    const int64_t before = widths.at(first);
+    const int64_t after = widths.at(first + 1);
     if (before == 0 && after == 0) continue;
     const int64_t size = op.FixedSize(data, axis);
     const int64_t widest = mode == "circular" ? size : size - 1;

@@ -20,7 +20,7 @@ inline void LowerTriangle(Lowering& op, bool upper) {
   const Tensor data = op.Input(0);
   const int rank = data.rank();
   const int64_t k = op.Int("k");
-  const auto numbers = [&](int dim, std::vector<npu_dim> dims) {
+  const auto numbers = [&](int dim, const std::vector<npu_dim>& dims) {
     std::vector<int64_t> values(op.FixedSize(data, dim));
     std::iota(values.begin(), values.end(), 0);
     return op.Constant(dims, values);

@@ -21,6 +21,9 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from .backend import BACKEND, PACKAGE
+from .profiling import record
+from .profiling.collect import count_of_calls, report_of
+from .profiling.result import Profile
 
 _STEP = f"{BACKEND}.parallel.step"
 """The function that the workers call."""
@@ -87,15 +90,7 @@ class DataParallel:
         RuntimeError
             The function fails on an NPU; the message says on which one, and why.
         """
-        arrays = [np.ascontiguousarray(argument) for argument in arguments]
-        if len({array.shape[0] for array in arrays}) != 1:
-            shapes = ", ".join(str(array.shape) for array in arrays) or "none"
-            raise ValueError(
-                "The arguments must be arrays whose first axis is the batch, as long in all of "
-                f"them; their shapes are: {shapes}."
-            )
-        parts = [np.array_split(array, len(self.devices)) for array in arrays]
-        counts = self._all("run", function, *map(self._workers.scatter, parts))
+        counts = self._all("run", function, *self._scattered(arguments))
         # A worker has no results if the batch is smaller than the number of workers.
         busy = [worker for worker, count in enumerate(counts) if count]
         results: list[np.ndarray] = []
@@ -116,6 +111,40 @@ class DataParallel:
         found: list[dict[str, dict[str, int]]] = self._all("counters")
         return found
 
+    def profile(
+        self,
+        *arguments: Any,
+        function: str = "main",
+        calls: int = 1,
+        report: Any = None,
+    ) -> list[Profile]:
+        """Run a batch, and tell where the time goes on each NPU.
+
+        Parameters
+        ----------
+        arguments, function
+            As for a call.
+        calls
+            How many calls are recorded, after one that is not.
+        report
+            As for `profile` of a model on one NPU.
+
+        Returns
+        -------
+        profiles
+            One for each NPU. Their times on the host begin together, with the first call.
+
+        Raises
+        ------
+        RuntimeError
+            The function fails on an NPU; the message says on which one, and why.
+        """
+        known = report_of(report)
+        parts = self._scattered(arguments)
+        recordings = self._all("record", function, count_of_calls(calls), *parts)
+        begins = [begin for recording in recordings for begin, _ in recording["calls"]]
+        return [Profile.from_recording(item, known, min(begins)) for item in recordings]
+
     def close(self) -> None:
         """End the workers; nothing can be run any more."""
         self._close()
@@ -132,6 +161,18 @@ class DataParallel:
     ) -> None:
         """End the workers."""
         self.close()
+
+    def _scattered(self, arguments: Sequence[Any]) -> list[Any]:
+        """Give each worker its part of a batch; return references to the parts."""
+        arrays = [np.ascontiguousarray(argument) for argument in arguments]
+        if len({array.shape[0] for array in arrays}) != 1:
+            shapes = ", ".join(str(array.shape) for array in arrays) or "none"
+            raise ValueError(
+                "The arguments must be arrays whose first axis is the batch, as long in all of "
+                f"them; their shapes are: {shapes}."
+            )
+        parts = [np.array_split(array, len(self.devices)) for array in arrays]
+        return [self._workers.scatter(part) for part in parts]
 
     def _all(self, *step: Any) -> list[Any]:
         """Run a step on all workers, and return their answers."""
@@ -176,15 +217,12 @@ class _Model:
 
     def counters(self) -> dict[str, dict[str, int]]:
         """Return the counters of each region."""
-        found: dict[str, dict[str, int]] = {}
-        modules = [self.machine.module]
-        for module in modules:
-            modules.extend(module.imports)
-            if module.kind == BACKEND:
-                counters = module["counters"]().items()
-                symbol = str(module["get_symbol"]())
-                found[symbol] = {str(name): int(value) for name, value in counters}
-        return found
+        regions = record.region_modules(self.machine.module)
+        return {symbol: record.counters_of(module) for symbol, module in regions.items()}
+
+    def record(self, function: str, calls: int, *arguments: Any) -> record.Recording:
+        """Record calls with a part of the batch."""
+        return record.record(self.machine, function, calls, *arguments)
 
     def _keep(self, result: Any) -> None:
         if isinstance(result, tvm.runtime.Tensor):
@@ -205,6 +243,8 @@ def _step(number: int, name: str, *arguments: Any) -> Any:
         return _answer(lambda: _load_model(key, *arguments))
     if name == "run":
         return _answer(lambda: _models[key].run(*arguments))
+    if name == "record":
+        return _answer(lambda: _models[key].record(*arguments))
     if name == "counters":
         return _answer(lambda: _models[key].counters())
     if name == "result":

@@ -54,7 +54,13 @@ def run_compare(arguments: argparse.Namespace) -> int:
 
 def _times(profile: Profile) -> dict[str, float]:
     """Return microseconds by the name of the op."""
-    return {str(op.name): float(op.microseconds) for op in profile.ops}
+    calls = max(len(profile.calls), 1)
+    if not profile.ticks_per_us:
+        return {"the whole call": profile.totals["wall_us"] / calls}
+    times: dict[str, float] = {}
+    for op in profile.ops:
+        times[op.title] = times.get(op.title, 0.0) + op.span / profile.ticks_per_us / calls
+    return times
 
 
 def read_json(path: Path, read: Callable[[str], _Read], what: str, command: str) -> _Read:

@@ -22,7 +22,7 @@ def run_profile(arguments: argparse.Namespace) -> int:
         inputs = inputs_of(arguments, loaded.signature)
         steps.begin("profiling")
         try:
-            found = profile(loaded.machine, inputs, repeat=arguments.repeat)
+            found = profile(loaded.machine, *inputs, calls=arguments.repeat, report=loaded.report)
         except Exception as error:
             raise Problem(f"The model cannot be profiled: {sentence(error)}") from error
     if arguments.output is not None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from .files import require_file, require_writable, writing
 from .problem import Problem, needs_compiler, sentence
 from .progress import Steps
 from .signature import FUNCTION, Input, Signature, random_inputs, read_inputs
+
+if TYPE_CHECKING:
+    from ..report import Report
 
 Array = npt.NDArray[Any]
 
@@ -40,10 +43,13 @@ class Loaded:
         The virtual machine of TVM that runs it.
     signature
         What it takes and returns.
+    report
+        Where its ops run; none of a library.
     """
 
     machine: VirtualMachine
     signature: Signature
+    report: Report | None = None
 
     def run(self, inputs: list[Any]) -> list[Any]:
         """Run it.
@@ -101,7 +107,7 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
     prepared = prepare(arguments, steps)
     steps.begin("compiling")
     executable = compile_prepared(prepared, arguments.target)
-    return Loaded(VirtualMachine(executable, tvm.cpu()), prepared.signature)
+    return Loaded(VirtualMachine(executable, tvm.cpu()), prepared.signature, prepared.report)
 
 
 def load_library(path: Path) -> Loaded:

@@ -240,8 +240,12 @@ def run_report(arguments: argparse.Namespace) -> int:
         from ..page import write_page
 
         with writing(arguments.html) as unfinished:
-            plain = [None if item is None else item.to_dict() for item in (profile, accuracy)]
-            write_page(unfinished, report, *plain)
+            write_page(
+                unfinished,
+                report,
+                profile.to_dict() if profile is not None else None,
+                accuracy.to_dict() if accuracy is not None else None,
+            )
     if arguments.json:
         print(report.to_json())
     else:

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The profile: what each engine of the NPU did, and when, for which op, and the host meanwhile.
+
+`record` runs a model where it is loaded, `collect` finds that place and asks for a recording,
+`result` is what comes of it, `trace` and `pictures` are forms of the result. No compiler is needed.
+"""
+
+from .collect import profile
+from .result import Event, HostCall, OpProfile, Profile, RegionProfile
+
+__all__ = ["Event", "HostCall", "OpProfile", "Profile", "RegionProfile", "profile"]

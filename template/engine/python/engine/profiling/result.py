@@ -1,0 +1,487 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a profile says: the numbers, and their forms."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ..backend import BACKEND
+
+if TYPE_CHECKING:
+    from ..report import Report
+    from .record import Recording
+
+VERSION = 1
+"""The version of the JSON; fields may be added without a new one."""
+
+Busy = Mapping[str, int]
+"""How long each engine worked."""
+Traffic = Mapping[str, tuple[int, int]]
+"""The bytes that each memory was read and written."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What one engine did in one go.
+
+    Parameters
+    ----------
+    region
+        The symbol of the region.
+    call
+        Which of the region's runs.
+    name
+        What it did.
+    label
+        The op that it belongs to, as "op (variable)"; none if it belongs to none.
+    engine
+        The engine, with a part behind a "." where there are several.
+    begin, end
+        When it had the engine, since the begin of the run.
+    busy
+        How much of this time it worked.
+    waits_for
+        The engine whose work it waited for; none if it did not.
+    traffic
+        The bytes that it moved.
+    """
+
+    region: str
+    call: int
+    name: str
+    label: str | None
+    engine: str
+    begin: int
+    end: int
+    busy: int
+    waits_for: str | None
+    traffic: Traffic
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a region, or one call of the model.
+
+    Parameters
+    ----------
+    begin_us, end_us
+        The time on the host, from the begin of the first call of the model.
+    span
+        The end of the last event of the run; 0 without events.
+    """
+
+    begin_us: float
+    end_us: float
+    span: int = 0
+
+
+@dataclass(frozen=True)
+class RegionProfile:
+    """What a region did in all of its runs.
+
+    Parameters
+    ----------
+    symbol
+        Its name.
+    calls
+        How many runs.
+    wall_us
+        The time on the host, of all runs.
+    span
+        The time on the device, of all runs.
+    runs
+        The runs, in order.
+    busy, utilisation
+        How long each engine worked, and which part of `span` that is.
+    traffic
+        The bytes that were moved.
+    counters
+        What the driver's counters grew by; sizes and frequencies as they are.
+    """
+
+    symbol: str
+    calls: int
+    wall_us: float
+    span: int
+    runs: tuple[Run, ...]
+    busy: Busy
+    utilisation: Mapping[str, float]
+    traffic: Traffic
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class OpProfile:
+    """What an op needed, in all runs of its region.
+
+    Parameters
+    ----------
+    region
+        The region.
+    label, op, variable
+        The driver's label, and its parts; none for what belongs to no op.
+    origin
+        The name that the author of the model gave it; none if it is not known.
+    composite
+        The label of the composite that it is in, and whose time this is; none if not known.
+    span
+        The sum over its events, from begin to end.
+    busy, traffic
+        As for a region.
+    share
+        The part of the sum of all spans.
+    """
+
+    region: str
+    label: str | None
+    op: str | None
+    variable: str | None
+    origin: str | None
+    composite: str | None
+    span: int
+    busy: Busy
+    traffic: Traffic
+    share: float
+
+    @property
+    def title(self) -> str:
+        """The name by which a user knows it."""
+        return self.origin or self.variable or self.label or "(no op)"
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A call of the host.
+
+    Parameters
+    ----------
+    name
+        The function.
+    begin_us, end_us
+        When, from the begin of the first call of the model.
+    """
+
+    name: str
+    begin_us: float
+    end_us: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of a model goes.
+
+    Parameters
+    ----------
+    unit
+        The unit of the device's times; none if the driver has no events.
+    ticks_per_us
+        How many of them are a microsecond; 0 if it is not known.
+    device
+        The index of the NPU; none if it is not known.
+    calls
+        The calls of the model.
+    regions, events, ops, host
+        What happened.
+    """
+
+    unit: str | None
+    ticks_per_us: float
+    device: int | None
+    calls: tuple[Run, ...]
+    regions: tuple[RegionProfile, ...]
+    events: tuple[Event, ...]
+    ops: tuple[OpProfile, ...]
+    host: tuple[HostCall, ...]
+
+    @classmethod
+    def from_recording(
+        cls, recording: Recording, report: Report | None = None, origin_us: float | None = None
+    ) -> Profile:
+        """Make a profile of what was recorded.
+
+        Parameters
+        ----------
+        recording
+            The recording.
+        report
+            Where each op runs, and the names of the author.
+        origin_us
+            When time begins; left out, at the first call of the model.
+
+        Returns
+        -------
+        profile
+            The profile.
+        """
+        calls = recording["calls"]
+        origin = (calls[0][0] if calls else 0.0) if origin_us is None else origin_us
+
+        def run(begin: float, end: float, span: int = 0) -> Run:
+            return Run(round(begin - origin, 3), round(end - origin, 3), span)
+
+        regions, events = [], []
+        for region in sorted(recording["regions"], key=_first_begin):
+            symbol, mine, runs = region["symbol"], [], []
+            for index, call in enumerate(region["profile"]["calls"]):
+                found = [_event({"region": symbol, "call": index, **e}) for e in call["events"]]
+                span = max((event.end for event in found), default=0)
+                runs.append(run(call["begin_us"], call["end_us"], span))
+                mine += found
+            events += mine
+            span = sum(item.span for item in runs)
+            busy = _busy(mine)
+            regions.append(
+                RegionProfile(
+                    symbol=symbol,
+                    calls=len(runs),
+                    wall_us=_length(runs),
+                    span=span,
+                    runs=tuple(runs),
+                    busy=busy,
+                    utilisation={name: round(n / span, 6) for name, n in busy.items() if span},
+                    traffic=_traffic(mine),
+                    counters=region["counters"],
+                )
+            )
+        units = [(item["profile"]["unit"], item["profile"]) for item in recording["regions"]]
+        known = [(unit, data["ticks_per_us"]) for unit, data in units if unit is not None]
+        # A region that did not run does not know its frequency.
+        unit, ticks = max(known, key=lambda item: item[1], default=(None, 0.0))
+        return cls(
+            unit,
+            float(ticks),
+            recording.get("device"),
+            tuple(run(*call) for call in calls),
+            tuple(regions),
+            tuple(events),
+            _ops(events, report),
+            tuple(
+                HostCall(name, round(begin - origin, 3), round(end - origin, 3))
+                for name, begin, end in recording["host"]
+            ),
+        )
+
+    @property
+    def busy(self) -> Busy:
+        """How long each engine worked, in all regions."""
+        return _busy(self.events)
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes that each memory was read and written, in all regions."""
+        return _traffic(self.events)
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """The sums over all regions and calls."""
+        return {
+            "calls": len(self.calls),
+            "events": len(self.events),
+            "wall_us": _length(self.calls),
+            "npu_us": round(sum(region.wall_us for region in self.regions), 3),
+            "host_us": _length(self.host),
+            "span": sum(region.span for region in self.regions),
+            "busy": self.busy,
+            "traffic": self.traffic,
+        }
+
+    @property
+    def summary(self) -> str:
+        """The profile in one line."""
+        totals = self.totals
+        text = f"{totals['wall_us']:,.0f} us on the host in {_count(len(self.calls), 'call')}"
+        text += f", {totals['npu_us']:,.0f} us of it in {_count(len(self.regions), 'region')}"
+        if self.unit is not None:
+            text += f", {totals['span']:,} {self.unit} on the NPU"
+            if self.ticks_per_us:
+                text += f" ({totals['span'] / self.ticks_per_us:,.1f} us)"
+        elif self.regions:
+            text += "; the driver does not tell what its engines do"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the profile as plain data."""
+        return {
+            "version": VERSION,
+            "backend": BACKEND,
+            "summary": self.summary,
+            "device": self.device,
+            "unit": self.unit,
+            "ticks_per_us": self.ticks_per_us,
+            "calls": [{"begin_us": item.begin_us, "end_us": item.end_us} for item in self.calls],
+            "regions": _plain(self.regions),
+            "events": _plain(self.events),
+            "ops": _plain(self.ops),
+            "host": _plain(self.host),
+            "totals": _plain(self.totals),
+        }
+
+    def to_json(self) -> str:
+        """Return the profile as JSON."""
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> Profile:
+        """Read what `to_json` wrote.
+
+        Parameters
+        ----------
+        text
+            The JSON.
+
+        Returns
+        -------
+        profile
+            The profile.
+
+        Raises
+        ------
+        ValueError
+            It is no profile, or one of a newer version.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"The profile is no JSON: {error}") from None
+        version = data.get("version") if isinstance(data, dict) else None
+        if version != VERSION or "events" not in data:
+            raise ValueError(
+                f"The profile has the version {version!r}; supported: {VERSION}, as `to_json` of a "
+                "profile writes it. Make it again with this release."
+            )
+        return cls(
+            data["unit"],
+            data["ticks_per_us"],
+            data["device"],
+            tuple(_read(Run, item) for item in data["calls"]),
+            tuple(
+                _read(RegionProfile, {**item, "runs": tuple(_read(Run, x) for x in item["runs"])})
+                for item in data["regions"]
+            ),
+            tuple(_event(item) for item in data["events"]),
+            tuple(_read(OpProfile, item) for item in data["ops"]),
+            tuple(_read(HostCall, item) for item in data["host"]),
+        )
+
+    def to_trace(self) -> str:
+        """Return a trace for https://ui.perfetto.dev, as JSON of Chrome's trace events."""
+        from .trace import trace_of
+
+        return trace_of([self])
+
+    def __str__(self) -> str:
+        """Return tables of the regions, the ops and the host's functions, and the summary."""
+        from .tables import as_text
+
+        return as_text(self)
+
+    def show(self, file: TextIO | None = None) -> None:
+        """Print the tables: with colours on a terminal, else as plain text.
+
+        Parameters
+        ----------
+        file
+            Where to print; standard output if it is left out.
+        """
+        from .tables import show
+
+        show(self, sys.stdout if file is None else file)
+
+
+# ---- Sums ---------------------------------------------------------------------------------------
+
+
+def _busy(events: Iterable[Event]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for event in events:
+        found[event.engine] += event.busy
+    return dict(found)
+
+
+def _traffic(events: Iterable[Event]) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for event in events:
+        for memory, (read, written) in event.traffic.items():
+            before = found.get(memory, (0, 0))
+            found[memory] = before[0] + read, before[1] + written
+    return found
+
+
+def _length(items: Iterable[Run | HostCall]) -> float:
+    return round(sum(item.end_us - item.begin_us for item in items), 3)
+
+
+def _ops(events: Sequence[Event], report: Report | None) -> tuple[OpProfile, ...]:
+    """Sum the events of each label, in the order in which they begin."""
+    placed = {(op.region, op.name): op for op in (report.ops if report is not None else ())}
+    groups: dict[tuple[str, str | None], list[Event]] = {}
+    for event in events:
+        groups.setdefault((event.region, event.label), []).append(event)
+    whole = sum(event.end - event.begin for event in events)
+    found = []
+    for (region, label), mine in groups.items():
+        match = re.fullmatch(r"(\S+) \((.*)\)", label or "")
+        op, variable = match.groups() if match else (label, None)
+        place = placed.get((region, variable)) if variable is not None else None
+        span = sum(event.end - event.begin for event in mine)
+        found.append(
+            OpProfile(
+                region=region,
+                label=label,
+                op=op,
+                variable=variable,
+                origin=str(place.origin) if place is not None and place.origin else None,
+                composite=place.composite if place is not None else None,
+                span=span,
+                busy=_busy(mine),
+                traffic=_traffic(mine),
+                share=round(span / whole, 6) if whole else 0.0,
+            )
+        )
+    return tuple(found)
+
+
+# ---- Plain data ---------------------------------------------------------------------------------
+
+
+def _pairs(traffic: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
+    return {name: (pair[0], pair[1]) for name, pair in traffic.items()}
+
+
+def _plain(item: Any) -> Any:
+    """Return dataclasses as plain data, as JSON reads it; `asdict` copies everything."""
+    if isinstance(item, (tuple, list)):
+        return [_plain(one) for one in item]
+    if isinstance(item, Mapping):
+        return {name: _plain(value) for name, value in item.items()}
+    fields = getattr(item, "__dict__", None)
+    return item if fields is None else _plain(fields)
+
+
+def _first_begin(region: Mapping[str, Any]) -> float:
+    """Return when a region ran first; a library does not keep the order of its regions."""
+    calls = region["profile"]["calls"]
+    return float(calls[0]["begin_us"]) if calls else float("inf")
+
+
+def _event(data: Mapping[str, Any]) -> Event:
+    event: Event = _read(Event, data)
+    return event
+
+
+def _read(kind: Any, data: Mapping[str, Any]) -> Any:
+    """Read a dataclass; fields that are newer than this release are left out."""
+    known = {name: data[name] for name in kind.__dataclass_fields__ if name in data}
+    if "traffic" in known:
+        known["traffic"] = _pairs(known["traffic"])
+    return kind(**known)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
