@@ -25,7 +25,8 @@ void Pad(Lowering& op) {
   const std::string mode = op.String("pad_mode");
   if (mode == "constant") {
     npu_copy copy = op.CopyOf(data, op.Output());
-    for (int i = 0; i < data.rank(); ++i) copy.out_offset[i] = widths.at(2 * static_cast<size_t>(i));
+    for (int i = 0; i < data.rank(); ++i)
+      copy.out_offset[i] = widths.at(2 * static_cast<size_t>(i));
     copy.fill = 1;
     copy.fill_value = op.Float("pad_value");
     op.Emit(copy);
