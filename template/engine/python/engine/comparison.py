@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .backend import BACKEND
 from .report import OpPlacement, Report
+from .terminal import TextTable, aligned, show
 
 if TYPE_CHECKING:
     from .accuracy import AccuracyReport
@@ -119,7 +119,7 @@ class Comparison:
         for kind, title in _TITLES.items():
             rows = [_row(change) for change in self.of(kind)]
             if rows:
-                lines += ["", f"{title}:", *_aligned(rows)]
+                lines += ["", f"{title}:", *(f"  {line}" for line in aligned(rows))]
         if not self.changes:
             lines.append("Nothing differs.")
         return "\n".join(lines)
@@ -132,31 +132,18 @@ class Comparison:
         file
             Where to print; standard output if it is left out.
         """
-        stream = sys.stdout if file is None else file
-        try:
-            from rich.console import Console
-            from rich.table import Table
-            from rich.text import Text
-        except ImportError:  # A board has the runtime alone.
-            print(self, file=stream)
-            return
-        console = Console(file=stream)
-        if not console.is_terminal:
-            print(self, file=stream)
-            return
-        console.print(Text(f"before: {self.before}\nafter:  {self.after}"))
+        show(self, self._blocks, file)
+
+    def _blocks(self) -> Iterator[str | TextTable]:
+        yield f"before: {self.before}\nafter:  {self.after}"
         for kind, title in _TITLES.items():
             changes = self.of(kind)
-            if not changes:
-                continue
-            table = Table("op", "name", "before", "after", "why", title=title, header_style="bold")
-            for change in changes:
-                # As text: names may have brackets.
-                style = "yellow" if change.worse else "green"
-                table.add_row(*map(Text, _row(change)), style=style)
-            console.print(table)
+            if changes:
+                styles = ["yellow" if change.worse else "green" for change in changes]
+                header = ("op", "name", "before", "after", "why")
+                yield TextTable(header, [*map(_row, changes)], styles, title)
         if not self.changes:
-            console.print("Nothing differs.")
+            yield "Nothing differs."
 
 
 _TITLES = {
@@ -289,12 +276,3 @@ def _text(value: str | float | None, unit: str | None) -> str:
     if isinstance(value, float):
         return "exact" if value == math.inf else f"{value:.1f} {unit}"
     return value or ""
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append("  " + "  ".join([*cells, row[-1]]).rstrip())
-    return lines

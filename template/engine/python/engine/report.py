@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,6 +13,7 @@ from typing import Any, TextIO
 from .backend import BACKEND
 from .origins import Origin
 from .reasons import Code
+from .terminal import TextTable, aligned, show
 
 ATTRIBUTE = f"{BACKEND}.offload_report"
 """The attribute of an IRModule that holds the report as JSON."""
@@ -313,13 +313,7 @@ class Report:
 
     def __str__(self) -> str:
         """Return a table with a line for each op, and the summary."""
-        rows = [_HEADER, *self._rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER) - 1)]
-        lines = []
-        for row in rows:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            lines.append("  ".join([*cells, row[-1]]).rstrip())
-        return "\n".join([*lines, self.summary])
+        return "\n".join([*aligned([_HEADER, *self._rows()]), self.summary])
 
     def show(self, file: TextIO | None = None) -> None:
         """Print the table: with colours on a terminal, else as plain text.
@@ -329,25 +323,7 @@ class Report:
         file
             Where to print; standard output if it is left out.
         """
-        stream = sys.stdout if file is None else file
-        try:
-            from rich.console import Console
-            from rich.table import Table
-            from rich.text import Text
-        except ImportError:  # A board has the runtime alone.
-            print(self, file=stream)
-            return
-        console = Console(file=stream)
-        if not console.is_terminal:
-            print(self, file=stream)
-            return
-        table = Table(*_HEADER, header_style="bold")
-        for op, row in zip(self.ops, self._rows(), strict=True):
-            style = "dim" if op.bookkeeping else "green" if op.placement == "npu" else "yellow"
-            # As text: names may have brackets.
-            table.add_row(*map(Text, row), style=style)
-        console.print(table)
-        console.print(Text(self.summary, style="bold"))
+        show(self, self._blocks, file)
 
     def to_html(
         self,
@@ -376,6 +352,13 @@ class Report:
         from .page import write_page  # Only here: it is of no use to what only reads reports.
 
         write_page(path, self, title=title, profile=profile, accuracy=accuracy)
+
+    def _blocks(self) -> tuple[TextTable, str]:
+        styles = [
+            "dim" if op.bookkeeping else "green" if op.placement == "npu" else "yellow"
+            for op in self.ops
+        ]
+        return TextTable(_HEADER, self._rows(), styles), self.summary
 
     def _rows(self) -> list[tuple[str, ...]]:
         alone = len({op.function for op in self.ops}) == 1

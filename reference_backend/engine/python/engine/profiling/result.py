@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -391,7 +390,7 @@ class Profile:
         """
         from .tables import show
 
-        show(self, sys.stdout if file is None else file)
+        show(self, file)
 
 
 # ---- Sums ---------------------------------------------------------------------------------------

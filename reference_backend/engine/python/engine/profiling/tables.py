@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TextIO
 
+from .. import terminal
+from ..terminal import Row, TextTable, aligned
 from .result import Profile, Traffic
 
 _MOST_HOST_FUNCTIONS = 10
-Row = tuple[str, ...]
 
 
 def as_text(profile: Profile) -> str:
@@ -25,11 +26,11 @@ def as_text(profile: Profile) -> str:
     text
         Columns of the same width, a table after the other.
     """
-    blocks = [_aligned([header, *rows]) for header, rows in _tables(profile)]
+    blocks = ["\n".join(aligned([item.header, *item.rows])) for item in _tables(profile)]
     return "\n\n".join([*blocks, profile.summary])
 
 
-def show(profile: Profile, file: TextIO) -> None:
+def show(profile: Profile, file: TextIO | None) -> None:
     """Print the tables: with colours on a terminal, else as plain text.
 
     Parameters
@@ -37,38 +38,19 @@ def show(profile: Profile, file: TextIO) -> None:
     profile
         The profile.
     file
-        Where to print.
+        Where to print; none: standard output.
     """
-    try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:  # A board has the runtime alone.
-        print(profile, file=file)
-        return
-    console = Console(file=file)
-    if not console.is_terminal:
-        print(profile, file=file)
-        return
-    for header, rows in _tables(profile):
-        table = Table(header_style="bold")
-        for index, name in enumerate(header):
-            table.add_column(name, justify="left" if index == 0 else "right")
-        for row in rows:
-            # As text: names may have brackets.
-            table.add_row(*map(Text, row))
-        console.print(table)
-    console.print(Text(profile.summary, style="bold"))
+    terminal.show(profile, lambda: [*_tables(profile), profile.summary], file)
 
 
-def _tables(profile: Profile) -> list[tuple[Row, list[Row]]]:
+def _tables(profile: Profile) -> list[TextTable]:
     """Return the tables that have lines, each with its header."""
-    tables: list[tuple[Row, list[Row]]] = []
+    tables: list[TextTable] = []
     unit = profile.unit or "-"
     if profile.regions:
         header = ("region", "calls", "host us", unit, "busy", "traffic")
         tables.append(
-            (
+            TextTable(
                 header,
                 [
                     (
@@ -81,13 +63,14 @@ def _tables(profile: Profile) -> list[tuple[Row, list[Row]]]:
                     )
                     for item in profile.regions
                 ],
+                numbers=True,
             )
         )
     if profile.ops:
         header = ("op", "name", "share", unit, "busy", "traffic")
         ordered = sorted(profile.ops, key=lambda item: -item.span)
         tables.append(
-            (
+            TextTable(
                 header,
                 [
                     (
@@ -100,6 +83,7 @@ def _tables(profile: Profile) -> list[tuple[Row, list[Row]]]:
                     )
                     for item in ordered
                 ],
+                numbers=True,
             )
         )
     times = host_times(profile)
@@ -113,7 +97,7 @@ def _tables(profile: Profile) -> list[tuple[Row, list[Row]]]:
             rest = list(times.values())[_MOST_HOST_FUNCTIONS:]
             sums = str(sum(count for count, _ in rest)), f"{sum(time for _, time in rest):,.1f}"
             shown.append((f"({more} others)", *sums))
-        tables.append((("on the host", "calls", "us"), shown))
+        tables.append(TextTable(("on the host", "calls", "us"), shown, numbers=True))
     return tables
 
 
@@ -155,12 +139,3 @@ def traffic_text(traffic: Traffic) -> str:
 
 def _parts(parts: Iterable[str]) -> str:
     return ", ".join(parts)
-
-
-def _aligned(rows: Sequence[Row]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append("  ".join([*cells, row[-1]]).rstrip())
-    return "\n".join(lines)
