@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -174,8 +175,9 @@ def test_what_is_no_model_is_refused(folder, tmp_path):
         assert "is no module that tvm.ir.save_json of this TVM has written" in failure(
             command, tmp_path / "text.json"
         )
-    for name in ("empty.onnx", "bad.pt2", "bad.tflite"):
-        assert name in failure("report", tmp_path / name)
+    for name, package in (("empty.onnx", "onnx"), ("bad.pt2", "torch"), ("bad.tflite", "tflite")):
+        why = name if find_spec(package) else f"pip install {package}"
+        assert why in failure("report", tmp_path / name)
     assert not list(tmp_path.glob("*.so"))
 
 
