@@ -302,8 +302,8 @@ FIRST_OP = {
 """,
         ),
         (
-            'which this driver has not");\n  }\n};\n',
-            """which this driver has not");
+            'which this driver does not support");\n  }\n};\n',
+            """which this driver does not support");
   }
 
   xnn_subgraph_t graph_ = nullptr;

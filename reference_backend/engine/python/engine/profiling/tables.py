@@ -58,7 +58,10 @@ def _tables(profile: Profile) -> list[TextTable]:
                         str(item.calls),
                         f"{item.wall_us:,.1f}",
                         f"{item.span:,}" if profile.unit else "",
-                        _parts(f"{name} {part:.0%}" for name, part in item.utilisation.items()),
+                        _parts(
+                            f"{name} " + format(part, ".0%")
+                            for name, part in item.utilisation.items()
+                        ),
                         traffic_text(item.traffic),
                     )
                     for item in profile.regions
@@ -76,7 +79,7 @@ def _tables(profile: Profile) -> list[TextTable]:
                     (
                         item.composite or item.op or "",
                         item.title,
-                        f"{item.share:.1%}",
+                        format(item.share, ".1%"),
                         f"{item.span:,}",
                         _parts(f"{name} {n:,}" for name, n in item.busy.items()),
                         traffic_text(item.traffic),

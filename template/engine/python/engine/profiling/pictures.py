@@ -97,7 +97,8 @@ def top_ops_svg(profile: Profile, most: int = 15) -> str:
         width = op.span * scale
         marks.append(_text(_LEFT - 8, y + 14, _short(op.title), "end"))
         marks.append(_box(_LEFT, y, max(width, 0.5), colours[op.region, op.label], title))
-        label = f"{op.share:.1%}, {op.span:,} {profile.unit}"
+        share = format(op.share, ".1%")
+        label = f"{share}, {op.span:,} {profile.unit}"
         marks.append(_text(_LEFT + width + 6, y + 14, label))
     return _svg(20 + len(ops) * _ROW, "The ops that need the most time", marks)
 
