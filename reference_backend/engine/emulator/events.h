@@ -21,6 +21,8 @@ namespace npu::emulator {
 
 /*! \brief The name of an engine, as counters and listings have it. */
 const char* Name(Engine engine);
+/*! \brief The name of an engine, with its core where each core has one, e.g. "matrix.0". */
+std::string NameOf(Engine engine, int32_t core);
 
 /*!
  * \brief The events of one run of a program.

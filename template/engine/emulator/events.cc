@@ -39,6 +39,11 @@ bool DependsOn(const Accesses& accesses, size_t command, size_t earlier) {
 
 const char* Name(Engine engine) { return kEngines[engine]; }
 
+std::string NameOf(Engine engine, int32_t core) {
+  const bool has_cores = engine == kEngineMatrix || engine == kEngineVector;
+  return has_cores ? std::string(Name(engine)) + "." + std::to_string(core) : Name(engine);
+}
+
 Events::Events(const Program& program, const Accesses& accesses, const Timeline& timeline,
                const int64_t* symbols)
     : program_(program), intervals_(timeline.intervals()) {
@@ -83,11 +88,8 @@ void Events::Add(size_t command, const Work& work, Engine engine, const char* wa
   event.name = kOperations[what.op.index()];
   const auto label = static_cast<size_t>(what.label);
   if (label < program_.labels.size()) event.label = program_.labels[label].c_str();
-  event.engine = Name(engine);
-  if (engine == kEngineMatrix || engine == kEngineVector) {
-    names_.push_back(std::string(Name(engine)) + "." + std::to_string(interval.core));
-    event.engine = names_.back().c_str();
-  }
+  names_.push_back(NameOf(engine, interval.core));
+  event.engine = names_.back().c_str();
   event.begin = interval.start;
   event.end = interval.end;
   event.busy = work.cycles[engine];

@@ -172,11 +172,9 @@ class Lister {
     for (size_t i = 0; i < program_.commands.size(); ++i) {
       const Command& command = program_.commands[i];
       const Interval& interval = timeline_.intervals()[i];
-      bool cores = interval.engine == kEngineMatrix || interval.engine == kEngineVector;
       std::string operation =
           std::visit([&](const auto& op) { return Operation(op, command); }, command.op);
-      Line(Right(std::to_string(i), 6), "  ",
-           Left(Join(Name(interval.engine), cores ? Join(".", interval.core) : ""), 10),
+      Line(Right(std::to_string(i), 6), "  ", Left(NameOf(interval.engine, interval.core), 10),
            Right(Join(interval.start, "-", interval.end), 21), "  ", operation, Vector(command),
            LabelOf(i));
     }

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from .backend import BACKEND
 from .origins import Origin
+from .plain_data import plain
 from .reasons import Code
 from .terminal import TextTable, aligned, show
 
@@ -252,8 +253,8 @@ class Report:
                 name: {**vars(share), "percent": round(share.percent, 2)}
                 for name, share in self.totals.items()
             },
-            "regions": [_plain(region) for region in self.regions],
-            "ops": [_plain(op) for op in self.ops],
+            "regions": [plain(region) for region in self.regions],
+            "ops": [plain(op) for op in self.ops],
         }
 
     def to_json(self) -> str:
@@ -381,14 +382,6 @@ _HEADER = ("op", "name", "placement", "runs in", "MACs", "composite, or why it i
 def _why(op: OpPlacement) -> str:
     why = op.composite if op.placement == "npu" else f"[{op.code}] {op.reason}"
     return f"{why} (asked: {op.asked}; [{op.wider_code}] {op.wider})" if op.wider else why or ""
-
-
-def _plain(item: Any) -> Any:
-    """Return a dataclass as plain data; `asdict` copies everything, and is slow."""
-    if isinstance(item, tuple):
-        return [_plain(one) for one in item]
-    fields = getattr(item, "__dict__", None)
-    return item if fields is None else {name: _plain(value) for name, value in fields.items()}
 
 
 def offload_report(mod: Any) -> Report:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..backend import BACKEND
+from ..plain_data import plain
 
 if TYPE_CHECKING:
     from ..report import Report
@@ -314,11 +315,11 @@ class Profile:
             "unit": self.unit,
             "ticks_per_us": self.ticks_per_us,
             "calls": [{"begin_us": item.begin_us, "end_us": item.end_us} for item in self.calls],
-            "regions": _plain(self.regions),
-            "events": _plain(self.events),
-            "ops": _plain(self.ops),
-            "host": _plain(self.host),
-            "totals": _plain(self.totals),
+            "regions": plain(self.regions),
+            "events": plain(self.events),
+            "ops": plain(self.ops),
+            "host": plain(self.host),
+            "totals": plain(self.totals),
         }
 
     def to_json(self) -> str:
@@ -451,16 +452,6 @@ def _ops(events: Sequence[Event], report: Report | None) -> tuple[OpProfile, ...
 
 def _pairs(traffic: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
     return {name: (pair[0], pair[1]) for name, pair in traffic.items()}
-
-
-def _plain(item: Any) -> Any:
-    """Return dataclasses as plain data, as JSON reads it; `asdict` copies everything."""
-    if isinstance(item, (tuple, list)):
-        return [_plain(one) for one in item]
-    if isinstance(item, Mapping):
-        return {name: _plain(value) for name, value in item.items()}
-    fields = getattr(item, "__dict__", None)
-    return item if fields is None else _plain(fields)
 
 
 def _first_begin(region: Mapping[str, Any]) -> float:
