@@ -197,11 +197,12 @@ def test_the_driver_the_runtime_and_mutated_artifacts_are_clean_under_sanitizers
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     }
+    leaks_too = {**options, "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1"}
     # Two that compute for a quarter of an hour here are left out.
-    run(
-        *("ctest", "--test-dir", build, "--output-on-failure", "-E", "compile_test|kernels_test"),
-        **{**options, "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1"},
-    )
+    left_out = "compile_test|kernels_test|fuzz_test"
+    run("ctest", "--test-dir", build, "--output-on-failure", "-E", left_out, **leaks_too)
+    (fuzz,) = build.rglob("npu_fuzz_test")
+    assert "100000 mutations: " in run(fuzz, "100000", "1", cwd=build, **leaks_too)
     libraries = [
         run(compiler, f"-print-file-name=lib{name}.so").strip() for name in ("asan", "ubsan")
     ]
