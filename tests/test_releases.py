@@ -396,7 +396,7 @@ def test_ops_are_added_and_dropped(
             n: d for n, d in before.items() if n.startswith("vendor/")
         }
     if old.target == LATER:
-        assert "to be had with -d ops=[...]: later" in said
+        assert "selected with -d ops=[...]: later" in said
         assert "+ engine/common/later.h" in said
         assert f"- {RENAMED.removeprefix('template/')}" in said
         assert re.search(r"driver API version: \d+ -> \d+", said)

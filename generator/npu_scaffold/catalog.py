@@ -247,7 +247,7 @@ def _chain_problems(template: Path, entry: Entry) -> Iterator[str]:
         ops |= {op.rpartition(".")[2] for op in grammar.ops_in(node)}
     parts = entry.get("parts")
     for name in sorted(ops - set(parts) if isinstance(parts, list) else ()):
-        yield f"parts: '{name}' is missing, of which a chain is made."
+        yield f"parts: '{name}' is missing, which a chain contains."
 
 
 def _files(template: Path, catalog: dict[str, Entry]) -> Iterator[str]:
@@ -291,7 +291,7 @@ def _keys(
     for key in value:
         if key not in allowed:
             yield (
-                f"{prefix}'{key}' is no key here{did_you_mean(key, allowed)}; "
+                f"{prefix}'{key}' is not a key here{did_you_mean(key, allowed)}; "
                 f"allowed are {', '.join(allowed)}."
             )
     if isinstance(allowed, dict):
@@ -364,7 +364,7 @@ def _inputs(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Ite
         if "dtypes" in item:
             yield from _list_of(DTYPES)(item["dtypes"], f"{where}: dtypes", entry, catalog)
         if "like" in item and item["like"] not in seen:
-            yield f"{where}: like: {item['like']!r} is no input before it."
+            yield f"{where}: like: {item['like']!r} is not an input before it."
         ranks = item.get("ranks", [])
         if not isinstance(ranks, list) or not all(_is_integer(r) and 0 <= r <= 8 for r in ranks):
             yield f"{where}: ranks: {ranks!r} is not a list of integers from 0 to 8."
@@ -586,7 +586,7 @@ def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
         for name, tensor in given.items():
             if name not in inputs:
                 yield (
-                    f"{where}: inputs: '{name}' is no input{did_you_mean(name, inputs)}; "
+                    f"{where}: inputs: '{name}' is not an input{did_you_mean(name, inputs)}; "
                     f"the inputs are {', '.join(inputs)}."
                 )
             elif name in tuples and not isinstance(tensor, list):
@@ -612,11 +612,11 @@ def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
         if key == "refused" and not isinstance(case.get("reason", ""), str):
             yield f"{where}: reason: {case['reason']!r} is not a text."
         if not isinstance(case.get("torch", ""), str):
-            yield f"{where}: torch: {case['torch']!r} is no expression."
+            yield f"{where}: torch: {case['torch']!r} is not an expression."
         if "onnx" in case and not (isinstance(case["onnx"], dict) and "op" in case["onnx"]):
             yield f"{where}: onnx: it must be a mapping with the op of a node and its attributes."
         if "without" in case and case["without"] not in catalog:
-            yield f"{where}: without: {case['without']!r} is no op of the catalogue."
+            yield f"{where}: without: {case['without']!r} is not an op of the catalogue."
 
 
 # Key: is it required, and its check.

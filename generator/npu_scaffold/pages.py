@@ -61,7 +61,7 @@ def summarize(result: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ScaffoldError(f"{result} cannot be read: {error}.") from None
     if not isinstance(data, dict) or data.get("format_version") != FORMAT_VERSION:
-        raise ScaffoldError(f"{result} is no result of the conformance kit that this knows.")
+        raise ScaffoldError(f"{result} is not a result of the conformance kit that this knows.")
     options = data["options"]
     if options["filters"]:
         raise ScaffoldError(f"{result} is of a run with --filter; the page wants all cases.")

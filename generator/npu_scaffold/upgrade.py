@@ -97,7 +97,7 @@ class _Project:
         remembered = root / ANSWERS
         if not remembered.is_file():
             raise ScaffoldError(
-                f"{path} has no {ANSWERS}, so it is no backend that npu-scaffold made. "
+                f"{path} has no {ANSWERS}, so it is not a backend that npu-scaffold made. "
                 "Give the directory of one."
             )
         given = read_answers(remembered)
@@ -186,7 +186,7 @@ class _Template:
                 "with --template, as a clone or a URL."
             )
         if not (clone / "copier.yml").is_file():
-            raise ScaffoldError(f"{source} is no clone of npu-scaffold: it has no copier.yml.")
+            raise ScaffoldError(f"{source} is not a clone of npu-scaffold: it has no copier.yml.")
         self.versions: dict[str, str] = {}
         listed = _git(clone, "show", f"HEAD:{RELEASES}")
         if not listed.returncode:
@@ -646,7 +646,7 @@ def _prepare(
         op for op in _all_ops(new_files, {**kept, **given}, scratch / "new-ops") if op not in known
     ]
     if grown:
-        report.append(f"ops that are new, to be had with -d ops=[...]: {', '.join(grown)}")
+        report.append(f"new ops, selected with -d ops=[...]: {', '.join(grown)}")
     unasked = [name for name in stored if name not in questions]
     if unasked:
         report.append(f"questions that are gone, with your answers: {', '.join(unasked)}")

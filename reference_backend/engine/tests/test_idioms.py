@@ -229,7 +229,7 @@ PADDED = np.array([[1, 1, 1, 0], [0, 0, 0, 0]], bool)[:, None, None, :]
 )
 def test_a_query_that_may_look_at_nothing_gives_zeros(mask, guard, constant):
     model = Attention(mask, guard, constant=constant)
-    # What is no number is told from what it hides by comparing it, op by op.
+    # What is not a number is told from what it hides by comparing it, op by op.
     assert model.labels.count("attention_bias") == (guard == "rows")
     if guard == "rows" and constant and mask.any(-1).all():
         assert model.labels == ["attention_bias"]

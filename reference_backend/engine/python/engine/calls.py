@@ -116,7 +116,7 @@ def _size(dim: Any) -> int | Size:
             for factor, symbol in ((attempt.a, attempt.b), (attempt.b, attempt.a)):
                 if isinstance(factor, tvm.tirx.IntImm) and isinstance(symbol, tvm.tirx.Var):
                     return Size(int(factor.value), symbol.name, hash(symbol))
-    raise Unknown(f"a size that is no multiple of one symbol ({dim}) in")
+    raise Unknown(f"a size that is not a multiple of one symbol ({dim}) in")
 
 
 _ARGUMENTS = {"relax.strided_slice": ("x", "axes", "begin", "end", "strides")}

@@ -203,7 +203,7 @@ def read(lines: str | tuple[str, ...], inputs: Sequence[str]) -> Chain:
                 fixed[name] = value.factor
         node = _node(ast.parse(result, mode="eval").body, known)
     except SyntaxError:
-        raise ValueError(f"'{text}' is no expression") from None
+        raise ValueError(f"'{text}' is not an expression") from None
     if isinstance(node, Input | Number):
         raise ValueError(f"'{text}' calls no op")
     return Chain(node, fixed)
@@ -226,7 +226,7 @@ def _node(tree: ast.expr, known: Mapping[str, Node]) -> Node:
         arguments = tuple(_node(argument, known) for argument in tree.args)
         attributes = {str(item.arg): _attribute(item.value, known) for item in tree.keywords}
         return _step(ast.unparse(tree.func), arguments, attributes)
-    raise ValueError(f"'{ast.unparse(tree)}' is no part of a chain")
+    raise ValueError(f"'{ast.unparse(tree)}' is not part of a chain")
 
 
 def _attribute(tree: ast.expr, known: Mapping[str, Node]) -> Any:

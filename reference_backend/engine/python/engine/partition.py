@@ -45,7 +45,7 @@ def partition_for(
         `Options`, a mapping, or the path of a .toml or .json file. Hand the same to `RunCodegen`,
         under the backend's name: `Options.load(options).to_dict()`.
     **settings
-        Single options, which go before those.
+        Single options, which take precedence over those.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def partition_for(
     Raises
     ------
     TypeError
-        The model is no `tvm.IRModule`.
+        The model is not a `tvm.IRModule`.
     ValueError
         An option is not known or not supported, or a parameter not there.
     RuntimeError
@@ -99,7 +99,7 @@ def compile_for(
     Raises
     ------
     TypeError
-        The model is no `tvm.IRModule`.
+        The model is not a `tvm.IRModule`.
     ValueError
         An option is not known or not supported, or a parameter not there.
     RuntimeError
@@ -138,7 +138,7 @@ def compile_partitioned(
 def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Drop the constants that no compiled region needs when it is loaded.
 
-    `RunCodegen` keeps the constants of all regions beside the module. The programs of this backend
+    `RunCodegen` keeps the constants of all regions next to the module. The programs of this backend
     contain theirs, so weights would be stored twice.
 
     Parameters

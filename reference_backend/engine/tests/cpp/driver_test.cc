@@ -1421,13 +1421,13 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        [](Net& net) {
          net.Elementwise(Unary(NPU_VECTOR_EXP, net.Input({2}, NPU_INT32)), {2}, NPU_INT8);
        }},
-      {NPU_INVALID, "is the constant nan, which is no integer of 64 bits",
+      {NPU_INVALID, "is the constant nan, which is not an integer of 64 bits",
        [](Net& net) {
          Vector vector;
          vector.Constant(kNaN);
          net.Elementwise(vector, {2}, NPU_INT64);
        }},
-      {NPU_INVALID, "is the constant 9.22337e+18, which is no integer of 64 bits",
+      {NPU_INVALID, "is the constant 9.22337e+18, which is not an integer of 64 bits",
        [](Net& net) {
          Vector vector;
          vector.Constant(0x1p63f);
@@ -1535,7 +1535,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
          vector.Op(NPU_VECTOR_RESCALE, value, value, value);
          net.Elementwise(vector, {2});
        }},
-      {NPU_INVALID, "rounds as 6 says, which is no npu_rounding",
+      {NPU_INVALID, "rounds as 6 says, which is not an npu_rounding",
        [](Net& net) {
          Vector vector({net.Input({2}, NPU_INT32)});
          int32_t value = vector.Load(0);

@@ -645,7 +645,7 @@ void Mutate(emulator::Program* program) {
   }
 }
 
-/*! \brief Writes a program again with some changes; leaves bytes that are no program. */
+/*! \brief Writes a program again with some changes; leaves bytes that are not a program. */
 void MutateProgram(std::string* bytes) {
   emulator::Buffer memory;
   emulator::Program program;

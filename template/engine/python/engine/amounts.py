@@ -62,7 +62,7 @@ class Amounts:
         )
 
     def bytes_of(self, expr: Any) -> int | None:
-        """Return the bytes of a value, 0 if it is no tensor; None if its size is not known.
+        """Return the bytes of a value, 0 if it is not a tensor; None if its size is not known.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Amounts:
         Parameters
         ----------
         call
-            The call. Ops that are no product have none.
+            The call. Other ops than products have none.
         """
         name = str(getattr(call.op, "name", ""))
         if not name or name.startswith("relax.call_"):

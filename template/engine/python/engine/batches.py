@@ -24,7 +24,7 @@ def read_batch(item: Any, where: str, inputs: Inputs) -> Batch:
         A mapping of names to arrays, a sequence of arrays in the order of the inputs, or the array
         of a single input.
     where
-        What an error calls it.
+        How errors name it.
     inputs
         What the model takes.
 

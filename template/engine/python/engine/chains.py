@@ -182,7 +182,7 @@ def transposed_axes(value: relax.Expr) -> list[int]:
     Returns
     -------
     axes
-        Non-negative numbers; none if the value is no transposition.
+        Non-negative numbers; none if the value is not a transposition.
     """
     if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.permute_dims":
         return []

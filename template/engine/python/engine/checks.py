@@ -117,7 +117,7 @@ def check(
                 values_text = f"{text(left)} and {text(right)}"
                 return no(2, Code.RELATION, f"{_relation(rule)}; they are {values_text}")
         except (IndexError, TypeError):
-            why = f"{_relation(rule)}, which cannot be told for this call"
+            why = f"{_relation(rule)}, which is unknown for this call"
             return no(2, Code.RELATION, why)
 
     try:

@@ -142,9 +142,9 @@ def read(node: Node) -> Imported | str:
         if hasattr(array, "data_type"):
             return "NumPy has no such element type: a float of 4 or 8 bits, or bfloat16"
         if not isinstance(array, (np.ndarray, np.generic)):
-            return "sequences and optional values are no tensors"
+            return "sequences and optional values are not tensors"
         if array.dtype.kind in "OSU":
-            return "strings are no tensors of TVM"
+            return "strings are not tensors of TVM"
     names = [value.name for value in node.proto.graph.input]
     indices = [
         name

@@ -34,7 +34,7 @@ NEEDS_TORCH = "models"
 """The suite whose workers import torch."""
 
 _WORTH_A_WORKER = 8
-"""How many cases take longer than to start a process."""
+"""The number of cases that justifies another process."""
 
 
 def in_workers(

@@ -198,7 +198,7 @@ def _bias(graph: Graph, node: Node, bias: str, scales: Sequence[str], factor: fl
         scale = graph.add_constant(f"{bias}_scale", product)
     else:
         if factor != 1:
-            node.refuse("alpha with scales that are no constants; supported is alpha=1")
+            node.refuse("alpha with scales that are not constants; supported is alpha=1")
         scale = graph.emit("Mul", scales, like=node)
         shapes = [graph.shape(name) for name in scales]
         graph.learn(scale, 0, max((shape or () for shape in shapes), key=math.prod))

@@ -197,7 +197,7 @@ def a_wrong_number_of_arguments_is_refused(region: Region) -> None:
 
 
 def a_wrong_type_is_refused(region: Region) -> None:
-    """Pass another element type, and something that is no tensor."""
+    """Pass another element type, and something that is not a tensor."""
     tensors = region.tensors()
     dtype = str(region.inputs[0].dtype)
     other = "float64" if dtype != "float64" else "float32"

@@ -104,7 +104,7 @@ class CaseFile:
             about = json.loads(arrays["about"].tobytes())
             version = about["format_version"]
         except (KeyError, TypeError, ValueError, RecursionError):
-            raise ValueError(f"{path} is no {kind}") from None
+            raise ValueError(f"{path} is not a {kind}") from None
         if version != FORMAT_VERSION:
             raise ValueError(
                 f"{path} is a case file of format version {version!r}, and this package reads "
@@ -154,7 +154,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
     """
     if not os.path.isfile(path):
         is_other = os.path.exists(path)
-        raise ValueError(f"{path} is no file" if is_other else f"there is no file {path}")
+        raise ValueError(f"{path} is not a file" if is_other else f"there is no file {path}")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
@@ -164,7 +164,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
         # NumPy and the readers below it raise countless errors, some about pickles.
         arrays = {}
     if not all(isinstance(array, np.ndarray) for array in arrays.values()) or not arrays:
-        raise ValueError(f"{path} is no {kind}")
+        raise ValueError(f"{path} is not a {kind}")
     return arrays
 
 
@@ -189,9 +189,9 @@ def read_module(text: str) -> tvm.IRModule:
     try:
         mod = tvm.ir.load_json(text)
     except Exception as error:
-        raise ValueError("it is no JSON of TVM") from error
+        raise ValueError("it is not JSON of TVM") from error
     if not isinstance(mod, tvm.IRModule):
-        raise ValueError("it is no module")
+        raise ValueError("it is not a module")
     return mod
 
 
@@ -215,7 +215,7 @@ def misfit(params: Sequence[Any], arrays: Sequence[Array]) -> str:
     sizes: dict[Any, int] = {}
     for param, array in zip(params, arrays, strict=True):
         if not isinstance(getattr(param.ty, "shape", None), relax.ShapeExpr):
-            return f"the input '{param.name}' is no tensor of a known rank"
+            return f"the input '{param.name}' is not a tensor of a known rank"
         shape = list(param.ty.shape)
         wanted = ", ".join(str(sizes.get(size, getattr(size, "value", size))) for size in shape)
         fits = array.ndim == len(shape) and str(array.dtype) == str(param.ty.dtype)

@@ -105,7 +105,7 @@ class Program:
         result = self.machine[model.symbol](*arguments)
         is_one = isinstance(result, (tvm.runtime.Tensor, tvm_ffi.Shape))
         return [
-            # Shapes are no tensors.
+            # Shapes are not tensors.
             np.array(item, "int64") if isinstance(item, tvm_ffi.Shape) else item.numpy()
             for item in ([result] if is_one else result)
         ]

@@ -144,7 +144,7 @@ class IntegerGraph:
         self.ops.append(name)
 
     def _outputs(self) -> list[Tensor]:
-        """Return what nothing reads."""
+        """Return the values that nothing reads."""
         values = [binding.value for binding in self.model.bindings]
         used = {var for value in values for var in relax.analysis.free_vars(value)}
         return [item.tensor for item in self._computed if item.tensor.expr not in used]

@@ -33,7 +33,7 @@ class Variant:
     residual: bool = False
     activation: str = ""
     computed: bool = False
-    """Whether the second input is no constant."""
+    """Whether the second input is not a constant."""
     ends: bool = False
     """Whether all numbers are at the ends of their types, so that sums are as large as they get."""
     step: float = 0.04
@@ -278,7 +278,7 @@ class Work:
 
 
 class Joined(Work):
-    """A concat of tensors with several scales, of which each that differs is rescaled."""
+    """A concat of tensors with several scales, and each with a different scale is rescaled."""
 
     def __str__(self) -> str:
         """Return the name of the case."""

@@ -40,8 +40,8 @@ def from_onnx(model: Any, **options: Any) -> tvm.IRModule:
     Raises
     ------
     ValueError
-        A quantised operator is not supported, or what was given is no model; the message names the
-        node and what is supported.
+        A quantised operator is not supported, or what was given is not a model; the message names
+        the node and what is supported.
     ImportError
         onnx is not installed.
     """
@@ -86,8 +86,8 @@ def from_exported_program(program: Any, **options: Any) -> tvm.IRModule:
     Raises
     ------
     ValueError
-        A quantised op is not supported, or what was given is no program; the message names the node
-        and what is supported.
+        A quantised op is not supported, or what was given is not a program; the message names the
+        node and what is supported.
     ImportError
         torch is not installed.
     """
@@ -123,8 +123,8 @@ def from_tflite(model: Any, **options: Any) -> tvm.IRModule:
     Raises
     ------
     ValueError
-        A quantised operator is not supported, or what was given is no model; the message names it
-        and what is supported.
+        A quantised operator is not supported, or what was given is not a model; the message names
+        it and what is supported.
     ImportError
         tflite is not installed.
     """
@@ -140,7 +140,7 @@ def from_tflite(model: Any, **options: Any) -> tvm.IRModule:
         model = Path(model).read_bytes()
     if isinstance(model, (bytes, bytearray)):
         if not tflite.Model.ModelBufferHasIdentifier(model, 0):
-            raise ValueError("the file is no TFLite model: it lacks the identifier TFL3")
+            raise ValueError("the file is not a TFLite model: it lacks the identifier TFL3")
         model = tflite.Model.GetRootAs(model, 0)
     if not isinstance(model, tflite.Model):
         raise ValueError(

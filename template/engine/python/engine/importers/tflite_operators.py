@@ -57,7 +57,7 @@ def read(model: Any, **options: Any) -> tvm.IRModule:
 
 
 class _Real:
-    """A quantised tensor of a file, of which the type is said to be float32."""
+    """A quantised tensor of a file, whose type claims to be float32."""
 
     def __init__(self, given: Any) -> None:
         self.given = given
@@ -81,7 +81,7 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         self.convert_map["DEQUANTIZE"] = self._dequantize
 
     def get_tensors(self, tensors_idx_list: Any) -> list[Any]:
-        """Return tensors, of which those that are quantised look like real numbers."""
+        """Return tensors; quantised ones look like real numbers."""
         tensors: list[Any] = super().get_tensors(tensors_idx_list)
         for tensor in tensors:
             found, tensor.qnn_params = tensor.qnn_params, None

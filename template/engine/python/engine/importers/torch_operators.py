@@ -175,7 +175,7 @@ class _Op:
             return zero if zero.ty.dtype == dtype else self.emit(_cast(zero, dtype))
         limits = np.iinfo(dtype)
         if array.dtype.kind == "f" and np.any(array != np.round(array)):
-            self.refuse("its zero points are no integers; supported are integers")
+            self.refuse("its zero points are not integers; supported are integers")
         if array.size and (array.min() < limits.min or array.max() > limits.max):
             self.refuse(f"its zero point is outside of {dtype}; supported are values of this type")
         return _constant(array.astype(dtype), vector)

@@ -109,7 +109,7 @@ def _write(path: Path, text: str) -> None:
     draft = None
     try:
         descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
-        # A lone surrogate, which a name may hold, is no UTF-8.
+        # A lone surrogate, which a name may hold, is not UTF-8.
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
         os.chmod(draft, 0o666 & ~_umask())

@@ -30,7 +30,7 @@ def profile(
     report: Report | tvm.IRModule | None = None,
     session: Any = None,
 ) -> Profile:
-    """Run a model, and tell where the time goes.
+    """Run a model, and record where its time goes.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ def profile(
     Raises
     ------
     TypeError
-        The model or an input is of another type.
+        The model or an input is of an unsupported type.
     ValueError
-        The inputs are others than the function takes, or there is no such function.
+        The inputs do not suit the function, or there is no such function.
     RuntimeError
         The model cannot be loaded, or it fails.
     """
@@ -128,7 +128,7 @@ def report_of(report: Any) -> Report | None:
     """
     if report is None:
         return None
-    # Not at the top: a board has neither modules nor reports.
+    # Imported late: a board has neither modules nor reports.
     from ..report import Report, offload_report
 
     if isinstance(report, Report):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizes float models for this backend, with the tools that users have.
 
-`onnxruntime.quantization` and torchao's PT2E calibrate and quantize; which ops, the backend is
-asked (`planning`).
+`onnxruntime.quantization` and torchao's PT2E calibrate and quantize; the backend decides which ops
+(`planning`).
 """
 
 from __future__ import annotations

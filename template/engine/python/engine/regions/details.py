@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the report shows of an op: what it reads, the types around it, and its attributes."""
+"""The details of an op in the report: its operands, the types around it, and its attributes."""
 
 from __future__ import annotations
 
