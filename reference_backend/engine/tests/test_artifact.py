@@ -360,7 +360,10 @@ FORGED_PORTS = {
     "too deep": (lambda data, parts: replace(parts, ports=DEEP).write(), "nested too deeply"),
     "no object": (lambda data, parts: replace(parts, ports=b"[]").write(), "not a JSON object"),
     "empty": (lambda data, parts: replace(parts, ports=b"{}").write(), "ports were not written"),
-    "numbers for ports": (forge(lambda inputs, outputs: inputs.append(3)), "ports were not written"),
+    "numbers for ports": (
+        forge(lambda inputs, outputs: inputs.append(3)),
+        "ports were not written",
+    ),
     "no order": (forge(lambda inputs, outputs: outputs[0].pop("order")), "ports were not written"),
     "an order of texts": (
         forge(lambda inputs, outputs: outputs[0].update(order=["0"])),

@@ -50,7 +50,7 @@ _MARK = "origin of an op:\n"
 """Tells these spans from those of others, such as TVMScript's."""
 
 
-def origin_of(call: Any) -> Origin | None:
+def origin_of(call: relax.Call) -> Origin | None:
     """Return the origin of a call.
 
     Parameters
@@ -151,7 +151,7 @@ class Tracer(relax.BlockBuilder):  # type: ignore[misc]
         """Bind an expression."""
         return super().emit(self._flat(expr), name_hint)
 
-    def emit_output(self, output: Any, name_hint: str = "") -> relax.Var:
+    def emit_output(self, output: object, name_hint: str = "") -> relax.Var:
         """Bind a result of the dataflow block."""
         if isinstance(output, (list, tuple)) and all(isinstance(x, relax.Expr) for x in output):
             output = relax.Tuple([*output])

@@ -369,7 +369,7 @@ def _with_chain(label: str, roles: list[str], table: Table) -> str:
 def _pattern(
     table: Table, op: Op, label: str, pattern: DFPattern, parts: Parts, chain: Op | None = None
 ) -> Pattern:
-    def check(match: Any) -> bool:
+    def check(match: object) -> bool:
         reason = refusal_of_chain_in(table, chain, match) if chain is not None else None
         if reason is None and op is not chain:
             reason = refusal_of(table, op, match)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def plain(item: Any) -> Any:
+def plain(item: object) -> Any:
     """Return dataclasses as plain data, as JSON reads it; `asdict` is slow: it copies everything.
 
     Parameters

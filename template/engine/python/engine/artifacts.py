@@ -99,7 +99,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def _listed(title: str, values: Mapping[str, Any]) -> list[str]:
+def _listed(title: str, values: Mapping[str, object]) -> list[str]:
     """Return values by name, in lines of at most 100 characters."""
     items = " ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
     lines = textwrap.wrap(items, 78, break_long_words=False, break_on_hyphens=False)

@@ -86,7 +86,7 @@ def read_vendor_cases() -> dict[str, dict[str, Any]]:
     return {op: default | entry for op, entry in own.items()}
 
 
-def vendor(module: str, name: str, default: Any) -> Any:
+def vendor(module: str, name: str, default: object) -> Any:
     """Read a name from a module of the vendor's.
 
     No update writes to `vendor/`, so older backends lack names that later releases seed.

@@ -134,7 +134,7 @@ class Chain:
     node: Node
     fixed: Mapping[str, float]
 
-    def suits(self, attributes: Mapping[str, Any]) -> bool:
+    def suits(self, attributes: Mapping[str, object]) -> bool:
         """Whether the entry with these attributes computes this chain."""
         return all(same_value(attributes.get(name), value) for name, value in self.fixed.items())
 
@@ -241,7 +241,7 @@ def _relax_op(name: str) -> str:
     return f"relax.nn.{name}" if name in NN_OPS else f"relax.{name}"
 
 
-def _step(name: str, arguments: tuple[Node, ...], attributes: Mapping[str, Any] = {}) -> Node:
+def _step(name: str, arguments: tuple[Node, ...], attributes: Mapping[str, object] = {}) -> Node:
     """Return a call with its other spellings."""
     written = Step(_relax_op(name), arguments, tuple(attributes.items()))
     factors = _factors(written)

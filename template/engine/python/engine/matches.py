@@ -156,7 +156,7 @@ def refusal_of_edges(op: Op, match: Any) -> Reason | None:
     return None
 
 
-def _weight_refusal(op: Op, call: Any, values: Values, bound: bool) -> Reason | None:
+def _weight_refusal(op: Op, call: relax.Call, values: Values, bound: bool) -> Reason | None:
     """Return why weights cannot stay integers; the codegen knows where scales may change."""
     assert op.quantized is not None
     if not bound:
@@ -178,7 +178,7 @@ def _weight_refusal(op: Op, call: Any, values: Values, bound: bool) -> Reason | 
 
 
 def _scale_refusal(
-    op: Op, call: Any, who: str, values: Values, channel: int | None
+    op: Op, call: relax.Call, who: str, values: Values, channel: int | None
 ) -> Reason | None:
     """Return why a dequantize or quantize is not among those that an op computes with."""
     assert op.quantized is not None
@@ -306,7 +306,7 @@ def escapes(match: Any) -> Any | None:
     return None
 
 
-def _swaps_last_dimensions(call: Any) -> bool:
+def _swaps_last_dimensions(call: relax.Call) -> bool:
     rank = call.ty.ndim
     axes = call.attrs.axes
     order = list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]

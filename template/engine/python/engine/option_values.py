@@ -43,7 +43,7 @@ def supported(option: Field[Any]) -> str:
     return str(allowed) if allowed is not None else "a string"
 
 
-def checked(option: Field[Any], value: Any) -> Any:
+def checked(option: Field[Any], value: object) -> Any:
     """Return a value as plain Python, or refuse it."""
     kind, allowed = kind_of(option), option.metadata["allowed"]
     plain = _plain(value, kind)

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _reported: set[Override] = set()
 
 
-def _option(group: str, default: Any, about: str, allowed: Constraint | None = None) -> Any:
+def _option(group: str, default: object, about: str, allowed: Constraint | None = None) -> Any:
     metadata = {"group": group, "about": about, "allowed": allowed}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
@@ -433,7 +433,7 @@ def describe() -> str:
     return "\n".join(lines)
 
 
-def _with_chosen_driver(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_chosen_driver(values: Mapping[str, object]) -> Mapping[str, Any]:
     """Let the environment choose the driver whose options may be set."""
     driver = os.environ.get(f"{PREFIX}DRIVER")
     if driver not in DRIVERS or not isinstance(values, Mapping):
@@ -472,7 +472,7 @@ def _read_overrides(items: Any) -> tuple[Override, ...]:
         ) from None
 
 
-def _refuse_unknown(values: Mapping[str, Any]) -> None:
+def _refuse_unknown(values: Mapping[str, object]) -> None:
     known = {option.name: option.name for option in _options()}
     for name in values:
         if name not in known:

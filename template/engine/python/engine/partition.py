@@ -30,7 +30,7 @@ def partition_for(
     params: Params | None = None,
     *,
     options: Source = None,
-    **settings: Any,
+    **settings: object,
 ) -> tvm.IRModule:
     """Move what the NPU can run into regions, and leave the rest to the host.
 
@@ -72,9 +72,9 @@ def compile_for(
     mod: tvm.IRModule,
     params: Params | None = None,
     *,
-    target: Any = "llvm",
+    target: object = "llvm",
     options: Source = None,
-    **settings: Any,
+    **settings: object,
 ) -> relax.VMExecutable:
     """Partition a model, and compile both parts of it.
 
@@ -111,7 +111,7 @@ def compile_for(
 
 
 def compile_partitioned(
-    mod: tvm.IRModule, options: Options, target: Any = "llvm"
+    mod: tvm.IRModule, options: Options, target: object = "llvm"
 ) -> relax.VMExecutable:
     """Compile a module that is partitioned already.
 
@@ -164,7 +164,7 @@ def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
     return mod.with_attr(name, kept) if kept else mod.without_attr(name)
 
 
-def _require_module(mod: Any) -> None:
+def _require_module(mod: object) -> None:
     """Refuse anything but a module, and say how to make one from a model."""
     if isinstance(mod, tvm.IRModule):
         return

@@ -29,9 +29,9 @@ def accuracy_report(
     quantized_model: tvm.IRModule,
     inputs: Sequence[Array] | Sequence[Sequence[Array]],
     *,
-    target: Any = "llvm",
+    target: object = "llvm",
     options: Source = None,
-    **settings: Any,
+    **settings: object,
 ) -> AccuracyReport:
     """Compare a quantised model with the float model that it was made from.
 
@@ -127,7 +127,7 @@ def accuracy_report(
     )
 
 
-def _machine(executable: Any) -> relax.VirtualMachine:
+def _machine(executable: object) -> relax.VirtualMachine:
     return relax.VirtualMachine(executable, tvm.cpu())
 
 
@@ -220,7 +220,7 @@ class _Placements:
             self._ops.setdefault(item.name.removesuffix("_integers"), []).append(item)
         self._dtypes: dict[str, str] = {}
 
-        def visit(expr: Any) -> None:
+        def visit(expr: relax.Expr) -> None:
             for block in expr.blocks if isinstance(expr, relax.SeqExpr) else ():
                 for binding in block.bindings:
                     ty = binding.var.ty

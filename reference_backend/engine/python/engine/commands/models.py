@@ -44,7 +44,7 @@ class ModelFile:
     results: tuple[str, ...] = ()
     can_quantize: bool = False
 
-    def imported(self, shapes: Shapes, content: Any = None) -> tvm.IRModule:
+    def imported(self, shapes: Shapes, content: object = None) -> tvm.IRModule:
         """Return the module that TVM makes of it.
 
         Parameters

@@ -129,7 +129,7 @@ def signature_of(mod: tvm.IRModule, results: Sequence[str] = ()) -> Signature:
     return Signature(tuple(inputs), tuple(results))
 
 
-def _size(value: Any) -> int | str:
+def _size(value: object) -> int | str:
     return int(value.value) if hasattr(value, "value") else str(value)
 
 

@@ -342,7 +342,7 @@ def _known_options() -> dict[str, tuple[Any, ...]]:
     """Return the options that can be set: a driver may lack some, or mean others."""
     usual = Options.load(None)
 
-    def is_possible(name: str, value: Any) -> bool:
+    def is_possible(name: str, value: object) -> bool:
         try:
             usual.merged(**{name: value})
         except ValueError:

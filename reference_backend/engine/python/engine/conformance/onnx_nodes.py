@@ -106,7 +106,7 @@ _HOLDERS = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 """Types of less than 8 bits, and the types that hold them in TVM."""
 
 
-def _as_array(value: Any) -> Any:
+def _as_array(value: object) -> Any:
     """Return a tensor of ONNX as an array, if NumPy has its element type."""
     from onnx import TensorProto, numpy_helper
 

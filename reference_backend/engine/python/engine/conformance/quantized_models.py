@@ -442,7 +442,9 @@ def _middle(dtype: str) -> int:
     return 128 if dtype == "uint8" else 0
 
 
-def _dequantized(model: Model, tensor: Tensor, scale: Any, zero: int, axis: int | None) -> Tensor:
+def _dequantized(
+    model: Model, tensor: Tensor, scale: object, zero: int, axis: int | None
+) -> Tensor:
     """Dequantize a tensor, in the model and in float64."""
     axis = -1 if axis is None else axis
     scale = np.asarray(scale, np.float32)

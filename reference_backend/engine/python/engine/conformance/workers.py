@@ -281,7 +281,7 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def say(**message: Any) -> None:
+    def say(**message: object) -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 

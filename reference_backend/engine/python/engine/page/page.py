@@ -87,13 +87,13 @@ def _part(name: str) -> str:
     return (_PARTS / name).read_text(encoding="utf-8")
 
 
-def _embedded(data: Any) -> str:
+def _embedded(data: object) -> str:
     """Return data as JSON in which no name of a model ends the script or opens a comment."""
     text = json.dumps(_finite(data), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     """Return data with text for the numbers that JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -460,7 +460,7 @@ def _first_begin(region: Mapping[str, Any]) -> float:
     return float(calls[0]["begin_us"]) if calls else float("inf")
 
 
-def _event(data: Mapping[str, Any]) -> Event:
+def _event(data: Mapping[str, object]) -> Event:
     event: Event = _read(Event, data)
     return event
 

@@ -324,7 +324,7 @@ def _composites(function: Any) -> dict[str, Any]:
     }
 
 
-def _name(callee: Any) -> str:
+def _name(callee: object) -> str:
     """Return the name of a call's callee: a region, a composite, or an op."""
     return str(getattr(callee, "name_hint", None) or getattr(callee, "name", ""))
 
@@ -351,7 +351,7 @@ def _values_at(
     raise ValueError(f"the function does not call '{callee}'")
 
 
-def _inlined(mod: tvm.IRModule, function: Any) -> tvm.IRModule:
+def _inlined(mod: tvm.IRModule, function: relax.Function) -> tvm.IRModule:
     """Make a module of one function, with the bodies of regions and composites in it."""
     functions: dict[Any, Any] = {
         mod.get_global_var(name): _bare(region).without_attr("global_symbol")

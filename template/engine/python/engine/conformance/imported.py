@@ -111,7 +111,7 @@ class Program:
         ]
 
 
-def compile_for_npu(module: Any) -> Program:
+def compile_for_npu(module: tvm.IRModule) -> Program:
     """Partition and compile a module.
 
     Parameters
@@ -139,7 +139,7 @@ def compile_for_npu(module: Any) -> Program:
     return Program(_machine(executable), placements, counts)
 
 
-def compile_for_host(module: Any) -> Program:
+def compile_for_host(module: tvm.IRModule) -> Program:
     """Compile a module with TVM's own kernels alone.
 
     Parameters
@@ -195,7 +195,7 @@ def compile_together(
 
 
 def judge_each(
-    actual: Sequence[Array], expected: Sequence[Any], rtol: float, atol: float, what: str
+    actual: Sequence[Array], expected: Sequence[object], rtol: float, atol: float, what: str
 ) -> list[Verdict]:
     """Compare each result on its own.
 

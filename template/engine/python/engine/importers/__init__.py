@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import tvm
 
 
-def from_onnx(model: Any, **options: Any) -> tvm.IRModule:
+def from_onnx(model: object, **options: object) -> tvm.IRModule:
     """Read an ONNX model, which may be quantised.
 
     TVM's importer reads it after quantised operators were rewritten: QLinearConv and its like,
@@ -63,7 +62,7 @@ def from_onnx(model: Any, **options: Any) -> tvm.IRModule:
     return read(normalize(model), model, **options)
 
 
-def from_exported_program(program: Any, **options: Any) -> tvm.IRModule:
+def from_exported_program(program: object, **options: object) -> tvm.IRModule:
     """Read a PyTorch program, which may be quantised by PT2E or torchao.
 
     TVM's importer reads it, with converters for `quantized_decomposed` and for torchao's affine
@@ -101,7 +100,7 @@ def from_exported_program(program: Any, **options: Any) -> tvm.IRModule:
     return read(program, **options)
 
 
-def from_tflite(model: Any, **options: Any) -> tvm.IRModule:
+def from_tflite(model: object, **options: object) -> tvm.IRModule:
     """Read a TFLite model, which may be quantised.
 
     TVM's importer reads it, with each operator on quantised tensors converted as one on real

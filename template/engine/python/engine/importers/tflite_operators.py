@@ -35,7 +35,7 @@ _CONVERTED = frozenset(_NAMES.split())
 """The operators that are converted if their tensors are quantised."""
 
 
-def read(model: Any, **options: Any) -> tvm.IRModule:
+def read(model: object, **options: object) -> tvm.IRModule:
     """Read a model.
 
     Parameters
@@ -59,7 +59,7 @@ def read(model: Any, **options: Any) -> tvm.IRModule:
 class _Real:
     """A quantised tensor of a file, whose type claims to be float32."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: object) -> None:
         self.given = given
 
     def __getattr__(self, name: str) -> Any:

@@ -120,7 +120,7 @@ class Recorder:
         finally:
             self._stop()
 
-    def call(self, function: str, *arguments: Any) -> Any:
+    def call(self, function: str, *arguments: object) -> Any:
         """Run a function, and note how long it takes.
 
         Parameters
@@ -141,7 +141,7 @@ class Recorder:
         return result
 
     def _note(
-        self, _function: Any, symbol: str, is_before: bool, _result: Any, *_arguments: Any
+        self, _function: object, symbol: str, is_before: bool, _result: object, *_arguments: object
     ) -> int:
         """Note that the machine calls something, or did; the result lets it go on."""
         if is_before:
@@ -172,7 +172,7 @@ class Recorder:
         self._machine.set_instrument(None)
 
 
-def record(machine: VirtualMachine, function: str, calls: int, *arguments: Any) -> Recording:
+def record(machine: VirtualMachine, function: str, calls: int, *arguments: object) -> Recording:
     """Run a function once to warm up, and then record some calls.
 
     Parameters
@@ -231,7 +231,7 @@ def check_function(machine: VirtualMachine, function: str, given: int) -> None:
         )
 
 
-def _record_on_board(module: tvm.runtime.Module, function: str, calls: int, *inputs: Any) -> str:
+def _record_on_board(module: tvm.runtime.Module, function: str, calls: int, *inputs: object) -> str:
     """Record for whoever is connected; the answer is JSON: a recording, or an error."""
     try:
         machine = VirtualMachine(module, tvm.cpu())

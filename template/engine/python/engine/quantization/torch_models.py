@@ -284,12 +284,12 @@ class _Captures(Quantizer):  # type: ignore[misc]
 
     graph: Any = None
 
-    def annotate(self, model: Any) -> Any:
+    def annotate(self, model: object) -> Any:
         """Keep a copy."""
         self.graph = copy.deepcopy(model)
         return model
 
-    def validate(self, model: Any) -> None:
+    def validate(self, model: object) -> None:
         """Accept it."""
 
 

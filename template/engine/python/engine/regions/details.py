@@ -101,7 +101,7 @@ def _holds_tensors(expr: relax.Expr) -> bool:
     return any(isinstance(item, relax.TensorType) for item in ir.fields(expr.ty))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_text, value)) + "]"
     if isinstance(value, Size):
