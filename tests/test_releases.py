@@ -437,7 +437,7 @@ def test_what_was_edited_in_vendor_builds_and_works_after_the_update(
     assert re.search(r"\d+ passed", said) and "failed" not in said
     said = support.run(*pytest_, "vendor/tests", cwd=project)
     assert re.search(r"\b4 passed", said), said
-    # The driver, compiled as docs/driver.md says, beside the build.
+    # The driver, compiled as docs/driver.md says, next to the build.
     tried = tmp_path / "try"
     tried.mkdir()
     support.run(

@@ -1,4 +1,4 @@
-"""What a driver may leave out, what it is told of a program, and lowerings of the vendor's."""
+"""What a driver may leave out, what it learns of a program, and lowerings of the vendor's."""
 
 from __future__ import annotations
 

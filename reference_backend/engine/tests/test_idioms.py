@@ -296,7 +296,7 @@ class Biased:
     ],
 )
 def test_positions_and_a_mask_are_one_bias(dtype, is_result, is_one):
-    """Not where others read the scores, nor in float16, whose least number is soon passed."""
+    """Not where others read the scores, nor in float16, whose lowest number is soon exceeded."""
     model = Biased(dtype, is_result)
     mod = build(model.arguments, model.body)
     (labels,) = support.placement(support.partition_for(mod), "main").regions

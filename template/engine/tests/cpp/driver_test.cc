@@ -1332,7 +1332,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        [](Net& net) { net.View(net.Input({2, 3}), {5}); }},
       {NPU_DECLINED, "does not have the same elements for all sizes",
        [](Net& net) { net.View(net.Input({Dim(2, net.Symbol("n"))}), {2}); }},
-      {NPU_INVALID, "show tensor 4, but there are 0", [](Net& net) { net.View(4, {5}); }},
+      {NPU_INVALID, "refers to tensor 4, but there are 0", [](Net& net) { net.View(4, {5}); }},
       {NPU_INVALID, "Tensor 3 cannot be an output", [](Net& net) { net.Output(3); }},
       // Order.
       {NPU_INVALID, "is read before it is written",

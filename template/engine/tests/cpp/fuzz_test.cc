@@ -763,7 +763,7 @@ bool IsSmall(const std::string& bytes) {
                         static_cast<uint64_t>(program.machine.vector_lanes);
     return work < kMost;
   } catch (const emulator::Error&) {
-    return true;  // The runtime shall say so.
+    return true;  // The runtime must report it.
   }
 }
 
