@@ -32,7 +32,7 @@ class Part:
         """Run the commands, and find what the page shows in what they print, in that order."""
         for content in self.files:
             name = content.splitlines()[0].removeprefix("# ")
-            assert re.fullmatch(r"\w+\.(py|cmake)", name), f"this is no name of a file: {name}"
+            assert re.fullmatch(r"\w+\.(py|cmake)", name), f"this is not a name of a file: {name}"
             (folder / name).write_text(content)
         path = (str(place) for place in (python.parent, Path(sys.executable).parent))
         rest = printed = run(

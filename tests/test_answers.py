@@ -267,7 +267,7 @@ def test_all_names_that_tvm_uses_are_reserved() -> None:
     legal = {name for name in names if re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name)}
     # The wheel has patterns for it, but no backend; the reference backend is that backend.
     legal.discard("example_npu")
-    # Registered by backends that are installed beside TVM.
+    # Registered by backends that are installed alongside TVM.
     legal = {name for name in legal if f"{name}.runtime.info" not in functions}
     assert legal - _reserved() == set()
 

@@ -96,7 +96,7 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
         (lambda e: e["cases"][0].update(note=1), "note: 1 is not a text."),
         (lambda e: e.pop("relax"), "conv2d: the key 'relax' is missing."),
         (lambda e: e.update(relax="nn.conv2d"), "relax: 'nn.conv2d' is not a Relax op"),
-        (lambda e: e.update(engin="matrix"), "'engin' is no key here (did you mean 'engine'?)"),
+        (lambda e: e.update(engin="matrix"), "'engin' is not a key here (did you mean 'engine'?)"),
         (lambda e: e.update(engine="tensor"), "engine: 'tensor' is not one of matrix, vector"),
         (lambda e: e.update(header="Conv"), "header: 'Conv' is not a name in snake case."),
         (
@@ -111,7 +111,7 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
         (lambda e: e["inputs"][0].update(ranks=[-1]), "not a list of integers from 0 to 8."),
         (lambda e: e["inputs"][0].update(dtypes=["float"]), "'float' is not one of float32"),
         (lambda e: e["inputs"][0].update(like="weight"), "either 'dtypes' or 'like'."),
-        (lambda e: e["inputs"][1].update(like="bias"), "like: 'bias' is no input before it."),
+        (lambda e: e["inputs"][1].update(like="bias"), "like: 'bias' is not an input before it."),
         (lambda e: e["inputs"][1].update(constant="yes"), "'yes' is neither true nor false."),
         (lambda e: e["inputs"][1].update(name="data"), "name: 'data' is there twice."),
         (lambda e: e["attributes"].update(groups=3), "groups: 3 is neither 'any' nor a mapping"),
@@ -119,17 +119,17 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
         (lambda e: e["attributes"]["groups"].update(mim=0), "(did you mean 'min'?); allowed are"),
         (lambda e: e["attributes"]["groups"].update(min="1"), "min: '1' is not a number."),
         (lambda e: e["attributes"]["data_layout"].update(one_of=[]), "is not a list of values."),
-        (lambda e: e["rules"].append({"same": ["attr.groups", 1]}), "'same' is no key here"),
+        (lambda e: e["rules"].append({"same": ["attr.groups", 1]}), "'same' is not a key here"),
         (lambda e: e["rules"].append({"equal": ["attr.groups"]}), "must compare two operands."),
         (lambda e: e["rules"].append({"equal": ["attr.group", 1]}), "(did you mean 'groups'?)"),
         (lambda e: e["rules"].append({"equal": ["date.rank", 1]}), "(did you mean 'data'?)"),
         (lambda e: e["rules"].append({"equal": ["data.size", 1]}), "only shape[i], rank and dtype"),
         (lambda e: e["rules"].append({"one_of": ["data.rank", 1]}), "operand must be a list."),
         (lambda e: e["rules"].append({}), "it must have one key"),
-        (lambda e: e.update(operations="size(out"), "'size(out' is no expression."),
+        (lambda e: e.update(operations="size(out"), "'size(out' is not an expression."),
         (lambda e: e.update(operations="size(date)"), "'date' is neither an input nor an"),
-        (lambda e: e.update(operations="open(out)"), "'open(out)' is no arithmetic of size, len"),
-        (lambda e: e.update(operations="out.real"), "'out.real' is no arithmetic of size"),
+        (lambda e: e.update(operations="open(out)"), "'open(out)' is not arithmetic of size, len"),
+        (lambda e: e.update(operations="out.real"), "'out.real' is not arithmetic of size"),
         (lambda e: e.update(output_dtypes=["f32"]), "output_dtypes: 'f32' is not one of"),
         (lambda e: e["fuses"].update(bias="1"), "bias: '1' is not the axis of a dimension."),
         (lambda e: e["fuses"].update(residual=1), "residual: 1 is neither true nor false."),
@@ -147,20 +147,20 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
             "quantized: inside: 'floats' is none of integers, elements, reals.",
         ),
         (lambda e: e["fuses"].update(residua=True), "(did you mean 'residual'?)"),
-        (lambda e: e.update(chains=["data +"]), "chains[0]: 'data +' is no expression."),
+        (lambda e: e.update(chains=["data +"]), "chains[0]: 'data +' is not an expression."),
         (
             lambda e: e.update(chains=[["y = 3 +", "y"]]),
-            "chains[0]: 'y = 3 +; y' is no expression.",
+            "chains[0]: 'y = 3 +; y' is not an expression.",
         ),
         (lambda e: e.update(chains=["data"]), "chains[0]: 'data' calls no op."),
-        (lambda e: e.update(chains=["data % 2"]), "'data % 2' is no part of a chain."),
-        (lambda e: e.update(chains=["1 > data > 2"]), "'1 > data > 2' is no part of a chain."),
+        (lambda e: e.update(chains=["data % 2"]), "'data % 2' is not part of a chain."),
+        (lambda e: e.update(chains=["1 > data > 2"]), "'1 > data > 2' is not part of a chain."),
         (lambda e: e.update(chains=[3]), "chains[0]: 3 is neither an expression nor a list of"),
         (lambda e: e.update(chains=["relu(date)"]), "'date' is neither an input nor an attribute."),
         (lambda e: e.update(parts=["relu"]), "parts: they are for an entry without 'relax'"),
         (
             lambda e: e.pop("relax") and e.update(chains=["relu(data)"], parts=["conv2d"]),
-            "parts: 'relu' is missing, of which a chain is made.",
+            "parts: 'relu' is missing, which a chain contains.",
         ),
         (
             lambda e: e.pop("relax") and e.update(chains=["relu(data)"], parts=["relu", "rulu"]),
@@ -189,9 +189,9 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
         (lambda e: e["cases"][0].update(attributes={"group": 1}), "'group' is not listed (did"),
         (lambda e: e["cases"][0].update(host="no"), "host: 'no' is neither true nor false."),
         (lambda e: e["cases"][0].update(dtypes=["half"]), "dtypes: 'half' is not one of"),
-        (lambda e: e["cases"][0].update(reason="x"), "'reason' is no key here"),
+        (lambda e: e["cases"][0].update(reason="x"), "'reason' is not a key here"),
         (lambda e: e["refused"][0].pop("reason"), "NHWC: the key 'reason' is missing."),
-        (lambda e: e["refused"][0].update(without="conv3d"), "'conv3d' is no op of the catalogue"),
+        (lambda e: e["refused"][0].update(without="conv3d"), "'conv3d' is not an op of the"),
     ],
 )
 def test_a_violation_is_a_sentence_that_names_file_op_and_key(
@@ -320,7 +320,7 @@ def test_every_attribute_of_the_relax_op_is_in_the_table(catalog: dict[str, Entr
         assert set(declared) <= known, f"{op}: {set(declared) - known} must be listed"
         call = set(inspect.signature(function).parameters)
         used = {name for case in entry["cases"] for name in case.get("attributes", {})}
-        assert used <= call, f"{op}: {used - call} is no parameter of {entry['relax']}"
+        assert used <= call, f"{op}: {used - call} is not a parameter of {entry['relax']}"
 
 
 def test_parts_are_the_ops_of_all_spellings(monkeypatch: pytest.MonkeyPatch) -> None:

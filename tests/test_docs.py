@@ -105,7 +105,7 @@ def test_the_command_writes_the_page_and_sees_that_it_is_old(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"format_version": 2}, "no result of the conformance kit"),
+        ({"format_version": 2}, "not a result of the conformance kit"),
         ({"options": {"filters": ["relu"]}}, "the page wants all cases"),
     ],
 )

@@ -118,7 +118,8 @@ def test_new_names_the_versions_that_the_template_has(
     def git(*arguments: str) -> None:
         support.run("git", *arguments, cwd=template)
 
-    assert "is no Git repository, so it has no version 'v1.0.0'" in refusal("--vcs-ref", "v1.0.0")
+    refused = refusal("--vcs-ref", "v1.0.0")
+    assert "is not a Git repository, so it has no version 'v1.0.0'" in refused
     git("init", "-q")
     git("add", ".")
     git("commit", "-q", "-m", "Start")

@@ -371,7 +371,7 @@ def test_a_lowering_of_the_vendors_gets_the_drivers_tensors(place: Callable[...,
 
 WRONG = """
 (found,) = reasons(lambda x: conv(x, 6, 4), X)
-assert "declares the layout (0, 0, 0, 0), which is no permutation of 4 dimensions" in found, found
+assert "declares the layout (0, 0, 0, 0), which is not a permutation of 4" in found, found
 """
 
 DECLINED = """

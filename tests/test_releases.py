@@ -411,7 +411,7 @@ def test_ops_are_added_and_dropped(
             n: d for n, d in before.items() if n.startswith("vendor/")
         }
     if old.target == LATER:
-        assert "to be had with -d ops=[...]: later" in said
+        assert "selected with -d ops=[...]: later" in said
         assert "+ engine/common/later.h" in said
         assert f"- {RENAMED.removeprefix('template/')}" in said
         assert re.search(r"driver API version: \d+ -> \d+", said)
@@ -476,7 +476,7 @@ def test_it_builds_and_works_after_the_update(
 
 
 def _works_on_the_driver(project: Path, python: Path, tmp_path: Path) -> None:
-    """Compile the driver as docs/driver.md says, beside the build, and run on it."""
+    """Compile the driver as docs/driver.md says, next to the build, and run on it."""
     tried = tmp_path / "try"
     tried.mkdir()
     support.run(

@@ -425,7 +425,7 @@ def test_a_first_op_on_a_command_sdk(
     ]
     assert sum(lines) <= 60, lines
     _edit(project / "vendor/tests/test_driver.py", [("WRITTEN = ()", 'WRITTEN = ("relu",)')])
-    # The backend as it was rendered, with the driver that was changed beside it.
+    # The backend as it was rendered, with the changed driver next to it.
     python = workshop.environment(workshop.wheel(render(**_answers("commands"))))
     (package,) = (python.parent.parent / "lib").glob("python*/site-packages/tvm_commands_npu")
     run(

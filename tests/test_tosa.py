@@ -15,7 +15,7 @@ from support import ROOT, run
 pytestmark = pytest.mark.slow
 
 TOOLS = "tosa-tools==2026.8.0"
-REFERENCE = ROOT / "template/engine/python/engine/conformance/numpy_reference.py"
+REFERENCE = ROOT / "template/engine/python/engine/conformance/numpy_integers.py"
 CHANNELS, ROWS = 64, 128
 RESCALE = """
 func.func @main(%x: tensor<{rows}x{channels}x{sum}>) -> tensor<{rows}x{channels}x{type}> {{
@@ -46,7 +46,7 @@ def tosa(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reference() -> Any:
     """The kit's rescaling, which the emulator is compared with."""
-    spec = importlib.util.spec_from_file_location("numpy_reference", REFERENCE)
+    spec = importlib.util.spec_from_file_location("numpy_integers", REFERENCE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

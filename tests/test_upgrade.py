@@ -191,7 +191,7 @@ def test_an_upgrade_shows_what_it_changes_and_stages_it(
     assert "engine: 1 added, 2 changed, 0 removed\n  ~ engine/codegen/core.cc\n  +" in said
     assert "rendered: 0 added, 1 changed, 0 removed\n  ~ README.md\n" in said
     assert "driver API version: 1 -> 2" in said
-    assert "to be had with -d ops=[...]: sub" in said
+    assert "selected with -d ops=[...]: sub" in said
     assert "conv2d: size: Range(min=1, max=16) -> Range(min=1, max=64)" in said
     assert "~ vendor/driver/driver.c\n  + vendor/passes.py" in said
     assert shown[1].splitlines()[:-1] == said.splitlines()[:-1]
@@ -471,7 +471,7 @@ def test_what_is_no_clean_backend_is_named(
 ) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         code, said = upgrade(capsys, path)
-        assert code == 1 and "has no .copier-answers.yml, so it is no backend" in said
+        assert code == 1 and "has no .copier-answers.yml, so it is not a backend" in said
     (project / "README.md").write_text("Acme\n")
     assert "not committed: README.md." in refused(capsys, project)
     git(project, "checkout", "-q", "README.md")

@@ -1,4 +1,4 @@
-"""What a driver may leave out, what it is told of a program, and lowerings of the vendor's."""
+"""What a driver may leave out, what it learns of a program, and lowerings of the vendor's."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ check(
     (2, 3, 4, 6),
 )
 assert log() == ["convolution 2(a,t) 32(s0,n0,n0.5)"], log()
-# One element for each column is no bias of a convolution, whose channels are dimension 1.
+# One element for each column is not a bias of a convolution, whose channels are dimension 1.
 column = normal(6)
 check(
     lambda x: op.add(op.nn.conv2d(x, relax.const(kernel)), relax.const(column)),

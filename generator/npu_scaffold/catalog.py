@@ -144,7 +144,7 @@ def _load_cases(template: Path, path: Path) -> dict[str, Any]:
 def _resolved(own: dict[str, Any], cases: dict[str, Any]) -> dict[str, Any]:
     """Replace the name of another op by its cases."""
 
-    def meant(key: str, value: Any) -> Any:
+    def meant(key: str, value: object) -> Any:
         other = cases.get(value) if key in ("cases", "refused") and isinstance(value, str) else None
         return other.get(key, value) if other is not None else value
 
@@ -247,7 +247,7 @@ def _chain_problems(template: Path, entry: Entry) -> Iterator[str]:
         ops |= {op.rpartition(".")[2] for op in grammar.ops_in(node)}
     parts = entry.get("parts")
     for name in sorted(ops - set(parts) if isinstance(parts, list) else ()):
-        yield f"parts: '{name}' is missing, of which a chain is made."
+        yield f"parts: '{name}' is missing, which a chain contains."
 
 
 def _files(template: Path, catalog: dict[str, Entry]) -> Iterator[str]:
@@ -267,7 +267,7 @@ def _files(template: Path, catalog: dict[str, Entry]) -> Iterator[str]:
         yield f"{LOWERINGS / file}: no entry of {CATALOG} uses it."
 
 
-def _entry(op: Any, entry: Any, catalog: dict[str, Entry]) -> Iterator[str]:
+def _entry(op: object, entry: object, catalog: dict[str, Entry]) -> Iterator[str]:
     if not isinstance(op, str) or not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", op):
         yield "the op id must be in snake case."
     if not isinstance(entry, dict):
@@ -291,7 +291,7 @@ def _keys(
     for key in value:
         if key not in allowed:
             yield (
-                f"{prefix}'{key}' is no key here{did_you_mean(key, allowed)}; "
+                f"{prefix}'{key}' is not a key here{did_you_mean(key, allowed)}; "
                 f"allowed are {', '.join(allowed)}."
             )
     if isinstance(allowed, dict):
@@ -300,16 +300,16 @@ def _keys(
                 yield f"{prefix}the key '{key}' is missing."
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_integer(value: Any) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _text(pattern: str, description: str) -> Check:
-    def check(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    def check(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             yield f"{key}: {value!r} is not {description}."
 
@@ -317,7 +317,7 @@ def _text(pattern: str, description: str) -> Check:
 
 
 def _one_of(choices: Collection[str]) -> Check:
-    def check(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    def check(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
         if value not in choices:
             yield (
                 f"{key}: {value!r} is not one of {', '.join(choices)}"
@@ -328,7 +328,7 @@ def _one_of(choices: Collection[str]) -> Check:
 
 
 def _list_of(choices: Collection[str]) -> Check:
-    def check(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    def check(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
         if not isinstance(value, list):
             yield f"{key}: {value!r} is not a list of {', '.join(choices)}."
             return
@@ -346,7 +346,7 @@ def _names(entry: Entry, key: str) -> list[str]:
     return list(value) if isinstance(value, dict) else []
 
 
-def _inputs(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _inputs(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, list) or not value or not all(isinstance(i, dict) for i in value):
         yield f"{key}: it must be a list of mappings, one for each tensor argument."
         return
@@ -364,7 +364,7 @@ def _inputs(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Ite
         if "dtypes" in item:
             yield from _list_of(DTYPES)(item["dtypes"], f"{where}: dtypes", entry, catalog)
         if "like" in item and item["like"] not in seen:
-            yield f"{where}: like: {item['like']!r} is no input before it."
+            yield f"{where}: like: {item['like']!r} is not an input before it."
         ranks = item.get("ranks", [])
         if not isinstance(ranks, list) or not all(_is_integer(r) and 0 <= r <= 8 for r in ranks):
             yield f"{where}: ranks: {ranks!r} is not a list of integers from 0 to 8."
@@ -374,7 +374,7 @@ def _inputs(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Ite
         seen.append(str(name))
 
 
-def _attributes(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _attributes(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{key}: it must be a mapping of names to what is supported."
         return
@@ -400,7 +400,7 @@ def _attributes(value: Any, key: str, entry: Entry, catalog: Collection[str]) ->
             yield f"{where}: min {low} is above max {high}, so no value is supported."
 
 
-def _operand(operand: Any, where: str, entry: Entry) -> Iterator[str]:
+def _operand(operand: object, where: str, entry: Entry) -> Iterator[str]:
     if not isinstance(operand, str) or "." not in operand:
         return
     head, _, rest = operand.partition(".")
@@ -415,7 +415,7 @@ def _operand(operand: Any, where: str, entry: Entry) -> Iterator[str]:
         yield f"{where}: '{operand}': an input has only shape[i], rank and dtype."
 
 
-def _rules(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _rules(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, list):
         yield f"{key}: it must be a list of rules, for example {{equal: [attr.a, attr.b]}}."
         return
@@ -435,7 +435,7 @@ def _rules(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
             yield from _operand(operand, f"{where}: {relation}", entry)
 
 
-def _fuses(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _fuses(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{key}: it must be a mapping of scale, bias and residual."
         return
@@ -446,7 +446,7 @@ def _fuses(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
         yield from _flag(value.get(flag, False), f"{key}: {flag}", entry, catalog)
 
 
-def _quantized(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _quantized(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{key}: it must be a mapping, perhaps with channel or inside."
         return
@@ -462,7 +462,7 @@ def _quantized(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> 
 _INSIDE = ("integers", "elements", "reals")
 
 
-def _flag(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _flag(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, bool):
         yield f"{key}: {value!r} is neither true nor false."
 
@@ -477,28 +477,28 @@ def _results(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> It
         yield f"{key}: {value!r} is not a number of results."
 
 
-def _chains(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _chains(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, list) or not value:
         yield f"{key}: it must be a list of expressions."
 
 
-def _parts(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _parts(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     yield from _list_of(catalog)(value, key, entry, catalog)
 
 
-def _activation(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _activation(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     yield from _flag(value, key, entry, catalog)
     if len(_names(entry, "inputs")) != 1:
         yield f"{key}: only an op of one tensor can be fused behind another one."
 
 
-def _indices(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _indices(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     count = len(_names(entry, "inputs"))
     if not isinstance(value, list) or not all(_is_integer(i) and 0 <= i < count for i in value):
         yield f"{key}: {value!r} is not a list of indices of inputs, which are 0 to {count - 1}."
 
 
-def _tolerance(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _tolerance(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if isinstance(value, str):
         yield from _one_of(("exact", "elementwise"))(value, key, entry, catalog)
         return
@@ -543,7 +543,7 @@ def _expression(value: Any, key: str, entry: Entry, catalog: Collection[str]) ->
             yield f"{key}: '{node.id}' is neither an input nor an attribute, nor np."
 
 
-def _tensor(value: Any, where: str) -> Iterator[str]:
+def _tensor(value: object, where: str) -> Iterator[str]:
     shape = value
     if isinstance(value, dict):
         yield from _keys(value, _TENSOR, where)
@@ -561,7 +561,7 @@ def _tensor(value: Any, where: str) -> Iterator[str]:
         yield f"{where}: {shape!r} is not a shape of sizes and n, for example [n, 3, 8, 8]."
 
 
-def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _cases(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     if not isinstance(value, list) or not value or not all(isinstance(c, dict) for c in value):
         yield f"{key}: it must be a list of mappings, one for each test."
         return
@@ -586,7 +586,7 @@ def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
         for name, tensor in given.items():
             if name not in inputs:
                 yield (
-                    f"{where}: inputs: '{name}' is no input{did_you_mean(name, inputs)}; "
+                    f"{where}: inputs: '{name}' is not an input{did_you_mean(name, inputs)}; "
                     f"the inputs are {', '.join(inputs)}."
                 )
             elif name in tuples and not isinstance(tensor, list):
@@ -612,11 +612,11 @@ def _cases(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iter
         if key == "refused" and not isinstance(case.get("reason", ""), str):
             yield f"{where}: reason: {case['reason']!r} is not a text."
         if not isinstance(case.get("torch", ""), str):
-            yield f"{where}: torch: {case['torch']!r} is no expression."
+            yield f"{where}: torch: {case['torch']!r} is not an expression."
         if "onnx" in case and not (isinstance(case["onnx"], dict) and "op" in case["onnx"]):
             yield f"{where}: onnx: it must be a mapping with the op of a node and its attributes."
         if "without" in case and case["without"] not in catalog:
-            yield f"{where}: without: {case['without']!r} is no op of the catalogue."
+            yield f"{where}: without: {case['without']!r} is not an op of the catalogue."
 
 
 # Key: is it required, and its check.

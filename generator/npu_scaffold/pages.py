@@ -61,7 +61,7 @@ def summarize(result: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ScaffoldError(f"{result} cannot be read: {error}.") from None
     if not isinstance(data, dict) or data.get("format_version") != FORMAT_VERSION:
-        raise ScaffoldError(f"{result} is no result of the conformance kit that this knows.")
+        raise ScaffoldError(f"{result} is not a result of the conformance kit that this knows.")
     options = data["options"]
     if options["filters"]:
         raise ScaffoldError(f"{result} is of a run with --filter; the page wants all cases.")
@@ -201,7 +201,7 @@ def _suite(found: Mapping[str, Any]) -> str:
     return "\n".join(tables)
 
 
-def _overview(entries: Mapping[str, Entry], summary: Mapping[str, Any]) -> str:
+def _overview(entries: Mapping[str, Entry], summary: Mapping[str, object]) -> str:
     rows = []
     for op, entry in entries.items():
         first = entry["inputs"][0]
@@ -261,7 +261,7 @@ def _constraint(constraint: Any) -> str:
     return text + (f" without {', '.join(map(_value, without))}" if without else "")
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return "not set" if value == "" or value is None else str(value)
 
 

@@ -57,7 +57,11 @@ def read_answers(path: Path) -> dict[str, Any]:
 
 
 def _copy(
-    template: Path, destination: Path, answers: Mapping[str, Any], vcs_ref: str | None, **more: Any
+    template: Path,
+    destination: Path,
+    answers: Mapping[str, object],
+    vcs_ref: str | None,
+    **more: Any,
 ) -> None:
     with warnings.catch_warnings():
         # Rendering uncommitted changes of the template is what developers want.
@@ -73,7 +77,7 @@ def _copy(
         )
 
 
-def _refusal(template: Path, answers: Mapping[str, Any], vcs_ref: str | None) -> str:
+def _refusal(template: Path, answers: Mapping[str, object], vcs_ref: str | None) -> str:
     """Have Copier validate the answers without rendering."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
@@ -93,7 +97,7 @@ def _refusal(template: Path, answers: Mapping[str, Any], vcs_ref: str | None) ->
 
 
 def check_answers(
-    template: Path, answers: Mapping[str, Any], vcs_ref: str | None = None
+    template: Path, answers: Mapping[str, object], vcs_ref: str | None = None
 ) -> list[str]:
     """Check answers with the validators of the template.
 
@@ -145,7 +149,7 @@ def check_answers(
 
 def new_backend(
     destination: Path,
-    answers: Mapping[str, Any],
+    answers: Mapping[str, object],
     template: str | Path | None = None,
     vcs_ref: str | None = None,
 ) -> None:

@@ -50,7 +50,7 @@ def require_version(template: Path, version: str) -> None:
     """
     if not (template / ".git").exists():
         raise ScaffoldError(
-            f"{template} is no Git repository, so it has no version '{version}'. Leave out "
+            f"{template} is not a Git repository, so it has no version '{version}'. Leave out "
             "--vcs-ref, or give a clone of npu-scaffold with --template."
         )
 

@@ -97,7 +97,7 @@ class _Project:
         remembered = root / ANSWERS
         if not remembered.is_file():
             raise ScaffoldError(
-                f"{path} has no {ANSWERS}, so it is no backend that npu-scaffold made. "
+                f"{path} has no {ANSWERS}, so it is not a backend that npu-scaffold made. "
                 "Give the directory of one."
             )
         given = read_answers(remembered)
@@ -186,7 +186,7 @@ class _Template:
                 "with --template, as a clone or a URL."
             )
         if not (clone / "copier.yml").is_file():
-            raise ScaffoldError(f"{source} is no clone of npu-scaffold: it has no copier.yml.")
+            raise ScaffoldError(f"{source} is not a clone of npu-scaffold: it has no copier.yml.")
         self.versions: dict[str, str] = {}
         listed = _git(clone, "show", f"HEAD:{RELEASES}")
         if not listed.returncode:
@@ -260,7 +260,7 @@ def _tree(root: Path) -> Tree:
     }
 
 
-def _render(template: Path, answers: Mapping[str, Any], out: Path, **more: Any) -> Tree:
+def _render(template: Path, answers: Mapping[str, object], out: Path, **more: Any) -> Tree:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         copier.run_copy(
@@ -348,10 +348,10 @@ def _lost(old: Tree, new: Tree, mine: Tree, result: Tree, drop: Sequence[str]) -
 
 
 def _lost_answers(
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
-    given: Mapping[str, Any],
-    questions: Mapping[str, Any],
+    before: Mapping[str, object],
+    after: Mapping[str, object],
+    given: Mapping[str, object],
+    questions: Mapping[str, object],
 ) -> list[str]:
     problems = []
     for name, value in before.items():
@@ -464,7 +464,7 @@ def _api_version(tree: Tree) -> str:
     return found.group(1) if found else "unknown"
 
 
-def _all_ops(template: Path, answers: Mapping[str, Any], out: Path) -> list[str]:
+def _all_ops(template: Path, answers: Mapping[str, object], out: Path) -> list[str]:
     """Read the whole catalogue of a version, in whatever form it has there."""
     others = {name: value for name, value in answers.items() if name != "ops"}
     everything = {**others, "op_preset": "everything"}
@@ -506,7 +506,7 @@ class _Prepared:
 
 
 def _update(
-    template: _Template, commit: str, copy: Path, given: Mapping[str, Any], skip: Sequence[str]
+    template: _Template, commit: str, copy: Path, given: Mapping[str, object], skip: Sequence[str]
 ) -> None:
     try:
         with warnings.catch_warnings():
@@ -531,7 +531,7 @@ def _prepare(
     project: _Project,
     template: _Template,
     versions: tuple[str, str],
-    given: Mapping[str, Any],
+    given: Mapping[str, object],
     drop: Sequence[str],
     scratch: Path,
 ) -> _Prepared:
@@ -646,7 +646,7 @@ def _prepare(
         op for op in _all_ops(new_files, {**kept, **given}, scratch / "new-ops") if op not in known
     ]
     if grown:
-        report.append(f"ops that are new, to be had with -d ops=[...]: {', '.join(grown)}")
+        report.append(f"new ops, selected with -d ops=[...]: {', '.join(grown)}")
     unasked = [name for name in stored if name not in questions]
     if unasked:
         report.append(f"questions that are gone, with your answers: {', '.join(unasked)}")

@@ -7,7 +7,7 @@
 #   NPU_VENDOR_LOWERINGS           your lowerings; they win over the engine's for the same op
 #   NPU_VENDOR_LOWERING_LIBRARIES  libraries that they link
 #
-# The driver, built where its sources are listed. Programs are for the emulator beside it until you
+# The driver, built if its sources are listed. Programs are compiled for the emulator until you
 # build with -DUSE_EXAMPLE_NPU_DRIVER=vendor, or set the option 'driver' to "vendor":
 #
 #   NPU_VENDOR_DRIVER_SOURCES        sources that export npu_driver_run, and npu_driver_build too

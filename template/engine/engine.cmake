@@ -9,7 +9,7 @@
 #   <package>_driver            the vendor's driver, as vendor/vendor.cmake says;
 #   <package>_driver_build      its build half, unless one library has both
 #
-# The first two load the drivers that lie beside them. A board needs the runtime and a run half.
+# The first two load the drivers next to them. A board needs the runtime and a run half.
 #
 # Whoever includes this file sets:
 #
@@ -19,14 +19,14 @@
 #   NPU_VENDOR_CMAKE what the vendor adds to the build; optional
 #   NPU_DRIVER       "vendor" or "emulator": the driver that programs are for unless told otherwise;
 #                    the vendor's is built wherever its sources are listed
-#   NPU_EMULATOR     whether to build the emulator, also beside the vendor's driver
+#   NPU_EMULATOR     whether to build the emulator, even if there is a vendor's driver
 #   NPU_RUNTIME, NPU_CODEGEN, NPU_TESTS, NPU_WERROR   what to build, and how
 #   NPU_SANITIZE     sanitizers for everything, e.g. "address,undefined"; optional
 
 set(_engine "${CMAKE_CURRENT_LIST_DIR}")
 find_package(Threads REQUIRED)
 
-# What the vendor's build settings may set; vendor/vendor.cmake tells what each is.
+# The settings that vendor/vendor.cmake may make; it explains each.
 foreach(_setting LOWERINGS LOWERING_LIBRARIES DRIVER_SOURCES DRIVER_BUILD_SOURCES
                  DRIVER_INCLUDE_DIRECTORIES DRIVER_DEFINITIONS DRIVER_OPTIONS DRIVER_LIBRARIES
                  DRIVER_BUILD_LIBRARIES
@@ -49,7 +49,7 @@ if(NPU_DRIVER STREQUAL "emulator")
   set(NPU_EMULATOR ON)
 endif()
 
-# What all targets share.
+# The settings that all targets share.
 add_library(npu_options INTERFACE)
 target_compile_features(npu_options INTERFACE cxx_std_17)
 # Messages name files of the engine, not folders of the machine that built it.
@@ -230,7 +230,7 @@ if(NPU_TESTS)
   endforeach()
 
   if(NPU_RUNTIME)
-    # What the runtime has inside, and the emulator: for artifacts with mistakes of any depth.
+    # The runtime's and the emulator's internals: for artifacts with mistakes of any depth.
     npu_add_test(
       fuzz_test "${_engine}/runtime/signature.cc" $<TARGET_OBJECTS:npu_common>
       ${NPU_EMULATOR_OBJECTS}

@@ -51,7 +51,7 @@ auto Refusable(const Body& body) {
   TVM_FFI_UNREACHABLE();
 }
 
-/*! \brief The region as data: all that its program depends on, but for options. */
+/*! \brief The region as data: everything that its program depends on except the options. */
 ffi::Map<ffi::String, ffi::Any> DescribeGraph(const ffi::ObjectRef& function,
                                               const ConstantNames& constant_names) {
   return Refusable([&]() -> ffi::Map<ffi::String, ffi::Any> {
@@ -68,7 +68,8 @@ ffi::Map<ffi::String, ffi::Any> DescribeGraph(const ffi::ObjectRef& function,
   });
 }
 
-/*! \brief The inputs and outputs of a program, for the runtime; "" where it declares no layouts. */
+/*! \brief The inputs and outputs of a program, for the runtime; "" if the driver declares no
+ *  layouts. */
 std::string PortsToJson(const std::optional<Ports>& ports) {
   namespace json = ffi::json;
   if (!ports.has_value()) return "";
@@ -129,7 +130,7 @@ ffi::String CheckOptions(const ffi::String& driver, const OptionMap& driver_opti
   return "";
 }
 
-/*! \brief The drivers that compile here and what they say about themselves, the vendor's first. */
+/*! \brief The drivers that compile here and their self-descriptions, the vendor's first. */
 ffi::Array<ffi::Map<ffi::String, ffi::Any>> Drivers() {
   auto text = [](const char* given) { return ffi::String(given == nullptr ? "" : given); };
   constexpr const char* kTypes[] = {"bool", "int", "text", "choice"};

@@ -90,7 +90,7 @@ const TVMFFIFieldInfo* FindField(int32_t type_index, std::string_view name) {
   return found;
 }
 
-/*! \brief Reads a field by name; a field that is absent is an error of this adapter. */
+/*! \brief Reads a field by name; a missing field is an error of this adapter. */
 ffi::Any Field(const ffi::ObjectRef& object, const char* name) {
   // One look-up per type and field: names are literals, so their addresses identify them.
   struct KeyHash {
@@ -124,8 +124,8 @@ std::string TypeKey(const ffi::ObjectRef& object) {
   return object.defined() ? std::string(object->GetTypeKey()) : "nothing";
 }
 
-/*! \brief The name of an argument of an op. Those that Relax itself leaves out are here; the table
- *  in capability.py has them too. */
+/*! \brief The name of an op's argument. Listed here are those that Relax itself omits; the table in
+ *  capability.py has them too. */
 std::string ArgumentName(const ffi::ObjectRef& op, size_t index) {
   static const std::unordered_map<std::string, std::vector<std::string>> names = {
       {"relax.strided_slice", {"x", "axes", "begin", "end", "strides"}},
@@ -138,7 +138,7 @@ std::string ArgumentName(const ffi::ObjectRef& op, size_t index) {
   return std::string(FieldAs<ffi::String>(info, "name"));
 }
 
-/*! \brief The terms that add up to one index of an index map; false if they are none. */
+/*! \brief The terms that add up to one index of an index map; false if it is not such a sum. */
 bool ReadIndexTerms(const ffi::ObjectRef& expr, const ffi::Array<ffi::Any>& indices,
                     std::vector<IndexTerm>* terms) {
   for (int64_t i = 0; IsVar(expr) && i < static_cast<int64_t>(indices.size()); ++i) {
@@ -164,7 +164,7 @@ bool ReadIndexTerms(const ffi::ObjectRef& expr, const ffi::Array<ffi::Any>& indi
       term.multiply *= number;
       continue;
     }
-    // Only the quotient or remainder of one index, or of a part of one, is again such a part.
+    // Only the quotient or remainder of one index, or of such a part, is again a part.
     if (inner.size() != 1 || term.multiply != 1 || term.modulo % number != 0) return false;
     if (Is(expr, kFloorDiv)) {
       term.divide *= number;
@@ -177,8 +177,8 @@ bool ReadIndexTerms(const ffi::ObjectRef& expr, const ffi::Array<ffi::Any>& indi
   return true;
 }
 
-/*! \brief For each index of the result its terms, each an object such as
- *  {"axis": 1, "divide": 4, "modulo": 0, "multiply": 1}; None where it has other ones. */
+/*! \brief For each index of the result its terms, each an object such as {"axis": 1, "divide": 4,
+ *  "modulo": 0, "multiply": 1}; None if an index has any other form. */
 ffi::Any ReadIndexMap(const ffi::ObjectRef& map) {
   auto indices = FieldAs<ffi::Array<ffi::Any>>(map, "initial_indices");
   ffi::Array<ffi::Any> result;
@@ -301,7 +301,7 @@ class FunctionReader {
       for (const ffi::Any& field : FieldAs<ffi::Array<ffi::Any>>(type, "fields")) {
         auto field_type = field.cast<ffi::ObjectRef>();
         if (!Is(field_type, kTensorType)) {
-          throw Refusal("'" + name + "' is a tuple with a field that is no tensor");
+          throw Refusal("'" + name + "' is a tuple with a field that is not a tensor");
         }
         infos.push_back(ReadTensorType(field_type, name));
       }
@@ -367,7 +367,7 @@ class FunctionReader {
         for (const Binding& field : binding.fields) AddHeads(field);
         return;
       default:
-        throw Refusal("the region '" + graph_.symbol + "' returns something that is no tensor");
+        throw Refusal("the region '" + graph_.symbol + "' returns something that is not a tensor");
     }
   }
 
@@ -414,7 +414,7 @@ class FunctionReader {
       Binding tuple = ReadExpr(FieldAs<ffi::ObjectRef>(expr, "tuple_value"), name);
       auto index = static_cast<size_t>(ReadIndex(Field(expr, "index")));
       if (tuple.kind != Binding::Kind::kTuple || index >= tuple.fields.size()) {
-        throw Refusal("'" + name + "' takes a field of something that is no tuple");
+        throw Refusal("'" + name + "' takes a field of something that is not a tuple");
       }
       return tuple.fields[index];
     }
@@ -453,7 +453,7 @@ class FunctionReader {
     throw Refusal("'" + name + "' calls a '" + TypeKey(op) + "'; supported are calls of Relax ops");
   }
 
-  /*! \brief Reads the body of a composite in the place of a call of it. */
+  /*! \brief Reads the body of a composite in place of its call. */
   Binding Inline(const ffi::ObjectRef& function, const ffi::Array<ffi::Any>& args,
                  const std::string& name) {
     std::vector<ffi::ObjectRef> params = Params(function);
@@ -475,7 +475,7 @@ class FunctionReader {
     return result;
   }
 
-  /*! \brief A composite has symbols of its own: the sizes of the arguments say what they are. */
+  /*! \brief A composite has its own symbols; the sizes of the arguments determine their values. */
   void BindSymbols(const ffi::ObjectRef& type, const Binding& value) {
     ffi::Array<ffi::Any> values;
     const std::vector<Dim>* dims = nullptr;
@@ -583,7 +583,7 @@ class FunctionReader {
     return value.number;
   }
 
-  /*! \brief A value as JSON has it; None where there is nothing to say. */
+  /*! \brief A value as JSON has it; None if there is nothing to record. */
   static ffi::Any ReadAttribute(const ffi::Any& value) {
     if (value == nullptr) return value;
     switch (value.type_index()) {
@@ -638,7 +638,7 @@ std::string CheckIR() {
     TVMFFIByteArray key = {type.key, std::strlen(type.key)};
     int32_t type_index = 0;
     if (TVMFFITypeKeyToIndex(&key, &type_index) != 0) {
-      ffi::details::MoveFromSafeCallRaised();  // We report the error.
+      ffi::details::MoveFromSafeCallRaised();  // The error is reported below.
       report(type.key);
       continue;
     }

@@ -35,14 +35,14 @@
 
 namespace npu {
 
-// Only declared, so that lowerings compile quickly, without the headers of tvm-ffi.
+// Only declared here: without tvm-ffi's headers, lowerings compile quickly.
 class ProgramBuilder;
 struct EntryRef;
 struct Graph;
 struct Unit;
 
-/*! \brief A tensor of the program; where the driver declares layouts, its number at the driver is
- *  another: see Lowering::AtDriver. */
+/*! \brief A tensor of the program. If the driver declares layouts, its number at the driver
+ *  differs: see Lowering::AtDriver. */
 struct Tensor {
   npu_tensor id = -1;
   npu_tensor_desc desc = {};
@@ -59,7 +59,7 @@ inline bool IsFloat(npu_dtype dtype) { return dtype == NPU_FLOAT32 || dtype == N
 /*! \brief A dimension of fixed size. */
 inline npu_dim FixedDim(int64_t size) { return npu_dim{size, -1}; }
 
-/*! \brief A part of an index: index / divide % modulo * multiply; without %, if modulo is 0. */
+/*! \brief A part of an index: index / divide % modulo * multiply; no % if modulo is 0. */
 struct IndexTerm {
   int64_t axis = 0;
   int64_t divide = 1;
@@ -112,8 +112,8 @@ class VectorBuilder {
   Value Rescale(Value a, Value multiplier, Value shift, npu_rounding rounding);
   /*! \brief Any instruction, including the vendor's own. */
   Value Emit(npu_vector_opcode opcode, Value a, Value b = {}, Value c = {});
-  /*! \brief Shows all instructions so far, which compute `result` from `operands`, to drivers as
-   *  one step that the Relax op `op` makes. */
+  /*! \brief Presents all instructions so far, which compute `result` from `operands`, to drivers as
+   *  one step of the Relax op `op`. */
   Value AsStep(npu_step_kind kind, const char* op, const Values& operands, Value result);
 
  private:
@@ -122,8 +122,8 @@ class VectorBuilder {
   /*! \brief The index by which steps refer to a value. */
   npu_operand OperandOf(Value value) const { return operands_[static_cast<size_t>(value.index)]; }
   void AddStep(npu_step_kind kind, const std::vector<npu_operand>& operands);
-  /*! \brief Replaces the steps from `first` on, which compute `result`, by one of this kind;
-   * without one, records which op they came from. */
+  /*! \brief Replaces the steps from `first` on, which compute `result`, by one step of this kind;
+   * without a kind, records which op they came from. */
   void NameSteps(size_t first, Value result, const char* op, npu_step_kind kind,
                  const std::vector<npu_operand>& operands);
   /*! \brief In an epilogue: the value that the operation before it computed. */
@@ -161,14 +161,14 @@ class Lowering {
   size_t OutputCount() const;
   /*! \brief Whether anything reads result `i`; an unused one need not be written. */
   bool OutputIsUsed(size_t i) const;
-  /*! \brief Result `i`, to be written; allocated at the first call. With an epilogue this is the
+  /*! \brief Result `i`, to be written; allocated on the first call. With an epilogue this is the
    *  result of the last fused op. */
   Tensor Output(size_t i = 0);
   /*! \brief The shape of result `i`. */
   std::vector<npu_dim> OutputDims(size_t i = 0) const;
   /*! \brief The element type of result `i`. */
   npu_dtype OutputDtype(size_t i = 0) const;
-  /*! \brief Makes an existing tensor or a view of one result `i`, without computing anything. */
+  /*! \brief Makes result `i` an existing tensor or a view of one, without computing anything. */
   void SetOutput(size_t i, const Tensor& tensor);
 
   /*! \brief Whether the op computes with quantised tensors, in integers: Input(i) is what the model
@@ -178,8 +178,8 @@ class Lowering {
   /*! \brief The zero point of argument `i`: what stands for the number 0; 0 unless quantised. */
   int32_t ZeroPoint(size_t i) const;
 
-  /*! \brief Says of a quantised op that its accumulators are sums, of so many elements, and its
-   *  results their means: Epilogue() divides. `counts` broadcast against the accumulators. */
+  /*! \brief For a quantised op: its accumulators are sums over so many elements, and its results
+   *  the means, so Epilogue() divides. `counts` broadcast against the accumulators. */
   void AverageOver(const std::vector<double>& counts, const std::vector<npu_dim>& dims = {});
   /*! \brief What follows the op: the element-wise ops fused behind it and, if it is quantised, the
    *  rescaling. NULL for nothing. */
@@ -189,7 +189,7 @@ class Lowering {
   const npu_vector_program* EpilogueOf(const std::function<Value(VectorBuilder&, Value)>& program);
 
   /*! \name Attributes and non-tensor arguments, by their Relax names.
-   * A missing one or one of another type is an error that names it. */
+   * A missing attribute, or one of another type, is an error that names it. */
   ///@{
   bool Bool(const std::string& name) const;
   int64_t Int(const std::string& name) const;
@@ -206,22 +206,22 @@ class Lowering {
 
   /*! \brief Fails if the attribute is not among `supported`, naming both; None counts as "". */
   void RequireOneOf(const std::string& name, const std::vector<std::string>& supported) const;
-  /*! \brief Ends the compilation of this op with a reason; it then stays on the host. */
+  /*! \brief Stops compiling this op, with a reason; it then stays on the host. */
   [[noreturn]] void Refuse(const std::string& why) const;
   /*! \brief The size of a dimension; refuses a symbolic one. */
   int64_t FixedSize(const Tensor& tensor, int dim) const;
-  /*! \brief The product of these dimensions as one; refuses a product of symbols. */
+  /*! \brief The product of these dimensions as one dimension; refuses a product of symbols. */
   npu_dim Joined(const std::vector<npu_dim>& dims) const;
 
   /*! \name Extensions of the driver. */
   ///@{
   /*! \brief The driver's builder, for functions of an extension. */
   npu_builder* Builder() const;
-  /*! \brief The driver's own tensor, for functions of an extension: to be read, or, if nothing has
-   *  written it, to be written. Its dimensions are in the header's order. */
+  /*! \brief The driver's own tensor, for functions of an extension: for reading, or for writing if
+   *  nothing has written it yet. Its dimensions are in the header's order. */
   npu_tensor AtDriver(const Tensor& tensor) const;
-  /*! \brief The same in the order that the driver keeps `like` in, a tensor of the same rank: for
-   *  operations to which the order does not matter. */
+  /*! \brief The same in the driver's order of `like`, a tensor of the same rank: for operations to
+   *  which the order does not matter. */
   npu_tensor AtDriver(const Tensor& tensor, const Tensor& like) const;
   /*! \brief The driver's struct of this name; refuses the op if it has none:
    *  op.Check(op.Extension<acme_ops>("acme.ops")->add_mish(
@@ -253,7 +253,7 @@ class Lowering {
   Tensor Constant(const std::vector<npu_dim>& dims, const std::vector<int8_t>& values) {
     return ConstantOf(NPU_INT8, dims, values.data(), values.size());
   }
-  /*! \brief A copy of all of `data` to the beginning of `out`, to be adjusted by the caller:
+  /*! \brief A copy of all of `data` to the beginning of `out`, for the caller to adjust:
    *  dimensions in order, steps of 1, no fill. */
   npu_copy CopyOf(const Tensor& data, const Tensor& out) const;
   void Emit(const npu_matmul& op);
@@ -287,33 +287,34 @@ class Lowering {
   const void* FindExtension(const char* name) const;
   /*! \brief The Relax op, which lives as long as the graph. */
   const char* OpName() const;
-  /*! \brief Tells biases, scales and residuals from other steps of an epilogue; `channel` is the
-   *  dimension of the channels. */
+  /*! \brief Tells biases, scales and residuals apart from other steps of an epilogue; `channel` is
+   *  the dimension of the channels. */
   void NameEpilogue(const npu_vector_program* epilogue, npu_tensor out, int channel);
   Tensor ConstantOf(npu_dtype dtype, const std::vector<npu_dim>& dims, const void* data,
                     size_t bytes);
   Lowering(ProgramBuilder* program, const Unit* unit) : program_(program), unit_(unit) {}
   void LowerAsElementwise();
-  /*! \brief A function of one 8-bit tensor between dequantize and quantize, as a table. False where
-   *  it is none, or the driver has no tables. */
+  /*! \brief Lowers a function of one 8-bit tensor between dequantize and quantize as a table. False
+   *  if it is not such a function, or the driver has no tables. */
   bool LowerAsLookup();
   /*! \brief What happens to the accumulator of a quantised op, in integers. */
   struct IntegerSteps;
-  /*! \brief Reads them from the composite; none where they need real numbers. */
+  /*! \brief Reads them from the composite; none if they need real numbers. */
   std::optional<IntegerSteps> ReadIntegerSteps();
   /*! \brief The epilogue of a quantised op in int64, or NULL where that needs real numbers. */
   const npu_vector_program* IntegerEpilogue();
   /*! \brief Whether the sums of a quantised op have up to 48 bits, in an int64, instead of 32. */
   bool HasWideSums() const;
-  /*! \brief What these steps make of an accumulator. */
+  /*! \brief Writes these steps for an accumulator. */
   Value Rescaled(VectorBuilder& v, Value result, const IntegerSteps* steps);
-  /*! \brief Refuses sums of so many products that could exceed the accumulator. */
+  /*! \brief Refuses sums of so many products that the accumulator could overflow. */
   void RequireSumsFit(const npu_tensor_desc& factors, int first, int last) const;
   /*! \brief A constant of int32. */
   Tensor Integers(const std::vector<npu_dim>& dims, const std::vector<int64_t>& values);
-  /*! \brief The factor that makes real numbers of the accumulator: one, or one per channel. */
+  /*! \brief The factor that turns accumulators into real numbers: one, or one per channel. */
   std::vector<double> AccumulatorScale() const;
-  /*! \brief The shape of as many numbers, one or one per channel, against the result. */
+  /*! \brief The shape of this many numbers, one or one per channel, for broadcasting against the
+   *  result. */
   std::vector<npu_dim> PerChannel(size_t count) const;
   /*! \brief This element-wise call; values of `known` nodes are not loaded. */
   Value Apply(VectorBuilder* vector, const std::map<size_t, Value>& known) const;
@@ -325,10 +326,10 @@ class Lowering {
   /*! \brief Data that the driver reads during calls: a deque, for stable addresses. */
   std::deque<VectorBuilder> vectors_;
   std::deque<npu_vector_program> epilogues_;
-  /*! \brief Of how many elements accumulators are sums, and the shape of these numbers. */
+  /*! \brief How many elements each accumulator sums up, and the shape of these counts. */
   std::vector<double> counts_;
   std::vector<npu_dim> count_dims_;
-  /*! \brief By how much accumulators exceed the sums. */
+  /*! \brief The amounts by which accumulators exceed the sums. */
   double offset_ = 0;
 };
 
@@ -360,7 +361,7 @@ struct OpLowering {
     return *this;
   }
   /*! \brief The step that drivers see for an element-wise op, with the names of its numeric
-   *  attributes; without it they see its instructions. */
+   *  attributes; without one they see its instructions. */
   OpLowering& AsStep(npu_step_kind kind, const std::vector<std::string>& numbers = {}) {
     step = kind;
     step_numbers = numbers;
@@ -372,24 +373,24 @@ struct OpLowering {
     absorbs_transpose = true;
     return *this;
   }
-  /*! \brief Dequantizations of the same composite, of its arguments, are not executed: the
-   *  arguments arrive as integers, Emit sets the zero points of products, and Epilogue() leads to
-   *  the result; see Lowering::IsQuantized. `channel` is the dimension of the result along which
-   *  the scales of a product may differ. */
+  /*! \brief Dequantizations of its arguments in the same composite are not executed: the arguments
+   *  arrive as integers, Emit sets the zero points of products, and Epilogue() leads to the result;
+   *  see Lowering::IsQuantized. `channel` is the dimension of the result along which the scales of
+   *  a product may differ. */
   OpLowering& TakesQuantized(int dimension = 0) {
     takes_quantized = true;
     channel = dimension;
     return *this;
   }
-  /*! \brief A second argument of constant integers that are dequantized in the same composite
-   *  arrives as integers, if the driver has such products: the lowering emits one npu_matmul, in
+  /*! \brief Constant integers that are dequantized in the same composite for the second argument
+   *  arrive as integers, if the driver has such products: the lowering emits one npu_matmul, in
    *  which Emit sets zero points and scales. */
   OpLowering& TakesIntegerWeights() {
     takes_integer_weights = true;
     return *this;
   }
-  /*! \brief Restricts it to calls that `predicate` accepts; such an entry wins over one without.
-   * The predicate runs before anything is lowered: it may read attributes and dims. */
+  /*! \brief Restricts it to calls that `predicate` accepts; such an entry takes precedence over one
+   * without. The predicate runs before anything is lowered: it may read attributes and dims. */
   OpLowering& When(Predicate predicate) {
     when = predicate;
     return *this;
@@ -431,10 +432,10 @@ class Refusal : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/*! \brief How the chip makes integers of one scale from those of another: by an integer multiplier
- *  and a shift. */
+/*! \brief How the chip rescales integers from one scale to another: by an integer multiplier and a
+ *  shift. */
 struct Requantization {
-  /*! \brief How many bits a multiplier has, its sign aside. */
+  /*! \brief How many bits a multiplier has, not counting its sign. */
   int multiplier_bits = 31;
   /*! \brief The same for accumulators of int16 tensors. */
   int wide_multiplier_bits = 15;
@@ -476,7 +477,7 @@ struct DestroyBuilder {
 struct Port {
   /*! \brief Its index among the region's inputs, or its outputs. */
   int64_t argument = 0;
-  /*! \brief The shape of the argument that is permuted, where it is another than its own. */
+  /*! \brief The shape of the permuted argument, if it differs from its own. */
   std::optional<std::vector<int64_t>> dims;
   Order order;
 };
@@ -490,9 +491,10 @@ struct LoweredProgram {
   /*! \brief Constants of lowerings. Declared first: the builder refers to them. */
   std::deque<std::vector<uint64_t>> constants;
   std::unique_ptr<npu_builder, DestroyBuilder> builder;
-  /*! \brief The driver's bytes, which live as long as the builder; empty but for kProgram. */
+  /*! \brief The driver's bytes, which live as long as the builder; empty unless the goal was
+   *  kProgram. */
   std::string_view bytes;
-  /*! \brief There if the driver declares layouts. */
+  /*! \brief Set if the driver declares layouts. */
   std::optional<Ports> ports;
 };
 

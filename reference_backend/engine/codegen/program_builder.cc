@@ -20,7 +20,7 @@ std::deque<OpLowering>& Registry() {
   return registry;
 }
 
-/*! \brief What a scale, a bias and a residual are made of. */
+/*! \brief The ops that a scale, a bias and a residual consist of. */
 const std::vector<OpLowering>& FusedArithmetic() {
   static const std::vector<OpLowering> entries = [] {
     std::vector<OpLowering> entries(3);
@@ -44,7 +44,7 @@ const std::vector<OpLowering>& FusedArithmetic() {
   return entries;
 }
 
-/*! \brief Which of two entries for a call wins: the lower rank. */
+/*! \brief An entry's rank; of two entries for a call, the lower rank wins. */
 int RankOf(const OpLowering& entry) {
   return (entry.owner == Owner::kVendor ? 0 : 4) + (entry.when != nullptr ? 0 : 2) +
          (entry.lower != nullptr ? 0 : 1);
@@ -56,7 +56,7 @@ int RankOf(const OpLowering& entry) {
                 " are registered for it; leave one out, or tell them apart by .When");
 }
 
-/*! \brief The table's entries by op, those that win first. */
+/*! \brief The table's entries by op, in order of precedence. */
 std::unordered_map<std::string, std::vector<const OpLowering*>> IndexRegistry() {
   std::unordered_map<std::string, std::vector<const OpLowering*>> index;
   for (const OpLowering& entry : Registry()) index[entry.op].push_back(&entry);
@@ -83,7 +83,7 @@ double HalfToDouble(uint16_t half) {
   return half >> 15 != 0 ? -size : size;
 }
 
-/*! \brief How many arguments of a call are data; those of a quantize behind the first are not. */
+/*! \brief How many arguments of a call are data; of a quantize, only the first is. */
 size_t DataCount(const Node& node) { return node.op == "relax.quantize" ? 1 : node.inputs.size(); }
 
 std::optional<npu_dtype> ReadDtype(const std::string& name) {
@@ -348,7 +348,7 @@ void ProgramBuilder::AddSymbolsAndInputs() {
   for (size_t i = 0; i < graph_.arguments.size(); ++i) {
     const size_t argument = graph_.arguments[i];
     const Node& node = graph_.nodes[argument];
-    if (node.outputs.empty()) continue;  // A shape: the driver reads sizes off the tensors.
+    if (node.outputs.empty()) continue;  // A shape, which drivers read off the tensors.
     Tensor tensor;
     tensor.desc = MakeDesc(node.outputs[0], "the argument " + node.name);
     RequireType(tensor.desc, "the argument " + node.name);
@@ -531,7 +531,7 @@ void ProgramBuilder::AddWeights(const Unit& unit, const std::string& who) {
   matrix.zero_points = Numbers(dequantize.inputs.at(2));
   if (matrix.scales.empty() || matrix.zero_points.empty() || tensor.desc.rank < 2 ||
       (matrix.dtype != NPU_INT8 && matrix.dtype != NPU_UINT8)) {
-    throw Refusal(who + ": its weights are no matrix of int8 or uint8 with constant scales");
+    throw Refusal(who + ": its weights are not a matrix of int8 or uint8 with constant scales");
   }
   const std::vector<npu_dim> shape = ReadDims(constant.outputs[0]);
   const Unit of_dequantize = MakeUnit(*unit.weights, nullptr);

@@ -32,7 +32,8 @@ std::vector<npu_dim> ReadDims(const TensorInfo& info);
 
 npu_tensor_desc MakeDesc(npu_dtype dtype, const std::vector<npu_dim>& dims);
 
-/*! \brief The shape and type of a value; `who` is named if the driver interface has no such type.
+/*! \brief The shape and type of a value. If the driver interface has no such type, the error names
+ *  `who`.
  */
 npu_tensor_desc MakeDesc(const TensorInfo& info, const std::string& who);
 
@@ -48,9 +49,9 @@ struct Unit {
   /*! \brief The arguments of the anchor, absorbed transposes skipped. */
   std::vector<EntryRef> inputs;
   std::vector<bool> transposed;
-  /*! \brief The dequantizations of the arguments, if the op computes with integers. */
+  /*! \brief The dequantizations of the arguments, if the op computes in integers. */
   std::vector<size_t> dequantized;
-  /*! \brief The dequantization of a constant second argument, if that stays integers. */
+  /*! \brief The dequantization of a constant second argument, if the op reads its integers. */
   std::optional<size_t> weights;
   /*! \brief The element-wise calls behind the anchor, in order. */
   std::vector<std::pair<size_t, const OpLowering*>> epilogue;
@@ -72,14 +73,14 @@ class ProgramBuilder {
   /*! \brief The driver's tensor of a value; constants are added when first used. */
   Tensor Get(const EntryRef& entry);
 
-  /*! \brief A call by itself, with nothing fused or absorbed. */
+  /*! \brief A call on its own, with nothing fused or absorbed. */
   Unit MakeUnit(size_t node, const OpLowering* lowering) const;
 
-  /*! \brief Whether a dequantization has no place of its own: what reads it reads integers. */
+  /*! \brief Whether a dequantization is never computed: its readers read the integers. */
   bool IsInlined(size_t node) const { return inlined_.count(node) != 0; }
   /*! \brief The element-wise entry of a call that a vector program computes. */
   const OpLowering* FindElementwise(size_t node) const { return Find(node, true); }
-  /*! \brief The numbers of a constant, or of none for another value. */
+  /*! \brief The numbers of a constant; empty for any other value. */
   std::vector<double> Numbers(const EntryRef& entry) const;
 
   void Set(const EntryRef& entry, const Tensor& tensor) { tensors_[Key(entry)] = tensor; }
@@ -95,7 +96,7 @@ class ProgramBuilder {
 
   Tensor NewView(const Tensor& tensor, const npu_tensor_desc& desc, const std::string& who);
 
-  /*! \brief Adds an operation; what the driver has no function for is declined. */
+  /*! \brief Adds an operation; declines it if the driver has no function for it. */
   template <typename Op>
   void Add(Op op, npu_status (*npu_build_api::*function)(npu_builder*, const Op*), const char* name,
            const std::string& who) {
@@ -117,10 +118,10 @@ class ProgramBuilder {
   /*! \brief The driver's own number of a tensor; see Lowering::AtDriver. */
   npu_tensor AtDriver(npu_tensor tensor, std::optional<npu_tensor> like);
 
-  /*! \brief The weights of a matmul that are integers; NULL where they are real numbers. */
+  /*! \brief The weights of a matmul that stay integers; NULL if they are real numbers. */
   const IntegerWeights* WeightsOf(size_t matmul) const;
 
-  /*! \brief The shape and type of a tensor of the builder; a scalar for an unknown one. */
+  /*! \brief The shape and type of a tensor of the builder; a scalar for an unknown tensor. */
   npu_tensor_desc DescOf(npu_tensor tensor) const;
 
   /*! \brief The largest value of a symbol. */
@@ -142,38 +143,38 @@ class ProgramBuilder {
 
   static std::string_view BytesOf(const Node& constant);
 
-  /*! \brief Declines element types that are newer than the driver. */
+  /*! \brief Declines element types that the driver is too old for. */
   void RequireType(const npu_tensor_desc& desc, const std::string& who) const;
 
   void AddSymbolsAndInputs();
 
   void CountUses();
 
-  /*! \brief The table's entry for a call, or NULL; only `elementwise` ones, if asked for. */
+  /*! \brief The table's entry for a call, or NULL; only element-wise ones if `elementwise`. */
   const OpLowering* Find(size_t node, bool elementwise = false) const;
 
-  /*! \brief Decides which calls are lowered together. A call behind another is lowered at the
-   *  place of the last one, where everything that it reads is known. */
+  /*! \brief Decides which calls are lowered together. A call that is fused behind another is
+   *  lowered at the place of the last one, where all of its operands are known. */
   void FormUnits();
 
-  /*! \brief Whether an argument is dequantized for a call alone, in its composite. */
+  /*! \brief Whether an argument is dequantized only for this call, in its composite. */
   bool IsDequantized(const EntryRef& input, const Node& reader) const;
 
-  /*! \brief Whether an op can compute with integers; other ones, as a softmax, read real numbers
-   *  wherever a composite dequantizes their arguments. */
+  /*! \brief Whether an op can compute in integers; others, such as a softmax, read real numbers
+   *  even if a composite dequantizes their arguments. */
   bool ComputesIntegers(size_t index) const;
 
   bool ReadsDequantized(size_t index) const;
 
-  /*! \brief Claims the dequantizations in the composites of ops that compute with integers: those
-   *  of its arguments, and those that its epilogue reads. */
+  /*! \brief Claims the dequantizations in composites whose op computes in integers: those of its
+   *  arguments, and those that its epilogue reads. */
   void InlineDequantizations(std::vector<char>* claimed);
 
-  /*! \brief Claims what makes real numbers of the constant weights of a matmul, in its composite.
+  /*! \brief Claims the ops that dequantize the constant weights of a matmul, in its composite.
    */
   void InlineWeights(std::vector<char>* claimed);
 
-  /*! \brief Adds the weights of a unit, as integers if its lowering and the driver take such. */
+  /*! \brief Adds the weights of a unit, as integers if its lowering and the driver take them. */
   void AddWeights(const Unit& unit, const std::string& who);
 
   bool SwapsLastDims(size_t index) const;
@@ -182,13 +183,13 @@ class ProgramBuilder {
    *  bias or a residual belongs to the op before it: it needs no entry of its own. */
   const OpLowering* FindFused(size_t node) const;
 
-  /*! \brief Adds the element-wise calls of the composite that can be one vector program with the
-   *  unit: those of the same shape, as far as nothing else reads what they compute on the way. */
+  /*! \brief Adds the element-wise calls of the composite that can share a vector program with the
+   *  unit: those of the same shape, as long as nothing else reads the intermediate values. */
   void FuseInto(Unit* unit, const std::vector<std::vector<size_t>>& users,
                 const std::vector<char>& claimed) const;
 
-  /*! \brief Whether a result may stay inside of a vector program. Numbers there are those of
-   * float32; a comparison of such numbers is 0 or 1. */
+  /*! \brief Whether a result may stay inside a vector program. Numbers there are float32; a
+   * comparison of them is 0 or 1. */
   bool MayBeInside(size_t index) const;
 
   static void AddOperands(const std::vector<EntryRef>& inputs,
@@ -201,14 +202,14 @@ class ProgramBuilder {
   const LoweringOptions& options_;
   const npu_build_api& api_;
   LoweredProgram result_;
-  /*! \brief There if the driver declares layouts. */
+  /*! \brief Set if the driver declares layouts. */
   std::optional<LayoutAdapter> layouts_;
   std::unordered_map<std::string, std::vector<const OpLowering*>> index_;
   std::unordered_map<uint64_t, Tensor> tensors_;
   std::unordered_map<npu_tensor, npu_tensor_desc> descs_;
   std::unordered_map<uint64_t, int> uses_;
   std::unordered_set<size_t> inlined_;
-  /*! \brief By matmul: the dequantizations of weights, and what they mean. */
+  /*! \brief By matmul: the dequantizations of its weights, and the weights in integers. */
   std::unordered_map<size_t, size_t> dequantized_weights_;
   std::unordered_map<size_t, IntegerWeights> weights_;
   std::vector<Unit> units_;

@@ -12,7 +12,7 @@ int64_t NumberAt(const DequantizedMatrix& matrix, int64_t index) {
   return matrix.dtype == NPU_INT8 ? int64_t{static_cast<int8_t>(byte)} : int64_t{byte};
 }
 
-/*! \brief The scale, or the zero point, of an element; there may be one for all. */
+/*! \brief The scale, or the zero point, of an element; there may be one for all elements. */
 double Of(const std::vector<double>& numbers, const DequantizedMatrix& matrix, int64_t index) {
   if (numbers.size() == 1) return numbers[0];
   return numbers[static_cast<size_t>(index / matrix.inner) % numbers.size()];
@@ -35,7 +35,7 @@ bool ReadWeights(const DequantizedMatrix& matrix, IntegerWeights* weights) {
   const int64_t depth = matrix.depth;
   const int64_t columns = matrix.columns;
   const bool one_matrix = static_cast<int64_t>(matrix.bytes.size()) == depth * columns;
-  // How far apart the elements of a column are, and the elements of a row.
+  // Distances between the elements of a column, and between those of a row.
   const int64_t down = matrix.transposed ? 1 : columns;
   const int64_t along = matrix.transposed ? depth : 1;
   const bool same = std::all_of(matrix.zero_points.begin(), matrix.zero_points.end(),
@@ -51,7 +51,7 @@ bool ReadWeights(const DequantizedMatrix& matrix, IntegerWeights* weights) {
     if (!by_row && !((rows || pieces) && count * matrix.inner == depth * columns)) return false;
     block = matrix.inner / (matrix.transposed ? 1 : columns);
   }
-  // With less in a block, scales take as much memory as the weights.
+  // With smaller blocks, the scales would take as much memory as the weights.
   constexpr int64_t kLeastBlock = 4;
   if (block != 0 && (!one_matrix || depth % block != 0 || block < kLeastBlock)) return false;
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file weights.h
- * \brief Weights of integers: what a matmul's second operand is where real numbers are multiplied
- * by integers.
+ * \brief Integer weights: the second operand of a matmul whose first operand has real numbers.
  */
 #ifndef CODEGEN_WEIGHTS_H_
 #define CODEGEN_WEIGHTS_H_
@@ -15,7 +14,7 @@
 
 namespace npu {
 
-/*! \brief A constant matrix that is dequantized. */
+/*! \brief A constant matrix of integers that is dequantized. */
 struct DequantizedMatrix {
   /*! \brief The integers, int8 or uint8. */
   std::string_view bytes;
@@ -23,9 +22,9 @@ struct DequantizedMatrix {
   /*! \brief Element i has the scale i / inner % scales.size(); the same holds for zero points. */
   int64_t inner = 1;
   std::vector<double> scales, zero_points;
-  /*! \brief The summed dimension and the columns; there may be several matrices. */
+  /*! \brief The sizes of the summed dimension and of the columns; there may be several matrices. */
   int64_t depth = 0, columns = 0;
-  /*! \brief Whether the elements of a column lie side by side. */
+  /*! \brief Whether the elements of a column are contiguous. */
   bool transposed = false;
 };
 
@@ -33,15 +32,15 @@ struct DequantizedMatrix {
 struct IntegerWeights {
   int32_t bits = 8;
   int32_t zero_point = 0;
-  /*! \brief 0: the scales are for the epilogue, one or one for each column. */
+  /*! \brief 0: the epilogue has the scales, one or one for each column. */
   int64_t block = 0;
-  /*! \brief With blocks [depth / block, columns]. */
+  /*! \brief If there are blocks: [depth / block, columns]. */
   std::vector<float> scales;
-  /*! \brief With blocks, as the scales; empty: all are `zero_point`. */
+  /*! \brief If there are blocks, like the scales; empty: all are `zero_point`. */
   std::vector<uint8_t> zero_points;
 };
 
-/*! \brief Finds out how the scales lie; false if no driver supports this layout. */
+/*! \brief Determines how the scales are laid out; false if no driver supports this layout. */
 bool ReadWeights(const DequantizedMatrix& matrix, IntegerWeights* weights);
 /*! \brief The real numbers, in the same order. */
 std::vector<float> RealNumbers(const DequantizedMatrix& matrix);

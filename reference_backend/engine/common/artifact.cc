@@ -43,7 +43,7 @@ size_t Align(size_t size) {
   return (size + kArtifactAlignment - 1) / kArtifactAlignment * kArtifactAlignment;
 }
 
-/*! \brief The checksum of a whole artifact, whatever its field for it holds. */
+/*! \brief The checksum of a whole artifact, ignoring its checksum field. */
 uint64_t ArtifactChecksum(const uint8_t* bytes, size_t size) {
   uint8_t header[sizeof(Header)];
   std::memcpy(header, bytes, sizeof(header));
@@ -56,7 +56,8 @@ uint64_t ArtifactChecksum(const uint8_t* bytes, size_t size) {
   throw ArtifactError("is corrupt: " + what + "; copy it again, or compile the model again");
 }
 
-/*! \brief Checks magic, version and size, in an order that gives each file the right reason. */
+/*! \brief Checks magic, version and size, in the order that yields the right reason for each
+ *  file. */
 Header ReadHeader(const uint8_t* bytes, size_t size) {
   Header header = {};
   std::memcpy(&header, bytes, std::min(size, sizeof(header)));
@@ -157,14 +158,14 @@ std::vector<std::string_view> ReadSections(const uint8_t* bytes, size_t size,
   return contents;
 }
 
-/*! \brief How many bytes the character has that begins there; 0 if it is no UTF-8. */
+/*! \brief The length in bytes of the character that begins there; 0 if it is not UTF-8. */
 size_t CharacterLength(std::string_view text, size_t i) {
   auto byte = [&](size_t at) { return static_cast<uint8_t>(at < text.size() ? text[at] : 0); };
   uint8_t first = byte(i);
   size_t length = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
   bool valid = length > 0 && first < 0xF5;
   for (size_t k = 1; valid && k < length; ++k) valid = (byte(i + k) & 0xC0) == 0x80;
-  // Overlong encodings, surrogates, and code points beyond the last one.
+  // Reject overlong encodings, surrogates, and code points beyond the last one.
   uint8_t second = byte(i + 1);
   if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
       (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) {

@@ -95,7 +95,7 @@ std::string FindLibrary(const std::string& role, bool build) {
   return "";
 }
 
-/*! \brief What to do where the loader of libraries gives this reason. */
+/*! \brief The advice for a reason that the loader of libraries gives. */
 std::string AdviceOn(const std::string& reason) {
   const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
   if (says("undefined symbol") || says("symbol not found")) {

@@ -43,7 +43,7 @@ std::vector<T> Reordered(const T* dims, const Order& order) {
   return result;
 }
 
-/*! \brief Whether a tensor in that order has its elements where the row-major one has them. */
+/*! \brief Whether that order leaves a tensor's elements where row-major order has them. */
 inline bool KeepsPlaces(const int64_t* dims, const Order& order) {
   int last = -1;
   for (int dim : order) {
@@ -82,7 +82,7 @@ inline void Permute(const int64_t* dims, const Order& order, size_t element_byte
   for (size_t i = order.size(); i-- > 1;) steps[i - 1] = steps[i] * dims[i];
   std::vector<int64_t> to_dims = Reordered(dims, order);
   std::vector<int64_t> to_steps = Reordered(steps.data(), order);
-  to_dims.insert(to_dims.begin(), 1);  // So that there is a dimension.
+  to_dims.insert(to_dims.begin(), 1);  // Scalars need a dimension, too.
   to_steps.insert(to_steps.begin(), 0);
   for (int64_t size : to_dims) {
     if (size == 0) return;

@@ -25,7 +25,7 @@ Range BoxOf(const Desc& desc, const int64_t* offset, const int64_t* step, const 
   int64_t last = 0;
   for (int32_t d = 0; d < desc.rank; ++d) {
     if (extent[d] <= 0) return {0, 0};
-    // Where elements lie depends on the sizes of all dimensions but the first.
+    // The places of elements depend on the sizes of all dimensions but the first.
     if (d > 0 && desc.dims[d].symbol >= 0) return {0, static_cast<uint64_t>(MostBytes(desc))};
     int64_t end = offset[d] + (extent[d] - 1) * step[d];
     first = first * desc.dims[d].Most() + std::min(offset[d], end);

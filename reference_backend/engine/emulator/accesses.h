@@ -26,15 +26,14 @@ struct Access {
  * \brief The accesses of all commands, in pieces.
  *
  * All memories together are cut wherever an access begins or ends, and the pieces numbered. A
- * tensor of symbolic size counts with the memory that it may take at most, so this does not change
- * with symbols.
+ * tensor of symbolic size counts with its largest memory, so this does not depend on symbols.
  */
 class Accesses {
  public:
   /*! \brief Takes O(n log n). */
   explicit Accesses(const Program& program);
 
-  /*! \brief What a command touches: what it reads, in the order of ForEachRead, then its output. */
+  /*! \brief What a command accesses: its reads in the order of ForEachRead, then its output. */
   const Access* begin(size_t command) const { return accesses_.data() + first_[command]; }
   const Access* end(size_t command) const { return accesses_.data() + first_[command + 1]; }
   /*! \brief The output alone. */
@@ -78,7 +77,7 @@ class Latest {
     }
   }
 
-  /*! \brief The largest number of the pieces of an access; -1: they were never raised. */
+  /*! \brief The largest number of the pieces of an access; -1 if they were never raised. */
   int64_t Of(const Access& access) const {
     int64_t time = -1;
     if (access.begin == access.end) return time;

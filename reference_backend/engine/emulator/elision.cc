@@ -70,7 +70,8 @@ bool IsContiguous(const Desc& tile, const Desc& whole, const int64_t* offset, ui
   return true;
 }
 
-/*! \brief Goes through the commands and remembers who wrote what. Times are command numbers. */
+/*! \brief Goes through the commands and remembers which of them wrote what. Times are command
+ *  numbers. */
 class Elider {
  public:
   Elider(const Program& program, const Accesses& accesses)
@@ -103,14 +104,15 @@ class Elider {
  private:
   /*! \brief What a command wrote to the scratchpad. */
   struct Writer {
-    /*! \brief Whether it is, tentatively, somewhere else instead. */
+    /*! \brief Whether it is tentatively elsewhere instead. */
     bool moved = false;
-    /*! \brief Someone needs it where it is. */
+    /*! \brief Some command needs it where it is. */
     bool pinned = false;
     Place place = {};
-    /*! \brief Who wrote before, and may be seen where this wrote less than it could have. */
+    /*! \brief The earlier writers, whose data may be visible where this one wrote less than it
+     *  could have. */
     std::vector<int32_t> below;
-    /*! \brief The transfer that is left out for it, and the memory of the other side. */
+    /*! \brief The transfer that is left out for it, and the memory on the other side. */
     int32_t transfer = 0;
     Access there = {};
   };
@@ -172,7 +174,7 @@ class Elider {
     return true;
   }
 
-  /*! \brief Command i reads what a command wrote: may that be somewhere else? */
+  /*! \brief Command i reads what a command wrote: may that be elsewhere? */
   void UseOf(int32_t number, const Access& read, int32_t i) {
     Writer& writer = writers_[number];
     const Tensor& have = TensorOf(accesses_.output(number));
@@ -238,7 +240,8 @@ class Elider {
     writers_[number].moved = false;
   }
 
-  /*! \brief The command that alone wrote all of a range, or -1. Then who wrote it is pinned. */
+  /*! \brief The only command that wrote all of a range, or -1. In that case all writers are
+   *  pinned. */
   int32_t WriterOf(const Access& read) {
     auto part = First(read.begin);
     int32_t writer = -1;
@@ -261,8 +264,8 @@ class Elider {
     }
   }
 
-  /*! \brief Pins all whose writes can be seen in a range. It is one part from then on, so that it
-   *        is not looked through again. */
+  /*! \brief Pins all commands whose writes are visible in a range. It becomes one part, so that it
+   *        is not searched again. */
   void PinAll(const Access& access) {
     std::vector<int32_t> seen;
     ForEachWriter(access, [&seen](int32_t writer) { seen.push_back(writer); });
@@ -301,10 +304,10 @@ class Elider {
   Elision elision_;
   /*! \brief By command. */
   std::vector<Writer> writers_;
-  /*! \brief By access: the command that wrote what is read, or -1. */
+  /*! \brief By access: the command that wrote the data read, or -1. */
   std::vector<int32_t> origins_;
   std::map<int32_t, Part> parts_;
-  /*! \brief By piece of DRAM: when it was last read, at the latest, and written. */
+  /*! \brief By piece of DRAM: when it was last read and last written. */
   Latest read_, written_;
 };
 

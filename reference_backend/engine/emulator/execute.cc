@@ -13,7 +13,7 @@
 namespace npu::emulator {
 namespace {
 
-// One name for all kernels, and one for what they need.
+// One name for all kernels, and one for their scratch sizes.
 void Execute(const MatMulArgs& args, const KernelContext& context) { MatMul(args, context); }
 void Execute(const ConvolutionArgs& args, const KernelContext& context) {
   Convolution(args, context);
@@ -178,8 +178,8 @@ class Execution::Preparer {
     MergeTiles(op, command);
   }
 
-  /*! \brief Tells a convolution where its data is zeros, if the step before, but for convolutions,
-   *        spread it out. */
+  /*! \brief Tells a convolution where its data is zero, if the step before, apart from
+   *        convolutions, spread it out. */
   void SetSpread(const npu_convolution& op, const Command& command, ConvolutionArgs* args) {
     const auto& steps = execution_.steps_;
     size_t i = steps.size() - 1;
@@ -204,8 +204,8 @@ class Execution::Preparer {
     }
   }
 
-  /*! \brief Memory that a tensor of a convolution has, and whether it has a part for each of its
-   *        output channels. */
+  /*! \brief The memory of a tensor of a convolution, and whether it has a part for each output
+   *        channel. */
   struct Range {
     Place place;
     uint64_t bytes;
@@ -245,7 +245,7 @@ class Execution::Preparer {
       if (!(next.by_channel ? next.Continues(merged[i]) : next.place == merged[i].place)) return;
       if (next.by_channel) merged[i].bytes += next.bytes;
     }
-    // The output may be what the epilogue loads, element by element.
+    // The output may be a tensor that the epilogue loads, element by element.
     for (size_t i = 0; i + 1 < merged.size(); ++i) {
       const Range& out = merged.back();
       bool same = i >= 2 && merged[i].place == out.place && merged[i].bytes == out.bytes;

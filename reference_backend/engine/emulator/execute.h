@@ -23,14 +23,15 @@ namespace npu::emulator {
  */
 class Execution {
  public:
-  /*! \brief `program` must outlive this, and so must scratchpad (ScratchpadBytes) and arena. */
+  /*! \brief `program` must outlive this, and so must the scratchpad (ScratchpadBytes) and the
+   *  arena. */
   Execution(const Program& program, const Accesses& accesses, const Elision& elision,
             uint8_t* scratchpad, uint8_t* arena);
   // Slots refer to members.
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
-  /*! \brief Sets the symbols, which have their bounds before; allocates nothing. */
+  /*! \brief Sets the symbols, which are at their bounds before; allocates nothing. */
   void SetSymbols(const int64_t* symbols);
   /*! \brief Sets the addresses of the inputs, followed by those of the outputs. */
   void Bind(const std::vector<void*>& buffers);
@@ -40,7 +41,7 @@ class Execution {
 
   /*! \brief The kernels' scratch size with the current symbols. */
   size_t scratch_bytes() const { return scratch_bytes_; }
-  /*! \brief The kernels' scratch size with any symbols, as far as known. */
+  /*! \brief The kernels' scratch size for any symbols, as far as known. */
   size_t most_scratch_bytes() const { return most_scratch_bytes_; }
 
  private:

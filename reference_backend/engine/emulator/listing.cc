@@ -123,7 +123,7 @@ class Lister {
          program_.machine.scratchpad_bytes);
   }
 
-  /*! \brief What is known of all tensors that lie in exactly the same bytes. */
+  /*! \brief The properties of all tensors that lie in exactly the same bytes. */
   struct Region {
     npu_tensor tensor;
     size_t first, last;
@@ -222,7 +222,7 @@ class Lister {
     return left == 0 && right == 0 ? "" : Join(" zero points ", left, " ", right);
   }
 
-  /*! \brief What convolutions and pools have in common, where it is not the usual. */
+  /*! \brief The properties that convolutions and pools share, where they are not the default. */
   template <typename Op>
   std::string Windows(const Op& op) const {
     std::string text;

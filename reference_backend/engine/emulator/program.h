@@ -31,7 +31,7 @@ struct Place {
   /*! \brief Bytes from the beginning of the memory, or of the input or output. */
   uint64_t offset = 0;
 
-  /*! \brief Whether their offsets are from the same beginning. */
+  /*! \brief Whether their offsets count from the same beginning. */
   bool IsBeside(const Place& other) const { return memory == other.memory && index == other.index; }
   bool operator==(const Place& other) const { return IsBeside(other) && offset == other.offset; }
 };

@@ -14,7 +14,7 @@
 namespace npu::emulator {
 namespace {
 
-/*! \brief So many jobs of a device run at once. */
+/*! \brief This many jobs of a device run at once. */
 constexpr size_t kThreads = 2;
 
 /*! \brief A year: adding more to a time could overflow. */
@@ -32,7 +32,7 @@ void Queue::Submit(Job* job) {
     try {
       threads_.emplace_back(&Queue::Work, this, shift_);
     } catch (const std::system_error&) {
-      // One is enough.
+      // One thread is enough.
       if (threads_.empty()) throw;
     }
   }
@@ -71,7 +71,7 @@ void Queue::Cancel(Job* job) {
     Job* before = nullptr;
     Job* other = first_;
     for (; other != nullptr && other != job; other = other->next_) before = other;
-    // In the queue of a parent process.
+    // It is in the queue of a parent process.
     if (other == nullptr) return;
     (before == nullptr ? first_ : before->next_) = job->next_;
     if (last_ == job) last_ = before;

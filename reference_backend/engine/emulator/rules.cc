@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kMaxParameter = int64_t{1} << 30;
 constexpr size_t kMaxInstructions = 256;
 
-/*! \brief The number behind an enumerator that came from C or from bytes, where it may be any. */
+/*! \brief The number behind an enumerator; from C or from bytes, it may be anything. */
 template <typename Enum>
 int32_t Number(const Enum& value) {
   static_assert(sizeof(Enum) == sizeof(int32_t), "the C API has 32-bit enumerations");
@@ -60,7 +60,7 @@ struct Window {
     if (!Touches(positions - 1)) return false;
     // Taps are never further apart than the data is long: the first window misses it first.
     if (dilation <= in) return Touches(0);
-    // Taps that jump over all of the data: nobody pads such a window by much, but forged bytes may.
+    // Such taps jump over all of the data: nobody pads a window by that much, but forged bytes may.
     constexpr int64_t kMostPositions = 65536;
     if (pad_begin / stride > kMostPositions) return false;
     for (int64_t position = 0; position < positions && position * stride < pad_begin; ++position) {
@@ -70,7 +70,7 @@ struct Window {
   }
 };
 
-/*! \brief Sums of products of int16 are made of sums of bytes in int32, which may not overflow. */
+/*! \brief Sums of products of int16 consist of sums of bytes in int32, which must not overflow. */
 void CheckDepth(const std::string& where, npu_dtype dtype, int64_t depth) {
   constexpr int64_t kMost = INT32_MAX / (UINT8_MAX * UINT8_MAX);
   if (dtype == NPU_INT16 && depth > kMost) {
@@ -242,7 +242,7 @@ void OperationRules::CheckIntegers(const std::vector<npu_vector_instruction>& in
         std::round(instruction.immediate) >= -0x1p63 && std::round(instruction.immediate) < 0x1p63;
     if (instruction.opcode == NPU_VECTOR_CONSTANT && !fits) {
       Invalid("Instruction ", i, " of ", Where(), " is the constant ", instruction.immediate,
-              ", which is no integer of 64 bits.");
+              ", which is not an integer of 64 bits.");
     }
     // Not NaN either.
     bool rounds = instruction.immediate >= NPU_ROUND_HALF_UP &&
@@ -250,7 +250,7 @@ void OperationRules::CheckIntegers(const std::vector<npu_vector_instruction>& in
                   instruction.immediate == std::floor(instruction.immediate);
     if (instruction.opcode == NPU_VECTOR_RESCALE && !rounds) {
       Invalid("Instruction ", i, " of ", Where(), " rounds as ", instruction.immediate,
-              " says, which is no npu_rounding.");
+              " says, which is not an npu_rounding.");
     }
   }
 }

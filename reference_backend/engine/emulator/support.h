@@ -95,7 +95,7 @@ npu_status Guard(std::string* sentence, const Body& body) {
 /*! \brief Memory aligned for the widest vector loads. */
 class Buffer {
  public:
-  /*! \brief What `data` is aligned to. */
+  /*! \brief The alignment of `data`. */
   static constexpr size_t kAlignment = 64;
 
   Buffer() = default;

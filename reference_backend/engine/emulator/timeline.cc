@@ -196,8 +196,8 @@ class Worker {
     return DmaCycles(program_.machine, runs, bytes);
   }
 
-  /*! \brief The cycles of a box of a tensor in DRAM: what lies side by side is one piece, in which
-   *  direction it is read or not; and so is what steps over less than a burst. */
+  /*! \brief The cycles of a box of a tensor in DRAM. Contiguous elements are one piece, in
+   *  whichever direction they are read; so are elements less than a burst apart. */
   int64_t Dma(const TensorView& tensor, const int64_t* extents, const int64_t* steps) const {
     auto run = static_cast<int64_t>(ElementSize(tensor.dtype));
     int32_t d = tensor.rank - 1;
@@ -228,7 +228,7 @@ Timeline::Timeline(const Program& program, const Accesses& accesses)
     : program_(&program),
       accesses_(&accesses),
       intervals_(program.commands.size()),
-      free_(kEngineCount * program.machine.cores),
+      free_(static_cast<size_t>(kEngineCount) * program.machine.cores),
       written_(accesses.pieces()),
       touched_(accesses.pieces()) {
   for (size_t i = 0; i < intervals_.size(); ++i) {

@@ -14,8 +14,8 @@ void PixelShuffle(Lowering& op) {
   const int channel = data.rank() - 3;
   const int64_t channels = op.FixedSize(data, channel) / (factor * factor);
 
-  // Each channel of the result comes from factor * factor ones: [..., channel, y, x, height, width]
-  // becomes [..., channel, height, y, width, x].
+  // Each channel of the result comes from factor * factor channels: [..., channel, y, x, height,
+  // width] becomes [..., channel, height, y, width, x].
   std::vector<npu_dim> split(dims.begin(), dims.begin() + channel);
   std::vector<npu_dim> shuffled = split;
   const npu_dim c = FixedDim(channels), f = FixedDim(factor);

@@ -19,7 +19,7 @@ void QuantizeByChannel(Lowering& op) {
   });
 }
 
-// Behind a dequantize of its composite, integers of one scale become those of another.
+// Behind a dequantize of its composite, this rescales integers.
 REGISTER_ELEMENTWISE("relax.quantize", Quantize).When(HasOneScale).TakesQuantized();
 REGISTER_LOWERING("relax.quantize", QuantizeByChannel);
 

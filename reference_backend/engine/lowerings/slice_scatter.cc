@@ -22,8 +22,8 @@ void SliceScatter(Lowering& op) {
     op.Refuse("its range is " + std::to_string(start) + " to " + std::to_string(end) +
               "; it must be inside of axis " + std::to_string(axis) + " and as long as 'src'");
   }
-  // Three boxes that do not overlap. One ends where a tensor does: what is before the range needs a
-  // tensor of its own.
+  // Three boxes that do not overlap. A box ends where a tensor does, so the part before the range
+  // needs a tensor of its own.
   if (start > 0) {
     std::vector<npu_dim> dims = data.dims();
     dims[axis] = FixedDim(start);

@@ -50,7 +50,7 @@ class LoadedProgram;
 struct Request {
   LoadedProgram* program = nullptr;
   npu_request* handle = nullptr;
-  /*! \brief One for each input and output of the driver's, where they are not the region's. */
+  /*! \brief One for each of the driver's inputs and outputs, if they differ from the region's. */
   std::vector<Permutation> permutations;
   /*! \brief Its counters after its last call: the driver cannot be asked while it runs. */
   std::vector<uint64_t> counters;
@@ -60,7 +60,7 @@ struct Request {
   npu_status outcome = NPU_OK;
   std::string failure;
   std::chrono::steady_clock::time_point deadline;
-  /*! \brief When a call began that is recorded, and whether the driver records its events. */
+  /*! \brief When a recorded call began, and whether the driver records its events. */
   std::optional<std::chrono::steady_clock::time_point> began;
   bool records_events = false;
   /*! \brief Objects to keep alive while it runs asynchronously, and the memory that it uses. */
@@ -111,10 +111,10 @@ class LoadedProgram {
   /*! \brief The driver's description of the program. */
   std::string Describe();
 
-  /*! \brief Records the calls from now on, or no longer; forgets those that were recorded. */
+  /*! \brief Starts or stops recording calls; forgets those recorded before. */
   void SetProfiling(bool on);
-  /*! \brief The recorded calls as JSON, which are then forgotten: for each the time on the host and
-   *  the driver's events. */
+  /*! \brief The recorded calls as JSON, which are then forgotten: for each, the time on the host
+   *  and the driver's events. */
   tvm::ffi::String TakeProfile();
 
  private:

@@ -46,7 +46,7 @@ RuntimePort ReadPort(const json::Object& item, const std::vector<Argument>& argu
   const auto index = item[ffi::String("argument")].cast<int64_t>();
   if (index < 0 || static_cast<uint64_t>(index) >= end - first ||
       !arguments[first + static_cast<size_t>(index)].is_tensor) {
-    Corrupt("refer to an argument that there is not");
+    Corrupt("refer to an argument that does not exist");
   }
   port.argument = first + static_cast<size_t>(index);
   const Argument& argument = arguments[port.argument];
@@ -66,7 +66,7 @@ RuntimePort ReadPort(const json::Object& item, const std::vector<Argument>& argu
     port.order.push_back(static_cast<int>(std::clamp<int64_t>(dim, -1, NPU_MAX_RANK)));
   }
   if (order.size() != rank || !IsPermutation(port.order)) {
-    Corrupt("have an order that is no permutation of the dimensions of '" + argument.name + "'");
+    Corrupt("have an order that is not a permutation of the dimensions of '" + argument.name + "'");
   }
   return port;
 }
@@ -90,7 +90,7 @@ RuntimePorts::RuntimePorts(std::string_view text, const Signature& signature) {
       if (ports_.back().argument != first_output + position) Corrupt("mix up the outputs");
     }
   } catch (const ffi::Error&) {
-    Corrupt("are none that this backend writes");
+    Corrupt("were not written by this backend");
   }
   if (ports_.size() - input_count_ != arguments.size() - first_output) {
     Corrupt("have another number of outputs than the region");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file ports.h
- * \brief The inputs and outputs of a program, where they are not those of the region.
+ * \brief The inputs and outputs of a program, if they differ from those of the region.
  *
  * A driver may keep dimensions in an order of its own. Its program then reads and writes memory of
  * the request, and the elements are permuted on the way from and to that of the caller.
@@ -60,7 +60,7 @@ struct Permutation {
 };
 
 /*!
- * \brief What the driver gets for a port.
+ * \brief The buffer that the driver gets for a port.
  * \param port The port.
  * \param buffer The caller's buffer.
  * \param dims Gets the driver's dimensions, which the result refers to.

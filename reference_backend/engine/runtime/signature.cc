@@ -18,7 +18,7 @@ namespace {
 namespace ffi = tvm::ffi;
 namespace json = tvm::ffi::json;
 
-/*! \brief A symbol whose value no argument has told yet. */
+/*! \brief A symbol whose value no argument has determined yet. */
 constexpr int64_t kUnknown = -1;
 
 std::string ShapeText(const DLTensor& tensor) {
@@ -34,7 +34,7 @@ T Get(const json::Object& object, const char* key) {
   return object[ffi::String(key)].cast<T>();
 }
 
-/*! \brief Whether brackets outside of strings are nested deeper than any of codegen. */
+/*! \brief Whether brackets outside of strings are nested deeper than codegen ever nests them. */
 bool IsTooDeep(std::string_view text) {
   constexpr int kDeepest = 64;
   int depth = 0;
@@ -54,13 +54,13 @@ bool IsTooDeep(std::string_view text) {
 
 json::Object ParseObject(std::string_view text, const char* section) {
   std::string who = std::string("is corrupt: its ") + section;
-  if (!IsUtf8(text)) throw ArtifactError(who + " is no UTF-8");
+  if (!IsUtf8(text)) throw ArtifactError(who + " is not UTF-8");
   if (IsTooDeep(text)) throw ArtifactError(who + " is nested too deeply");
   ffi::String message;
   json::Value value = json::Parse(ffi::String(text.data(), text.size()), &message);
-  if (!message.empty()) throw ArtifactError(who + " is no JSON: " + std::string(message));
+  if (!message.empty()) throw ArtifactError(who + " is not JSON: " + std::string(message));
   auto object = value.try_cast<json::Object>();
-  if (!object.has_value()) throw ArtifactError(who + " is no JSON object");
+  if (!object.has_value()) throw ArtifactError(who + " is not a JSON object");
   return *object;
 }
 
@@ -71,7 +71,7 @@ Signature::Signature(const std::string& symbol, std::string_view graph_json)
   try {
     Read(root);
   } catch (const ffi::Error&) {
-    throw ArtifactError("is corrupt: its graph is none that this backend writes");
+    throw ArtifactError("is corrupt: its graph was not written by this backend");
   }
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests share beside the conformance kit, whose models and cases they use."""
+"""What the tests share in addition to the conformance kit, whose models and cases they use."""
 
 import contextlib
 import io

@@ -167,7 +167,7 @@ def test_the_same_region_is_compiled_to_the_same_bytes(region):
     assert Region().bytes == region.bytes
 
 
-# ---- Bytes that are no artifact for this runtime ------------------------------------------------
+# ---- Bytes that are not an artifact for this runtime ---------------------------------------------
 
 
 def refusal(data):
@@ -289,21 +289,21 @@ REFUSED = {
         ).write(),
         "element type 'float8_e4m3fn', which no driver has",
     ),
-    "a manifest that is no JSON": (
+    "a manifest that is not JSON": (
         lambda data, parts: Parts(parts.version, b"{", parts.graph, parts.program).write(),
-        "manifest is no JSON",
+        "manifest is not JSON",
     ),
-    "a manifest that is no object": (
+    "a manifest that is not an object": (
         lambda data, parts: Parts(parts.version, b"[]", parts.graph, parts.program).write(),
-        "manifest is no JSON object",
+        "manifest is not a JSON object",
     ),
     "an empty manifest": (
         lambda data, parts: Parts(parts.version, b"", parts.graph, parts.program).write(),
-        "manifest is no JSON",
+        "manifest is not JSON",
     ),
-    "a manifest that is no UTF-8": (
+    "a manifest that is not UTF-8": (
         lambda data, parts: Parts(parts.version, b"{\xff}", parts.graph, parts.program).write(),
-        "manifest is no UTF-8",
+        "manifest is not UTF-8",
     ),
     "a manifest with control characters": (
         lambda data, parts: with_manifest(parts, backend="\x1b[31m\n\x9b"),
@@ -321,7 +321,7 @@ REFUSED = {
     ),
     "another symbol": (
         lambda data, parts: with_manifest(parts, symbol="other"),
-        "graph is none that this backend writes",
+        "graph was not written by this backend",
     ),
     "no options": (lambda data, parts: with_manifest(parts, options=None), "no 'options'"),
     "an impossible time": (
@@ -334,7 +334,7 @@ REFUSED = {
     ),
     "a graph of somebody else": (
         lambda data, parts: Parts(parts.version, parts.manifest, b"{}", parts.program).write(),
-        "graph is none that this backend writes",
+        "graph was not written by this backend",
     ),
 }
 
@@ -354,17 +354,20 @@ def forge(change):
     return forged
 
 
-NO_PERMUTATION = "order that is no permutation of the dimensions"
+NO_PERMUTATION = "order that is not a permutation of the dimensions"
 FORGED_PORTS = {
-    "no JSON": (lambda data, parts: replace(parts, ports=b"{").write(), "ports is no JSON"),
+    "no JSON": (lambda data, parts: replace(parts, ports=b"{").write(), "ports is not JSON"),
     "too deep": (lambda data, parts: replace(parts, ports=DEEP).write(), "nested too deeply"),
-    "no object": (lambda data, parts: replace(parts, ports=b"[]").write(), "no JSON object"),
-    "empty": (lambda data, parts: replace(parts, ports=b"{}").write(), "ports are none"),
-    "numbers for ports": (forge(lambda inputs, outputs: inputs.append(3)), "ports are none"),
-    "no order": (forge(lambda inputs, outputs: outputs[0].pop("order")), "ports are none"),
+    "no object": (lambda data, parts: replace(parts, ports=b"[]").write(), "not a JSON object"),
+    "empty": (lambda data, parts: replace(parts, ports=b"{}").write(), "ports were not written"),
+    "numbers for ports": (
+        forge(lambda inputs, outputs: inputs.append(3)),
+        "ports were not written",
+    ),
+    "no order": (forge(lambda inputs, outputs: outputs[0].pop("order")), "ports were not written"),
     "an order of texts": (
         forge(lambda inputs, outputs: outputs[0].update(order=["0"])),
-        "ports are none",
+        "ports were not written",
     ),
     "a dimension too many": (
         forge(lambda inputs, outputs: outputs[0]["order"].append(len(outputs[0]["order"]))),
@@ -390,17 +393,17 @@ FORGED_PORTS = {
         forge(lambda inputs, outputs: inputs[0].update(dims=[2**62, 4], order=[1, 0])),
         "another number of elements",
     ),
-    "an argument that there is not": (
+    "an argument that does not exist": (
         forge(lambda inputs, outputs: inputs[0].update(argument=1000)),
-        "an argument that there is not",
+        "an argument that does not exist",
     ),
     "a negative argument": (
         forge(lambda inputs, outputs: inputs[0].update(argument=-1)),
-        "an argument that there is not",
+        "an argument that does not exist",
     ),
     "an output twice": (
         forge(lambda inputs, outputs: outputs.append(outputs[0])),
-        "mix up the outputs|an argument that there is not",
+        "mix up the outputs|an argument that does not exist",
     ),
     "no output": (
         forge(lambda inputs, outputs: outputs.clear()),

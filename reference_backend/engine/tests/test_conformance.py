@@ -281,7 +281,7 @@ ENTRY = '[[expected_failure]]\nsuite = "ops"\ncase = "softmax-*"\nreason = "no e
         ("[[expected_failure", "cannot be read"),
         ("[[unexpected]]", "nothing but tables named"),
         (ENTRY.replace("reason", "because"), "entry 1 must have suite, case and reason"),
-        (ENTRY.replace("no exponential", " "), "entry 1: reason must be a text"),
+        (ENTRY.replace("no exponential", " "), "entry 1: reason must be a non-empty string"),
         (ENTRY.replace('"ops"', '"opps"'), "there is no suite 'opps'; the suites are ops"),
         (ENTRY * 2, "entry 2: ops/softmax-* is there twice"),
     ],
@@ -313,7 +313,7 @@ def test_cases_of_the_vendor_join_those_of_the_catalogue(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "vendor/cases.json is no JSON: "),
+        ("{", "vendor/cases.json is not JSON: "),
         ("[1]", "vendor/cases.json must give for each op an object with 'numpy'"),
         ('{"own": {"cases": []}}', "vendor/cases.json must give for each op an object"),
     ],

@@ -216,7 +216,7 @@ def test_the_graph_is_in_the_layout_of_tvm_with_every_attribute(case):
     if reason := model.decline():
         pytest.skip(f"declined: {reason}")
     if case.op == "astype" and model.arguments[0].dtype == model.outputs[0].dtype:
-        pytest.skip("it casts nothing, and is no op of the region")
+        pytest.skip("it casts nothing, and is not an op of the region")
     graph = json.loads(region_of(model).inspect_source(""))
     nodes, row_ptr = graph["nodes"], graph["node_row_ptr"]
     assert len(row_ptr) == len(nodes) + 1

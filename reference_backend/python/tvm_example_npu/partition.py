@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 
@@ -18,7 +16,7 @@ def partition_for_example_npu(
     params: Params | None = None,
     *,
     options: Source = None,
-    **settings: Any,
+    **settings: object,
 ) -> tvm.IRModule:
     """Move what the NPU can run into regions, and leave the rest to the host.
 
@@ -54,9 +52,9 @@ def compile_for_example_npu(
     mod: tvm.IRModule,
     params: Params | None = None,
     *,
-    target: Any = "llvm",
+    target: object = "llvm",
     options: Source = None,
-    **settings: Any,
+    **settings: object,
 ) -> relax.VMExecutable:
     """Partition a model, and compile both parts of it.
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this backend offloads: the ops that are selected, as far as the engine can compile them.
 
-An update of the template rewrites this list. What your chip cannot do of it, and what it can do
-beside it, is said in `vendor/capabilities.py`; `engine/capability.py` says what each word means.
+An update of the template rewrites this list. `vendor/capabilities.py` lists what your chip cannot
+do of it, and what it can do beyond it; `engine/capability.py` defines the vocabulary.
 """
 
 from __future__ import annotations

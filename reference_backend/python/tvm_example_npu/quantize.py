@@ -11,8 +11,8 @@ from .engine.options import Source
 
 
 def quantize_for_example_npu(
-    model: Any,
-    calibration_data: Iterable[Any],
+    model: object,
+    calibration_data: Iterable[object],
     *,
     method: str = "minmax",
     activations: str | None = None,

@@ -98,7 +98,7 @@ std::vector<int> Sequence(const std::vector<std::vector<int>>& factors, const Or
   return sequence;
 }
 
-/*! \brief Whether a tensor has its elements in the same places in both orders. */
+/*! \brief Whether both orders put a tensor's elements in the same places. */
 bool HasSamePlaces(const Dims& dims, const Order& a, const Order& b) {
   const auto is_one = [&](int dim) { return IsOne(dims[dim]); };
   Order x = a, y = b;
@@ -112,7 +112,7 @@ bool HasSamePlaces(const Dims& dims, const Order& a, const Order& b) {
 void DriverBuilder::Check(npu_status status, const std::string& who) const {
   if (status == NPU_OK) return;
   const char* reason = api.error == nullptr ? nullptr : api.error(handle);
-  // Too little memory for a model is not a driver failure either.
+  // Running out of memory for a model is not a driver failure either.
   bool refused = status == NPU_DECLINED || status == NPU_OUT_OF_MEMORY;
   throw Refusal(who + (refused ? ": " : ": the driver failed: ") +
                 (reason == nullptr ? "no reason given" : reason));
@@ -130,7 +130,7 @@ std::optional<Order> OrderOfView(const Dims& from, const Order& order, const Dim
   if (!factors.has_value()) return std::nullopt;
   const std::vector<int> sequence = Sequence(factors->of_a, order);
   if (Sequence(factors->of_b, identity) == sequence) return identity;
-  // Each dimension goes where its first factor is; one without factors behind its neighbour.
+  // Each dimension goes where its first factor is; one without factors goes behind its neighbour.
   std::vector<int> places(sequence.size());
   for (size_t i = 0; i < sequence.size(); ++i) places[sequence[i]] = static_cast<int>(i);
   std::vector<int> keys;
@@ -338,7 +338,7 @@ std::optional<Order> LayoutAdapter::Known(npu_tensor tensor) {
       return OrderOfView(At(value.source).dims(), *from, value.dims()).value_or(identity);
     }
     case Kind::kPermuted: {
-      // Whether a row-major tensor is transposed, its readers decide.
+      // The readers decide whether a row-major tensor is transposed.
       const std::optional<Order> from = Known(value.source);
       if (!from.has_value() || IsIdentity(*from)) return std::nullopt;
       return Composed(Inverse(value.permutation), *from);
@@ -354,7 +354,7 @@ std::optional<Order> LayoutAdapter::Choose(const std::vector<npu_tensor>& operan
     if (operand < 0 || At(operand).rank() != rank) continue;
     const std::optional<Order> known = Known(operand);
     if (!known.has_value()) continue;
-    // What would have to be transposed decides, then what would have to be for others.
+    // An operand in a permuted order decides; next, one that any other order would transpose.
     const bool is_identity = IsIdentity(*known);
     const bool is_free = HasSamePlaces(At(operand).dims(), *known, Identity(rank));
     const int weight = is_identity ? 1 : is_free ? 0 : 2;
@@ -430,7 +430,7 @@ std::pair<Order, Order> LayoutAdapter::Ask(npu_operation operation, npu_tensor d
   for (const Order& given : {order, weight_order}) {
     if (IsPermutation(given)) continue;
     throw Refusal(label_ + ": the driver " + driver_.api.name + " declares the layout " +
-                  Text(given) + ", which is no permutation of " + std::to_string(given.size()) +
+                  Text(given) + ", which is not a permutation of " + std::to_string(given.size()) +
                   " dimensions");
   }
   return {order, weight_order};
@@ -485,7 +485,7 @@ void LayoutAdapter::Add(const npu_elementwise& op) {
 void LayoutAdapter::Add(const npu_reduce& op) {
   const int rank = At(op.data).rank();
   const bool keeps = At(op.out).rank() == rank;
-  // The dimensions of the data that the result has, and their numbers there.
+  // The dimensions of the data that the result keeps, and their numbers in it.
   Order kept, numbers(rank, -1);
   for (int i = 0; i < rank; ++i) {
     if (!keeps && (op.axes >> i & 1u) != 0) continue;
@@ -502,7 +502,7 @@ void LayoutAdapter::Add(const npu_reduce& op) {
   }
   const Program epilogue(op.epilogue);
   Follow(op.out, wish, [=](const Order& order) {
-    // The data as it is, if that gives this order; else with the reduced dimensions last.
+    // Keep the data's order if it yields this order; otherwise put the reduced dimensions last.
     Order of_data = Known(op.data).value_or(Identity(rank));
     Order left;
     for (int dim : of_data) {
@@ -544,7 +544,7 @@ void LayoutAdapter::Add(const npu_copy& op) {
   std::optional<Order> wish = Known(op.data);
   if (wish.has_value() && !IsIdentity(*wish)) wish = Composed(Inverse(permutation), *wish);
   Follow(op.out, wish, [=](const Order& order) {
-    // Without a permutation if that costs nothing, else as the data is.
+    // No permutation if that costs nothing; otherwise the data's order.
     const Order wanted = Composed(permutation, order);
     const Order of_data =
         At(op.data).forms.count(wanted) != 0 ? wanted : Known(op.data).value_or(wanted);
@@ -619,7 +619,7 @@ void LayoutAdapter::Add(const npu_lookup& op) {
 
 void LayoutAdapter::MarkOutput(npu_tensor tensor) {
   const auto argument = static_cast<int64_t>(ports_.outputs.size());
-  // The elements of a view are permuted as those of what it shows.
+  // The elements of a view are permuted like those of the tensor it shows.
   npu_tensor shown = tensor;
   while (At(shown).kind == Kind::kView && IsFixed(At(shown).desc) &&
          IsFixed(At(At(shown).source).desc)) {

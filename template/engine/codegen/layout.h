@@ -43,8 +43,7 @@ struct DriverBuilder {
 };
 
 /*!
- * \brief The order in which the elements of a tensor have no other places than those of another
- * tensor, of which it is a view.
+ * \brief The order in which a view has its elements in the same places as the tensor it views.
  * \param from The shape of the other tensor.
  * \param order The order in which that tensor is stored.
  * \param to The shape of the view.
@@ -52,17 +51,18 @@ struct DriverBuilder {
  */
 std::optional<Order> OrderOfView(const Dims& from, const Order& order, const Dims& to);
 
-/*! \brief Stands between lowerings and a driver that declares layouts. Tensors have numbers of its
- *  own; errors are Refusals. */
+/*! \brief Stands between lowerings and a driver that declares layouts. It numbers tensors itself;
+ *  errors are Refusals. */
 class LayoutAdapter {
  public:
   /*! \brief Permuted constants are kept in `constants`, which outlives the builder. */
   LayoutAdapter(const DriverBuilder& driver, std::deque<std::vector<uint64_t>>* constants)
       : driver_(driver), constants_(constants) {}
 
-  /*! \brief Names the operations that follow, for errors and for the driver. */
+  /*! \brief Names the following operations, for errors and for the driver. */
   void SetLabel(const std::string& label);
-  /*! \brief Adds the region's input number `argument`; the driver gets it where it is read. */
+  /*! \brief Adds the region's input number `argument`; the driver gets it where it is first
+   *  read. */
   npu_tensor AddInput(const npu_tensor_desc& desc, int64_t argument);
   npu_tensor AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes);
   npu_tensor AddTensor(const npu_tensor_desc& desc);
@@ -79,12 +79,13 @@ class LayoutAdapter {
   void Add(const npu_lookup& op);
   /*! \brief Makes a tensor the next output, in the order that it has. */
   void MarkOutput(npu_tensor tensor);
-  /*! \brief Gives the driver the inputs that nothing reads: they may tell the value of a symbol. */
+  /*! \brief Gives the driver the inputs that nothing reads: they may determine the value of a
+   *  symbol. */
   void AddUnreadInputs();
   const Ports& ports() const { return ports_; }
 
-  /*! \brief The driver's tensor, in the header's order, or in that of `like`; to be written, if
-   *  nothing has written it. */
+  /*! \brief The driver's tensor in the header's order, or in that of `like`; for writing, if
+   *  nothing has written it yet. */
   npu_tensor AtDriver(npu_tensor tensor, std::optional<npu_tensor> like);
 
  private:
@@ -125,7 +126,7 @@ class LayoutAdapter {
     Dims dims() const { return {desc.dims, desc.dims + desc.rank}; }
   };
 
-  /*! \brief A vector program that lives as long as it is needed. */
+  /*! \brief A vector program that owns its memory. */
   struct Program {
     explicit Program(const npu_vector_program* program);
     bool is_there = false;
@@ -139,7 +140,7 @@ class LayoutAdapter {
   npu_tensor Append(Value value);
   void Check(npu_status status) const { driver_.Check(status, label_); }
 
-  /*! \brief The layout that the driver declares for an operation, checked. */
+  /*! \brief The layout that the driver declares for an operation, validated. */
   std::pair<Order, Order> Ask(npu_operation operation, npu_tensor data, npu_tensor weight,
                               npu_tensor out, int64_t groups);
   /*! \brief The driver's tensor in this order. */
@@ -150,17 +151,17 @@ class LayoutAdapter {
   npu_tensor Write(npu_tensor tensor, const Order& order);
   npu_tensor ReadInput(const Value& value, const Order& order);
   npu_tensor ReadConstant(const Value& value, const Order& order);
-  /*! \brief A form that exists, in another order. */
+  /*! \brief An existing form of the tensor, in another order. */
   npu_tensor Convert(const Value& value, const Order& order);
   npu_tensor ViewAtDriver(npu_tensor tensor, const npu_tensor_desc& desc);
 
-  /*! \brief An order that a tensor has without a transposition; none if it has any: it is an input,
-   *  a constant, or computed from such alone. */
+  /*! \brief An order that a tensor has without a transposition; none if any order will do: it is an
+   *  input, a constant, or computed only from these. */
   std::optional<Order> Known(npu_tensor tensor);
-  /*! \brief The order of an operation on these operands; those of another rank do not count. */
+  /*! \brief The order of an operation on these operands; operands of another rank are ignored. */
   std::optional<Order> Choose(const std::vector<npu_tensor>& operands, int rank);
-  /*! \brief Emits an operation in the order that `out` already has, or in that `wish`; without
-   *  both, when somebody reads it. */
+  /*! \brief Emits an operation in the order that `out` already has, else in the order `wish`;
+   *  without both, when its result is first read. */
   void Follow(npu_tensor out, std::optional<Order> wish, std::function<void(const Order&)> emit);
   void EmitPending(npu_tensor tensor, const Order& order);
   /*! \brief Emits an operation on tensors of one rank along an axis. */
@@ -168,7 +169,7 @@ class LayoutAdapter {
   void AddAlongAxis(const Op& op, const std::vector<npu_tensor>& operands,
                     std::function<void(Op&, const Order&)> read,
                     npu_status (*npu_build_api::*function)(npu_builder*, const Op*));
-  /*! \brief A program with the driver's tensors; NULL for none. */
+  /*! \brief A program with the driver's tensors; NULL if there is no program. */
   const npu_vector_program* Place(Program* program, const Order& order);
 
   const DriverBuilder driver_;

@@ -121,7 +121,7 @@ const npu_vector_program* Lowering::Epilogue() {
   if (IsQuantized()) {
     if (const npu_vector_program* integers = IntegerEpilogue()) return integers;
     const std::vector<double> scale = AccumulatorScale();
-    // A tensor, also for one number: a program that loads a real number computes with such.
+    // A tensor even for one number: a program that loads a real number computes in real numbers.
     const Tensor factor =
         Constant(PerChannel(scale.size()), std::vector<float>(scale.begin(), scale.end()));
     return EpilogueOf([&](VectorBuilder& v, Value value) {
@@ -212,16 +212,16 @@ struct Factors {
   npu_rounding rounding = NPU_ROUND_HALF_UP;
 };
 
-/*! \brief The multipliers with as many bits as the chip's have, for numbers of 32 bits or for
- *  `wide` ones of 48. */
+/*! \brief The multipliers, with as many bits as the chip's, for 32-bit numbers or for `wide` 48-bit
+ *  ones. */
 Factors MakeFactors(const Lowering& op, const std::vector<double>& factors, bool wide = false) {
   const Requantization& rule = ChipRequantization();
   const int bits = wide ? rule.wide_multiplier_bits : rule.multiplier_bits;
-  // Less would give wide numbers more than 64 bits.
+  // Fewer bits would give wide numbers more than 64 bits.
   const int least_shift = wide ? std::max(rule.least_shift, bits - 13) : rule.least_shift;
   Factors made;
   made.rounding = rule.rounding;
-  // As in TOSA, which rounds twice only where multipliers have 31 bits.
+  // As in TOSA, which rounds twice only with 31-bit multipliers.
   if (wide && rule.rounding == NPU_ROUND_DOUBLE) made.rounding = NPU_ROUND_HALF_UP;
   for (double factor : factors) {
     int exponent = 0;
@@ -255,11 +255,11 @@ struct Lowering::IntegerSteps {
     Factors factor;
   };
 
-  /*! \brief As steps of the accumulator; without an id there is none. */
+  /*! \brief In steps of the accumulator; no id means no bias. */
   Tensor bias;
-  /*! \brief From steps of the accumulator to those of the result. */
+  /*! \brief From steps of the accumulator to steps of the result. */
   Factors factor;
-  /*! \brief Tensors that are added, as steps of the result. */
+  /*! \brief Added tensors, in steps of the result. */
   std::vector<Addend> addends;
   double zero_point = 0, least = 0, most = 0;
 };
@@ -386,7 +386,7 @@ bool Lowering::LowerAsLookup() {
   std::map<size_t, Value> known = {{source.node, vector.Load(data)}};
   for (size_t member : members) {
     for (const EntryRef& input : graph.nodes[member].inputs) {
-      // Another result of what computes the data.
+      // Another result of the op that computes the data.
       if (input.node == source.node && input.index != source.index) return false;
       if (known.count(input.node) != 0 ||
           std::find(members.begin(), members.end(), input.node) != members.end()) {
@@ -414,7 +414,7 @@ bool Lowering::LowerAsLookup() {
 
 namespace {
 
-/*! \brief The attribute, or None where there is none. */
+/*! \brief The attribute, or None if it is absent. */
 ffi::Any FindAttribute(const Node& node, const std::string& name) {
   auto it = node.attributes.find(ffi::String(name));
   return it == node.attributes.end() ? ffi::Any(nullptr) : (*it).second;
@@ -756,7 +756,7 @@ void Lowering::Reduce(npu_reduce_kind kind, const Tensor& data, const std::vecto
       if ((op.axes >> i & 1) != 0) count *= static_cast<double>(FixedSize(data, i));
     }
     AverageOver({count});
-    offset_ = count * ZeroPoint(0);  // The sums are of what is stored.
+    offset_ = count * ZeroPoint(0);  // The sums are of the stored values.
     op.epilogue = Epilogue();
   }
   Emit(op);

@@ -10,7 +10,8 @@ namespace npu {
 
 namespace {
 
-/*! \brief The kind of step that an instruction is; OTHER for what drivers read off operands. */
+/*! \brief The kind of step that an instruction is; OTHER for loads and constants, which drivers
+ *  read off operands. */
 npu_step_kind KindOf(npu_vector_opcode opcode) {
   static constexpr npu_step_kind kKinds[] = {
       NPU_STEP_OTHER,        NPU_STEP_OTHER,     NPU_STEP_ADD,      NPU_STEP_SUBTRACT,
@@ -23,7 +24,7 @@ npu_step_kind KindOf(npu_vector_opcode opcode) {
       NPU_STEP_ROUND_AWAY,   NPU_STEP_RESCALE,
   };
   static_assert(sizeof(kKinds) / sizeof(kKinds[0]) == NPU_VECTOR_OPCODE_COUNT,
-                "an opcode is no step");
+                "an opcode is not a step");
   return kKinds[opcode];
 }
 
@@ -93,7 +94,7 @@ Value VectorBuilder::Load(const Tensor& tensor) {
 }
 
 Value VectorBuilder::LoadAccumulator() {
-  inputs_.push_back(-1);  // Input 0 of an epilogue, known to the driver.
+  inputs_.push_back(-1);  // Input 0 of an epilogue is the accumulator, which the driver knows.
   operands_.push_back({NPU_OPERAND_ACCUMULATOR, 0, 0});
   return Emit(NPU_VECTOR_LOAD, Value{0});
 }
@@ -114,7 +115,7 @@ Value VectorBuilder::Constant(double value) {
 }
 
 npu_vector_program VectorBuilder::Finish(Value result, const char* op) {
-  // The last value is stored; the same holds for the steps.
+  // The last value is the one that is stored, both for instructions and for steps.
   npu_operand last = OperandOf(result);
   if (last.kind != NPU_OPERAND_STEP || last.index + 1 != static_cast<int32_t>(steps_.size())) {
     AddStep(NPU_STEP_CAST, {last});

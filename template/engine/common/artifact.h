@@ -13,7 +13,7 @@
  *     32     for each section: 8 bytes id (padded with zeros), 8 bytes offset, 8 bytes size
  *
  * Sections begin at multiples of 64: "manifest" and "graph" (JSON), "program" (the driver's bytes),
- * and, where the program's inputs and outputs are not those of the region, "ports" (JSON). A
+ * and, if the program's inputs and outputs differ from those of the region, "ports" (JSON). A
  * reference to an artifact that is stored elsewhere has the one section "external".
  */
 #ifndef COMMON_ARTIFACT_H_
@@ -27,7 +27,7 @@
 
 namespace npu {
 
-/*! \brief The version of the format; no other one is read. */
+/*! \brief The version of the format; no other version is read. */
 constexpr uint32_t kArtifactVersion = 2;
 /*! \brief The alignment of sections, and of an artifact's bytes when it is executed. */
 constexpr size_t kArtifactAlignment = 64;
@@ -37,7 +37,7 @@ struct Artifact {
   std::string_view manifest;
   std::string_view graph;
   std::string_view program;
-  /*! \brief Empty where the program has the inputs and outputs of the region, as they are. */
+  /*! \brief Empty if the program has the region's inputs and outputs, unchanged. */
   std::string_view ports = {};
 };
 

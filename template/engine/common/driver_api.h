@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file driver_api.h
- * \brief The drivers installed beside this library, and their functions.
+ * \brief The drivers installed next to this library, and their functions.
  *
  * The only place that handles versions and absent functions: everybody else sees a table with all
  * fields.
@@ -24,8 +24,9 @@ class DriverError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/*! \brief The table of a driver as this header has it: what the driver's is too short for is NULL.
- *  Throws a DriverError where it is no table, or lacks what every driver must have. */
+/*! \brief The table of a driver with this header's fields: NULL for those that the driver's table
+ *  is too short for. Throws a DriverError if it is not such a table, or lacks a required
+ *  function. */
 npu_build_api Adopt(const npu_build_api* table, const std::string& path);
 npu_run_api Adopt(const npu_run_api* table, const std::string& path);
 
@@ -43,12 +44,12 @@ const std::vector<InstalledDriver<npu_run_api>>& RunDrivers();
 
 /*! \brief The build half of a driver by its role; "" means the first one. */
 const npu_build_api& BuildDriver(const std::string& role);
-/*! \brief The run half of the driver that calls itself `name`, which made a program. */
+/*! \brief The run half of the driver that calls itself `name`, which compiled the program. */
 const npu_run_api& RunDriver(const std::string& name);
 
 /*!
  * \name What only a driver with `integers` may be given
- * A driver that ignores zero points would compute something else. `is_float` tells whether a tensor
+ * A driver that ignores zero points would compute wrong results. `is_float` tells whether a tensor
  * has real numbers.
  * @{
  */
@@ -75,7 +76,7 @@ bool NeedsIntegers(const Op& op, const IsFloat& is_float) {
 }
 /*! @} */
 
-/*! \brief Whether real numbers are multiplied by integers, for which a driver has
+/*! \brief Whether real numbers are multiplied by integers, which needs a driver with
  *  `integer_weights`. */
 template <typename Op, typename IsFloat>
 bool NeedsIntegerWeights(const Op& op, const IsFloat& is_float) {

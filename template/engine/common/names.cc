@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file names.cc
- * \brief The names of this backend, out of backend.h.
+ * \brief The names of this backend, from backend.h.
  */
 #include "names.h"
 

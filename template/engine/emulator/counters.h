@@ -23,8 +23,8 @@ enum Engine : int32_t {
   kEngineCount,
 };
 
-/*! \brief The counters of a request since it was created, in the order of kCounters, which
- *  describes them. */
+/*! \brief The counters of a request since its creation, in the order of kCounters, which describes
+ *  them. */
 struct RunCounters {
   uint64_t submissions;
   uint64_t failures;

@@ -23,7 +23,7 @@
 namespace npu::emulator {
 namespace {
 
-/*! \brief A dimension of an input that tells the value of a symbol. */
+/*! \brief A dimension of an input that determines the value of a symbol. */
 struct SymbolSource {
   size_t input;
   int32_t dimension;
@@ -37,8 +37,8 @@ struct Device {
   std::atomic<Queue*> queue{nullptr};
 };
 
-/*! \brief The queue of a device in this process. Without locks: a forked child could find any lock
- *  held by a thread that it does not have. */
+/*! \brief The queue of a device in this process. Without locks: in a forked child, any lock could
+ *  be held by a thread that the child does not have. */
 Queue& QueueOf(Device* device) {
   Queue* queue = device->queue;
   while (queue == nullptr || queue->IsForked()) {
@@ -49,7 +49,7 @@ Queue& QueueOf(Device* device) {
   return *queue;
 }
 
-/*! \brief What the requests of a program share. */
+/*! \brief The state that the requests of a program share. */
 struct Loaded {
   Loaded(Device* device, const uint8_t* bytes, size_t size)
       : device(device),
@@ -73,9 +73,9 @@ struct Loaded {
   /*! \brief With the symbols at their bounds. */
   Timeline timeline;
   std::vector<SymbolSource> symbol_sources;
-  /*! \brief Null with one thread. */
+  /*! \brief Null if there is one thread. */
   std::unique_ptr<ThreadPool> pool;
-  /*! \brief Written when it is first asked for. */
+  /*! \brief Written when it is first requested. */
   std::once_flag is_described;
   std::string description;
 };
@@ -109,7 +109,7 @@ struct npu_program {
 };
 
 struct npu_request : emulator::Job {
-  explicit npu_request(std::shared_ptr<const emulator::Loaded> loaded);
+  explicit npu_request(std::shared_ptr<const emulator::Loaded> shared);
 
   void Perform() override;
   void Drop() override;
@@ -118,25 +118,25 @@ struct npu_request : emulator::Job {
   /*! \brief The device's memories, as this request sees them. */
   emulator::Buffer scratchpad;
   emulator::Buffer arena;
-  /*! \brief What the host needs besides. */
+  /*! \brief Additional memory of the host. */
   emulator::Buffer scratch;
   emulator::Execution execution;
-  /*! \brief Of a program with symbols, whose times depend on them. */
+  /*! \brief For a program with symbols, whose times depend on them. */
   std::unique_ptr<emulator::Timeline> timeline;
 
   /*! \brief Addresses and shapes of the inputs, followed by those of the outputs. */
   std::vector<void*> buffers;
   std::vector<int64_t> shapes;
-  /*! \brief Whether something was bound since the last submission. */
+  /*! \brief Whether anything was bound since the last submission. */
   bool bound = true;
-  /*! \brief Values of the symbols, by the shapes of the inputs, and those that are set. */
+  /*! \brief The values of the symbols: by the shapes of the inputs, and those in effect. */
   std::vector<int64_t> symbols, set_symbols;
 
-  /*! \brief Where it was submitted. */
+  /*! \brief The queue to which it was submitted. */
   emulator::Queue* queue = nullptr;
   npu_status status = NPU_OK;
   emulator::RunCounters counters = {};
-  /*! \brief Of the last execution, if they were asked for. */
+  /*! \brief The events of the last execution, if they were requested. */
   std::unique_ptr<emulator::Events> events;
 };
 
@@ -168,7 +168,7 @@ void npu_request::Perform() {
   if (pace > 0) begin = Clock::now();
   bool done = execution.Run({scratch.data(), loaded->pool.get()}, cancel_);
   if (done && pace > 0) {
-    // At most some years: adding more to a time could overflow.
+    // At most a few years: adding more to a time could overflow.
     constexpr double kLong = 1e17;
     double nanoseconds = 1e3 * static_cast<double>(run.cycles) /
                          static_cast<double>(run.frequency_mhz) * static_cast<double>(pace);
@@ -292,7 +292,7 @@ void RequireIdle(const npu_request* request, const char* what) {
   }
 }
 
-/*! \brief What binding an input and an output have in common. */
+/*! \brief The part of binding that inputs and outputs have in common. */
 void Bind(npu_request* request, bool input, size_t index, const npu_buffer* buffer) {
   RequireIdle(request, "bind");
   RequireArgument(buffer, "buffer");
@@ -314,16 +314,16 @@ void Bind(npu_request* request, bool input, size_t index, const npu_buffer* buff
     Invalid("The data of ", input ? "input " : "output ", index,
             " is not aligned to its elements, which have ", ElementSize(desc.dtype), " bytes.");
   }
-  // The bytes may not match the graph beside them.
+  // The bytes may not match the graph that is stored with them.
   bool fits = rank == desc.rank && buffer->dtype == desc.dtype;
-  // The sizes of outputs are known, and checked, when all inputs are.
+  // Output sizes are known, and checked, once all inputs are.
   for (int32_t d = 0; input && fits && d < rank; ++d) {
     const Dim& dim = desc.dims[d];
     fits = dim.symbol < 0 ? dims[d] == dim.size : dims[d] > 0 && dims[d] % dim.size == 0;
   }
   if (!fits) {
     Invalid(kind, index, " has shape ", ShapeString(dims, rank), " and type ",
-            buffer->dtype >= NPU_FLOAT32 && buffer->dtype < kDtypeCount ? Name(buffer->dtype) : "?",
+            static_cast<uint32_t>(buffer->dtype) < kDtypeCount ? Name(buffer->dtype) : "?",
             ", but the program was compiled for ", ToString(desc, program.symbols), ".");
   }
   size_t place = input ? index : program.inputs.size() + index;
@@ -367,7 +367,7 @@ void FindSymbols(npu_request* request) {
 
 /*! \brief Makes the request ready for the values of its symbols. */
 void SetSymbols(npu_request* request) {
-  // Unset unless everything below succeeds.
+  // Stays unset unless everything below succeeds.
   request->set_symbols[0] = 0;
   request->execution.SetSymbols(request->symbols.data());
   if (request->scratch.size() < request->execution.scratch_bytes()) {
@@ -379,7 +379,7 @@ void SetSymbols(npu_request* request) {
   request->set_symbols = request->symbols;
 }
 
-/*! \brief Checks what was bound since the last submission, and takes it over. */
+/*! \brief Checks and adopts what was bound since the last submission. */
 void TakeOver(npu_request* request) {
   const Program& program = request->loaded->program;
   size_t inputs = program.inputs.size();
@@ -403,7 +403,7 @@ void TakeOver(npu_request* request) {
   request->bound = false;
 }
 
-/*! \brief The status of work that is done, with a sentence. */
+/*! \brief The status of finished work, with a sentence. */
 npu_status StatusOf(const npu_request* request) {
   if (request->status == NPU_CANCELLED) last_sentence = "The request was cancelled.";
   return request->status;

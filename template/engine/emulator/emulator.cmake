@@ -58,7 +58,7 @@ if(NPU_CODEGEN OR NPU_TESTS)
   npu_add_objects(npu_emulator_build ${_sources})
   target_compile_options(npu_emulator_build PRIVATE ${NPU_LITTLE_OPTIMIZED})
   npu_join(npu_emulator_build 0)
-  # An archive of the rest, out of which the linker takes what the build half needs.
+  # An archive of the rest, from which the linker takes what the build half needs.
   add_library(npu_emulator_archive STATIC ${NPU_EMULATOR_OBJECTS})
   set_target_properties(npu_emulator_archive PROPERTIES LINKER_LANGUAGE CXX)
   npu_add_library(${NPU_PACKAGE}_emulator_build $<TARGET_OBJECTS:npu_emulator_build>)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file events.cc
- * \brief What a request did in time, as the driver interface tells it.
+ * \brief The timeline of a request, in the form of the driver interface.
  */
 #include "events.h"
 
@@ -47,7 +47,7 @@ std::string NameOf(Engine engine, int32_t core) {
 Events::Events(const Program& program, const Accesses& accesses, const Timeline& timeline,
                const int64_t* symbols)
     : program_(program), intervals_(timeline.intervals()) {
-  /*! \brief By the time of their end. */
+  /*! \brief In the order of their ends. */
   std::multimap<int64_t, size_t> ended;
   std::vector<int64_t> free(static_cast<size_t>(kEngineCount) * program.machine.cores);
   for (size_t i = 0; i < intervals_.size(); ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file events.h
- * \brief What a request did in time, as the driver interface tells it.
+ * \brief The timeline of a request, in the form of the driver interface.
  */
 #ifndef EMULATOR_EVENTS_H_
 #define EMULATOR_EVENTS_H_
@@ -19,7 +19,7 @@
 
 namespace npu::emulator {
 
-/*! \brief The name of an engine, as counters and listings have it. */
+/*! \brief The name of an engine, as in counters and listings. */
 const char* Name(Engine engine);
 /*! \brief The name of an engine, with its core where each core has one, e.g. "matrix.0". */
 std::string NameOf(Engine engine, int32_t core);
@@ -37,7 +37,7 @@ class Events {
   Events(const Events&) = delete;
   Events& operator=(const Events&) = delete;
 
-  /*! \brief In the order in which they begin. */
+  /*! \brief In the order of their beginnings. */
   const std::vector<npu_event>& all() const { return all_; }
 
  private:
@@ -46,7 +46,7 @@ class Events {
   const Program& program_;
   const std::vector<Interval>& intervals_;
   std::vector<npu_event> all_;
-  /*! \brief What events point to; it does not move. */
+  /*! \brief Storage that events point to; it does not move. */
   std::deque<std::string> names_;
   std::deque<std::vector<npu_traffic>> traffic_;
 };

@@ -15,7 +15,7 @@ constexpr const char* kCalls[] = {"load", "create_request", "execute", "submit",
 constexpr int kCallCount = static_cast<int>(Call::kCount);
 static_assert(sizeof(kCalls) / sizeof(kCalls[0]) == kCallCount, "");
 
-/*! \brief The status in the upper half, the number of calls that are left in the lower one. */
+/*! \brief The status in the upper half, the number of calls left in the lower one. */
 std::atomic<uint64_t> faults[kCallCount];
 
 }  // namespace

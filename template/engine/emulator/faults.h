@@ -15,7 +15,7 @@ namespace npu::emulator {
 /*! \brief The functions of the run half that can fail on demand. */
 enum class Call : uint8_t { kLoad, kCreateRequest, kExecute, kSubmit, kWait, kCount };
 
-/*! \brief The status with which this call has to fail, or NPU_OK. */
+/*! \brief The status that this call has to return, or NPU_OK. */
 npu_status TakeFault(Call call);
 
 /*! \brief Throws if this call has to fail. */

@@ -31,7 +31,7 @@ constexpr npu_option_info Choice(const char* key, const char* default_value,
   return {key, NPU_OPTION_CHOICE, default_value, 0, 0, choices, count, about};
 }
 
-/*! \brief The member that holds a number; one of the two. */
+/*! \brief The member that holds a number: one of the two. */
 struct NumberMember {
   const char* key;
   int64_t Machine::* wide;
@@ -108,7 +108,7 @@ const npu_option_info kOptions[kOptionCount] = {
            "how intermediate results of type float32 are kept"),
     Number("threads", "1", 1, 64, "host threads that emulate one call"),
     Number("pace", "0", 0, 1000000,
-           "how many times slower than the device the emulation is at least; 0: as fast as it can"),
+           "how many times slower than the device the emulation must be; 0: as fast as possible"),
 };
 
 void Machine::Set(const std::string& key, const std::string& value) {

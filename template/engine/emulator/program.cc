@@ -19,10 +19,10 @@ constexpr const char* kMemories[] = {"input", "output", "constants", "arena", "s
 
 // ---- Rules ----
 
-/*! \brief What a tensor of an input or an output takes of it, in elements.
+/*! \brief The space that a tensor takes of an input or an output, in elements.
  *
  * Such memory is only as large as the symbols at hand make it. The elements of a dense shape are a
- * factor times some symbols; of a tile, times what is left of one symbol, too.
+ * factor times some symbols; of a tile, also times the rest of one symbol.
  */
 struct Elements {
   int64_t factor = 1;
@@ -112,7 +112,8 @@ class Verifier : public OperationRules {
     for (const Desc& desc : program_.outputs) CheckBound(desc);
     for (size_t i = 0; i < known.size(); ++i) {
       if (!known[i]) {
-        Invalid("Symbol ", program_.symbols[i].name, " is in no input's shape, and so not known.");
+        Invalid("Symbol ", program_.symbols[i].name,
+                " is in no input's shape, so its value is unknown.");
       }
     }
     if (program_.outputs.empty()) Invalid("The program has no outputs.");
@@ -171,7 +172,7 @@ class Verifier : public OperationRules {
     Elements all(desc, program_.symbols);
     auto offset = static_cast<int64_t>(
         std::min<uint64_t>(tensor.place.offset / ElementSize(desc.dtype), kMaxCount));
-    // Whatever other symbols are, they are at least 1, and make both larger alike.
+    // Whatever the other symbols are, they are at least 1, and enlarge both alike.
     for (int32_t symbol : part.symbols) {
       auto found = std::find(all.symbols.begin(), all.symbols.end(), symbol);
       if (found == all.symbols.end()) return false;
@@ -181,8 +182,8 @@ class Verifier : public OperationRules {
     const Dim& tile = *part.tile;
     auto found = std::find(all.symbols.begin(), all.symbols.end(), tile.symbol);
     if (found == all.symbols.end()) return false;
-    // Where the tile has its first elements. With the symbol, what it takes then grows by less
-    // than what there is.
+    // Where the tile has its first elements. With the symbol, its end then grows by less than the
+    // available space.
     int64_t value = tile.begin / tile.size + 1;
     if (value > program_.symbols[tile.symbol].bound) return true;
     int64_t extent = std::min(tile.size * value - tile.begin, tile.limit);
@@ -290,7 +291,7 @@ class Verifier : public OperationRules {
     }
   }
 
-  /*! \brief Kernels make padded copies of the data, whose size shall not overflow. */
+  /*! \brief Kernels make padded copies of the data, whose size must not overflow. */
   template <typename Op>
   void CheckWindows(const Op& op, const Desc& data, const Desc& out, const int64_t* window) const {
     int64_t elements = data.dims[1].size;
@@ -340,14 +341,14 @@ class Verifier : public OperationRules {
     }
   }
 
-  /*! \brief With steps, a dimension that can end earlier might be left at its beginning. */
+  /*! \brief With steps, a dimension that can end earlier could be left at its beginning. */
   void CheckStep(int64_t step, int64_t least, const Dim& dim, const char* role) const {
     if (step < least || step > kMaxElements || step == 0 || (step != 1 && dim.symbol >= 0)) {
-      Invalid("A step in the ", role, " of ", Where(), " is ", step, ", which cannot be.");
+      Invalid("A step in the ", role, " of ", Where(), " is ", step, ", which is impossible.");
     }
   }
 
-  /*! \brief A command may not overwrite what it reads, but element by element; see kernels.h. */
+  /*! \brief A command may not overwrite its operands, except element by element; see kernels.h. */
   void CheckOverlaps(const Command& command) const {
     npu_tensor output = OutputOf(command);
     const Tensor& out = program_.tensors[output];

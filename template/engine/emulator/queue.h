@@ -27,7 +27,7 @@ class Job {
   /*! \brief It was cancelled before it began. Must not throw. */
   virtual void Drop() = 0;
 
-  /*! \brief Set to end it early. */
+  /*! \brief Set to end the job early. */
   std::atomic<bool> cancel_{false};
 
  private:
@@ -55,11 +55,11 @@ class Queue {
   void Submit(Job* job);
   /*! \brief Does a job on the caller's thread. */
   static void Execute(Job* job);
-  /*! \brief Waits until a job that was submitted is done; false: the time was up. */
+  /*! \brief Waits until a submitted job is done; false if the time was up. */
   bool Wait(Job* job, int64_t timeout_us);
   /*! \brief Ends a job early; no effect if it is not pending or running. */
   void Cancel(Job* job);
-  /*! \brief For a job at work: sleeps, or until it is cancelled. */
+  /*! \brief For a running job: sleeps for this time, or until it is cancelled. */
   void Sleep(const Job& job, Clock::time_point until);
   /*! \brief Ends the threads when nothing is left to do. They start again when needed. */
   void Rest();

@@ -47,7 +47,7 @@ bool ThreadPool::IsForked() const { return process_ != getpid(); }
 
 void ThreadPool::Stop() {
   if (!threads_.empty() && IsForked()) {
-    // There is nothing to join; the handles are given up, since destroying them would abort.
+    // There is nothing to join; the handles are abandoned, since destroying them would abort.
     new std::vector<std::thread>(std::move(threads_));
     return;
   }

@@ -32,7 +32,7 @@ namespace npu::emulator {
  *   its indices are one more piece if they are in DRAM.
  */
 struct Work {
-  /*! \brief Cycles of each engine that the command keeps busy; for others 0. */
+  /*! \brief Cycles for which the command keeps each engine busy; 0 for others. */
   int64_t cycles[kEngineCount] = {};
   /*! \brief Multiplications and additions of a matmul or convolution. */
   int64_t matrix_operations = 0;

@@ -43,7 +43,7 @@ extern "C" {
 #define NPU_HAS(type, pointer, field) \
   ((pointer)->size >= offsetof(type, field) + sizeof((pointer)->field))
 
-/*! \brief What a call came to. */
+/*! \brief The outcome of a call. */
 typedef enum npu_status {
   NPU_OK = 0,
   /*! \brief The hardware cannot do this operation: the caller may leave it to the host. */
@@ -54,7 +54,7 @@ typedef enum npu_status {
   NPU_OUT_OF_MEMORY = 3,
   /*! \brief The device failed while it ran. */
   NPU_DEVICE_ERROR = 4,
-  /*! \brief The time was up before the work was done; the work goes on. */
+  /*! \brief The time was up before the work was done; the work continues. */
   NPU_TIMEOUT = 5,
   /*! \brief The work was cancelled before it was done. */
   NPU_CANCELLED = 6,
@@ -84,7 +84,7 @@ typedef struct npu_dim {
 
 /*! \brief Shape and type of a dense, row-major tensor, its dimensions in the order that operations
  *  name, or in the one that the driver declares (npu_layout). Rank 0 is a scalar. It never grows:
- * what else there is to say of a tensor will have functions of its own. */
+ *  any further property of a tensor will have a function of its own. */
 typedef struct npu_tensor_desc {
   npu_dtype dtype;
   int32_t rank;
@@ -193,9 +193,9 @@ typedef struct npu_vector_instruction {
   double immediate;
 } npu_vector_instruction;
 
-/* The same program as the steps of the model it came from: one for each op that it fuses, or, where
- * a lowering wrote the program itself, one for each instruction. A driver may read these instead of
- * the instructions; both compute the same, and the last step is what is stored. */
+/* The same program as steps of the model that it came from: one for each op that it fuses, or,
+ * where a lowering wrote the program itself, one for each instruction. A driver may read these
+ * instead of the instructions; both compute the same, and the last step is what is stored. */
 
 /*! \brief What a step computes from its operands a, b and c. Kinds named as an opcode do what that
  *  opcode does. */
@@ -277,7 +277,7 @@ typedef enum npu_step_kind {
 
 /*! \brief Where an operand of a step comes from. */
 typedef enum npu_operand_kind {
-  /*! \brief What the operation computed that this is the epilogue of. */
+  /*! \brief The value computed by the operation whose epilogue this is. */
   NPU_OPERAND_ACCUMULATOR = 0,
   /*! \brief The tensor `index`, broadcast to the output's shape as NumPy does. */
   NPU_OPERAND_TENSOR = 1,
@@ -300,8 +300,8 @@ typedef struct npu_operand {
 /*! \brief One step; never grows. */
 typedef struct npu_step {
   npu_step_kind kind;
-  /*! \brief How many operands it has; those that steps or the accumulator give come first where
-   *  the order does not matter. */
+  /*! \brief How many operands it has; operands from steps or the accumulator come first where the
+   *  order does not matter. */
   int32_t operand_count;
   npu_operand operands[NPU_MAX_OPERANDS];
   /*! \brief The op it came from, e.g. "relax.nn.relu"; "" where it is an instruction. */
@@ -329,12 +329,12 @@ typedef struct npu_vector_program {
  *
  * Products of integers (version 3; a driver says by npu_build_api.integers that it has them): both
  * operands of a matmul or convolution are integers of 8 bits, int8 or uint8, each its own. Operand
- * a, or data, may be an int16, and then operand b of a matmul, too. The result is the sum of
+ * a, or data, may be int16; then operand b of a matmul may be int16, too. The result is the sum of
  * (a - a_zero_point) * (b - b_zero_point), where padding contributes nothing: it is as if it were
  * the zero point. The accumulator is an int32, the low 32 bits of the exact sum; where operand a is
- * an int16, it is an int64, of which the engine uses 48 bits. As ever the epilogue is computed in
- * int64 if all that it loads and the output are integers, and in float32 else. Without an epilogue
- * the output has the accumulator's type.
+ * an int16, it is an int64, of which the engine uses 48 bits. As always, the epilogue is computed
+ * in int64 if the output and all that it loads are integers, and in float32 otherwise. Without an
+ * epilogue the output has the accumulator's type.
  *
  * Weights of integers (version 3; npu_build_api.integer_weights): operand a of a matmul is float32
  * or float16, operand b int8 or uint8. The accumulator is float32, and the result is the sum of
@@ -356,11 +356,11 @@ typedef struct npu_matmul {
   /*! \brief For products of integers: numbers of the operands' types; else 0. Since version 3. */
   int32_t a_zero_point, b_zero_point;
   /*! \brief For weights of integers: 4 if all numbers of b are -8 to 7, or 0 to 15 where they are
-   *  unsigned, so that a driver may keep two in a byte; else 8. 0 for other products. Since version
-   *  3. */
+   *  unsigned, so that a driver may pack two into a byte; else 8. 0 for other products. Since
+   *  version 3. */
   int32_t b_bits;
-  /*! \brief For weights of integers: so many elements of the summed dimension, which it divides,
-   *  have one scale. 0: the scales are in the epilogue. Since version 3. */
+  /*! \brief For weights of integers: how many elements of the summed dimension share a scale; it
+   *  divides that dimension. 0: the scales are in the epilogue. Since version 3. */
   int32_t b_block;
   /*! \brief If b_block is not 0: [K / b_block, N], also where b is stored transposed. The scales
    *  are float32, the zero points have the type of b. Without zero points (-1) all are
@@ -383,15 +383,15 @@ typedef struct npu_convolution {
   int32_t data_zero_point, weight_zero_point;
 } npu_convolution;
 
-/*! \brief What a pool keeps of a window. */
+/*! \brief What a pool computes from a window. */
 typedef enum npu_pool_kind {
   NPU_POOL_MAX = 0,
   /*! \brief The mean of the elements inside the data. */
   NPU_POOL_AVERAGE = 1,
   /*! \brief The mean with padding counted as zeros (not what ceil mode adds beyond it). */
   NPU_POOL_AVERAGE_INCLUDE_PAD = 2,
-  /*! \brief Window i covers [floor(i * in / out), ceil((i + 1) * in / out)); only the data's and
-   *  the output's shape count. */
+  /*! \brief Window i covers [floor(i * in / out), ceil((i + 1) * in / out)); only the shapes of the
+   *  data and the output matter. */
   NPU_POOL_AVERAGE_ADAPTIVE = 3,
 } npu_pool_kind;
 
@@ -506,8 +506,8 @@ typedef struct npu_order {
 } npu_order;
 
 /*! \brief A function of 8-bit integers as a table: out[i] = table[data[i] - least], where `least`
- * is the least number of the data's type, int8 or uint8. `table` is a constant of 256 elements of
- * the type of `out`, which has the shape of `data`. Since version 3. */
+ * is the smallest number of the data's type, int8 or uint8. `table` is a constant of 256 elements
+ * of the type of `out`, which has the shape of `data`. Since version 3. */
 typedef struct npu_lookup {
   uint32_t size;
   npu_tensor data, table, out;
@@ -531,7 +531,7 @@ typedef struct npu_lookup {
  *   is bound has the order in which it was added or marked. An input of the region may become no
  *   input of the program or several, and inputs are added where they are first read;
  * - a change of the order in between is an `add_copy` of a whole tensor with a permutation. A view
- *   keeps the elements in their places, as ever.
+ *   keeps the elements in their places, as always.
  */
 
 /*! \brief An operation whose layout a driver may choose. Since version 2. */
@@ -540,7 +540,7 @@ typedef enum npu_operation {
   NPU_OPERATION_POOL = 1,
 } npu_operation;
 
-/*! \brief How a driver wants to have an operation's tensors. Since version 2.
+/*! \brief The layout that a driver wants for an operation's tensors. Since version 2.
  *
  * An order is a permutation: dimension i of the driver's tensor is dimension order[i] of the
  * header's. Channels last is {0, 2, 3, 1}. */
@@ -551,7 +551,7 @@ typedef struct npu_layout {
   npu_operation operation;
   npu_tensor_desc data, weight, out;
   int64_t groups;
-  /*! \brief The answer; before, it is the header's order. `order` is that of `data` and `out`. */
+  /*! \brief The answer; initially the header's order. `order` is that of `data` and `out`. */
   int32_t order[NPU_MAX_RANK];
   int32_t weight_order[NPU_MAX_RANK];
 } npu_layout;
@@ -584,7 +584,7 @@ typedef struct npu_option_info {
   const char* about;
 } npu_option_info;
 
-/*! \brief How the values of several requests, or calls, make one. */
+/*! \brief How values of several requests, or calls, are combined. */
 typedef enum npu_counter_kind {
   NPU_COUNTER_SUM = 0,
   /*! \brief Not a sum: the largest counts. */
@@ -609,19 +609,19 @@ typedef struct npu_traffic {
   uint64_t bytes_read, bytes_written;
 } npu_traffic;
 
-/*! \brief What one engine of the device did in one go; never grows. Work that keeps two engines
- * busy is an event of each, with the traffic at the first. */
+/*! \brief One stretch of work of one engine; never grows. Work that keeps two engines busy is one
+ * event for each, with the traffic at the first. */
 typedef struct npu_event {
   /*! \brief What it is, e.g. "convolution". */
   const char* name;
   /*! \brief The text of set_label that it belongs to, or NULL. */
   const char* label;
-  /*! \brief Which engine, e.g. "matrix", with a part behind a "." where there are several. */
+  /*! \brief The engine, e.g. "matrix", with a part behind a "." if there are several. */
   const char* engine;
-  /*! \brief From when to when it had the engine, since the begin of the execution, in event_unit.
+  /*! \brief When it began and ended, since the beginning of the execution, in event_unit.
    */
   int64_t begin, end;
-  /*! \brief How much of this time the engine worked. */
+  /*! \brief For how much of this time the engine worked. */
   int64_t busy;
   /*! \brief The engine whose work it had to wait for before it began, or NULL. */
   const char* waits_for;
@@ -666,7 +666,7 @@ typedef struct npu_build_api {
    *  Absent, or NULL: no reason is given. */
   const char* (*error)(const npu_builder* builder);
   /*! \brief Adds a symbol, a size that is known at the call: it is 1 to `bound`, and the shapes of
-   *  the inputs tell it. Absent: sizes must be fixed. */
+   *  the inputs determine it. Absent: sizes must be fixed. */
   npu_status (*add_symbol)(npu_builder* builder, const char* name, int64_t bound, int32_t* symbol);
   /*! \brief Adds the next input of the program. */
   npu_status (*add_input)(npu_builder* builder, const npu_tensor_desc* desc, npu_tensor* tensor);
@@ -705,8 +705,8 @@ typedef struct npu_build_api {
   /*! \brief Absent: lookups are declined, like any operation. Since version 3. */
   npu_status (*add_lookup)(npu_builder* builder, const npu_lookup* op);
   /*! \brief Not 0: the driver knows products of integers with their zero points, and RESCALE, which
-   *  it may still decline. 0: they are declined for it, so that one that ignores zero points does
-   *  not compute something else. Since version 3. */
+   *  it may still decline. 0: they are declined for it, so that a driver that ignores zero points
+   *  does not compute wrong results. Since version 3. */
   uint32_t integers;
   /*! \brief Not 0: the driver knows products of real numbers with weights of integers, which it may
    *  still decline. 0: it is given real numbers as weights. Since version 3. */
@@ -723,7 +723,8 @@ typedef struct npu_program npu_program;
 typedef struct npu_request npu_request;
 
 /*! \brief Memory of the caller that a program reads or writes: dense and row-major, aligned to its
- *  elements. The driver compares all of it with the program, for bytes may come from anywhere. */
+ *  elements. The driver checks all of it against the program, because bytes may come from
+ *  anywhere. */
 typedef struct npu_buffer {
   uint32_t size;
   npu_dtype dtype;
@@ -782,7 +783,7 @@ typedef struct npu_run_api {
   npu_status (*submit)(npu_request* request);
   /*! \brief Waits until the work is done and returns its status, or NPU_TIMEOUT after so many
    *  microseconds (negative: never). Called until then after each successful submit. A driver has
-   *  both of submit and wait, or none. */
+   *  both submit and wait, or neither. */
   npu_status (*wait)(npu_request* request, int64_t timeout_us);
   /*! \brief Asks for the end of work that was submitted; `wait` then returns NPU_CANCELLED, or the
    *  status of work that was done before. May be called from another thread than `wait`. Absent:
@@ -799,10 +800,10 @@ typedef struct npu_run_api {
   /*! \brief Tells whether the next executions of a request record events. Absent: nothing has to be
    *  told. Since version 3. */
   npu_status (*record_events)(npu_request* request, int32_t on);
-  /*! \brief What the last execution did, in the order in which it began, and how many event_units a
-   *  microsecond has (0: not known); valid until the request is bound, run or destroyed. Called
-   * after an execution that succeeded, if somebody asked for a profile. Absent: there are no
-   * events. Since version 3. */
+  /*! \brief The events of the last execution, in the order in which they began, and how many
+   *  event_units a microsecond has (0: not known); valid until the request is bound, run or
+   *  destroyed. Called after an execution that succeeded, if somebody asked for a profile. Absent:
+   *  there are no events. Since version 3. */
   npu_status (*read_events)(npu_request* request, const npu_event** events, size_t* count,
                             double* units_per_microsecond);
 } npu_run_api;

@@ -50,7 +50,7 @@ inline void RequireData(Lowering& op, const npu_pool& pool) {
   }
 }
 
-/*! \brief How many elements the windows hold, of all positions: the product of those by dimension.
+/*! \brief How many elements the window at each position holds: the product over the dimensions.
  */
 inline std::vector<double> ElementCounts(const std::vector<std::vector<int64_t>>& counts) {
   std::vector<double> all = {1};

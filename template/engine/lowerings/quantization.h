@@ -28,7 +28,7 @@ inline Tensor QuantizationParameter(Lowering& op, size_t i) {
   return op.View(parameter, dims);
 }
 
-/*! \brief Whether there is one scale and one zero point, so that it is an element-wise op. */
+/*! \brief Whether there is one scale and one zero point, which makes it an element-wise op. */
 inline bool HasOneScale(const Lowering& op) {
   for (size_t i : {1, 2}) {
     const std::vector<npu_dim> dims = op.InputDims(i);

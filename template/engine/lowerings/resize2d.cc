@@ -83,7 +83,7 @@ Tensor ResizeToNearest(Lowering& op, const Tensor& data, const ResizedAxis& axis
   return out;
 }
 
-/*! \brief What each element of the output takes of each element of the input, row by row. */
+/*! \brief How much each element of the output takes from each element of the input, row by row. */
 std::vector<float> InterpolationMatrix(const Lowering& op, const ResizedAxis& axis) {
   const bool cubic = op.String("method") == "cubic";
   const double alpha = op.Float("cubic_alpha");

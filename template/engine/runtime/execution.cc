@@ -20,10 +20,10 @@ namespace ffi = tvm::ffi;
 
 constexpr int64_t kNotSet = std::numeric_limits<int64_t>::min();
 
-/*! \brief What SetDevice said on this thread. */
+/*! \brief The device that SetDevice chose on this thread. */
 thread_local int64_t device_of_this_thread = kNotSet;
 
-/*! \brief A device, open as long as somebody uses it. */
+/*! \brief A device, open as long as anything uses it. */
 std::shared_ptr<npu_device> OpenDevice(const npu_run_api& driver, int64_t index) {
   static std::mutex mutex;
   static std::map<std::pair<const npu_run_api*, int32_t>, std::weak_ptr<npu_device>> open_devices;
@@ -216,7 +216,7 @@ void LoadedProgram::Wait(Request* request) {
   }
   npu_status status = WaitFor(request, left);
   if (driver_.wait == nullptr || status != NPU_TIMEOUT) return End(request, status);
-  // Nothing may use the caller's memory after this.
+  // After this, nothing may use the caller's memory.
   if (driver_.cancel != nullptr) driver_.cancel(request->handle);
   driver_.wait(request->handle, -1);
   request->is_running = false;

@@ -112,7 +112,7 @@ std::optional<Processor> FindProcessor(const std::string& triple) {
     return std::nullopt;
 #endif
   }
-  // Only on Linux do linkers surely read ELF; ilp32 and x32 have other pointers.
+  // Only on Linux is it certain that linkers read ELF; ilp32 and x32 have other pointers.
   bool known = triple.find("-linux") != std::string::npos &&
                triple.find("x32") == std::string::npos && triple.find("ilp32") == std::string::npos;
   if (known && triple.rfind("x86_64-", 0) == 0) return Processor::kX86_64;

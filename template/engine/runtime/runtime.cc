@@ -76,7 +76,7 @@ class AlignedCopy {
   std::align_val_t alignment_;
 };
 
-/*! \brief What the runtime reads of a manifest. */
+/*! \brief The fields of a manifest that the runtime reads. */
 struct Manifest {
   explicit Manifest(std::string_view text) {
     json::Object root = ParseObject(text, "manifest");
@@ -118,7 +118,7 @@ struct Manifest {
   }
 };
 
-/*! \brief An artifact in memory, checked and taken apart. */
+/*! \brief An artifact in memory, checked and split into its sections. */
 struct Region {
   /*! \brief Refers to bytes that stay where they are, aligned, as long as `owner` lives. */
   Region(std::string_view bytes, std::shared_ptr<const void> owner)
@@ -153,7 +153,7 @@ struct Region {
 
 ffi::String TextOf(const char* text) { return text == nullptr ? "" : text; }
 
-/*! \brief Makes a module; what is wrong with an artifact becomes an error for the user. */
+/*! \brief Makes a module; a defect of an artifact becomes an error for the user. */
 template <typename Body>
 auto Readably(const Body& body) {
   try {
@@ -223,7 +223,7 @@ class ArtifactModule : public ffi::ModuleObj {
   std::optional<Processor> processor_;
 };
 
-/*! \brief One compiled region, and its program once something asks for it. */
+/*! \brief One compiled region, and its program once it is needed. */
 class RegionModule : public ffi::ModuleObj {
  public:
   explicit RegionModule(std::shared_ptr<const Region> region) : region_(std::move(region)) {
@@ -288,7 +288,7 @@ class RegionModule : public ffi::ModuleObj {
     return std::nullopt;
   }
 
-  /*! \brief What TVM saves beside the bytes of the imports: the artifact, or where it is. */
+  /*! \brief What TVM saves next to the bytes of the imports: the artifact, or where it is. */
   ffi::Bytes SaveToBytes() const final {
     return is_apart_ ? ffi::Bytes(WriteReference(reference_)) : Whole();
   }
@@ -311,8 +311,8 @@ class RegionModule : public ffi::ModuleObj {
     return sizes;
   }
 
-  /*! \brief The region; where it is a reference, looked up by the first who needs it, because TVM
-   *  gives a module its imports only when it is made. */
+  /*! \brief The region; a reference is resolved on first use, because TVM gives a module its
+   *  imports only after it is made. */
   const Region& Get() const {
     const Region* region = resolved_.load(std::memory_order_acquire);
     if (region != nullptr) return *region;
@@ -333,7 +333,7 @@ class RegionModule : public ffi::ModuleObj {
       if (!function.has_value()) continue;
       auto* data = static_cast<const uint8_t*>(function.value()().cast<void*>());
       if (StoredChecksum(data) != reference_.checksum) {
-        throw ArtifactError("is corrupt: the library holds another one in its place");
+        throw ArtifactError("is corrupt: the library holds a different artifact in its place");
       }
       std::string_view bytes(reinterpret_cast<const char*>(data), reference_.size);
       return std::make_shared<const Region>(bytes, std::make_shared<ffi::Module>(module));
@@ -341,7 +341,7 @@ class RegionModule : public ffi::ModuleObj {
     throw ArtifactError("is not in the library that refers to it; export the library again");
   }
 
-  /*! \brief Lets TVM link the artifact; false where it is not known how. */
+  /*! \brief Lets TVM link the artifact; false if it is not known how. */
   bool LinkApart(const std::string& triple) {
     std::optional<Processor> processor = FindProcessor(triple);
     if (!processor.has_value() || is_apart_) return is_apart_;
@@ -352,7 +352,7 @@ class RegionModule : public ffi::ModuleObj {
     return is_apart_ = true;
   }
 
-  /*! \brief The program on the device, loaded by the first who needs it. */
+  /*! \brief The program on the device, loaded on first use. */
   LoadedProgram* Load() {
     LoadedProgram* loaded = loaded_.load(std::memory_order_acquire);
     if (loaded == nullptr) {
@@ -369,13 +369,13 @@ class RegionModule : public ffi::ModuleObj {
     return loaded;
   }
 
-  /*! \brief A request that goes back at the end of its scope, unless it was handed on. */
+  /*! \brief A request that is returned at the end of its scope, unless it was handed on. */
   struct Release {
     void operator()(Request* request) const { request->program->Release(request); }
   };
   using Lease = std::unique_ptr<Request, Release>;
 
-  /*! \brief The buffers of a call, on the stack where there are few. */
+  /*! \brief The buffers of a call, on the stack if there are few. */
   class Buffers {
    public:
     explicit Buffers(size_t count) {
@@ -413,7 +413,7 @@ class RegionModule : public ffi::ModuleObj {
     return request;
   }
 
-  /*! \brief Binds the inputs and outputs of a program that are not those of the region. */
+  /*! \brief Binds the inputs and outputs of a program that differ from those of the region. */
   static void BindPorts(const Signature& signature, const RuntimePorts& ports,
                         const npu_buffer* buffers, Request* request) {
     const npu_run_api& driver = request->program->driver();
@@ -486,7 +486,7 @@ class RegionModule : public ffi::ModuleObj {
 
   /*! \brief Where the artifact is, if a library holds it. */
   ArtifactReference reference_;
-  /*! \brief Whether TVM saves the reference in the place of the artifact. */
+  /*! \brief Whether TVM saves the reference in place of the artifact. */
   bool is_apart_ = false;
   int64_t device_ = GetDevice();
   mutable std::mutex mutex_;
@@ -505,7 +505,7 @@ ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
   });
 }
 
-/*! \brief The drivers here and what they say about themselves, the vendor's first. */
+/*! \brief The drivers here and their self-descriptions, the vendor's first. */
 ffi::Array<ffi::Map<ffi::String, ffi::Any>> Drivers() {
   ffi::Array<ffi::Map<ffi::String, ffi::Any>> drivers;
   for (const auto& driver : RunDrivers()) {
@@ -534,7 +534,7 @@ ffi::Array<ffi::Map<ffi::String, ffi::Any>> Drivers() {
   return drivers;
 }
 
-/*! \brief Makes calls of a driver fail, for tests; false where it has no such extension. */
+/*! \brief Makes calls of a driver fail, for tests; false if it has no such extension. */
 bool FailNext(const ffi::String& call, int64_t status, int64_t count) {
   const npu_run_api& driver = RunDrivers().front().api;
   const void* found = driver.extension == nullptr ? nullptr : driver.extension(NPU_FAULTS);
@@ -549,7 +549,7 @@ bool FailNext(const ffi::String& call, int64_t status, int64_t count) {
 ffi::Map<ffi::String, ffi::Any> Info() {
   if (RunDrivers().empty()) {
     throw DriverError(
-        std::string("there is no driver beside the runtime; build the backend again, or set ") +
+        std::string("there is no driver next to the runtime; build the backend again, or set ") +
         kDriverFolderVariable + " to the folder of one");
   }
   return {

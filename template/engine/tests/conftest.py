@@ -69,7 +69,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def newer_sources():
-    """Return the sources beside these tests that are newer than what is installed."""
+    """Return the sources next to these tests that are newer than what is installed."""
     installed = Path(backend.__file__).parent
     folders = ("engine/*/", "src/", "vendor/", f"python/{backend.__name__}/")
     sources = [

@@ -158,7 +158,7 @@ def test_the_syntax_of_a_shape_is_checked(folder, text):
     if text == "x=":
         assert "the input is " in failure("report", folder / "model.json", "--shape", text)
         return
-    assert f"'{text}' is no shape; supported: NAME=SIZES" in failure(
+    assert f"'{text}' is not a shape; supported: NAME=SIZES" in failure(
         "report", folder / "model.json", "--shape", text, code=2
     )
 
@@ -169,10 +169,10 @@ def test_what_is_no_model_is_refused(folder, tmp_path):
     for command in ("compile", "run", "report"):
         assert "There is no file " in failure(command, tmp_path / "gone.onnx")
         assert " is a folder; name a file." in failure(command, tmp_path)
-        assert "is no model that can be read; supported: .onnx, .pt2" in failure(
+        assert "is not a model that can be read; supported: .onnx, .pt2" in failure(
             command, tmp_path / "text.py"
         )
-        assert "is no module that tvm.ir.save_json of this TVM has written" in failure(
+        assert "is not a module that tvm.ir.save_json of this TVM has written" in failure(
             command, tmp_path / "text.json"
         )
     for name, package in (("empty.onnx", "onnx"), ("bad.pt2", "torch"), ("bad.tflite", "tflite")):
@@ -185,7 +185,7 @@ def test_a_library_that_is_none_is_refused_before_it_is_loaded(folder, tmp_path)
     library = tmp_path / "model.so"
     whole = (folder / "model.so").read_bytes()
     for content, sentence in (
-        (b"text", "is no library"),
+        (b"text", "is not a library"),
         (whole[:50], "is incomplete"),
         (whole[: len(whole) // 2], "is incomplete"),
     ):
@@ -566,4 +566,4 @@ def test_compare_tells_what_moved(folder, tmp_path):
     files[0].write_text("{}")
     assert "The report has the version None" in failure("compare", *files)
     files[0].write_text("no JSON")
-    assert "is no report that 'report --output' has written" in failure("compare", *files)
+    assert "is not a report that 'report --output' has written" in failure("compare", *files)

@@ -56,7 +56,7 @@ class Spelling:
         given = dict(case.entry.get("attributes", {}))
         if op.relax:
             given = attributes_of(self.model.normalize(op.name, inputs, given), {})
-            # The default is no number: it depends on the shape.
+            # The default is not a number: it depends on the shape.
             given |= {"scale": 0.25} if given.get("scale") == "" else {}
         given |= chain.fixed
         known = {key: value for key, value in given.items() if value != ""}

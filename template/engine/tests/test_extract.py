@@ -62,16 +62,16 @@ def test_what_is_no_case_file_or_no_part_is_an_error(model, tmp_path):
     with pytest.raises(ValueError, match=r"there is no file .*case\.npz"):
         CaseFile.load(path)
     path.write_bytes(b"nothing of the kind")
-    with pytest.raises(ValueError, match="case.npz is no case file, as 'extract' writes them"):
+    with pytest.raises(ValueError, match="case.npz is not a case file, as 'extract' writes them"):
         CaseFile.load(path)
     np.savez(path, other=np.zeros(3))
-    with pytest.raises(ValueError, match="case.npz is no case file, as 'extract' writes them"):
+    with pytest.raises(ValueError, match="case.npz is not a case file, as 'extract' writes them"):
         CaseFile.load(path)
     for fields, text in (
         ({"format_version": 0}, "of format version 0, and this package reads 1"),
         ({"format_version": 1, "module": "{}"}, "is a case file that is damaged"),
         ({"format_version": 1, "module": 3}, "is a case file that is damaged"),
-        ([], "is no case file, as 'extract' writes them"),
+        ([], "is not a case file, as 'extract' writes them"),
     ):
         np.savez(path, about=np.frombuffer(json.dumps(fields).encode(), np.uint8))
         with pytest.raises(ValueError, match=text):
@@ -118,16 +118,19 @@ def test_what_cannot_be_extracted_is_said_in_a_sentence(command, tmp_path):
         (("none",), "there is no file none"),
         (("x" * 300,), "there is no file xxx"),
         (("\x1b[31m",), r"there is no file \x1b[31m"),
-        ((".",), ". is no file"),
-        (("deep",), "deep is no module that"),
-        (("text",), "text is no module that tvm.ir.save_json of this version of TVM has written"),
+        ((".",), ". is not a file"),
+        (("deep",), "deep is not a module that"),
+        (
+            ("text",),
+            "text is not a module that tvm.ir.save_json of this version of TVM has written",
+        ),
         (("text.onnx",), "ONNX model"),
         (model, "the size of 'x' is open: give the --inputs"),
         ((*model, "--function", "f"), "the model has no function 'f'; it has main"),
         ((*model, "--inputs", "none"), "there is no file none"),
-        ((*model, "--inputs", "text"), "text is no file of arrays, as numpy.savez writes them"),
-        ((*model, "--inputs", "array.npy"), "array.npy is no file of arrays"),
-        ((*model, "--inputs", "objects.npz"), "objects.npz is no file of arrays"),
+        ((*model, "--inputs", "text"), "text is not a file of arrays, as numpy.savez writes them"),
+        ((*model, "--inputs", "array.npy"), "array.npy is not a file of arrays"),
+        ((*model, "--inputs", "objects.npz"), "objects.npz is not a file of arrays"),
         ((*model, "--inputs", "one.npz"), "there are 1 arrays for 2 inputs"),
         (
             (*model, "--inputs", "rank.npz"),
@@ -192,5 +195,5 @@ def test_a_file_that_is_no_case_makes_no_sense(command, tmp_path):
         code, line = command("conformance", *arguments)
         assert (code, line) == (
             2,
-            "conformance: text is no case file, as 'extract' writes them",
+            "conformance: text is not a case file, as 'extract' writes them",
         )

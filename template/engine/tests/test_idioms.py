@@ -229,7 +229,7 @@ PADDED = np.array([[1, 1, 1, 0], [0, 0, 0, 0]], bool)[:, None, None, :]
 )
 def test_a_query_that_may_look_at_nothing_gives_zeros(mask, guard, constant):
     model = Attention(mask, guard, constant=constant)
-    # What is no number is told from what it hides by comparing it, op by op.
+    # What is not a number is told from what it hides by comparing it, op by op.
     assert model.labels.count("attention_bias") == (guard == "rows")
     if guard == "rows" and constant and mask.any(-1).all():
         assert model.labels == ["attention_bias"]
@@ -296,7 +296,7 @@ class Biased:
     ],
 )
 def test_positions_and_a_mask_are_one_bias(dtype, is_result, is_one):
-    """Not where others read the scores, nor in float16, whose least number is soon passed."""
+    """Not where others read the scores, nor in float16, whose lowest number is soon exceeded."""
     model = Biased(dtype, is_result)
     mod = build(model.arguments, model.body)
     (labels,) = support.placement(support.partition_for(mod), "main").regions

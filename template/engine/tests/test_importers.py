@@ -578,7 +578,7 @@ REFUSED = {
         "t = Relu(f) y = QuantizeLinear<axis = 1, block_size = 2>(t, blocks)",
         "block_size needs the shapes of 't' and 'blocks', which are not known",
     ),
-    "packed weights that are no constants": (
+    "packed weights that are not constants": (
         "y = com.microsoft.MatMulNBits<K = 4, N = 4, bits = 4, block_size = 4>(f, x, s)",
         "supported are constant weights, scales and zero points, and no g_idx",
     ),

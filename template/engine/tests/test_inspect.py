@@ -205,7 +205,7 @@ def sealed(parts, path, manifest):
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("overrides", [1], "has overrides that are none"),
+        ("overrides", [1], "has impossible overrides"),
         ("overrides", [{"option": 1, "value": 1, "variable": "x"}], "overrides without names"),
         ("overrides", {}, "no 'overrides' that is a list"),
         ("overrides", None, "no 'overrides' that is a list"),
@@ -214,7 +214,7 @@ def sealed(parts, path, manifest):
         ("options", {"cores": float("nan")}, ""),
         ("symbol_bounds", {"n": "6"}, "an impossible bound of 'n'"),
         ("symbol_bounds", 6, "no 'symbol_bounds' that is an object"),
-        ("tvm_version", {}, "no 'tvm_version' that is a text"),
+        ("tvm_version", {}, "no 'tvm_version' that is a string"),
         ("driver_api_version", True, ""),
         ("deep", eval("[" * 50 + "]" * 50), None),
     ],
@@ -266,7 +266,7 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
         pytest.skip("there are no FIFOs here")
     os.mkfifo(tmp_path / "fifo.so")
     for path in (tmp_path / "fifo.so", "/dev/zero"):
-        with pytest.raises(ValueError, match=f"{path} cannot be read: it is no regular file."):
+        with pytest.raises(ValueError, match=f"{path} cannot be read: it is not a regular file."):
             backend.read_artifacts(path)
 
 

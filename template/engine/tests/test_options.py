@@ -199,7 +199,7 @@ def test_all_options_are_listed_with_what_they_may_be():
             marks=needs_options("power_mode", options=Options()),
         ),
         ({"dump": "all"}, "'all'; supported: none, graph, program"),
-        ({"cache_dir": 3}, "'cache_dir' is 3; supported: a text"),
+        ({"cache_dir": 3}, "'cache_dir' is 3; supported: a string"),
         ({"symbol_bounds": {"n": 0}}, "{'n': 0}; supported: names with a whole number each"),
         ({"symbol_bounds": {"n": True}}, "'symbol_bounds'"),
         ({"symbol_bounds": 3}, "'symbol_bounds' is 3"),
@@ -208,11 +208,11 @@ def test_all_options_are_listed_with_what_they_may_be():
             "2048, more than the whole scratch",
             marks=needs_options("max_tile_bytes", "scratchpad_bytes", options=Options()),
         ),
-        ({"overrides": ["strict"]}, r"overrides is \['strict'\]; it is what to_dict has written"),
-        ({"overrides": 3}, "overrides is 3; it is what to_dict has written"),
+        ({"overrides": ["strict"]}, r"overrides is \['strict'\]; only to_dict writes it"),
+        ({"overrides": 3}, "overrides is 3; only to_dict writes it"),
         (
             {"overrides": [{"option": "timeout", "value": 2, "variable": "X"}]},
-            "overrides is .*timeout.*; it is what",
+            "overrides is .*timeout.*; only to_dict",
         ),
         (
             {"overrides": [{"option": "timeout_ms", "value": -1, "variable": "X"}]},

@@ -178,7 +178,7 @@ def test_the_profile_is_data(profile):
     for text in (json.dumps({**data, "version": 2}), "[]", '{"version": 1}'):
         with pytest.raises(ValueError, match="version .*; supported: 1"):
             backend.Profile.from_json(text)
-    with pytest.raises(ValueError, match="no JSON"):
+    with pytest.raises(ValueError, match="not JSON"):
         backend.Profile.from_json("{")
 
 

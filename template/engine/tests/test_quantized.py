@@ -669,7 +669,7 @@ def test_blocks_stay_integers_if_only_matmuls_read_them():
         return constants_of(simplify(build([X], body), Table(OPS)))
 
     assert model(lambda emit, w: emit(op.matmul(X, w))) == [("int8", 24 * 64)]
-    # The first operand is no weight, and an addition computes with real numbers.
+    # The first operand is not a weight, and an addition computes with real numbers.
     first = model(lambda emit, w: emit(op.matmul(*(emit(op.permute_dims(v)) for v in (w, X)))))
     assert {dtype for dtype, _ in first} == {"float32"}
     both = model(lambda emit, w: emit(op.add(emit(op.matmul(X, w)), emit(op.sum(w)))))

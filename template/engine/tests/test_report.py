@@ -69,7 +69,7 @@ def test_ops_say_what_they_read_and_what_is_around_them(partitioned):
         assert list(entry.reads) == made and all(item < index for item in made)
         if entry.op in HOST:
             assert entry.reads == (index - 1,)
-            assert len(entry.arguments) == (entry.op != HOST[2])  # Shapes are no tensors.
+            assert len(entry.arguments) == (entry.op != HOST[2])  # Shapes are not tensors.
         else:
             assert entry.reads == () and entry.result
     assert ops[1].result.startswith("int64[")

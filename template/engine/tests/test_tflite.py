@@ -133,7 +133,7 @@ def real(integers):
 
 
 class Network:
-    """A model, and beside its tensors what the reference computes."""
+    """A model, and for its tensors what the reference computes."""
 
     def __init__(self, seed=0):
         self.file, self.random = File(), np.random.default_rng(seed)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the backend; engine/engine.cmake says how, vendor/vendor.cmake with what of the vendor's.
+# Builds the backend; engine/engine.cmake says how, vendor/vendor.cmake adds the vendor's parts.
 #
 # Options:
 #   USE_EXAMPLE_NPU_DRIVER     "emulator" or "vendor": the driver that programs are for by default;
 #                  the vendor's is built where vendor/vendor.cmake lists it
-#   USE_EXAMPLE_NPU_EMULATOR   build the emulator too, beside the vendor's driver
+#   USE_EXAMPLE_NPU_EMULATOR   build the emulator in addition to the vendor's driver
 #   USE_EXAMPLE_NPU_RUNTIME    the runtime and the run halves of the drivers: a board
 #   USE_EXAMPLE_NPU_CODEGEN    the compiler, with the build halves of the drivers
 #   USE_EXAMPLE_NPU_TESTS      the engine's C++ tests, for ctest
@@ -13,7 +13,7 @@
 #   USE_EXAMPLE_NPU_WERROR     warnings are errors
 
 set(USE_EXAMPLE_NPU_DRIVER "emulator" CACHE STRING "The default driver: emulator or vendor")
-option(USE_EXAMPLE_NPU_EMULATOR "Build the emulator beside the vendor's driver" ON)
+option(USE_EXAMPLE_NPU_EMULATOR "Build the emulator too" ON)
 option(USE_EXAMPLE_NPU_RUNTIME "Build the runtime and the driver" ON)
 option(USE_EXAMPLE_NPU_CODEGEN "Build the codegen" ON)
 option(USE_EXAMPLE_NPU_TESTS "Build the engine's C++ tests" OFF)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file arena.cc
- * \brief Who gets which bytes of a memory.
+ * \brief The allocation of a memory.
  */
 #include "arena.h"
 
@@ -78,8 +78,8 @@ std::vector<Event> Events(const std::vector<Lifetime>& lifetimes) {
   return events;
 }
 
-/*! \brief One after the other in time, each into the smallest piece that is large enough. Takes
- *  O(n log n). */
+/*! \brief One after the other in time, each into the smallest piece that is large enough. Takes O(n
+ *  log n). */
 int64_t BestFit(const std::vector<Event>& events, std::vector<Lifetime>* lifetimes) {
   std::map<int64_t, int64_t> pieces;            // Offset to size.
   std::set<std::pair<int64_t, int64_t>> sizes;  // Size and offset.
@@ -134,7 +134,7 @@ int64_t BestFit(const std::vector<Event>& events, std::vector<Lifetime>* lifetim
   return top;
 }
 
-/*! \brief The largest first, each as low as those that are placed allow. Takes O(n^2). */
+/*! \brief The largest first, each as low as those already placed allow. Takes O(n^2). */
 int64_t LargestFirst(bool by_area, std::vector<Lifetime>* lifetimes) {
   std::vector<Lifetime>& all = *lifetimes;
   std::vector<size_t> order(all.size());
@@ -172,7 +172,7 @@ int64_t LargestFirst(bool by_area, std::vector<Lifetime>* lifetimes) {
 }  // namespace
 
 ArenaPlan PlanArena(std::vector<Lifetime>* lifetimes) {
-  // Beyond this, plans that take quadratic time take too long.
+  // Beyond this number, quadratic plans take too long.
   constexpr size_t kMany = 3000;
   ArenaPlan plan;
   std::vector<Event> events = Events(*lifetimes);

@@ -12,7 +12,7 @@
 namespace npu::emulator {
 namespace {
 
-/*! \brief Where a part that is a slice begins. */
+/*! \brief The offset of a part that is a slice. */
 int64_t SliceOffset(const Desc& desc, const Range* part) {
   auto stride = static_cast<int64_t>(ElementSize(desc.dtype));
   int64_t offset = 0;
@@ -149,7 +149,7 @@ class Emitter {
   void AddTile(int64_t result, bool first, bool last) {
     std::vector<npu_tensor> tiles;
     for (size_t i = 0; i < loop_.reads.size(); ++i) {
-      // Inputs of only the epilogue are not needed earlier.
+      // Operands that only the epilogue reads are not needed earlier.
       bool needed = last || static_cast<int32_t>(i) <= LastMainOperand();
       tiles.push_back(needed ? TileOf(i) : -1);
     }
@@ -202,7 +202,7 @@ class Emitter {
     }
   }
 
-  /*! \brief The operands before this one are not only read by the epilogue. */
+  /*! \brief The operands before this one are read not only by the epilogue. */
   int32_t LastMainOperand() const {
     size_t inputs = operation_.inputs.size();
     size_t main = loop_.roles.size() - (inputs > first_input_ ? inputs - first_input_ : 0);
@@ -305,7 +305,7 @@ class Emitter {
       instructions = operation_.instructions;
       return;
     }
-    // The first part of a sum is stored as it is, the next ones are added to it.
+    // The first part of a sum is stored as it is; the next ones are added to it.
     if (first) return;
     if (inputs.empty()) inputs.push_back(-1);
     auto loaded = static_cast<int32_t>(inputs.size());
@@ -327,7 +327,7 @@ class Emitter {
       instructions.push_back({NPU_VECTOR_CONSTANT, 0, 0, 0, count});
       instructions.push_back({NPU_VECTOR_DIVIDE, 2, 3, 0, 0});
     }
-    // What the epilogue calls the accumulator is now the value of the last instruction.
+    // The epilogue's accumulator is now the value of the last instruction.
     auto accumulator = static_cast<int32_t>(instructions.size() - 1);
     std::vector<int32_t> renamed;
     for (npu_vector_instruction instruction : operation_.instructions) {

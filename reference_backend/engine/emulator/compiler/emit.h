@@ -21,7 +21,7 @@ struct Placement {
   /*! \brief Offsets of the buffers of each operand, and for partial sums. */
   std::vector<std::vector<int64_t>> reads;
   std::vector<int64_t> outs, sums;
-  /*! \brief Whether the output goes to its home in DRAM, too if it is resident. */
+  /*! \brief Whether the output goes to its home in DRAM, even if it is resident. */
   bool store = true;
 };
 

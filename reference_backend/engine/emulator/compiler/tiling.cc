@@ -39,7 +39,7 @@ class LoopMaker {
       }
       Add(in);
     }
-    // Adding up parts takes one more input and a few more instructions than there may be.
+    // Adding up parts takes one more input and a few more instructions than a program may have.
     bool full =
         operation_.inputs.size() >= NPU_MAX_VECTOR_INPUTS || operation_.instructions.size() > 240;
     for (Axis& axis : loop_.axes) {
@@ -125,7 +125,7 @@ class LoopMaker {
     loop_.span = (window - 1) * dilation + 1;
     loop_.stride = stride;
     loop_.pad = pad;
-    // Every tile must have data, also where windows lie wholly in the padding.
+    // Every tile must have data, even where windows lie wholly in the padding.
     if (pad >= loop_.span || pad_end >= loop_.span) Whole(2);
     return data;
   }
@@ -296,7 +296,7 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
     int64_t m = sizes[rank - 2];
     int64_t n = sizes[rank - 1];
     int64_t k = sizes[rank];
-    // Rows of all matrices that meet the same columns are one tall matrix.
+    // Rows of all matrices that meet the same columns form one tall matrix.
     if (elements_read(1) == k * n) m = out / n;
     return std::max(vector, Times(out / (m * n), MatrixCycles(machine, m, k, n, steps())));
   }
@@ -328,18 +328,18 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
   return vector;
 }
 
-/*! \brief What is so small that it is loaded as a whole, as long as all fits. */
+/*! \brief Tensors this small are loaded whole, as long as everything fits. */
 int64_t SmallBytes(const Machine& machine) {
   return std::max<int64_t>(256, machine.scratchpad_bytes / 64);
 }
 
-/*! \brief At most so many tiles of what would also fit as a whole. */
+/*! \brief At most this many tiles of an operation that would also fit whole. */
 constexpr int32_t kPipeline = 4;
 
 /*! \brief Tries tile sizes. */
 class Search {
  public:
-  /*! \param small Cut tensors of at most so many bytes are loaded as a whole. */
+  /*! \param small Cut tensors of at most this many bytes are loaded whole. */
   Search(const Loop& loop, const Operation& operation, const Machine& machine, int64_t space,
          int64_t small)
       : loop_(loop),
@@ -349,8 +349,8 @@ class Search {
         small_(small),
         axes_(static_cast<int32_t>(loop.axes.size())) {}
 
-  /*! \brief Of all tiles of a packed weight. The last tile can have one group where the others have
-   *  several, which are packed in another way, in fewer bytes. */
+  /*! \brief The bytes of all tiles of a packed weight. The last tile can have one group where the
+   *  others have several, which is packed differently, in fewer bytes. */
   int64_t MostPackedBytes(const Operand& operand, const TileSizes& sizes) const {
     Range part[NPU_MAX_RANK];
     MostPart(loop_, operand, sizes, part);
@@ -362,7 +362,7 @@ class Search {
     return std::max(bytes, PackedBytes(operation_, loop_, operand, part, last));
   }
 
-  /*! \brief Fills in all of a tiling but sizes, order and buffers. */
+  /*! \brief Fills in everything about a tiling but sizes, order and buffers. */
   void Estimate(Tiling* tiling) const {
     Tiling& t = *tiling;
     int64_t counts[kMaxAxes];
@@ -479,7 +479,7 @@ class Search {
       least.sizes[i] = size;
     }
     Estimate(&least);
-    // If tiling does not help, take the whole.
+    // If cutting an axis does not help, it stays whole.
     for (int32_t i = 0; i < axes_; ++i) {
       Tiling larger = least;
       larger.sizes[i] = loop_.axes[i].dim.Most();
@@ -513,7 +513,7 @@ class Search {
 
   /*! \brief Whether tiles are slices. */
   static bool Slices(const Operand& operand, const Range* part, const int64_t* counts) {
-    // The largest tile may be all, where windows overlap; others are not.
+    // The largest tile may be the whole where windows overlap; other tiles are not.
     Range any[NPU_MAX_RANK];
     for (int32_t d = 0; d < operand.desc.rank; ++d) {
       const Link& link = operand.links[d];
@@ -539,7 +539,7 @@ class Search {
     return loads;
   }
 
-  /*! \brief Which orders are worth a try: for products, rows before columns or after them. */
+  /*! \brief The orders worth a try: for products, rows before columns or after them. */
   int32_t Orders() const {
     return std::holds_alternative<npu_matmul>(operation_.op) ||
                    std::holds_alternative<npu_convolution>(operation_.op)
@@ -561,7 +561,8 @@ class Search {
                           [this](int32_t axis) { return !loop_.axes[axis].partial; });
   }
 
-  /*! \brief Cuts what fits to a few tiles, if their transfers overlap so well that it pays. */
+  /*! \brief Cuts an operation that fits into a few tiles, if their transfers overlap so well that
+   *  it pays. */
   bool Pipeline(Tiling* tiling) const {
     int64_t whole = tiling->cycles;
     if (whole < 40 * int64_t{machine_.dma_latency_cycles}) return false;
@@ -581,7 +582,7 @@ class Search {
     return tiling->cycles < whole / 5 * 4;
   }
 
-  /*! \brief Cuts one axis after the other until all fits; count is 0 if it never does. */
+  /*! \brief Cuts one axis after the other until everything fits; count is 0 if it never does. */
   void Descend(Tiling* tiling) const {
     Estimate(tiling);
     while (true) {
@@ -596,7 +597,7 @@ class Search {
         Tiling next = *tiling;
         next.sizes[i] = smaller;
         Estimate(&next);
-        // Few cycles, and less memory as long as it is too much. Sums in parts are a last resort.
+        // Few cycles, and less memory as long as it is too much. Sums in parts are the last resort.
         double score =
             static_cast<double>(next.cycles) * static_cast<double>(std::max(next.bytes, space_));
         if (machine_.max_tile_bytes > 0) {
@@ -617,7 +618,7 @@ class Search {
     if (tiling->count > 1) Widen(tiling);
   }
 
-  /*! \brief Fewer tiles, where they still fit: halving may have gone too far. */
+  /*! \brief Fewer tiles, if they still fit: halving may have gone too far. */
   void Widen(Tiling* tiling) const {
     for (int32_t i = 0; i < axes_; ++i) {
       for (int64_t count = loop_.axes[i].Count(tiling->sizes[i]); count > 1; --count) {

@@ -35,7 +35,7 @@ struct Range {
 /*! \brief A loop of an operation. */
 struct Axis {
   Dim dim;
-  /*! \brief Tiles are made of whole groups, or lie inside of one; 0: there are no groups. */
+  /*! \brief Tiles consist of whole groups, or lie inside one; 0: there are no groups. */
   int64_t group = 0;
   /*! \brief The smallest tile. */
   int64_t least = 1;
@@ -46,9 +46,9 @@ struct Axis {
   int64_t Count(int64_t size) const;
   /*! \brief The range of tile `index`. */
   Range At(int64_t size, int64_t index) const;
-  /*! \brief A smaller size, about the half; 0 if there is none. */
+  /*! \brief A smaller size, about half; 0 if there is none. */
   int64_t Smaller(int64_t size) const;
-  /*! \brief The size with which there are not more than `count` tiles. */
+  /*! \brief The size with which there are at most `count` tiles. */
   int64_t SizeFor(int64_t count) const;
 };
 
@@ -81,7 +81,7 @@ struct Operand {
   Link links[NPU_MAX_RANK];
   /*! \brief Whether it comes packed, tile by tile. */
   bool packed = false;
-  /*! \brief Where all of it is in the scratchpad; -1: it is not. */
+  /*! \brief Where all of it is in the scratchpad; -1 if it is not. */
   int64_t offset = -1;
 
   bool resident() const { return offset >= 0; }
@@ -92,11 +92,12 @@ struct Loop {
   /*! \brief For a matmul batch..., m, n, k; for windows n, features, rows, channels; else the
    *  dimensions of the larger tensor. */
   std::vector<Axis> axes;
-  /*! \brief What is read, each tensor once; and for each read of the operation which of them. */
+  /*! \brief The tensors that are read, each once; and for each read of the operation, which of
+   *  them. */
   std::vector<Operand> reads;
   std::vector<int32_t> roles;
   Operand out;
-  /*! \brief Whether the output takes over the memory of what is read: sums cannot be there. */
+  /*! \brief Whether the output takes over the memory of an operand: sums cannot be there. */
   bool replaces = false;
   /*! \brief The type of partial sums. */
   npu_dtype sums = NPU_FLOAT32;
@@ -106,13 +107,13 @@ struct Loop {
   int64_t group_channels = 0;
 };
 
-/*! \brief The loop of an operation that is no copy; `descs` has the shapes of all values. */
+/*! \brief The loop of an operation that is not a copy; `descs` has the shapes of all values. */
 Loop MakeLoop(const Operation& operation, const std::vector<Desc>& descs);
 
 /*! \brief The part of a dimension of an operand that a tile needs. */
 Range RangeOf(const Loop& loop, const Operand& operand, int32_t dimension, const Tile& tile);
 
-/*! \brief How an operand gets to the engines. */
+/*! \brief How an operand reaches the engines. */
 enum class Handling : uint8_t {
   /*! \brief It is there; tiles are parts of it. */
   kInPlace,
@@ -139,9 +140,9 @@ struct Tiling {
   int64_t sum_bytes = 0;
   /*! \brief All buffers together, and the largest tile. */
   int64_t bytes = 0, largest = 0;
-  /*! \brief The estimate. */
+  /*! \brief The estimated cost. */
   int64_t cycles = 0;
-  /*! \brief Number of tiles, and of results: tiles that are not parts of the same sums. */
+  /*! \brief The number of tiles, and of results: tiles that are not parts of the same sums. */
   int64_t count = 1, results = 1;
   /*! \brief Whether it would also fit as one tile. */
   bool fits_whole = false;
@@ -153,7 +154,7 @@ class Tiler {
   explicit Tiler(const Machine& machine) : machine_(machine) {}
 
   /*! \brief The cheapest way found whose buffers have at most `space` bytes; count is 0 if there is
-   *  none. Where the output is resident, its memory does not count. */
+   *  none. If the output is resident, its memory does not count. */
   const Tiling& Find(const Loop& loop, const Operation& operation, int64_t space);
 
  private:

@@ -130,7 +130,7 @@ void Evaluator::RowsOf(int32_t number, int64_t rows, int64_t row, int64_t column
     int64_t offset = column * input.strides[0];
     int64_t rest = row + r;
     for (int d = 1; d < input.rank; ++d) {
-      // Mostly there are only these, and no division is needed.
+      // Usually there are only these, and no division is needed.
       int64_t position = rest < input.sizes[d] ? rest : rest % input.sizes[d];
       rest = rest < input.sizes[d] ? 0 : rest / input.sizes[d];
       offset += position * input.strides[d];
@@ -224,7 +224,7 @@ void Evaluator::LoadTile(const Input& input, int64_t rows, int64_t columns, int6
     simd_.take(rows, columns, data, row_length_, 1, out, kPanelColumns);
     return;
   }
-  // Mostly the innermost dimension is a row: then one division serves for all of them.
+  // Usually the innermost dimension is a row: then one division serves for the whole row.
   if (input.sizes[0] != row_length_) {
     for (int64_t r = 0; r < rows; ++r) {
       LoadRun(input, index + r * row_length_, columns, out + r * kPanelColumns);
@@ -261,7 +261,7 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
   int64_t count = run ? columns : rows * kPanelColumns;
   char* out = out_ + index * static_cast<int64_t>(element_);
   int last = program_.instruction_count - 1;
-  // Where the value of an instruction is: what lies in memory as needed is not copied.
+  // Where the value of an instruction is: a value that lies in memory as needed is not copied.
   auto value = [&](int32_t i) -> Operand {
     const npu_vector_instruction& instruction = program_.instructions[i];
     float* own = registers + i * kBlock;
@@ -286,7 +286,7 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
       const Input& input = inputs_[instruction.a];
       if (result != to) continue;
       if (own.mask == 0) {
-        if (input.uniform && instruction.a > 0) continue;  // Begin did it.
+        if (input.uniform && instruction.a > 0) continue;  // Begin has done it.
         LoadRun(input, index, 1, to);
         simd_.fill(*to, kSplat, to);
       } else if (run) {

@@ -26,11 +26,11 @@ struct Broadcast {
   Broadcast() = default;
   Broadcast(const TensorView& data, const TensorView& out);
 
-  /*! \brief Where an element of the output finds its own. */
+  /*! \brief Where the input has the element for an element of the output. */
   int64_t OffsetOf(int64_t index) const {
     int64_t offset = 0;
     for (int d = 0; d < rank; ++d) {
-      // A division takes as long as many additions, and mostly the last one is not needed.
+      // A division takes as long as many additions, and usually the last one is not needed.
       bool last = index < sizes[d];
       offset += (last ? index : index % sizes[d]) * strides[d];
       index = last ? 0 : index / sizes[d];
@@ -86,8 +86,7 @@ class Evaluator : public TileStore {
   Evaluator(const VectorProgram& program, const TensorView& out, int64_t row_length,
             bool integers = false);
 
-  /*! \brief Rows of an output, if nothing else asks for certain ones: those along which inputs
-   *  repeat. */
+  /*! \brief Rows of an output if nothing else determines them: those along which inputs repeat. */
   static int64_t RowLength(const VectorProgram& program, const TensorView& out);
 
   /*! \brief Sets what is the same for all elements. */
@@ -112,7 +111,7 @@ class Evaluator : public TileStore {
   struct Input : Broadcast {
     // It is contiguous.
     bool dense;
-    // It is one number; it is one number for each row; rows lie in memory as they are needed.
+    // It is one number; it is one number per row; rows lie in memory as needed.
     bool uniform, uniform_rows, plain_rows;
   };
 
@@ -122,7 +121,7 @@ class Evaluator : public TileStore {
                 float* out) const;
   // Whether Simd::finish computes the program, and what it needs to.
   bool FindFinish();
-  void RowsOf(int32_t input, int64_t rows, int64_t row, int64_t column, const float** out) const;
+  void RowsOf(int32_t number, int64_t rows, int64_t row, int64_t column, const float** out) const;
   Finish FinishOf(int64_t rows, int64_t row, int64_t column) const;
   void StoreBlock(const float* values, int64_t rows, int64_t columns, int64_t row, int64_t column,
                   float* registers) const;
@@ -133,13 +132,13 @@ class Evaluator : public TileStore {
   npu_dtype dtype_;
   size_t element_;
   int64_t row_length_;
-  // In int32. The type that lies in memory as values do in registers, and how others get there.
+  // In int32: the type that lies in memory as values do in registers, and how others get there.
   bool integers_;
   npu_dtype plain_;
   void (*load_)(npu_dtype dtype, const void* data, int64_t count, float* out);
   void (*store_)(npu_dtype dtype, const float* data, int64_t count, void* out);
   Input inputs_[NPU_MAX_VECTOR_INPUTS];
-  // What is added to results, or -1, and what limits them; only if `finish_`.
+  // The addend of the results, or -1, and their limits; only if `finish_`.
   bool finish_ = false;
   int32_t addends_[2] = {-1, -1};
   float least_, most_;

@@ -18,11 +18,11 @@ namespace npu::emulator {
 namespace {
 
 constexpr int64_t kRowBlock = 256;
-// Of columns that are short there are more.
+// Short columns come in larger blocks.
 constexpr int64_t kColumnBlock = 64;
 constexpr int64_t kMostColumns = 1024;
 constexpr int64_t kDepthBlock = 256;
-constexpr int64_t kTile = kPanelRows * kPanelColumns;
+constexpr int64_t kTile = int64_t{kPanelRows} * kPanelColumns;
 // With fewer rows than this, a panel is not used often enough to be worth copying.
 constexpr int64_t kFewRows = 32;
 
@@ -54,8 +54,8 @@ GemmPlan::GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t product
     column_blocks_ = CeilDivide(columns, column_block_);
     return row_blocks_ * column_blocks_ * products;
   };
-  // Every thread needs some tasks, or the last one to finish keeps the others waiting.
-  while (threads > 1 && count() < 3 * threads && row_block_ * column_block_ > 4 * kTile) {
+  // Every thread needs several tasks, or the last one to finish keeps the others waiting.
+  while (threads > 1 && count() < int64_t{3} * threads && row_block_ * column_block_ > 4 * kTile) {
     if (row_block_ >= column_block_) {
       row_block_ = CeilDivide(row_block_ / 2, kPanelRows) * kPanelRows;
     } else {
@@ -168,7 +168,7 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
       for (int64_t row = first_row; row < end_row; row += kPanelRows) {
         int64_t rows = std::min<int64_t>(kPanelRows, end_row - row);
         const float* left = gemm.left + row * depth_ + k * kPanelRows;
-        // Sums of short columns are there before the memory is that will hold them.
+        // Sums of short columns are ready before the memory that will hold them.
         if (last) store.Expect(rows, gemm.out_row + row, column);
         if (single) {
           MultiplyRow(*gemm.weights, column, k, depth, left, tile, k > 0);

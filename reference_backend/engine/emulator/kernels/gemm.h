@@ -63,7 +63,7 @@ struct Gemm {
 };
 
 /*! \brief Where the columns of a gathered operand lie in its rows: they are the positions of a
- *  volume, whose last dimension lies side by side. */
+ *  volume, whose last dimension is contiguous. */
 struct GatheredColumns {
   /*! \brief Sizes of the last two dimensions. */
   int64_t height = 1, width = 1;
@@ -71,7 +71,7 @@ struct GatheredColumns {
   int64_t depth_stride = 0, height_stride = 0;
   /*! \brief If not 0: all columns lie side by side, and rows are this far apart. */
   int64_t row_stride = 0;
-  /*! \brief Nothing may be read behind the last element. */
+  /*! \brief Nothing behind the last element may be read. */
   bool exact = false;
 };
 

@@ -30,6 +30,7 @@ int64_t FloorDivide(int64_t a, int64_t b) {
   return Divide(a, b) - (below ? 1 : 0);
 }
 
+// NOLINTNEXTLINE(modernize-use-using): __extension__ goes with typedef only.
 __extension__ typedef __int128 Wide;
 
 // For c = 0, `half` is 0, and so is every remainder.
@@ -65,6 +66,7 @@ int64_t Rescale(int64_t a, int64_t b, int64_t c, npu_rounding rounding) {
 template <typename T>
 void LoadAll(const void* data, int64_t count, int64_t* out) {
   auto* from = static_cast<const T*>(data);
+  // NOLINTNEXTLINE(bugprone-signed-char-misuse): T may be int8_t, which is a number here.
   for (int64_t i = 0; i < count; ++i) out[i] = from[i];
 }
 

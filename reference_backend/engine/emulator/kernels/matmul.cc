@@ -31,7 +31,7 @@ PanelSource Matrix(const PanelSource& source, int64_t index) {
   return matrix;
 }
 
-// What is computed how, and with which memory.
+// Which algorithm computes what, and with which memory.
 struct Plan {
   Plan(const MatMulArgs& args, int threads, Scratch scratch)
       : a(Source(args.a, args.transpose_a, true)),
@@ -62,7 +62,7 @@ struct Plan {
       b_panels = scratch.Take<float>(b_count * b_floats);
     }
     if (dots) {
-      worker_floats = kPanelRows * kPanelColumns + Evaluator::Registers(args.epilogue);
+      worker_floats = int64_t{kPanelRows} * kPanelColumns + Evaluator::Registers(args.epilogue);
       workers = scratch.Take<float>(threads * worker_floats);
       bytes = scratch.used();
       return;
@@ -154,7 +154,7 @@ void Dots(const MatMulArgs& args, const Plan& plan, const Evaluator& evaluator,
   int64_t panels = CeilDivide(plan.b.lines, kPanelColumns);
   auto run = [&](int64_t begin, int64_t end, int worker) {
     float* tile = plan.workers + worker * plan.worker_floats;
-    float* registers = tile + kPanelRows * kPanelColumns;
+    float* registers = tile + int64_t{kPanelRows} * kPanelColumns;
     evaluator.Begin(registers);
     for (int64_t i = begin; i < end; ++i) {
       int64_t batch = i / panels;

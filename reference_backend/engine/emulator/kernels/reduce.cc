@@ -15,7 +15,7 @@ namespace npu::emulator {
 namespace {
 
 constexpr int64_t kBlock = Evaluator::kBlock;
-// So many elements are added up one after the other; then their sums are.
+// This many elements are added one after the other; then their sums are added.
 constexpr int64_t kChain = 128;
 
 // Dimensions of one kind that can be walked as one are one.
@@ -254,7 +254,7 @@ class IntegerReducer {
       for (int64_t j = 0; j < inner; j += kBlock) {
         int64_t count = std::min(kBlock, inner - j);
         Load(row + j, count, memory);
-        // Halves onto each other, until it is few.
+        // Adds halves onto each other until few are left.
         for (; count > kLanes; count -= count / 2) {
           int64_t half = count / 2;
           ApplyIntegers(opcode_, memory, memory + count - half, nullptr, half, memory);

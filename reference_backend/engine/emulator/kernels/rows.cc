@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file rows.cc
- * \brief What goes along one axis: running sums and products, and the order of elements.
+ * \brief Kernels along one axis: running sums and products, and the order of elements.
  */
 #include <algorithm>
 #include <cstring>
@@ -79,7 +79,7 @@ void ScanAs(const ScanArgs& args, const KernelContext& context) {
   const char* data = static_cast<const char*>(args.data.data);
   char* out = static_cast<char*>(args.out.data);
   auto body = [&](int64_t matrix, int64_t first, int64_t columns, int worker) {
-    Value* sums = static_cast<Value*>(context.scratch) + worker * 2 * kBlock;
+    Value* sums = static_cast<Value*>(context.scratch) + worker * (2 * kBlock);
     Value* values = sums + kBlock;
     std::fill_n(sums, columns, static_cast<Value>(args.kind == NPU_SCAN_PRODUCT ? 1 : 0));
     auto step = [&](Value* sum, Value* value) {
@@ -146,7 +146,7 @@ template <typename Entry>
 struct OrderMemory {
   OrderMemory(const OrderArgs& args, const Rows& rows, void* base) : scratch(base) {
     values = scratch.Take<typename Entry::Value>(kBlock);
-    // For the first element alone, nothing but the best one so far is kept.
+    // If only the first element is wanted, only the best one so far is kept.
     bool one = args.out.dims[args.axis] == 1;
     entries = scratch.Take<Entry>(rows.width * (one ? 1 : rows.size));
   }
@@ -169,7 +169,7 @@ size_t OrderBytes(const OrderArgs& args) {
   return OrderMemory<Entry>(args, RowsOf(args), nullptr).scratch.used();
 }
 
-// Puts the first `count` of the entries to the front, in order.
+// Moves the first `count` of the entries to the front, in order.
 template <typename Entry>
 void SortFirst(Entry* entries, int64_t size, int64_t count) {
   if (count < size / 16) {
@@ -232,7 +232,7 @@ bool ComesBefore(float a, float b) {
   return (a < b) | ((b != b) & (a == a));
 }
 
-// The first place of a number, which is there; NaN stands for any NaN.
+// The first place of a number that is in the row; NaN stands for any NaN.
 int64_t PlaceOf(float number, const float* values, int64_t count) {
   constexpr int64_t kStep = 32;
   bool nan = number != number;

@@ -89,7 +89,7 @@ void Windows::FillWith(const Simd& simd, float padding, bool pad, float* plane,
         continue;
       }
       float* inside = slice + y.begin * part[2];
-      // What lies within is overwritten: cheaper than single elements at the ends of lines.
+      // The interior is overwritten: cheaper than single elements at the ends of lines.
       if (pad && lines * count < slice_size) simd.fill(padding, slice_size, slice);
       int64_t first_line = (z.first + (s - z.begin) * strides[0]) * in[1] + y.first;
       copy(first_line * in[2], lines, x.first, count, inside + x.begin);

@@ -71,8 +71,8 @@ struct Value {
   int32_t rank;
   int32_t unused;
   int64_t dims[NPU_MAX_RANK];
-  /*! \brief Of an input its number, of a constant where its elements begin, of an output which
-   *  value it stores. */
+  /*! \brief For an input its number, for a constant where its elements begin, for an output the
+   *  value that it stores. */
   int64_t place;
 };
 
@@ -165,7 +165,7 @@ inline Node MakeNode(Kind kind) {
   return node;
 }
 
-/*! \brief What a node is called in sentences and listings. */
+/*! \brief The name of a node in messages and listings. */
 inline std::string NameOf(const Node& node) {
   constexpr const char* kKinds[] = {"matmul", "convolution", "pool", "reduction", "copy",  "gather",
                                     "scan",   "order",       "step", "reshape",   "lookup"};
@@ -185,11 +185,11 @@ inline std::string NameOf(const Node& node) {
 
 // ---- Programs ----
 
-/*! \brief What an SDK may read beyond the end of a tensor, and how tensors are aligned. */
+/*! \brief How far an SDK may read beyond the end of a tensor, and how tensors are aligned. */
 constexpr size_t kAlignment = 64;
 inline size_t Aligned(size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
-/*! \brief What the build half hands to the run half. */
+/*! \brief What the build half passes to the run half. */
 struct Program {
   /*! \brief The values of the driver's options. */
   std::map<std::string, std::string> options;
@@ -222,7 +222,7 @@ inline std::string Listing(const Program& program) {
   return text;
 }
 
-/*! \brief Tells damage: FNV-1a over words. */
+/*! \brief Detects damage: FNV-1a over words. */
 inline uint64_t HashOf(const uint8_t* bytes, size_t size) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (size_t at = 0; at < size; at += sizeof(uint64_t)) {
@@ -233,10 +233,10 @@ inline uint64_t HashOf(const uint8_t* bytes, size_t size) {
   return hash;
 }
 
-/*! \brief How a program begins. Bytes are written and read on machines of the same kind. */
+/*! \brief The beginning of a program. Bytes are written and read on machines of the same kind. */
 struct ProgramHeader {
   char magic[8];
-  /*! \brief Of all that follows it. */
+  /*! \brief Of everything that follows it. */
   uint64_t hash;
   uint64_t node_size;
   uint64_t option_bytes, inputs, outputs, values, nodes, constants;
@@ -278,7 +278,7 @@ inline std::vector<uint8_t> Serialize(const Program& program) {
   return bytes;
 }
 
-/*! \brief Whether a shape has elements, and not more than memory could hold. */
+/*! \brief Whether a shape has elements, but no more than memory could hold. */
 inline bool IsSane(const Value& value) {
   if (value.rank < 0 || value.rank > NPU_MAX_RANK) return false;
   if (value.dtype < NPU_FLOAT32 || value.dtype > NPU_INT16 || value.place < 0) return false;

@@ -51,7 +51,7 @@ class Amounts:
         self._bounds = bounds
         self._known: dict[Any, int | None] = {}
 
-    def shape(self, ty: Any) -> tuple[int, ...]:
+    def shape(self, ty: tvm.ir.Type) -> tuple[int, ...]:
         """Return the sizes of a tensor; raise `Unknown` if they cannot be told."""
         sizes = tensor_type(ty)[1]
         if any(isinstance(size, Size) and size.name not in self._bounds for size in sizes):
@@ -61,8 +61,8 @@ class Amounts:
             for size in sizes
         )
 
-    def bytes_of(self, expr: Any) -> int | None:
-        """Return the bytes of a value, 0 if it is no tensor; None if its size is not known.
+    def bytes_of(self, expr: relax.Expr) -> int | None:
+        """Return the bytes of a value, 0 if it is not a tensor; None if its size is not known.
 
         Parameters
         ----------
@@ -77,7 +77,7 @@ class Amounts:
             self._known[expr] = self._bytes_of_type(expr.ty)
         return self._known[expr]
 
-    def _bytes_of_type(self, ty: Any) -> int | None:
+    def _bytes_of_type(self, ty: tvm.ir.Type) -> int | None:
         if isinstance(ty, relax.TupleType):
             return total([self._bytes_of_type(item) for item in ty.fields])
         if not isinstance(ty, relax.TensorType):
@@ -105,7 +105,7 @@ class Amounts:
         Parameters
         ----------
         call
-            The call. Ops that are no product have none.
+            The call. Other ops than products have none.
         """
         name = str(getattr(call.op, "name", ""))
         if not name or name.startswith("relax.call_"):

@@ -67,7 +67,7 @@ def read_vendor_cases() -> dict[str, dict[str, Any]]:
     Raises
     ------
     ValueError
-        The file is no JSON object of entries with a formula and cases.
+        The file is not a JSON object of entries with a formula and cases.
     """
     if not VENDOR_CASES.is_file():
         return {}
@@ -75,7 +75,7 @@ def read_vendor_cases() -> dict[str, dict[str, Any]]:
     try:
         own = json.loads(VENDOR_CASES.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{where} is no JSON: {error}") from None
+        raise ValueError(f"{where} is not JSON: {error}") from None
     entries = own.values() if isinstance(own, dict) else [None]
     if not all(isinstance(entry, dict) and {"numpy", "cases"} <= entry.keys() for entry in entries):
         raise ValueError(
@@ -86,7 +86,7 @@ def read_vendor_cases() -> dict[str, dict[str, Any]]:
     return {op: default | entry for op, entry in own.items()}
 
 
-def vendor(module: str, name: str, default: Any) -> Any:
+def vendor(module: str, name: str, default: object) -> Any:
     """Read a name from a module of the vendor's.
 
     No update writes to `vendor/`, so older backends lack names that later releases seed.

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ Inputs = Mapping[str, tuple[str, Sequence[int | None]]]
 """The element type and the shape of each input, with None for a size that may be any."""
 
 
-def read_batch(item: Any, where: str, inputs: Inputs) -> Batch:
+def read_batch(item: object, where: str, inputs: Inputs) -> Batch:
     """Read a batch.
 
     Parameters
@@ -24,7 +23,7 @@ def read_batch(item: Any, where: str, inputs: Inputs) -> Batch:
         A mapping of names to arrays, a sequence of arrays in the order of the inputs, or the array
         of a single input.
     where
-        What an error calls it.
+        How errors name it.
     inputs
         What the model takes.
 

@@ -58,7 +58,7 @@ class Cache:
         Parameters
         ----------
         key
-            What tells it from all others, in hexadecimal digits.
+            Identifies it, in hexadecimal digits.
 
         Returns
         -------
@@ -81,7 +81,7 @@ class Cache:
         Parameters
         ----------
         key
-            What tells it from all others, in hexadecimal digits.
+            Identifies it, in hexadecimal digits.
         entry
             Its bytes.
         """
@@ -108,7 +108,7 @@ class Cache:
         Parameters
         ----------
         key
-            What tells it from all others, in hexadecimal digits.
+            Identifies it, in hexadecimal digits.
         """
         with contextlib.suppress(OSError):
             self._path(key).unlink(missing_ok=True)

@@ -47,7 +47,7 @@ class Unknown(Exception):
     """A required property of a tensor is unknown; the message says which."""
 
 
-def resolve(expr: Any, values: Values) -> Any:
+def resolve(expr: relax.Expr, values: Values) -> Any:
     """Resolve variables to the constant, tuple or shape that they are bound to.
 
     Parameters
@@ -71,7 +71,7 @@ def resolve(expr: Any, values: Values) -> Any:
     return expr
 
 
-def tensor_type(ty: Any) -> tuple[str, tuple[int | Size, ...]]:
+def tensor_type(ty: tvm.ir.Type) -> tuple[str, tuple[int | Size, ...]]:
     """Read the type of a tensor.
 
     Parameters
@@ -102,7 +102,7 @@ def tensor_type(ty: Any) -> tuple[str, tuple[int | Size, ...]]:
     return str(ty.dtype), tuple(_size(dim) for dim in ty.shape.values)
 
 
-def _size(dim: Any) -> int | Size:
+def _size(dim: object) -> int | Size:
     if isinstance(dim, tvm.tirx.IntImm):
         if dim.value <= 0:
             raise Unknown("no elements in" if dim.value == 0 else "a negative size in")
@@ -116,7 +116,7 @@ def _size(dim: Any) -> int | Size:
             for factor, symbol in ((attempt.a, attempt.b), (attempt.b, attempt.a)):
                 if isinstance(factor, tvm.tirx.IntImm) and isinstance(symbol, tvm.tirx.Var):
                     return Size(int(factor.value), symbol.name, hash(symbol))
-    raise Unknown(f"a size that is no multiple of one symbol ({dim}) in")
+    raise Unknown(f"a size that is not a multiple of one symbol ({dim}) in")
 
 
 _ARGUMENTS = {"relax.strided_slice": ("x", "axes", "begin", "end", "strides")}
@@ -138,7 +138,7 @@ def _attribute_names(kind: Any) -> tuple[str, ...]:
     return tuple(item.name for item in kind.__tvm_ffi_type_info__.fields)
 
 
-def arguments_of(call: Any, values: Values) -> tuple[list[Any], dict[str, Any]]:
+def arguments_of(call: relax.Call, values: Values) -> tuple[list[Any], dict[str, Any]]:
     """Split the arguments and attributes of a call into tensors and others, by name."""
     tensors: list[Any] = []
     attributes: dict[str, Any] = {}
@@ -159,7 +159,7 @@ def arguments_of(call: Any, values: Values) -> tuple[list[Any], dict[str, Any]]:
     return tensors, attributes
 
 
-def attributes_of(call: Any, values: Values) -> dict[str, Any]:
+def attributes_of(call: relax.Call, values: Values) -> dict[str, Any]:
     """Return all attributes and non-tensor arguments of a call.
 
     Parameters
@@ -195,7 +195,7 @@ def with_arguments(call: relax.Call, arguments: Sequence[relax.Expr]) -> relax.C
     return relax.Call(call.op, list(arguments), call.attrs, call.ty_args, call.span, call.ty)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return an attribute's value as plain Python data."""
     if value is None:
         return ""

@@ -182,7 +182,7 @@ def transposed_axes(value: relax.Expr) -> list[int]:
     Returns
     -------
     axes
-        Non-negative numbers; none if the value is no transposition.
+        Non-negative numbers; none if the value is not a transposition.
     """
     if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.permute_dims":
         return []
@@ -191,7 +191,7 @@ def transposed_axes(value: relax.Expr) -> list[int]:
     return [int(axis) % rank for axis in (range(rank)[::-1] if axes is None else axes)]
 
 
-def in_rank(value: Any, rank: int) -> Any:
+def in_rank(value: object, rank: int) -> Any:
     """Expand `...` in axes to the axes that stay; return other values unchanged.
 
     Parameters
@@ -212,7 +212,7 @@ def in_rank(value: Any, rank: int) -> Any:
     return (*range(rank - len(moved)), *(axis + rank for axis in moved))
 
 
-def _from_start(axes: Any, rank: int) -> list[int]:
+def _from_start(axes: object, rank: int) -> list[int]:
     axes = (axes,) if isinstance(axes, int) else axes
     return [axis % rank for axis in axes] if isinstance(axes, tuple) else []
 
@@ -226,7 +226,7 @@ def _has_equal_batches(product: relax.Call) -> bool:
     return one == other
 
 
-def _are_last(axes: Any, rank: int) -> bool:
+def _are_last(axes: object, rank: int) -> bool:
     """Whether axes are the last ones, in order."""
     if not isinstance(axes, tuple):
         return False
@@ -234,7 +234,7 @@ def _are_last(axes: Any, rank: int) -> bool:
 
 
 def _bind(
-    number: Number, given: Any, found: Found, precision: float = PRECISION
+    number: Number, given: object, found: Found, precision: float = PRECISION
 ) -> Iterator[Found]:
     """Generate the match in which a number has this value, if it is possible."""
     if not number.attribute:
@@ -362,7 +362,7 @@ def attributes_in(
         Plain values, by name.
     """
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> Any:
         if isinstance(value, Number):
             return value_of(value)
         return dtype if isinstance(value, Input) else in_rank(value, data.ty.ndim)

@@ -117,7 +117,7 @@ def check(
                 values_text = f"{text(left)} and {text(right)}"
                 return no(2, Code.RELATION, f"{_relation(rule)}; they are {values_text}")
         except (IndexError, TypeError):
-            why = f"{_relation(rule)}, which cannot be told for this call"
+            why = f"{_relation(rule)}, which is unknown for this call"
             return no(2, Code.RELATION, why)
 
     try:
@@ -135,7 +135,7 @@ def check(
     return 4, None
 
 
-def _accepts(constraint: Constraint, value: Any, rank: int | None) -> bool:
+def _accepts(constraint: Constraint, value: object, rank: int | None) -> bool:
     """Whether the value is supported; axes may count from either end."""
     if constraint.accepts(value):
         return True
@@ -147,7 +147,7 @@ def _accepts(constraint: Constraint, value: Any, rank: int | None) -> bool:
     return constraint.accepts(wrapped)
 
 
-def _wrap(axis: Any, rank: int) -> Any:
+def _wrap(axis: object, rank: int) -> Any:
     if isinstance(axis, tuple):
         return tuple(_wrap(item, rank) for item in axis)
     return axis + rank if isinstance(axis, int) and axis < 0 else axis

@@ -13,7 +13,7 @@ DTYPES = ("float32", "float16", "float64", "bool", "int8", "uint8", "int16", "in
 
 
 ROUNDINGS = ("half_up", "double", "half_even", "half_away", "down", "to_zero")
-"""The roundings of a rescaling, in the order of `npu_rounding`, which tells what each does."""
+"""The roundings of a rescaling, in the order of `npu_rounding`, which defines them."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Requantize:
     Parameters
     ----------
     multiplier_bits
-        How many bits a multiplier has, its sign aside.
+        How many bits a multiplier has, not counting its sign.
     wide_multiplier_bits
         The same for the 48 bits of accumulators of int16 tensors.
     shifts
-        The least and the most that can be shifted by.
+        The smallest and the largest shift.
     rounding
         One of `ROUNDINGS`; for accumulators of int16, "double" is "half_up", as in TOSA.
     """
@@ -90,7 +90,9 @@ class Chip:
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         if isinstance(self.dtypes, str):
-            raise ValueError(f'Chip: dtypes is a text; a tuple of one is ("{self.dtypes}",).')
+            raise ValueError(
+                f'Chip: dtypes is a string; write a tuple of one as ("{self.dtypes}",).'
+            )
         if isinstance(self.ranks, int):
             raise ValueError(
                 f"Chip: ranks is {self.ranks}; at most {self.ranks} dimensions are "
@@ -98,11 +100,12 @@ class Chip:
             )
         for dtype in self.dtypes:
             if dtype not in DTYPES:
-                raise ValueError(f"Chip: '{dtype}' is no element type; known: {', '.join(DTYPES)}.")
+                known = ", ".join(DTYPES)
+                raise ValueError(f"Chip: '{dtype}' is not an element type; known: {known}.")
         if self.nan not in ("kept", "undefined"):
             raise ValueError(f"Chip: nan is '{self.nan}'; it is either 'kept' or 'undefined'.")
         if self.devices is not None and self.devices < 1:
-            raise ValueError(f"Chip: devices is {self.devices}; there must be one at least.")
+            raise ValueError(f"Chip: devices is {self.devices}; it must be at least 1.")
 
 
 @dataclass(frozen=True)

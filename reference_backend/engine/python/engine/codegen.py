@@ -31,7 +31,9 @@ def register() -> None:
 
 
 def compile_regions(
-    functions: Sequence[Any], options: Mapping[str, Any], constant_names: Mapping[Any, Any]
+    functions: Sequence[relax.Function],
+    options: Mapping[str, object],
+    constant_names: Mapping[Any, Any],
 ) -> list[Any]:
     """Compile regions to modules, for `RunCodegen`.
 
@@ -58,7 +60,9 @@ def compile_regions(
     return [_compile(function, loaded, constant_names) for function in functions]
 
 
-def symbol_bounds(function: Any, options: Options, outer: Mapping[str, int]) -> dict[str, int]:
+def symbol_bounds(
+    function: relax.Function, options: Options, outer: Mapping[str, int]
+) -> dict[str, int]:
     """Return the largest value of each symbol in the shapes of a function.
 
     Parameters
@@ -100,7 +104,7 @@ def known_bounds(function: Any) -> dict[str, int]:
     return {str(name): int(bound) for name, bound in (bounds or {}).items()}
 
 
-def _compile(function: Any, options: Options, constant_names: Mapping[Any, Any]) -> Any:
+def _compile(function: relax.Function, options: Options, constant_names: Mapping[Any, Any]) -> Any:
     graph = tvm_ffi.get_global_func(f"{BACKEND}.codegen.graph")(function, constant_names)
     symbol = str(graph["symbol"])
     bounds = symbol_bounds(function, options, known_bounds(function))

@@ -69,7 +69,7 @@ def _read(text: str) -> tuple[CodeType, frozenset[str]]:
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError:
-        raise ValueError(f"'{text}' is no expression") from None
+        raise ValueError(f"'{text}' is not an expression") from None
     names = set()
     for node in ast.walk(tree):
         called = node.func if isinstance(node, ast.Call) else None
@@ -77,7 +77,7 @@ def _read(text: str) -> tuple[CodeType, frozenset[str]]:
             called is not None and getattr(called, "id", None) not in FUNCTIONS
         ):
             part = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
-            raise ValueError(f"'{part}' is no arithmetic of {', '.join(FUNCTIONS)}")
+            raise ValueError(f"'{part}' is not arithmetic of {', '.join(FUNCTIONS)}")
         if isinstance(node, ast.Name):
             names.add(node.id)
     return compile(tree, "formula", "eval"), frozenset(names - set(FUNCTIONS))

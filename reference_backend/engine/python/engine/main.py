@@ -57,7 +57,9 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     common.add_model(parser, "the model: .onnx, .pt2, .tflite, or .json of tvm.ir.save_json")
     common.add_output(parser, "the library (default: the name of the model, with .so)")
     parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON, too")
-    parser.add_argument("--linker", metavar="PROGRAM", help="of another machine's compiler")
+    parser.add_argument(
+        "--linker", metavar="PROGRAM", help="the linker: the compiler of another machine"
+    )
     common.add_json(parser)
     parser.set_defaults(run=_implementation("compiling", "run_compile"))
 
@@ -162,19 +164,19 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     for name, text, add in (
         ("compile", "make a library of a model file", _add_compile),
         ("run", "run a library or a model file, and measure the time", _add_run),
-        ("report", "tell what of a model runs where, and why", _add_report),
-        ("profile", "tell where the time of a model goes", _add_profile),
-        ("compare", "tell how two reports differ", _add_compare),
+        ("report", "show which op of a model runs where, and why", _add_report),
+        ("profile", "show where a model's time goes", _add_profile),
+        ("compare", "show how two reports differ", _add_compare),
     ):
         about = f"{text[0].upper()}{text[1:]}."
         add(commands.add_parser(name, help=text, description=about, epilog=_CODES))
-    inspection = commands.add_parser("inspect", help="tell what is in a compiled library")
+    inspection = commands.add_parser("inspect", help="show what is in a compiled library")
     inspection.add_argument("path", help="the exported library, or a dumped artifact")
     inspection.add_argument("--region", metavar="SYMBOL", help="one region only")
     inspection.add_argument("--json", action="store_true", help="as JSON")
     inspection.set_defaults(run=lambda found: show_artifacts(found.path, found.region, found.json))
     checking = commands.add_parser(
-        "check", help="tell whether the backend works here, and what to do if not"
+        "check", help="check whether the backend works here, and say what to do if not"
     )
     common.add_json(checking)
     checking.set_defaults(run=_run_check)

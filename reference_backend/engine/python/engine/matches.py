@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a match of a pattern is a composite: what patterns cannot compare, with the reasons."""
+"""Whether a match is a composite: checks what patterns cannot compare, and gives reasons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quantized_activations(table: Table) -> list[Op]:
 
 
 def refusal_of(table: Table, op: Op, match: Any) -> Reason | None:
-    """Return why a match (TVM's `PatternCheckContext` or similar) is no composite."""
+    """Return why a match (TVM's `PatternCheckContext` or similar) is not a composite."""
     parts = match.annotated_expr
     anchor = parts["anchor"]
     values: Values = getattr(match, "values", {})
@@ -156,7 +156,7 @@ def refusal_of_edges(op: Op, match: Any) -> Reason | None:
     return None
 
 
-def _weight_refusal(op: Op, call: Any, values: Values, bound: bool) -> Reason | None:
+def _weight_refusal(op: Op, call: relax.Call, values: Values, bound: bool) -> Reason | None:
     """Return why weights cannot stay integers; the codegen knows where scales may change."""
     assert op.quantized is not None
     if not bound:
@@ -178,7 +178,7 @@ def _weight_refusal(op: Op, call: Any, values: Values, bound: bool) -> Reason | 
 
 
 def _scale_refusal(
-    op: Op, call: Any, who: str, values: Values, channel: int | None
+    op: Op, call: relax.Call, who: str, values: Values, channel: int | None
 ) -> Reason | None:
     """Return why a dequantize or quantize is not among those that an op computes with."""
     assert op.quantized is not None
@@ -196,7 +196,7 @@ def _scale_refusal(
         return Reason(Code.QUANTIZATION, f"{who} has a {scale.ty.dtype} scale; supported: float32")
     steps, zeros = scale.value.numpy(), zero_point.value.numpy()
     if not (np.isfinite(steps) & (steps > 0)).all():
-        return Reason(Code.QUANTIZATION, f"{who} has a scale that is no positive number")
+        return Reason(Code.QUANTIZATION, f"{who} has a scale that is not a positive number")
     if (zeros != zeros.flat[0]).any():
         return Reason(Code.QUANTIZATION, f"{who} has several zero points; supported: one")
     axis = int(call.attrs.axis) % len(shape) if shape else 0
@@ -210,7 +210,7 @@ def _scale_refusal(
 
 
 def refusal_of_chain_in(table: Table, op: Op, match: Any) -> Reason | None:
-    """Return why the calls at the end of a match are no chain, "" if only constants differ.
+    """Return why the calls at the end of a match are not a chain, "" if only constants differ.
 
     Patterns do not compare constants.
     """
@@ -295,7 +295,7 @@ def escapes(match: Any) -> Any | None:
         used_outside = any(hash(user) not in inside for user in match.var_usages.get(var, ()))
         if used_outside or not isinstance(var, relax.DataflowVar):
             return var
-    # Adding a value to itself is no residual. The matcher gives variables or values.
+    # Adding a value to itself is not a residual. The matcher gives variables or values.
     for role in ("bias", "residual"):
         operand = match.annotated_expr.get(role)
         if isinstance(operand, relax.Call) and operand.op.name == "relax.dequantize":
@@ -306,7 +306,7 @@ def escapes(match: Any) -> Any | None:
     return None
 
 
-def _swaps_last_dimensions(call: Any) -> bool:
+def _swaps_last_dimensions(call: relax.Call) -> bool:
     rank = call.ty.ndim
     axes = call.attrs.axes
     order = list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of options: what is supported, and how text and files are read."""
+"""The values of options: which ones are supported, and how text and files are read."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def supported(option: Field[Any]) -> str:
     if kind is dict:
         return f"names with a whole number each, {allowed}"
     if kind is list:
-        return "a list of texts, of which * in one stands for anything"
+        return "a list of strings, in which * matches anything"
     if kind is bool:
         return "true or false"
     if kind is int:
         return f"a whole number, {allowed}"
-    return str(allowed) if allowed is not None else "a text"
+    return str(allowed) if allowed is not None else "a string"
 
 
-def checked(option: Field[Any], value: Any) -> Any:
+def checked(option: Field[Any], value: object) -> Any:
     """Return a value as plain Python, or refuse it."""
     kind, allowed = kind_of(option), option.metadata["allowed"]
     plain = _plain(value, kind)

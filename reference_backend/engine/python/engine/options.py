@@ -28,13 +28,13 @@ PREFIX = f"{BACKEND.upper()}_"
 """The prefix of environment variables; the name of an option follows."""
 
 OTHER_VARIABLES = ("DEVICE", "DRIVER_DIR")
-"""Variables with that prefix that are not options, but the runtime's."""
+"""Variables with that prefix that belong to the runtime, and are not options."""
 
 _log = logging.getLogger(__name__)
 _reported: set[Override] = set()
 
 
-def _option(group: str, default: Any, about: str, allowed: Constraint | None = None) -> Any:
+def _option(group: str, default: object, about: str, allowed: Constraint | None = None) -> Any:
     metadata = {"group": group, "about": about, "allowed": allowed}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
@@ -125,10 +125,12 @@ class Options:
         "whether weights become part of the program, or are passed at each call",
     )
     on_decline: str = _placement(
-        DEFAULTS["on_decline"], "what happens to what the driver declines", OneOf("host", "error")
+        DEFAULTS["on_decline"],
+        "what happens to ops that the driver declines",
+        OneOf("host", "error"),
     )
     strict: bool = _placement(
-        False, "whether it is an error if anything but bookkeeping is left on the host"
+        False, "whether it is an error if anything but bookkeeping stays on the host"
     )
     strict_except: list[str] = _placement(
         [],
@@ -140,7 +142,7 @@ class Options:
     min_region_ops: int = _placement(1, "regions of fewer ops stay on the host", Range(min=1))
     max_regions: int = _placement(
         0,
-        "how many regions a model may have, of which the largest stay; 0: any number",
+        "how many regions a model may have: the largest are kept; 0: any number",
         Range(min=0),
     )
     merge_regions: bool = _placement(
@@ -158,22 +160,22 @@ class Options:
         Range(min=1, max=2**31 - 1),
     )
     timeout_ms: int = _program(
-        0, "how long a call may take until it fails; 0: any time", Range(min=0, max=2**31 - 1)
+        0, "how long a call may take before it fails; 0: no limit", Range(min=0, max=2**31 - 1)
     )
 
     # Settings of this machine, which artifacts do not record.
     cache_dir: str = _local("", "the folder of the compile cache; none: no cache")
     cache_bytes: int = _local(
         1 << 30,
-        "the size of the compile cache, from which what was not used for longest is dropped",
+        "the size of the compile cache, from which the least recently used entries are dropped",
         Range(min=1),
     )
     dump: str = _local(
         "none",
-        "what to write of each region, for people: its graph, or the program too",
+        "what to dump of each region, for people: its graph, or its program too",
         OneOf("none", "graph", "program"),
     )
-    dump_dir: str = _local(".", "the folder for it")
+    dump_dir: str = _local(".", "the folder for dumps")
 
     overrides: tuple[Override, ...] = field(default=(), repr=False)
     """The options set by environment variables; filled by `load`."""
@@ -298,7 +300,7 @@ class Options:
         return asdict(self) | {"overrides": [asdict(item) for item in self.overrides]}
 
     def recorded(self) -> dict[str, Any]:
-        """Return the options that an artifact records: not those of this machine, nor names."""
+        """Return the options that an artifact records: all except machine settings and names."""
         return {
             item.name: getattr(self, item.name)
             for item in _options()
@@ -363,7 +365,7 @@ class Options:
 
 
 Source = Options | Mapping[str, Any] | str | os.PathLike[str] | None
-"""Where options come from; a text or a path names a file that ends in .toml or .json."""
+"""Where options come from; a string or a path names a file that ends in .toml or .json."""
 
 
 def read_settings(settings: Iterable[str]) -> dict[str, Any]:
@@ -431,7 +433,7 @@ def describe() -> str:
     return "\n".join(lines)
 
 
-def _with_chosen_driver(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_chosen_driver(values: Mapping[str, object]) -> Mapping[str, Any]:
     """Let the environment choose the driver whose options may be set."""
     driver = os.environ.get(f"{PREFIX}DRIVER")
     if driver not in DRIVERS or not isinstance(values, Mapping):
@@ -466,11 +468,11 @@ def _read_overrides(items: Any) -> tuple[Override, ...]:
     except (AttributeError, KeyError, TypeError):
         shown = items if isinstance(items, (str, int, float, type(None))) else list(items)
         raise ValueError(
-            f"overrides is {shown!r}; it is what to_dict has written, and not to be set."
+            f"overrides is {shown!r}; only to_dict writes it, and it cannot be set."
         ) from None
 
 
-def _refuse_unknown(values: Mapping[str, Any]) -> None:
+def _refuse_unknown(values: Mapping[str, object]) -> None:
     known = {option.name: option.name for option in _options()}
     for name in values:
         if name not in known:

@@ -37,7 +37,7 @@ class Origin:
     location: str = ""
 
     def __str__(self) -> str:
-        """Return what a user knows the op by."""
+        """Return the op's name for users."""
         return f"{self.module} ({self.name})" if self.module else self.name
 
     def span(self) -> tvm.ir.Span:
@@ -50,7 +50,7 @@ _MARK = "origin of an op:\n"
 """Tells these spans from those of others, such as TVMScript's."""
 
 
-def origin_of(call: Any) -> Origin | None:
+def origin_of(call: relax.Call) -> Origin | None:
     """Return the origin of a call.
 
     Parameters
@@ -115,7 +115,7 @@ def is_named(patterns: Sequence[str], op: str, name: str, origin: Origin | None)
 
 
 def with_classes(function: Any, **classes: Any) -> Any:
-    """Return a function of TVM that makes objects of our classes instead of its own.
+    """Return a copy of a TVM function that makes objects of our classes instead of TVM's.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class Tracer(relax.BlockBuilder):  # type: ignore[misc]
         """Bind an expression."""
         return super().emit(self._flat(expr), name_hint)
 
-    def emit_output(self, output: Any, name_hint: str = "") -> relax.Var:
+    def emit_output(self, output: object, name_hint: str = "") -> relax.Var:
         """Bind a result of the dataflow block."""
         if isinstance(output, (list, tuple)) and all(isinstance(x, relax.Expr) for x in output):
             output = relax.Tuple([*output])
@@ -174,7 +174,7 @@ class Tracer(relax.BlockBuilder):  # type: ignore[misc]
         return relax.Call(expr.op, arguments, expr.attrs, expr.ty_args, span, _type_of(expr))
 
     def _bound(self, expr: relax.Expr) -> relax.Expr:
-        """Return what stands for an argument; a call that several read is bound once, as by TVM."""
+        """Return the replacement of an argument; a shared call is bound once, as by TVM."""
         if isinstance(expr, relax.Tuple):
             return self._flat(expr)
         if not _is_call(expr) and not isinstance(expr, relax.TupleGetItem):

@@ -69,7 +69,7 @@ class DataParallel:
             self.close()
             raise
 
-    def __call__(self, *arguments: Any, function: str = "main") -> list[np.ndarray]:
+    def __call__(self, *arguments: object, function: str = "main") -> list[np.ndarray]:
         """Run a batch.
 
         Parameters
@@ -113,10 +113,10 @@ class DataParallel:
 
     def profile(
         self,
-        *arguments: Any,
+        *arguments: object,
         function: str = "main",
         calls: int = 1,
-        report: Any = None,
+        report: object = None,
     ) -> list[Profile]:
         """Run a batch, and tell where the time goes on each NPU.
 
@@ -162,7 +162,7 @@ class DataParallel:
         """End the workers."""
         self.close()
 
-    def _scattered(self, arguments: Sequence[Any]) -> list[Any]:
+    def _scattered(self, arguments: Sequence[object]) -> list[Any]:
         """Give each worker its part of a batch; return references to the parts."""
         arrays = [np.ascontiguousarray(argument) for argument in arguments]
         if len({array.shape[0] for array in arrays}) != 1:
@@ -174,7 +174,7 @@ class DataParallel:
         parts = [np.array_split(array, len(self.devices)) for array in arrays]
         return [self._workers.scatter(part) for part in parts]
 
-    def _all(self, *step: Any) -> list[Any]:
+    def _all(self, *step: object) -> list[Any]:
         """Run a step on all workers, and return their answers."""
         if not self._close.alive:
             raise RuntimeError("This model was closed.")
@@ -287,12 +287,12 @@ class _Workers:
             self._session = _disco("SessionThreaded", count, 1)
         self._step = _disco("SessionGetGlobalFunc", self._session, _STEP)
 
-    def call(self, *step: Any) -> Any:
+    def call(self, *step: object) -> Any:
         """Begin a step on all workers; return a reference to its result."""
         arguments = (0, 0, self._step, self._number, *step)
         return _disco("SessionCallPacked", self._session, *arguments)
 
-    def gather(self, reference: Any, workers: Sequence[int] = ()) -> list[Any]:
+    def gather(self, reference: object, workers: Sequence[int] = ()) -> list[Any]:
         """Wait for some or all workers, and return their results, which must not be None."""
         which = workers or range(self._count)
         return [_disco("DRefDebugGetFromRemote", reference, worker) for worker in which]
@@ -309,7 +309,7 @@ class _Workers:
         self.gather(self.call("close"))
 
 
-def _disco(function: str, *arguments: Any) -> Any:
+def _disco(function: str, *arguments: object) -> Any:
     """Call a Disco function: TVM 0.27 defines the Python classes before the library is loaded."""
     return tvm_ffi.get_global_func(f"runtime.disco.{function}")(*arguments)
 

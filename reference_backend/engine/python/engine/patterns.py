@@ -162,7 +162,7 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     # Scales, and what norms multiply by, are real.
     data = [index for index, item in enumerate(op.inputs) if matrix or not item.weight]
     places = range(len(op.inputs))
-    # Products are of integers alone; element-wise ops may read real numbers beside them.
+    # Products take only integers; element-wise ops may read real numbers as well.
     for count in [len(data)] if matrix else [index + 1 for index, _ in enumerate(data)]:
         for chosen in combinations(data, count):
             arguments = [_dequantized() if index in chosen else wildcard() for index in places]
@@ -230,7 +230,7 @@ TO_REAL = "_to_real"
 
 
 REQUANTIZE = "requantize"
-"""The label of the composite that makes integers of one scale from those of another."""
+"""The label of the composite that rescales integers to another scale."""
 
 
 WEIGHT_ONLY = "weight_only_"
@@ -265,7 +265,7 @@ def _tails(
 def _chain_tails(
     op: Op, table: Table, pattern: DFPattern, parts: Parts
 ) -> Iterator[tuple[int, Op, DFPattern, Parts]]:
-    """Generate the patterns that end in a chain, one each, since a chain is not optional."""
+    """Generate the patterns that end in a chain, one each: a chain is not optional."""
     for entry in table.activations_of(op):
         for chain in chains_of(entry) if not entry.relax else ():
             for _, before, known in _ends(op, pattern, parts):
@@ -369,7 +369,7 @@ def _with_chain(label: str, roles: list[str], table: Table) -> str:
 def _pattern(
     table: Table, op: Op, label: str, pattern: DFPattern, parts: Parts, chain: Op | None = None
 ) -> Pattern:
-    def check(match: Any) -> bool:
+    def check(match: object) -> bool:
         reason = refusal_of_chain_in(table, chain, match) if chain is not None else None
         if reason is None and op is not chain:
             reason = refusal_of(table, op, match)

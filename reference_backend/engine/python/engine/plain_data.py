@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def plain(item: Any) -> Any:
-    """Return dataclasses as plain data, as JSON reads it; `asdict` copies everything, and is slow.
+def plain(item: object) -> Any:
+    """Return dataclasses as plain data, as JSON reads it; `asdict` is slow: it copies everything.
 
     Parameters
     ----------

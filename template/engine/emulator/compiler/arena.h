@@ -14,7 +14,7 @@
 
 namespace npu::emulator {
 
-/*! \brief A memory that is handed out while commands are made. Sizes are multiples of
+/*! \brief A memory that is allocated while commands are made. Sizes are multiples of
  *  Buffer::kAlignment. */
 class Space {
  public:
@@ -24,7 +24,7 @@ class Space {
   int64_t Allocate(int64_t size, int64_t from);
   /*! \brief Gives memory back. */
   void Release(int64_t offset, int64_t size);
-  /*! \brief Bytes that are free. */
+  /*! \brief The number of free bytes. */
   int64_t free() const { return free_; }
 
  private:
@@ -39,18 +39,18 @@ class Space {
 struct Lifetime {
   int32_t first = -1, last = -1;
   int64_t bytes = 0;
-  /*! \brief The result. */
+  /*! \brief The result of PlanArena. */
   int64_t offset = 0;
 };
 
 /*! \brief A plan of a memory. */
 struct ArenaPlan {
   int64_t bytes = 0;
-  /*! \brief The most bytes that are alive at once. */
+  /*! \brief The most bytes that are live at once. */
   int64_t lower_bound = 0;
 };
 
-/*! \brief Sets the offsets so that what lives at the same time does not overlap. */
+/*! \brief Sets the offsets so that memory that is live at the same time does not overlap. */
 ArenaPlan PlanArena(std::vector<Lifetime>* lifetimes);
 
 }  // namespace npu::emulator

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file assembler.cc
- * \brief The program while it is made.
+ * \brief The program under construction.
  */
 #include "assembler.h"
 
@@ -85,7 +85,7 @@ npu_tensor Assembler::AtHome(npu_tensor value) {
     CheckDram(lifetime.bytes);
     lifetimes_.push_back(lifetime);
   }
-  // Until the arena is planned, the offset says which of them this is.
+  // Until the arena is planned, the offset is the index of the lifetime.
   return TensorAt(descs_[value], {Memory::kArena, 0, static_cast<uint64_t>(home.lifetime)});
 }
 

@@ -17,7 +17,8 @@
 
 namespace npu::emulator {
 
-/*! \brief Collects a program. Values are those of a graph, in the types in which they are kept. */
+/*! \brief Collects a program. Values are those of a graph, in the types in which they are
+ *  stored. */
 class Assembler {
  public:
   /*! \brief All must outlive this; `descs` has the shape of each value. */
@@ -37,16 +38,16 @@ class Assembler {
   int32_t OutputOf(npu_tensor value) const { return homes_[Base(value)].output; }
 
   void Add(Command command);
-  /*! \brief Adds a transfer between parts, given by where they begin (null: all of the tensor). */
+  /*! \brief Adds a transfer between parts, given by their offsets (null: all of the tensor). */
   void AddTransfer(npu_tensor data, npu_tensor out, const Range* data_part = nullptr,
                    const Range* out_part = nullptr);
 
   const Tensor& tensor(npu_tensor id) const { return compiled_.program.tensors[id]; }
-  /*! \brief Plans the arena; the end. Throws an Error if DRAM is too small. */
+  /*! \brief Plans the arena, and finishes the program. Throws an Error if DRAM is too small. */
   Compiled Finish();
 
  private:
-  /*! \brief Where in DRAM a value that is no view lives; -1: it does not, so far. */
+  /*! \brief Where in DRAM a value that is not a view lives; -1 if it does not yet. */
   struct Home {
     int32_t output = -1;
     int64_t constant = -1;
@@ -57,7 +58,7 @@ class Assembler {
   npu_tensor TensorAt(const Desc& desc, const Place& place, uint64_t packed_bytes = 0);
   uint64_t Store(StoredConstant constant);
   int32_t WeightBitsOf(const npu_matmul& op) const;
-  /*! \brief Throws an Error if an arena of this size does not fit with what there is so far. */
+  /*! \brief Throws an Error if an arena of this size does not fit next to the other sections. */
   void CheckDram(int64_t arena) const;
 
   const Graph& graph_;
@@ -66,7 +67,7 @@ class Assembler {
   Program& program_ = compiled_.program;
   std::vector<Home> homes_;
   std::vector<Lifetime> lifetimes_;
-  /*! \brief Tensors by a hash of all that they are. */
+  /*! \brief Tensors by a hash of all their fields. */
   std::unordered_multimap<uint64_t, npu_tensor> tensors_;
   std::map<std::vector<int64_t>, npu_tensor> packed_;
   int32_t label_ = 0;

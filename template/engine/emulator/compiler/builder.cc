@@ -16,7 +16,7 @@ namespace emulator = npu::emulator;
 struct npu_builder {
   emulator::Machine machine;
   emulator::Graph graph;
-  /*! \brief What finish returned. */
+  /*! \brief The bytes that finish returned. */
   emulator::Buffer bytes;
   bool finished = false;
   /*! \brief The failure after which the builder can only be destroyed. */
@@ -125,7 +125,8 @@ npu_status SetLabel(npu_builder* builder, const char* label) {
 /*! \brief Copies a vector program into an operation. */
 void SetVector(const npu_vector_program& vector, Operation* operation) {
   if (!NPU_HAS(npu_vector_program, &vector, input_count)) {
-    Invalid("A vector program has a size of ", vector.size, ", less than it had ever.");
+    Invalid("A vector program has a size of ", vector.size,
+            ", smaller than in any version of the header.");
   }
   if (vector.instruction_count < 0 || vector.input_count < 0) {
     Invalid("A vector program has a negative number of instructions or inputs.");
@@ -155,7 +156,8 @@ void SetVector(npu_pool*, Operation*) {}
 
 void SetVector(npu_lookup*, Operation*) {}
 
-/*! \brief The least size of an operation: as in version 1, or where it is new. */
+/*! \brief The least size of an operation: that of version 1, or of the version that introduced
+ *  it. */
 template <typename Op>
 constexpr size_t kLeastSize = sizeof(Op);
 template <>
@@ -177,7 +179,7 @@ npu_status AddOperation(npu_builder* builder, const Op* op) {
   return Build(builder, [&](Graph& graph) {
     RequireArgument(op, "op");
     if (op->size < kLeastSize<Op>) Invalid("An operation has a size of ", op->size, " bytes.");
-    // What an older struct lacks is 0.
+    // Fields that an older struct lacks are 0.
     Op copy = {};
     std::memcpy(&copy, op, std::min<size_t>(op->size, sizeof(Op)));
     Operation operation;

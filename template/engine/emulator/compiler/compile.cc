@@ -4,8 +4,8 @@
  * \brief Which values stay in the scratchpad, and the commands of each operation.
  *
  * Operations are placed one after the other. A value stays in the scratchpad until nothing reads it
- * any more, or until an operation does better with its memory: then it is evicted, to its home in
- * DRAM. An operation that does not fit is cut to tiles, which pass through buffers.
+ * any more, or until an operation makes better use of its memory: then it is evicted to its home in
+ * DRAM. An operation that does not fit is cut into tiles, which pass through buffers.
  */
 #include "compile.h"
 
@@ -21,9 +21,9 @@
 namespace npu::emulator {
 namespace {
 
-/*! \brief What is known of a value that is no view. */
+/*! \brief The state of a value that is not a view. */
 struct State {
-  /*! \brief With the type in which it is kept. */
+  /*! \brief With the type in which it is stored. */
   Desc desc;
   int64_t bytes = 0;
   /*! \brief The operations that read it (or views of it), and the last one that writes it. */
@@ -33,25 +33,25 @@ struct State {
   bool needed = false;
   /*! \brief Its place in the scratchpad, or -1. */
   int64_t offset = -1;
-  /*! \brief Whether its home in DRAM has the elements. */
+  /*! \brief Whether its home in DRAM holds the elements. */
   bool stored = false;
-  /*! \brief Whether it is read as a packed weight only. */
+  /*! \brief Whether it is only read as a packed weight. */
   bool packed = false;
   /*! \brief Whether a copy has begun to write it. */
   bool begun = false;
 };
 
-/*! \brief A placement, and what it does to the scratchpad. */
+/*! \brief A placement, and its effect on the scratchpad. */
 struct Option {
   Placement placement;
-  /*! \brief What is left of the scratchpad. */
+  /*! \brief What remains of the scratchpad. */
   Space space{0};
   /*! \brief Behind the last buffer. */
   int64_t cursor = 0;
   /*! \brief The value whose memory the output takes over, or -1. */
   npu_tensor replaced = -1;
   std::vector<npu_tensor> evicted;
-  /*! \brief Estimated cycles, with what evictions cost later; -1: it does not fit. */
+  /*! \brief Estimated cycles, including the later cost of evictions; -1 if it does not fit. */
   int64_t cost = -1;
 
   bool fits() const { return cost >= 0; }
@@ -92,7 +92,7 @@ class Compiler {
   State& StateOf(npu_tensor value) { return states_[Base(value)]; }
   const State& StateOf(npu_tensor value) const { return states_[Base(value)]; }
 
-  // ---- What is known before ----
+  // ---- Known before placement ----
 
   void Analyze() {
     const auto& values = graph_.values();
@@ -145,8 +145,8 @@ class Compiler {
     return -1;
   }
 
-  /*! \brief With precision float16, what neither comes from outside nor leaves is kept as float16.
-   *  Copies, gathers and lookups do not convert: what they connect has one type. */
+  /*! \brief With precision float16, values that neither come from outside nor leave are stored as
+   *  float16. Copies, gathers and lookups do not convert: what they connect has one type. */
   void ChooseTypes() {
     const auto& values = graph_.values();
     std::vector<npu_tensor> group(values.size());
@@ -203,7 +203,7 @@ class Compiler {
     residents_.push_back(base);
   }
 
-  /*! \brief Takes a value out of the list of those that stay; its memory is for the caller. */
+  /*! \brief Removes a value from the list of those that stay; the caller takes over its memory. */
   void Leave(npu_tensor base) {
     states_[base].offset = -1;
     residents_.erase(std::find(residents_.begin(), residents_.end(), base));
@@ -236,26 +236,27 @@ class Compiler {
     return state.stored ? cycles : 2 * cycles;
   }
 
-  /*! \brief What may be evicted, the best first: what is needed last, and is stored already. */
+  /*! \brief The candidates for eviction, the best first: needed last, and already stored. */
   std::vector<npu_tensor> Candidates() const {
     std::vector<std::pair<int64_t, npu_tensor>> order;
     for (npu_tensor base : residents_) {
       const State& state = states_[base];
       bool now = std::binary_search(state.reads.begin(), state.reads.end(), index_);
       int64_t distance = now ? 0 : int64_t{NextRead(state)} - index_;
-      order.push_back({distance * (state.stored ? 2 : 1), base});
+      order.emplace_back(distance * (state.stored ? 2 : 1), base);
     }
     std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
       return a.first != b.first ? a.first > b.first : a.second < b.second;
     });
     std::vector<npu_tensor> bases;
+    bases.reserve(order.size());
     for (const auto& entry : order) bases.push_back(entry.second);
     return bases;
   }
 
   // ---- Copies and gathers ----
 
-  /*! \brief The work of the DMA for a copy or a gather, wherever its tensors are. */
+  /*! \brief The DMA's work for a copy or a gather, wherever its tensors are. */
   Transfer Move(const npu_copy& op) {
     Transfer transfer;
     transfer.data = Anywhere(op.data);
@@ -325,7 +326,7 @@ class Compiler {
       size_t operands = 0;
       for (const Operand& operand : loop.reads) operands += Base(operand.value) == Base(value);
       bool alone = operands == 1;
-      // Read as a main operand, too?
+      // It may be read as a main operand, too.
       for (size_t k = 0; k + operation.inputs.size() < loop.roles.size() + first; ++k) {
         alone = alone && Base(loop.reads[loop.roles[k]].value) != Base(value);
       }
@@ -371,7 +372,7 @@ class Compiler {
       option.placement.tiling = tiler_.Find(placed, operation, budget);
       const Tiling& tiling = option.placement.tiling;
       if (tiling.count == 0) return option;
-      // Buffers that were not just used let transfers begin before the last operation is done.
+      // Buffers that were not just used let transfers begin before the previous operation is done.
       for (int64_t cursor : {cursor_, int64_t{0}}) {
         option.space = space;
         option.cursor = cursor;
@@ -379,7 +380,7 @@ class Compiler {
         option.cost = Plus(cost, tiling.cycles);
         return option;
       }
-      // The space is in pieces.
+      // The free space is fragmented.
       budget = std::min(budget, tiling.bytes) / 8 * 7;
     }
   }
@@ -426,7 +427,7 @@ class Compiler {
       if (may_stay) Improve(TryPlace(operation, loop, {}, false), &best);
       candidates = Candidates();
     }
-    // Evictions: the first, the first two, four... as long as they help.
+    // Evict the first, the first two, four... as long as that helps.
     int32_t in_vain = 0;
     for (size_t count = 1; !ideal && !candidates.empty() && in_vain < 2; count *= 2) {
       count = std::min(count, candidates.size());
@@ -451,7 +452,7 @@ class Compiler {
     return true;
   }
 
-  /*! \brief Everything is evicted, and tiles are as small as they can be. */
+  /*! \brief Everything is evicted, and tiles are as small as possible. */
   Option LastResort(const Operation& operation, const Loop& loop,
                     std::vector<npu_tensor> evicted) const {
     Option option;
@@ -470,7 +471,7 @@ class Compiler {
     return option;
   }
 
-  /*! \brief Makes it so. */
+  /*! \brief Carries out a placement. */
   void Use(const Operation& operation, Option option) {
     const Placement& placement = option.placement;
     const Tiling& tiling = placement.tiling;
@@ -485,7 +486,7 @@ class Compiler {
     for (size_t i = 0; i < placement.reads.size(); ++i) {
       const Operand& operand = placement.loop.reads[i];
       State& state = StateOf(operand.value);
-      // Keep a tensor that was loaded as a whole for its next reader.
+      // Keep a tensor that was loaded whole for its next reader.
       bool whole = tiling.reads[i] == Handling::kOnce && !operand.packed;
       if (whole && state.offset < 0 && NextRead(state) >= 0 && MayStay(state)) {
         Stay(Base(operand.value), placement.reads[i][0]);
@@ -509,7 +510,7 @@ class Compiler {
 
   const Graph& graph_;
   const Machine& machine_;
-  /*! \brief By value; only those of values that are no views are used. */
+  /*! \brief By value; only the entries of values that are not views are used. */
   std::vector<State> states_;
   /*! \brief The shapes of all values, with the types in which they are kept. */
   std::vector<Desc> descs_;
@@ -519,7 +520,7 @@ class Compiler {
   /*! \brief Behind the buffers of the last operation. */
   int64_t cursor_ = 0;
   std::vector<npu_tensor> residents_;
-  /*! \brief The operation at hand. */
+  /*! \brief The current operation. */
   int32_t index_ = 0;
 };
 

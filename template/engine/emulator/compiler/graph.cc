@@ -105,7 +105,7 @@ npu_tensor Graph::AddResult(const npu_tensor_desc& given) {
 npu_tensor Graph::AddView(npu_tensor data, const npu_tensor_desc& given) {
   Desc desc = ToDesc(given);
   if (data < 0 || data >= static_cast<npu_tensor>(values_.size())) {
-    Invalid("A view is to show tensor ", data, ", but there are ", values_.size(), " tensors.");
+    Invalid("A view refers to tensor ", data, ", but there are ", values_.size(), " tensors.");
   }
   const Value& shown = values_[data];
   const std::vector<int32_t> symbols = SymbolsOf(desc), known = SymbolsOf(shown.desc);
@@ -169,7 +169,7 @@ void Graph::Add(Operation operation) {
         }
       },
       operation.op);
-  // The machine mixes them, for intermediates that it keeps as float16; a model has no reason to.
+  // The machine mixes them for intermediates that it stores as float16; a model has no reason to.
   npu_tensor left = -1;
   npu_tensor right = -1;
   if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) {
@@ -194,7 +194,7 @@ void Graph::Add(Operation operation) {
         CheckVector(op, operation.instructions, operation.inputs, values_[out].desc);
       },
       operation.op);
-  // Copies record themselves what they have written.
+  // Copies track their own writes.
   if (!std::holds_alternative<npu_copy>(operation.op)) progress_[out].complete = true;
   operations_.push_back(std::move(operation));
 }
@@ -228,7 +228,7 @@ void Graph::CheckCopy(const npu_copy& op) {
   bool alone = false;
   for (int32_t d = 0; d < out.rank; ++d) {
     if (op.out_step[d] == 1) continue;
-    // What lies between the steps is not in the box.
+    // Elements between the steps are not in the box.
     if (op.fill == 0) Invalid("With an out_step other than 1, ", Where(), " must fill.");
     alone = true;
   }
@@ -283,7 +283,7 @@ void Graph::MarkOutput(npu_tensor tensor) {
 }
 
 void Graph::FoldCopies() {
-  // Check in one pass in graph order that every read tensor was fully written before.
+  // One pass in graph order checks that every tensor was fully written before it is read.
   std::vector<bool> computed(values_.size());
   for (const Operation& operation : operations_) {
     auto* copy = std::get_if<npu_copy>(&operation.op);

@@ -25,7 +25,7 @@ struct Value {
   Source source;
   /*! \brief Which input or constant this is. */
   int32_t index;
-  /*! \brief The tensor that has the elements: itself, or what a view shows. */
+  /*! \brief The tensor that owns the elements: itself, or the tensor that a view shows. */
   npu_tensor base;
 };
 
@@ -93,23 +93,24 @@ class Graph : private OperationRules {
   /*! \brief Adds a symbol. */
   int32_t AddSymbol(const std::string& name, int64_t bound);
   /*! \brief Adds the next input. */
-  npu_tensor AddInput(const npu_tensor_desc& desc);
+  npu_tensor AddInput(const npu_tensor_desc& given);
   /*! \brief Adds a constant, whose data must outlive the graph. */
-  npu_tensor AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes);
+  npu_tensor AddConstant(const npu_tensor_desc& given, const void* data, size_t bytes);
   /*! \brief Adds a tensor that operations write. */
-  npu_tensor AddResult(const npu_tensor_desc& desc);
-  /*! \brief Adds the elements of `data` under another shape. */
-  npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc);
+  npu_tensor AddResult(const npu_tensor_desc& given);
+  /*! \brief Adds the elements of `data` with another shape. */
+  npu_tensor AddView(npu_tensor data, const npu_tensor_desc& given);
   /*! \brief Names the operations that follow. */
   void SetLabel(const std::string& label);
   /*! \brief Adds an operation; its label is set here. */
   void Add(Operation operation);
   /*! \brief Makes a tensor the next output. */
   void MarkOutput(npu_tensor tensor);
-  /*! \brief Checks what only the whole graph can break. */
+  /*! \brief Checks the rules that only the whole graph can break. */
   void Finish() const;
-  /*! \brief Does copies of constants now, whose results are then constants, too: a weight that is
-   *  turned or flipped can be packed as any other. Only of a graph that has passed Finish. */
+  /*! \brief Computes copies of constants now, whose results become constants, too: a weight that is
+   *  transposed or flipped can be packed like any other. Only for a graph that has passed
+   *  Finish. */
   void FoldCopies();
 
   const std::vector<Symbol>& symbols() const { return symbols_; }
@@ -127,21 +128,21 @@ class Graph : private OperationRules {
     int64_t begin[NPU_MAX_RANK];
     int64_t end[NPU_MAX_RANK];
   };
-  /*! \brief How far the elements of a tensor are written. */
+  /*! \brief How much of a tensor is written. */
   struct Progress {
     bool complete = false;
     bool filled = false;
     bool read = false;
-    /*! \brief What copies have written, and how many elements these are. */
+    /*! \brief The boxes that copies have written, and their number of elements. */
     std::vector<Box> boxes;
     int64_t elements = 0;
   };
 
   npu_tensor Append(const Value& value);
-  Desc ToDesc(const npu_tensor_desc& desc) const;
+  Desc ToDesc(const npu_tensor_desc& given) const;
   const Value& Get(npu_tensor tensor, const char* role) const;
   void CheckCopy(const npu_copy& op);
-  /*! \brief Checks where the box of a copy begins in a fixed dimension, and how it goes on. */
+  /*! \brief Checks the offset and the steps of a copy's box in a fixed dimension. */
   void CheckStep(int64_t offset, int64_t step, int64_t least, int64_t size, npu_tensor tensor,
                  int32_t dimension) const;
 
@@ -154,7 +155,7 @@ class Graph : private OperationRules {
   std::vector<Value> values_;
   std::vector<Progress> progress_;
   std::vector<const uint8_t*> constants_;
-  /*! \brief The memory of constants that were computed here. */
+  /*! \brief The memory of constants that are computed here. */
   std::vector<Buffer> folded_;
   std::vector<Operation> operations_;
   std::vector<npu_tensor> inputs_;

@@ -57,7 +57,7 @@ void PackWeight(const TensorView& weight, int64_t groups, const KernelContext& c
   Parallel(context, groups * panels, Grain(source.depth * kPanelRows), pack);
 }
 
-// What is computed how, and with which memory.
+// Which algorithm computes what, and with which memory.
 struct Plan {
   Plan(const ConvolutionArgs& args, int threads, Scratch scratch)
       : windows(args.data, args.out, args.spatial_rank, args.weight.dims + 2, args.strides,
@@ -178,7 +178,7 @@ void Product(const ConvolutionArgs& args, const Plan& plan, const float* weight,
 // ---- Data with zeros between its elements ----
 
 bool IsSpread(const ConvolutionArgs& args) {
-  // Of more parts, each has too little work.
+  // With more parts, each would have too little work.
   constexpr int64_t kMostParts = 64;
   int64_t parts = 1;
   for (int d = 0; d < args.spatial_rank; ++d) {
@@ -191,8 +191,8 @@ bool IsSpread(const ConvolutionArgs& args) {
 /*!
  * \brief A transposed convolution, as lowerings write it.
  *
- * Outputs at one place modulo the spread meet other elements than zeros with the same taps: for
- * each such place, these taps are a convolution of their own, of the data without its zeros.
+ * Outputs at the same place modulo the spread meet nonzero elements with the same taps: for each
+ * such place, these taps are a convolution of their own, on the data without its zeros.
  */
 class SpreadConvolution {
  public:
@@ -269,7 +269,7 @@ class SpreadConvolution {
   size_t bytes = 0;
 
  private:
-  // Sets up `part_` and what its taps are, and calls `body(place, whether there are taps)`.
+  // Sets up `part_` and its taps, and calls `body(place, whether there are taps)`.
   template <typename Body>
   void ForEachPart(const Body& body) {
     for (int64_t i = 0; i < spread_[0] * spread_[1] * spread_[2]; ++i) {
@@ -322,7 +322,7 @@ class SpreadConvolution {
     }
   }
 
-  // Results to their places.
+  // Moves results to their places.
   void Spread(const int64_t* place, const KernelContext& context) {
     int64_t count[3];
     for (int d = 0; d < 3; ++d) count[d] = CeilDivide(size_[d] - place[d], spread_[d]);
@@ -342,7 +342,7 @@ class SpreadConvolution {
   int64_t size_[3], spread_[3];
   int64_t out_size_ = 1, rows_;
   ConvolutionArgs part_;
-  // The taps of the part: the first, how far they are apart, and how many there are.
+  // The taps of the part: the first, their distance, and how many there are.
   int64_t first_[3], step_[3], count_[3];
   float* weight_;
   float* chosen_;

@@ -48,7 +48,7 @@ struct Box {
     }
   }
 
-  // Innermost first; those that can be walked as one are one.
+  // Innermost first; dimensions that can be walked as one are merged.
   int rank = 0;
   Dimension dimensions[NPU_MAX_RANK];
   int64_t data_begin = 0, out_begin = 0;
@@ -56,7 +56,7 @@ struct Box {
   // Whether there are gaps between the elements in the output.
   bool steps = false;
 
-  // Takes the dimension of which elements lie side by side, on that side, out of the others.
+  // Takes out the dimension whose elements are contiguous on that side.
   Dimension Remove(int64_t Dimension::* side) {
     for (int d = 0; d < rank; ++d) {
       if (dimensions[d].*side != 1) continue;
@@ -69,8 +69,8 @@ struct Box {
   }
 };
 
-// What is copied at once: a piece of `inner` (side by side in the output) for each of a piece of
-// `outer` (side by side in the data).
+// The part that is copied at once: a piece of `inner` (contiguous in the output) for each element
+// of a piece of `outer` (contiguous in the data).
 template <typename T>
 void CopyPiece(const Dimension& inner, const Dimension& outer, const T* from, T* to) {
   if (inner.from == 1 && inner.size > 1) {
@@ -81,7 +81,7 @@ void CopyPiece(const Dimension& inner, const Dimension& outer, const T* from, T*
     return;
   }
   if constexpr (sizeof(T) == sizeof(float)) {
-    // Bits move as they are: nothing is computed with them.
+    // Bits are moved unchanged: nothing is computed with them.
     if (inner.from == 2 && inner.to == 1) {
       ActiveSimd().take(outer.size, inner.size, reinterpret_cast<const float*>(from), outer.from, 2,
                         reinterpret_cast<float*>(to), outer.to);
@@ -149,7 +149,7 @@ template <typename T>
 void StoreInteger(double number, void* to) {
   using Limits = std::numeric_limits<T>;
   double nearest = std::isnan(number) ? 0 : std::nearbyint(number);
-  // As doubles, the limits of int64 are a power of two, which is too large by one.
+  // As doubles, the limits of int64 are powers of two; the upper one is too large by one.
   T integer = nearest >= static_cast<double>(Limits::max())   ? Limits::max()
               : nearest <= static_cast<double>(Limits::min()) ? Limits::min()
                                                               : static_cast<T>(nearest);
@@ -175,7 +175,7 @@ void StoreNumber(npu_dtype dtype, double number, void* to) {
   }
 }
 
-// Sets what a box does not cover; it is not empty, and smaller than the output.
+// Fills the elements outside of a box, which is not empty, and smaller than the output.
 template <typename T>
 void FillRest(const CopyArgs& args, T value, const KernelContext& context) {
   int last = args.out.rank - 1;

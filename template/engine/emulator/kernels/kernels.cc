@@ -27,7 +27,7 @@ bool HasAmx() {
   constexpr unsigned kTiles = 1u << 24, kIntegers = 1u << 25;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
   if ((d & kTiles) == 0 || (d & kIntegers) == 0) return false;
-  // Linux wants to be asked, as signals then need more room on their stacks.
+  // Linux must be asked for permission, because signals then need more room on their stacks.
   constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   static const bool granted = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
   return granted;
@@ -55,7 +55,7 @@ bool ProcessorHas(const char* name) {
 #endif
 }
 
-/*! \brief Put together here: files of an instruction set may hold no code that all processors run.
+/*! \brief Combined here: files of an instruction set may hold no code that all processors run.
  */
 const Simd* Avx512VnniSimd() {
   if (Avx512Simd() == nullptr || VnniProducts() == nullptr) return nullptr;

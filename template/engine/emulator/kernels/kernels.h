@@ -35,14 +35,14 @@ constexpr int32_t kDtypeCount = NPU_INT16 + 1;
 /*! \brief Whether this is an integer type; a bool is one of 1 bit. */
 inline bool IsInteger(npu_dtype dtype) { return dtype != NPU_FLOAT32 && dtype != NPU_FLOAT16; }
 
-/*! \brief In what a matmul or a convolution sums up, by the type of its first operand. */
+/*! \brief The type in which a matmul or a convolution sums up, by the type of its first operand. */
 inline npu_dtype AccumulatorOf(npu_dtype operand) {
   if (!IsInteger(operand)) return NPU_FLOAT32;
   return operand == NPU_INT16 ? NPU_INT64 : NPU_INT32;
 }
 
-/*! \brief In how many bits a weight of integers is packed for operand a of this type; 0 where both
- *  operands are of one kind. `bits` is npu_matmul's. */
+/*! \brief How many bits a packed integer weight has, for operand a of this type; 0 if both operands
+ *  are of one kind. `bits` is npu_matmul's. */
 inline int32_t WeightBits(npu_dtype a, npu_dtype b, int32_t bits) {
   if (IsInteger(a) || !IsInteger(b)) return 0;
   return bits == 4 ? 4 : 8;
@@ -86,7 +86,7 @@ struct VectorProgram {
 
 /*! \brief Whether a program that loads no accumulator is computed in int64. */
 bool IsIntegerProgram(const VectorProgram& program, npu_dtype out);
-/*! \brief The same of an epilogue whose accumulator is an integer. */
+/*! \brief The same for an epilogue whose accumulator is an integer. */
 bool IsIntegerEpilogue(const VectorProgram& program, npu_dtype out);
 
 /*! \brief The resources of a kernel. */
@@ -126,13 +126,13 @@ struct ConvolutionArgs {
   int64_t strides[NPU_MAX_SPATIAL] = {};
   int64_t dilations[NPU_MAX_SPATIAL] = {};
   int64_t pads_begin[NPU_MAX_SPATIAL] = {};
-  /*! \brief Only `out`'s shape counts: this is for the caller's checks. */
+  /*! \brief Only the shape of `out` matters: this is for the caller's checks. */
   int64_t pads_end[NPU_MAX_SPATIAL] = {};
   int64_t groups = 1;
   int32_t data_zero_point = 0, weight_zero_point = 0;
   /*! \brief Where an entry of `spread` is not 1, all elements of that dimension are 0 but
-   *  spread_first, spread_first + spread, ... Results are the same without it, but for what is not
-   *  finite in the weight: it is not multiplied by these zeros. */
+   *  spread_first, spread_first + spread, ... Results are the same without it, except for weights
+   *  that are not finite: they are not multiplied by these zeros. */
   int64_t spread[NPU_MAX_SPATIAL] = {1, 1, 1};
   int64_t spread_first[NPU_MAX_SPATIAL] = {};
   /*! \brief `weight` packed by PackConvolutionWeight, or null. If given, `weight.data` is not

@@ -120,6 +120,7 @@ double Apply(const npu_vector_instruction& instruction, double a, double b, doub
 }
 
 // Wide enough for sums, products and quotients of all int64.
+// NOLINTNEXTLINE(modernize-use-using): __extension__ goes with typedef only.
 __extension__ typedef __int128 Wide;
 
 int64_t Low(Wide value) { return static_cast<int64_t>(static_cast<uint64_t>(value)); }

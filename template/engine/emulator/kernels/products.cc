@@ -29,13 +29,13 @@ namespace {
 
 int64_t PairsOf(int64_t depth) { return CeilDivide(depth, 2); }
 
-// What elements of a type are, less the zero point.
+// The values of a type's elements, less the zero point.
 Interval FactorsOf(npu_dtype dtype, int32_t zero_point) {
   int64_t low = dtype == NPU_INT8 ? INT8_MIN : 0;
   return {low - zero_point, low + UINT8_MAX - zero_point};
 }
 
-// What sums of so many products can be.
+// The possible sums of this many products.
 Interval SumsOf(const Interval& a, const Interval& b, int64_t depth) {
   int64_t largest_a = std::max(-a.low, a.high);
   int64_t largest_b = std::max(-b.low, b.high);
@@ -83,7 +83,7 @@ class Recognizer {
   Requantisation how;
 
  private:
-  // How far the values from the sum on have come.
+  // How far the values after the sum have come.
   enum Stage { kNothing, kSum, kBiased, kRescaled, kMoved, kLimited };
 
   bool Step(const npu_vector_instruction& instruction) {
@@ -360,7 +360,7 @@ void PackQuadPanel(const Simd& simd, const Matrix& matrix, bool left, int64_t in
     return;
   }
   constexpr int64_t kStep = 128;
-  uint8_t bytes[kPanelColumns * 4 * kStep];
+  uint8_t bytes[kStep * kPanelColumns * 4];
   for (int64_t k = 0; k < quads; k += kStep) {
     const int64_t count = std::min(kStep, quads - k);
     const int64_t whole = std::min(4 * count, matrix.depth - 4 * k);
@@ -395,14 +395,14 @@ void PackQuads(const Matrix& matrix, int64_t count, bool left, const KernelConte
   });
 }
 
-// With few rows, sums of columns would take as long as the product.
+// With few rows, summing columns would take as long as the product.
 bool HasQuads(int64_t rows, npu_dtype left, int32_t left_zero_point) {
   constexpr int64_t kFewRows = 8;
   return ActiveSimd().quads != nullptr &&
          (rows >= kFewRows || ZeroOfQuads(left, left_zero_point, true) == 0);
 }
 
-// What is computed how, and with which memory.
+// Which algorithm computes what, and with which memory.
 struct MatMulPlan {
   MatMulPlan(const MatMulArgs& args, int threads, Scratch scratch)
       : a(MatrixOf(args.a, args.transpose_a, true, args.a_zero_point)),
@@ -480,7 +480,7 @@ void PackWeightBytes(const TensorView& weight, int64_t groups, char* packed) {
   for (int64_t group = 0; group < groups; ++group) {
     for (int64_t first = 0; first < lines; first += kPanelRows) {
       for (int64_t k = 0; k < PairsOf(channels) * taps; ++k) {
-        for (int64_t i = 0; i < 2 * kPanelRows; ++i) {
+        for (int64_t i = 0; i < int64_t{2} * kPanelRows; ++i) {
           int64_t line = first + i / 2;
           int64_t channel = k / taps * 2 + i % 2;
           bool inside = line < lines && channel < channels;
@@ -522,7 +522,7 @@ Windows QuadLinesOf(const ConvolutionArgs& args) {
   return Windows(data, args.out, args.spatial_rank, window, strides, args.dilations, pads);
 }
 
-// What is computed how, and with which memory.
+// Which algorithm computes what, and with which memory.
 struct ConvolutionPlan {
   ConvolutionPlan(const ConvolutionArgs& args, int threads, Scratch scratch)
       : windows(args.data, args.out, args.spatial_rank, args.weight.dims + 2, args.strides,
@@ -548,7 +548,7 @@ struct ConvolutionPlan {
       plane_floats = WholeLines(lines.plane_size + kSlack);
       buffer_floats = lines.BufferFloats();
       int64_t reach = (windows.out[2] - 1) * windows.strides[2] + 4;
-      line_bytes = std::max(reach, windows.pads[2] + windows.in[2]) + 2 * kSlack;
+      line_bytes = std::max(reach, windows.pads[2] + windows.in[2]) + int64_t{2} * kSlack;
       line_bytes = WholeLines(CeilDivide(line_bytes, 4)) * 4;
       worker_floats = plane_floats + channel_floats + buffer_floats + line_bytes / 4 + registers;
     } else if (depthwise) {
@@ -667,7 +667,7 @@ void Depthwise(const ConvolutionArgs& args, const ConvolutionPlan& plan, const c
   Parallel(context, args.data.dims[0] * channels, Grain(windows.out_size * taps), run);
 }
 
-// What planes have around the data: zero points.
+// The padding of planes: zero points.
 float PaddingOf(const ConvolutionArgs& args, bool quads) {
   return quads ? ZeroQuad(args.data.dtype, args.data_zero_point) : 0;
 }
@@ -742,7 +742,7 @@ void WidenToQuads(const ConvolutionArgs& args, const ConvolutionPlan& plan, cons
                   const KernelContext& context) {
   const Simd& simd = ActiveSimd();
   const int64_t pairs = PairsOf(plan.group_channels);
-  const int64_t bytes = 2 * kPanelRows * pairs * plan.windows.taps;
+  const int64_t bytes = int64_t{2} * kPanelRows * pairs * plan.windows.taps;
   const int64_t panels = args.groups * plan.group_rows / kPanelRows;
   const npu_dtype dtype = args.weight.dtype;
   Parallel(context, panels, Grain(plan.depth * kPanelRows), [&](int64_t begin, int64_t end, int) {
@@ -1096,7 +1096,7 @@ void PackIntegerMatMulB(const TensorView& b, bool transpose_b, void* packed) {
   for (int64_t i = 0; i < BatchCount(b); ++i) {
     for (int64_t first = 0; first < matrix.lines; first += kPanelColumns) {
       for (int64_t pair = 0; pair < PairsOf(matrix.depth); ++pair) {
-        for (int64_t j = 0; j < 2 * kPanelColumns; ++j) {
+        for (int64_t j = 0; j < int64_t{2} * kPanelColumns; ++j) {
           int64_t line = first + j / 2;
           int64_t k = 2 * pair + j % 2;
           bool inside = line < matrix.lines && k < matrix.depth;

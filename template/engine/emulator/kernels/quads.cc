@@ -16,7 +16,7 @@ namespace {
 // Four times 1.
 constexpr uint32_t kOnes = 0x01010101;
 
-constexpr int64_t kTile = kPanelRows * kPanelColumns;
+constexpr int64_t kTile = int64_t{kPanelRows} * kPanelColumns;
 
 uint32_t NumberOf(float cell) {
   uint32_t number;
@@ -58,7 +58,7 @@ void FinishLeftPanel(const Simd& simd, int64_t depth, int32_t left_zero, int32_t
   quads.gemm(kPanelRows, 1, depth, panel, ones.data(), 0, sums, false);
   const uint32_t of_zeros = static_cast<uint32_t>(4 * depth) * static_cast<uint32_t>(left_zero) *
                             static_cast<uint32_t>(right_zero);
-  for (int i = 0; i < kPanelRows; ++i) {
+  for (int64_t i = 0; i < kPanelRows; ++i) {
     const uint32_t sum = NumberOf(sums[i * kPanelColumns]) * static_cast<uint32_t>(right_zero);
     of_rows[i] = static_cast<int32_t>(of_zeros - sum);
   }

@@ -50,7 +50,7 @@ struct Operand {
 };
 constexpr int kSplat = 64;
 
-/*! \brief What turns sums of a product into elements of 8 bits: sum + bias, rescaled, plus the zero
+/*! \brief Turns sums of a product into elements of 8 bits: sum + bias, rescaled, plus the zero
  *  point, limited to `least` and `most`. All of it is in int32. */
 struct Requantisation {
   /*! \brief One for each channel; there are kSlack more. */
@@ -58,7 +58,7 @@ struct Requantisation {
   int32_t* multiplier = nullptr;
   int32_t* shift = nullptr;
   npu_rounding rounding = NPU_ROUND_HALF_UP;
-  /*! \brief Shifts are 32 to 62, which needs less work. */
+  /*! \brief Shifts are 32 to 62, which takes less work. */
   bool high = false;
   /*! \brief Whether columns are channels; otherwise rows are. */
   bool by_column = false;
@@ -98,7 +98,7 @@ struct QuadProducts {
   /*! \brief tile[i * 32 + j] = rows[i] + columns[j]. Without `rows`, what is there is added
    *  instead; without `columns`, 0. */
   void (*start)(int rows, const int32_t* of_rows, const int32_t* of_columns, float* tile);
-  /*! \brief What multiplies operands of less than `deep` steps faster. */
+  /*! \brief A faster product for operands of less than `deep` steps. */
   const QuadProducts* shallow = nullptr;
   int64_t deep = 0;
 
@@ -187,7 +187,7 @@ const Simd* GenericSimd();
 const Simd* Avx2Simd();
 const Simd* Avx512Simd();
 
-/*! \brief What VNNI changes of AVX-512's loops. */
+/*! \brief VNNI's changes to AVX-512's loops. */
 struct IntegerProducts {
   decltype(Simd::taps) taps;
   decltype(Simd::gemm_pairs) gemm_pairs;
@@ -200,10 +200,10 @@ const IntegerProducts* VnniProducts();
 decltype(QuadProducts::gemm) AmxGemm();
 constexpr int kAmxBlock = 16;
 
-/*! \brief The best of this processor, or the choice of SelectSimd. */
+/*! \brief The best loops of this processor, or the choice of SelectSimd. */
 const Simd& ActiveSimd();
-/*! \brief For tests: makes the set of this name active, from now on; false if the processor or the
- *  build does not have it. */
+/*! \brief For tests: activates the set of this name from now on; false if the processor or the
+ *  build lacks it. */
 bool SelectSimd(const char* name);
 
 }  // namespace npu::emulator

@@ -25,9 +25,9 @@ struct GatheredColumns;
  */
 struct Windows {
   Windows() = default;
-  Windows(const TensorView& data, const TensorView& out, int32_t spatial_rank,
-          const int64_t* window, const int64_t* strides, const int64_t* dilations,
-          const int64_t* pads_begin);
+  Windows(const TensorView& data, const TensorView& result, int32_t spatial_rank,
+          const int64_t* window_sizes, const int64_t* window_strides,
+          const int64_t* window_dilations, const int64_t* pads_begin);
 
   /*! \brief Writes where each tap lies in a plane, the last dimension of the window fastest. */
   void Offsets(int64_t* offsets) const;

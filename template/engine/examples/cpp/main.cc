@@ -51,7 +51,7 @@ constexpr const char* kUsage = R"(Usage: run_model MODEL.so [option ...]
   --device INDEX             which NPU
 )";
 
-/*! \brief Something is wrong that the user can mend; the message is a sentence. */
+/*! \brief An error that the user can fix; the message is a sentence. */
 class UserError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -241,8 +241,8 @@ ffi::Tensor ReadInput(const std::string& text) {
 
 // ---- The model ----
 
-/*! \brief Refuses a file that the dynamic loader would crash on (it maps without looking), or
- *  whose refusal it explains badly. */
+/*! \brief Refuses a file that would crash the dynamic loader (it maps without looking), or whose
+ *  refusal the loader explains badly. */
 void CheckLibrary(const std::string& path) {
   constexpr size_t kHeader = 64, kMachine = 18, kTable = 40, kEntry = 58, kCount = 60;
   char header[kHeader] = {}, mine[kHeader] = {};
@@ -317,7 +317,7 @@ void Flatten(const ffi::Any& result, std::vector<ffi::Tensor>* tensors) {
   } else if (auto tuple = result.as<ffi::Array<ffi::Any>>()) {
     for (const ffi::Any& item : *tuple) Flatten(item, tensors);
   } else {
-    throw UserError("The model returns something else than tensors.");
+    throw UserError("The model returns something other than tensors.");
   }
 }
 

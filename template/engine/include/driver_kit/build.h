@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file driver_kit/build.h
- * \brief The build half of a driver, but for what its SDK takes: tensors, views, constants, the
- * steps of epilogues, options, reasons.
+ * \brief Everything in the build half of a driver except the SDK's part: tensors, views, constants,
+ * the steps of epilogues, options, reasons.
  *
  * \code
  * std::string Reason(const npu::kit::Program& program, const npu::kit::Node& node) { ... }
@@ -31,12 +31,12 @@
 
 namespace npu::kit {
 
-/*! \brief What the kit asks of the driver. It may grow at its end. */
+/*! \brief The driver's answers to the kit. It may grow at its end. */
 struct Driver {
   const char* name;
   const char* release;
-  /*! \brief Why the SDK has no such node, or "" where it has one. A node that is declined with a
-   *  bias or with limits is asked about again without them. */
+  /*! \brief Why the SDK has no such node, or "" if it has one. If a node with a bias or limits is
+   *  declined, the kit asks again without them. */
   std::string (*reason)(const Program& program, const Node& node);
   const npu_option_info* options = nullptr;
   size_t option_count = 0;
@@ -57,9 +57,9 @@ struct Tensor {
   Value port = {};
   /*! \brief Of a constant. */
   const void* data = nullptr;
-  /*! \brief Whose elements it has: itself, unless it is a view. */
+  /*! \brief The tensor that owns its elements: itself, unless it is a view. */
   npu_tensor root = -1;
-  /*! \brief Which value it is, as soon as something reads or has written it. */
+  /*! \brief Its value, as soon as something reads or has written it. */
   int32_t value = -1;
 };
 
@@ -70,7 +70,7 @@ struct Piece {
   double number;
 };
 
-/*! \brief Makes nodes of what the engine adds. */
+/*! \brief Turns the engine's operations into nodes. */
 struct Builder {
   const Driver* driver = nullptr;
   Program program;
@@ -139,7 +139,7 @@ struct Builder {
     return id;
   }
 
-  /*! \brief Takes back the latest constant. */
+  /*! \brief Takes back the last constant. */
   void DropConstant() {
     program.constant_bytes = static_cast<size_t>(constants.back().value.place);
     constants.pop_back();
@@ -175,7 +175,7 @@ struct Builder {
     return At(id).value = value;
   }
 
-  /*! \brief Says which value a tensor is from now on. */
+  /*! \brief Sets the value of a tensor from now on. */
   void Write(npu_tensor id, int32_t value) {
     Tensor& tensor = At(id);
     if (tensor.port.source != Source::kNode || tensor.value >= 0) {
@@ -223,7 +223,7 @@ struct Builder {
                     : operand.kind == NPU_OPERAND_STEP && operand.index == step;
   }
 
-  /*! \brief Adds the node of an operation and what of its epilogue is no part of it. */
+  /*! \brief Adds the node of an operation, and those of its epilogue that are not part of it. */
   void AddWithEpilogue(Node node, const npu_vector_program* epilogue, npu_tensor out) {
     npu_dtype dtype = At(out).port.dtype;
     const Dims dims = DimsOf(out);
@@ -267,7 +267,7 @@ struct Builder {
 
   static bool IsInteger(npu_dtype dtype) { return dtype != NPU_FLOAT32 && dtype != NPU_FLOAT16; }
 
-  /*! \brief Makes an activation the limits of a node. */
+  /*! \brief Turns an activation into the limits of a node. */
   static bool SetLimits(const npu_step& step, Node* node) {
     if (step.kind == NPU_STEP_RELU) {
       node->least = 0;
@@ -283,7 +283,7 @@ struct Builder {
     return true;
   }
 
-  /*! \brief Adds the steps of a program from `first` on; `result` is what comes before them. */
+  /*! \brief Adds the steps of a program from `first` on; `result` is the value before them. */
   void AddSteps(const npu_vector_program* steps, int32_t result, int32_t first, npu_tensor out) {
     const int32_t count = steps == nullptr ? 0 : steps->step_count;
     const npu_dtype dtype = At(out).port.dtype;
@@ -485,7 +485,7 @@ struct Builder {
     program.outputs.push_back(port);
   }
 
-  /*! \brief Values that go to outputs as they are get one dimension: no node reads them, so the
+  /*! \brief Values that go to outputs unchanged get one dimension: no node reads them, so the
    *  driver was not asked about their rank. */
   void FlattenUnread() {
     std::vector<bool> is_read(program.values.size(), false);
@@ -587,7 +587,8 @@ npu_status AddOp(npu_builder* builder, const Op* op) {
   return Try(&builder->error, [&] { builder->Add(op); });
 }
 
-/*! \brief The table of the build half; what `kDriver.reason` has a reason for is declined. */
+/*! \brief The table of the build half; nodes for which `kDriver.reason` gives a reason are
+ *  declined. */
 template <const Driver& kDriver>
 npu_build_api BuildTable() {
   npu_build_api api = {};
@@ -657,7 +658,7 @@ npu_build_api BuildTable() {
   };
   api.finish = [](npu_builder* builder, const uint8_t** bytes, size_t* size) {
     return Try(&builder->error, [&] {
-      // A driver that compiles may decline the whole; asking costs what compiling does.
+      // A driver with `compile` may decline the whole; asking costs as much as compiling.
       if (bytes == nullptr && kDriver.compile == nullptr) return;
       builder->Finish();
       if (bytes == nullptr) return;

@@ -33,7 +33,7 @@
 
 namespace npu::kit {
 
-/*! \brief Memory that is aligned, zero, and may be read beyond its end. */
+/*! \brief Memory that is aligned, zeroed, and may be read beyond its end. */
 class Block {
  public:
   explicit Block(size_t bytes)
@@ -59,7 +59,7 @@ inline std::string TextOf(npu_dtype dtype, int32_t rank, const int64_t* dims) {
   return text + (rank > 0 ? "]" : "[]");
 }
 
-/*! \brief Refuses a buffer that is not as the program says. */
+/*! \brief Refuses a buffer that does not match the program. */
 inline void* CheckedData(const std::vector<Value>& ports, size_t index, const npu_buffer* buffer) {
   if (index >= ports.size()) Refuse("there is no such input or output");
   const Value& port = ports[index];

@@ -29,7 +29,7 @@ _TABLE = 32
 _SECTION = struct.Struct("<8sQQ")
 _EXTERNAL = b"external"  # The only section of a reference.
 
-_KINDS = {str: "a text", int: "an integer", dict: "an object", list: "a list"}
+_KINDS = {str: "a string", int: "an integer", dict: "an object", list: "a list"}
 _MANIFEST: dict[str, type] = {
     "symbol": str,
     "backend": str,
@@ -79,7 +79,7 @@ class Artifact:
         return asdict(self)
 
     def __str__(self) -> str:
-        """Return it as a text for people."""
+        """Return it as text for people."""
         scalars = {k: v for k, v in self.manifest.items() if isinstance(v, str | int)}
         lines = [f"region {self.symbol}"]
         lines += [f"  {name:20}{value}" for name, value in scalars.items() if name != "symbol"]
@@ -99,7 +99,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def _listed(title: str, values: Mapping[str, Any]) -> list[str]:
+def _listed(title: str, values: Mapping[str, object]) -> list[str]:
     """Return values by name, in lines of at most 100 characters."""
     items = " ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
     lines = textwrap.wrap(items, 78, break_long_words=False, break_on_hyphens=False)
@@ -168,12 +168,12 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     Raises
     ------
     OSError
-        It cannot be opened, or is no regular file.
+        It cannot be opened, or is not a regular file.
     """
     file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115 (the caller closes it)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
     return file
 
 
@@ -207,7 +207,7 @@ def _find(path: Path) -> Iterator[tuple[str | None, bytes]]:
 
 
 def _backend(artifact: bytes, section_count: int) -> str | None:
-    """Return the backend of an artifact, maybe another one; none if it is corrupt."""
+    """Return the name of an artifact's backend; none if it is corrupt."""
     table = artifact[_TABLE : _TABLE + section_count * _SECTION.size]
     try:
         sections = {name.rstrip(b"\0"): where for name, *where in _SECTION.iter_unpack(table)}
@@ -241,7 +241,7 @@ def _read_manifest(text: str) -> dict[str, Any]:
             refuse(f"has an impossible bound of '{name}'")
     for item in manifest["overrides"]:
         if not isinstance(item, dict) or item.keys() != {"option", "value", "variable"}:
-            refuse("has overrides that are none")
+            refuse("has impossible overrides")
         if not isinstance(item["option"], str) or not isinstance(item["variable"], str):
             refuse("has overrides without names")
     return manifest

@@ -27,11 +27,11 @@ class OneOf:
 
     values: tuple[Any, ...]
 
-    def __init__(self, *values: Any) -> None:
+    def __init__(self, *values: object) -> None:
         """Take the values that are supported."""
         object.__setattr__(self, "values", tuple(as_value(value) for value in values))
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         """Whether the attribute may have this value."""
         if value in self.values:
             return True
@@ -58,7 +58,7 @@ class Range:
     max: float | None = None
     exclude: tuple[float, ...] = ()
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         """Whether the attribute may have this value."""
         if isinstance(value, tuple):
             return all(self.accepts(item) for item in value)
@@ -83,7 +83,7 @@ class Range:
 class Anything:
     """The attribute may have any value."""
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         """Whether the attribute may have this value."""
         return True
 
@@ -111,7 +111,7 @@ def anything(*names: str) -> dict[str, Constraint]:
     return dict.fromkeys(names, Anything())
 
 
-def only(**values: Any) -> dict[str, Constraint]:
+def only(**values: object) -> dict[str, Constraint]:
     """Return attributes that have one value each.
 
     Parameters
@@ -143,7 +143,7 @@ class Rule:
 
     relation = ""
 
-    def holds(self, left: Any, right: Any) -> bool:
+    def holds(self, left: object, right: object) -> bool:
         """Whether the values of the two operands are as they must be."""
         raise NotImplementedError
 
@@ -153,7 +153,7 @@ class Equal(Rule):
 
     relation = "equal"
 
-    def holds(self, left: Any, right: Any) -> bool:
+    def holds(self, left: object, right: object) -> bool:
         """Whether the values of the two operands are as they must be."""
         return bool(left == right)
 
@@ -163,7 +163,7 @@ class NotEqual(Rule):
 
     relation = "differ from"
 
-    def holds(self, left: Any, right: Any) -> bool:
+    def holds(self, left: object, right: object) -> bool:
         """Whether the values of the two operands are as they must be."""
         return bool(left != right)
 
@@ -451,7 +451,7 @@ _ATTRIBUTE = re.compile(r"(attr)\.(\w+)(?:\[(-?\d+)\])?\Z")
 _PROPERTY = re.compile(r"(\w+)\.(?:(shape)\[(-?\d+)\]|(rank|dtype))\Z")
 
 
-def reference(operand: Any) -> tuple[str, str, int | None] | None:
+def reference(operand: object) -> tuple[str, str, int | None] | None:
     """Split an operand that is a reference into owner, property and index."""
     if not isinstance(operand, str):
         return None
@@ -464,12 +464,12 @@ def reference(operand: Any) -> tuple[str, str, int | None] | None:
     return None
 
 
-def listed(values: Iterable[Any]) -> str:
+def listed(values: Iterable[object]) -> str:
     """Format a list of values for a sentence."""
     return ", ".join(text(value) for value in values)
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """Format a value for a sentence."""
     if value == "":
         return "not set"
@@ -478,7 +478,7 @@ def text(value: Any) -> str:
     return str(value)
 
 
-def as_value(value: Any) -> Any:
+def as_value(value: object) -> Any:
     """Return a table value as it reads from the IR: None is "", and a list is a tuple."""
     if value is None:
         return ""

@@ -134,7 +134,7 @@ class Chain:
     node: Node
     fixed: Mapping[str, float]
 
-    def suits(self, attributes: Mapping[str, Any]) -> bool:
+    def suits(self, attributes: Mapping[str, object]) -> bool:
         """Whether the entry with these attributes computes this chain."""
         return all(same_value(attributes.get(name), value) for name, value in self.fixed.items())
 
@@ -203,7 +203,7 @@ def read(lines: str | tuple[str, ...], inputs: Sequence[str]) -> Chain:
                 fixed[name] = value.factor
         node = _node(ast.parse(result, mode="eval").body, known)
     except SyntaxError:
-        raise ValueError(f"'{text}' is no expression") from None
+        raise ValueError(f"'{text}' is not an expression") from None
     if isinstance(node, Input | Number):
         raise ValueError(f"'{text}' calls no op")
     return Chain(node, fixed)
@@ -226,7 +226,7 @@ def _node(tree: ast.expr, known: Mapping[str, Node]) -> Node:
         arguments = tuple(_node(argument, known) for argument in tree.args)
         attributes = {str(item.arg): _attribute(item.value, known) for item in tree.keywords}
         return _step(ast.unparse(tree.func), arguments, attributes)
-    raise ValueError(f"'{ast.unparse(tree)}' is no part of a chain")
+    raise ValueError(f"'{ast.unparse(tree)}' is not part of a chain")
 
 
 def _attribute(tree: ast.expr, known: Mapping[str, Node]) -> Any:
@@ -241,7 +241,7 @@ def _relax_op(name: str) -> str:
     return f"relax.nn.{name}" if name in NN_OPS else f"relax.{name}"
 
 
-def _step(name: str, arguments: tuple[Node, ...], attributes: Mapping[str, Any] = {}) -> Node:
+def _step(name: str, arguments: tuple[Node, ...], attributes: Mapping[str, object] = {}) -> Node:
     """Return a call with its other spellings."""
     written = Step(_relax_op(name), arguments, tuple(attributes.items()))
     factors = _factors(written)

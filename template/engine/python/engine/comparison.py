@@ -101,7 +101,7 @@ class Comparison:
             "worse": len(self.worse),
             "changes": [
                 {
-                    # JSON has no infinity, the ratio of what is exact.
+                    # JSON has no infinity, which is the ratio of an exact result.
                     name: str(value) if value in (math.inf, -math.inf) else value
                     for name, value in asdict(change).items()
                 }
@@ -162,7 +162,7 @@ def compare(
     times: tuple[Mapping[str, float], Mapping[str, float]] | None = None,
     accuracies: tuple[AccuracyReport, AccuracyReport] | None = None,
 ) -> Comparison:
-    """Compare two reports, of other options, another table, driver or version of a model.
+    """Compare two reports: with different options, tables, drivers or versions of a model.
 
     Ops are the same if their author gave them the same name; others if they are the same op at the
     same place among those of its kind.
@@ -195,7 +195,7 @@ def compare(
 def _pairs(
     before: Iterable[OpPlacement], after: Iterable[OpPlacement]
 ) -> list[tuple[OpPlacement | None, OpPlacement | None]]:
-    """Return the ops that belong together, in the order of the model after, and what is alone."""
+    """Return the pairs of ops, in the order of the later model, and the unpaired ops."""
     # Bookkeeping computes nothing, and depends on the importer.
     old, new = (_by_key(op for op in ops if not op.bookkeeping) for ops in (before, after))
     pairs: list[tuple[OpPlacement | None, OpPlacement | None]] = [
@@ -237,7 +237,7 @@ def _op_changes(one: OpPlacement | None, two: OpPlacement | None) -> list[Change
 
 
 def _times(before: Mapping[str, float], after: Mapping[str, float]) -> list[Change]:
-    """Compare times of what both name."""
+    """Compare the times of everything that both name."""
     changes = []
     for name, time in after.items():
         known = before.get(name, 0.0)

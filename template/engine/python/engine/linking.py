@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets exported libraries hold artifacts as object files, which are mapped rather than copied."""
+"""Makes exported libraries hold artifacts as object files, which are mapped instead of copied."""
 
 from __future__ import annotations
 

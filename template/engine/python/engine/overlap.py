@@ -85,7 +85,7 @@ def overlapping_pipeline(target: Any) -> Any:
 class _Call:
     """A call of a region, with the roots of the tensors that it reads and writes."""
 
-    def __init__(self, var: Any, tensors: Sequence[Any], outputs: int) -> None:
+    def __init__(self, var: object, tensors: Sequence[object], outputs: int) -> None:
         inputs = len(tensors) - outputs
         self.var = var
         self.reads = set(tensors[:inputs])
@@ -150,7 +150,7 @@ class _Overlapper(relax.PyExprMutator):  # type: ignore[misc]
             self.builder_.emit(relax.Call(relax.ExternFunc(WAIT_ALL), [], None, [relax.AnyType()]))
 
 
-def _callee(value: Any) -> str:
+def _callee(value: object) -> str:
     """Return the name of what a binding calls, or of what cannot be overlapped."""
     if isinstance(value, relax.Call):
         if isinstance(value.op, relax.ExternFunc):

@@ -30,7 +30,7 @@ def partition_for(
     params: Params | None = None,
     *,
     options: Source = None,
-    **settings: Any,
+    **settings: object,
 ) -> tvm.IRModule:
     """Move what the NPU can run into regions, and leave the rest to the host.
 
@@ -45,7 +45,7 @@ def partition_for(
         `Options`, a mapping, or the path of a .toml or .json file. Hand the same to `RunCodegen`,
         under the backend's name: `Options.load(options).to_dict()`.
     **settings
-        Single options, which go before those.
+        Single options, which take precedence over those.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def partition_for(
     Raises
     ------
     TypeError
-        The model is no `tvm.IRModule`.
+        The model is not a `tvm.IRModule`.
     ValueError
         An option is not known or not supported, or a parameter not there.
     RuntimeError
@@ -72,9 +72,9 @@ def compile_for(
     mod: tvm.IRModule,
     params: Params | None = None,
     *,
-    target: Any = "llvm",
+    target: object = "llvm",
     options: Source = None,
-    **settings: Any,
+    **settings: object,
 ) -> relax.VMExecutable:
     """Partition a model, and compile both parts of it.
 
@@ -99,7 +99,7 @@ def compile_for(
     Raises
     ------
     TypeError
-        The model is no `tvm.IRModule`.
+        The model is not a `tvm.IRModule`.
     ValueError
         An option is not known or not supported, or a parameter not there.
     RuntimeError
@@ -111,7 +111,7 @@ def compile_for(
 
 
 def compile_partitioned(
-    mod: tvm.IRModule, options: Options, target: Any = "llvm"
+    mod: tvm.IRModule, options: Options, target: object = "llvm"
 ) -> relax.VMExecutable:
     """Compile a module that is partitioned already.
 
@@ -138,7 +138,7 @@ def compile_partitioned(
 def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Drop the constants that no compiled region needs when it is loaded.
 
-    `RunCodegen` keeps the constants of all regions beside the module. The programs of this backend
+    `RunCodegen` keeps the constants of all regions next to the module. The programs of this backend
     contain theirs, so weights would be stored twice.
 
     Parameters
@@ -164,7 +164,7 @@ def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
     return mod.with_attr(name, kept) if kept else mod.without_attr(name)
 
 
-def _require_module(mod: Any) -> None:
+def _require_module(mod: object) -> None:
     """Refuse anything but a module, and say how to make one from a model."""
     if isinstance(mod, tvm.IRModule):
         return

@@ -42,7 +42,7 @@ class Code(Enum):
     )
     ARGUMENTS = (
         "arguments",
-        "the call has other arguments than the entry of the table, in number or kind",
+        "the call's arguments differ in number or kind from the table's entry",
         "Call the op with the arguments that the table has.",
     )
     UNKNOWN_TYPE = (
@@ -84,7 +84,7 @@ class Code(Enum):
     )
     NOT_CONSTANT = (
         "not_constant",
-        "an input must be a constant, and is computed or an argument",
+        "an input must be a constant, but is computed or an argument",
         "Bind the weights: pass them as `params`, or import the model without "
         "`keep_params_in_input`.",
     )
@@ -95,7 +95,7 @@ class Code(Enum):
     )
     QUANTIZATION = (
         "quantization",
-        "the scales, zero points or integers around it are not such as it computes with",
+        "the scales, zero points or integers around it are not ones that it can compute with",
         "Quantize the model with `quantize_for_<name>`, or with scales as the sentence has them.",
     )
     NO_INTEGER_FORM = (
@@ -106,7 +106,7 @@ class Code(Enum):
     REAL_INSIDE = (
         "real_inside",
         "the op reads and gives integers, and computes with real numbers between them",
-        "Nothing is to be done: its results are integers, as the model asks.",
+        "Nothing to do: its results are integers, as the model asks.",
     )
     USED_ELSEWHERE = (
         "used_elsewhere",
@@ -178,7 +178,7 @@ class Code(Enum):
     FUNCTION_CALL = (
         "function_call",
         "it calls a function, whose own ops are listed apart",
-        "Nothing is to be done: the ops of the function have their own entries.",
+        "Nothing to do: the ops of the function have their own entries.",
     )
     OTHER_BACKEND = (
         "other_backend",
@@ -251,7 +251,7 @@ class Reason(str):
 
 
 def of_driver(answer: str, what: str = "it", code: Code = Code.DECLINED) -> Reason:
-    """Return what the driver says to a composite or a region; a failure is not a decline.
+    """Return the driver's answer for a composite or a region; a failure is not a decline.
 
     Parameters
     ----------

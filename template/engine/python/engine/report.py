@@ -278,7 +278,7 @@ class Report:
         Raises
         ------
         ValueError
-            It is no report, or one of a newer version.
+            It is not a report, or one of a newer version.
         """
         data = json.loads(text)
         version = data.get("version") if isinstance(data, dict) else None

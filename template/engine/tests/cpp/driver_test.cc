@@ -1332,7 +1332,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        [](Net& net) { net.View(net.Input({2, 3}), {5}); }},
       {NPU_DECLINED, "does not have the same elements for all sizes",
        [](Net& net) { net.View(net.Input({Dim(2, net.Symbol("n"))}), {2}); }},
-      {NPU_INVALID, "show tensor 4, but there are 0", [](Net& net) { net.View(4, {5}); }},
+      {NPU_INVALID, "refers to tensor 4, but there are 0", [](Net& net) { net.View(4, {5}); }},
       {NPU_INVALID, "Tensor 3 cannot be an output", [](Net& net) { net.Output(3); }},
       // Order.
       {NPU_INVALID, "is read before it is written",
@@ -1421,13 +1421,13 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        [](Net& net) {
          net.Elementwise(Unary(NPU_VECTOR_EXP, net.Input({2}, NPU_INT32)), {2}, NPU_INT8);
        }},
-      {NPU_INVALID, "is the constant nan, which is no integer of 64 bits",
+      {NPU_INVALID, "is the constant nan, which is not an integer of 64 bits",
        [](Net& net) {
          Vector vector;
          vector.Constant(kNaN);
          net.Elementwise(vector, {2}, NPU_INT64);
        }},
-      {NPU_INVALID, "is the constant 9.22337e+18, which is no integer of 64 bits",
+      {NPU_INVALID, "is the constant 9.22337e+18, which is not an integer of 64 bits",
        [](Net& net) {
          Vector vector;
          vector.Constant(0x1p63f);
@@ -1535,7 +1535,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
          vector.Op(NPU_VECTOR_RESCALE, value, value, value);
          net.Elementwise(vector, {2});
        }},
-      {NPU_INVALID, "rounds as 6 says, which is no npu_rounding",
+      {NPU_INVALID, "rounds as 6 says, which is not an npu_rounding",
        [](Net& net) {
          Vector vector({net.Input({2}, NPU_INT32)});
          int32_t value = vector.Load(0);

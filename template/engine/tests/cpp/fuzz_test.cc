@@ -645,7 +645,7 @@ void Mutate(emulator::Program* program) {
   }
 }
 
-/*! \brief Writes a program again with some changes; leaves bytes that are no program. */
+/*! \brief Writes a program again with some changes; leaves bytes that are not a program. */
 void MutateProgram(std::string* bytes) {
   emulator::Buffer memory;
   emulator::Program program;
@@ -763,7 +763,7 @@ bool IsSmall(const std::string& bytes) {
                         static_cast<uint64_t>(program.machine.vector_lanes);
     return work < kMost;
   } catch (const emulator::Error&) {
-    return true;  // The runtime shall say so.
+    return true;  // The runtime must report it.
   }
 }
 

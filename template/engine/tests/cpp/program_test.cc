@@ -911,7 +911,7 @@ TEST(EveryRuleIsChecked) {
     npu_tensor whole = m->Scratchpad(4096, Fixed({4}, NPU_INT32));
     m->Sum(whole, whole, whole).instructions[2].opcode = NPU_VECTOR_SIN;
   });
-  CHECK_FORGED("which is no integer of 64 bits", [](Maker* m) {
+  CHECK_FORGED("which is not an integer of 64 bits", [](Maker* m) {
     npu_tensor whole = m->Scratchpad(4096, Fixed({4}, NPU_INT32));
     m->Sum(whole, whole, whole).instructions[1] = {NPU_VECTOR_CONSTANT, 0, 0, 0, HUGE_VAL};
   });
@@ -964,10 +964,10 @@ TEST(EveryRuleIsChecked) {
   CHECK_FORGED("begins outside", [](Maker* m) { First<Transfer>(m).data_offset[0] = -1; });
   CHECK_FORGED("begins outside", [](Maker* m) { First<Transfer>(m).out_offset[2] = 7; });
   for (int64_t step : {int64_t{0}, INT64_MIN, INT64_MAX}) {
-    CHECK_FORGED("which cannot be", [=](Maker* m) { First<Transfer>(m).data_step[1] = step; });
+    CHECK_FORGED("which is impossible", [=](Maker* m) { First<Transfer>(m).data_step[1] = step; });
   }
   for (int64_t step : {int64_t{0}, int64_t{-1}, INT64_MIN, INT64_MAX}) {
-    CHECK_FORGED("which cannot be", [=](Maker* m) { First<Transfer>(m).out_step[1] = step; });
+    CHECK_FORGED("which is impossible", [=](Maker* m) { First<Transfer>(m).out_step[1] = step; });
   }
 
   // Gathers, of any memory.

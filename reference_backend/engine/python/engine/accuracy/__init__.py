@@ -2,7 +2,7 @@
 """The accuracy report: what quantization changes in each layer of a model, and at its outputs.
 
 `matching` finds the float model's value for each value of the quantised one, `layers` cuts the
-quantised model into functions, `compare` runs them, and `result` is what comes of it.
+quantised model into functions, `compare` runs them, and `result` holds the outcome.
 """
 
 from .compare import accuracy_report

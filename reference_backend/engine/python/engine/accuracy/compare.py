@@ -29,11 +29,11 @@ def accuracy_report(
     quantized_model: tvm.IRModule,
     inputs: Sequence[Array] | Sequence[Sequence[Array]],
     *,
-    target: Any = "llvm",
+    target: object = "llvm",
     options: Source = None,
-    **settings: Any,
+    **settings: object,
 ) -> AccuracyReport:
-    """Compare a quantised model with the float model that it was made of.
+    """Compare a quantised model with the float model that it was made from.
 
     Each layer runs on this backend with the float model's values as its inputs, so that errors do
     not accumulate; the whole model runs as it is. The float model runs on the host, with TVM's own
@@ -50,7 +50,7 @@ def accuracy_report(
     options
         `Options`, a mapping, or the path of a .toml or .json file.
     **settings
-        Single options, which go before those.
+        Single options, which take precedence over those.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def accuracy_report(
     Raises
     ------
     TypeError
-        A model is no `tvm.IRModule`.
+        A model is not a `tvm.IRModule`.
     ValueError
         The models do not belong together, the inputs do not fit, or an option is not supported.
     RuntimeError
@@ -86,7 +86,7 @@ def accuracy_report(
     whole = _machine(compile_partitioned(where.partitioned, loaded, target))
     names = [f"layer{index}" for index in range(len(layers))]
     functions = {name: item.function for name, item in zip(names, layers, strict=True)}
-    # What the whole model may not have on the host was refused above.
+    # The whole model was checked above for ops that must not be on the host.
     each = _machine(
         compile_for(
             with_kernels(quantized, functions),
@@ -127,7 +127,7 @@ def accuracy_report(
     )
 
 
-def _machine(executable: Any) -> relax.VirtualMachine:
+def _machine(executable: object) -> relax.VirtualMachine:
     return relax.VirtualMachine(executable, tvm.cpu())
 
 
@@ -220,7 +220,7 @@ class _Placements:
             self._ops.setdefault(item.name.removesuffix("_integers"), []).append(item)
         self._dtypes: dict[str, str] = {}
 
-        def visit(expr: Any) -> None:
+        def visit(expr: relax.Expr) -> None:
             for block in expr.blocks if isinstance(expr, relax.SeqExpr) else ():
                 for binding in block.bindings:
                     ty = binding.var.ty

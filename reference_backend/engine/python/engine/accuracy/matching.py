@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches a quantised model with the float one that it was made of.
+"""Matches a quantised model with the float one that it was made from.
 
-Both are walked from their outputs at once, before any pass. Quantize and dequantize are looked
+Both are walked in parallel from their outputs, before any pass. Quantize and dequantize are looked
 through, and so is what quantization folds away: a batch_norm in the weights, a relu or clip in the
 range of a quantize.
 """
@@ -30,7 +30,7 @@ _IGNORED = ("out_dtype",)
 
 
 class Graph:
-    """The function `main` of a model, without names that only stand for other values.
+    """The function `main` of a model, without aliases of other values.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Graph:
     Raises
     ------
     ValueError
-        The model has no `main`, or something else than calls in it.
+        The model has no `main`, or something other than calls in it.
     """
 
     def __init__(self, mod: tvm.IRModule, what: str) -> None:
@@ -56,7 +56,7 @@ class Graph:
         self.constants: set[relax.Var] = set()
         """The values that do not depend on the inputs."""
         self.names: dict[relax.Var, list[str]] = {}
-        """The names of each value, of which the passes may keep any."""
+        """All names of each value: the passes may keep any of them."""
         self._known: dict[relax.Var, relax.Expr] = {}
         body = function.body
         for block in body.blocks if isinstance(body, relax.SeqExpr) else ():

@@ -35,7 +35,7 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
     parts = [part.strip() for part in sizes.split(",")] if sizes else []
     if not name or not equals or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise argparse.ArgumentTypeError(
-            f"'{text}' is no shape; supported: NAME=SIZES, such as x=1,3,224,224"
+            f"'{text}' is not a shape; supported: NAME=SIZES, such as x=1,3,224,224"
         )
     return name, tuple(map(int, parts))
 
@@ -56,10 +56,10 @@ def count(text: str) -> int:
     Raises
     ------
     argparse.ArgumentTypeError
-        It is no such number.
+        It is not such a number.
     """
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
     return int(text)
 
 

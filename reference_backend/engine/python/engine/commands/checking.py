@@ -115,7 +115,7 @@ def _check_ops() -> None:
 
 
 def _tell_driver() -> None:
-    """Tell which driver programs are for, where there is a choice."""
+    """Say which driver programs are compiled for, if there is a choice."""
     from ..options import DRIVERS, PREFIX, Options
 
     used = Options.load(None).driver

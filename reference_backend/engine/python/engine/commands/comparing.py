@@ -91,8 +91,8 @@ def read_json(path: Path, read: Callable[[str], _Read], what: str, command: str)
     try:
         return read(text)
     except ValueError as error:
-        # JSON's own errors tell of lines and columns.
+        # JSON's own errors name lines and columns.
         reason = str(error) if "version" in str(error) else ""
     except (AttributeError, KeyError, TypeError):
         reason = ""
-    raise Problem(f"{path} is no {what} that '{command}' has written. {reason}".strip())
+    raise Problem(f"{path} is not a {what} that '{command}' has written. {reason}".strip())

@@ -22,7 +22,7 @@ class Problem(Exception):
 
 
 def told(read: Callable[[], _Result]) -> _Result:
-    """Return what a function reads; an error of what it reads is the user's problem.
+    """Return what a function reads; an error in its input becomes a `Problem`.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def needs_compiler(what: str) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """Return what an error of a library says, without the places in its sources.
+    """Return the message of a library's error, without locations in its sources.
 
     Parameters
     ----------

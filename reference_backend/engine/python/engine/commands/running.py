@@ -44,7 +44,7 @@ class Loaded:
     signature
         What it takes and returns.
     report
-        Where its ops run; none of a library.
+        Where its ops run; none for a library.
     """
 
     machine: VirtualMachine
@@ -126,7 +126,7 @@ def load_library(path: Path) -> Loaded:
     Raises
     ------
     Problem
-        It is no library, one for another machine, or one of another backend.
+        It is not a library, or one for another machine or backend.
     """
     _require_complete(path)
     try:
@@ -148,12 +148,12 @@ def _refuse_settings(arguments: argparse.Namespace) -> None:
 
 
 def _require_complete(path: Path) -> None:
-    """Refuse what is no library, or a part of one, which would crash the loader."""
+    """Refuse what is not a library, or a part of one, which would crash the loader."""
     require_file(path)
     with path.open("rb") as file:
         head = file.read(_ELF.size)
     if head[:4] != b"\x7fELF":
-        raise Problem(f"{path} is no library; the command 'compile' makes one of a model.")
+        raise Problem(f"{path} is not a library; the command 'compile' makes one of a model.")
     if len(head) < _ELF.size:
         raise Problem(f"{path} is incomplete; copy it again.")
     _, start, size, count = _ELF.unpack(head)

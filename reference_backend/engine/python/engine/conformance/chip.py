@@ -46,13 +46,13 @@ def fitted(op: str, entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**entry, **fixed(entry, size), "name": name}
 
 
-def _has_symbolic_constant(op: str, inputs: Mapping[str, Any]) -> bool:
+def _has_symbolic_constant(op: str, inputs: Mapping[str, object]) -> bool:
     known = TABLE.get(op)
     items = known.inputs if known else ()
     return any(item.constant and has_symbol(inputs[item.name]) for item in items)
 
 
-def fixed(entry: Mapping[str, Any], size: int) -> Mapping[str, Any]:
+def fixed(entry: Mapping[str, object], size: int) -> Mapping[str, Any]:
     """Replace the symbol by a number in the inputs and attributes of a case.
 
     Parameters
@@ -70,7 +70,7 @@ def fixed(entry: Mapping[str, Any], size: int) -> Mapping[str, Any]:
     return {name: _fixed(entry.get(name, {}), size) for name in ("inputs", "attributes")}
 
 
-def _fixed(value: Any, size: int) -> Any:
+def _fixed(value: object, size: int) -> Any:
     if isinstance(value, Mapping):
         return {key: _fixed(item, size) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -78,7 +78,7 @@ def _fixed(value: Any, size: int) -> Any:
     return size if isinstance(value, str) and value == "n" else value
 
 
-def has_symbol(value: Any) -> bool:
+def has_symbol(value: object) -> bool:
     """Whether the symbol "n" is in a shape, or in a container of shapes.
 
     Parameters

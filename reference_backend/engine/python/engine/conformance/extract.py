@@ -104,7 +104,7 @@ class CaseFile:
             about = json.loads(arrays["about"].tobytes())
             version = about["format_version"]
         except (KeyError, TypeError, ValueError, RecursionError):
-            raise ValueError(f"{path} is no {kind}") from None
+            raise ValueError(f"{path} is not a {kind}") from None
         if version != FORMAT_VERSION:
             raise ValueError(
                 f"{path} is a case file of format version {version!r}, and this package reads "
@@ -154,7 +154,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
     """
     if not os.path.isfile(path):
         is_other = os.path.exists(path)
-        raise ValueError(f"{path} is no file" if is_other else f"there is no file {path}")
+        raise ValueError(f"{path} is not a file" if is_other else f"there is no file {path}")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
@@ -164,7 +164,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
         # NumPy and the readers below it raise countless errors, some about pickles.
         arrays = {}
     if not all(isinstance(array, np.ndarray) for array in arrays.values()) or not arrays:
-        raise ValueError(f"{path} is no {kind}")
+        raise ValueError(f"{path} is not a {kind}")
     return arrays
 
 
@@ -189,9 +189,9 @@ def read_module(text: str) -> tvm.IRModule:
     try:
         mod = tvm.ir.load_json(text)
     except Exception as error:
-        raise ValueError("it is no JSON of TVM") from error
+        raise ValueError("it is not JSON of TVM") from error
     if not isinstance(mod, tvm.IRModule):
-        raise ValueError("it is no module")
+        raise ValueError("it is not a module")
     return mod
 
 
@@ -215,7 +215,7 @@ def misfit(params: Sequence[Any], arrays: Sequence[Array]) -> str:
     sizes: dict[Any, int] = {}
     for param, array in zip(params, arrays, strict=True):
         if not isinstance(getattr(param.ty, "shape", None), relax.ShapeExpr):
-            return f"the input '{param.name}' is no tensor of a known rank"
+            return f"the input '{param.name}' is not a tensor of a known rank"
         shape = list(param.ty.shape)
         wanted = ", ".join(str(sizes.get(size, getattr(size, "value", size))) for size in shape)
         fits = array.ndim == len(shape) and str(array.dtype) == str(param.ty.dtype)
@@ -324,7 +324,7 @@ def _composites(function: Any) -> dict[str, Any]:
     }
 
 
-def _name(callee: Any) -> str:
+def _name(callee: object) -> str:
     """Return the name of a call's callee: a region, a composite, or an op."""
     return str(getattr(callee, "name_hint", None) or getattr(callee, "name", ""))
 
@@ -351,7 +351,7 @@ def _values_at(
     raise ValueError(f"the function does not call '{callee}'")
 
 
-def _inlined(mod: tvm.IRModule, function: Any) -> tvm.IRModule:
+def _inlined(mod: tvm.IRModule, function: relax.Function) -> tvm.IRModule:
     """Make a module of one function, with the bodies of regions and composites in it."""
     functions: dict[Any, Any] = {
         mod.get_global_var(name): _bare(region).without_attr("global_symbol")

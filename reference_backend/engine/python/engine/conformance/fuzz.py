@@ -3,7 +3,7 @@
 
 Each graph must be one region on the NPU, with the results of NumPy and of TVM's own kernels; graphs
 of quantised tensors have exactly the results of integers, from composites of integers. A failure is
-shrunk and saved as a case file; those in the folder `regressions` beside this file run first. The
+shrunk and saved as a case file; those in the folder `regressions` next to this file run first. The
 default time always gives the same graphs in the same order. A longer search starts at random.
 """
 
@@ -249,7 +249,7 @@ def _run_round(name: str, announce: Announce) -> Outcome:
     graphs: list[AnyGraph] = []
 
     def collect(graph: AnyGraph) -> None:
-        # To load TVM may have taken all of the time.
+        # Loading TVM may have taken all of the time.
         if time.time() > this.until and (graphs or not this.is_first):
             raise _Enough
         graph.model.name = f"graph_{len(graphs)}"
@@ -342,7 +342,7 @@ def _known_options() -> dict[str, tuple[Any, ...]]:
     """Return the options that can be set: a driver may lack some, or mean others."""
     usual = Options.load(None)
 
-    def is_possible(name: str, value: Any) -> bool:
+    def is_possible(name: str, value: object) -> bool:
         try:
             usual.merged(**{name: value})
         except ValueError:

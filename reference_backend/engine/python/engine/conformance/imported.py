@@ -105,13 +105,13 @@ class Program:
         result = self.machine[model.symbol](*arguments)
         is_one = isinstance(result, (tvm.runtime.Tensor, tvm_ffi.Shape))
         return [
-            # Shapes are no tensors.
+            # Shapes are not tensors.
             np.array(item, "int64") if isinstance(item, tvm_ffi.Shape) else item.numpy()
             for item in ([result] if is_one else result)
         ]
 
 
-def compile_for_npu(module: Any) -> Program:
+def compile_for_npu(module: tvm.IRModule) -> Program:
     """Partition and compile a module.
 
     Parameters
@@ -139,7 +139,7 @@ def compile_for_npu(module: Any) -> Program:
     return Program(_machine(executable), placements, counts)
 
 
-def compile_for_host(module: Any) -> Program:
+def compile_for_host(module: tvm.IRModule) -> Program:
     """Compile a module with TVM's own kernels alone.
 
     Parameters
@@ -195,7 +195,7 @@ def compile_together(
 
 
 def judge_each(
-    actual: Sequence[Array], expected: Sequence[Any], rtol: float, atol: float, what: str
+    actual: Sequence[Array], expected: Sequence[object], rtol: float, atol: float, what: str
 ) -> list[Verdict]:
     """Compare each result on its own.
 

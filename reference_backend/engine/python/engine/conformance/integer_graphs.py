@@ -144,7 +144,7 @@ class IntegerGraph:
         self.ops.append(name)
 
     def _outputs(self) -> list[Tensor]:
-        """Return what nothing reads."""
+        """Return the values that nothing reads."""
         values = [binding.value for binding in self.model.bindings]
         used = {var for value in values for var in relax.analysis.free_vars(value)}
         return [item.tensor for item in self._computed if item.tensor.expr not in used]
@@ -296,7 +296,9 @@ class IntegerGraph:
             limit = 0
         return self._result(expr, np.maximum(values, limit), step, zero, dtype)
 
-    def _bias(self, expr: Any, size: int, along: list[int], wide: Array) -> tuple[Any, Array]:
+    def _bias(
+        self, expr: relax.Expr, size: int, along: list[int], wide: Array
+    ) -> tuple[Any, Array]:
         """Add a bias, as one of several exporters writes it."""
         steps = self._random.integers(-3000, 3000, size)
         shape = along[1:] if along[-1] != -1 else [-1]
@@ -346,7 +348,9 @@ class IntegerGraph:
             raise _Unfit
         return self._result(self.model.bind(call), np.rint(steps), step, self._zero(dtype), dtype)
 
-    def _result(self, expr: Any, steps: Array, scale: float, zero: int, dtype: str) -> Integers:
+    def _result(
+        self, expr: relax.Expr, steps: Array, scale: float, zero: int, dtype: str
+    ) -> Integers:
         limits_of = np.iinfo(dtype)
         value = np.clip(steps + zero, limits_of.min, limits_of.max).astype(dtype)
         if len(np.unique(value)) < min(value.size, 4):
@@ -428,7 +432,7 @@ class IntegerGraph:
         scale = relax.const(np.float32(item.scale))
         return self.model.bind(relax.op.dequantize(item.tensor.expr, scale, zero, -1))
 
-    def _quantize(self, expr: Any, scale: float, zero: int, dtype: str) -> Any:
+    def _quantize(self, expr: relax.Expr, scale: float, zero: int, dtype: str) -> Any:
         zeros = relax.const(np.asarray(zero, dtype))
         return self.model.bind(
             relax.op.quantize(expr, relax.const(np.float32(scale)), zeros, -1, dtype)

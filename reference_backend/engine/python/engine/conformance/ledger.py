@@ -90,7 +90,7 @@ def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
             raise LedgerError(f"{where} must have suite, case and reason, and nothing else.")
         for name, value in fields.items():
             if not isinstance(value, str) or not value.strip():
-                raise LedgerError(f"{where}: {name} must be a text that says something.")
+                raise LedgerError(f"{where}: {name} must be a non-empty string.")
         entry = Entry(**fields)
         if known and entry.suite not in known:
             raise LedgerError(

@@ -84,7 +84,7 @@ class Spec:
 
 
 def evaluate(
-    op: str, call: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], n: int
+    op: str, call: relax.Call, inputs: Sequence[object], attributes: Mapping[str, object], n: int
 ) -> list[Array]:
     """Compute a call in NumPy by its op's expression in the catalogue."""
     fields = compute(op, call, inputs, attributes, n)
@@ -119,7 +119,7 @@ def symbol_of(name: str) -> str:
 
 
 def sums_of(
-    entry: Op, call: Any, data: Array, attributes: Mapping[str, Any], n: int
+    entry: Op, call: relax.Call, data: Array, attributes: Mapping[str, object], n: int
 ) -> tuple[Array, Any]:
     """Return the exact sums whose means a pool or a reduction gives, and of how many elements."""
     counts = numpy_reference.counts(data, values_of_attributes(entry, call, attributes, n))
@@ -128,7 +128,7 @@ def sums_of(
 
 
 def values_of_attributes(
-    entry: Op, call: Any, attributes: Mapping[str, Any], n: int
+    entry: Op, call: relax.Call, attributes: Mapping[str, object], n: int
 ) -> dict[str, Any]:
     """Return all attributes of a call, with "n" replaced."""
     values: dict[str, Any] = {}
@@ -360,12 +360,12 @@ class Model:
         return SIZES if any("n" in argument.shape for argument in self.arguments) else SIZES[:1]
 
 
-def is_list(entry: Any) -> bool:
+def is_list(entry: object) -> bool:
     """Whether an input of a case is a list of tensors."""
     return isinstance(entry, list) and any(isinstance(item, (list, dict)) for item in entry)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return an attribute as Python data."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return tuple(plain(item) for item in value)
@@ -376,7 +376,7 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def substitute(value: Any, n: Any) -> Any:
+def substitute(value: object, n: object) -> Any:
     """Replace "n" in an attribute; evaluate a `python` one."""
     if isinstance(value, dict):
         return eval(value["python"], {"np": np, "tirx": tirx})

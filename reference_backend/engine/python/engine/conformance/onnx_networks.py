@@ -94,7 +94,7 @@ def unet() -> Network:
 
 
 def detector() -> Network:
-    """Scores and boxes for each place of an image, of which the best ones are kept."""
+    """Scores and boxes for each place of an image; the best ones are kept."""
     text = """
         detector (float[1, 3, 12, 12] x)
             => (float[1, 5] top, int64[1, 5, 1] kinds, float[1, 5, 4] corners) {

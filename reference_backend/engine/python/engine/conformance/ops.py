@@ -99,7 +99,7 @@ def _works() -> dict[str, Work]:
     return works
 
 
-def _edges(op: str, item: Mapping[str, Any]) -> Iterator[Case]:
+def _edges(op: str, item: Mapping[str, object]) -> Iterator[Case]:
     """Make edge cases from one that has a symbolic size."""
     if not chip.has_symbol(item["inputs"]):
         return

@@ -33,7 +33,7 @@ class Variant:
     residual: bool = False
     activation: str = ""
     computed: bool = False
-    """Whether the second input is no constant."""
+    """Whether the second input is not a constant."""
     ends: bool = False
     """Whether all numbers are at the ends of their types, so that sums are as large as they get."""
     step: float = 0.04
@@ -278,7 +278,7 @@ class Work:
 
 
 class Joined(Work):
-    """A concat of tensors with several scales, of which each that differs is rescaled."""
+    """A concat of tensors with several scales, and each with a different scale is rescaled."""
 
     def __str__(self) -> str:
         """Return the name of the case."""
@@ -442,7 +442,9 @@ def _middle(dtype: str) -> int:
     return 128 if dtype == "uint8" else 0
 
 
-def _dequantized(model: Model, tensor: Tensor, scale: Any, zero: int, axis: int | None) -> Tensor:
+def _dequantized(
+    model: Model, tensor: Tensor, scale: object, zero: int, axis: int | None
+) -> Tensor:
     """Dequantize a tensor, in the model and in float64."""
     axis = -1 if axis is None else axis
     scale = np.asarray(scale, np.float32)

@@ -72,7 +72,7 @@ def quantize_onnx(
     activations, weights
         Types: int8 or uint8, and int16 or uint16 for activations; "dynamic" has uint8 activations.
         With uint8 activations, ONNX Runtime's sums saturate on processors without VNNI, so that
-        it is no reference there for operators on integers.
+        it is not a reference there for operators on integers.
     per_channel
         Whether each output channel of the weights has a scale.
 

@@ -168,7 +168,7 @@ class UNet(nn.Module):  # type: ignore[misc]
 
 
 class Detector(nn.Module):  # type: ignore[misc]
-    """Scores and boxes for each place of an image, of which the best ones are kept."""
+    """Scores and boxes for each place of an image; the best ones are kept."""
 
     def __init__(self) -> None:
         super().__init__()

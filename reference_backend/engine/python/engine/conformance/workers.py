@@ -34,7 +34,7 @@ NEEDS_TORCH = "models"
 """The suite whose workers import torch."""
 
 _WORTH_A_WORKER = 8
-"""How many cases take longer than to start a process."""
+"""The number of cases that justifies another process."""
 
 
 def in_workers(
@@ -281,7 +281,7 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def say(**message: Any) -> None:
+    def say(**message: object) -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 

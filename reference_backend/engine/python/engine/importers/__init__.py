@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import tvm
 
 
-def from_onnx(model: Any, **options: Any) -> tvm.IRModule:
+def from_onnx(model: object, **options: object) -> tvm.IRModule:
     """Read an ONNX model, which may be quantised.
 
     TVM's importer reads it after quantised operators were rewritten: QLinearConv and its like,
@@ -40,8 +39,8 @@ def from_onnx(model: Any, **options: Any) -> tvm.IRModule:
     Raises
     ------
     ValueError
-        A quantised operator is not supported, or what was given is no model; the message names the
-        node and what is supported.
+        A quantised operator is not supported, or what was given is not a model; the message names
+        the node and what is supported.
     ImportError
         onnx is not installed.
     """
@@ -63,7 +62,7 @@ def from_onnx(model: Any, **options: Any) -> tvm.IRModule:
     return read(normalize(model), model, **options)
 
 
-def from_exported_program(program: Any, **options: Any) -> tvm.IRModule:
+def from_exported_program(program: object, **options: object) -> tvm.IRModule:
     """Read a PyTorch program, which may be quantised by PT2E or torchao.
 
     TVM's importer reads it, with converters for `quantized_decomposed` and for torchao's affine
@@ -86,8 +85,8 @@ def from_exported_program(program: Any, **options: Any) -> tvm.IRModule:
     Raises
     ------
     ValueError
-        A quantised op is not supported, or what was given is no program; the message names the node
-        and what is supported.
+        A quantised op is not supported, or what was given is not a program; the message names the
+        node and what is supported.
     ImportError
         torch is not installed.
     """
@@ -101,7 +100,7 @@ def from_exported_program(program: Any, **options: Any) -> tvm.IRModule:
     return read(program, **options)
 
 
-def from_tflite(model: Any, **options: Any) -> tvm.IRModule:
+def from_tflite(model: object, **options: object) -> tvm.IRModule:
     """Read a TFLite model, which may be quantised.
 
     TVM's importer reads it, with each operator on quantised tensors converted as one on real
@@ -123,8 +122,8 @@ def from_tflite(model: Any, **options: Any) -> tvm.IRModule:
     Raises
     ------
     ValueError
-        A quantised operator is not supported, or what was given is no model; the message names it
-        and what is supported.
+        A quantised operator is not supported, or what was given is not a model; the message names
+        it and what is supported.
     ImportError
         tflite is not installed.
     """
@@ -140,7 +139,7 @@ def from_tflite(model: Any, **options: Any) -> tvm.IRModule:
         model = Path(model).read_bytes()
     if isinstance(model, (bytes, bytearray)):
         if not tflite.Model.ModelBufferHasIdentifier(model, 0):
-            raise ValueError("the file is no TFLite model: it lacks the identifier TFL3")
+            raise ValueError("the file is not a TFLite model: it lacks the identifier TFL3")
         model = tflite.Model.GetRootAs(model, 0)
     if not isinstance(model, tflite.Model):
         raise ValueError(

@@ -141,7 +141,7 @@ class _Turned:
         return function_of(name)(self.first(data), weight, **own, kernel_layout=wanted)
 
     def _pointwise(self, name: str, call: relax.Call) -> relax.Expr | None:
-        """Return an op on elements of which one operand at least is turned."""
+        """Return an element-wise op with at least one turned operand."""
         if not any(item in self._first for item in call.args):
             return None
         parameters = name in ("relax.quantize", "relax.dequantize")

@@ -42,7 +42,7 @@ class Node:
 
     @property
     def title(self) -> str:
-        """What users know it by."""
+        """Its name for users."""
         domain = f"{self.proto.domain}." if self.proto.domain else ""
         name = self.proto.name or f"with the output {next(iter(self.proto.output), '')}"
         return f"node {name!r} ({domain}{self.proto.op_type})"
@@ -70,7 +70,7 @@ class Graph:
         self.opset = opset
         self.nodes: list[Any] = []
         self.absorbed: set[int] = set()
-        """Positions of nodes that an earlier one has taken in."""
+        """Positions of nodes that an earlier one has absorbed."""
         self._constants: dict[str, Any] = dict(outer._constants) if outer else {}
         self._types: dict[str, int] = dict(outer._types) if outer else {}
         self._shapes: dict[str, Sequence[int]] = dict(outer._shapes) if outer else {}
@@ -190,7 +190,7 @@ class Graph:
         return self._scalars[name]
 
     def _scale(self, node: Node, name: str) -> str:
-        """Return a scale in float32: in a quantised operator its type is that of no result."""
+        """Return a scale in float32: no result of a quantised operator has its type."""
         if self.element_type(name) != TensorProto.FLOAT16:
             return self.scalar(name)
         array = self.constant(name)

@@ -180,7 +180,7 @@ def _append(
 # ---- Matrices -----------------------------------------------------------------------------------
 
 
-def _only(node: Node, **values: Any) -> dict[str, Any]:
+def _only(node: Node, **values: object) -> dict[str, Any]:
     """Return the attributes of a node without those that may have one value only."""
     attributes = dict(node.attributes)
     for name, value in values.items():
@@ -198,7 +198,7 @@ def _bias(graph: Graph, node: Node, bias: str, scales: Sequence[str], factor: fl
         scale = graph.add_constant(f"{bias}_scale", product)
     else:
         if factor != 1:
-            node.refuse("alpha with scales that are no constants; supported is alpha=1")
+            node.refuse("alpha with scales that are not constants; supported is alpha=1")
         scale = graph.emit("Mul", scales, like=node)
         shapes = [graph.shape(name) for name in scales]
         graph.learn(scale, 0, max((shape or () for shape in shapes), key=math.prod))
@@ -376,7 +376,7 @@ def _quantize_dynamically(graph: Graph, node: Node, x: str, names: Sequence[str]
 # ---- One and two inputs -------------------------------------------------------------------------
 
 
-def _unary(op: str, **only: Any) -> Rule:
+def _unary(op: str, **only: object) -> Rule:
     def rule(graph: Graph, node: Node) -> None:
         x, x_scale, x_zero, y_scale, y_zero = node.inputs(5)
         attributes = _only(node, **only)

@@ -35,7 +35,7 @@ _CONVERTED = frozenset(_NAMES.split())
 """The operators that are converted if their tensors are quantised."""
 
 
-def read(model: Any, **options: Any) -> tvm.IRModule:
+def read(model: object, **options: object) -> tvm.IRModule:
     """Read a model.
 
     Parameters
@@ -57,9 +57,9 @@ def read(model: Any, **options: Any) -> tvm.IRModule:
 
 
 class _Real:
-    """A quantised tensor of a file, of which the type is said to be float32."""
+    """A quantised tensor of a file, whose type claims to be float32."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: object) -> None:
         self.given = given
 
     def __getattr__(self, name: str) -> Any:
@@ -81,7 +81,7 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         self.convert_map["DEQUANTIZE"] = self._dequantize
 
     def get_tensors(self, tensors_idx_list: Any) -> list[Any]:
-        """Return tensors, of which those that are quantised look like real numbers."""
+        """Return tensors; quantised ones look like real numbers."""
         tensors: list[Any] = super().get_tensors(tensors_idx_list)
         for tensor in tensors:
             found, tensor.qnn_params = tensor.qnn_params, None

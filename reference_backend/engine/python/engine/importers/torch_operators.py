@@ -175,13 +175,13 @@ class _Op:
             return zero if zero.ty.dtype == dtype else self.emit(_cast(zero, dtype))
         limits = np.iinfo(dtype)
         if array.dtype.kind == "f" and np.any(array != np.round(array)):
-            self.refuse("its zero points are no integers; supported are integers")
+            self.refuse("its zero points are not integers; supported are integers")
         if array.size and (array.min() < limits.min or array.max() > limits.max):
             self.refuse(f"its zero point is outside of {dtype}; supported are values of this type")
         return _constant(array.astype(dtype), vector)
 
 
-def _cast(value: Any, dtype: str) -> Any:
+def _cast(value: object, dtype: str) -> Any:
     return relax.op.astype(value, dtype)
 
 
@@ -191,7 +191,7 @@ def _constant(array: Any, vector: bool) -> Any:
     return relax.const(np.ascontiguousarray(array).reshape(shape), str(array.dtype))
 
 
-def _clipped(op: _Op, value: Any, dtype: str) -> Any:
+def _clipped(op: _Op, value: object, dtype: str) -> Any:
     """Clip integers to the range of an op, if their type has a wider one."""
     limits = np.iinfo(dtype)
     low, high = _range(op, dtype)
@@ -270,7 +270,7 @@ class _Blocks:
         moved = [axis for axis in self._order if not _same(self._split[axis], 1)]
         self._is_contiguous = moved == sorted(moved)
 
-    def rows(self, x: Any) -> Any:
+    def rows(self, x: object) -> Any:
         """Return the tensor with a block in each row."""
         op = self._op
         array = op.constant("input")
@@ -282,7 +282,7 @@ class _Blocks:
             x = op.emit(relax.op.permute_dims(x, self._order))
         return op.emit(relax.op.reshape(x, (-1, self.elements)))
 
-    def join(self, rows: Any) -> Any:
+    def join(self, rows: object) -> Any:
         """Return rows in the shape of the tensor."""
         op = self._op
         if not self._is_contiguous:
@@ -291,19 +291,19 @@ class _Blocks:
             rows = op.emit(relax.op.permute_dims(rows, back))
         return op.emit(relax.op.reshape(rows, self._shape))
 
-    def apply(self, x: Any, change: Callable[[Any, int], Any]) -> Any:
+    def apply(self, x: object, change: Callable[[Any, int], Any]) -> Any:
         """Quantize or dequantize along the axis of the scales, in rows if there is none."""
         if self.is_one or self.channel is not None:
             return self._op.emit(change(x, self.channel or 0))
         return self.join(self._op.emit(change(self.rows(x), 0)))
 
 
-def _same(size: Any, number: Any) -> bool:
+def _same(size: object, number: object) -> bool:
     same = size == number
     return bool(same) if isinstance(same, bool) else str(size) == str(number)
 
 
-def _divide(op: _Op, size: Any, block: int) -> int:
+def _divide(op: _Op, size: object, block: int) -> int:
     fixed = getattr(size, "value", size)
     if not isinstance(fixed, int) or fixed % block:
         op.refuse(f"blocks of {block} along a size of {size}; supported are whole blocks")
@@ -326,7 +326,7 @@ def _quantize_blocks(op: _Op, blocks: _Blocks, scale: str, zero_point: str, kind
     scales = op.scale(scale, not blocks.is_one)
     zeros = op.zero_point(zero_point, dtype, not blocks.is_one)
 
-    def quantize(x: Any, axis: int) -> Any:
+    def quantize(x: object, axis: int) -> Any:
         return relax.op.quantize(x, scales, zeros, axis, dtype)
 
     return _clipped(op, blocks.apply(op.value("input"), quantize), dtype)
@@ -341,7 +341,7 @@ def _dequantize_blocks(op: _Op, blocks: _Blocks, scale: str, zero_point: str) ->
     scales = op.scale(scale, not blocks.is_one)
     zeros = op.zero_point(zero_point, str(x.ty.dtype), not blocks.is_one)
 
-    def dequantize(x: Any, axis: int) -> Any:
+    def dequantize(x: object, axis: int) -> Any:
         return relax.op.dequantize(x, scales, zeros, axis, _float_type(op))
 
     return blocks.apply(x, dequantize)
@@ -375,7 +375,7 @@ def _choose_affine(op: _Op) -> Any:
     return _chosen(op, x, None if blocks.is_one else 1, dtype, middle)
 
 
-def _chosen(op: _Op, x: Any, axis: int | None, dtype: str, middle: int | None) -> Any:
+def _chosen(op: _Op, x: object, axis: int | None, dtype: str, middle: int | None) -> Any:
     """Return a scale of float32, and a zero point of the type that it is for.
 
     The zero point is `middle`, or else chosen for a range that is not symmetric.

@@ -180,7 +180,7 @@ function graphTab(panel, page) {
 function curve(from, to) {
   const [x1, y1, x2, y2] = [from.x, from.y + from.height / 2, to.x, to.y - to.height / 2];
   const bend = Math.max(16, Math.abs(y2 - y1) / 2);
-  // A long edge passes beside the boxes between.
+  // A long edge passes next to the boxes in between.
   const aside = y2 - y1 > 150 ? Math.min(130, 60 + Math.abs(y2 - y1) / 20) : 0;
   return `M${x1} ${y1}C${x1 + 1.6 * aside} ${y1 + bend} ${x2 + 1.6 * aside} ${y2 - bend} ${x2} ${y2 - 3}`;
 }

@@ -87,13 +87,13 @@ def _part(name: str) -> str:
     return (_PARTS / name).read_text(encoding="utf-8")
 
 
-def _embedded(data: Any) -> str:
+def _embedded(data: object) -> str:
     """Return data as JSON in which no name of a model ends the script or opens a comment."""
     text = json.dumps(_finite(data), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     """Return data with text for the numbers that JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -109,7 +109,7 @@ def _write(path: Path, text: str) -> None:
     draft = None
     try:
         descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
-        # A lone surrogate, which a name may hold, is no UTF-8.
+        # A lone surrogate, which a name may hold, is not UTF-8.
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
         os.chmod(draft, 0o666 & ~_umask())

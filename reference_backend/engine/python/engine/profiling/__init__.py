@@ -2,7 +2,7 @@
 """The profile: what each engine of the NPU did, and when, for which op, and the host meanwhile.
 
 `record` runs a model where it is loaded, `collect` finds that place and asks for a recording,
-`result` is what comes of it, `trace` and `pictures` are forms of the result. No compiler is needed.
+`result` holds the outcome, which `trace` and `pictures` present. No compiler is needed.
 """
 
 from .collect import profile

@@ -10,7 +10,7 @@ from .result import Event, OpProfile, Profile
 
 _WIDTH = 960
 _LEFT = 200
-"""Where the bars begin; what is left of it is for names."""
+"""Where the bars begin; names are to the left."""
 _ROW = 22
 _PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#bbbbbb")
 """Colours that can be told apart, also on black and by those who do not see red or green."""
@@ -133,7 +133,7 @@ def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
 
 
 def _short(text: str, most: int = 28) -> str:
-    # The end of a path tells more than its begin.
+    # The end of a path is more informative than its beginning.
     return text if len(text) <= most else "…" + text[1 - most :]
 
 

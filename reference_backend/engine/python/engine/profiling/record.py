@@ -91,7 +91,7 @@ class Recorder:
         self._machine = machine
         self._regions = region_modules(machine.module)
         self._before = {symbol: counters_of(item) for symbol, item in self._regions.items()}
-        # Waiting for the NPU is no work of the host.
+        # Waiting for the NPU is not the host's work.
         waits = f"{BACKEND}.runtime.wait_all"
         self._ignored = {waits, *self._regions, *(f"{name}.submit" for name in self._regions)}
         self._open: list[list[Any]] = []
@@ -120,7 +120,7 @@ class Recorder:
         finally:
             self._stop()
 
-    def call(self, function: str, *arguments: Any) -> Any:
+    def call(self, function: str, *arguments: object) -> Any:
         """Run a function, and note how long it takes.
 
         Parameters
@@ -141,7 +141,7 @@ class Recorder:
         return result
 
     def _note(
-        self, _function: Any, symbol: str, is_before: bool, _result: Any, *_arguments: Any
+        self, _function: object, symbol: str, is_before: bool, _result: object, *_arguments: object
     ) -> int:
         """Note that the machine calls something, or did; the result lets it go on."""
         if is_before:
@@ -172,8 +172,8 @@ class Recorder:
         self._machine.set_instrument(None)
 
 
-def record(machine: VirtualMachine, function: str, calls: int, *arguments: Any) -> Recording:
-    """Run a function once for nothing, and then record some calls.
+def record(machine: VirtualMachine, function: str, calls: int, *arguments: object) -> Recording:
+    """Run a function once to warm up, and then record some calls.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def check_function(machine: VirtualMachine, function: str, given: int) -> None:
     Raises
     ------
     ValueError
-        It has none of the name, or it takes others.
+        It has no such function, or the function takes other inputs.
     """
     try:
         arity = int(machine.module["get_function_arity"](function))
@@ -231,7 +231,7 @@ def check_function(machine: VirtualMachine, function: str, given: int) -> None:
         )
 
 
-def _record_on_board(module: tvm.runtime.Module, function: str, calls: int, *inputs: Any) -> str:
+def _record_on_board(module: tvm.runtime.Module, function: str, calls: int, *inputs: object) -> str:
     """Record for whoever is connected; the answer is JSON: a recording, or an error."""
     try:
         machine = VirtualMachine(module, tvm.cpu())
@@ -245,7 +245,7 @@ tvm_ffi.register_global_func(RECORD, _record_on_board, override=True)
 
 
 def _largest() -> set[str]:
-    """Return the counters that are no sums over calls: sizes and frequencies."""
+    """Return the counters that are not sums over calls: sizes and frequencies."""
     drivers = tvm_ffi.get_global_func(f"{BACKEND}.runtime.drivers")()
     counters = (counter for driver in drivers for counter in driver["counters"])
     return {"most_in_flight", *(str(item["name"]) for item in counters if not item["is_sum"])}

@@ -49,7 +49,7 @@ def listed(data: Iterable[Any] | None) -> list[Any]:
     return batches
 
 
-def read(data: Sequence[Any], inputs: Inputs) -> list[Batch]:
+def read(data: Sequence[object], inputs: Inputs) -> list[Batch]:
     """Check batches, and warn about those from which no good scales follow.
 
     Parameters
@@ -144,7 +144,7 @@ def check_finite(name: str, low: Any, high: Any, reader: str) -> None:
         )
 
 
-def check_range(name: str, low: Any, high: Any, reader: str) -> None:
+def check_range(name: str, low: object, high: object, reader: str) -> None:
     """Refuse a range from which no scale follows.
 
     Parameters

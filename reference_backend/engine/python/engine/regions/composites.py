@@ -75,7 +75,7 @@ class Target:
 
 
 class Bindings(list[relax.Binding]):
-    """The bindings of a dataflow block, and who reads what.
+    """The bindings of a dataflow block, and their readers.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class Composite:
     results: list[relax.Var]
     function: relax.Function
     arguments: list[relax.Expr]
-    """What the function is called with."""
+    """The arguments of the function."""
 
 
 class CompositeFinder:
@@ -253,7 +253,7 @@ class CompositeFinder:
             self.found.update((member, composite) for member in composite.members)
 
     def _note_taken(self, entry: _Entry, index: int, member: int) -> None:
-        """Note that a pattern matches, but for an op that is not to be had."""
+        """Note that a pattern matches except for an op that is not available."""
         if index == member:
             return
         name = f"{entry.label}: '{self._bindings[member].var.name}' inside of it is"

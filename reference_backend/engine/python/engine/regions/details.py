@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the report shows of an op: what it reads, the types around it, and its attributes."""
+"""The details of an op in the report: its operands, the types around it, and its attributes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _holds_tensors(expr: relax.Expr) -> bool:
     return any(isinstance(item, relax.TensorType) for item in ir.fields(expr.ty))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_text, value)) + "]"
     if isinstance(value, Size):

@@ -146,7 +146,7 @@ class FunctionBuilder:
     Attributes
     ----------
     arguments
-        What the parameters stand for, outside.
+        The outer values of the parameters.
     """
 
     def __init__(self, values: Values, bind_constants: bool) -> None:

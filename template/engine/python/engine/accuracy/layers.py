@@ -24,7 +24,7 @@ from ..regions import ir
 from .matching import Graph, Pairs
 
 _PASSES_ON = ("", "relax.concat", "relax.split", "relax.nn.pad", *MOVES)
-"""What gives the integers that it reads to a following op; "" takes a tuple apart."""
+"""Ops that pass the integers they read to a following op; "" takes a tuple apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +252,7 @@ class Copier:
 
     def __init__(self) -> None:
         self.inside: dict[relax.Var, relax.Expr] = {}
-        """What stands for the values outside."""
+        """The replacements of the values outside."""
         self._bindings: list[relax.Binding] = []
         self._builder = relax.BlockBuilder()
 

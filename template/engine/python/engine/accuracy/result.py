@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the accuracy report says: the numbers, and their forms."""
+"""The contents of the accuracy report, and its output formats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HIGHEST = 60.0
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How near some values are to those of the float model.
+    """How close some values are to those of the float model.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class LayerAccuracy(Accuracy):
-    """How near a layer is to the float model's, from the inputs that it has there.
+    """How close a layer is to the float model's, given the float model's inputs.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class LayerAccuracy(Accuracy):
 
     @property
     def summary(self) -> str:
-        """The ops as one word, those in the middle left out if they are many."""
+        """The ops as one word; if there are many, without those in the middle."""
         shown = self.ops if len(self.ops) < 5 else (*self.ops[:2], "...", *self.ops[-1:])
         return "+".join(shown)
 
@@ -222,7 +222,7 @@ def _kind(item: LayerAccuracy) -> str:
 
 @dataclass
 class Sums:
-    """What is known of the errors of all batches.
+    """The accumulated errors of all batches.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ STEPS = 5
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model that is partitioned, and what it was made of.
+    """A partitioned model, and what it was made from.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def _quantized(file: ModelFile, arguments: argparse.Namespace, options: Options)
         except Exception as error:
             raise Problem(f"{file.path} cannot be quantised: {sentence(error)}") from error
     for note in notes:
-        if "calibration data" in str(note.message):  # Others are of the tools.
+        if "calibration data" in str(note.message):  # Other errors are the tools' own.
             print(f"NOTE: {note.message}", file=sys.stderr)
     return content
 
@@ -155,7 +155,7 @@ def compile_prepared(prepared: Prepared, target: str) -> relax.VMExecutable:
     Problem
         It cannot be compiled, or there is no such target.
     """
-    # As bytes: Relax has no texts.
+    # Relax has no strings.
     text = relax.const(np.frombuffer(prepared.signature.to_json().encode(), np.uint8))
     mod = prepared.partitioned.clone()
     mod[FUNCTION] = relax.Function([], text, text.ty).with_attr("global_symbol", FUNCTION)
@@ -274,4 +274,4 @@ def _accuracy(prepared: Prepared, arguments: argparse.Namespace) -> Any:
             real, prepared.mod, arrays, target=arguments.target, options=prepared.options
         )
     except Exception as error:
-        raise Problem(f"The accuracy cannot be told: {sentence(error)}") from error
+        raise Problem(f"The accuracy cannot be measured: {sentence(error)}") from error

@@ -20,7 +20,7 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is no file.
+    """Refuse what is not a file.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def require_file(path: Path) -> None:
     Raises
     ------
     Problem
-        It is not there, no file, or may not be read.
+        It does not exist, is not a file, or cannot be read.
     """
     if path.is_dir():
         raise Problem(f"{path} is a folder; name a file.")
@@ -62,7 +62,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        raise Problem(f"{path} is no file of text.") from None
+        raise Problem(f"{path} is not a file of text.") from None
 
 
 def read_arrays(path: Path) -> Arrays:
@@ -130,7 +130,7 @@ def writing(path: Path) -> Iterator[Path]:
     Yields
     ------
     unfinished
-        Where to write it, a file of the same name in a folder beside it.
+        Where to write it, a file of the same name in a folder next to it.
 
     Raises
     ------

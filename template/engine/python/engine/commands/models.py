@@ -44,7 +44,7 @@ class ModelFile:
     results: tuple[str, ...] = ()
     can_quantize: bool = False
 
-    def imported(self, shapes: Shapes, content: Any = None) -> tvm.IRModule:
+    def imported(self, shapes: Shapes, content: object = None) -> tvm.IRModule:
         """Return the module that TVM makes of it.
 
         Parameters
@@ -90,12 +90,12 @@ def read_model(path: Path, shapes: Shapes) -> ModelFile:
     Raises
     ------
     Problem
-        It cannot be read, is of no known kind, or has no such inputs.
+        It cannot be read, is of an unknown kind, or has no such inputs.
     """
     require_file(path)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise Problem(f"{path} is no model that can be read; supported: {KINDS}.")
+        raise Problem(f"{path} is not a model that can be read; supported: {KINDS}.")
     return reader(path, shapes)
 
 
@@ -111,8 +111,8 @@ def _read_onnx(path: Path, shapes: Shapes) -> ModelFile:
         inputs, outputs = model.graph.input, model.graph.output
         if not outputs:
             raise ValueError
-    except Exception:  # Of protobuf, or of the system about data beside the model.
-        raise Problem(f"{path} is no ONNX model, or its data are missing.") from None
+    except Exception:  # Errors of protobuf, or of the system about data next to the model.
+        raise Problem(f"{path} is not an ONNX model, or its data are missing.") from None
     weights = {tensor.name for tensor in model.graph.initializer}
     _set_shapes(model, {item.name: item for item in inputs if item.name not in weights}, shapes)
     return ModelFile(
@@ -179,8 +179,8 @@ def _read_program(path: Path, shapes: Shapes) -> ModelFile:
             program = torch.export.load(path)
     except Exception as error:
         raise Problem(
-            f"{path} is no program that torch.export.save of this PyTorch has written, or has ops "
-            f"of a package that is not installed: {sentence(error)}"
+            f"{path} is not a program that torch.export.save of this PyTorch has written, or has "
+            f"ops of a package that is not installed: {sentence(error)}"
         ) from None
     names = tuple(str(name) for name in program.graph_signature.user_outputs)
     return ModelFile(path, program, from_exported_program, names, can_quantize=True)
@@ -200,7 +200,7 @@ def _read_module(path: Path, shapes: Shapes) -> ModelFile:
     except Exception:
         mod = None
     if not isinstance(mod, tvm.IRModule):
-        raise Problem(f"{path} is no module that tvm.ir.save_json of this TVM has written.")
+        raise Problem(f"{path} is not a module that tvm.ir.save_json of this TVM has written.")
     return ModelFile(path, mod, lambda content: content)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model takes and returns, which a library of the command `compile` says about itself."""
+"""The signature of a model, which libraries made by the command `compile` contain."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def signature_of(mod: tvm.IRModule, results: Sequence[str] = ()) -> Signature:
     Raises
     ------
     Problem
-        An input is no tensor.
+        An input is not a tensor.
     """
     from .models import main_of
 
@@ -122,14 +122,14 @@ def signature_of(mod: tvm.IRModule, results: Sequence[str] = ()) -> Signature:
     for param in main_of(mod).params:
         dtype = getattr(param.ty, "dtype", None)
         if dtype is None:
-            raise Problem(f"The input '{param.name}' is no tensor but {param.ty}.")
+            raise Problem(f"The input '{param.name}' is not a tensor but {param.ty}.")
         values = getattr(getattr(param.ty, "shape", None), "values", None)
         sizes = None if values is None else tuple(map(_size, values))
         inputs.append(Input(str(param.name), str(dtype), sizes))
     return Signature(tuple(inputs), tuple(results))
 
 
-def _size(value: Any) -> int | str:
+def _size(value: object) -> int | str:
     return int(value.value) if hasattr(value, "value") else str(value)
 
 

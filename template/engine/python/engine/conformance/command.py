@@ -61,7 +61,7 @@ def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=int,
         default=2,
-        help="processes that run cases, 0: none beside this one (default: 2)",
+        help="processes that run cases; 0: only this one (default: 2)",
     )
     parser.add_argument(
         "--fuzz-seconds",
@@ -219,13 +219,13 @@ def _save(case: CaseFile, path: Path) -> None:
 def _read_model(path: Path) -> tvm.IRModule:
     if not os.path.isfile(path):
         is_other = os.path.exists(path)
-        raise ValueError(f"{path} is no file" if is_other else f"there is no file {path}")
+        raise ValueError(f"{path} is not a file" if is_other else f"there is no file {path}")
     if path.suffix != ".onnx":
         try:
             return read_module(path.read_text())
         except (OSError, ValueError):
             raise ValueError(
-                f"{path} is no module that tvm.ir.save_json of this version of TVM has written, "
+                f"{path} is not a module that tvm.ir.save_json of this version of TVM has written, "
                 "and ONNX models have names that end with .onnx"
             ) from None
     try:
@@ -237,7 +237,7 @@ def _read_model(path: Path) -> tvm.IRModule:
     try:
         model = onnx.load(path)
     except Exception:
-        raise ValueError(f"{path} is no ONNX model, or its data are missing") from None
+        raise ValueError(f"{path} is not an ONNX model, or its data are missing") from None
     try:
         return from_onnx(model)
     except Exception as error:
@@ -258,7 +258,7 @@ def _read_inputs(mod: tvm.IRModule, function: str, path: Path | None) -> list[Ar
         specs = []
         for param in params:
             if not isinstance(getattr(param.ty, "shape", None), relax.ShapeExpr):
-                raise ValueError(f"the input '{param.name}' is no tensor of a known rank")
+                raise ValueError(f"the input '{param.name}' is not a tensor of a known rank")
             if not all(isinstance(size, tvm.tirx.IntImm) for size in param.ty.shape):
                 raise ValueError(f"the size of '{param.name}' is open: give the --inputs")
             dtype = str(param.ty.dtype)

@@ -26,7 +26,7 @@ partition_for = partial(partition.partition_for, on_decline="host")
 compile_for = partial(partition.compile_for, on_decline="host")
 
 
-def options_of(**settings: Any) -> Options:
+def options_of(**settings: object) -> Options:
     """Return options with these settings, which do not fail on declines either."""
     return Options.load(None).merged(**{"on_decline": "host", **settings})
 
@@ -53,7 +53,7 @@ class Compiled:
         return [item.numpy() for item in fields]
 
 
-def compile_all(models: Sequence[Model], **options: Any) -> Compiled:
+def compile_all(models: Sequence[Model], **options: object) -> Compiled:
     """Compile models for the NPU; failures are attributed to single models."""
     compiled = Compiled()
     loaded = options_of(**options)
@@ -83,12 +83,12 @@ def compile_on_host(models: Sequence[Model]) -> Compiled:
     return compiled
 
 
-def run_on_host(mod: Any, name: str, arguments: Sequence[Array]) -> list[Array]:
+def run_on_host(mod: tvm.IRModule, name: str, arguments: Sequence[Array]) -> list[Array]:
     """Run a function of a module with TVM's own kernels alone."""
     return Compiled(executables={name: _host_library(mod)}).run(name, arguments)
 
 
-def _host_library(mod: Any) -> Any:
+def _host_library(mod: tvm.IRModule) -> Any:
     # Compiling is several times faster without optimization, and if the linker makes the library.
     executable = tvm.compile(mod, tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:

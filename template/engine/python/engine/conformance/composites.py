@@ -47,7 +47,7 @@ class Composite:
     case: Case
     transposed: tuple[int, ...] = ()
     sums: tuple[str, ...] = ()
-    """Those of scale, bias and residual behind it."""
+    """The fused scale, bias and residual."""
     activation: str = ""
     way: str = "arguments"
 
@@ -206,7 +206,7 @@ def cases(settings: Settings) -> list[str]:
 def essentials() -> list[str]:
     """Return the names of a few cases: each has a part that no earlier one has.
 
-    A part of one op is another one than that of another op, but for activations.
+    Parts of different ops count as different, except activations.
     """
     known: set[tuple[str, ...]] = set()
     chosen = []

@@ -46,7 +46,7 @@ class Wrong(Exception):
     """A violation of the contract, as a sentence."""
 
 
-def _expect(condition: Any, sentence: str) -> None:
+def _expect(condition: object, sentence: str) -> None:
     if not condition:
         raise Wrong(sentence)
 
@@ -60,11 +60,11 @@ def _expect_close(actual: Sequence[Array], expected: Sequence[Array], when: str)
             raise Wrong(f"{when}: element {list(at)} is {mine[at]} instead of {right[at]}")
 
 
-def _expect_works(region: Region, when: str, module: Any = None) -> None:
+def _expect_works(region: Region, when: str, module: object = None) -> None:
     _expect_close(region.call(module=module), region.expected, when)
 
 
-def _refusal(region: Region, tensors: Sequence[Any], what: str) -> str:
+def _refusal(region: Region, tensors: Sequence[object], what: str) -> str:
     """Call with wrong arguments; return the error's message."""
     try:
         region.module[region.symbol](*tensors)
@@ -197,7 +197,7 @@ def a_wrong_number_of_arguments_is_refused(region: Region) -> None:
 
 
 def a_wrong_type_is_refused(region: Region) -> None:
-    """Pass another element type, and something that is no tensor."""
+    """Pass another element type, and something that is not a tensor."""
     tensors = region.tensors()
     dtype = str(region.inputs[0].dtype)
     other = "float64" if dtype != "float64" else "float32"

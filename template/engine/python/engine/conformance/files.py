@@ -94,7 +94,7 @@ def run_case(name: str, case: CaseFile) -> Outcome:
 def _has_float16(mod: tvm.IRModule) -> bool:
     found: list[str] = []
 
-    def visit(expr: Any) -> None:
+    def visit(expr: relax.Expr) -> None:
         if isinstance(getattr(expr, "ty", None), relax.TensorType):
             found.append(str(expr.ty.dtype))
 

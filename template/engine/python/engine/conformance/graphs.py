@@ -394,7 +394,7 @@ def _with_noise(value: Array, is_sum: bool) -> Array:
     size = _NOISE[str(value.dtype)]
     signs = np.resize([1.0, -1.0], value.shape)
     with np.errstate(all="ignore"):
-        # Numbers that are tiny beside the others may change sign.
+        # Numbers that are tiny next to the others may change sign.
         least = size * np.abs(value[np.isfinite(value)]).max(initial=0)
         far = value + signs * (least if is_sum else size * np.abs(value))
         near = np.where(np.abs(value) < least, value - np.sign(value) * least, far)
@@ -414,7 +414,7 @@ def _bent(spec: Spec, sizes: dict[Any, Any], once: bool = False) -> Spec:
 
 
 def _broadcasts(shape: tuple[Any, ...], first: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Return shapes that may go together with another one: a number, one axis, one rank less..."""
+    """Return shapes that broadcast with another one: a number, one axis, one rank less..."""
     axes = range(len(first))
     one_axis = [tuple(size if axis == at else 1 for at, size in enumerate(first)) for axis in axes]
     return [shape, (), first, shape[1:], first[-1:], (1,) * len(shape), (*first, 2), *one_axis]

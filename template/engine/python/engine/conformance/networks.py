@@ -18,27 +18,27 @@ class Net(Protocol):
     width).
     """
 
-    def conv(self, x: Any, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Any:
+    def conv(self, x: object, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Any:
         """Convolution with bias, padded so that stride 1 keeps the size."""
 
-    def relu(self, x: Any, largest: float | None = None) -> Any:
+    def relu(self, x: object, largest: float | None = None) -> Any:
         """Rectifier, bounded by ``largest`` where that is given (ReLU6)."""
 
-    def add(self, a: Any, b: Any) -> Any:
+    def add(self, a: object, b: object) -> Any:
         """Sum of two tensors of one shape."""
 
-    def max_pool(self, x: Any) -> Any:
+    def max_pool(self, x: object) -> Any:
         """Maximum over 3x3 windows, stride 2, padded by 1."""
 
-    def mean(self, x: Any) -> Any:
+    def mean(self, x: object) -> Any:
         """Mean over height and width: (batch, channels)."""
 
-    def linear(self, x: Any, out: int) -> Any:
+    def linear(self, x: object, out: int) -> Any:
         """Matrix product with bias."""
 
 
 def resnet18(
-    net: Net, x: Any, widths: Sequence[int] = (64, 128, 256, 512), classes: int = 1000
+    net: Net, x: object, widths: Sequence[int] = (64, 128, 256, 512), classes: int = 1000
 ) -> Any:
     """ResNet-18 (He et al., 2015, table 1), batch norms folded; smaller with other sizes."""
     channels = widths[0]
@@ -67,7 +67,7 @@ MOBILENET_V2 = (
 
 def mobilenet_v2(
     net: Net,
-    x: Any,
+    x: object,
     stages: Sequence[tuple[int, int, int, int]] = MOBILENET_V2,
     stem: int = 32,
     last: int = 1280,

@@ -106,7 +106,7 @@ _HOLDERS = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 """Types of less than 8 bits, and the types that hold them in TVM."""
 
 
-def _as_array(value: Any) -> Any:
+def _as_array(value: object) -> Any:
     """Return a tensor of ONNX as an array, if NumPy has its element type."""
     from onnx import TensorProto, numpy_helper
 
@@ -142,9 +142,9 @@ def read(node: Node) -> Imported | str:
         if hasattr(array, "data_type"):
             return "NumPy has no such element type: a float of 4 or 8 bits, or bfloat16"
         if not isinstance(array, (np.ndarray, np.generic)):
-            return "sequences and optional values are no tensors"
+            return "sequences and optional values are not tensors"
         if array.dtype.kind in "OSU":
-            return "strings are no tensors of TVM"
+            return "strings are not tensors of TVM"
     names = [value.name for value in node.proto.graph.input]
     indices = [
         name

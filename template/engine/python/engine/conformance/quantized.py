@@ -54,7 +54,7 @@ _LONG: dict[str, dict[str, Any]] = {
     "matmul": {"x1": [2, 3, 700], "x2": [700, 5]},
     "conv2d": {"data": [2, 80, 5, 6], "weight": [4, 80, 3, 3]},
 }
-"""The inputs of sums for which 32 bits are too few where the data is int16."""
+"""The inputs of sums that need more than 32 bits if the data is int16."""
 _ENDS = (
     Variant("int16", "int8", "int16", ends=True),
     Variant("int16", "int8", "int16", bias=True, ends=True, step=2.0),

@@ -120,7 +120,7 @@ def meant(suites: Sequence[str], settings: Settings) -> list[str]:
     suites
         Their names, in the order of `SUITES`.
     """
-    # To list the cases of all suites takes seconds.
+    # Listing the cases of all suites takes seconds.
     begun = {text.partition("/")[0] if "/" in text else "" for text in settings.filters}
     asked = suites or (begun if begun and begun.issubset(SUITES) else SUITES)
     return [name for name in SUITES if name in asked]

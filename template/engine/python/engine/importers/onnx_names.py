@@ -28,7 +28,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
         name = str(attrs["tvm_custom"]["name"] or "")
-        # What replaces a quantised operator is called after it.
+        # Operators that replace a quantised one are named after it.
         original = name.removesuffix(f"_{op_name}")
         if name not in self._author_names and original in self._author_names:
             name = original

@@ -313,7 +313,7 @@ def _lower(mod: tvm.IRModule, wanted: Mapping[str, relax.Call]) -> dict[str, _Lo
     Returns
     -------
     lowered
-        The runner of each call; None if it is no sequence of kernels.
+        The runner of each call; None if it is not a sequence of kernels.
     """
     named = {
         argument: mod[argument]

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def profile(
-    model: Any,
-    *inputs: Any,
+    model: object,
+    *inputs: object,
     function: str = "main",
     calls: int = 1,
     report: Report | tvm.IRModule | None = None,
-    session: Any = None,
+    session: object = None,
 ) -> Profile:
-    """Run a model, and tell where the time goes.
+    """Run a model, and record where its time goes.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ def profile(
     Raises
     ------
     TypeError
-        The model or an input is of another type.
+        The model or an input is of an unsupported type.
     ValueError
-        The inputs are others than the function takes, or there is no such function.
+        The inputs do not suit the function, or there is no such function.
     RuntimeError
         The model cannot be loaded, or it fails.
     """
@@ -106,7 +106,7 @@ def count_of_calls(calls: int) -> int:
     return count
 
 
-def report_of(report: Any) -> Report | None:
+def report_of(report: object) -> Report | None:
     """Return the report that a user gave, or that of the module that a user gave.
 
     Parameters
@@ -128,7 +128,7 @@ def report_of(report: Any) -> Report | None:
     """
     if report is None:
         return None
-    # Not at the top: a board has neither modules nor reports.
+    # Imported late: a board has neither modules nor reports.
     from ..report import Report, offload_report
 
     if isinstance(report, Report):
@@ -141,7 +141,7 @@ def report_of(report: Any) -> Report | None:
     )
 
 
-def _machine(model: Any) -> VirtualMachine:
+def _machine(model: object) -> VirtualMachine:
     """Load a model on this machine, unless it is."""
     if isinstance(model, VirtualMachine):
         return model
@@ -191,7 +191,7 @@ def _on_board(
     return recording
 
 
-def _array(index: int, value: Any) -> Any:
+def _array(index: int, value: object) -> Any:
     """Return an input as an array, or as the tensor that it is."""
     if isinstance(value, tvm.runtime.Tensor):
         return value
@@ -204,7 +204,7 @@ def _array(index: int, value: Any) -> Any:
     return array
 
 
-def _tensor(argument: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
+def _tensor(argument: object, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
     if isinstance(argument, tvm.runtime.Tensor):
         return argument
     return tvm.runtime.tensor(argument, device)

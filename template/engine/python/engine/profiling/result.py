@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a profile says: the numbers, and their forms."""
+"""The contents of a profile, and its output formats."""
 
 from __future__ import annotations
 
@@ -343,12 +343,12 @@ class Profile:
         Raises
         ------
         ValueError
-            It is no profile, or one of a newer version.
+            It is not a profile, or one of a newer version.
         """
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"The profile is no JSON: {error}") from None
+            raise ValueError(f"The profile is not JSON: {error}") from None
         version = data.get("version") if isinstance(data, dict) else None
         if version != VERSION or "events" not in data:
             raise ValueError(
@@ -460,7 +460,7 @@ def _first_begin(region: Mapping[str, Any]) -> float:
     return float(calls[0]["begin_us"]) if calls else float("inf")
 
 
-def _event(data: Mapping[str, Any]) -> Event:
+def _event(data: Mapping[str, object]) -> Event:
     event: Event = _read(Event, data)
     return event
 

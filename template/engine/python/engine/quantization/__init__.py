@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizes float models for this backend, with the tools that users have.
 
-`onnxruntime.quantization` and torchao's PT2E calibrate and quantize; which ops, the backend is
-asked (`planning`).
+`onnxruntime.quantization` and torchao's PT2E calibrate and quantize; the backend decides which ops
+(`planning`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _REASONS = 3
 
 
 def quantize_for(
-    model: Any,
-    calibration_data: Iterable[Any],
+    model: object,
+    calibration_data: Iterable[object],
     *,
     method: str = "minmax",
     activations: str | None = None,
@@ -95,7 +95,7 @@ def _check_wide(nodes: Iterable[Node], wide: set[int], chosen: Plan, backend: Ba
             )
 
 
-def _open(model: Any, method: str, example: Any) -> Any:
+def _open(model: object, method: str, example: object) -> Any:
     """Return the model for the tool that reads it."""
     if isinstance(model, (str, os.PathLike)) or hasattr(model, "opset_import"):
         try:
@@ -130,7 +130,7 @@ def _check_method(tool: str, method: str, known: Iterable[str]) -> None:
         raise ValueError(f"method is '{method}'; {tool} has {', '.join(known)}.")
 
 
-def _forms(source: Any, activations: str | None) -> Iterable[Any]:
+def _forms(source: object, activations: str | None) -> Iterable[Any]:
     """Generate the forms of integers to try, the preferred one first."""
     products = [op for op in TABLE.ops if op.engine == "matrix"]
     dtypes = (name for op in products if op.quantized for name in op.quantized.dtypes)

@@ -139,7 +139,7 @@ class OnnxModel:
     # ---- Quantization ---------------------------------------------------------------------------
 
     def ask(self, backend: Backend, form: Form, group: Group, wide: Tensors) -> str | None:
-        """Return what the backend makes of some ops between quantize and dequantize."""
+        """Return what the backend does with some ops between quantize and dequantize."""
         nodes = [self._nodes[node.index] for node in group]
         made = {name for node in nodes for name in node.output}
         read = [name for node in nodes for name in _read(node) if name not in made]
@@ -279,7 +279,7 @@ class _Reader:
 
 
 def _prepared(model: Any) -> Any:
-    """Return a model of a recent opset, folded by ONNX Runtime, whose nodes have names."""
+    """Return the model in a recent opset, folded by ONNX Runtime, with all nodes named."""
     for node in model.graph.node:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") or "QLinear" in node.op_type:
             raise ValueError(
@@ -372,7 +372,7 @@ def _is_real(value: Any) -> bool:
 def _one_range(
     ranges: Mapping[str, tuple[Any, Any]], tied: Iterable[Sequence[str]]
 ) -> dict[str, tuple[Any, Any]]:
-    """Give tensors that are tied the range that has all of theirs."""
+    """Give tied tensors the union of their ranges."""
     classes: dict[str, set[str]] = {}
     for names in tied:
         whole = set().union(*(classes.get(name, {name}) for name in names))

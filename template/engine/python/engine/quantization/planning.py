@@ -21,7 +21,7 @@ from ..patterns import TABLE, is_quantized
 from ..report import OpPlacement, offload_report
 
 COMPUTES, MOVES = "computes", "moves"
-"""What an op does with integers: arithmetic as a composite, or only move them."""
+"""What an op does with integers: compute with them in a composite, or only move them."""
 
 _LONGEST = 8
 _REFUSALS = 2
@@ -56,7 +56,7 @@ class Node:
     index
         Its place in the order of the model.
     names
-        What a user may call it by: its own name, and those of its results.
+        The names that users may give: its own, and those of its results.
     inputs
         The tensors of real numbers that it reads, without constants.
     outputs
@@ -148,9 +148,9 @@ def edges_of(group: Group) -> Tensors:
 class Planner:
     """Chooses the ops to quantize.
 
-    Products are, where the backend computes them with integers, together with what it fuses behind
-    them. Other ops are where all they read is integers already, and an op of integers reads them:
-    a result for an op on real numbers is not rounded.
+    Products are quantised if the backend computes them with integers, together with what it fuses
+    behind them. Other ops are if all their operands are integers already and an op of integers
+    reads them: a result for an op on real numbers is not rounded.
 
     Parameters
     ----------
@@ -345,7 +345,7 @@ class _Graph:
 
 
 class Backend:
-    """Answers what a small quantised model becomes.
+    """Asks the backend what it does with a small quantised model.
 
     Parameters
     ----------
@@ -379,7 +379,7 @@ class Backend:
         rows = offload_report(partition_for(mod, options=self._options, **settings)).ops
         edges = [row.op for row in rows if not _is_of_integers(row)]
         if "relax.concat" in edges and len(edges) < len(rows):
-            return None  # Rescaled parts lose bits: what is joined has one scale instead.
+            return None  # Rescaled parts lose bits, so joined tensors get one scale instead.
         if edges.count(QUANTIZE) > inputs or edges.count(DEQUANTIZE) > results:
             for row in rows:
                 if row.reason:

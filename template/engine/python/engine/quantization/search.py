@@ -69,7 +69,7 @@ class Search:
     batches
         Calibration data.
     progress
-        Is told what happens.
+        Receives messages about what happens.
     """
 
     def __init__(

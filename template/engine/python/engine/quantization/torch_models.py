@@ -147,7 +147,7 @@ class TorchModel:
     # ---- Asking ---------------------------------------------------------------------------------
 
     def ask(self, backend: Backend, form: Form, group: Group, wide: Tensors) -> str | None:
-        """Return what the backend makes of some ops between quantize and dequantize."""
+        """Return what the backend does with some ops between quantize and dequantize."""
         nodes = [self._nodes[node.index] for node in group]
         key = self._described(nodes, wide)
         if key not in self._answers:
@@ -284,12 +284,12 @@ class _Captures(Quantizer):  # type: ignore[misc]
 
     graph: Any = None
 
-    def annotate(self, model: Any) -> Any:
+    def annotate(self, model: object) -> Any:
         """Keep a copy."""
         self.graph = copy.deepcopy(model)
         return model
 
-    def validate(self, model: Any) -> None:
+    def validate(self, model: object) -> None:
         """Accept it."""
 
 
@@ -390,7 +390,7 @@ def _exported(model: Any, example: Any) -> Any:
 
 
 def _constants(graph: Any) -> dict[fx.Node, None]:
-    """Return what is known before the model runs: its weights, and what is computed of them."""
+    """Return the values known before the model runs: its weights, and those computed from them."""
     found: dict[fx.Node, None] = {}
     for node in graph.nodes:
         known = bool(node.all_input_nodes) and all(item in found for item in node.all_input_nodes)

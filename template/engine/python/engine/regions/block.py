@@ -259,7 +259,7 @@ class Block:
         return None
 
     def _causes_of(self, declined: str, composites: list[Composite]) -> dict[Composite, str]:
-        """Return the composites because of which the driver declines a region, with its reasons.
+        """Return the composites for which the driver declines a region, with its reasons.
 
         They are those that it declines alone; if there are none, the one that its sentence names.
         """

@@ -104,7 +104,7 @@ class Precision:
         return self._of_composite[composite]
 
     def _asked(self, index: int) -> list[str]:
-        """Return the types of the integers that an op is to compute with; none if with reals."""
+        """Return the integer types that an op is to compute with; none if with reals."""
         position, values = self._bindings.position, self._bindings.values
         found: dict[str, None] = {}
         for var in ir.operands(self._bindings[index].value):

@@ -290,7 +290,7 @@ class Records:
         backend = self.codegen_of(call)
         if backend is not None:
             return Reason(Code.OTHER_BACKEND, f"it is a region of {backend}")
-        return Reason(Code.FUNCTION_CALL, f"it calls {ir.callee(call)}, which is no Relax op")
+        return Reason(Code.FUNCTION_CALL, f"it calls {ir.callee(call)}, which is not a Relax op")
 
     def codegen_of(self, call: relax.Call) -> str | None:
         """Return the backend of the called region.
@@ -303,7 +303,7 @@ class Records:
         Returns
         -------
         backend
-            Its name; none if the callee is no region.
+            Its name; none if the callee is not a region.
         """
         if not isinstance(call.op, relax.GlobalVar):
             return None
