@@ -108,11 +108,21 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
 
     find("#tab-profile").click()
     told = find("#panel-profile").get_attribute("textContent")
-    assert "dma" in told and "4,321" in told and "cycles" in told
+    assert "dma" in told and f"{64 * (count - 2):,}" in told and "cycles" in told
     events = browser.find_elements("css selector", ".timeline rect")
     assert len(events) == count - 2
     # The second region comes after the first one.
     assert float(events[count // 2].get_attribute("x")) > 600
+    pictures = browser.find_elements("css selector", "#panel-profile svg.picture")
+    assert [item.get_attribute("role") for item in pictures] == ["group", "group"]
+    roofline, memory = pictures
+    assert len(roofline.find_elements("css selector", "circle[role=button]")) == count - 2
+    assert len(memory.find_elements("css selector", "rect[role=button]")) == count - 2
+    assert "2 operations per cycle" in roofline.get_attribute("textContent")
+    assert "192 bytes in use at most" in memory.get_attribute("textContent")
+    point = roofline.find_element("css selector", "[data-op='2']")
+    point.send_keys(Keys.ENTER)
+    assert "name2<i>" in find("#details").text and "1,234" in find("#details").text
     find("#tab-accuracy").click()
     assert "exact" in find("#panel-accuracy").text
     wide = "return document.documentElement.scrollWidth <= innerWidth"

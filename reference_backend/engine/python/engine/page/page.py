@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backend import BACKEND
+from ..profiling.result import Profile
 from ..reasons import Code
 from ..report import Report
 
@@ -29,6 +30,9 @@ _SCRIPTS = (
     "accuracy.js",
     "main.js",
 )
+
+_PICTURES = ("roofline", "memory")
+"""What the page shows of `Profile.to_svg`; it has a timeline of its own, which can be zoomed."""
 
 
 def write_page(
@@ -54,13 +58,15 @@ def write_page(
     Raises
     ------
     ValueError
-        The file cannot be written; nothing is left of it then.
+        The profile is none, or the file cannot be written; nothing is left of it then.
     """
+    found = Profile.from_dict(profile) if profile is not None else None
     data = {
         "title": title,
         "report": report.to_dict(),
         "meanings": {code.value: code.meaning for code in Code},
         "profile": profile,
+        "pictures": {name: found.to_svg(name) for name in _PICTURES} if found is not None else {},
         "accuracy": accuracy,
     }
     scripts = "\n".join(_part(name) for name in _SCRIPTS)
