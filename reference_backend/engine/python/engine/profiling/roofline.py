@@ -166,7 +166,7 @@ def roofline_svg(profile: Profile) -> str:
     for value in across.ticks:
         x = across.at(value)
         marks.append(line(x, _TOP, x, bottom, ' stroke-opacity="0.15"'))
-        marks.append(words(x, bottom + 16, f"{value:g}", "middle"))
+        marks.append(words(x, bottom + 16, f"{value:,g}", "middle"))
     for value in upright.ticks:
         y = upright.at(value)
         marks.append(line(_LEFT, y, _RIGHT, y, ' stroke-opacity="0.15"'))
