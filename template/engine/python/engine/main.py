@@ -21,6 +21,7 @@ from .commands.checking import check, check_environment
 from .commands.listing import show_artifacts, show_limits, show_options
 from .commands.problem import Problem, needs_compiler, told
 from .limits import WHERE
+from .whole_files import NotWritten
 
 _KIT = {
     "conformance": "hold the backend to what it claims, case by case",
@@ -214,7 +215,7 @@ def main() -> int:
         else:
             code = int(arguments.run(arguments) or 0)
         sys.stdout.flush()
-    except Problem as problem:
+    except (Problem, NotWritten) as problem:
         is_check = not chosen and arguments.command == "check"
         print(f"FAILED: {problem}", file=None if is_check else sys.stderr)
         return 1

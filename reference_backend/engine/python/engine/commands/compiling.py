@@ -21,10 +21,11 @@ from ..backend import BACKEND, PACKAGE
 from ..options import Options
 from ..partition import compile_partitioned, partition_for
 from ..report import Report, offload_report
+from ..whole_files import write_text, writing
 from .arguments import options_of
 from .calibration import read_batches
 from .comparing import read_json
-from .files import require_file, require_writable, write_text, writing
+from .files import require_file, require_writable
 from .models import ModelFile, read_model
 from .problem import Problem, sentence
 from .progress import Steps
@@ -239,13 +240,12 @@ def run_report(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         from ..page import write_page
 
-        with writing(arguments.html) as unfinished:
-            write_page(
-                unfinished,
-                report,
-                profile.to_dict() if profile is not None else None,
-                accuracy.to_dict() if accuracy is not None else None,
-            )
+        write_page(
+            arguments.html,
+            report,
+            profile.to_dict() if profile is not None else None,
+            accuracy.to_dict() if accuracy is not None else None,
+        )
     if arguments.json:
         print(report.to_json())
     else:

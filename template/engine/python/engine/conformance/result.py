@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..reasons import DECLINES
+from ..whole_files import write_text
 
 FORMAT_VERSION = 1
 """Raise it with every incompatible change of the format."""
@@ -237,7 +238,7 @@ class Result:
             as_html(data),
         ]
         for path, text in zip(paths, texts, strict=True):
-            path.write_text(text, encoding="utf-8")
+            write_text(path, text)
         return paths
 
 
