@@ -68,6 +68,9 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser, "write the report as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page")
     parser.add_argument(
+        "--netron", metavar="FILE", type=Path, help="write an ONNX file, which Netron shows"
+    )
+    parser.add_argument(
         "--profile", metavar="FILE", type=Path, help="what 'profile' has written, for the page"
     )
     parser.add_argument(

@@ -18,6 +18,7 @@ import tvm
 from tvm import relax
 
 from ..backend import BACKEND, PACKAGE
+from ..onnx_report import require_onnx
 from ..options import Options
 from ..partition import compile_partitioned, partition_for
 from ..report import Report, offload_report
@@ -27,7 +28,7 @@ from .calibration import read_batches
 from .comparing import read_json
 from .files import require_file, require_writable
 from .models import ModelFile, read_model
-from .problem import Problem, sentence
+from .problem import Problem, sentence, told
 from .progress import Steps
 from .signature import FUNCTION, Signature, signature_of
 
@@ -212,8 +213,10 @@ def _linker(program: str | None) -> dict[str, str]:
 
 def run_report(arguments: argparse.Namespace) -> int:
     """Run the command `report`."""
-    for path in (arguments.output, arguments.html, arguments.accuracy):
+    for path in (arguments.output, arguments.html, arguments.accuracy, arguments.netron):
         require_writable(path)
+    if arguments.netron is not None:
+        told(require_onnx)
     if arguments.accuracy is not None and arguments.quantize is None:
         raise Problem(
             "--accuracy compares the quantised model with the float one; it goes with --quantize "
@@ -246,6 +249,8 @@ def run_report(arguments: argparse.Namespace) -> int:
             profile.to_dict() if profile is not None else None,
             accuracy.to_dict() if accuracy is not None else None,
         )
+    if arguments.netron is not None:
+        report.to_onnx(arguments.netron)
     if arguments.json:
         print(report.to_json())
     else:
