@@ -295,7 +295,7 @@ class Report:
                 OpPlacement(
                     **{
                         **op,
-                        "origin": Origin(**op["origin"]) if op["origin"] else None,
+                        "origin": _origin(op["origin"]),
                         "reads": tuple(op["reads"]),
                         "inputs": tuple(op.get("inputs", ())),
                         "arguments": tuple(op["arguments"]),
@@ -396,6 +396,10 @@ class Report:
             )
             for op in self.ops
         ]
+
+
+def _origin(data: Mapping[str, Any] | None) -> Origin | None:
+    return Origin(**{**data, "others": tuple(data.get("others", ()))}) if data else None
 
 
 _HEADER = ("op", "name", "placement", "runs in", "MACs", "composite, or why it is on the host")

@@ -127,6 +127,9 @@ class _Writer:
             for index, op in enumerate(self._ops)
         ]
         self._types = {name: op.result for name, op in zip(self._values, self._ops, strict=True)}
+        self._leaving = {
+            (region.symbol, item.name) for region in report.regions for item in region.outputs
+        }
         self._functions = {op.function for op in self._ops}
         self.regions: list[Any] = []
         self.regions_of_functions: list[Any] = []
@@ -170,7 +173,7 @@ class _Writer:
                 nodes.append(self._node(key))
                 shown.append(self._values[key])
         inputs = self._inputs(mine)
-        outputs = [self._values[index] for index in mine if not self._readers.get(index)]
+        outputs = [self._values[index] for index in mine if self._is_result(index)]
         return nodes, inputs, outputs, [name for name in shown if name not in outputs]
 
     def _region(self, symbol: str, members: Sequence[int]) -> tuple[Any, Any]:
@@ -185,7 +188,7 @@ class _Writer:
         outputs = [
             self._values[index]
             for index in members
-            if not self._readers.get(index) or not inside.issuperset(self._readers[index])
+            if self._is_result(index) or not inside.issuperset(self._readers[index])
         ]
         node = helper.make_node(symbol, inputs, outputs, name=symbol, domain=BACKEND)
         body = helper.make_function(
@@ -214,6 +217,17 @@ class _Writer:
             if _type_of(self._types[name]):
                 body.value_info.append(self._info(name))
         return node, body
+
+    def _is_result(self, index: int) -> bool:
+        """Whether an op gives a result of its function, as far as the report tells.
+
+        What leaves a region and is read inside of it alone is a result.
+        """
+        op, readers = self._ops[index], self._readers.get(index, [])
+        if not readers:
+            return True
+        inside = all(self._ops[reader].region == op.region for reader in readers)
+        return op.region is not None and inside and (op.region, op.name) in self._leaving
 
     def _node(self, index: int) -> Any:
         """Return the node of an op."""
@@ -246,6 +260,7 @@ class _Writer:
                 "variable": op.name,
                 "module": op.origin.module if op.origin else None,
                 "location": op.origin.location if op.origin else None,
+                "stands_for": ", ".join(op.origin.others) if op.origin else None,
                 "constants": ", ".join(text.removeprefix("constant ") for text in constants),
                 "macs": op.macs or None,
                 "bytes_read": op.bytes_read,
