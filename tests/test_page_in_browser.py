@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -83,6 +84,11 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
     assert "Write it otherwise." in find("#details").text
     assert "float32[1, 8]" in find("#details").text
     assert "axis" in find("#details").text
+    # Beside the pane, at 1,000 px, names can still be read.
+    widths = "return [...document.querySelectorAll('#panel-ops td.text')].map((x) => x.clientWidth)"
+    assert min(browser.execute_script(widths)) >= 140
+    kind = row.find_elements("css selector", "td")[1]
+    assert (kind.text, kind.size["height"] <= row.size["height"]) == ("nonzero", True)
     assert not browser.find_elements("css selector", "#details i")
 
     find("#tab-ops").send_keys(Keys.ARROW_RIGHT)
@@ -128,3 +134,19 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
     wide = "return document.documentElement.scrollWidth <= innerWidth"
     assert browser.execute_script(wide)
     assert browser.get_log("browser") == []
+
+
+def test_a_weight_is_drawn_beside_what_reads_it(browser: Any, pages: Path) -> None:
+    browser.get((pages / "weights.html").as_uri())
+    browser.find_element("id", "tab-graph").click()
+    boxes = browser.find_elements("css selector", "#canvas g.op")
+    places = {
+        int(box.get_attribute("data-op")): tuple(
+            float(number) for number in re.findall(r"-?[\d.]+", box.get_attribute("transform"))
+        )
+        for box in boxes
+    }
+    assert len(places) == 240
+    for weight in range(120):
+        (_, above), (_, below) = places[weight], places[120 + weight]
+        assert 0 < below - above < 100, weight

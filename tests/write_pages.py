@@ -4,6 +4,7 @@ Usage: ``python write_pages.py DIRECTORY``.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tvm_example_npu.engine.origins import Origin
@@ -47,6 +48,17 @@ def report_of(count: int) -> Report:
     return Report(tuple(ops), regions)
 
 
+def weights_report(layers: int) -> Report:
+    """Return a chain whose ops each read a weight of their own; all weights come first."""
+    report = report_of(2 * layers)
+    ops = [replace(op, placement="npu", region="region_0", code=None) for op in report.ops]
+    for index in range(layers):
+        ops[index] = replace(ops[index], reads=())
+        before = (layers + index - 1,) if index else ()
+        ops[layers + index] = replace(ops[layers + index], reads=(index, *before))
+    return Report(tuple(ops), report.regions[:1])
+
+
 def profile_of(report: Report) -> Profile:
     """Return what a device of two engines does, an op after the other, in each region."""
     recorded = []
@@ -86,6 +98,7 @@ def main() -> None:
         profile = profile_of(report).to_dict()
         path = Path(sys.argv[1]) / f"{count}.html"
         report.to_html(path, title="A <b>chain", profile=profile, accuracy=accuracy)
+    weights_report(120).to_html(Path(sys.argv[1]) / "weights.html")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ function profileTab(panel, page) {
   const rows = known.sort((one, other) => other.span - one.span).slice(0, 50);
   if (rows.length)
     panel.append(make("h2", {}, "The ops that take the longest"), table([
-      { name: "op", cell: (entry) => entry.origin || entry.label || "no op of the model" },
+      { name: "op", text: true, cell: (entry) => entry.origin || entry.label || "no op of the model" },
       { name: "composite", cell: (entry) => entry.composite || "" },
       { name: UNIT, number: true, cell: (entry) => number(entry.span), value: (entry) => entry.span },
       { name: "%", number: true, cell: (entry) => (100 * entry.share).toFixed(1), value: (entry) => entry.share },
