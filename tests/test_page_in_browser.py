@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -83,6 +84,11 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
     assert "Write it otherwise." in find("#details").text
     assert "float32[1, 8]" in find("#details").text
     assert "axis" in find("#details").text
+    # Beside the pane, at 1,000 px, names can still be read.
+    widths = "return [...document.querySelectorAll('#panel-ops td.text')].map((x) => x.clientWidth)"
+    assert min(browser.execute_script(widths)) >= 140
+    kind = row.find_elements("css selector", "td")[1]
+    assert (kind.text, kind.size["height"] <= row.size["height"]) == ("nonzero", True)
     assert not browser.find_elements("css selector", "#details i")
 
     find("#tab-ops").send_keys(Keys.ARROW_RIGHT)
@@ -108,13 +114,39 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
 
     find("#tab-profile").click()
     told = find("#panel-profile").get_attribute("textContent")
-    assert "dma" in told and "4,321" in told and "cycles" in told
+    assert "dma" in told and f"{64 * (count - 2):,}" in told and "cycles" in told
     events = browser.find_elements("css selector", ".timeline rect")
     assert len(events) == count - 2
     # The second region comes after the first one.
     assert float(events[count // 2].get_attribute("x")) > 600
+    pictures = browser.find_elements("css selector", "#panel-profile svg.picture")
+    assert [item.get_attribute("role") for item in pictures] == ["group", "group"]
+    roofline, memory = pictures
+    assert len(roofline.find_elements("css selector", "circle[role=button]")) == count - 2
+    assert len(memory.find_elements("css selector", "rect[role=button]")) == count - 2
+    assert "2 operations per cycle" in roofline.get_attribute("textContent")
+    assert "192 bytes in use at most" in memory.get_attribute("textContent")
+    point = roofline.find_element("css selector", "[data-op='2']")
+    point.send_keys(Keys.ENTER)
+    assert "name2<i>" in find("#details").text and "1,234" in find("#details").text
     find("#tab-accuracy").click()
     assert "exact" in find("#panel-accuracy").text
     wide = "return document.documentElement.scrollWidth <= innerWidth"
     assert browser.execute_script(wide)
     assert browser.get_log("browser") == []
+
+
+def test_a_weight_is_drawn_beside_what_reads_it(browser: Any, pages: Path) -> None:
+    browser.get((pages / "weights.html").as_uri())
+    browser.find_element("id", "tab-graph").click()
+    boxes = browser.find_elements("css selector", "#canvas g.op")
+    places = {
+        int(box.get_attribute("data-op")): tuple(
+            float(number) for number in re.findall(r"-?[\d.]+", box.get_attribute("transform"))
+        )
+        for box in boxes
+    }
+    assert len(places) == 240
+    for weight in range(120):
+        (_, above), (_, below) = places[weight], places[120 + weight]
+        assert 0 < below - above < 100, weight

@@ -4,9 +4,11 @@ Usage: ``python write_pages.py DIRECTORY``.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tvm_example_npu.engine.origins import Origin
+from tvm_example_npu.engine.profiling import Profile
 from tvm_example_npu.engine.report import Border, OpPlacement, RegionPlacement, Report
 
 
@@ -46,6 +48,42 @@ def report_of(count: int) -> Report:
     return Report(tuple(ops), regions)
 
 
+def weights_report(layers: int) -> Report:
+    """Return a chain whose ops each read a weight of their own; all weights come first."""
+    report = report_of(2 * layers)
+    ops = [replace(op, placement="npu", region="region_0", code=None) for op in report.ops]
+    for index in range(layers):
+        ops[index] = replace(ops[index], reads=())
+        before = (layers + index - 1,) if index else ()
+        ops[layers + index] = replace(ops[layers + index], reads=(index, *before))
+    return Report(tuple(ops), report.regions[:1])
+
+
+def profile_of(report: Report) -> Profile:
+    """Return what a device of two engines does, an op after the other, in each region."""
+    recorded = []
+    for at, region in enumerate(report.regions):
+        mine = [op for op in report.offloaded if op.region == region.symbol]
+        labels = [f"relax.add ({op.name})" for op in mine]
+        events = [
+            {"name": "add", "label": label, "engine": ("dma", "mac")[index % 2]}
+            | {"begin": 1234 * index, "end": 1234 * (index + 1), "busy": 1000, "waits_for": "dma"}
+            | {"traffic": {"dram": [64, 32]}, "operations": 100 * (index % 7 + 1)}
+            for index, label in enumerate(labels)
+        ]
+        allocations = [
+            {"memory": "scratchpad", "label": label, "offset": 64 * (index % 3), "bytes": 64}
+            | {"begin": 1234 * index, "end": 1234 * (index + 2)}
+            for index, label in enumerate(labels)
+        ]
+        call = {"begin_us": 10.0 * at, "end_us": 10.0 * at + 9}
+        call |= {"events": events, "allocations": allocations}
+        peaks = {"operations": 2.0, "memories": {"dram": {"bytes": 0, "bytes_per_unit": 0.1}}}
+        told = {"unit": "cycles", "ticks_per_us": 1000.0, "peaks": peaks, "calls": [call]}
+        recorded.append({"symbol": region.symbol, "counters": {}, "profile": told})
+    return Profile.from_recording({"calls": [[0.0, 20.0]], "host": [], "regions": recorded}, report)
+
+
 def main() -> None:
     """Write the pages."""
     number = {"snr_db": "inf", "cosine": 1.0, "largest_error": 0.0, "largest_error_steps": None}
@@ -57,35 +95,10 @@ def main() -> None:
     }
     for count in (10, 500, 2000):
         report = report_of(count)
-        regions = [region.symbol for region in report.regions]
-        ops = [
-            {"region": op.region, "label": f"relax.add ({op.name})", "op": "relax.add"}
-            | {"variable": op.name, "origin": str(op.origin), "composite": "add", "span": 1234}
-            | {"busy": {"mac": 1000}, "traffic": {}, "share": 1 / (count - 2)}
-            for op in report.offloaded
-        ]
-        starts = dict.fromkeys(regions, 0)
-        events = []
-        for op in ops:
-            begin = starts[op["region"]]
-            starts[op["region"]] = end = begin + 1234
-            events.append(
-                {"region": op["region"], "call": 0, "name": "add", "label": op["label"]}
-                | {"engine": ("dma", "mac")[len(events) % 2], "begin": begin, "end": end}
-                | {"busy": 1000, "waits_for": "dma", "traffic": {}}
-            )
-        profile = {
-            "unit": "cycles",
-            "totals": {"calls": 1, "busy": {"mac": 1000}, "traffic": {"dram": [4321, 1]}},
-            "regions": [
-                {"symbol": symbol, "runs": [{"begin_us": 1.0 * at, "span": starts[symbol]}]}
-                for at, symbol in enumerate(regions)
-            ],
-            "ops": ops,
-            "events": events,
-        }
+        profile = profile_of(report).to_dict()
         path = Path(sys.argv[1]) / f"{count}.html"
         report.to_html(path, title="A <b>chain", profile=profile, accuracy=accuracy)
+    weights_report(120).to_html(Path(sys.argv[1]) / "weights.html")
 
 
 if __name__ == "__main__":

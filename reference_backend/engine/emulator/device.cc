@@ -138,6 +138,8 @@ struct npu_request : emulator::Job {
   emulator::RunCounters counters = {};
   /*! \brief The events of the last execution, if they were requested. */
   std::unique_ptr<emulator::Events> events;
+  std::vector<npu_allocation> allocations;
+  std::vector<npu_memory> memories;
 };
 
 npu_request::npu_request(std::shared_ptr<const emulator::Loaded> shared)
@@ -486,6 +488,35 @@ npu_status ReadEvents(npu_request* request, const npu_event** events, size_t* co
   });
 }
 
+npu_status ReadAllocations(npu_request* request, const npu_allocation** allocations,
+                           size_t* count) {
+  return Run([&] {
+    RequireIdle(request, "read_allocations");
+    RequireArgument(allocations, "allocations");
+    RequireArgument(count, "count");
+    const Loaded& loaded = *request->loaded;
+    const Timeline& timeline = request->timeline ? *request->timeline : loaded.timeline;
+    request->allocations = AllocationsOf(loaded.program, loaded.accesses, timeline);
+    *allocations = request->allocations.data();
+    *count = request->allocations.size();
+  });
+}
+
+npu_status ReadPeaks(npu_request* request, double* operations_per_unit, const npu_memory** memories,
+                     size_t* count) {
+  return Run([&] {
+    RequireIdle(request, "read_peaks");
+    RequireArgument(operations_per_unit, "operations_per_unit");
+    RequireArgument(memories, "memories");
+    RequireArgument(count, "count");
+    const Program& program = request->loaded->program;
+    request->memories = MemoriesOf(program.machine);
+    *operations_per_unit = OperationsPerCycle(program);
+    *memories = request->memories.data();
+    *count = request->memories.size();
+  });
+}
+
 const void* Extension(const char* name) {
   return name != nullptr && std::strcmp(name, NPU_FAULTS) == 0 ? &kFaults : nullptr;
 }
@@ -518,6 +549,8 @@ constexpr npu_run_api kRunApi = {
     "cycles",
     nullptr,
     ReadEvents,
+    ReadAllocations,
+    ReadPeaks,
 };
 
 }  // namespace

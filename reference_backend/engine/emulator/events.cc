@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <variant>
 
 namespace npu::emulator {
@@ -105,8 +106,79 @@ void Events::Add(size_t command, const Work& work, Engine engine, const char* wa
     traffic_.push_back(std::move(traffic));
     event.traffic = traffic_.back().data();
     event.traffic_count = traffic_.back().size();
+    event.operations = static_cast<uint64_t>(work.matrix_operations);
   }
   all_.push_back(event);
+}
+
+std::vector<npu_allocation> AllocationsOf(const Program& program, const Accesses& accesses,
+                                          const Timeline& timeline) {
+  std::vector<npu_allocation> all;
+  // The latest allocation of a place, and the tensor that was written to it last.
+  struct Latest {
+    size_t allocation;
+    npu_tensor written;
+  };
+  std::map<std::tuple<Memory, uint64_t, uint64_t>, Latest> places;
+  for (size_t i = 0; i < program.commands.size(); ++i) {
+    const Interval& interval = timeline.intervals()[i];
+    if (interval.start == interval.end) continue;
+    const Access* const output = &accesses.output(i);
+    for (const Access* access = accesses.begin(i); access != accesses.end(i); ++access) {
+      const Tensor& tensor = program.tensors[access->tensor];
+      const Memory memory = tensor.place.memory;
+      if (memory != Memory::kScratchpad && memory != Memory::kArena) continue;
+      const uint64_t bytes = MostBytes(tensor);
+      if (bytes == 0) continue;
+      const auto key = std::make_tuple(memory, tensor.place.offset, bytes);
+      auto found = places.find(key);
+      const bool is_read = std::any_of(
+          accesses.begin(i), output, [&](const Access& other) { return Overlap(other, *access); });
+      const bool is_new = found == places.end() ||
+                          (access == output && !is_read && found->second.written != access->tensor);
+      if (is_new) {
+        npu_allocation allocation = {};
+        allocation.memory = Name(memory);
+        const auto label = static_cast<size_t>(program.commands[i].label);
+        if (label < program.labels.size()) allocation.label = program.labels[label].c_str();
+        allocation.offset = tensor.place.offset;
+        allocation.bytes = bytes;
+        allocation.begin = interval.start;
+        allocation.end = interval.end;
+        found = places.insert_or_assign(key, Latest{all.size(), access->tensor}).first;
+        all.push_back(allocation);
+      }
+      npu_allocation& allocation = all[found->second.allocation];
+      allocation.begin = std::min(allocation.begin, interval.start);
+      allocation.end = std::max(allocation.end, interval.end);
+      if (access == output) found->second.written = access->tensor;
+    }
+  }
+  return all;
+}
+
+std::vector<npu_memory> MemoriesOf(const Machine& machine) {
+  // Both DMA engines at once. Megabytes per second are bytes per microsecond.
+  const double dram = 2.0 * machine.dram_megabytes_per_second / machine.FrequencyMHz();
+  return {{"dram", static_cast<uint64_t>(machine.dram_bytes), dram},
+          {"scratchpad", static_cast<uint64_t>(machine.scratchpad_bytes), 0}};
+}
+
+double OperationsPerCycle(const Program& program) {
+  int64_t steps = 1;
+  const auto note = [&](npu_tensor one, npu_tensor other) {
+    const auto type = [&](npu_tensor tensor) { return program.tensors[tensor].desc.dtype; };
+    steps = std::max(steps, StepsOfCell(type(one), type(other)));
+  };
+  for (const Command& command : program.commands) {
+    if (const auto* matmul = std::get_if<npu_matmul>(&command.op)) note(matmul->a, matmul->b);
+    if (const auto* convolution = std::get_if<npu_convolution>(&command.op)) {
+      note(convolution->data, convolution->weight);
+    }
+  }
+  const Machine& machine = program.machine;
+  return 2.0 * machine.cores * machine.matrix_rows * machine.matrix_columns *
+         static_cast<double>(steps);
 }
 
 }  // namespace npu::emulator

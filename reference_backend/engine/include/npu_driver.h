@@ -627,7 +627,30 @@ typedef struct npu_event {
   const char* waits_for;
   const npu_traffic* traffic;
   size_t traffic_count;
+  /*! \brief Arithmetic, a multiplication with its addition as two; 0: none, or not counted. */
+  uint64_t operations;
 } npu_event;
+
+/*! \brief Bytes that a program keeps for something, from when to when; never grows. */
+typedef struct npu_allocation {
+  /*! \brief E.g. "scratchpad". */
+  const char* memory;
+  /*! \brief The text of set_label of the operation that uses it first, or NULL. */
+  const char* label;
+  uint64_t offset, bytes;
+  /*! \brief As of events. */
+  int64_t begin, end;
+} npu_allocation;
+
+/*! \brief A memory of the device; never grows. */
+typedef struct npu_memory {
+  /*! \brief The name that traffic and allocations have. */
+  const char* name;
+  /*! \brief How large it is; 0: not known. */
+  uint64_t bytes;
+  /*! \brief The most that is read and written together in an event_unit; 0: not known. */
+  double bytes_per_unit;
+} npu_memory;
 
 /*! \brief Which work `cancel` can end before it is done. */
 typedef enum npu_cancel_kind {
@@ -806,6 +829,15 @@ typedef struct npu_run_api {
    *  there are no events. Since version 3. */
   npu_status (*read_events)(npu_request* request, const npu_event** events, size_t* count,
                             double* units_per_microsecond);
+  /*! \brief What the last execution kept in memories, and how long; called after read_events, valid
+   *  as long. Absent: it is not known. Since version 3. */
+  npu_status (*read_allocations)(npu_request* request, const npu_allocation** allocations,
+                                 size_t* count);
+  /*! \brief How fast the device is at most, as the program of the request uses it: operations in an
+   *  event_unit for its element types (0: not known), and its memories; called after read_events,
+   *  valid as long. Absent: it is not known. Since version 3. */
+  npu_status (*read_peaks)(npu_request* request, double* operations_per_unit,
+                           const npu_memory** memories, size_t* count);
 } npu_run_api;
 
 /* ---- Extensions that the engine knows ------------------------------------------------------- */

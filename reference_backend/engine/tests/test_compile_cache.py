@@ -18,6 +18,7 @@ import backend
 from backend.engine import codegen
 from backend.engine.cache import Cache
 from backend.engine.conformance.region import first_taken
+from backend.engine.whole_files import UNFINISHED
 from support import BACKEND, OPS, TABLE, Case, another_option, compile_for, first_case
 
 CASES = list(islice(filter(None, (first_case([op]) for op in OPS if TABLE.get(op))), 3))
@@ -210,10 +211,15 @@ def test_what_a_process_never_finished_goes_after_a_while(tmp_path):
     old, new, foreign = (tmp_path / name for name in ("old.tmp", "new.tmp", "readme.txt"))
     for path in (old, new, foreign):
         path.write_text("x")
+    dead, writing = (tmp_path / f"{UNFINISHED}{name}" for name in ("dead", "writing"))
+    for folder in (dead, writing):
+        folder.mkdir()
+        (folder / "a.artifact").write_text("x")
     os.utime(old, (1000, 1000))
+    os.utime(dead, (1000, 1000))
     Cache(tmp_path, 10).put("a", b"a")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("a.artifact", "new.tmp", "readme.txt")
+        *(writing.name, "a.artifact", "new.tmp", "readme.txt")
     ]
 
 

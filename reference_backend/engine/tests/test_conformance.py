@@ -541,6 +541,23 @@ def test_the_command_lists_cases():
     code, lines = conformance("--list", "--suite", "ops")
     assert code == 0
     assert lines == [f"ops/{case}" for case in CASES]
+    code, out, errors = run_command("conformance", "--list", "--suite", "ops", "--json")
+    assert (code, errors) == (0, "")
+    assert json.loads(out) == {"format_version": 1, "suites": {"ops": list(CASES)}}
+
+
+@needs_taken
+def test_json_is_alone_on_standard_output(tmp_path):
+    arguments = ("--jobs", "0", "--filter", f"ops/{TAKEN[0]}", "--output", str(tmp_path), "--json")
+    code, out, errors = run_command("conformance", *arguments)
+    assert code == 0, errors
+    data = json.loads(out)
+    assert out == (tmp_path / "conformance.json").read_text()
+    assert (data["format_version"], data["ok"]) == (1, True)
+    assert TAKEN[0] in [case["case"] for case in data["cases"]]
+    assert errors.splitlines()[-1] == data["summary"] and "written: " in errors
+    code, out, errors = run_command("conformance", "--suite", "nothing", "--json")
+    assert (code, out) == (2, "") and "no suite 'nothing'" in errors
 
 
 @pytest.mark.thorough

@@ -85,6 +85,7 @@ def test_the_same_is_there_as_data(library):
     assert (code, errors) == (0, "")
     found = backend.read_artifacts(library)
     assert json.loads(out) == [artifact.to_dict() for artifact in found]
+    assert {item["version"] for item in json.loads(out)} == {1}
     assert sorted(artifact.symbol for artifact in found) == sorted(
         f"{BACKEND}_{case.symbol}_0" for case in CASES
     )

@@ -4,6 +4,7 @@
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,8 +16,10 @@ from tvm.runtime.vm import VirtualMachine
 import backend
 from backend.engine.origins import Origin
 from backend.engine.parallel import DataParallel
-from backend.engine.profiling import pictures
+from backend.engine.profiling import Memory, Peaks
+from backend.engine.profiling.pictures import PICTURES
 from backend.engine.profiling.record import Recorder, region_modules
+from backend.engine.profiling.roofline import Roof, outer_memory, points_of, roofs_of
 from backend.engine.profiling.trace import trace_of
 from support import (
     BACKEND,
@@ -111,6 +114,7 @@ def test_sums_are_the_counters_to_the_last_unit(profile):
         for memory, (read, written) in region.traffic.items():
             assert read == counters[f"{memory}_bytes_read"] > 0
             assert written == counters[f"{memory}_bytes_written"] > 0
+        assert region.operations == counters["matrix_operations"] > 0
         ops = [op for op in profile.ops if op.region == region.symbol]
         assert sum((Counter(op.busy) for op in ops), Counter()) == Counter(region.busy)
         for memory, pair in region.traffic.items():
@@ -123,6 +127,7 @@ def test_sums_are_the_counters_to_the_last_unit(profile):
     assert totals["events"] == len(spans)
     assert totals["span"] == sum(region.span for region in profile.regions)
     assert sum((Counter(item.busy) for item in profile.regions), Counter()) == totals["busy"]
+    assert sum(op.operations for op in profile.ops) == totals["operations"]
 
 
 @needs_emulator
@@ -164,7 +169,10 @@ def test_a_driver_without_events_leaves_the_times_on_the_host(profile):
         assert profile.totals["npu_us"] == 25 and profile.totals["host_us"] == 1
     assert (profile.events, profile.ops, profile.unit) == ((), (), None)
     assert "does not tell" in profile.summary and profile.summary in str(profile)
-    assert "no events" in pictures.timeline_svg(profile) + pictures.top_ops_svg(profile)
+    assert "no events" in profile.to_svg() + profile.to_svg("top_ops")
+    assert profile.allocations == () and profile.memory == {}
+    assert "does not count" in profile.to_svg("roofline")
+    assert "does not tell" in profile.to_svg("memory")
     assert_is_trace(profile.to_trace())
 
 
@@ -236,14 +244,95 @@ def test_the_trace_has_a_track_for_each_engine_and_the_host(profile):
 def test_pictures_have_a_mark_for_each_event_and_op(profile):
     once = [event for event in profile.events if event.call == 0]
     for svg, marks in (
-        (pictures.timeline_svg(profile), once),
-        (pictures.top_ops_svg(profile), profile.ops),
+        (profile.to_svg("timeline"), once),
+        (profile.to_svg("top_ops"), profile.ops),
     ):
         root = ElementTree.fromstring(svg)
         boxes = root.findall("{http://www.w3.org/2000/svg}rect")
         assert len(boxes) == len(marks) > 0
         assert all(float(box.get("width")) > 0 for box in boxes)
         assert "currentColor" in svg and "http" not in svg.replace("http://www.w3.org/2000/svg", "")
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@needs_emulator
+def test_the_roofline_has_the_operations_of_the_model_below_the_roofs(profile):
+    points = points_of(profile)
+    assert [point.op for point in points] == list(profile.ops)
+    # Twice a window of 3 x 3 x channels for each of 2 x 4 x 6 x 6 results, and of 4 x 4 in 2 calls.
+    assert points[0].op.operations == 2 * 2 * (3 * 9) * (2 * 4 * 6 * 6)
+    assert points[1].op.operations == 2 * 2 * (4 * 9) * (2 * 4 * 4 * 4)
+    assert sum(point.op.operations for point in points) == profile.totals["operations"]
+    assert sum(point.bytes for point in points) == sum(profile.traffic["dram"])
+    assert outer_memory(profile) == "dram"
+    (roof,) = roofs_of(profile)
+    # The emulator's array of 32 x 32, and two DMA engines of 16 GB/s at 1 GHz.
+    assert roof == Roof(2048.0, 32.0)
+    assert (roof.at(1.0), roof.at(1000.0), roof.at(64.0)) == (32.0, 2048.0, 2048.0)
+    for point in points:
+        assert point.op.active <= point.op.span
+        assert 0 < point.speed <= roof.at(point.intensity)
+        assert point.intensity == pytest.approx(point.op.operations / point.bytes)
+    root = ElementTree.fromstring(profile.to_svg("roofline"))
+    assert [item.get("data-op") for item in root.findall(f"{SVG}circle")] in (
+        ["0", "1"],
+        ["1", "0"],
+    )
+    texts = [item.text for item in root.findall(f"{SVG}text")]
+    assert "2,048 operations per cycle" in texts and "dram: 32 bytes per cycle" in texts
+
+
+@needs_emulator
+def test_without_peaks_the_roofline_has_the_points_alone_and_says_so(profile):
+    blind = replace(profile, regions=tuple(replace(item, peaks=None) for item in profile.regions))
+    assert roofs_of(blind) == [] and points_of(blind) == points_of(profile)
+    picture = blind.to_svg("roofline")
+    assert "does not tell how fast the device is" in picture
+    assert len(ElementTree.fromstring(picture).findall(f"{SVG}circle")) == 2
+    half = Peaks(100.0, {"dram": Memory(0, 0.0)})
+    flat = replace(profile, regions=tuple(replace(item, peaks=half) for item in profile.regions))
+    assert roofs_of(flat) == [Roof(100.0, 0.0)]
+    assert "100 operations per cycle" in flat.to_svg("roofline")
+
+
+@needs_emulator
+def test_the_memory_map_reaches_the_peak_that_the_counters_have(profile):
+    used = [region.counters["scratchpad_bytes"] for region in profile.regions]
+    assert profile.memory["scratchpad"] == max(used) == profile.totals["memory"]["scratchpad"]
+    for region, most in zip(profile.regions, used, strict=True):
+        mine = [item for item in profile.allocations if item.region == region.symbol]
+        inside = [item for item in mine if item.memory == "scratchpad"]
+        assert max(item.offset + item.bytes for item in inside) == most
+        assert {item.label for item in mine} <= {event.label for event in profile.events}
+        assert all(0 <= item.begin < item.end <= region.runs[0].span for item in mine)
+        assert region.peaks.memories["scratchpad"].bytes >= most
+        # The data, the weights and the result of a convolution lie there at the same time.
+        sizes = [item.bytes for item in inside]
+        assert 4 * 2 * 4 * (36 if region is profile.regions[0] else 16) in sizes
+    root = ElementTree.fromstring(profile.to_svg("memory"))
+    boxes = root.findall(f"{SVG}rect")
+    assert len(boxes) == len(profile.allocations) > 0
+    assert any(f"{max(used):,} of 4,194,304 bytes" in (item.text or "") for item in root)
+    highest = min(float(item.get("y")) for item in boxes)
+    assert highest == pytest.approx(float(root.find(f"{SVG}line").get("y1")), abs=0.2)
+
+
+def test_an_unknown_picture_is_an_error_that_lists_all(profile):
+    with pytest.raises(ValueError, match="no picture 'x'.*timeline, top_ops, roofline, memory"):
+        profile.to_svg("x")
+
+
+def test_names_that_xml_does_not_have_are_in_the_pictures(profile):
+    hostile = "\x00<b>&\ud800\n\"'"
+    ops = tuple(replace(op, origin=hostile, label=hostile) for op in profile.ops)
+    events = tuple(replace(event, label=hostile) for event in profile.events)
+    kept = tuple(replace(item, label=hostile) for item in profile.allocations)
+    other = replace(profile, ops=ops, events=events, allocations=kept)
+    for name in PICTURES:
+        root = ElementTree.fromstring(other.to_svg(name))
+        assert root.tag == f"{SVG}svg" and not root.findall(f".//{SVG}b")
 
 
 def test_results_are_the_same_and_recording_is_off_afterwards(model):

@@ -322,20 +322,57 @@ void LoadedProgram::Record(Request* request) {
                   ffi::json::Array({static_cast<int64_t>(moved.bytes_read),
                                     static_cast<int64_t>(moved.bytes_written)}));
     }
-    listed.push_back(ffi::json::Object({{ffi::String("name"), text(event.name)},
-                                        {ffi::String("label"), text(event.label)},
-                                        {ffi::String("engine"), text(event.engine)},
-                                        {ffi::String("begin"), event.begin},
-                                        {ffi::String("end"), event.end},
-                                        {ffi::String("busy"), event.busy},
-                                        {ffi::String("waits_for"), text(event.waits_for)},
-                                        {ffi::String("traffic"), traffic}}));
+    listed.push_back(
+        ffi::json::Object({{ffi::String("name"), text(event.name)},
+                           {ffi::String("label"), text(event.label)},
+                           {ffi::String("engine"), text(event.engine)},
+                           {ffi::String("begin"), event.begin},
+                           {ffi::String("end"), event.end},
+                           {ffi::String("busy"), event.busy},
+                           {ffi::String("waits_for"), text(event.waits_for)},
+                           {ffi::String("traffic"), traffic},
+                           {ffi::String("operations"), static_cast<int64_t>(event.operations)}}));
+  }
+  const npu_allocation* allocations = nullptr;
+  size_t allocation_count = 0;
+  if (driver_.read_events != nullptr && driver_.read_allocations != nullptr) {
+    CheckDriver(driver_, driver_.read_allocations(request->handle, &allocations, &allocation_count),
+                "reading what the region '" + symbol_ + "' keeps in memories");
+  }
+  ffi::json::Array kept;
+  for (size_t i = 0; i < allocation_count; ++i) {
+    const npu_allocation& allocation = allocations[i];
+    kept.push_back(
+        ffi::json::Object({{ffi::String("memory"), text(allocation.memory)},
+                           {ffi::String("label"), text(allocation.label)},
+                           {ffi::String("offset"), static_cast<int64_t>(allocation.offset)},
+                           {ffi::String("bytes"), static_cast<int64_t>(allocation.bytes)},
+                           {ffi::String("begin"), allocation.begin},
+                           {ffi::String("end"), allocation.end}}));
+  }
+  ffi::json::Object peaks;
+  if (driver_.read_events != nullptr && driver_.read_peaks != nullptr) {
+    double operations = 0;
+    const npu_memory* memories = nullptr;
+    size_t memory_count = 0;
+    CheckDriver(driver_, driver_.read_peaks(request->handle, &operations, &memories, &memory_count),
+                "reading the peaks of the region '" + symbol_ + "'");
+    ffi::json::Object known;
+    for (size_t i = 0; i < memory_count; ++i) {
+      known.Set(ffi::String(Readable(memories[i].name)),
+                ffi::json::Object({{ffi::String("bytes"), static_cast<int64_t>(memories[i].bytes)},
+                                   {ffi::String("bytes_per_unit"), memories[i].bytes_per_unit}}));
+    }
+    peaks = ffi::json::Object(
+        {{ffi::String("operations"), operations}, {ffi::String("memories"), known}});
   }
   std::lock_guard<std::mutex> lock(mutex_);
   units_per_microsecond_ = units_per_microsecond;
+  peaks_ = peaks;
   calls_.push_back(ffi::json::Object({{ffi::String("begin_us"), microseconds(*request->began)},
                                       {ffi::String("end_us"), microseconds(now)},
-                                      {ffi::String("events"), listed}}));
+                                      {ffi::String("events"), listed},
+                                      {ffi::String("allocations"), kept}}));
   request->began.reset();
 }
 
@@ -352,6 +389,7 @@ ffi::String LoadedProgram::TakeProfile() {
       {{ffi::String("unit"),
         has_events ? ffi::json::Value(ffi::String(Readable(driver_.event_unit))) : nullptr},
        {ffi::String("ticks_per_us"), units_per_microsecond_},
+       {ffi::String("peaks"), peaks_},
        {ffi::String("calls"), calls_}});
   calls_ = {};
   return ffi::json::Stringify(profile);

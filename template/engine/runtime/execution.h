@@ -141,6 +141,8 @@ class LoadedProgram {
   std::atomic<bool> is_profiling_{false};
   tvm::ffi::json::Array calls_;
   double units_per_microsecond_ = 0;
+  /*! \brief How fast the device is at most; empty: not known. */
+  tvm::ffi::json::Object peaks_;
 };
 
 /*!

@@ -8,8 +8,8 @@ import tvm
 from tvm import relax
 
 import backend
-from backend.engine.origins import Origin, is_named, origin_of, with_span
-from support import build, on_host, partition_for, variable
+from backend.engine.origins import Origin, is_named, origin_of, with_absorbed, with_span
+from support import build, needs, on_host, partition_for, skip_where_declined, variable
 
 
 def calls_of(mod):
@@ -21,8 +21,8 @@ def calls_of(mod):
     return found
 
 
-def report_of(mod):
-    return backend.offload_report(partition_for(mod))
+def report_of(mod, **options):
+    return backend.offload_report(partition_for(mod, **options))
 
 
 @pytest.fixture
@@ -127,3 +127,68 @@ def test_names_are_matched_as_a_user_writes_them():
         assert is_named([pattern], "relax.nn.conv2d", "lv1", origin), pattern
     for pattern in ("conv", "layer1", "lv", ""):
         assert not is_named([pattern], "relax.nn.conv2d", "lv1", origin), pattern
+
+
+def test_an_op_that_stands_for_a_chain_has_all_its_names():
+    x = variable("x", 2, 4)
+    op = relax.op
+
+    def body(emit):
+        def named(call, name):
+            return emit(with_span(call, Origin(name, "act" if name == "mul" else "").span()))
+
+        shifted = named(op.add(x, relax.const(3.0)), "shift")
+        inner = named(op.clip(shifted, 0, 6), "clip")
+        divided = named(op.divide(inner, relax.const(6.0)), "divide")
+        return named(op.multiply(x, divided), "mul")
+
+    before = build([x], body)
+    bindings = before["main"].body.blocks[0].bindings
+    values = {item.var: item.value for item in bindings if isinstance(item.value, relax.Call)}
+    last = [item for item in values.values() if origin_of(item).name == "mul"]
+    whole = with_span(op.nn.relu(x), origin_of(last[0]).span())
+    found = with_absorbed(whole, last[0], values, set())
+    assert origin_of(found) == Origin("mul", "act", "", ("shift", "clip", "divide"))
+    # What is still there is no part of it, and what has no name needs none.
+    (clip,) = (var for var, item in values.items() if origin_of(item).name == "clip")
+    found = with_absorbed(whole, last[0], values, {clip})
+    assert origin_of(found).others == ("divide",)
+    assert with_absorbed(op.nn.relu(x), last[0], values, set()).span is None
+    assert is_named(["divide"], "relax.multiply", "lv", Origin("mul", "", "", ("divide",)))
+
+
+def test_a_chain_that_a_pass_makes_one_op_keeps_its_names_in_the_report():
+    x = variable("x", 2, 3, 4)
+    op = relax.op
+
+    def body(emit):
+        first = emit(with_span(op.permute_dims(x, [0, 2, 1]), Origin("one").span()))
+        second = emit(with_span(op.permute_dims(first, [1, 0, 2]), Origin("two").span()))
+        return emit(with_span(on_host(second), Origin("host").span()))
+
+    ops = report_of(build([x], body)).ops
+    origins = [item.origin for item in ops if item.op == "relax.permute_dims"]
+    assert origins in (
+        [Origin("two", others=("one",))],
+        [Origin("one"), Origin("two")],  # Where no pass joins them.
+    )
+    report = report_of(build([x], body))
+    assert backend.Report.from_json(report.to_json()) == report
+
+
+@needs("relu", "add")
+def test_sentences_have_the_names_of_the_author():
+    x = variable("x", 4)
+    op = relax.op
+
+    def body(emit):
+        one = emit(with_span(op.nn.relu(x), Origin("relu", "net.act").span()))
+        two = emit(on_host(one))
+        return [emit(with_span(op.add(two, one), Origin("/sum").span())), two]
+
+    mod = build([x], body)
+    skip_where_declined(mod)
+    report = report_of(mod, min_region_ops=2)
+    reasons = {item.op: item.reason for item in report.on_host}
+    assert "the region of relax.nn.relu (net.act) would wait" in reasons["relax.add"]
+    assert "relax.add (/sum)" in reasons["relax.nn.relu"]

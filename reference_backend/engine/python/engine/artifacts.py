@@ -29,6 +29,9 @@ _TABLE = 32
 _SECTION = struct.Struct("<8sQQ")
 _EXTERNAL = b"external"  # The only section of a reference.
 
+VERSION = 1
+"""The version of `Artifact.to_dict`; fields may be added without a new one."""
+
 _KINDS = {str: "a string", int: "an integer", dict: "an object", list: "a list"}
 _MANIFEST: dict[str, type] = {
     "symbol": str,
@@ -75,8 +78,8 @@ class Artifact:
         return {**self.manifest["options"], "overrides": self.manifest["overrides"]}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
+        """Return it as plain data, with the version of its fields."""
+        return {"version": VERSION, **asdict(self)}
 
     def __str__(self) -> str:
         """Return it as text for people."""

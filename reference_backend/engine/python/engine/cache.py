@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import tempfile
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from .artifacts import open_regular
+from .whole_files import UNFINISHED, NotWritten, writing
 
 _SUFFIX = ".artifact"
+_UNFINISHED_BEFORE = ".tmp"
+"""How the names of unfinished files ended until release 0.2.0."""
 _ABANDONED = 3600.0
 """Seconds after which the writer of an unfinished file is assumed dead."""
 
@@ -88,17 +91,10 @@ class Cache:
         if len(entry) > self.limit:
             return
         try:
-            handle, temporary = tempfile.mkstemp(prefix=key, suffix=".tmp", dir=self.folder)
-            try:
-                with open(handle, "wb") as file:
-                    file.write(entry)
-                os.replace(temporary, self._path(key))
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
-        except OSError as error:
-            _log.warning("The compile cache '%s' keeps nothing: %s.", self.folder, error.strerror)
+            with writing(self._path(key)) as unfinished:
+                unfinished.write_bytes(entry)
+        except NotWritten as error:
+            _log.warning("The compile cache '%s' keeps nothing. %s", self.folder, error)
             return
         self._shrink()
 
@@ -133,5 +129,8 @@ class Cache:
                     found = item.stat()
                     if item.name.endswith(_SUFFIX):
                         yield found.st_mtime, found.st_size, item.path
-                    elif item.name.endswith(".tmp") and found.st_mtime < time.time() - _ABANDONED:
-                        os.unlink(item.path)
+                    elif found.st_mtime < time.time() - _ABANDONED:
+                        if item.name.startswith(UNFINISHED):
+                            shutil.rmtree(item.path, ignore_errors=True)
+                        elif item.name.endswith(_UNFINISHED_BEFORE):
+                            os.unlink(item.path)

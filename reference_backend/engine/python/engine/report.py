@@ -66,6 +66,8 @@ class OpPlacement:
         Why it does: one of `Code`, and a sentence.
     reads
         The ops whose results it reads: their places in `Report.ops`.
+    inputs
+        The parameters of the function that it reads.
     arguments
         The types of the tensors that it reads, such as "constant float32[64, 3, 7, 7]".
     result
@@ -93,6 +95,7 @@ class OpPlacement:
     wider_code: str | None = None
     wider: str | None = None
     reads: tuple[int, ...] = ()
+    inputs: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     result: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -292,8 +295,9 @@ class Report:
                 OpPlacement(
                     **{
                         **op,
-                        "origin": Origin(**op["origin"]) if op["origin"] else None,
+                        "origin": _origin(op["origin"]),
                         "reads": tuple(op["reads"]),
+                        "inputs": tuple(op.get("inputs", ())),
                         "arguments": tuple(op["arguments"]),
                     }
                 )
@@ -354,6 +358,24 @@ class Report:
 
         write_page(path, self, title=title, profile=profile, accuracy=accuracy)
 
+    def to_onnx(self, path: str | PathLike[str]) -> None:
+        """Write the report as an ONNX file for Netron, with a function for each region.
+
+        Parameters
+        ----------
+        path
+            The file; one that exists is replaced. It shows the model, and cannot be run.
+
+        Raises
+        ------
+        ValueError
+            The package `onnx` is missing, or the file cannot be written; nothing is left of it
+            then.
+        """
+        from .onnx_report import write_onnx
+
+        write_onnx(self, path)
+
     def _blocks(self) -> tuple[TextTable, str]:
         styles = [
             "dim" if op.bookkeeping else "green" if op.placement == "npu" else "yellow"
@@ -374,6 +396,10 @@ class Report:
             )
             for op in self.ops
         ]
+
+
+def _origin(data: Mapping[str, Any] | None) -> Origin | None:
+    return Origin(**{**data, "others": tuple(data.get("others", ()))}) if data else None
 
 
 _HEADER = ("op", "name", "placement", "runs in", "MACs", "composite, or why it is on the host")

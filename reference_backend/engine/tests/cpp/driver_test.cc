@@ -2116,6 +2116,7 @@ TEST(EventsAddUpToTheCounters) {
         if (engine == engines[k]) sum.busy_cycles[k] += static_cast<uint64_t>(event.busy);
       }
       sum.cycles = std::max(sum.cycles, static_cast<uint64_t>(event.end));
+      sum.matrix_operations += event.operations;
       for (size_t k = 0; k < event.traffic_count; ++k) {
         const npu_traffic& traffic = event.traffic[k];
         const bool is_dram = std::string(traffic.memory) == "dram";
@@ -2125,6 +2126,7 @@ TEST(EventsAddUpToTheCounters) {
     }
     CHECK(waits);
     CHECK_EQ(sum.cycles, after.cycles - before.cycles);
+    CHECK_EQ(sum.matrix_operations, after.matrix_operations - before.matrix_operations);
     CHECK_EQ(sum.dram_bytes_read, after.dram_bytes_read - before.dram_bytes_read);
     CHECK_EQ(sum.dram_bytes_written, after.dram_bytes_written - before.dram_bytes_written);
     CHECK_EQ(sum.scratchpad_bytes_read, after.scratchpad_bytes_read - before.scratchpad_bytes_read);
@@ -2138,6 +2140,43 @@ TEST(EventsAddUpToTheCounters) {
   const npu_event* events = nullptr;
   size_t count = 0;
   CHECK_EQ(run.read_events(machine.request(), &events, &count, nullptr), NPU_INVALID);
+}
+
+TEST(AllocationsReachWhatTheCountersSay) {
+  Machine machine(EverythingProgram({{"cores", "2"}, {"max_tile_bytes", "4096"}}));
+  Floats out;
+  // The bound of the symbol: with fewer images, some tiles are empty.
+  machine.Input(0, {256, 2, 4, 4}, Noise(256 * 32, 13));
+  machine.Output(0, {256, 6}, &out);
+  machine.Run();
+  const RunCounters counters = machine.Counters();
+  const npu_allocation* allocations = nullptr;
+  size_t count = 0;
+  CHECK_EQ(run.read_allocations(machine.request(), &allocations, &count), NPU_OK);
+  uint64_t scratchpad = 0, arena = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const npu_allocation& one = allocations[i];
+    const std::string memory = one.memory;
+    CHECK(memory == "scratchpad" || memory == "arena");
+    CHECK(one.label != nullptr && one.bytes > 0);
+    CHECK(one.begin >= 0 && one.begin < one.end &&
+          static_cast<uint64_t>(one.end) <= counters.cycles);
+    uint64_t& most = memory == "arena" ? arena : scratchpad;
+    most = std::max(most, one.offset + one.bytes);
+  }
+  CHECK_EQ(scratchpad, counters.scratchpad_bytes);
+  CHECK_EQ(arena, counters.arena_bytes);
+  double operations = 0;
+  const npu_memory* memories = nullptr;
+  CHECK_EQ(run.read_peaks(machine.request(), &operations, &memories, &count), NPU_OK);
+  CHECK_EQ(operations, 2.0 * 2 * 32 * 32);  // Two cores.
+  CHECK_EQ(count, 2u);
+  CHECK_EQ(std::string(memories[0].name), "dram");
+  CHECK_EQ(memories[0].bytes_per_unit, 32.0);  // Two engines of 16 GB/s, at 1 GHz.
+  CHECK_EQ(std::string(memories[1].name), "scratchpad");
+  CHECK_EQ(memories[1].bytes, uint64_t{4194304});
+  CHECK_EQ(run.read_peaks(machine.request(), nullptr, &memories, &count), NPU_INVALID);
+  CHECK_EQ(run.read_allocations(machine.request(), &allocations, nullptr), NPU_INVALID);
 }
 
 TEST(CyclesDoNotDependOnThreads) {

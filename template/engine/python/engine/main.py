@@ -21,6 +21,7 @@ from .commands.checking import check, check_environment
 from .commands.listing import show_artifacts, show_limits, show_options
 from .commands.problem import Problem, needs_compiler, told
 from .limits import WHERE
+from .whole_files import NotWritten
 
 _KIT = {
     "conformance": "hold the backend to what it claims, case by case",
@@ -68,6 +69,9 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     common.add_model(parser, "the model: .onnx, .pt2, .tflite, or .json of tvm.ir.save_json")
     common.add_output(parser, "write the report as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page")
+    parser.add_argument(
+        "--netron", metavar="FILE", type=Path, help="write an ONNX file, which Netron shows"
+    )
     parser.add_argument(
         "--profile", metavar="FILE", type=Path, help="what 'profile' has written, for the page"
     )
@@ -216,7 +220,7 @@ def main() -> int:
         else:
             code = int(arguments.run(arguments) or 0)
         sys.stdout.flush()
-    except Problem as problem:
+    except (Problem, NotWritten) as problem:
         is_check = not chosen and arguments.command == "check"
         print(f"FAILED: {problem}", file=None if is_check else sys.stderr)
         return 1

@@ -7,8 +7,8 @@ attach the spans, and `passes.rewriting` hands them on to what replaces a call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from types import FunctionType
 from typing import Any
@@ -30,11 +30,14 @@ class Origin:
         The path of the torch module that calls the op, such as "layer1.0.conv1".
     location
         The file and line of the call in the user's code.
+    others
+        The names of other ops that it stands for, where a chain of several became one.
     """
 
     name: str
     module: str = ""
     location: str = ""
+    others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the op's name for users."""
@@ -42,7 +45,8 @@ class Origin:
 
     def span(self) -> tvm.ir.Span:
         """Return the span that carries it; `origin_of` reads it."""
-        text = "\n".join((self.name, self.module, self.location))
+        parts = (self.name, self.module, self.location, *self.others)
+        text = "\n".join(" ".join(part.splitlines()) for part in parts)
         return tvm.ir.Span(tvm.ir.SourceName(_MARK + text), 0, 0, 0, 0)
 
 
@@ -68,7 +72,10 @@ def origin_of(call: relax.Call) -> Origin | None:
     if name is None:
         return None
     text = str(name.name)
-    return Origin(*text.removeprefix(_MARK).split("\n", 2)) if text.startswith(_MARK) else None
+    if not text.startswith(_MARK):
+        return None
+    title, module, location, *others = text.removeprefix(_MARK).split("\n")
+    return Origin(title, module, location, tuple(others))
 
 
 def with_span(call: relax.Call, span: tvm.ir.Span) -> relax.Call:
@@ -87,6 +94,52 @@ def with_span(call: relax.Call, span: tvm.ir.Span) -> relax.Call:
         A new one.
     """
     return relax.Call(call.op, list(call.args), call.attrs, call.ty_args, span, _type_of(call))
+
+
+def with_absorbed(
+    call: relax.Call, before: Any, values: Mapping[relax.Var, Any], kept: Container[relax.Var]
+) -> relax.Call:
+    """Return a call with the names of all ops that it stands for.
+
+    Parameters
+    ----------
+    call
+        What replaces an op.
+    before
+        What it replaces: the last op of a chain.
+    values
+        What the variables were bound to before.
+    kept
+        The variables that are still there; what else the op read, is part of the call.
+
+    Returns
+    -------
+    call
+        The same one if it stands for one op.
+    """
+    origin = origin_of(call)
+    if origin is None:
+        return call
+    names: dict[str, None] = {}
+    seen = set()
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Var):
+            if expr not in kept and expr in values and expr not in seen:
+                seen.add(expr)
+                visit(values[expr])
+            return
+        for item in getattr(expr, "args", ()) or getattr(expr, "fields", ()):
+            visit(item)
+        if isinstance(expr, relax.TupleGetItem):
+            visit(expr.tuple_value)
+        found = origin_of(expr) if isinstance(expr, relax.Call) else None
+        if found is not None:
+            names.update(dict.fromkeys((*found.others, str(found))))
+
+    visit(before)
+    others = tuple(name for name in names if name != str(origin))
+    return with_span(call, replace(origin, others=others).span()) if others else call
 
 
 def is_named(patterns: Sequence[str], op: str, name: str, origin: Origin | None) -> bool:
@@ -111,6 +164,7 @@ def is_named(patterns: Sequence[str], op: str, name: str, origin: Origin | None)
     names = [op, op.removeprefix("relax."), op.rpartition(".")[2], name]
     if origin is not None:
         names += [origin.name, str(origin), *([origin.module] if origin.module else [])]
+        names += origin.others
     return any(fnmatchcase(item, pattern) for pattern in patterns for item in names)
 
 

@@ -16,6 +16,7 @@ from .. import _library, loading
 from ..backend import BACKEND, DISTRIBUTION, PACKAGE, read_cases
 from ..limits import WHERE
 from ..loading import WITHOUT_TORCH
+from ..messages import last_line
 from .problem import REBUILD, Problem, told
 
 
@@ -67,7 +68,7 @@ def _check_autoload() -> None:
     command = [sys.executable, "-W", "error::UserWarning", "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        last = (result.stderr.strip().splitlines() or ["it crashed"])[-1]
+        last = last_line(result.stderr) or "it crashed"
         raise Problem(f"'import tvm' in a fresh process does not load the backend: {last}")
     print("'import tvm' loads the backend")
 

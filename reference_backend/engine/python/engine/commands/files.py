@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that commands read and write; what is written appears as a whole or not at all."""
+"""Files that commands read, and checks of those that they will write."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -116,50 +112,3 @@ def require_writable(path: Path | None) -> None:
         raise Problem(f"There is no folder {folder} for {path.name}; make it first.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise Problem(f"Nothing can be written to the folder {folder}.")
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[Path]:
-    """Write a file that appears when it is complete.
-
-    Parameters
-    ----------
-    path
-        The file; one that is there is replaced.
-
-    Yields
-    ------
-    unfinished
-        Where to write it, a file of the same name in a folder next to it.
-
-    Raises
-    ------
-    Problem
-        It cannot be written.
-    """
-    require_writable(path)
-    folder = None
-    try:
-        folder = tempfile.mkdtemp(prefix=".unfinished-", dir=path.parent)
-        unfinished = Path(folder) / path.name
-        yield unfinished
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise Problem(f"{path} cannot be written: {error.strerror or error}.") from None
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file of text, as `writing` does.
-
-    Parameters
-    ----------
-    path
-        The file.
-    text
-        Its text.
-    """
-    with writing(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import sys
+from functools import partial
 from pathlib import Path
 
 import tvm
@@ -12,11 +15,13 @@ from tvm import relax
 
 from ..artifacts import printable
 from ..backend import LEDGER
+from ..whole_files import NotWritten
 from .compare import Array
 from .extract import CaseFile, extract, misfit, parts, read_arrays, read_module
 from .imported import sentence
 from .ledger import LedgerError
 from .model import Spec
+from .result import FORMAT_VERSION
 from .runner import SUITES, cases_of, meant, run
 from .suite import NotRun, Settings
 
@@ -50,6 +55,11 @@ def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
         "of that suite only)",
     )
     parser.add_argument("--list", action="store_true", help="list the cases and run none")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print what conformance.json holds, and nothing else; the rest is on standard error",
+    )
     parser.add_argument(
         "--output",
         metavar="DIR",
@@ -86,6 +96,8 @@ def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _conformance(arguments: argparse.Namespace) -> int:
     """Run the command; return 0 if all is as expected, 1 if not, or `USAGE`."""
+    # JSON is alone on standard output.
+    tell = partial(print, file=sys.stderr if arguments.json else sys.stdout, flush=True)
     suites = [name.strip() for name in arguments.suite.split(",")] if arguments.suite else []
     settings = Settings(
         filters=tuple(arguments.filter),
@@ -102,27 +114,31 @@ def _conformance(arguments: argparse.Namespace) -> int:
         if problem:
             raise ValueError(problem)
         if arguments.list:
-            for suite in meant(suites, settings):
-                _list(suite, settings)
+            _list(meant(suites, settings), settings, arguments.json)
             return 0
-        result = run(suites, settings, arguments.ledger, lambda line: print(line, flush=True))
+        result = run(suites, settings, arguments.ledger, tell)
     except (ValueError, LedgerError) as error:
-        print(f"conformance: {printable(str(error))}")
+        tell(f"conformance: {printable(str(error))}")
         return USAGE
     for outcome in result.bad[:50]:
-        print(printable(f"{outcome.status.upper()} {outcome.id}: {outcome.reason}"))
+        tell(printable(f"{outcome.status.upper()} {outcome.id}: {outcome.reason}"))
     if len(result.bad) > 50:
-        print(f"... and {len(result.bad) - 50} more")
+        tell(f"... and {len(result.bad) - 50} more")
     for line in result.declines():
-        print(printable(line))
+        tell(printable(line))
     if arguments.output is not None:
         try:
             paths = result.write(arguments.output)
         except OSError as error:
-            print(f"conformance: nothing can be written to {arguments.output}: {error.strerror}")
+            tell(f"conformance: nothing can be written to {arguments.output}: {error.strerror}")
             return USAGE
-        print(f"written: {', '.join(map(str, paths))}")
-    print(result.summary())
+        except NotWritten as error:
+            tell(f"conformance: {error}")
+            return USAGE
+        tell(f"written: {', '.join(map(str, paths))}")
+    tell(result.summary())
+    if arguments.json:
+        print(result.to_json(), end="")
     return 0 if result.ok else 1
 
 
@@ -167,12 +183,21 @@ def _known(suite: str, settings: Settings) -> list[str]:
         return []
 
 
-def _list(suite: str, settings: Settings) -> None:
-    try:
-        for case in cases_of(suite, settings):
-            print(f"{suite}/{case}")
-    except NotRun as reason:
-        print(f"{suite}: it cannot run here: {reason}")
+def _list(suites: list[str], settings: Settings, as_json: bool) -> None:
+    """Print the cases of suites; as JSON, what cannot run is a text instead of a list."""
+    found: dict[str, list[str] | str] = {}
+    for suite in suites:
+        try:
+            found[suite] = cases_of(suite, settings)
+        except NotRun as reason:
+            found[suite] = f"it cannot run here: {reason}"
+    if as_json:
+        print(json.dumps({"format_version": FORMAT_VERSION, "suites": found}, indent=1))
+        return
+    for suite, cases in found.items():
+        lines = [f": {cases}"] if isinstance(cases, str) else [f"/{case}" for case in cases]
+        for line in lines:
+            print(f"{suite}{line}")
 
 
 def _add_extract_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ..messages import last_line
 from ..partition import compile_partitioned, partition_for
 from ..report import OpPlacement, offload_report
 from ..table import CHIP_LIMIT
@@ -305,5 +306,5 @@ def sentence(error: Exception) -> str:
     text
         Its kind, and its last line.
     """
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[-1].strip() if lines else 'no more is said'}"[:300]
+    kind, line = type(error).__name__, last_line(error)
+    return f"{kind}: {line if line != kind else 'no more is said'}"[:300]

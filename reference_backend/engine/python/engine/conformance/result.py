@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..reasons import DECLINES
+from ..whole_files import write_text
 
 FORMAT_VERSION = 1
 """Raise it with every incompatible change of the format."""
@@ -179,6 +180,14 @@ class Result:
             "cases": [one.to_dict() for one in self.outcomes],
         }
 
+    def to_json(self) -> str:
+        """Return everything as JSON, with one case in each line, for diff and grep."""
+        data = self.to_dict()
+        head = json.dumps({**data, "cases": 0}, indent=1)
+        cases = ",\n".join("  " + json.dumps(record) for record in data["cases"])
+        assert head.endswith('"cases": 0\n}')
+        return head.removesuffix("0\n}") + f"[\n{cases}\n ]\n}}\n"
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Result:
         """Read the output of `to_dict`.
@@ -227,17 +236,9 @@ class Result:
         directory.mkdir(parents=True, exist_ok=True)
         data = self.to_dict()
         paths = [directory / f"conformance.{kind}" for kind in ("json", "md", "html")]
-        # One case per line, for diff and grep.
-        head = json.dumps({**data, "cases": 0}, indent=1)
-        cases = ",\n".join("  " + json.dumps(record) for record in data["cases"])
-        assert head.endswith('"cases": 0\n}')
-        texts = [
-            head.removesuffix("0\n}") + f"[\n{cases}\n ]\n}}\n",
-            as_markdown(data),
-            as_html(data),
-        ]
+        texts = [self.to_json(), as_markdown(data), as_html(data)]
         for path, text in zip(paths, texts, strict=True):
-            path.write_text(text, encoding="utf-8")
+            write_text(path, text)
         return paths
 
 

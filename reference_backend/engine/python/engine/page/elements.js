@@ -41,7 +41,8 @@ function short(value) {
 
 const cut = (text, length) => (text.length > length ? text.slice(0, length - 1) + "…" : text);
 
-// A table: columns are {name, cell(row), value(row), number}; with `value` a column can be sorted.
+// A table: columns are {name, cell(row), value(row), number, text}; with `value` a column can be sorted. A column of
+// text, such as names, stays readable and wraps anywhere.
 function table(columns, rows, onPick) {
   const body = make("tbody");
   const state = { column: null, down: false, shown: rows };
@@ -75,7 +76,7 @@ function table(columns, rows, onPick) {
     }
     body.replaceChildren(...ordered.map((row) => {
       const cells = columns.map((column) =>
-        make("td", { class: column.number ? "number" : null }, column.cell(row)));
+        make("td", { class: column.number ? "number" : column.text ? "text" : null }, column.cell(row)));
       if (!onPick) return make("tr", {}, cells);
       const pick = () => onPick(row);
       const line = make("tr", { class: "pick", tabindex: 0, onclick: pick, onkeydown: (event) => {

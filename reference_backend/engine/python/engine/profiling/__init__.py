@@ -6,6 +6,17 @@
 """
 
 from .collect import profile
-from .result import Event, HostCall, OpProfile, Profile, RegionProfile
+from .parts import Allocation, Event, HostCall, Memory, OpProfile, Peaks, RegionProfile
+from .result import Profile
 
-__all__ = ["Event", "HostCall", "OpProfile", "Profile", "RegionProfile", "profile"]
+__all__ = [
+    "Allocation",
+    "Event",
+    "HostCall",
+    "Memory",
+    "OpProfile",
+    "Peaks",
+    "Profile",
+    "RegionProfile",
+    "profile",
+]

@@ -8,7 +8,8 @@ from typing import TextIO
 
 from .. import terminal
 from ..terminal import Row, TextTable, aligned
-from .result import Profile, Traffic
+from .parts import Traffic
+from .result import Profile
 
 _MOST_HOST_FUNCTIONS = 10
 

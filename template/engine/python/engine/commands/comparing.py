@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from ..accuracy import AccuracyReport
 from ..comparison import compare
 from ..report import Report
-from .files import read_text, require_writable, write_text
+from ..whole_files import write_text
+from .files import read_text, require_writable
 from .problem import Problem
 
 if TYPE_CHECKING:

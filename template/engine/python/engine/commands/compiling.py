@@ -18,15 +18,17 @@ import tvm
 from tvm import relax
 
 from ..backend import BACKEND, PACKAGE
+from ..onnx_report import require_onnx
 from ..options import Options
 from ..partition import compile_partitioned, partition_for
 from ..report import Report, offload_report
+from ..whole_files import write_text, writing
 from .arguments import options_of
 from .calibration import read_batches
 from .comparing import read_json
-from .files import require_file, require_writable, write_text, writing
+from .files import require_file, require_writable
 from .models import ModelFile, read_model
-from .problem import Problem, sentence
+from .problem import Problem, sentence, told
 from .progress import Steps
 from .signature import FUNCTION, Signature, signature_of
 
@@ -211,8 +213,10 @@ def _linker(program: str | None) -> dict[str, str]:
 
 def run_report(arguments: argparse.Namespace) -> int:
     """Run the command `report`."""
-    for path in (arguments.output, arguments.html, arguments.accuracy):
+    for path in (arguments.output, arguments.html, arguments.accuracy, arguments.netron):
         require_writable(path)
+    if arguments.netron is not None:
+        told(require_onnx)
     if arguments.accuracy is not None and arguments.quantize is None:
         raise Problem(
             "--accuracy compares the quantised model with the float one; it goes with --quantize "
@@ -239,13 +243,14 @@ def run_report(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         from ..page import write_page
 
-        with writing(arguments.html) as unfinished:
-            write_page(
-                unfinished,
-                report,
-                profile.to_dict() if profile is not None else None,
-                accuracy.to_dict() if accuracy is not None else None,
-            )
+        write_page(
+            arguments.html,
+            report,
+            profile.to_dict() if profile is not None else None,
+            accuracy.to_dict() if accuracy is not None else None,
+        )
+    if arguments.netron is not None:
+        report.to_onnx(arguments.netron)
     if arguments.json:
         print(report.to_json())
     else:

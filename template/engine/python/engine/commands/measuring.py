@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import argparse
 
-from .files import require_writable, write_text
+from ..whole_files import write_text
+from .files import require_writable
 from .problem import Problem, sentence
 from .progress import Steps
 from .running import inputs_of, load

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from .. import _library, loading
+from ..messages import last_line
 
 _Result = TypeVar("_Result")
 
@@ -79,7 +80,7 @@ def sentence(error: Exception) -> str:
     if isinstance(error, (ImportError, ValueError, RuntimeError)) and not _has_frames(error):
         text = str(error).strip()
     else:
-        text = (str(error).strip().splitlines() or [""])[-1].strip()
+        text = last_line(error)
     return (text or type(error).__name__)[:_LONGEST]
 
 

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import tvm
 from tvm.runtime.vm import VirtualMachine
 
-from .files import require_file, require_writable, writing
+from ..whole_files import writing
+from .files import require_file, require_writable
 from .problem import Problem, needs_compiler, sentence
 from .progress import Steps
 from .signature import FUNCTION, Input, Signature, random_inputs, read_inputs

@@ -26,7 +26,7 @@ function accuracyTab(panel, page) {
   panel.append(make("h2", {}, "Outputs of the whole model"),
     table([{ name: "output", cell: (item) => outputs.indexOf(item) }, ...numbers], outputs).element);
   panel.append(make("h2", {}, "Layers, each from the inputs that it has in the float model"), table([
-    { name: "layer", cell: (item) => item.name, value: (item) => item.name },
+    { name: "layer", text: true, cell: (item) => item.name, value: (item) => item.name },
     { name: "ops", cell: (item) => item.ops.join(" + ") },
     { name: "runs as", cell: (item) => item.runs_as.join(", "), value: (item) => item.runs_as.join() },
     ...numbers,

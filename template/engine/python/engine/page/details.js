@@ -54,7 +54,7 @@ function opDetails(op, page) {
     make("span", { class: `chip ${op.placement}` }, op.placement === "npu" ? "NPU" : "host"),
     op.bookkeeping ? make("span", { class: "chip" }, "bookkeeping") : null,
     ...whyBoxes(op),
-    pairs([["name", titleOf(op)], ["module", op.origin && op.origin.module],
+    pairs([["name", titleOf(op)], ["stands for", op.origin && (op.origin.others || []).join(", ")], ["module", op.origin && op.origin.module],
       ["location", op.origin && op.origin.location],
       ["variable", op.name], ["function", op.function], ["region", region || null],
       ["composite", op.composite], ["runs in", op.runs_in],

@@ -17,8 +17,12 @@ function layOut(nodes, edges) {
   const ordered = inOrder(nodes, edges);
   const size = { width: 0, height: 0, bends: new Map() };
   const slices = [];
-  for (let start = 0; start < ordered.length; start += SLICE) {
-    const slice = ordered.slice(start, start + SLICE);
+  const readers = new Set(edges.map(([, to]) => to));
+  for (let start = 0, end; start < ordered.length; start = end) {
+    end = Math.min(start + SLICE, ordered.length);
+    // What reads nothing stays with its reader, which may be the first of the next slice.
+    while (end < ordered.length && end > start + 1 && !readers.has(ordered[end - 1].id)) end--;
+    const slice = ordered.slice(start, end);
     const inside = new Set(slice.map((node) => node.id));
     const graph = new dagre.graphlib.Graph();
     graph.setGraph({ ranksep: GAP, nodesep: 24 });
@@ -47,28 +51,34 @@ function layOut(nodes, edges) {
   return size;
 }
 
-// The nodes, each behind those that it reads, else as they come.
+// The nodes, each behind those that it reads, else as they come. What reads nothing, such as the
+// dequantization of a weight, comes with its first reader, and not with the first ops of the model.
 function inOrder(nodes, edges) {
-  const waits = new Map(nodes.map((node) => [node.id, 0]));
-  const next = new Map(nodes.map((node) => [node.id, []]));
+  const [next, sources] = [new Map(), new Map()];
+  for (const { id } of nodes) {
+    next.set(id, []);
+    sources.set(id, []);
+  }
   for (const [from, to] of edges) {
-    waits.set(to, waits.get(to) + 1);
     next.get(from).push(to);
+    sources.get(to).push(from);
   }
   const known = new Map(nodes.map((node) => [node.id, node]));
-  const ready = nodes.filter((node) => !waits.get(node.id)).reverse();
-  const ordered = [];
+  const isFirst = (id) => !sources.get(id).length && next.get(id).length > 0;
+  const waits = new Map(nodes.map(({ id }) => [id, sources.get(id).filter((from) => !isFirst(from)).length]));
+  const ready = nodes.filter(({ id }) => !isFirst(id) && !waits.get(id)).reverse();
+  const ordered = new Set();
   while (ready.length) {
     const node = ready.pop();
-    ordered.push(node);
+    for (const from of sources.get(node.id)) ordered.add(known.get(from));
+    ordered.add(node);
     for (const to of next.get(node.id).slice().reverse()) {
       waits.set(to, waits.get(to) - 1);
       if (!waits.get(to)) ready.push(known.get(to));
     }
   }
   // None is left out, should there be a cycle.
-  const seen = new Set(ordered);
-  return [...ordered, ...nodes.filter((node) => !seen.has(node))];
+  return [...new Set([...ordered, ...nodes])];
 }
 
 // The picture of one function: boxes of ops and regions, and edges between them.

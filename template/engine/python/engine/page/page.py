@@ -7,14 +7,15 @@ import html
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..backend import BACKEND
+from ..profiling.result import Profile
 from ..reasons import Code
 from ..report import Report
+from ..whole_files import write_text
 
 _PARTS = Path(__file__).parent
 # dagre first: layout.js calls it. main.js starts the rest.
@@ -29,6 +30,9 @@ _SCRIPTS = (
     "accuracy.js",
     "main.js",
 )
+
+_PICTURES = ("roofline", "memory")
+"""What the page shows of `Profile.to_svg`; it has a timeline of its own, which can be zoomed."""
 
 
 def write_page(
@@ -54,13 +58,15 @@ def write_page(
     Raises
     ------
     ValueError
-        The file cannot be written; nothing is left of it then.
+        The profile is none, or the file cannot be written; nothing is left of it then.
     """
+    found = Profile.from_dict(profile) if profile is not None else None
     data = {
         "title": title,
         "report": report.to_dict(),
         "meanings": {code.value: code.meaning for code in Code},
         "profile": profile,
+        "pictures": {name: found.to_svg(name) for name in _PICTURES} if found is not None else {},
         "accuracy": accuracy,
     }
     scripts = "\n".join(_part(name) for name in _SCRIPTS)
@@ -80,7 +86,7 @@ def write_page(
         f'<script type="application/json" id="data">{_embedded(data)}</script>\n'
         f"<script>\n{scripts}</script>\n</body></html>\n"
     )
-    _write(Path(path), page)
+    write_text(path, page)
 
 
 def _part(name: str) -> str:
@@ -102,28 +108,3 @@ def _finite(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return value
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file in one step: a page that exists stays as it is if that fails."""
-    draft = None
-    try:
-        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
-        # A lone surrogate, which a name may hold, is not UTF-8.
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        os.chmod(draft, 0o666 & ~_umask())
-        os.replace(draft, path)
-    except OSError as error:
-        if draft is not None:
-            Path(draft).unlink(missing_ok=True)
-        raise ValueError(
-            f"The page cannot be written to '{path}': {error.strerror}. Name a file in a directory "
-            "that exists and can be written."
-        ) from None
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -17,19 +17,39 @@ function profileTab(panel, page) {
     amounts[`${memory}: bytes read`] = read;
     amounts[`${memory}: bytes written`] = written;
   }
+  for (const [memory, most] of Object.entries(totals.memory || {})) amounts[`${memory}: bytes in use at most`] = most;
   panel.append(make("h2", {}, "Totals"), pairsTable(amounts));
   if (events.length) panel.append(make("h2", {}, `Timeline of the NPU, in ${UNIT}`), timeline(inTurn(events, regions), page));
+  if (events.length)
+    panel.append(make("h2", {}, "Roofline: how fast each op is, and could be"), picture("roofline", page),
+      make("h2", {}, "What lies in the memories"), picture("memory", page));
   const known = ops.filter((entry) => entry.span);
   const most = Math.max(1, ...known.map((entry) => entry.span));
   const rows = known.sort((one, other) => other.span - one.span).slice(0, 50);
   if (rows.length)
     panel.append(make("h2", {}, "The ops that take the longest"), table([
-      { name: "op", cell: (entry) => entry.origin || entry.label || "no op of the model" },
+      { name: "op", text: true, cell: (entry) => entry.origin || entry.label || "no op of the model" },
       { name: "composite", cell: (entry) => entry.composite || "" },
       { name: UNIT, number: true, cell: (entry) => number(entry.span), value: (entry) => entry.span },
       { name: "%", number: true, cell: (entry) => (100 * entry.share).toFixed(1), value: (entry) => entry.share },
       { name: "", cell: (entry) => make("span", { class: "bar", style: `width:${300 * entry.span / most}px` }) },
     ], rows, (entry) => opOf(entry) !== undefined && page.select({ op: opOf(entry) })).element);
+}
+
+// A picture of the profile. Its texts are escaped, and it has marks for the ops that it shows.
+function picture(name, page) {
+  const parsed = new DOMParser().parseFromString(DATA.pictures[name], "image/svg+xml");
+  const svg = document.importNode(parsed.documentElement, true);
+  svg.setAttribute("class", "picture");
+  svg.setAttribute("role", "group");
+  for (const mark of svg.querySelectorAll("[data-op]")) {
+    const index = opOf(DATA.profile.ops[mark.getAttribute("data-op")]);
+    if (!OPS[index]) continue;
+    const pick = () => page.select({ op: index });
+    fill(mark, { class: "pick", role: "button", tabindex: mark.tagName === "circle" ? 0 : -1, "aria-label": mark.textContent,
+      onclick: pick, onkeydown: (event) => event.key === "Enter" && pick() }, []);
+  }
+  return svg;
 }
 
 // Events on one axis: the runs of all regions one after the other, as they began.

@@ -35,14 +35,14 @@ function reasons(ops, field, page) {
       texts.length > 3 ? make("div", { class: "dim" }, `and ${texts.length - 3} more`) : null];
   };
   const columns = [
-    { name: "reason", cell: ([code]) => [make("b", {}, code), make("div", { class: "dim" }, MEANINGS[code] || "")] },
+    { name: "reason", text: true, cell: ([code]) => [make("b", {}, code), make("div", { class: "dim" }, MEANINGS[code] || "")] },
     { name: "ops", number: true, cell: ([, group]) => number(group.length) },
     { name: "bytes", number: true, cell: ([, group]) => bytes(moved(group)) },
     { name: "which", cell: ([, group]) => [...new Set(group.map(kindOf))].slice(0, 6).join(", ") },
-    { name: "why", cell: ([, group]) => several(group.map((op) => (field === "code" ? op.reason : op.wider))) },
+    { name: "why", text: true, cell: ([, group]) => several(group.map((op) => (field === "code" ? op.reason : op.wider))) },
   ];
   if (field === "code")
-    columns.push({ name: "what would change it", cell: ([, group]) => several(group.map((op) => op.remedy)) });
+    columns.push({ name: "what would change it", text: true, cell: ([, group]) => several(group.map((op) => op.remedy)) });
   return make("div", { class: "scroll" },
     table(columns, rows, ([code]) => page.searchOps(code)).element);
 }
@@ -53,7 +53,7 @@ function opsTab(panel, page) {
   const columns = [
     { name: "#", number: true, cell: (op) => op.index, value: (op) => op.index },
     { name: "op", cell: kindOf, value: kindOf },
-    { name: "name", cell: titleOf, value: titleOf },
+    { name: "name", text: true, cell: titleOf, value: titleOf },
     ...(alone ? [] : [{ name: "function", cell: (op) => op.function, value: (op) => op.function }]),
     { name: "placement", value: (op) => op.region || op.placement,
       cell: (op) => make("span", { class: `chip ${op.placement}` }, op.region || op.placement) },
@@ -65,7 +65,7 @@ function opsTab(panel, page) {
       value: (op) => sum([op], "bytes_read") + sum([op], "bytes_written") },
     ...(timed ? [{ name: "cycles", number: true, value: (op) => DATA.cyclesOf.get(op.index) ?? -1,
       cell: (op) => (DATA.cyclesOf.has(op.index) ? number(DATA.cyclesOf.get(op.index)) : "") }] : []),
-    { name: "why", value: (op) => op.code || op.wider_code || "", cell: (op) => {
+    { name: "why", text: true, value: (op) => op.code || op.wider_code || "", cell: (op) => {
       const why = [];
       if (op.code) why.push(make("div", {}, make("b", {}, op.code), ` ${cut(op.reason || "", 90)}`));
       if (op.wider) why.push(make("div", { class: "wider" }, make("b", {}, op.wider_code), ` ${cut(op.wider, 90)}`));
@@ -124,7 +124,7 @@ function regionsTab(panel, page) {
   panel.append(table([
     { name: "region", cell: (row) => row.region.symbol, value: (row) => row.region.symbol },
     { name: "way", cell: (row) => row.way, value: (row) => row.way },
-    { name: "tensor", cell: (row) => row.name, value: (row) => row.name },
+    { name: "tensor", text: true, cell: (row) => row.name, value: (row) => row.name },
     { name: "type", cell: (row) => make("code", {}, row.type), value: (row) => row.type },
     { name: "bytes", number: true, cell: (row) => number(row.bytes), value: (row) => row.bytes },
   ], rows, (row) => page.select({ region: row.region.symbol })).element);

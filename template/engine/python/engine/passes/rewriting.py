@@ -19,7 +19,7 @@ import tvm_ffi
 from tvm import relax
 
 from ..calls import Constant, Values, resolve, with_arguments
-from ..origins import with_span
+from ..origins import with_absorbed, with_span
 from ..table import Table
 from . import evaluate
 
@@ -459,6 +459,13 @@ def _with_bindings(old: Block, bindings: Bindings) -> Block:
     }
     draft = Block(old.block, typed, values)
     kept = [item for index, item in enumerate(typed) if index not in draft.dead]
+    alive = {item.var for item in kept}
+    for index, item in enumerate(kept):
+        if hash(item) not in known and isinstance(item.value, relax.Call):
+            call = with_absorbed(item.value, old.values.get(item.var), old.values, alive)
+            if not call.same_as(item.value):
+                kept[index] = relax.VarBinding(item.var, call)
+                values[item.var] = call
     return Block(relax.DataflowBlock(kept), kept, values)
 
 

@@ -15,6 +15,7 @@ import tvm
 from tvm.runtime.vm import VirtualMachine
 
 from ..backend import BACKEND, PACKAGE
+from ..messages import last_line
 from .record import RECORD, Recording, check_function, load, record
 from .result import Profile
 
@@ -152,7 +153,7 @@ def _machine(model: object) -> VirtualMachine:
         try:
             return load(str(path))
         except Exception as error:
-            raise RuntimeError(f"'{path}' cannot be loaded: {_last_line(error)}") from None
+            raise RuntimeError(f"'{path}' cannot be loaded: {last_line(error)}") from None
     if not isinstance(model, (tvm.runtime.Module, tvm.runtime.Executable)):
         raise TypeError(
             f"The model is a {type(model).__name__}; supported: what compile_for_{BACKEND} "
@@ -163,7 +164,7 @@ def _machine(model: object) -> VirtualMachine:
     try:
         return VirtualMachine(model, tvm.cpu())
     except Exception as error:
-        raise RuntimeError(f"The model cannot be loaded: {_last_line(error)}") from None
+        raise RuntimeError(f"The model cannot be loaded: {last_line(error)}") from None
 
 
 def _on_board(
@@ -184,9 +185,9 @@ def _on_board(
         tensors = [_tensor(argument, session.cpu()) for argument in arguments]
         answer = json.loads(str(run(model, function, calls, *tensors)))
     except Exception as error:
-        raise RuntimeError(f"The board failed: {_last_line(error)}") from None
+        raise RuntimeError(f"The board failed: {last_line(error)}") from None
     if "error" in answer:
-        raise RuntimeError(f"On the board: {_last_line(answer['error'])}")
+        raise RuntimeError(f"On the board: {last_line(answer['error'])}")
     recording: Recording = answer["value"]
     return recording
 
@@ -212,7 +213,7 @@ def _tensor(argument: object, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
 
 def _failure(error: Exception, function: str) -> Exception:
     """Return the error of a call as a sentence: about the inputs, or about the run."""
-    text = _last_line(error)
+    text = last_line(error)
     if "ErrorContext(" in text:  # The machine checks the types of what it is given.
         found = re.search(r"param=(.*?), annotation=(.*)\)\s+expect (.*) but get (.*)", text)
         if found is None:
@@ -223,9 +224,3 @@ def _failure(error: Exception, function: str) -> Exception:
             "given."
         )
     return RuntimeError(f"'{function}' failed: {text}")
-
-
-def _last_line(error: Exception | str) -> str:
-    """Return what an error of TVM says, without what stands before it."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__

@@ -12,6 +12,18 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ..backend import BACKEND
 from ..plain_data import plain
+from .parts import (
+    Allocation,
+    Busy,
+    Event,
+    HostCall,
+    Memory,
+    OpProfile,
+    Peaks,
+    RegionProfile,
+    Run,
+    Traffic,
+)
 
 if TYPE_CHECKING:
     from ..report import Report
@@ -19,157 +31,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """The version of the JSON; fields may be added without a new one."""
-
-Busy = Mapping[str, int]
-"""How long each engine worked."""
-Traffic = Mapping[str, tuple[int, int]]
-"""The bytes that each memory was read and written."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """What one engine did in one go.
-
-    Parameters
-    ----------
-    region
-        The symbol of the region.
-    call
-        Which of the region's runs.
-    name
-        What it did.
-    label
-        The op that it belongs to, as "op (variable)"; none if it belongs to none.
-    engine
-        The engine, with a part behind a "." where there are several.
-    begin, end
-        When it had the engine, since the begin of the run.
-    busy
-        How much of this time it worked.
-    waits_for
-        The engine whose work it waited for; none if it did not.
-    traffic
-        The bytes that it moved.
-    """
-
-    region: str
-    call: int
-    name: str
-    label: str | None
-    engine: str
-    begin: int
-    end: int
-    busy: int
-    waits_for: str | None
-    traffic: Traffic
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of a region, or one call of the model.
-
-    Parameters
-    ----------
-    begin_us, end_us
-        The time on the host, from the begin of the first call of the model.
-    span
-        The end of the last event of the run; 0 without events.
-    """
-
-    begin_us: float
-    end_us: float
-    span: int = 0
-
-
-@dataclass(frozen=True)
-class RegionProfile:
-    """What a region did in all of its runs.
-
-    Parameters
-    ----------
-    symbol
-        Its name.
-    calls
-        How many runs.
-    wall_us
-        The time on the host, of all runs.
-    span
-        The time on the device, of all runs.
-    runs
-        The runs, in order.
-    busy, utilisation
-        How long each engine worked, and which part of `span` that is.
-    traffic
-        The bytes that were moved.
-    counters
-        What the driver's counters grew by; sizes and frequencies as they are.
-    """
-
-    symbol: str
-    calls: int
-    wall_us: float
-    span: int
-    runs: tuple[Run, ...]
-    busy: Busy
-    utilisation: Mapping[str, float]
-    traffic: Traffic
-    counters: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class OpProfile:
-    """What an op needed, in all runs of its region.
-
-    Parameters
-    ----------
-    region
-        The region.
-    label, op, variable
-        The driver's label, and its parts; none for what belongs to no op.
-    origin
-        The name that the author of the model gave it; none if it is not known.
-    composite
-        The label of the composite that it is in, and whose time this is; none if not known.
-    span
-        The sum over its events, from begin to end.
-    busy, traffic
-        As for a region.
-    share
-        The part of the sum of all spans.
-    """
-
-    region: str
-    label: str | None
-    op: str | None
-    variable: str | None
-    origin: str | None
-    composite: str | None
-    span: int
-    busy: Busy
-    traffic: Traffic
-    share: float
-
-    @property
-    def title(self) -> str:
-        """The name by which a user knows it."""
-        return self.origin or self.variable or self.label or "(no op)"
-
-
-@dataclass(frozen=True)
-class HostCall:
-    """A call of the host.
-
-    Parameters
-    ----------
-    name
-        The function.
-    begin_us, end_us
-        When, from the begin of the first call of the model.
-    """
-
-    name: str
-    begin_us: float
-    end_us: float
 
 
 @dataclass(frozen=True)
@@ -188,6 +49,8 @@ class Profile:
         The calls of the model.
     regions, events, ops, host
         What happened.
+    allocations
+        What the first run of each region kept in memories; none if the driver does not tell.
     """
 
     unit: str | None
@@ -198,6 +61,7 @@ class Profile:
     events: tuple[Event, ...]
     ops: tuple[OpProfile, ...]
     host: tuple[HostCall, ...]
+    allocations: tuple[Allocation, ...] = ()
 
     @classmethod
     def from_recording(
@@ -225,7 +89,7 @@ class Profile:
         def run(begin: float, end: float, span: int = 0) -> Run:
             return Run(round(begin - origin, 3), round(end - origin, 3), span)
 
-        regions, events = [], []
+        regions, events, allocations = [], [], []
         for region in sorted(recording["regions"], key=_first_begin):
             symbol, mine, runs = region["symbol"], [], []
             for index, call in enumerate(region["profile"]["calls"]):
@@ -234,6 +98,11 @@ class Profile:
                 runs.append(run(call["begin_us"], call["end_us"], span))
                 mine += found
             events += mine
+            for call in region["profile"]["calls"][:1]:
+                allocations += [
+                    _read(Allocation, {"region": symbol, **item})
+                    for item in call.get("allocations", ())
+                ]
             span = sum(item.span for item in runs)
             busy = _busy(mine)
             regions.append(
@@ -247,6 +116,8 @@ class Profile:
                     utilisation={name: round(n / span, 6) for name, n in busy.items() if span},
                     traffic=_traffic(mine),
                     counters=region["counters"],
+                    operations=sum(event.operations for event in mine),
+                    peaks=_peaks(region["profile"].get("peaks")),
                 )
             )
         units = [(item["profile"]["unit"], item["profile"]) for item in recording["regions"]]
@@ -265,6 +136,7 @@ class Profile:
                 HostCall(name, round(begin - origin, 3), round(end - origin, 3))
                 for name, begin, end in recording["host"]
             ),
+            tuple(allocations),
         )
 
     @property
@@ -278,6 +150,14 @@ class Profile:
         return _traffic(self.events)
 
     @property
+    def memory(self) -> dict[str, int]:
+        """How far each memory is in use at most, in bytes from its beginning on."""
+        most: dict[str, int] = {}
+        for item in self.allocations:
+            most[item.memory] = max(most.get(item.memory, 0), item.offset + item.bytes)
+        return most
+
+    @property
     def totals(self) -> dict[str, Any]:
         """The sums over all regions and calls."""
         return {
@@ -289,6 +169,8 @@ class Profile:
             "span": sum(region.span for region in self.regions),
             "busy": self.busy,
             "traffic": self.traffic,
+            "operations": sum(region.operations for region in self.regions),
+            "memory": self.memory,
         }
 
     @property
@@ -319,6 +201,7 @@ class Profile:
             "events": plain(self.events),
             "ops": plain(self.ops),
             "host": plain(self.host),
+            "allocations": plain(self.allocations),
             "totals": plain(self.totals),
         }
 
@@ -349,8 +232,29 @@ class Profile:
             data = json.loads(text)
         except ValueError as error:
             raise ValueError(f"The profile is not JSON: {error}") from None
+        return cls.from_dict(data)
+
+    @classmethod
+    def from_dict(cls, data: object) -> Profile:
+        """Read what `to_dict` returned.
+
+        Parameters
+        ----------
+        data
+            The plain data.
+
+        Returns
+        -------
+        profile
+            The profile.
+
+        Raises
+        ------
+        ValueError
+            It is not a profile, or one of a newer version.
+        """
         version = data.get("version") if isinstance(data, dict) else None
-        if version != VERSION or "events" not in data:
+        if not isinstance(data, dict) or version != VERSION or "events" not in data:
             raise ValueError(
                 f"The profile has the version {version!r}; supported: {VERSION}, as `to_json` of a "
                 "profile writes it. Make it again with this release."
@@ -361,12 +265,20 @@ class Profile:
             data["device"],
             tuple(_read(Run, item) for item in data["calls"]),
             tuple(
-                _read(RegionProfile, {**item, "runs": tuple(_read(Run, x) for x in item["runs"])})
+                _read(
+                    RegionProfile,
+                    {
+                        **item,
+                        "runs": tuple(_read(Run, run) for run in item["runs"]),
+                        "peaks": _peaks(item.get("peaks")),
+                    },
+                )
                 for item in data["regions"]
             ),
             tuple(_event(item) for item in data["events"]),
             tuple(_read(OpProfile, item) for item in data["ops"]),
             tuple(_read(HostCall, item) for item in data["host"]),
+            tuple(_read(Allocation, item) for item in data.get("allocations", ())),
         )
 
     def to_trace(self) -> str:
@@ -374,6 +286,33 @@ class Profile:
         from .trace import trace_of
 
         return trace_of([self])
+
+    def to_svg(self, picture: str = "timeline") -> str:
+        """Draw a picture.
+
+        Parameters
+        ----------
+        picture
+            "timeline": what each engine did, and when; "top_ops": the ops that need the most time;
+            "roofline": how fast each op is, against what the device could do; "memory": what lies
+            in the memories, and when.
+
+        Returns
+        -------
+        svg
+            SVG text that stands alone.
+
+        Raises
+        ------
+        ValueError
+            There is no such picture.
+        """
+        from .pictures import PICTURES
+
+        if picture not in PICTURES:
+            known = ", ".join(PICTURES)
+            raise ValueError(f"There is no picture '{picture}' of a profile; supported: {known}.")
+        return PICTURES[picture](self)
 
     def __str__(self) -> str:
         """Return tables of the regions, the ops and the host's functions, and the summary."""
@@ -442,9 +381,22 @@ def _ops(events: Sequence[Event], report: Report | None) -> tuple[OpProfile, ...
                 busy=_busy(mine),
                 traffic=_traffic(mine),
                 share=round(span / whole, 6) if whole else 0.0,
+                operations=sum(event.operations for event in mine),
+                active=_active(mine),
             )
         )
     return tuple(found)
+
+
+def _active(events: Iterable[Event]) -> int:
+    """Return how long at least one of the events lasted; those of another run are apart."""
+    total, call, reached = 0, -1, 0
+    for event in sorted(events, key=lambda item: (item.call, item.begin)):
+        if event.call != call:
+            call, reached = event.call, event.begin
+        total += max(event.end, reached) - max(event.begin, reached)
+        reached = max(event.end, reached)
+    return total
 
 
 # ---- Plain data ---------------------------------------------------------------------------------
@@ -463,6 +415,13 @@ def _first_begin(region: Mapping[str, Any]) -> float:
 def _event(data: Mapping[str, object]) -> Event:
     event: Event = _read(Event, data)
     return event
+
+
+def _peaks(data: Mapping[str, Any] | None) -> Peaks | None:
+    if not data:
+        return None
+    memories = {name: _read(Memory, item) for name, item in data["memories"].items()}
+    return Peaks(float(data["operations"]), memories)
 
 
 def _read(kind: Any, data: Mapping[str, Any]) -> Any:

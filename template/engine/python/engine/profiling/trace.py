@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .result import Event, Profile
+from .parts import Event
+from .result import Profile
 
 _HOST = 1
 """The process of the host's track; those of the NPUs follow."""

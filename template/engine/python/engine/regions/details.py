@@ -17,6 +17,7 @@ class Detail(TypedDict):
     """The fields of `OpPlacement` that draw the graph."""
 
     reads: tuple[int, ...]
+    inputs: tuple[str, ...]
     arguments: tuple[str, ...]
     result: str
     attributes: dict[str, str]
@@ -53,6 +54,7 @@ class Details:
         self._made[binding.var] = index
         return {
             "reads": tuple(dict.fromkeys(self._makers(call))),
+            "inputs": tuple(dict.fromkeys(self._parameters(call))),
             "arguments": tuple(self._argument(item) for item in call.args if _holds_tensors(item)),
             "result": self.type_of(binding.var),
             "attributes": self._attributes(call),
@@ -89,6 +91,17 @@ class Details:
                     yield from self._makers(part)
             elif value is not None and not isinstance(value, relax.Call):
                 yield from self._makers(value)
+
+    def _parameters(self, expr: relax.Expr) -> Iterator[str]:
+        """Generate the parameters of the function that an expression reads, through tuples."""
+        for var in ir.operands(expr):
+            if var in self._made or str(var.name) in self._earlier:
+                continue
+            value = self._values.get(var)
+            if value is None:
+                yield str(var.name)
+            elif not isinstance(value, (relax.Call, relax.If)):
+                yield from self._parameters(value)
 
     def _attributes(self, call: relax.Call) -> dict[str, str]:
         if not ir.is_op_call(call) or str(call.op.name).startswith("relax.call_"):

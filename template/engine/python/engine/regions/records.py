@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypedDict
@@ -76,6 +77,28 @@ def _with_earlier_reads(ops: Sequence[OpPlacement], earlier: Report) -> list[OpP
     ]
 
 
+_VARIABLE = re.compile(r"(?<=\w \()\w+(?=\))|(?<=')\w+(?=' inside of it)")
+"""What is a variable in a sentence of the engine or a driver: "relax.add (lv)". Other names in
+quotes are those of an op's arguments."""
+
+
+def _with_names(ops: Sequence[OpPlacement]) -> list[OpPlacement]:
+    """Return ops whose sentences have the names of the author instead of variables."""
+    names = {(op.function, op.name): op.origin.module or op.origin.name for op in ops if op.origin}
+
+    def named(op: OpPlacement, sentence: str | None) -> str | None:
+        if sentence is None:
+            return None
+        return _VARIABLE.sub(lambda one: names.get((op.function, one[0]), one[0]), sentence)
+
+    return [
+        replace(op, reason=named(op, op.reason), wider=named(op, op.wider))
+        if op.reason or op.wider
+        else op
+        for op in ops
+    ]
+
+
 class Records:
     """The ops of one module, and what the driver declined.
 
@@ -127,6 +150,7 @@ class Records:
                 members.setdefault(op.region, []).append(op)
         regions = [_placed(symbol, ops, self._regions[symbol]) for symbol, ops in members.items()]
         ops = _with_earlier_reads((*self._offloaded, *self.ops), self._earlier)
+        ops = _with_names(ops)
         return Report(tuple(ops), (*self._earlier.regions, *regions))
 
     def add_region(

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The roofline: how fast each op is, against what the device could do at most.
+
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model
+for Multicore Architectures", Communications of the ACM 52 (4), 2009.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .drawing import WIDTH, Marks, attribute, colours_of, escaped, line, nothing, picture, short
+from .drawing import text as words
+from .parts import OpProfile
+from .result import Profile
+
+_LEFT, _RIGHT, _TOP, _HEIGHT = 70, WIDTH - 20, 30, 300
+
+
+@dataclass(frozen=True)
+class Point:
+    """An op in the roofline.
+
+    Parameters
+    ----------
+    op
+        The op.
+    bytes
+        What it read from the memory outside of the chip, and wrote to it.
+    intensity
+        Operations for each of these bytes; infinity if there are none.
+    speed
+        Operations in the unit of time, while at least one engine had work of the op.
+    """
+
+    op: OpProfile
+    bytes: int
+    intensity: float
+    speed: float
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What a device can do at most.
+
+    Parameters
+    ----------
+    operations
+        In the unit of time; 0 if it is not known.
+    bytes
+        That the memory outside of the chip reads and writes in the unit of time; 0 if it is not
+        known.
+    """
+
+    operations: float
+    bytes: float
+
+    def at(self, intensity: float) -> float:
+        """Return the most operations in the unit of time of what has this intensity."""
+        limits = (self.operations or math.inf, self.bytes * intensity if self.bytes else math.inf)
+        return min(limits)
+
+
+def outer_memory(profile: Profile) -> str | None:
+    """Return the memory whose traffic counts: the one whose bandwidth the driver tells, or DRAM.
+
+    Parameters
+    ----------
+    profile
+        The profile.
+
+    Returns
+    -------
+    memory
+        Its name; none if nothing moves.
+    """
+    for region in profile.regions:
+        if region.peaks is not None:
+            for name, memory in region.peaks.memories.items():
+                if memory.bytes_per_unit:
+                    return name
+    moved = profile.traffic
+    return "dram" if "dram" in moved else next(iter(moved), None)
+
+
+def points_of(profile: Profile) -> list[Point]:
+    """Return the ops whose operations the driver counts.
+
+    Parameters
+    ----------
+    profile
+        The profile.
+
+    Returns
+    -------
+    points
+        One for each op, in their order.
+    """
+    memory = outer_memory(profile)
+    points = []
+    for op in profile.ops:
+        if op.operations and op.active:
+            moved = sum(op.traffic.get(memory, (0, 0))) if memory is not None else 0
+            intensity = op.operations / moved if moved else math.inf
+            points.append(Point(op, moved, intensity, op.operations / op.active))
+    return points
+
+
+def roofs_of(profile: Profile) -> list[Roof]:
+    """Return the roofs of the regions; those of other element types differ.
+
+    Parameters
+    ----------
+    profile
+        The profile.
+
+    Returns
+    -------
+    roofs
+        Each once; none if the driver does not tell.
+    """
+    memory, found = outer_memory(profile), []
+    for region in profile.regions:
+        if region.peaks is not None and region.operations:
+            outer = region.peaks.memories.get(memory or "")
+            roof = Roof(region.peaks.operations, outer.bytes_per_unit if outer is not None else 0.0)
+            if (roof.operations or roof.bytes) and roof not in found:
+                found.append(roof)
+    return found
+
+
+def roofline_svg(profile: Profile) -> str:
+    """Draw the speed of each op against its operations for each byte, and what is possible at most.
+
+    Parameters
+    ----------
+    profile
+        The profile.
+
+    Returns
+    -------
+    svg
+        A point for each op whose operations are known, as large as its share of the time.
+    """
+    points = points_of(profile)
+    if not points:
+        return nothing(
+            "The driver does not count the operations of ops, or the model has none that it counts."
+        )
+    roofs = roofs_of(profile)
+    unit, memory = profile.unit or "", outer_memory(profile) or "memory"
+    finite = [point.intensity for point in points if math.isfinite(point.intensity)]
+    ridges = [roof.operations / roof.bytes for roof in roofs if roof.operations and roof.bytes]
+    across = _Axis([*finite, *ridges] or [1.0], _LEFT, _RIGHT, 0.3)
+    speeds = [point.speed for point in points]
+    upright = _Axis(
+        [*speeds, *(roof.operations for roof in roofs if roof.operations)],
+        _TOP + _HEIGHT,
+        _TOP,
+        0.1,
+    )
+    bottom = _TOP + _HEIGHT
+    marks: Marks = []
+    for value in across.ticks:
+        x = across.at(value)
+        marks.append(line(x, _TOP, x, bottom, ' stroke-opacity="0.15"'))
+        marks.append(words(x, bottom + 16, f"{value:,g}", "middle"))
+    for value in upright.ticks:
+        y = upright.at(value)
+        marks.append(line(_LEFT, y, _RIGHT, y, ' stroke-opacity="0.15"'))
+        marks.append(words(_LEFT - 6, y + 4, f"{value:,g}", "end"))
+    marks.append(words(_LEFT, _TOP - 12, f"operations per {_one(unit)}"))
+    marks.append(words(_RIGHT, bottom + 34, f"operations per byte of {memory}", "end"))
+    for roof in roofs:
+        marks += _roof_marks(roof, across, upright, memory, unit)
+    if not roofs:
+        marks.append(
+            words(_RIGHT, _TOP - 12, "The driver does not tell how fast the device is.", "end")
+        )
+    marks += _point_marks(profile, points, across, upright)
+    left_out = sum(1 for op in profile.ops if not op.operations)
+    note = f"{left_out} ops without counted operations are not shown." if left_out else ""
+    if len(finite) < len(points):
+        note += f" At the right edge: no traffic with {memory}."
+    if note:
+        marks.append(words(_LEFT, bottom + 34, note.strip(), more=' fill-opacity="0.7"'))
+    return picture(bottom + 44, "How fast each op is, and could be", marks)
+
+
+class _Axis:
+    """A logarithmic axis of whole powers of ten, with room at its end.
+
+    Parameters
+    ----------
+    values
+        What has to be on it, positive.
+    begin, end
+        Its ends in the picture.
+    room
+        How much is free behind the largest value, in powers of ten.
+    """
+
+    def __init__(self, values: Sequence[float], begin: float, end: float, room: float) -> None:
+        self._least = math.log10(min(values)) - 0.1
+        most = max(math.log10(max(values)) + room, self._least + 1)
+        self._begin, self._end = begin, end
+        self._scale = (end - begin) / (most - self._least)
+        self.ticks = [10.0**power for power in range(math.ceil(self._least), math.floor(most) + 1)]
+        self.least, self.most = 10**self._least, 10**most
+
+    def at(self, value: float) -> float:
+        """Return where a value is; what is beyond an end is there."""
+        if value == math.inf:
+            return self._end
+        place = self._begin + (math.log10(value) - self._least) * self._scale
+        low, high = sorted((self._begin, self._end))
+        return min(max(place, low), high)
+
+
+def _roof_marks(roof: Roof, across: _Axis, upright: _Axis, memory: str, unit: str) -> Marks:
+    thick = ' stroke-width="1.5"'
+    marks = []
+    ridge = across.least
+    if roof.bytes:
+        ridge = roof.operations / roof.bytes if roof.operations else across.most
+        low = max(across.least, upright.least / roof.bytes)
+        high = min(ridge, upright.most / roof.bytes)
+        if low < high:
+            begin, end = roof.bytes * low, roof.bytes * high
+            x, y = across.at(low), upright.at(begin)
+            marks.append(line(x, y, across.at(high), upright.at(end), thick))
+            label = f"{memory}: {roof.bytes:,g} bytes per {_one(unit)}"
+            marks.append(words(across.at(high) - 8, upright.at(end) + 4, label, "end"))
+    if roof.operations:
+        y = upright.at(roof.operations)
+        marks.append(line(across.at(ridge), y, _RIGHT, y, thick))
+        label = f"{roof.operations:,g} operations per {_one(unit)}"
+        marks.append(words(_RIGHT, y - 6, label, "end"))
+    return marks
+
+
+def _point_marks(profile: Profile, points: Sequence[Point], across: _Axis, upright: _Axis) -> Marks:
+    colours, numbers = colours_of(profile.ops), {id(op): at for at, op in enumerate(profile.ops)}
+    marks = []
+    named = sorted(points, key=lambda point: -point.op.share)[:5]
+    for point in sorted(points, key=lambda point: -point.op.share):
+        op = point.op
+        x, y = across.at(point.intensity), upright.at(point.speed)
+        title = (
+            f"{op.title}\n{op.operations:,} operations, {point.bytes:,} bytes, "
+            f"{op.active:,} {profile.unit}\n{point.speed:,.1f} operations per "
+            f"{_one(profile.unit or '')}"
+        )
+        radius = 4 + 10 * math.sqrt(op.share)
+        marks.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill-opacity="0.8" '
+            f'fill="{colours[op.region, op.label]}" stroke="none"'
+            f"{attribute('data-op', numbers[id(op)])}><title>{escaped(title)}</title></circle>"
+        )
+    taken: list[tuple[float, float]] = []
+    for point in named:
+        x, y = across.at(point.intensity), upright.at(point.speed)
+        if all(abs(y - other_y) > 14 or abs(x - other_x) > 190 for other_x, other_y in taken):
+            taken.append((x, y))
+            is_right = x > (_LEFT + _RIGHT) / 2
+            gap = 8 + 10 * math.sqrt(point.op.share)
+            place = x - gap if is_right else x + gap
+            marks.append(words(place, y + 4, short(point.op.title), "end" if is_right else "start"))
+    return marks
+
+
+def _one(unit: str) -> str:
+    """Return the unit of a single one: cycles are counted by the cycle."""
+    return unit[:-1] if unit.endswith("s") and len(unit) > 2 else unit
