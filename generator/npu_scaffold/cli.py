@@ -15,6 +15,7 @@ from jinja2 import TemplateError
 from . import __version__, pages
 from .catalog import catalog_problems, load_catalog
 from .errors import ScaffoldError
+from .graft import graft, ungraft
 from .render import new_backend, read_answers, reference_differences, write_reference
 from .template import find_template
 from .upgrade import upgrade
@@ -46,6 +47,14 @@ def _upgrade(arguments: argparse.Namespace) -> None:
         dry_run=arguments.dry_run,
         keep_conflicts=arguments.keep_conflicts,
     )
+
+
+def _graft(arguments: argparse.Namespace) -> None:
+    graft(Path(arguments.checkout), Path(arguments.backend), replace=arguments.replace)
+
+
+def _ungraft(arguments: argparse.Namespace) -> None:
+    ungraft(Path(arguments.checkout), arguments.name)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -165,6 +174,27 @@ def _parser() -> argparse.ArgumentParser:
         help="take conflict markers into the backend instead of changing nothing",
     )
     change.set_defaults(run=_upgrade)
+
+    put = commands.add_parser(
+        "graft", help="put a backend into a checkout of TVM, where TVM keeps such backends"
+    )
+    put.add_argument("checkout", help="a clean Git checkout of TVM")
+    put.add_argument(
+        "--backend", metavar="DIR", default=".", help="the backend (default: this directory)"
+    )
+    put.add_argument(
+        "--replace",
+        action="store_true",
+        help="put it in the place of TVM's own backend of the same name",
+    )
+    put.set_defaults(run=_graft)
+
+    take = commands.add_parser("ungraft", help="take a backend out of a checkout of TVM again")
+    take.add_argument("checkout", help="the checkout")
+    take.add_argument(
+        "name", nargs="?", help="the backend's name (default: the only one that is grafted)"
+    )
+    take.set_defaults(run=_ungraft)
 
     ops = commands.add_parser("ops", parents=[common], help="show the op catalogue")
     ops.add_argument("--json", action="store_true", help="everything, for programs")

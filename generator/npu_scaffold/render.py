@@ -213,8 +213,19 @@ def render_reference(template: Path, destination: Path) -> None:
     )
 
 
-def _files(root: Path) -> dict[str, bytes]:
-    """Read a tree without ignored files (builds, caches)."""
+def tracked_files(root: Path) -> dict[str, bytes]:
+    """Read a tree without what Git ignores there: builds and caches.
+
+    Parameters
+    ----------
+    root
+        The directory.
+
+    Returns
+    -------
+    dict
+        Path from the directory, with slashes -> content.
+    """
     if not root.is_dir():
         return {}
     listed = subprocess.run(
@@ -257,7 +268,7 @@ def reference_differences(template: Path) -> list[str]:
             for path in fresh_root.rglob("*")
             if path.is_file()
         }
-    committed = _files(template / REFERENCE)
+    committed = tracked_files(template / REFERENCE)
     sentences = []
     for name in sorted(fresh.keys() | committed.keys()):
         if name not in committed:
@@ -289,7 +300,7 @@ def write_reference(template: Path) -> None:
         fresh = Path(scratch, "fresh")
         render_reference(template, fresh)
         destination = template / REFERENCE
-        for name in _files(destination):
+        for name in tracked_files(destination):
             (destination / name).unlink()
         shutil.copytree(fresh, destination, dirs_exist_ok=True)
         paths = (path.relative_to(fresh).as_posix() for path in fresh.rglob("*") if path.is_file())

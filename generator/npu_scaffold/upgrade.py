@@ -6,7 +6,6 @@ import ast
 import io
 import os
 import re
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -22,6 +21,7 @@ import yaml
 from packaging.version import InvalidVersion, Version
 
 from .errors import ScaffoldError, did_you_mean
+from .git import git_output, run_git
 from .render import check_answers, read_answers
 from .template import read_questions
 
@@ -37,45 +37,10 @@ _API_VERSION = re.compile(r"^#define NPU_DRIVER_API_VERSION (\d+)", re.MULTILINE
 Tree = dict[str, bytes]
 
 
-def _git(
-    where: Path,
-    *arguments: str,
-    feed: bytes | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> subprocess.CompletedProcess[bytes]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("GIT_DIR")}
-    for name in ("GIT_INDEX_FILE", "GIT_WORK_TREE"):
-        clean.pop(name, None)
-    try:
-        return subprocess.run(
-            ["git", "-c", f"core.hooksPath={os.devnull}", "-c", "core.quotePath=false", *arguments],
-            cwd=where,
-            env={**clean, **(environment or {})},
-            input=feed,
-            capture_output=True,
-            check=False,
-            # Signals to us do not interrupt Git.
-            start_new_session=True,
-        )
-    except FileNotFoundError:
-        raise ScaffoldError("An upgrade needs Git, and there is no command 'git'.") from None
-
-
-def _output(
-    where: Path,
-    *arguments: str,
-    feed: bytes | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> str:
-    done = _git(where, *arguments, feed=feed, environment=environment)
-    if done.returncode:
-        said = " ".join(done.stderr.decode(errors="replace").split())
-        raise ScaffoldError(f"'git {arguments[0]}' failed in {where}: {said}")
-    return done.stdout.decode(errors="surrogateescape").strip("\n")
-
-
 def _commit(repository: Path, name: str) -> str | None:
-    done = _git(repository, "rev-parse", "-q", "--verify", "--end-of-options", f"{name}^{{commit}}")
+    done = run_git(
+        repository, "rev-parse", "-q", "--verify", "--end-of-options", f"{name}^{{commit}}"
+    )
     return done.stdout.decode().strip() if name and not done.returncode else None
 
 
@@ -110,7 +75,7 @@ class _Project:
                 "made from a template outside Git. Put back the lines _src_path (a clone or URL of "
                 "npu-scaffold) and _commit (the version), and commit them."
             )
-        inside = _git(root, "rev-parse", "--show-toplevel")
+        inside = run_git(root, "rev-parse", "--show-toplevel")
         if inside.returncode:
             raise ScaffoldError(
                 f"{path} is not in a Git work tree, so nothing could be taken back. Run "
@@ -119,7 +84,7 @@ class _Project:
         top = Path(inside.stdout.decode(errors="surrogateescape").rstrip("\n")).resolve()
         if _commit(root, "HEAD") is None:
             raise ScaffoldError(f"{path} has no commit yet. Commit it, then upgrade.")
-        dirty = _output(root, "status", "--porcelain", "--", ".").splitlines()
+        dirty = git_output(root, "status", "--porcelain", "--", ".").splitlines()
         if dirty:
             names = [line[3:] for line in dirty]
             raise ScaffoldError(
@@ -174,7 +139,7 @@ class _Template:
                 f"The template was at {source}, and nothing is there now. Say where npu-scaffold "
                 "is with --template, as a clone or a URL."
             )
-        done = _git(
+        done = run_git(
             clone.parent,
             *("clone", "-q", "--", str(Path(url).expanduser().resolve()) if local else url),
             str(clone),
@@ -188,13 +153,13 @@ class _Template:
         if not (clone / "copier.yml").is_file():
             raise ScaffoldError(f"{source} is not a clone of npu-scaffold: it has no copier.yml.")
         self.versions: dict[str, str] = {}
-        listed = _git(clone, "show", f"HEAD:{RELEASES}")
+        listed = run_git(clone, "show", f"HEAD:{RELEASES}")
         if not listed.returncode:
             for version, commit in read_releases(listed.stdout.decode()).items():
                 found = _commit(clone, commit)
                 if found:
                     self.versions[f"v{version}"] = found
-        for tag in _output(clone, "tag").splitlines():
+        for tag in git_output(clone, "tag").splitlines():
             if _number(tag):
                 self.versions[tag] = _commit(clone, f"refs/tags/{tag}") or ""
 
@@ -238,7 +203,7 @@ class _Template:
         """Export the files of a version to a folder outside Git."""
         folder = self.clone.with_name(f"template-{commit}")
         if not folder.exists():
-            packed = _git(self.clone, "archive", "--format=tar", commit).stdout
+            packed = run_git(self.clone, "archive", "--format=tar", commit).stdout
             with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
                 archive.extractall(folder, filter="data")
         return folder
@@ -247,7 +212,7 @@ class _Template:
         for name, listed in self.versions.items():
             if listed == commit:
                 return name
-        return _output(self.clone, "describe", "--tags", "--always", commit)
+        return git_output(self.clone, "describe", "--tags", "--always", commit)
 
 
 def _tree(root: Path) -> Tree:
@@ -385,7 +350,7 @@ def _skipped(
         names = ("merge-mine", "merge-old", "merge-new")
         for name, tree in zip(names, (mine, old, new), strict=True):
             (scratch / name).write_bytes(tree[path])
-        merged = _git(scratch, "merge-file", "-p", *names)
+        merged = run_git(scratch, "merge-file", "-p", *names)
         if merged.returncode or merged.stdout != mine[path]:
             edited.append(path)
     return unedited, edited
@@ -570,9 +535,9 @@ def _prepare(
         raise ScaffoldError("\n".join(lost))
 
     clone = scratch / "project"
-    head = _output(project.top, "rev-parse", "HEAD")
-    _output(scratch, "clone", "-q", "--shared", "--no-checkout", str(project.top), str(clone))
-    _output(clone, "checkout", "-q", "--detach", head)
+    head = git_output(project.top, "rev-parse", "HEAD")
+    git_output(scratch, "clone", "-q", "--shared", "--no-checkout", str(project.top), str(clone))
+    git_output(clone, "checkout", "-q", "--detach", head)
     copy = clone / project.folder
     mine = _tree(copy)
     gone, problems = _in_the_way(old, new, mine)
@@ -587,7 +552,7 @@ def _prepare(
     private = {**project.answers, "_src_path": str(template.clone), "_commit": old_commit}
     (copy / ANSWERS).write_text(yaml.safe_dump(private), encoding="utf-8")
     identity = ("-c", "user.name=npu-scaffold", "-c", "user.email=npu-scaffold@localhost")
-    _output(
+    git_output(
         clone,
         *identity,
         *("commit", "-q", "-a", "--no-gpg-sign", "--no-verify", "-m", "before the upgrade"),
@@ -690,15 +655,15 @@ def _take_over(project: _Project, prepared: _Prepared, scratch: Path) -> None:
     """Bring the result into the project in one step of Git, staged."""
     clone = scratch / "project"
     theirs = {
-        "GIT_DIR": _output(project.root, "rev-parse", "--absolute-git-dir"),
+        "GIT_DIR": git_output(project.root, "rev-parse", "--absolute-git-dir"),
         "GIT_INDEX_FILE": str(scratch / "index"),
         "GIT_WORK_TREE": str(clone),
     }
     folder = project.folder.as_posix()
-    _output(clone, "read-tree", "HEAD", environment=theirs)
-    unmerged = _output(clone, "ls-files", "--unmerged", "-z", "--", folder).split("\0")
-    _output(clone, "add", "--all", "--", folder, environment=theirs)
-    tracked = _output(clone, "ls-files", "-z", "--", folder, environment=theirs).split("\0")
+    git_output(clone, "read-tree", "HEAD", environment=theirs)
+    unmerged = git_output(clone, "ls-files", "--unmerged", "-z", "--", folder).split("\0")
+    git_output(clone, "add", "--all", "--", folder, environment=theirs)
+    tracked = git_output(clone, "ls-files", "-z", "--", folder, environment=theirs).split("\0")
     # Add files of the new version even if the project ignores such names.
     ignored = [
         name
@@ -706,23 +671,23 @@ def _take_over(project: _Project, prepared: _Prepared, scratch: Path) -> None:
         if path in prepared.new and (name := (project.folder / path).as_posix()) not in tracked
     ]
     if ignored:
-        _output(clone, "add", "--force", "--", *ignored, environment=theirs)
-    tree = _output(clone, "write-tree", environment=theirs)
+        git_output(clone, "add", "--force", "--", *ignored, environment=theirs)
+    tree = git_output(clone, "write-tree", environment=theirs)
     # Git keeps the clone's own objects there, not here.
     stages = b""
     for entry in filter(None, unmerged):
         about, path = entry.split("\t", 1)
         mode, blob, stage = about.split()
-        text = _git(clone, "cat-file", "blob", blob).stdout
-        here = _output(project.top, "hash-object", "-w", "--stdin", feed=text)
+        text = run_git(clone, "cat-file", "blob", blob).stdout
+        here = git_output(project.top, "hash-object", "-w", "--stdin", feed=text)
         if stage == "1":
             stages += f"0 {'0' * len(here)}\t{path}\n".encode(errors="surrogateescape")
         stages += f"{mode} {here} {stage}\t{path}\n".encode(errors="surrogateescape")
-    _git(project.top, "update-index", "-q", "--refresh")
+    run_git(project.top, "update-index", "-q", "--refresh")
     # Git checks first that nothing is in its way, and our signals do not interrupt it.
-    _output(project.top, "read-tree", "-m", "-u", "HEAD", tree)
+    git_output(project.top, "read-tree", "-m", "-u", "HEAD", tree)
     if stages:
-        _output(project.top, "update-index", "--index-info", feed=stages)
+        git_output(project.top, "update-index", "--index-info", feed=stages)
 
 
 def upgrade(
@@ -772,7 +737,7 @@ def upgrade(
             return
         if (
             old != new
-            and not _git(versions.clone, "merge-base", "--is-ancestor", new, old).returncode
+            and not run_git(versions.clone, "merge-base", "--is-ancestor", new, old).returncode
         ):
             raise ScaffoldError(
                 f"{path} has version {versions.name(old)}, which is later than "

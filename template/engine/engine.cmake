@@ -9,7 +9,8 @@
 #   <package>_driver            the vendor's driver, as vendor/vendor.cmake says;
 #   <package>_driver_build      its build half, unless one library has both
 #
-# The first two load the drivers next to them. A board needs the runtime and a run half.
+# The first two load the drivers next to them. A board needs the runtime and a run half. In a TVM
+# checkout, TVM's own libraries take the place of the first two.
 #
 # Whoever includes this file sets:
 #
@@ -22,9 +23,14 @@
 #   NPU_EMULATOR     whether to build the emulator, even if there is a vendor's driver
 #   NPU_RUNTIME, NPU_CODEGEN, NPU_TESTS, NPU_WERROR   what to build, and how
 #   NPU_SANITIZE     sanitizers for everything, e.g. "address,undefined"; optional
+#   NPU_COMPILER_DIR the folder of codegen/ and lowerings/, where it is not this one; optional
+#   NPU_IN_TREE      whether this is a TVM checkout; optional
 
 set(_engine "${CMAKE_CURRENT_LIST_DIR}")
 find_package(Threads REQUIRED)
+if(NOT NPU_COMPILER_DIR)
+  set(NPU_COMPILER_DIR "${_engine}")
+endif()
 
 # The settings that vendor/vendor.cmake may make; it explains each.
 foreach(_setting LOWERINGS LOWERING_LIBRARIES DRIVER_SOURCES DRIVER_BUILD_SOURCES
@@ -50,20 +56,24 @@ if(NPU_DRIVER STREQUAL "emulator")
 endif()
 
 # The settings that all targets share.
-add_library(npu_options INTERFACE)
-target_compile_features(npu_options INTERFACE cxx_std_17)
+add_library(${NPU_PACKAGE}_options INTERFACE)
+target_compile_features(${NPU_PACKAGE}_options INTERFACE cxx_std_17)
 # Messages name files of the engine, not folders of the machine that built it.
-target_compile_options(npu_options INTERFACE -Wall -Wextra -fmacro-prefix-map=${_engine}=engine)
-target_include_directories(npu_options INTERFACE "${_engine}/include" "${NPU_NAMES_DIR}")
+target_compile_options(
+  ${NPU_PACKAGE}_options INTERFACE -Wall -Wextra -fmacro-prefix-map=${_engine}=engine
+                                   -fmacro-prefix-map=${NPU_COMPILER_DIR}=engine
+)
+target_include_directories(${NPU_PACKAGE}_options INTERFACE "${_engine}/include" "${NPU_NAMES_DIR}")
 if(NPU_WERROR)
-  target_compile_options(npu_options INTERFACE -Werror)
+  target_compile_options(${NPU_PACKAGE}_options INTERFACE -Werror)
 endif()
 if(NPU_SANITIZE)
   # A driver in C may be given any number as an enumerator, and checks it.
   target_compile_options(
-    npu_options INTERFACE -fsanitize=${NPU_SANITIZE} -fno-sanitize=enum -fno-omit-frame-pointer
+    ${NPU_PACKAGE}_options INTERFACE -fsanitize=${NPU_SANITIZE} -fno-sanitize=enum
+                                     -fno-omit-frame-pointer
   )
-  target_link_options(npu_options INTERFACE -fsanitize=${NPU_SANITIZE})
+  target_link_options(${NPU_PACKAGE}_options INTERFACE -fsanitize=${NPU_SANITIZE})
 endif()
 
 # Only kernels gain from CMake's -O3. The rest is as fast with -O1, and compiles in two thirds of the
@@ -73,10 +83,10 @@ if(CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O3 -DNDEBUG")
   set(NPU_LITTLE_OPTIMIZED "$<$<CONFIG:Release>:-O1>")
 endif()
 
-# The libraries stand side by side inside the Python package.
+# The libraries stand side by side: inside the Python package, or with TVM's.
 function(npu_add_library name)
   add_library(${name} SHARED ${ARGN})
-  target_link_libraries(${name} PRIVATE npu_options)
+  target_link_libraries(${name} PRIVATE ${NPU_PACKAGE}_options)
   set_target_properties(
     ${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON DEFINE_SYMBOL ""
                        BUILD_RPATH_USE_ORIGIN ON INSTALL_RPATH "$ORIGIN"
@@ -85,17 +95,25 @@ function(npu_add_library name)
     # A missing symbol is an error here, not when the library is loaded.
     target_link_options(${name} PRIVATE LINKER:--no-undefined)
   endif()
-  install(TARGETS ${name} DESTINATION ${NPU_PACKAGE})
+  if(NPU_IN_TREE)
+    tvm_configure_target_library(${name} RUNTIME_MODULE)
+  else()
+    install(TARGETS ${name} DESTINATION ${NPU_PACKAGE})
+  endif()
 endfunction()
 
 # Objects, because several libraries have them, and tests of what no library exports.
 function(npu_add_objects name)
   add_library(${name} OBJECT ${ARGN})
-  target_link_libraries(${name} PUBLIC npu_options Threads::Threads)
+  target_link_libraries(${name} PUBLIC ${NPU_PACKAGE}_options Threads::Threads)
   set_target_properties(
     ${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
                        POSITION_INDEPENDENT_CODE ON
   )
+  if(NPU_IN_TREE)
+    # Backends of several names may be linked into one library of TVM's.
+    target_compile_definitions(${name} PRIVATE npu=${NPU_PACKAGE})
+  endif()
 endfunction()
 
 # Joins files of the same includes, `count` at a time or all (0): they compile in much less time.
@@ -138,73 +156,93 @@ endif()
 
 # ---- What runtime and codegen share ----
 
+# The library of a role, out of objects and what both roles have.
+function(npu_add_ffi_library role)
+  set(_name ${NPU_PACKAGE}_${role})
+  list(TRANSFORM ARGN REPLACE "(.+)" "$<TARGET_OBJECTS:${NPU_PACKAGE}_\\1>" OUTPUT_VARIABLE _objects)
+  npu_add_library(${_name} ${_objects} $<TARGET_OBJECTS:${NPU_PACKAGE}_common_objects>)
+  set_target_properties(${_name} PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(${_name} PRIVATE tvm_ffi::shared Threads::Threads ${CMAKE_DL_LIBS})
+endfunction()
+
 if(NPU_RUNTIME OR NPU_CODEGEN)
   set(_sources artifact driver_api names)
   list(TRANSFORM _sources PREPEND "${_engine}/common/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_objects(npu_common ${_sources})
-  target_compile_options(npu_common PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  npu_add_objects(${NPU_PACKAGE}_common_objects ${_sources})
+  target_compile_options(${NPU_PACKAGE}_common_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   # The one file that differs between backends.
   set_source_files_properties(
     "${_engine}/common/names.cc" PROPERTIES COMPILE_DEFINITIONS NPU_DEFAULT_DRIVER="${NPU_DRIVER}"
   )
-  target_link_libraries(npu_common PRIVATE tvm_ffi::header)
-  function(npu_add_ffi_library name)
-    npu_add_library(${name} ${ARGN} $<TARGET_OBJECTS:npu_common>)
-    target_include_directories(${name} PRIVATE "${_engine}/common")
-    target_link_libraries(
-      ${name} PRIVATE tvm_ffi::header tvm_ffi::shared Threads::Threads ${CMAKE_DL_LIBS}
-    )
-  endfunction()
+  target_link_libraries(${NPU_PACKAGE}_common_objects PRIVATE tvm_ffi::header)
 endif()
 
 # ---- Runtime ----
 
-if(NPU_RUNTIME)
+if(NPU_RUNTIME OR NPU_IN_TREE)
   set(_sources execution object_file ports runtime signature)
   list(TRANSFORM _sources PREPEND "${_engine}/runtime/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_objects(npu_runtime ${_sources})
-  target_compile_options(npu_runtime PRIVATE ${NPU_LITTLE_OPTIMIZED})
-  target_include_directories(npu_runtime PRIVATE "${_engine}/common")
-  target_link_libraries(npu_runtime PRIVATE tvm_ffi::header)
-  npu_join(npu_runtime 0)
-  npu_add_ffi_library(${NPU_PACKAGE}_runtime $<TARGET_OBJECTS:npu_runtime>)
-  set_target_properties(${NPU_PACKAGE}_runtime PROPERTIES LINKER_LANGUAGE CXX)
+  npu_add_objects(${NPU_PACKAGE}_runtime_objects ${_sources})
+  target_compile_options(${NPU_PACKAGE}_runtime_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  target_include_directories(${NPU_PACKAGE}_runtime_objects PRIVATE "${_engine}/common")
+  target_link_libraries(${NPU_PACKAGE}_runtime_objects PRIVATE tvm_ffi::header)
+  npu_join(${NPU_PACKAGE}_runtime_objects 0)
+endif()
+if(NPU_RUNTIME AND NOT NPU_IN_TREE)
+  npu_add_ffi_library(runtime runtime_objects)
 endif()
 
 # ---- Codegen ----
 
 if(NPU_CODEGEN)
-  list(TRANSFORM NPU_LOWERINGS PREPEND "${_engine}/lowerings/" OUTPUT_VARIABLE _lowerings)
+  list(TRANSFORM NPU_LOWERINGS PREPEND "${NPU_COMPILER_DIR}/lowerings/" OUTPUT_VARIABLE _lowerings)
   list(TRANSFORM _lowerings APPEND ".cc")
-  npu_add_objects(npu_lowerings ${_lowerings})
-  target_compile_options(npu_lowerings PRIVATE ${NPU_LITTLE_OPTIMIZED})
-  target_include_directories(npu_lowerings PRIVATE "${_engine}/common" "${_engine}/codegen")
-  npu_join(npu_lowerings 24)
+  npu_add_objects(${NPU_PACKAGE}_lowering_objects ${_lowerings})
+  target_compile_options(${NPU_PACKAGE}_lowering_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  target_include_directories(
+    ${NPU_PACKAGE}_lowering_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
+  )
+  npu_join(${NPU_PACKAGE}_lowering_objects 24)
 
   set(_sources codegen graph ir_adapter layout lowering program_builder table vector_builder weights)
-  list(TRANSFORM _sources PREPEND "${_engine}/codegen/")
+  list(TRANSFORM _sources PREPEND "${NPU_COMPILER_DIR}/codegen/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_objects(npu_codegen ${_sources})
-  target_compile_options(npu_codegen PRIVATE ${NPU_LITTLE_OPTIMIZED})
-  target_include_directories(npu_codegen PRIVATE "${_engine}/common")
-  target_link_libraries(npu_codegen PRIVATE tvm_ffi::header)
-  npu_join(npu_codegen 3)
-  npu_add_ffi_library(
-    ${NPU_PACKAGE}_codegen ${NPU_VENDOR_LOWERINGS} $<TARGET_OBJECTS:npu_codegen>
-    $<TARGET_OBJECTS:npu_lowerings>
+  npu_add_objects(${NPU_PACKAGE}_codegen_objects ${_sources} ${NPU_VENDOR_LOWERINGS})
+  target_compile_options(${NPU_PACKAGE}_codegen_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  target_include_directories(
+    ${NPU_PACKAGE}_codegen_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
+                                           "${NPU_COMPILER_DIR}/lowerings"
   )
-  set_target_properties(${NPU_PACKAGE}_codegen PROPERTIES LINKER_LANGUAGE CXX)
-  target_compile_options(${NPU_PACKAGE}_codegen PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  target_link_libraries(${NPU_PACKAGE}_codegen_objects PRIVATE tvm_ffi::header)
+  target_link_libraries(${NPU_PACKAGE}_codegen_objects PUBLIC ${NPU_VENDOR_LOWERING_LIBRARIES})
   # By the definition, a lowering of the vendor's wins over one of the engine's.
   set_source_files_properties(
     ${NPU_VENDOR_LOWERINGS} PROPERTIES COMPILE_DEFINITIONS NPU_VENDOR_LOWERING
   )
-  target_include_directories(
-    ${NPU_PACKAGE}_codegen PRIVATE "${_engine}/codegen" "${_engine}/lowerings"
-  )
-  target_link_libraries(${NPU_PACKAGE}_codegen PRIVATE ${NPU_VENDOR_LOWERING_LIBRARIES})
+  npu_join(${NPU_PACKAGE}_codegen_objects 3)
+  if(NOT NPU_IN_TREE)
+    npu_add_ffi_library(codegen codegen_objects lowering_objects)
+    target_link_libraries(${NPU_PACKAGE}_codegen PRIVATE ${NPU_VENDOR_LOWERING_LIBRARIES})
+  endif()
+endif()
+
+# ---- TVM's own libraries, in a checkout of it ----
+
+if(NPU_IN_TREE)
+  set(_objects common_objects runtime_objects)
+  list(TRANSFORM _objects PREPEND ${NPU_PACKAGE}_)
+  if(NPU_RUNTIME)
+    target_link_libraries(tvm_runtime_extra PRIVATE ${_objects} ${CMAKE_DL_LIBS})
+    set(_objects ${NPU_PACKAGE}_common_objects)
+  endif()
+  if(NPU_CODEGEN)
+    # TVM's CMakeLists.txt links these libraries into tvm_compiler; each has its own common objects.
+    list(APPEND TVM_LINKER_LIBS ${NPU_PACKAGE}_codegen_objects ${NPU_PACKAGE}_lowering_objects
+         ${_objects}
+    )
+  endif()
 endif()
 
 # ---- Tests of the driver and of the runtime ----
@@ -215,27 +253,27 @@ if(NPU_TESTS)
   function(npu_add_test name)
     add_executable(npu_${name} "${_tests}/${name}.cc" ${ARGN})
     target_include_directories(npu_${name} PRIVATE "${_engine}")
-    target_link_libraries(npu_${name} PRIVATE npu_options Threads::Threads)
+    target_link_libraries(npu_${name} PRIVATE ${NPU_PACKAGE}_options Threads::Threads)
     add_test(NAME ${name} COMMAND npu_${name})
   endfunction()
 
   npu_add_test(layout_test "${_engine}/codegen/layout.cc")
   target_include_directories(npu_layout_test PRIVATE "${_engine}/common")
 
-  npu_add_objects(npu_oracle "${_engine}/emulator/kernels/oracle.cc")
+  npu_add_objects(${NPU_PACKAGE}_oracle_objects "${_engine}/emulator/kernels/oracle.cc")
   foreach(_test compile_test driver_test kernels_test program_test)
     npu_add_test(
-      ${_test} $<TARGET_OBJECTS:npu_oracle> ${NPU_EMULATOR_OBJECTS}
+      ${_test} $<TARGET_OBJECTS:${NPU_PACKAGE}_oracle_objects> ${NPU_EMULATOR_OBJECTS}
     )
   endforeach()
 
   if(NPU_RUNTIME)
     # The runtime's and the emulator's internals: for artifacts with mistakes of any depth.
     npu_add_test(
-      fuzz_test "${_engine}/runtime/signature.cc" $<TARGET_OBJECTS:npu_common>
+      fuzz_test "${_engine}/runtime/signature.cc" $<TARGET_OBJECTS:${NPU_PACKAGE}_common_objects>
       ${NPU_EMULATOR_OBJECTS}
     )
-    npu_add_test(runtime_test $<TARGET_OBJECTS:npu_common>)
+    npu_add_test(runtime_test $<TARGET_OBJECTS:${NPU_PACKAGE}_common_objects>)
     foreach(_test fuzz_test runtime_test)
       target_include_directories(npu_${_test} PRIVATE "${_engine}/common")
       # The runtime is found by its registered functions, not by its symbols.

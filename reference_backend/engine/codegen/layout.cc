@@ -473,13 +473,14 @@ void LayoutAdapter::Add(const npu_pool& op) {
 
 void LayoutAdapter::Add(const npu_elementwise& op) {
   const Program program(op.program);
-  Follow(op.out, Choose(program.inputs, At(op.out).rank()), [=](const Order& order) {
-    npu_elementwise placed = op;
-    Program copy = program;
-    placed.program = Place(&copy, order);
-    placed.out = Write(op.out, order);
-    Check(driver_.api.add_elementwise(driver_.handle, &placed));
-  });
+  Follow(op.out, Choose(program.inputs, At(op.out).rank()),
+         [this, op, program](const Order& order) {
+           npu_elementwise placed = op;
+           Program copy = program;
+           placed.program = Place(&copy, order);
+           placed.out = Write(op.out, order);
+           Check(driver_.api.add_elementwise(driver_.handle, &placed));
+         });
 }
 
 void LayoutAdapter::Add(const npu_reduce& op) {
@@ -501,7 +502,7 @@ void LayoutAdapter::Add(const npu_reduce& op) {
     wish = out;
   }
   const Program epilogue(op.epilogue);
-  Follow(op.out, wish, [=](const Order& order) {
+  Follow(op.out, wish, [this, op, rank, numbers, kept, epilogue](const Order& order) {
     // Keep the data's order if it yields this order; otherwise put the reduced dimensions last.
     Order of_data = Known(op.data).value_or(Identity(rank));
     Order left;
@@ -543,7 +544,7 @@ void LayoutAdapter::Add(const npu_copy& op) {
   }
   std::optional<Order> wish = Known(op.data);
   if (wish.has_value() && !IsIdentity(*wish)) wish = Composed(Inverse(permutation), *wish);
-  Follow(op.out, wish, [=](const Order& order) {
+  Follow(op.out, wish, [this, op, rank, permutation](const Order& order) {
     // No permutation if that costs nothing; otherwise the data's order.
     const Order wanted = Composed(permutation, order);
     const Order of_data =
@@ -567,14 +568,15 @@ template <typename Op>
 void LayoutAdapter::AddAlongAxis(const Op& op, const std::vector<npu_tensor>& operands,
                                  std::function<void(Op&, const Order&)> read,
                                  npu_status (*npu_build_api::*function)(npu_builder*, const Op*)) {
-  Follow(op.out, Choose(operands, At(op.out).rank()), [=](const Order& order) {
-    Op placed = op;
-    placed.data = Read(op.data, order);
-    if (read) read(placed, order);
-    placed.axis = Inverse(order)[op.axis];
-    placed.out = Write(op.out, order);
-    Check((driver_.api.*function)(driver_.handle, &placed));
-  });
+  Follow(op.out, Choose(operands, At(op.out).rank()),
+         [this, op, read, function](const Order& order) {
+           Op placed = op;
+           placed.data = Read(op.data, order);
+           if (read) read(placed, order);
+           placed.axis = Inverse(order)[op.axis];
+           placed.out = Write(op.out, order);
+           Check((driver_.api.*function)(driver_.handle, &placed));
+         });
 }
 
 void LayoutAdapter::Add(const npu_gather& op) {
@@ -585,7 +587,7 @@ void LayoutAdapter::Add(const npu_gather& op) {
     if (is_elementwise) operands.push_back(op.indices);
     return AddAlongAxis<npu_gather>(
         op, operands,
-        [=](npu_gather& placed, const Order& order) {
+        [this, op, is_elementwise](npu_gather& placed, const Order& order) {
           placed.indices = Read(op.indices, is_elementwise ? order : Identity(1));
         },
         &npu_build_api::add_gather);
@@ -606,7 +608,7 @@ void LayoutAdapter::Add(const npu_order& op) {
 }
 
 void LayoutAdapter::Add(const npu_lookup& op) {
-  Follow(op.out, Choose({op.data}, At(op.out).rank()), [=](const Order& order) {
+  Follow(op.out, Choose({op.data}, At(op.out).rank()), [this, op](const Order& order) {
     npu_lookup placed = op;
     placed.data = Read(op.data, order);
     placed.table = Read(op.table, Identity(1));

@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import relax
 
 import backend
+from backend.engine._library import IN_TREE
 from backend.engine.backend import vendor
 from backend.engine.capability import OneOf
 from backend.engine.conformance import chip, quantized
@@ -114,6 +115,9 @@ IS_EMULATOR = _OPTIONS.driver == "emulator"
 needs_emulator = pytest.mark.skipif(
     not IS_EMULATOR,
     reason=f"this is about the emulator, and programs are for the driver '{_OPTIONS.driver}'",
+)
+needs_wheel = pytest.mark.skipif(
+    IN_TREE, reason="this is about the wheel, and here the backend is a part of TVM"
 )
 needs_cancellation = pytest.mark.skipif(
     not getattr(getattr(TABLE, "chip", None), "cancellation", True),

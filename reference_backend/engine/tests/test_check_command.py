@@ -15,7 +15,7 @@ import backend
 from backend.engine import _library
 from backend.engine.main import main
 from backend.engine.options import PREFIX, Options
-from support import TABLE, run_command
+from support import TABLE, needs_wheel, run_command
 
 DRIVER = Options.load(None).driver
 PACKAGE = backend.__name__
@@ -113,6 +113,7 @@ def test_the_package_is_silent():
         assert python("-W", "error::UserWarning", "-c", code) == (0, "", "")
 
 
+@needs_wheel
 def test_without_tvm_the_backend_says_what_to_install():
     code = f"import sys; sys.modules['tvm'] = None; import {PACKAGE}; {PACKAGE}.offload_report"
     code, _, errors = python("-c", code)

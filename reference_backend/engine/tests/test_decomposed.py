@@ -6,7 +6,7 @@ The chains are those of the table, in every spelling that `chains.py` knows of t
 
 from dataclasses import replace
 from functools import cache
-from itertools import count
+from itertools import chain, count
 
 import numpy as np
 import pytest
@@ -185,14 +185,14 @@ if CHAINS:
                 break
             model = Spelling(name, node=node).model
             mod = partition_for(tvm.IRModule({model.name: model.function()}))
-            labels = sum(support.placement(mod, model.name).regions, [])
+            labels = list(chain.from_iterable(support.placement(mod, model.name).regions))
             assert not labels_of(name) & set(labels), f"number {at}"
 
     @pytest.mark.thorough
     @each_chain
     def test_a_chain_whose_inside_is_used_elsewhere_stays_what_it_is(name):
         for spelling in leaking(name):
-            labels = sum(found(leaking, spelling.model).regions, [])
+            labels = list(chain.from_iterable(found(leaking, spelling.model).regions))
             assert not labels_of(name) & set(labels), spelling.model.name
             assert_right(leaking, spelling.model)
 
@@ -257,7 +257,7 @@ def test_attention_is_one_composite(mask):
     ],
 )
 def test_what_is_not_quite_attention_stays_what_it_is(change):
-    labels = sum(composites(attention(**change)).regions, [])
+    labels = list(chain.from_iterable(composites(attention(**change)).regions))
     assert not {"attention", "attention_bias"} & set(labels)
 
 

@@ -27,6 +27,7 @@ from support import (
     has_device,
     needs_devices,
     needs_symbols,
+    needs_wheel,
     variable,
 )
 
@@ -101,6 +102,7 @@ for library in (f"{backend}_codegen", "libtvm_compiler"):
 """
 
 
+@needs_wheel
 def test_every_op_runs_in_a_process_without_lowering_code(every_op, tmp_path):
     models = every_op.models
     inputs = {
@@ -111,8 +113,10 @@ def test_every_op_runs_in_a_process_without_lowering_code(every_op, tmp_path):
     np.savez(tmp_path / "in.npz", **inputs)
     names = [model.name for model in models]
     subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", WITHOUT_LOWERING]
-        + [every_op.library, "in.npz", "out.npz", BACKEND, *names],
+        [
+            *(sys.executable, "-W", "error::UserWarning", "-c", WITHOUT_LOWERING),
+            *(every_op.library, "in.npz", "out.npz", BACKEND, *names),
+        ],
         cwd=tmp_path,
         env={**os.environ, "TVM_USE_RUNTIME_LIB": "1"},
         check=True,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What front ends emit around indices and masks, in the ops of the table."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 import tvm
@@ -207,7 +209,9 @@ class Attention:
 
     @property
     def labels(self):
-        return sum(support.placement(support.partition_for(self.mod), "main").regions, [])
+        return list(
+            chain.from_iterable(support.placement(support.partition_for(self.mod), "main").regions)
+        )
 
 
 CAUSAL = np.tril(np.ones((4, 4), bool))

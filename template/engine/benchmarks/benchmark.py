@@ -26,11 +26,11 @@ from typing import Any
 os.environ["TVM_NUM_THREADS"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import numpy as np  # noqa: E402
-import tvm  # noqa: E402
-import tvm_ffi  # noqa: E402
-from tvm import relax  # noqa: E402
-from tvm.relax.backend.pattern_registry import get_patterns_with_prefix  # noqa: E402
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 importlib.import_module("conftest")  # Makes the backend importable as `backend`.

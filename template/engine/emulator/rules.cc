@@ -3,11 +3,11 @@
  * \file rules.cc
  * \brief The rules of each operation.
  */
+#include "rules.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-
-#include "rules.h"
 
 namespace npu::emulator {
 namespace {
@@ -245,8 +245,8 @@ void OperationRules::CheckIntegers(const std::vector<npu_vector_instruction>& in
               ", which is not an integer of 64 bits.");
     }
     // Not NaN either.
-    bool rounds = instruction.immediate >= NPU_ROUND_HALF_UP &&
-                  instruction.immediate <= NPU_ROUND_TO_ZERO &&
+    bool rounds = instruction.immediate >= double{NPU_ROUND_HALF_UP} &&
+                  instruction.immediate <= double{NPU_ROUND_TO_ZERO} &&
                   instruction.immediate == std::floor(instruction.immediate);
     if (instruction.opcode == NPU_VECTOR_RESCALE && !rounds) {
       Invalid("Instruction ", i, " of ", Where(), " rounds as ", instruction.immediate,

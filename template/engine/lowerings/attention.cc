@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention.h"
+
 #include "lowering.h"
 
 namespace npu {

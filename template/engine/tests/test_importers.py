@@ -661,7 +661,7 @@ def test_node_cases_of_quantisation_are_right():
 def torch_program(forward, *inputs, **buffers):
     """Export a function of its inputs, and of constants that it has as attributes."""
     import torch
-    import torch.ao.quantization.fx._decomposed  # noqa: F401, registers the ops
+    import torch.ao.quantization.fx._decomposed
 
     class Network(torch.nn.Module):
         def __init__(self):

@@ -5,6 +5,7 @@ import io
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import numpy as np
@@ -28,6 +29,7 @@ from support import (
     needs,
     needs_devices,
     needs_emulator,
+    needs_wheel,
     on_host,
     partition_for,
     skip_where_declined,
@@ -219,7 +221,7 @@ def assert_is_trace(text):
             tracks.setdefault(key, []).append(event)
     for key, events in tracks.items():
         assert names["thread_name", key] and names["process_name", (key[0], 0)]
-        for one, other in zip(events, events[1:], strict=False):
+        for one, other in pairwise(events):
             assert one["ts"] + one["dur"] <= other["ts"] + 1e-3, names["thread_name", key]
     return {names["thread_name", key]: events for key, events in tracks.items()}
 
@@ -428,6 +430,7 @@ def test_each_of_several_npus_has_a_profile(model, profile, tmp_path):
             parallel.profile(x.astype("float64"))
 
 
+@needs_wheel
 def test_a_board_records_for_whoever_is_connected(model, profile, tmp_path):
     for module in ("cloudpickle", "psutil", "tornado"):
         pytest.importorskip(module, reason="TVM's RPC needs it: install the extra 'rpc'")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Builds the backend; engine/engine.cmake says how, vendor/vendor.cmake adds the vendor's parts.
+# In a TVM checkout, 'npu-scaffold graft' puts this and the engine at TVM's places.
 #
 # Options:
 #   USE_EXAMPLE_NPU_DRIVER     "emulator" or "vendor": the driver that programs are for by default;
@@ -12,7 +13,9 @@
 #   USE_EXAMPLE_NPU_SANITIZE   sanitizers for everything, e.g. "address,undefined"
 #   USE_EXAMPLE_NPU_WERROR     warnings are errors
 
-set(USE_EXAMPLE_NPU_DRIVER "emulator" CACHE STRING "The default driver: emulator or vendor")
+if(NOT DEFINED USE_EXAMPLE_NPU_DRIVER)
+  set(USE_EXAMPLE_NPU_DRIVER "emulator" CACHE STRING "The default driver: emulator or vendor")
+endif()
 option(USE_EXAMPLE_NPU_EMULATOR "Build the emulator too" ON)
 option(USE_EXAMPLE_NPU_RUNTIME "Build the runtime and the driver" ON)
 option(USE_EXAMPLE_NPU_CODEGEN "Build the codegen" ON)
@@ -26,8 +29,6 @@ foreach(_option DRIVER EMULATOR RUNTIME CODEGEN TESTS SANITIZE WERROR)
   set(NPU_${_option} "${USE_EXAMPLE_NPU_${_option}}")
 endforeach()
 set(NPU_PACKAGE tvm_example_npu)
-set(NPU_NAMES_DIR "${_root}/src")
-set(NPU_VENDOR_CMAKE "${_root}/vendor/vendor.cmake")
 set(NPU_LOWERINGS
     abs
     adaptive_avg_pool1d
@@ -154,4 +155,16 @@ set(NPU_LOWERINGS
     where
     zeros_like
 )
-include("${_root}/engine/engine.cmake")
+set(_in_tree "${_root}/src/runtime/extra/contrib/example_npu")
+if(NOT EXISTS "${_in_tree}")
+  set(NPU_NAMES_DIR "${_root}/src")
+  set(NPU_VENDOR_CMAKE "${_root}/vendor/vendor.cmake")
+  include("${_root}/engine/engine.cmake")
+elseif(NPU_RUNTIME OR NPU_CODEGEN)
+  set(NPU_IN_TREE ON)
+  set(NPU_TESTS OFF)
+  set(NPU_NAMES_DIR "${_in_tree}")
+  set(NPU_COMPILER_DIR "${_root}/src/relax/backend/contrib/example_npu")
+  set(NPU_VENDOR_CMAKE "${_in_tree}/vendor/vendor.cmake")
+  include("${_in_tree}/engine.cmake")
+endif()

@@ -8,7 +8,7 @@
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
 #define SIMD_BYTES 64
-#include "simd.inc"
+#include "simd_loops.h"
 
 namespace npu::emulator {
 

@@ -9,7 +9,7 @@
     defined(__AVX512VL__)
 
 #define SIMD_BYTES 64
-#include "simd.inc"
+#include "simd_loops.h"
 
 namespace npu::emulator {
 

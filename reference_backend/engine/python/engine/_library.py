@@ -8,10 +8,11 @@ import importlib.util
 import os
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .backend import BACKEND, PACKAGE
+from .backend import BACKEND, DISTRIBUTION, PACKAGE
 
 _SUFFIXES = {"win32": (".dll",), "darwin": (".dylib", ".so")}.get(sys.platform, (".so",))
 _PREFIX = "" if sys.platform == "win32" else "lib"
@@ -21,11 +22,20 @@ _REBUILD = (
     "installed here."
 )
 
+IN_TREE = PACKAGE.startswith("tvm.")
+"""Whether this backend is a part of TVM, whose own libraries contain its runtime and codegen."""
+
+_STEM = DISTRIBUTION.replace("-", "_")
+_TVM_LIBRARIES = {"runtime": "tvm_runtime_extra", "codegen": "tvm_compiler"}
+
 _FOLDER = f"{BACKEND.upper()}_DRIVER_DIR"
 """The environment variable that names a folder to search first for drivers."""
 
 loaded: dict[str, Any] = {}
-"""The loaded libraries by role: "runtime" and, where a compiler is installed, "codegen"."""
+"""The loaded libraries by role: "runtime" and, where a compiler is installed, "codegen".
+
+In a TVM checkout the values are None: TVM has loaded its own libraries.
+"""
 
 
 class LoadError(RuntimeError):
@@ -46,17 +56,28 @@ def find(role: str) -> Path | None:
     path
         Its path, or none.
     """
-    names = [f"{_PREFIX}{PACKAGE}_{role}{suffix}" for suffix in _SUFFIXES]
+    stem = f"{_PREFIX}{_STEM}_{role}"
+    if IN_TREE and role in _TVM_LIBRARIES:
+        stem = f"{_PREFIX}{_TVM_LIBRARIES[role]}"
+    names = [f"{stem}{suffix}" for suffix in _SUFFIXES]
     if role not in ("runtime", "codegen") and (folder := os.environ.get(_FOLDER)):
         for name in names:
             if (path := Path(folder, name)).is_file():
                 return path.resolve()
+    if IN_TREE:
+        from tvm.libinfo import package_lib_paths
+
+        return _first(package_lib_paths(), names)
     # Look it up like an extension module: this also works with an editable install, and triggers
     # its rebuild if the sources have changed.
-    spec = importlib.util.find_spec(f"{PACKAGE}.{_PREFIX}{PACKAGE}_{role}")
+    spec = importlib.util.find_spec(f"{PACKAGE}.{stem}")
     if spec is not None and spec.origin is not None:
         return Path(spec.origin).resolve()
-    candidates = [Path(place) / name for place in sys.modules[PACKAGE].__path__ for name in names]
+    return _first(sys.modules[PACKAGE].__path__, names)
+
+
+def _first(folders: Iterable[str | Path], names: Sequence[str]) -> Path | None:
+    candidates = (Path(folder) / name for folder in folders for name in names)
     return next((path.resolve() for path in candidates if path.is_file()), None)
 
 
@@ -73,14 +94,18 @@ def load() -> None:
     import tvm_ffi
     from tvm import _RUNTIME_ONLY
 
-    _check_tvm_ffi(tvm_ffi.__version__)
-    libraries = {"runtime": _open("runtime")}
+    if IN_TREE:
+        libraries = _built_in()
+    else:
+        _check_tvm_ffi(tvm_ffi.__version__)
+        libraries = {"runtime": _open("runtime")}
     try:
         tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
     except Exception as error:
         raise LoadError(f"{PACKAGE}: {error}.") from error
-    if not _RUNTIME_ONLY and find("codegen") is not None:
+    if not IN_TREE and not _RUNTIME_ONLY and find("codegen") is not None:
         libraries["codegen"] = _open("codegen")
+    if "codegen" in libraries:
         unknown = tvm_ffi.get_global_func(f"{BACKEND}.codegen.check_ir")()
         if unknown:
             raise LoadError(
@@ -102,12 +127,35 @@ def version(distribution: str) -> str:
     Returns
     -------
     version
-        The version, or "unknown".
+        The version, or "unknown". A backend in a TVM checkout has TVM's.
     """
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
+        if IN_TREE and distribution in (DISTRIBUTION, "apache-tvm"):
+            from tvm import __version__ as found
+
+            return str(found)
         return "unknown"
+
+
+def _built_in() -> dict[str, Any]:
+    """Find out with what of this backend TVM was built."""
+    import tvm_ffi
+
+    functions = {"runtime": "runtime.info", "codegen": "codegen.check_ir"}
+    found = {
+        role: None
+        for role, function in functions.items()
+        if tvm_ffi.get_global_func(f"{BACKEND}.{function}", allow_missing=True) is not None
+    }
+    if "runtime" not in found:
+        option = f"-DUSE_{BACKEND.upper()}"
+        raise LoadError(
+            f"This TVM was built without {BACKEND}. Build it with {option}_RUNTIME=ON, and with "
+            f"{option}_CODEGEN=ON to compile models."
+        )
+    return found
 
 
 def _open(role: str) -> Any:

@@ -5,7 +5,7 @@
  *
  * Translation units of instruction sets must not make inline functions that others could share: the
  * linker keeps any one copy, and the processor may not have its instructions. So this header and
- * simd.inc use no C++ standard library beyond types.
+ * simd_loops.h use no C++ standard library beyond types.
  */
 #ifndef DRIVER_EMULATOR_KERNELS_SIMD_H_
 #define DRIVER_EMULATOR_KERNELS_SIMD_H_

@@ -8,7 +8,7 @@
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 #define SIMD_BYTES 32
-#include "simd.inc"
+#include "simd_loops.h"
 
 namespace npu::emulator {
 

@@ -4,7 +4,7 @@
  * \brief Inner loops for baseline of the processor (128-bit vectors).
  */
 #define SIMD_BYTES 16
-#include "simd.inc"
+#include "simd_loops.h"
 
 namespace npu::emulator {
 

@@ -132,11 +132,11 @@ class Options:
     strict: bool = _placement(
         False, "whether it is an error if anything but bookkeeping stays on the host"
     )
-    strict_except: list[str] = _placement(
+    strict_except: list[str] = _placement(  # noqa: RUF009 (a field with a factory)
         [],
         "ops that 'strict' allows on the host, by op, variable, or the author's name or module",
     )
-    keep_on_host: list[str] = _placement(
+    keep_on_host: list[str] = _placement(  # noqa: RUF009
         [], "ops that stay on the host, by op, variable, or the author's name or module"
     )
     min_region_ops: int = _placement(1, "regions of fewer ops stay on the host", Range(min=1))

@@ -38,7 +38,8 @@ def check() -> None:
     has_compiler = "codegen" in _library.loaded
     if has_compiler:
         _check_ops()
-    _check_autoload()
+    if not _library.IN_TREE:
+        _check_autoload()
     if not has_compiler:
         print("Only the runtime is here: compiled models run, and nothing can be compiled.")
         return

@@ -65,7 +65,7 @@ class _Real:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.given, name)
 
-    def Type(self) -> int:  # noqa: N802
+    def Type(self) -> int:
         """Return what converters choose types by."""
         return int(TensorType.FLOAT32)
 

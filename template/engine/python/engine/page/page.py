@@ -71,6 +71,8 @@ def write_page(
     }
     scripts = "\n".join(_part(name) for name in _SCRIPTS)
     licence = f"dagre lays out the graph. {_part('dagre.LICENSE')}".replace("--", "- -")
+    # Without the comment before it, the licence of this one file.
+    body = _part("page.html")
     page = (
         "<!DOCTYPE html>\n"
         f"<!--\n{licence}-->\n"
@@ -82,7 +84,7 @@ def write_page(
         '<link rel="icon" href="data:,">\n'
         f"<title>{html.escape(title)} - {html.escape(BACKEND)}</title>\n"
         f"<style>\n{_part('page.css')}</style></head>\n"
-        f"<body>\n{_part('page.html')}"
+        f"<body>\n{body[body.index('<header>') :]}"
         f'<script type="application/json" id="data">{_embedded(data)}</script>\n'
         f"<script>\n{scripts}</script>\n</body></html>\n"
     )

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
- * \file simd.inc
+ * \file simd_loops.h
  * \brief The inner loops, for vectors of SIMD_BYTES bytes; see simd.h for what they compute.
  *
  * Written with the vector extensions of GCC and Clang; intrinsics only for the few things that
