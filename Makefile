@@ -1,5 +1,5 @@
-# The two commands: 'make demo' and 'make test'. Both create what they need under build/, and can
-# be run again.
+# The commands: 'make demo', 'make test' and 'make docs'. They create what they need under build/, and
+# can be run again.
 
 PYTHON ?= python3
 BUILD := build
@@ -7,7 +7,7 @@ DEMO := $(BUILD)/demo
 VENV := $(BUILD)/venv
 BIN := $(CURDIR)/$(VENV)/bin
 
-.PHONY: demo test reference clean
+.PHONY: demo test reference docs clean
 
 # The generator, with copier.
 $(VENV)/generator: pyproject.toml
@@ -40,6 +40,11 @@ test: $(VENV)/ready
 # Renders reference_backend/ again, after a change to the template.
 reference: $(VENV)/ready
 	$(BIN)/npu-scaffold reference --write
+
+# Builds the site of the documentation in build/site, which needs no network and no server.
+docs: $(VENV)/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "Open build/site/index.html."
 
 clean:
 	rm -rf $(BUILD)

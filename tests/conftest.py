@@ -20,6 +20,7 @@ LONGEST = (
     "test_plain_chip.py",
     "test_backends.py",
     "test_releases.py",
+    "test_port_guide.py",
     "test_xnnpack.py",
     "test_vendor_driver.py",
     "test_layout.py",

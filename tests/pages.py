@@ -7,14 +7,22 @@ import re
 import sys
 from pathlib import Path
 
-from support import run
+from support import ROOT, run
 
 BLOCK = re.compile(r"^```(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+QUOTED = re.compile(r"^<!-- quoted: (\S+) -->\n```\S+\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 # Jobs with groups of their own, as in a terminal, and none that outlives the script.
 SHELL = """\
 set -eumo pipefail
 trap 'for job in $(jobs -p); do kill -- -"$job" 2> /dev/null || true; done' EXIT
 """
+
+
+def without_quotes(text: str) -> str:
+    """Leave out the code that a page quotes, after a look into the file that it is from."""
+    for name, quoted in QUOTED.findall(text):
+        assert quoted in (ROOT / name).read_text(), f"{name} does not have:\n{quoted}"
+    return QUOTED.sub("", text)
 
 
 class Part:
@@ -28,19 +36,29 @@ class Part:
         self.output = "".join(content for language, content in blocks if language == "text")
         assert self.commands and self.output
 
-    def execute(self, folder: Path, python: Path) -> None:
-        """Run the commands, and find what the page shows in what they print, in that order."""
+    def execute(self, folder: Path, python: Path, place: Path | None = None) -> str:
+        """Run the commands, and find what the page shows in what they print, in that order.
+
+        They run in `place`, or else in the folder, which has the clone of npu-scaffold.
+        """
+        place = place or folder
         for content in self.files:
             name = content.splitlines()[0].removeprefix("# ")
             assert re.fullmatch(r"\w+\.(py|cmake)", name), f"this is not a name of a file: {name}"
-            (folder / name).write_text(content)
-        path = (str(place) for place in (python.parent, Path(sys.executable).parent))
-        rest = printed = run(
+            (place / name).write_text(content)
+        path = (str(folder) for folder in (python.parent, Path(sys.executable).parent))
+        printed = run(
             *("bash", "-c", SHELL + self.commands),
-            cwd=folder,
+            cwd=place,
             PATH=os.pathsep.join([*path, os.environ["PATH"]]),
             SCAFFOLD=str(folder / "scaffold"),
         )
+        self.compare(printed)
+        return printed
+
+    def compare(self, printed: str) -> None:
+        """Find each line that the page shows in what was printed, in that order."""
+        rest = printed
         for line in self.output.splitlines():
             pattern = ".*".join(re.escape(part) for part in line.split("..."))
             found = re.search(rf"^{pattern}\s*$", rest, re.MULTILINE)

@@ -270,6 +270,13 @@ class Workshop:
         self._environments += 1
         copy = self.root / f"environment{self._environments}"
         shutil.copytree(base, copy, copy_function=os.link, symlinks=True)
+        # The first line of a script names the Python that it was installed with.
+        first, own = f"#!{base}/".encode(), f"#!{copy}/".encode()
+        for script in (copy / "bin").iterdir():
+            if not script.is_symlink() and (text := script.read_bytes()).startswith(first):
+                script.unlink()  # It is linked, and the other environments keep theirs.
+                script.write_bytes(own + text[len(first) :])
+                script.chmod(0o755)
         python = copy / "bin/python"
         run(python, "-m", "pip", "install", "-q", "--no-deps", *wheels)
         return python

@@ -36,6 +36,9 @@ def test_it_builds_without_warnings_and_passes_its_tests(tmp_path: Path) -> None
     assert all(f"{test} " in out for test in TESTS), out
     # Older versions of ctest add how many failed.
     assert re.search(rf"^100% tests passed.* out of {len(TESTS)}$", out, re.MULTILINE), out
+    # As docs/maintaining.md says, with numbers of its own.
+    run("cmake", "--build", tmp_path, "--target", "npu_fuzz_test")
+    run(tmp_path / "npu_fuzz_test", "20", "7")
 
 
 # Lowerings are many and alike: some that vendors copy.

@@ -47,18 +47,22 @@ def pages(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def open_browser(profile: Path) -> Any:
     """Chromium with a profile of its own."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
-    for flag in (*FLAGS, f"user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+    for flag in (*FLAGS, f"user-data-dir={profile}"):
         options.add_argument(f"--{flag}")
     options.binary_location = shutil.which("chromium")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    return webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    driver = open_browser(tmp_path_factory.mktemp("chromium"))
     yield driver
     driver.quit()
 

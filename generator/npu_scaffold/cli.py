@@ -16,6 +16,7 @@ from . import __version__, pages
 from .catalog import catalog_problems, load_catalog
 from .errors import ScaffoldError
 from .graft import graft, ungraft
+from .release import release, set_tags
 from .render import new_backend, read_answers, reference_differences, write_reference
 from .template import find_template
 from .upgrade import upgrade
@@ -116,6 +117,18 @@ def _docs(arguments: argparse.Namespace) -> None:
     if found:
         found.append("Run 'npu-scaffold docs --write' and commit what it changes.")
         raise ScaffoldError("\n".join(found))
+
+
+def _release(arguments: argparse.Namespace) -> None:
+    root = find_template(arguments.template)
+    if arguments.tags == bool(arguments.version):
+        raise ScaffoldError("Give the version to release, or --tags alone.")
+    if arguments.tags:
+        print("\n".join(set_tags(root)) or "All releases have their tags.")
+        return
+    commit = release(root, arguments.version)
+    tag = f"v{arguments.version}"
+    print(f"{tag} is {commit}.\nNothing is published yet: git push origin HEAD {tag}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -220,6 +233,15 @@ def _parser() -> argparse.ArgumentParser:
         help="conformance.json of a run on the reference backend (default: the last one)",
     )
     docs.set_defaults(run=_docs)
+
+    make = commands.add_parser(
+        "release", parents=[common], help="release this repository, as docs/maintaining.md says"
+    )
+    make.add_argument("version", nargs="?", help="higher than all that releases.yml lists")
+    make.add_argument(
+        "--tags", action="store_true", help="only set the tags of the listed releases that lack one"
+    )
+    make.set_defaults(run=_release)
     return parser
 
 

@@ -403,6 +403,7 @@ def test_only_what_the_backend_computes_with_integers_is_quantised(monkeypatch):
         return "not today" if entry.name == "conv2d" else None
 
     monkeypatch.setattr(TABLE, "_declined_by_sdk", declined)
+    monkeypatch.setattr(TABLE, "_asks_driver", False)
     assert integer_weights(quantize_for(model, images())) == [(4, 6)]
     monkeypatch.setattr(TABLE, "_declined_by_sdk", lambda entry, call: "not today")
     with pytest.raises(ValueError, match="computes nothing of the model with integers.*not today"):

@@ -233,6 +233,40 @@ def test_a_weight_that_must_be_constant_says_so_and_which_option():
     only(found, "relax.nn.conv2d", Code.OPTION, "must be a constant; bind_constants is off")
 
 
+def quantised_convolution(*given):
+    """Build a convolution of int8; its weights are constants, or an argument."""
+
+    def body(emit):
+        scale, zero = relax.const(np.float32(0.02)), relax.const(np.int8(0))
+        integers = given[0] if given else relax.const(np.ones((4, 8, 1, 1), "int8"))
+        data = emit(op.dequantize(emit(op.quantize(x, scale, zero)), scale, zero))
+        value = emit(op.nn.conv2d(data, emit(op.dequantize(integers, scale, zero))))
+        return emit(op.quantize(value, scale, zero))
+
+    x = variable("x", *IMAGE)
+    return build([x, *given], body)
+
+
+@needs("conv2d", "quantize", "dequantize")
+def test_a_weight_that_is_dequantized_is_as_constant_as_its_integers():
+    chip = replace(backend.engine.table.Chip(), constant_weights=True)
+    free, fixed = (
+        table_of("conv2d", "quantize", "dequantize", **given) for given in ({}, {"chip": chip})
+    )
+
+    def found(mod, table):
+        (entry,) = [item for item in report_of(mod, table).ops if item.op == "relax.nn.conv2d"]
+        return entry
+
+    expected = found(quantised_convolution(), free).composite
+    if not (expected or "").startswith("quantized"):
+        pytest.skip("the driver has no such products of integers")
+    assert found(quantised_convolution(), fixed).composite == expected
+    entry = found(quantised_convolution(variable("w", 4, 8, 1, 1, dtype="int8")), fixed)
+    assert entry.placement == "host"
+    assert_reason(entry, Code.NOT_CONSTANT, "'weight' is not a constant; it must be one")
+
+
 @needs("relu", "conv2d")
 def test_rules_between_ranks_and_attributes_have_codes_of_their_own():
     """By the table: TVM infers no type for such calls."""

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
+from typing import Any, cast
 
 import numpy as np
 import tvm_ffi
@@ -35,7 +36,7 @@ def refusal_of(table: Table, op: Op, match: Any) -> Reason | None:
         "bind_constants": getattr(match, "bind_constants", True),
         "asked_later": hasattr(match, "values"),
     }
-    reason = table.refusal(anchor, values, op=op, **known)
+    reason = table.refusal(anchor, _through_dequantize(parts, values), op=op, **known)
     if reason is None and "activation" in parts:
         call = parts["activation"]
         refusals = [
@@ -90,6 +91,20 @@ def refusal_of(table: Table, op: Op, match: Any) -> Reason | None:
     except Unknown as unknown:
         return Reason(Code.NO_PATTERN, f"{op.name}: {unknown} what is added")
     return None
+
+
+def _through_dequantize(parts: Mapping[str, Any], values: Values) -> Values:
+    """Let what the composite itself dequantizes be as constant as the integers are."""
+    arguments = parts["anchor"].args
+    inside = {
+        arguments[int(name.removeprefix("dequantize"))]: call.args[0]
+        for name, call in parts.items()
+        if name.startswith("dequantize")
+    }
+    if "weight" in parts:
+        inside[arguments[1]] = parts["weight"].args[0]
+    # Nobody writes into it.
+    return ChainMap(inside, cast(MutableMapping[Any, Any], values)) if inside else values
 
 
 def _quantized_refusal(

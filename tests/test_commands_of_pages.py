@@ -1,0 +1,138 @@
+"""Every command that a page shows is run by a test, with every option that it shows.
+
+Commands in blocks of the language bash are run as they stand, by the test of their page. Others
+have a place that a reader must fill in, or take long: of these, the program, the subcommand and
+each option must be among those that are run, there or in one of the tests that are named here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pages import BLOCK
+from support import ROOT
+
+RUN = {
+    "AGENTS.md": "tests/test_agents.py",
+    "docs/commands.md": "tests/test_commands_page.py",
+    "docs/deploy.md": "tests/test_deploy.py",
+    "docs/port-guide.md": "tests/test_port_guide.py",
+    "template/AGENTS.md.jinja": "tests/test_port_guide.py",
+}
+"""Pages whose blocks of bash a test runs."""
+PAGES = [
+    ROOT / name
+    for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "SECURITY.md")
+    + ("template/README.md.jinja", "template/AGENTS.md.jinja", "template/_catalog/README.md")
+] + sorted((ROOT / "docs").rglob("*.md"))
+
+ELSEWHERE = {
+    "make reference": ("tests/test_reference.py", '"reference", "--write"'),
+    "make demo": (".ci/run", "make demo"),
+    "make docs": (".ci/run", "make docs"),
+    "make test": (".ci/run", "make test"),
+    "copier copy --vcs-ref": ("Makefile", "--vcs-ref HEAD"),
+    "copier copy --data-file": ("tests/test_answers.py", "--data-file"),
+    "copier update": ("tests/test_update.py", "run_update("),
+    "copier update --defaults": ("tests/test_update.py", "defaults=True"),
+    "copier update -d": ("tests/test_update.py", "data="),
+    "npu-scaffold new": ("tests/test_generator.py", 'main(["new"'),
+    "npu-scaffold new --answers": ("tests/test_generator.py", '"--answers"'),
+    "npu-scaffold upgrade": ("tests/test_upgrade.py", '"upgrade"'),
+    "npu-scaffold upgrade -d": ("tests/test_upgrade.py", '"-d"'),
+    "npu-scaffold upgrade --dry-run": ("tests/test_upgrade.py", '"--dry-run"'),
+    "npu-scaffold release": ("tests/test_release_command.py", '["release", "0.2.0"'),
+    "npu-scaffold release --tags": ("tests/test_release_command.py", '["release", "--tags"'),
+    "npu-scaffold docs --write": ("tests/test_docs.py", '["docs", "--write"'),
+    "npu-scaffold docs --result": ("tests/test_docs.py", '"--result"'),
+    "pip install --editable": (
+        "Makefile",
+        "install --quiet --disable-pip-version-check --editable",
+    ),
+    "cmake -G": ("tests/test_engine.py", "Ninja"),
+    "cmake --target": ("tests/test_engine.py", "--target"),
+    "ctest": ("tests/test_engine.py", '"ctest"'),
+    "ctest --test-dir": ("tests/test_engine.py", '"--test-dir"'),
+}
+"""Command, or command and option -> a file, and what of it runs that."""
+
+PROGRAMS = r"(?:python3?|pip|pipx|pytest|copier|npu-scaffold|make|cmake|ctest|ruff|mypy|g\+\+)"
+_INDENTED = re.compile(r"(?:^|\n\n)((?: {4}[^\n]*\n)+)")
+_SHOWN = re.compile(rf"(?:^|&& |\(|\.ci/)({PROGRAMS}\b[^`]*)")
+
+
+def lines_of(text: str) -> Iterator[tuple[str, str]]:
+    """Find the lines of commands of a page, with the language of their block."""
+    blocks = BLOCK.findall(text)
+    rest = BLOCK.sub("", text)
+    blocks += [("", block) for block in _INDENTED.findall(rest)]
+    for language, block in blocks:
+        if language in ("bash", "sh", ""):
+            # A line goes on behind a backslash, and inside of quotes.
+            whole = re.sub(r"'[^'\n]*\n[^']*'", "''", block.replace("\\\n", " "))
+            for line in whole.split("\n"):
+                yield language, line.strip()
+
+
+def forms_of(line: str) -> Iterator[str]:
+    """Reduce a line to its commands, without what a reader would fill in, and their options."""
+    line = re.split(r"(?:^|\s{2,})#\s", line)[0]
+    line = line.replace("{{ package }}", "tvm_x").replace("{{ upper_name }}", "X")
+    for part in re.split(r"&&|\|\||[|;()]", line):
+        try:
+            words = shlex.split(part, comments=False)
+        except ValueError:
+            continue
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words.pop(0)
+        if not words:
+            continue
+        program = Path(words[0]).name.replace("python3", "python")
+        if not re.fullmatch(PROGRAMS, program):
+            continue
+        rest = words[1:]
+        if program == "pipx" and rest[:1] == ["run"]:
+            program, rest = rest[1], rest[2:]
+        if program == "python" and rest[:1] == ["-m"]:
+            program = re.sub(r"^tvm_\w+$", "tvm_x", rest[1])
+            rest = rest[2:]
+        elif program == "python" and rest:
+            program, rest = Path(rest[0]).name, rest[1:]
+        name = program
+        if program in ("tvm_x", "pip", "copier", "npu-scaffold", "make", "ruff") and rest:
+            name = f"{program} {rest.pop(0)}"
+        yield name
+        for word in rest:
+            if re.match(r"--?[A-Za-z]", word):
+                option = re.split(r"[=]", word)[0]
+                option = re.sub(r"^-(C|D).*", r"-\1", option)
+                yield f"{name} {option}"
+
+
+def _run() -> set[str]:
+    found = set()
+    for page in RUN:
+        for language, line in lines_of((ROOT / page).read_text()):
+            if language == "bash":
+                found.update(forms_of(line))
+    for form, (name, text) in ELSEWHERE.items():
+        assert text in (ROOT / name).read_text(), f"{name} no longer runs '{form}': no {text}"
+        found.add(form)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_shows_is_run(page: Path) -> None:
+    text = page.read_text()
+    name = page.relative_to(ROOT).as_posix()
+    if name not in RUN:
+        assert "```bash" not in text, "bash is for what a test of the page runs; write sh"
+    known = _run()
+    shown = {form: line for _, line in lines_of(text) for form in forms_of(line)}
+    missing = [f"{form}    in: {line}" for form, line in shown.items() if form not in known]
+    assert not missing, "no test runs\n" + "\n".join(missing)
