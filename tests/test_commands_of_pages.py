@@ -50,6 +50,9 @@ ELSEWHERE = {
     "npu-scaffold release --tags": ("tests/test_release_command.py", '["release", "--tags"'),
     "npu-scaffold docs --write": ("tests/test_docs.py", '["docs", "--write"'),
     "npu-scaffold docs --result": ("tests/test_docs.py", '"--result"'),
+    "npu-scaffold graft": ("tests/test_graft.py", 'main(["graft"'),
+    "npu-scaffold graft --backend": ("tests/test_graft.py", '"--backend"'),
+    "npu-scaffold ungraft": ("tests/test_graft.py", 'main(["ungraft"'),
     "pip install --editable": (
         "Makefile",
         "install --quiet --disable-pip-version-check --editable",
