@@ -24,6 +24,12 @@ _REBUILD = (
 _FOLDER = f"{BACKEND.upper()}_DRIVER_DIR"
 """The environment variable that names a folder to search first for drivers."""
 
+KNOWN_TVM = ("0.26", "0.27")
+"""The versions of TVM with which the engine was tried."""
+
+ANY_TVM = f"{BACKEND.upper()}_ANY_TVM"
+"""The environment variable that, set to 1, tries other versions of TVM and tvm-ffi, too."""
+
 loaded: dict[str, Any] = {}
 """The loaded libraries by role: "runtime" and, where a compiler is installed, "codegen"."""
 
@@ -70,21 +76,21 @@ def load() -> None:
     """
     if loaded:
         return
+    import tvm
     import tvm_ffi
-    from tvm import _RUNTIME_ONLY
 
-    _check_tvm_ffi(tvm_ffi.__version__)
-    libraries = {"runtime": _open("runtime")}
+    _check_versions(tvm.__version__, tvm_ffi.__version__)
+    libraries = {"runtime": open_library("runtime")}
     try:
         tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
     except Exception as error:
         raise LoadError(f"{PACKAGE}: {error}.") from error
-    if not _RUNTIME_ONLY and find("codegen") is not None:
-        libraries["codegen"] = _open("codegen")
-        unknown = tvm_ffi.get_global_func(f"{BACKEND}.codegen.check_ir")()
-        if unknown:
+    if not tvm._RUNTIME_ONLY and find("codegen") is not None:
+        libraries["codegen"] = open_library("codegen")
+        missing = tvm_ffi.get_global_func(f"{BACKEND}.codegen.missing_ir")()
+        if missing:
             raise LoadError(
-                f"{PACKAGE} does not know this TVM: {unknown}. It has TVM "
+                f"{PACKAGE} does not know this TVM: its IR lacks {', '.join(missing)}. It has TVM "
                 f"{version('apache-tvm')} and tvm-ffi {version('apache-tvm-ffi')}; update "
                 "engine/codegen/ir_adapter.cc, or install the TVM that pyproject.toml names."
             )
@@ -110,7 +116,24 @@ def version(distribution: str) -> str:
         return "unknown"
 
 
-def _open(role: str) -> Any:
+def open_library(role: str) -> Any:
+    """Open a library of this backend, whatever TVM it meets.
+
+    Parameters
+    ----------
+    role
+        As for `find`.
+
+    Returns
+    -------
+    module
+        The library, as a module of tvm-ffi.
+
+    Raises
+    ------
+    LoadError
+        It is missing, or cannot be opened.
+    """
     path = find(role)
     if path is None:
         raise LoadError(
@@ -125,10 +148,22 @@ def _open(role: str) -> Any:
         raise LoadError(f"{path} cannot be loaded: {error}. {_REBUILD}") from error
 
 
-def _check_tvm_ffi(found: str) -> None:
-    """Refuse a tvm-ffi with which this TVM is known to crash."""
-    if not re.match(r"0\.1\.14\.post\d+", found):
+def _check_versions(tvm_version: str, ffi_version: str) -> None:
+    """Refuse a TVM that was never tried, and a tvm-ffi with which TVM is known to crash."""
+    forced = os.environ.get(ANY_TVM, "")
+    if forced not in ("", "0", "1"):
+        raise LoadError(f"The environment variable {ANY_TVM} is '{forced}'; supported: 0 or 1.")
+    if forced == "1":
+        return
+    hint = f", or set {ANY_TVM}=1 to try it all the same"
+    if not re.match(rf"({'|'.join(map(re.escape, KNOWN_TVM))})(\.|$)", tvm_version):
+        raise LoadError(
+            f"{PACKAGE} was tried with TVM {' and '.join(KNOWN_TVM)}; installed is {tvm_version}. "
+            f"Run: pip install 'apache-tvm=={KNOWN_TVM[-1]}.*'{hint}; "
+            f"'python -m {PACKAGE} drift' tells what has changed"
+        )
+    if not re.match(r"0\.1\.14\.post\d+", ffi_version):
         raise LoadError(
             f"{PACKAGE} works with tvm-ffi 0.1.14.post0 and newer below 0.1.15; installed is "
-            f"{found}. Run: pip install 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'"
+            f"{ffi_version}. Run: pip install 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'{hint}"
         )
