@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import socket
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pages import Part
-from support import ROOT, Workshop, run
+from support import ROOT, Workshop, attempt, run
 
 pytestmark = pytest.mark.slow
 
@@ -65,8 +66,117 @@ def test_no_tracker_of_the_page_is_left(followed: Followed) -> None:
         assert probe.connect_ex(("127.0.0.1", int(followed.port))) != 0
 
 
-def test_another_processor_computes_the_same(followed: Followed) -> None:
+@pytest.fixture(scope="module")
+def board(followed: Followed) -> Path:
+    """Follow the page for another processor; its folder then has what such a board gets."""
     missing = [tool for tool in CROSS_TOOLS if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"needs {' and '.join(missing)}: g++-aarch64-linux-gnu, qemu-user of Debian")
     followed.other_processor.execute(followed.folder, followed.python)
+    return followed.folder
+
+
+def test_another_processor_computes_the_same(board: Path) -> None:
+    (wheel,) = (board / "wheelhouse").iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = {Path(name).name for name in archive.namelist() if name.endswith(".so")}
+    # No codegen, and nothing of TVM's.
+    assert libraries == {f"libtvm_example_npu_{half}.so" for half in ("runtime", "emulator")}
+
+
+PYTHON_PACKAGES = (
+    *("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "libc6", "libstdc++6"),
+    *("libgcc-s1", "libcrypt1", "libexpat1", "zlib1g", "libssl3", "libffi8", "libbz2-1.0"),
+    *("liblzma5", "libuuid1", "libsqlite3-0"),
+)
+"""Debian's packages of an aarch64 Python and what it needs."""
+
+CONVOLUTION = """
+import numpy as np
+import tvm
+from tvm import relax
+
+generator = np.random.default_rng(0)
+x = generator.standard_normal((1, 8, 12, 12), dtype="float32")
+weight = generator.standard_normal((16, 8, 3, 3), dtype="float32")
+builder = relax.BlockBuilder()
+var = relax.Var("x", relax.TensorType(x.shape, "float32"))
+with builder.function("main", [var]):
+    with builder.dataflow():
+        call = relax.op.nn.conv2d(var, relax.const(weight), strides=(2, 1), padding=(1, 2, 0, 1))
+        result = builder.emit_output(call)
+    builder.emit_func_output(result)
+model = builder.get()
+with open("convolution.json", "w") as file:
+    file.write(tvm.ir.save_json(model))
+host = relax.VirtualMachine(tvm.compile(model, target="llvm"), tvm.cpu())
+np.savez("convolution.npz", x=x, result=host["main"](tvm.runtime.tensor(x)).numpy())
+"""
+
+ON_BOARD = """
+import platform
+
+import numpy as np
+import tvm
+from tvm.runtime.vm import VirtualMachine
+
+arrays = np.load("convolution.npz")
+machine = VirtualMachine(tvm.runtime.load_module("convolution.so"), tvm.cpu())
+found = machine["main"](tvm.runtime.tensor(arrays["x"])).numpy()
+np.testing.assert_allclose(found, arrays["result"], rtol=1e-4, atol=1e-5)
+assert np.abs(found).max() > 1
+print(platform.machine(), found.shape)
+"""
+
+
+@pytest.fixture(scope="module")
+def board_python(board: Path) -> tuple[str | Path, ...]:
+    """Unpack Debian's aarch64 Python, and return the command that runs it under QEMU."""
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        pytest.skip("needs apt-get, for an aarch64 Python")
+    state, root = board / "apt", board / "root"
+    for part in ("state/lists/partial", "cache/archives/partial", "debs"):
+        (state / part).mkdir(parents=True)
+    (state / "status").touch()
+    options = (
+        *("-o", f"Dir::State={state}/state", "-o", f"Dir::State::status={state}/status"),
+        *("-o", f"Dir::Cache={state}/cache", "-o", "APT::Sandbox::User=root"),
+        *("-o", "APT::Architecture=arm64", "-o", "APT::Architectures=arm64"),
+    )
+    for command in (("update",), ("download", *PYTHON_PACKAGES)):
+        done = attempt("apt-get", *options, *command, cwd=state / "debs")
+        if done.returncode != 0:
+            pytest.skip(f"no Debian packages of an aarch64 Python 3.11: {done.stdout[-300:]}")
+    for package in (state / "debs").glob("*.deb"):
+        run("dpkg-deb", "-x", package, root)
+    return ("qemu-aarch64", "-L", root, root / "usr/bin/python3.11")
+
+
+def test_the_wheel_computes_a_convolution_in_an_aarch64_python(
+    followed: Followed, board: Path, board_python: tuple[str | Path, ...]
+) -> None:
+    packages = board / "aarch64"
+    run(
+        *(followed.python, "-m", "pip", "install", "-q", "--no-deps", "--target", packages),
+        *("--only-binary=:all:", "--python-version", "3.11"),
+        *(f"--platform=manylinux{tag}_aarch64" for tag in ("2014", "_2_27", "_2_28")),
+        *("numpy", "ml_dtypes", "typing_extensions"),
+    )
+    (packages / "tvm/lib/libtvm_compiler.so").unlink()
+    (board / "convolution.py").write_text(CONVOLUTION)
+    (board / "on_board.py").write_text(ON_BOARD)
+    run(followed.python, "convolution.py", cwd=board)
+    # All of it is on the NPU, so that the linker alone tells which machine it is for.
+    output = run(
+        *(followed.python, "-m", "tvm_example_npu", "compile", "convolution.json"),
+        *("--target", "llvm -mtriple=aarch64-linux-gnu", "--linker", "aarch64-linux-gnu-g++"),
+        cwd=board,
+    )
+    assert "1 of 1 ops on the NPU" in output
+    environment = {"PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+    run_there = (*board_python, "-W", "error::UserWarning")
+    found = run(*run_there, "on_board.py", cwd=board, **environment)
+    assert found.splitlines()[-1] == "aarch64 (1, 16, 6, 13)"
+    found = run(*run_there, "-m", "tvm_example_npu", "check", cwd=board, **environment)
+    assert "codegen library: not installed" in found
+    assert "Traceback" not in found

@@ -7,7 +7,6 @@
 #include <tvm/ffi/optional.h>
 #include <tvm/ffi/reflection/accessor.h>
 
-#include <cstring>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -20,51 +19,58 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-// Type keys of the IR.
-constexpr const char* kCall = "ir.Call";
-constexpr const char* kOp = "ir.Op";
-constexpr const char* kVar = "ir.Var";
-constexpr const char* kDataflowVar = "relax.expr.DataflowVar";
-constexpr const char* kConstant = "ir.GenericConst";
-constexpr const char* kTuple = "ir.Tuple";
-constexpr const char* kTupleGetItem = "ir.TupleGetItem";
-constexpr const char* kFunction = "relax.expr.Function";
-constexpr const char* kSeqExpr = "relax.expr.SeqExpr";
-constexpr const char* kVarBinding = "relax.expr.VarBinding";
-constexpr const char* kShapeExpr = "relax.expr.ShapeExpr";
-constexpr const char* kIntImm = "ir.IntImm";
-constexpr const char* kFloatImm = "ir.FloatImm";
-constexpr const char* kAdd = "prim.Add";
-constexpr const char* kMul = "prim.Mul";
-constexpr const char* kFloorDiv = "prim.FloorDiv";
-constexpr const char* kFloorMod = "prim.FloorMod";
-constexpr const char* kIndexMap = "tirx.IndexMap";
-constexpr const char* kTensorType = "relax.TensorType";
-constexpr const char* kPrimType = "ir.PrimType";
+/*! \brief A type key of the IR: in the newest TVM that this adapter knows, and in older ones. */
+struct TypeName {
+  const char* now;
+  const char* before = nullptr;
+};
 
-/*! \brief A type key and the fields of it that this file reads. */
+constexpr TypeName kCall = {"ir.Call"};
+constexpr TypeName kOp = {"ir.Op"};
+constexpr TypeName kVar = {"ir.Var"};
+constexpr TypeName kDataflowVar = {"relax.expr.DataflowVar"};
+constexpr TypeName kConstant = {"ir.GenericConst", "relax.expr.Constant"};
+constexpr TypeName kTuple = {"ir.Tuple", "relax.expr.Tuple"};
+constexpr TypeName kTupleGetItem = {"ir.TupleGetItem", "relax.expr.TupleGetItem"};
+constexpr TypeName kFunction = {"relax.expr.Function"};
+constexpr TypeName kSeqExpr = {"relax.expr.SeqExpr"};
+constexpr TypeName kVarBinding = {"relax.expr.VarBinding"};
+constexpr TypeName kShapeExpr = {"relax.expr.ShapeExpr"};
+constexpr TypeName kIntImm = {"ir.IntImm"};
+constexpr TypeName kFloatImm = {"ir.FloatImm"};
+constexpr TypeName kAdd = {"prim.Add", "tirx.Add"};
+constexpr TypeName kMul = {"prim.Mul", "tirx.Mul"};
+constexpr TypeName kFloorDiv = {"prim.FloorDiv", "tirx.FloorDiv"};
+constexpr TypeName kFloorMod = {"prim.FloorMod", "tirx.FloorMod"};
+constexpr TypeName kIndexMap = {"tirx.IndexMap"};
+constexpr TypeName kTensorType = {"relax.TensorType"};
+constexpr TypeName kPrimType = {"ir.PrimType"};
+
+/*! \brief A type and the fields of it that this file reads. */
 struct RequiredType {
-  const char* key;
+  TypeName name;
   std::vector<const char*> fields;
+  /*! \brief Those under the older name, if they have other names there. */
+  std::vector<const char*> fields_before = {};
 };
 
 const std::vector<RequiredType>& RequiredTypes() {
   static const std::vector<RequiredType> types = {
       {kCall, {"op", "args", "attrs", "ty"}},
       {kOp, {"name", "arguments"}},
-      {"ir.ArgumentInfo", {"name"}},
+      {{"ir.ArgumentInfo"}, {"name"}},
       {kVar, {"name", "ty"}},
       {kDataflowVar, {"name", "ty"}},
-      {kConstant, {"value", "ty"}},
+      {kConstant, {"value", "ty"}, {"data", "ty"}},
       {kTuple, {"fields"}},
       {kTupleGetItem, {"tuple_value", "index"}},
       {kFunction, {"params", "body", "attrs"}},
-      {"ir.DictAttrs", {"__dict__"}},
+      {{"ir.DictAttrs"}, {"__dict__"}},
       {kSeqExpr, {"blocks", "body"}},
-      {"relax.expr.BindingBlock", {"bindings"}},
+      {{"relax.expr.BindingBlock"}, {"bindings"}},
       {kVarBinding, {"var", "value"}},
       {kShapeExpr, {"values"}},
-      {"relax.ShapeType", {"values"}},
+      {{"relax.ShapeType"}, {"values"}},
       {kIntImm, {"value"}},
       {kFloatImm, {"value"}},
       {kAdd, {"a", "b"}},
@@ -74,7 +80,7 @@ const std::vector<RequiredType>& RequiredTypes() {
       {kIndexMap, {"initial_indices", "final_indices"}},
       {kTensorType, {"shape", "dtype"}},
       {kPrimType, {"dtype"}},
-      {"ir.TupleType", {"fields"}},
+      {{"ir.TupleType"}, {"fields"}},
   };
   return types;
 }
@@ -114,8 +120,10 @@ T FieldAs(const ffi::ObjectRef& object, const char* name) {
   return Field(object, name).cast<T>();
 }
 
-bool Is(const ffi::ObjectRef& object, const char* type_key) {
-  return object.defined() && object->GetTypeKey() == type_key;
+bool Is(const ffi::ObjectRef& object, TypeName name) {
+  if (!object.defined()) return false;
+  const auto& key = object->GetTypeKey();
+  return key == name.now || (name.before != nullptr && key == name.before);
 }
 
 bool IsVar(const ffi::ObjectRef& object) { return Is(object, kVar) || Is(object, kDataflowVar); }
@@ -297,7 +305,7 @@ class FunctionReader {
   std::vector<TensorInfo> ReadResultTypes(const ffi::ObjectRef& type, const std::string& name) {
     if (Is(type, kTensorType)) return {ReadTensorType(type, name)};
     std::vector<TensorInfo> infos;
-    if (Is(type, "ir.TupleType")) {
+    if (Is(type, {"ir.TupleType"})) {
       for (const ffi::Any& field : FieldAs<ffi::Array<ffi::Any>>(type, "fields")) {
         auto field_type = field.cast<ffi::ObjectRef>();
         if (!Is(field_type, kTensorType)) {
@@ -323,7 +331,7 @@ class FunctionReader {
     if (Is(type, kTensorType)) {
       node.outputs = {ReadTensorType(type, name)};
       binding.entry = EntryRef{graph_.nodes.size(), 0};
-    } else if (Is(type, "relax.ShapeType")) {
+    } else if (Is(type, {"relax.ShapeType"})) {
       auto values = FieldAs<ffi::Optional<ffi::Array<ffi::Any>>>(type, "values");
       if (!values.has_value()) throw Refusal("the sizes in the shape '" + name + "' are unknown");
       binding.kind = Binding::Kind::kShape;
@@ -348,7 +356,7 @@ class FunctionReader {
       node.name = name == constant_names_.end() ? "const_" + std::to_string(constants_.size() - 1)
                                                 : std::string((*name).second);
       node.outputs = {ReadTensorType(FieldAs<ffi::ObjectRef>(constant, "ty"), node.name)};
-      node.value = FieldAs<ffi::Tensor>(constant, "value");
+      node.value = FieldAs<ffi::Tensor>(constant, Is(constant, {kConstant.now}) ? "value" : "data");
       it->second = EntryRef{graph_.nodes.size(), 0};
       graph_.nodes.push_back(std::move(node));
       keep_.push_back(constant);
@@ -484,7 +492,7 @@ class FunctionReader {
       if (!shape.has_value() || !Is(shape.value(), kShapeExpr)) return;
       values = FieldAs<ffi::Array<ffi::Any>>(shape.value(), "values");
       dims = &graph_.Info(value.entry).shape;
-    } else if (Is(type, "relax.ShapeType") && value.kind == Binding::Kind::kShape) {
+    } else if (Is(type, {"relax.ShapeType"}) && value.kind == Binding::Kind::kShape) {
       values = FieldAs<ffi::Optional<ffi::Array<ffi::Any>>>(type, "values")
                    .value_or(ffi::Array<ffi::Any>());
       dims = &value.shape;
@@ -627,26 +635,49 @@ class FunctionReader {
   std::string composite_label_;
 };
 
+/*! \brief The index of a type; -1 if the loaded TVM lacks it. */
+int32_t FindType(std::string_view name) {
+  TVMFFIByteArray key = {name.data(), name.size()};
+  int32_t type_index = 0;
+  if (TVMFFITypeKeyToIndex(&key, &type_index) == 0) return type_index;
+  ffi::details::MoveFromSafeCallRaised();  // The caller reports the error.
+  return -1;
+}
+
 }  // namespace
 
-std::string CheckIR() {
-  std::string missing;
-  auto report = [&missing](const std::string& what) {
-    missing += (missing.empty() ? "" : ", ") + what;
-  };
+std::vector<std::string> FieldNames(const std::string& type_key) {
+  std::vector<std::string> names;
+  const int32_t type_index = FindType(type_key);
+  if (type_index < 0) return names;
+  ffi::reflection::ForEachFieldInfo(
+      TVMFFIGetTypeInfo(type_index),
+      [&](const TVMFFIFieldInfo* info) { names.emplace_back(info->name.data, info->name.size); });
+  return names;
+}
+
+std::vector<std::string> MissingIR() {
+  std::vector<std::string> missing;
   for (const RequiredType& type : RequiredTypes()) {
-    TVMFFIByteArray key = {type.key, std::strlen(type.key)};
-    int32_t type_index = 0;
-    if (TVMFFITypeKeyToIndex(&key, &type_index) != 0) {
-      ffi::details::MoveFromSafeCallRaised();  // The error is reported below.
-      report(type.key);
+    const char* name = type.name.now;
+    const std::vector<const char*>* fields = &type.fields;
+    int32_t type_index = FindType(name);
+    if (type_index < 0 && type.name.before != nullptr) {
+      type_index = FindType(type.name.before);
+      if (type_index >= 0) name = type.name.before;
+      if (!type.fields_before.empty()) fields = &type.fields_before;
+    }
+    if (type_index < 0) {
+      missing.push_back(name);
       continue;
     }
-    for (const char* field : type.fields) {
-      if (FindField(type_index, field) == nullptr) report(std::string(type.key) + "." + field);
+    for (const char* field : *fields) {
+      if (FindField(type_index, field) == nullptr) {
+        missing.push_back(std::string(name) + "." + field);
+      }
     }
   }
-  return missing.empty() ? "" : "the IR of this TVM lacks " + missing;
+  return missing;
 }
 
 Graph ReadFunction(const ffi::ObjectRef& function,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file ir_adapter.h
- * \brief The only code that knows how this version of TVM represents Relax.
+ * \brief The only code that knows how the supported versions of TVM represent Relax.
  *
  * The wheel ships no headers of the IR, and its C++ types are not a stable ABI. All nodes are
  * therefore read by type key and field name, through the reflection of tvm-ffi.
@@ -14,16 +14,17 @@
 #include <tvm/ffi/string.h>
 
 #include <string>
+#include <vector>
 
 #include "graph.h"
 
 namespace npu {
 
-/*!
- * \brief Whether the type keys and fields that this adapter reads exist in the loaded TVM.
- * \return Empty, or a sentence that names what is missing.
- */
-std::string CheckIR();
+/*! \brief The types, and fields of types, that this adapter reads and the loaded TVM lacks. */
+std::vector<std::string> MissingIR();
+
+/*! \brief The fields of a type of the loaded TVM, by its key; none if it lacks the type. */
+std::vector<std::string> FieldNames(const std::string& type_key);
 
 /*!
  * \brief Reads a Relax function: a region with composites inside, or one composite.

@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "artifact.h"
 #include "graph.h"
@@ -179,7 +180,17 @@ void SetRequantization(int64_t multiplier_bits, int64_t wide_multiplier_bits, in
   rule.rounding = static_cast<npu_rounding>(rounding);
 }
 
-ffi::String CheckIRToString() { return CheckIR(); }
+ffi::Array<ffi::String> ToArray(const std::vector<std::string>& names) {
+  ffi::Array<ffi::String> array;
+  for (const std::string& name : names) array.push_back(name);
+  return array;
+}
+
+ffi::Array<ffi::String> ListMissingIR() { return ToArray(MissingIR()); }
+
+ffi::Array<ffi::String> ListFieldNames(const ffi::String& type_key) {
+  return ToArray(FieldNames(std::string(type_key)));
+}
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef()
@@ -190,7 +201,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def(GlobalName("codegen.drivers").c_str(), Drivers)
       .def(GlobalName("codegen.check_options").c_str(), CheckOptions)
       .def(GlobalName("codegen.set_requantization").c_str(), SetRequantization)
-      .def(GlobalName("codegen.check_ir").c_str(), CheckIRToString);
+      .def(GlobalName("codegen.missing_ir").c_str(), ListMissingIR)
+      .def(GlobalName("codegen.field_names").c_str(), ListFieldNames);
 }
 
 }  // namespace

@@ -31,6 +31,12 @@ _TVM_LIBRARIES = {"runtime": "tvm_runtime_extra", "codegen": "tvm_compiler"}
 _FOLDER = f"{BACKEND.upper()}_DRIVER_DIR"
 """The environment variable that names a folder to search first for drivers."""
 
+KNOWN_TVM = ("0.26", "0.27")
+"""The versions of TVM with which the engine was tried."""
+
+ANY_TVM = f"{BACKEND.upper()}_ANY_TVM"
+"""The environment variable that, set to 1, tries other versions of TVM and tvm-ffi, too."""
+
 loaded: dict[str, Any] = {}
 """The loaded libraries by role: "runtime" and, where a compiler is installed, "codegen".
 
@@ -91,25 +97,25 @@ def load() -> None:
     """
     if loaded:
         return
+    import tvm
     import tvm_ffi
-    from tvm import _RUNTIME_ONLY
 
     if IN_TREE:
         libraries = _built_in()
     else:
-        _check_tvm_ffi(tvm_ffi.__version__)
-        libraries = {"runtime": _open("runtime")}
+        _check_versions(tvm.__version__, tvm_ffi.__version__)
+        libraries = {"runtime": open_library("runtime")}
     try:
         tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
     except Exception as error:
         raise LoadError(f"{PACKAGE}: {error}.") from error
-    if not IN_TREE and not _RUNTIME_ONLY and find("codegen") is not None:
-        libraries["codegen"] = _open("codegen")
+    if not IN_TREE and not tvm._RUNTIME_ONLY and find("codegen") is not None:
+        libraries["codegen"] = open_library("codegen")
     if "codegen" in libraries:
-        unknown = tvm_ffi.get_global_func(f"{BACKEND}.codegen.check_ir")()
-        if unknown:
+        missing = tvm_ffi.get_global_func(f"{BACKEND}.codegen.missing_ir")()
+        if missing:
             raise LoadError(
-                f"{PACKAGE} does not know this TVM: {unknown}. It has TVM "
+                f"{PACKAGE} does not know this TVM: its IR lacks {', '.join(missing)}. It has TVM "
                 f"{version('apache-tvm')} and tvm-ffi {version('apache-tvm-ffi')}; update "
                 "engine/codegen/ir_adapter.cc, or install the TVM that pyproject.toml names."
             )
@@ -143,7 +149,7 @@ def _built_in() -> dict[str, Any]:
     """Find out with what of this backend TVM was built."""
     import tvm_ffi
 
-    functions = {"runtime": "runtime.info", "codegen": "codegen.check_ir"}
+    functions = {"runtime": "runtime.info", "codegen": "codegen.missing_ir"}
     found = {
         role: None
         for role, function in functions.items()
@@ -158,7 +164,26 @@ def _built_in() -> dict[str, Any]:
     return found
 
 
-def _open(role: str) -> Any:
+def open_library(role: str) -> Any:
+    """Open a library of this backend, whatever TVM it meets.
+
+    Parameters
+    ----------
+    role
+        As for `find`.
+
+    Returns
+    -------
+    module
+        The library, as a module of tvm-ffi; none in a TVM checkout, where TVM has loaded its own.
+
+    Raises
+    ------
+    LoadError
+        It is missing, or cannot be opened.
+    """
+    if IN_TREE:
+        return None
     path = find(role)
     if path is None:
         raise LoadError(
@@ -173,10 +198,22 @@ def _open(role: str) -> Any:
         raise LoadError(f"{path} cannot be loaded: {error}. {_REBUILD}") from error
 
 
-def _check_tvm_ffi(found: str) -> None:
-    """Refuse a tvm-ffi with which this TVM is known to crash."""
-    if not re.match(r"0\.1\.14\.post\d+", found):
+def _check_versions(tvm_version: str, ffi_version: str) -> None:
+    """Refuse a TVM that was never tried, and a tvm-ffi with which TVM is known to crash."""
+    forced = os.environ.get(ANY_TVM, "")
+    if forced not in ("", "0", "1"):
+        raise LoadError(f"The environment variable {ANY_TVM} is '{forced}'; supported: 0 or 1.")
+    if forced == "1":
+        return
+    hint = f", or set {ANY_TVM}=1 to try it all the same"
+    if not re.match(rf"({'|'.join(map(re.escape, KNOWN_TVM))})(\.|$)", tvm_version):
+        raise LoadError(
+            f"{PACKAGE} was tried with TVM {' and '.join(KNOWN_TVM)}; installed is {tvm_version}. "
+            f"Run: pip install 'apache-tvm=={KNOWN_TVM[-1]}.*'{hint}; "
+            f"'python -m {PACKAGE} drift' tells what has changed"
+        )
+    if not re.match(r"0\.1\.14\.post\d+", ffi_version):
         raise LoadError(
             f"{PACKAGE} works with tvm-ffi 0.1.14.post0 and newer below 0.1.15; installed is "
-            f"{found}. Run: pip install 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'"
+            f"{ffi_version}. Run: pip install 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'{hint}"
         )

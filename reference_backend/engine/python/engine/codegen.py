@@ -20,6 +20,7 @@ from .backend import BACKEND, DISTRIBUTION
 from .cache import Cache
 from .options import DRIVERS, Options
 from .patterns import TABLE
+from .version import VERSION
 
 BOUNDS_ATTRIBUTE = "tir_var_upper_bound"
 """The attribute of a function that holds the largest values of its symbols; TVM's own name."""
@@ -193,6 +194,7 @@ def _versions() -> Mapping[str, Any]:
     return {
         "backend": BACKEND,
         "backend_version": _library.version(DISTRIBUTION),
+        "engine_version": VERSION,
         "driver_api_version": int(info["driver_api_version"]),
         "format_version": int(info["format_version"]),
         "tvm_version": _library.version("apache-tvm"),

@@ -157,6 +157,13 @@ def _run_check(arguments: argparse.Namespace) -> int:
     return 0 if problem is None else 1
 
 
+def _drift(arguments: argparse.Namespace) -> int:
+    # Also where the backend refuses this TVM: that is what it is for.
+    from .commands.drifting import run_drift
+
+    return run_drift(arguments)
+
+
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parser, and those of the conformance kit, whose arguments are still missing."""
     parser = argparse.ArgumentParser(
@@ -184,6 +191,12 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     )
     common.add_json(checking)
     checking.set_defaults(run=_run_check)
+    drift = commands.add_parser(
+        "drift", help="tell what the installed TVM has changed of what the backend needs"
+    )
+    drift.add_argument("--record", metavar="FILE", type=Path, help="write what it has, as JSON")
+    common.add_json(drift)
+    drift.set_defaults(run=_drift)
     options = commands.add_parser("options", help="list what can be set when a model is compiled")
     common.add_json(options)
     options.set_defaults(run=lambda found: show_options(found.json))

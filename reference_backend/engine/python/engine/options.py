@@ -27,8 +27,8 @@ from .option_values import checked, kind_of, parsed, read_file, supported
 PREFIX = f"{BACKEND.upper()}_"
 """The prefix of environment variables; the name of an option follows."""
 
-OTHER_VARIABLES = ("DEVICE", "DRIVER_DIR")
-"""Variables with that prefix that belong to the runtime, and are not options."""
+OTHER_VARIABLES = ("ANY_TVM", "DEVICE", "DRIVER_DIR")
+"""Variables with that prefix that belong to the libraries, and are not options."""
 
 _log = logging.getLogger(__name__)
 _reported: set[Override] = set()

@@ -11,10 +11,20 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax
-from tvm.ir.expr import GenericConst
 
-Constant = GenericConst
-"""The class of constant tensors; its name has changed between versions of TVM."""
+# Classes whose names differ between the versions of TVM in `_library.KNOWN_TVM`.
+if hasattr(tvm.ir, "GenericConst"):
+    from tvm.ir import GenericConst, StringImm
+    from tvm.sym import Analyzer as Analyzer
+
+    Constant = GenericConst
+else:
+    from tvm.arith import Analyzer as Analyzer
+    from tvm.tirx import StringImm
+
+    Constant = relax.Constant
+    # One name for the tensor of a constant, as in later versions.
+    Constant.value = property(lambda constant: constant.data)
 
 Values = Mapping[Any, Any]
 """The value of each variable; a missing one is unknown."""
@@ -107,7 +117,7 @@ def _size(dim: object) -> int | Size:
         if dim.value <= 0:
             raise Unknown("no elements in" if dim.value == 0 else "a negative size in")
         return int(dim.value)
-    for attempt in (dim, tvm.sym.Analyzer().simplify(dim)):
+    for attempt in (dim, Analyzer().simplify(dim)):
         if isinstance(attempt, tvm.tirx.IntImm):
             return _size(attempt)
         if isinstance(attempt, tvm.tirx.Var):
@@ -211,7 +221,7 @@ def plain(value: object) -> Any:
         return tuple(plain(item) for item in value)
     if isinstance(value, (tvm.tirx.IntImm, tvm.tirx.FloatImm)):
         return bool(value.value) if str(value.ty) == "bool" else value.value
-    if isinstance(value, tvm.ir.StringImm):
+    if isinstance(value, StringImm):
         return str(value.value)
     if isinstance(getattr(value, "ty", None), tvm.ir.PrimType):
         try:

@@ -17,6 +17,7 @@ from ..backend import BACKEND, DISTRIBUTION, PACKAGE, read_cases
 from ..limits import WHERE
 from ..loading import WITHOUT_TORCH
 from ..messages import last_line
+from ..version import VERSION
 from .problem import REBUILD, Problem, told
 
 
@@ -31,10 +32,12 @@ def check() -> None:
     print(f"Python {platform.python_version()} on {platform.platform()}")
     for name in ("apache-tvm", "apache-tvm-ffi", DISTRIBUTION):
         print(f"{name} {_library.version(name)}")
+    print(f"engine {VERSION}")
     for role in ("runtime", "codegen", "driver", "emulator"):
         print(f"{role} library: {_library.find(role) or 'not installed'}")
     if loading.failure is not None:
         raise Problem(f"The backend does not load: {loading.failure}")
+    _tell_interfaces()
     has_compiler = "codegen" in _library.loaded
     if has_compiler:
         _check_ops()
@@ -45,6 +48,17 @@ def check() -> None:
         return
     _tell_driver()
     _check_values()
+
+
+def _tell_interfaces() -> None:
+    """Tell the versions that must match those of drivers and of compiled models."""
+    import tvm_ffi
+
+    info = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
+    driver, artifact = info["driver_api_version"], info["format_version"]
+    print(f"driver API {driver}, artifact format {artifact}")
+    if os.environ.get(_library.ANY_TVM) == "1":
+        print(f"{_library.ANY_TVM} is 1: versions of TVM that were never tried are not refused")
 
 
 def check_environment() -> None:
@@ -67,7 +81,12 @@ def _check_autoload() -> None:
     name = f"{BACKEND}.runtime.info"
     code = f"{WITHOUT_TORCH}import tvm, tvm_ffi; tvm_ffi.get_global_func({name!r})"
     command = [sys.executable, "-W", "error::UserWarning", "-c", code]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        # As under an emulator of another processor, which starts one process only.
+        print(f"whether 'import tvm' loads the backend is unknown: no process starts here: {error}")
+        return
     if result.returncode != 0:
         last = last_line(result.stderr) or "it crashed"
         raise Problem(f"'import tvm' in a fresh process does not load the backend: {last}")
@@ -81,7 +100,7 @@ def _check_ops() -> None:
     from ..patterns import TABLE
 
     for op in (op for op in TABLE.ops if op.relax):
-        known = _parameters(op.relax)
+        known = parameters(op.relax)
         for name in set(op.attributes) - set(known):
             near = difflib.get_close_matches(name, known, 1)
             hint = f", did you mean '{near[0]}'" if near else ""
@@ -128,8 +147,19 @@ def _tell_driver() -> None:
         )
 
 
-def _parameters(relax_op: str) -> list[str]:
-    """Return the names of a Relax op's arguments and attributes."""
+def parameters(relax_op: str) -> list[str]:
+    """Return the names of a Relax op's arguments and attributes.
+
+    Parameters
+    ----------
+    relax_op
+        Its name, as "relax.nn.conv2d".
+
+    Returns
+    -------
+    names
+        The arguments that it declares, and the parameters of the function that makes a call of it.
+    """
     import tvm
     from tvm import relax
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import shutil
 import sys
 import time
 import warnings
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.support import cc
 
 from ..backend import BACKEND, PACKAGE
 from ..onnx_report import require_onnx
@@ -175,6 +177,7 @@ def run_compile(arguments: argparse.Namespace) -> int:
         raise Problem(f"--output {output}: libraries have names that end in .so.")
     for path in (output, arguments.report):
         require_writable(path)
+    linker = _linker(arguments.linker)
     begun = time.perf_counter()
     with Steps(STEPS) as steps:
         prepared = prepare(arguments, steps)
@@ -183,7 +186,7 @@ def run_compile(arguments: argparse.Namespace) -> int:
         steps.begin(f"writing {output}")
         with writing(output) as unfinished:
             try:
-                executable.export_library(str(unfinished), **_linker(arguments.linker))
+                executable.export_library(str(unfinished), **linker)
             except OSError:
                 raise
             except Exception as error:
@@ -207,8 +210,14 @@ def run_compile(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _linker(program: str | None) -> dict[str, str]:
-    return {} if program is None else {"cc": program}
+def _linker(program: str | None) -> dict[str, Any]:
+    if program is None:
+        return {}
+    if shutil.which(program) is None:
+        raise Problem(f"--linker {program}: there is no such program.")
+    # A model without kernels for the host tells TVM no target: the linker's machine is it.
+    triple = cc.get_target_by_dump_machine(program)
+    return {"fcompile": cc.cross_compiler(program, get_target_triple=lambda: triple() or "unknown")}
 
 
 def run_report(arguments: argparse.Namespace) -> int:

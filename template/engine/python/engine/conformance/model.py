@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
 from ..backend import BACKEND
+from ..calls import Constant
 from ..capability import Accumulated, Input, Op
 from ..chains import build, chains_of, function_of
 from ..formulas import count
@@ -264,7 +264,7 @@ class Model:
         trial = Model("trial", self.symbol)
 
         def stand_in(tensor: Tensor) -> Tensor:
-            if isinstance(tensor.expr, tvm.ir.GenericConst):
+            if isinstance(tensor.expr, Constant):
                 return tensor
             trial.arguments.append(Tensor(relax.Var("x", tensor.expr.ty), {}))
             return trial.arguments[-1]

@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, topi
 
-from ..calls import Unknown, tensor_type
+from ..calls import Analyzer, Unknown, tensor_type
 from .rewriting import Bindings, Site
 
 _Argument: TypeAlias = relax.Expr | list[int] | str | int | float
@@ -156,7 +156,7 @@ def _source(index: tvm.Expr, var: tvm.tirx.Var) -> Callable[[int], int]:
     """Return the function from output to input positions along an axis."""
 
     def source(place: int) -> int:
-        analyzer = tvm.sym.Analyzer()
+        analyzer = Analyzer()
         analyzer.bind(var, tvm.tirx.const(place, var.ty.dtype))
         value = getattr(analyzer.simplify(index), "value", None)
         if not isinstance(value, int):
@@ -184,7 +184,7 @@ def _border(kernel: tvm.tirx.PrimFunc) -> tuple[list[int], float | int] | None:
     store = getattr(block, "body", None)
     if block is None or len(block.reads) != 1 or not isinstance(store, tvm.tirx.BufferStore):
         return None
-    analyzer = tvm.sym.Analyzer()
+    analyzer = Analyzer()
     pairs = zip(block.reads[0].region, block.iter_vars, strict=True)
     offsets = [analyzer.simplify(item.var - region.min) for region, item in pairs]
     value = store.value.args[-1] if isinstance(store.value, tvm.ir.Call) else None
