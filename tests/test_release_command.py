@@ -21,6 +21,8 @@ CHANGELOG = """\
 - **Engine**: first.
 """
 
+ENGINES = [f"{tree}/engine/python/engine/version.py" for tree in ("template", "reference_backend")]
+
 
 def git(root: Path, *arguments: str) -> str:
     return run("git", *arguments, cwd=root).strip()
@@ -30,13 +32,14 @@ def git(root: Path, *arguments: str) -> str:
 def clone(tmp_path: Path) -> Path:
     """A small repository with the files that a release needs, and one release."""
     root = tmp_path / "clone"
-    (root / "template/_catalog").mkdir(parents=True)
     for name, text in {
         "copier.yml": "",
         "template/_catalog/README.md": "",
         "pyproject.toml": '[project]\nname = "npu-scaffold"\nversion = "0.1.0"\n',
+        **dict.fromkeys(ENGINES, '"""Its version."""\n\nVERSION = "0.1.0"\n'),
         "CHANGELOG.md": "# Changes\n\n## 0.1.0 (2026-01-01)\n\n- **Engine**: first.\n",
     }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     git(root, "init", "-q", "-b", "main")
     git(root, "add", ".")
@@ -61,6 +64,8 @@ def test_a_release_is_named_listed_and_tagged(
     named, listed = git(clone, "log", "-2", "--reverse", "--format=%H").split()
     assert git(clone, "rev-parse", "v0.2.0^{commit}") == named
     assert 'version = "0.2.0"' in git(clone, "show", f"{named}:pyproject.toml")
+    for engine in ENGINES:
+        assert 'VERSION = "0.2.0"' in git(clone, "show", f"{named}:{engine}")
     text = git(clone, "show", f"{named}:CHANGELOG.md")
     assert "\n## 0.2.0 (2" in text and "Not released yet" not in text
     assert named not in git(clone, "show", f"{named}:releases.yml")

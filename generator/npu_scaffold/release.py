@@ -11,19 +11,25 @@ from .errors import ScaffoldError
 from .upgrade import RELEASES, read_releases
 
 CHANGELOG = Path("CHANGELOG.md")
-PROJECT = Path("pyproject.toml")
+_VERSION_OF_ENGINE = Path("engine/python/engine/version.py")
+STATED = (
+    Path("pyproject.toml"),
+    "template" / _VERSION_OF_ENGINE,
+    "reference_backend" / _VERSION_OF_ENGINE,
+)
+"""The files with a line that assigns the version to a name."""
 UNRELEASED = "## Not released yet"
 
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
-_PROJECT_VERSION = re.compile(r'^version = "([^"]*)"$', re.MULTILINE)
+_STATED_VERSION = re.compile(r'^(version|VERSION) = "[^"]*"$', re.MULTILINE)
 _LISTED = re.compile(r"^  \d+\.\d+\.\d+: [0-9a-f]{40}\n", re.MULTILINE)
 
 
 def release(root: Path, version: str, date: datetime.date | None = None) -> str:
     """Release what is committed.
 
-    Makes two commits: one that names the version in changelog and project, which gets the tag, and
-    one that adds it to the list of releases, since a commit cannot contain its own hash.
+    Makes two commits: one that names the version in changelog, project and engine, which gets the
+    tag, and one that adds it to the list of releases, since a commit cannot contain its own hash.
 
     Parameters
     ----------
@@ -53,9 +59,10 @@ def release(root: Path, version: str, date: datetime.date | None = None) -> str:
     changelog = _read(root, CHANGELOG)
     part = _unreleased(changelog)
     _require_honest(version, max(map(_key, listed), default=(0, 0, 0)), part)
-    project = _read(root, PROJECT)
-    if len(_PROJECT_VERSION.findall(project)) != 1:
-        raise ScaffoldError(f"{PROJECT} has not exactly one line 'version = \"...\"'.")
+    stated = {path: _read(root, path) for path in STATED}
+    for path, text in stated.items():
+        if len(_STATED_VERSION.findall(text)) != 1:
+            raise ScaffoldError(f"{path} has not exactly one line 'version = \"...\"'.")
     releases = _read(root, RELEASES)
     lines = [*_LISTED.finditer(releases)]
     if not lines:
@@ -65,8 +72,10 @@ def release(root: Path, version: str, date: datetime.date | None = None) -> str:
     day = date or datetime.date.today()
     try:
         _write(root, CHANGELOG, changelog.replace(UNRELEASED, f"## {version} ({day})", 1))
-        _write(root, PROJECT, _PROJECT_VERSION.sub(f'version = "{version}"', project))
-        _git(root, "commit", "-q", "-m", f"Release {version}", "--", str(CHANGELOG), str(PROJECT))
+        for path, text in stated.items():
+            _write(root, path, _STATED_VERSION.sub(rf'\g<1> = "{version}"', text))
+        changed = [str(path) for path in (CHANGELOG, *STATED)]
+        _git(root, "commit", "-q", "-m", f"Release {version}", "--", *changed)
         commit = _git(root, "rev-parse", "HEAD")
         end = lines[-1].end()
         _write(root, RELEASES, f"{releases[:end]}  {version}: {commit}\n{releases[end:]}")
