@@ -255,6 +255,12 @@ assert entry.placement == "npu", entry
 x = np.arange(12, dtype="float32").reshape(3, 4) - 5
 machine = relax.VirtualMachine(backend.compile_for_acme_npu(mod), tvm.cpu())
 np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(x)).numpy(), np.maximum(x, 0))
+
+# It cannot fail on demand, whatever the emulator beside it can.
+from tvm_acme_npu.engine.conformance.contract import NotRun, fail_next
+
+with pytest.raises(NotRun):
+    fail_next("load", "timeout")
 """
 
 

@@ -534,9 +534,13 @@ ffi::Array<ffi::Map<ffi::String, ffi::Any>> Drivers() {
   return drivers;
 }
 
-/*! \brief Makes calls of a driver fail, for tests; false if it has no such extension. */
-bool FailNext(const ffi::String& call, int64_t status, int64_t count) {
-  const npu_run_api& driver = RunDrivers().front().api;
+/*! \brief Makes calls of the driver in a role fail, for tests; false if it has no such extension. */
+bool FailNext(const ffi::String& role, const ffi::String& call, int64_t status, int64_t count) {
+  const auto& installed = RunDrivers();
+  const auto in_role = std::find_if(installed.begin(), installed.end(),
+                                    [&](const auto& found) { return found.role == role; });
+  if (in_role == installed.end()) return false;
+  const npu_run_api& driver = in_role->api;
   const void* found = driver.extension == nullptr ? nullptr : driver.extension(NPU_FAULTS);
   if (found == nullptr) return false;
   CheckDriver(driver,
