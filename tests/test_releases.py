@@ -94,7 +94,8 @@ def _come_later(clone: Path) -> None:
     edit(header, version[0], f"#define NPU_DRIVER_API_VERSION {int(version[1]) + 1}")
     edit(header, "} npu_run_api;", "  npu_status (*later)(npu_request*, int64_t);\n} npu_run_api;")
     device = template / "engine/emulator/device.cc"
-    edit(device, "    ReadEvents,\n};", "    ReadEvents,\n    Wait,\n};")
+    (table,) = re.findall(r"constexpr npu_run_api kRunApi = .*?\n};", device.read_text(), re.DOTALL)
+    edit(device, table, table.replace("\n};", "\n    Wait,\n};"))
     (template / "engine/common/later.h").write_text("// Comes later.\n")
     renamed = clone / RENAMED
     renamed.rename(renamed.with_name("test_later.py"))
