@@ -668,7 +668,7 @@ std::vector<std::string> MissingIR() {
       if (!type.fields_before.empty()) fields = &type.fields_before;
     }
     if (type_index < 0) {
-      missing.push_back(name);
+      missing.emplace_back(name);
       continue;
     }
     for (const char* field : *fields) {

@@ -522,7 +522,7 @@ def test_a_quantised_operator_that_is_not_converted_is_named():
 
 def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "model.tflite").write_bytes(b"no model at all")
-    with pytest.raises(ValueError, match="no TFLite model.*TFL3"):
+    with pytest.raises(ValueError, match="not a TFLite model.*TFL3"):
         backend.from_tflite(tmp_path / "model.tflite")
     with pytest.raises(ValueError, match="type int; supported are"):
         backend.from_tflite(3)
