@@ -169,7 +169,8 @@ def test_the_wheel_computes_a_convolution_in_an_aarch64_python(
     # All of it is on the NPU, so that the linker alone tells which machine it is for.
     output = run(
         *(followed.python, "-m", "tvm_example_npu", "compile", "convolution.json"),
-        *("--target", "llvm -mtriple=aarch64-linux-gnu", "--linker", "aarch64-linux-gnu-g++"),
+        *("--target", '{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}'),
+        *("--linker", "aarch64-linux-gnu-g++"),
         cwd=board,
     )
     assert "1 of 1 ops on the NPU" in output
