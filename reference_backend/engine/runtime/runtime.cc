@@ -534,7 +534,8 @@ ffi::Array<ffi::Map<ffi::String, ffi::Any>> Drivers() {
   return drivers;
 }
 
-/*! \brief Makes calls of the driver in a role fail, for tests; false if it has no such extension. */
+/*! \brief Makes calls of the driver in a role fail, for tests; false if it has no such extension.
+ */
 bool FailNext(const ffi::String& role, const ffi::String& call, int64_t status, int64_t count) {
   const auto& installed = RunDrivers();
   const auto in_role = std::find_if(installed.begin(), installed.end(),
