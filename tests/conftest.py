@@ -26,7 +26,7 @@ LONGEST = (
     "test_layout.py",
     "test_render.py",
 )
-"""They begin first: a process that begins one of them last leaves the others idle."""
+"""These start first: if one started last, the other processes would sit idle."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,10 +50,10 @@ def _no_settings_of_the_developer(tmp_path_factory: pytest.TempPathFactory) -> N
 
 @pytest.fixture(scope="session", autouse=True)
 def _copier_is_quick() -> Iterator[None]:
-    """Half of what Copier takes is to compile each part of each path, and to ask Git of each file.
+    """Save the half of Copier's time that it spends on compiling path parts and on asking Git.
 
-    Parts are compiled once here. What Git would be told are the modes of files, where a file system
-    has none.
+    Copier compiles each part of each path, which is cached here, and asks Git for the mode of each
+    file, which only matters on file systems without modes.
     """
     compile_ = jinja2.Environment.compile
     compiled: dict[Any, Any] = {}
@@ -74,7 +74,7 @@ def _copier_is_quick() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The template as it is on the disk, away from Git, where Copier would take the latest tag."""
+    """Copy the template's working tree outside of Git, where Copier would take the latest tag."""
     copy = tmp_path_factory.mktemp("template")
     support.copy_template(copy)
     return copy
@@ -89,7 +89,7 @@ def catalog() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def render(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Render a backend once per set of answers; the tree must not be changed."""
+    """Render a backend once per set of answers; tests must not change the tree."""
     rendered: dict[str, Path] = {}
 
     def render_once(**answers: Any) -> Path:
@@ -109,10 +109,10 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> support.Workshop:
     if shutil.which("c++") is None:
         pytest.fail("The tests build backends, which takes a C++17 compiler: install g++ or clang.")
     base = tmp_path_factory.getbasetemp()
-    # Below the folder of all processes, pytest-xdist gives one to each.
+    # pytest-xdist gives each process a folder below the shared one.
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     if shutil.which("ccache") is not None:
-        # Most of a backend is the same in all.
+        # Most sources are the same in all backends.
         os.environ.update(
             CMAKE_C_COMPILER_LAUNCHER="ccache",
             CMAKE_CXX_COMPILER_LAUNCHER="ccache",

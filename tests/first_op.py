@@ -1,4 +1,4 @@
-"""A first op on an SDK that builds graphs: what XNNPACK's relu adds to the skeleton."""
+"""The first op on an SDK that builds graphs: what XNNPACK's relu adds to the skeleton."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-// The emulator as a driver that wants layouts of its own; a test builds it in the emulator's place.
+// The emulator as a driver that declares layouts; a test builds it in the emulator's place.
 //
-// It declares channels last for convolutions and pools, also for depthwise weights, or channels in
-// blocks, and computes them by the emulator, between transpositions of its own.
+// It declares channels last for convolutions, pools and depthwise weights, or blocks of channels,
+// and computes them with the emulator, between its own transposes.
 //
-//   EMULATOR_DIR     the folder of the emulator's own libraries
-//   EMULATOR_LOG     a file that gets a line for each builder and each operation of it; "transpose"
-//                    for a copy that changes the order of dimensions, "in blocks" after a
-//                    convolution whose result has blocks
+//   EMULATOR_DIR     the folder of the emulator's libraries
+//   EMULATOR_LOG     a file that gets a line for each builder and each of its operations;
+//                    "transpose" for a copy that changes the order of dimensions, "in blocks" after
+//                    a convolution whose result has blocks
 //   EMULATOR_LAYOUT  "blocked" declares blocks of 2 channels where they divide the channels;
 //                    "indivisible" declares blocks that do not, "negative" impossible ones, "wrong"
-//                    an order that is none; "declined" declines all transpositions
+//                    an invalid order; "declined" declines all transposes
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -235,7 +235,7 @@ npu_status Decline(npu_builder* b, const std::string& reason) {
   return NPU_DECLINED;
 }
 
-/*! \brief What the header promises of a program whose result has this many dimensions. */
+/*! \brief Checks what the header guarantees about a program whose result has this rank. */
 bool IsAligned(npu_builder* b, const npu_vector_program* program, int rank, bool is_blocked) {
   for (int32_t i = 0; i < program->step_count; ++i) {
     for (int32_t k = 0; k < program->steps[i].operand_count; ++k) {
@@ -247,7 +247,7 @@ bool IsAligned(npu_builder* b, const npu_vector_program* program, int rank, bool
       }
       const npu_tensor_desc& desc = BookOf(b).descs[operand.index];
       if (!is_input || desc.rank != rank) return false;
-      // One element for each channel: in the last dimension, and in that of the blocks.
+      // One element per channel: in the last dimension, and in that of the blocks.
       const npu_step_kind kind = program->steps[i].kind;
       if (kind != NPU_STEP_BIAS && kind != NPU_STEP_SCALE) continue;
       for (int d = 0; d + 1 < rank; ++d) {
@@ -329,7 +329,7 @@ npu_status AddReduce(npu_builder* b, const npu_reduce* op) {
   return emulator->add_reduce(b, op);
 }
 
-/*! \brief An operation of the driver's own: a relu. */
+/*! \brief The driver's extension: a relu. */
 struct Ops {
   uint32_t size;
   npu_status (*add_relu)(npu_builder* builder, npu_tensor data, npu_tensor out);

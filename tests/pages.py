@@ -1,4 +1,4 @@
-"""Pages whose commands are run."""
+"""Runs the commands of pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support import ROOT, run
 
 BLOCK = re.compile(r"^```(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"^<!-- quoted: (\S+) -->\n```\S+\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
-# Jobs with groups of their own, as in a terminal, and none that outlives the script.
+# Each job gets its own process group, as in a terminal, and none outlives the script.
 SHELL = """\
 set -eumo pipefail
 trap 'for job in $(jobs -p); do kill -- -"$job" 2> /dev/null || true; done' EXIT
@@ -19,14 +19,14 @@ trap 'for job in $(jobs -p); do kill -- -"$job" 2> /dev/null || true; done' EXIT
 
 
 def without_quotes(text: str) -> str:
-    """Leave out the code that a page quotes, after a look into the file that it is from."""
+    """Remove the code that a page quotes, after checking that the named file contains it."""
     for name, quoted in QUOTED.findall(text):
         assert quoted in (ROOT / name).read_text(), f"{name} does not have:\n{quoted}"
     return QUOTED.sub("", text)
 
 
 class Part:
-    """A part of the page: its files, its commands, and what these print."""
+    """A part of a page: its files, its commands, and their output."""
 
     def __init__(self, text: str) -> None:
         blocks = BLOCK.findall(text)
@@ -37,14 +37,14 @@ class Part:
         assert self.commands and self.output
 
     def execute(self, folder: Path, python: Path, place: Path | None = None) -> str:
-        """Run the commands, and find what the page shows in what they print, in that order.
+        """Run the commands, and find the lines that the page shows in their output, in order.
 
-        They run in `place`, or else in the folder, which has the clone of npu-scaffold.
+        They run in `place`, by default the folder, which has the clone of npu-scaffold.
         """
         place = place or folder
         for content in self.files:
             name = content.splitlines()[0].removeprefix("# ")
-            assert re.fullmatch(r"\w+\.(py|cmake)", name), f"this is not a name of a file: {name}"
+            assert re.fullmatch(r"\w+\.(py|cmake)", name), f"not a file name: {name}"
             (place / name).write_text(content)
         path = (str(folder) for folder in (python.parent, Path(sys.executable).parent))
         printed = run(
@@ -57,10 +57,10 @@ class Part:
         return printed
 
     def compare(self, printed: str) -> None:
-        """Find each line that the page shows in what was printed, in that order."""
+        """Find each line that the page shows in the output, in order."""
         rest = printed
         for line in self.output.splitlines():
             pattern = ".*".join(re.escape(part) for part in line.split("..."))
             found = re.search(rf"^{pattern}\s*$", rest, re.MULTILINE)
-            assert found, f"the page shows '{line}', which is not printed there:\n{printed}"
+            assert found, f"the page shows '{line}', which the commands do not print:\n{printed}"
             rest = rest[found.end() :]

@@ -1,7 +1,7 @@
-"""Runs a model that ONNX Runtime quantised on the reference backend; the tests call it.
+"""Runs a model quantised by ONNX Runtime on the reference backend; the tests call it.
 
 Usage: ``python run_quantized_model.py MODEL DIRECTORY``. Writes ``model.so``, ``input.npy`` and
-``expected.npy`` (the NPU's result) into the directory, and prints what came out as JSON.
+``expected.npy`` (the NPU's result) into the directory, and prints the findings as JSON.
 """
 
 import json

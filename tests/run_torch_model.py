@@ -1,7 +1,7 @@
 """Runs a model of torch_models.py on the reference backend; the tests call it in an environment.
 
 Usage: ``python run_torch_model.py MODEL DIRECTORY``. Writes ``model.so``, ``input.npy`` and
-``expected.npy`` into the directory, and prints what came out as JSON.
+``expected.npy`` into the directory, and prints the findings as JSON.
 """
 
 import json

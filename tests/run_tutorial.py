@@ -55,7 +55,7 @@ class ConvReLU:
 
 @I.ir_module
 class Classifier:
-    """More of what the wheel's patterns name."""
+    """Uses more of the wheel's patterns."""
 
     @R.function
     def main(
@@ -102,7 +102,7 @@ def main() -> None:
                 for merge in (True, False):
                     for weights_are_bound in (True, False):
                         if not (annotate or merge):
-                            continue  # Nothing would say which codegen the composites are for.
+                            continue  # Nothing else names the codegen of the composites.
                         npu = FuseOpsByPattern(
                             patterns,
                             bind_constants=weights_are_bound,

@@ -1,4 +1,4 @@
-"""What several test files need."""
+"""Helpers that several test files share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def copy_template(destination: Path) -> None:
 
 
 def copy_questions(destination: Path) -> Path:
-    """Copy the questions alone; what is rendered is the file that remembers the answers."""
+    """Copy only the questions; a render then consists of the answers file."""
     for name in ("_catalog", "_macros"):
         shutil.copytree(ROOT / "template" / name, destination / "template" / name)
     (remembered,) = (ROOT / "template").glob("*answers_file*")
@@ -45,7 +45,7 @@ def copy_questions(destination: Path) -> Path:
 
 
 def render(template: Path, destination: Path, **answers: Any) -> Path:
-    """Render without trust; answers that are left out take their defaults."""
+    """Render without trust; missing answers take their defaults."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         copier.run_copy(
@@ -62,7 +62,7 @@ def files(root: Path) -> list[Path]:
 
 
 def sources(root: Path) -> list[Path]:
-    """List the files of a folder of this repository, without what Git ignores (builds, caches)."""
+    """List the files of a folder of this repository that Git does not ignore."""
     listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=root)
     return sorted(path for name in listed.split("\0") if name and (path := root / name).is_file())
 
@@ -73,13 +73,13 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def answers(project: Path) -> dict[str, Any]:
-    """Read the answers that a rendered tree remembers."""
+    """Read the answers file of a rendered tree."""
     remembered: dict[str, Any] = yaml.safe_load((project / ".copier-answers.yml").read_text())
     return remembered
 
 
 def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
-    """Run a command that must succeed; its output is in the message if it does not."""
+    """Run a command that must succeed; if it fails, the message contains its output."""
     done = attempt(*command, cwd=cwd, **environment)
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}"
     return done.stdout
@@ -108,7 +108,7 @@ def attempt(
 
 
 def add_lowering(project: Path, text: str) -> None:
-    """Let a backend without changes have a lowering of the vendor's."""
+    """Add a vendor's lowering to an unchanged backend."""
     (project / "vendor/lowerings").mkdir()
     (project / "vendor/lowerings/own.cc").write_text(text)
     (project / "vendor/vendor.cmake").write_text(
@@ -119,9 +119,9 @@ def add_lowering(project: Path, text: str) -> None:
 def wrap_emulator(
     project: Path, workshop: Workshop, driver: Path, lowering: str, prelude: str
 ) -> Callable[..., str]:
-    """Build a backend in its tree, and let it load the emulator through a driver in C or C++.
+    """Build a backend in its tree that loads the emulator through a driver in C or C++.
 
-    A lowering of the vendor's is compiled in. The result runs a script that `prelude` begins.
+    The build includes a vendor's lowering. The result runs a script after `prelude`.
     """
     name = answers(project)["backend_name"]
     add_lowering(project, lowering)
@@ -152,7 +152,7 @@ def wrap_emulator(
 
 
 def lend_packages(python: Path) -> None:
-    """Let an environment see torch and onnx, where we have them, behind what it has itself."""
+    """Let an environment import our torch and onnx, if any, after its own packages."""
     found = (importlib.util.find_spec(name) for name in ("torch", "onnx"))
     places = {str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin}
     (site_packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
@@ -160,12 +160,12 @@ def lend_packages(python: Path) -> None:
     lent.mkdir()
     for place in sorted(places):
         for item in Path(place).iterdir():
-            # A backend of ours would be loaded by its 'import tvm'.
+            # 'import tvm' would also load a backend installed here.
             entry_points = item / "entry_points.txt"
             is_backend = entry_points.is_file() and "[tvm.backends]" in entry_points.read_text()
             if item.suffix != ".pth" and not is_backend and not (lent / item.name).exists():
                 (lent / item.name).symlink_to(item)
-    # Wherever torch is, TVM loads it, which takes seconds: not where a test runs a few lines.
+    # If torch is installed, TVM imports it, which takes seconds: too long for small scripts.
     argv = "' '.join(sys.orig_argv)"
     few_lines = f"' check' in {argv} or ' -c ' in {argv} and 'conformance.workers' not in {argv}"
     (site_packages / "after.pth").write_text(
@@ -174,9 +174,9 @@ def lend_packages(python: Path) -> None:
 
 
 def copy_tests(project: Path, destination: Path) -> None:
-    """Copy the tests of a backend, and the files by which they find its name.
+    """Copy the tests of a backend, and the files that name it, without its sources.
 
-    There they test what is installed: the sources stay behind.
+    There, the tests import the installed package.
     """
     for name in ("engine/tests", "vendor/tests"):
         shutil.copytree(project / name, destination / name)
@@ -192,13 +192,13 @@ WITHOUT_SUITES = (
     "not test_the_op_suite and not test_the_composite_suite and not test_the_suite_of "
     "and not test_the_driver_takes_something",
 )
-"""What pytest leaves out where the conformance kit runs all of the same suites."""
+"""Tests that pytest skips because the conformance kit runs the same suites in full."""
 
 CASES = ("numpy", "results", "benchmarks", "cases", "refused")
 
 
 def write_family(path: Path, entries: dict[str, dict[str, Any]]) -> None:
-    """Write the two files of a family."""
+    """Write the two files of a family of ops."""
     limits: dict[str, object] = {".family": path.stem, ".title": "Some"}
     cases = {}
     for op, entry in entries.items():
@@ -210,14 +210,14 @@ def write_family(path: Path, entries: dict[str, dict[str, Any]]) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep the other processes that run tests waiting."""
+    """Hold a lock across all test processes."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 class Workshop:
-    """Builds wheels and makes environments; what is `shared`, once for all processes."""
+    """Builds wheels and environments; those that are `shared`, once for all processes."""
 
     def __init__(self, root: Path, shared: Path) -> None:
         self.root = root
@@ -227,7 +227,7 @@ class Workshop:
     def wheel(self, project: Path) -> Path:
         """Build the wheel of a rendered backend; equal trees are built once."""
         tree = hashlib.sha256(repr(sorted(contents(project).items())).encode()).hexdigest()
-        # A copy, so that the tree stays as it was rendered.
+        # A copy, because a build writes into its tree.
         copy = self._shared / f"wheel-{tree[:16]}"
         with locked(copy.with_suffix(".lock")):
             built = [*copy.glob("dist/*.whl")]
@@ -239,7 +239,7 @@ class Workshop:
     def build(self, project: Path, **defines: str) -> Path:
         """Build a wheel in the tree itself, with warnings as errors.
 
-        Of the defines for CMake, those of the backend go without their USE_<NAME>_.
+        The backend's CMake options are given without their prefix USE_<NAME>_.
         """
         prefix = f"USE_{answers(project)['backend_name'].upper()}_"
         settings = [
@@ -255,9 +255,9 @@ class Workshop:
         return wheel
 
     def environment(self, *wheels: Path) -> Path:
-        """Make an environment with nothing but the wheels and what they require: its Python.
+        """Make an environment with only the wheels and their requirements; return its Python.
 
-        What they require is installed once, as a user would install it, and linked into the others.
+        The requirements are installed once, as a user would, and linked into later environments.
         """
         base = self._shared / "environment"
         with locked(base.with_suffix(".lock")):
@@ -270,11 +270,11 @@ class Workshop:
         self._environments += 1
         copy = self.root / f"environment{self._environments}"
         shutil.copytree(base, copy, copy_function=os.link, symlinks=True)
-        # The first line of a script names the Python that it was installed with.
+        # The first line of a script names the Python of its environment.
         first, own = f"#!{base}/".encode(), f"#!{copy}/".encode()
         for script in (copy / "bin").iterdir():
             if not script.is_symlink() and (text := script.read_bytes()).startswith(first):
-                script.unlink()  # It is linked, and the other environments keep theirs.
+                script.unlink()  # The file is a link, shared with other environments: replace it.
                 script.write_bytes(own + text[len(first) :])
                 script.chmod(0o755)
         python = copy / "bin/python"

@@ -1,4 +1,4 @@
-"""The page about adding an op: its entry and its snippet make an op that works."""
+"""The page about adding an op: its entry and its lowering make an op that works."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = ROOT / "docs/adding-an-op.md"
 
 
 def block(language: str) -> str:
-    """Return the only block of the page in a language."""
+    """Return the page's only block in a language."""
     (found,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     return str(found)
 
@@ -25,7 +25,7 @@ FAMILY = "unary"
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the template, to which has been done what the page says."""
+    """Copy the template, and follow the page."""
     copy = tmp_path_factory.mktemp("extended")
     copy_template(copy)
     with (copy / f"template/_catalog/{FAMILY}.yml").open("a") as catalog:

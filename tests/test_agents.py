@@ -1,4 +1,4 @@
-"""AGENTS.md: its commands run, and it is short. That of a backend is run by test_port_guide.py."""
+"""AGENTS.md: its commands run, and it is short. test_port_guide.py runs a backend's AGENTS.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAGE = ROOT / "AGENTS.md"
 def test_its_commands_run() -> None:
     (ROOT / "build").mkdir(exist_ok=True)
     part = Part(PAGE.read_text())
-    # As after 'make build/venv/ready': the tools are those that were installed with these tests.
+    # Uses the tools installed for these tests, as after 'make build/venv/ready'.
     printed = run("bash", "-c", "set -eu\n" + part.commands, cwd=ROOT)
     part.compare(printed)
 

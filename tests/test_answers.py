@@ -1,4 +1,4 @@
-"""The questions: what they accept, and what they say to what they do not."""
+"""The questions: what they accept, and their messages for what they do not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "acme_npu"
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The questions, and nothing to render but the file that remembers the answers."""
+    """Copy the questions, with nothing to render but the answers file."""
     return support.copy_questions(tmp_path_factory.mktemp("questions"))
 
 
@@ -192,14 +192,14 @@ def test_the_questions_can_be_answered_at_a_terminal(template: Path, tmp_path: P
     assert answers["ops"] == ["matmul"]
 
 
-def test_at_most_ten_questions_are_asked_and_each_says_what_it_decides() -> None:
+def test_at_most_ten_questions_are_asked_and_each_explains_itself() -> None:
     questions = read_questions(ROOT)
     assert len(questions) <= 10
     for name, question in questions.items():
         assert question["help"].endswith((".", "?")) and len(question["help"]) > 40, name
 
 
-def test_questions_that_name_files_have_no_default_that_could_take_files_away() -> None:
+def test_questions_that_select_files_have_no_default_that_could_delete_files() -> None:
     questions = read_questions(ROOT)
     assert "default" not in questions["backend_name"]
     assert questions["ops"]["default"] == "{{ UNSET }}"
@@ -265,7 +265,7 @@ def test_all_names_that_tvm_uses_are_reserved() -> None:
     names |= {module.name for module in pkgutil.iter_modules(tvm.relax.backend.contrib.__path__)}
     names |= {module.name for module in pkgutil.iter_modules(tvm.contrib.__path__)}
     legal = {name for name in names if re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name)}
-    # The wheel has patterns for it, but no backend; the reference backend is that backend.
+    # The wheel has patterns for it, but no backend; the reference backend is one.
     legal.discard("example_npu")
     # Registered by backends that are installed alongside TVM.
     legal = {name for name in legal if f"{name}.runtime.info" not in functions}
@@ -273,7 +273,7 @@ def test_all_names_that_tvm_uses_are_reserved() -> None:
 
 
 def test_choices_are_only_ever_appended() -> None:
-    """Removing one would let 'copier update' fall back to the default without a word."""
+    """If a choice were removed, 'copier update' would silently fall back to the default."""
     copier_yml = (ROOT / "copier.yml").read_text().replace("!include", "")
     questions = yaml.safe_load(copier_yml)
     assert list(questions["license"]["choices"].values())[:4] == [

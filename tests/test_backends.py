@@ -1,4 +1,4 @@
-"""Backends that are built and run: from wheels and sources, in pairs, sanitized, and broken."""
+"""Builds and runs backends: from wheels and sources, in pairs, with sanitizers, and broken."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_a_wheel_installs_into_a_clean_environment_and_passes_its_own_tests(
     assert re.fullmatch(rf"{package}-0\.1\.0-py3-none-\w+\.whl", wheel.name)
     run(python, "-W", "error::UserWarning", "-c", "import tvm", cwd=tmp_path)
     run(python, "-m", package, "check", cwd=tmp_path)
-    # Nothing names a folder of the machine that built it.
+    # No file contains a path of the machine that built it.
     with zipfile.ZipFile(wheel) as archive:
         for name in (name for name in archive.namelist() if name.endswith(".so")):
             found = re.search(rb"[^\0]*/engine/(codegen|runtime|emulator)/", archive.read(name))
             assert found is None, f"{name}: {found}"
-    # What is tested is what was installed: the sources stay behind.
+    # Without the sources, so that the tests import the installed package.
     support.copy_tests(project, tmp_path)
-    # The suites of ONNX and torch are about the ops that were selected, too.
+    # The suites of ONNX and torch also only need the selected ops.
     support.lend_packages(python)
     run(python, "-m", "pytest", "-q", cwd=tmp_path)
 
@@ -168,7 +168,7 @@ def test_an_editable_install_rebuilds_and_a_backend_that_loses_strides_fails_its
     tests = (python, "-m", "pytest", "-q", "-x", "engine/tests/test_ops.py", "-k", "conv2d")
     run(*tests, cwd=project, **on_path)
 
-    # The mistake of TVM's own example.
+    # TVM's own example makes this mistake.
     header = project / "engine/lowerings/convolution.h"
     changed, count = re.subn(r"(strides\[i\] = )strides[^;]+;", r"\g<1>1;", header.read_text())
     assert count == 1, "the lowering of the convolution sets its strides elsewhere now"
@@ -182,23 +182,23 @@ def test_the_driver_the_runtime_and_mutated_artifacts_are_clean_under_sanitizers
     render: Callable[..., Path], workshop: Workshop, tmp_path: Path
 ) -> None:
     project = tmp_path / "sanitized"
-    # An op of each engine and family.
+    # One op for each engine and family.
     ops = ["matmul", "conv2d", "max_pool2d", "softmax", "relu", "add", "mean", "concat", "quantize"]
     shutil.copytree(render(backend_name="clean", op_preset="custom", ops=ops), project)
     compiler = shutil.which("c++")
     assert compiler
-    # Little optimisation compiles in a third of the time, and keeps the assertions.
+    # Little optimisation cuts the compile time to a third, and keeps the assertions.
     wheel = workshop.build(
         project, SANITIZE="address,undefined", TESTS="ON", CMAKE_CXX_FLAGS_RELEASE="-O1"
     )
     (build,) = (project / "build").iterdir()
     options = {
-        # TVM and Python leak at exit, and a library loaded from elsewhere may share names.
+        # TVM and Python leak at exit, and libraries of other origin may define the same names.
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     }
     leaks_too = {**options, "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1"}
-    # Two that compute for a quarter of an hour here are left out.
+    # compile_test and kernels_test take a quarter of an hour; fuzz_test runs below, for longer.
     left_out = "compile_test|kernels_test|fuzz_test"
     run("ctest", "--test-dir", build, "--output-on-failure", "-E", left_out, **leaks_too)
     (fuzz,) = build.rglob("npu_fuzz_test")

@@ -49,7 +49,7 @@ refused:
 
 
 def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Path:
-    """Make a catalogue of two ops, the first of which is changed."""
+    """Make a catalogue of two ops, and change the first."""
     conv2d = yaml.safe_load(ENTRY)
     relu = {
         "id": 2,
@@ -204,7 +204,7 @@ def test_a_violation_is_a_sentence_that_names_file_op_and_key(
     assert matching[0].endswith(".")
 
 
-def test_each_op_has_a_lowering_and_nothing_else_lies_around(tmp_path: Path) -> None:
+def test_each_op_has_a_lowering_and_there_are_no_other_files(tmp_path: Path) -> None:
     template = _template(tmp_path)
     lowerings = template / "template/engine/lowerings"
     (lowerings / "relu.cc").rename(lowerings / "tanh.cc")
@@ -257,7 +257,7 @@ def test_cases_that_cannot_be_read_are_refused(tmp_path: Path, text: str, senten
     assert any(sentence in problem for problem in problems), problems
 
 
-def test_cases_that_are_missing_are_told(tmp_path: Path) -> None:
+def test_missing_cases_are_reported(tmp_path: Path) -> None:
     template = _template(tmp_path)
     (template / "template/_catalog/some.cases.json").unlink()
     (problem,) = catalog_problems(template)
@@ -275,7 +275,7 @@ def test_shared_pieces_are_merged_and_may_be_overridden(tmp_path: Path) -> None:
     assert (relu["engine"], relu["tolerance"]) == ("vector", "exact")
 
 
-def test_the_cases_of_another_op_are_meant_by_its_name(tmp_path: Path) -> None:
+def test_the_name_of_an_op_stands_for_its_cases(tmp_path: Path) -> None:
     template = _template(tmp_path)
     path = template / "template/_catalog/some.cases.json"
     cases = json.loads(path.read_text())
@@ -285,14 +285,14 @@ def test_the_cases_of_another_op_are_meant_by_its_name(tmp_path: Path) -> None:
 
 
 def test_lines_of_the_catalogue_fit_a_screen() -> None:
-    """But for expressions and data, which have no good place to break."""
+    """Except for expressions and data, which have no good place to break."""
     for path in (ROOT / "template/_catalog").glob("*.yml"):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             assert len(line) <= 100, f"{path.name}:{number}"
 
 
 def test_the_ops_keep_their_ids(catalog: dict[str, Entry]) -> None:
-    """Those of the releases, in the order of the question."""
+    """The ids of released ops, in the order of the question."""
     first = ["matmul", "conv1d", "conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d"]
     assert list(catalog)[:6] == first
     assert list(catalog)[126:132] == [
@@ -306,7 +306,7 @@ def test_the_ops_keep_their_ids(catalog: dict[str, Entry]) -> None:
 
 
 def test_every_attribute_of_the_relax_op_is_in_the_table(catalog: dict[str, Entry]) -> None:
-    """One that is not there would be refused whatever its value, and nobody would know why."""
+    """A missing one would be refused whatever its value, without an obvious reason."""
     tvm = pytest.importorskip("tvm")
     calls = {op: entry for op, entry in catalog.items() if "relax" in entry}
     for op, entry in calls.items():
@@ -339,7 +339,7 @@ def test_parts_are_the_ops_of_all_spellings(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_op_takes_two_edits(template: Path, tmp_path: Path) -> None:
-    """One entry and one lowering: then the question, the files and the checks know it."""
+    """With one entry and one lowering, the question, the files and the checks know the op."""
     grown = tmp_path / "grown"
     shutil.copytree(template, grown)
     entry = dict(load_catalog(grown)["sigmoid"])

@@ -1,8 +1,7 @@
-"""Every command that a page shows is run by a test, with every option that it shows.
+"""A test runs every command that a page shows, with every option that it shows.
 
-Commands in blocks of the language bash are run as they stand, by the test of their page. Others
-have a place that a reader must fill in, or take long: of these, the program, the subcommand and
-each option must be among those that are run, there or in one of the tests that are named here.
+The test of a page runs its bash blocks as written. Other blocks contain placeholders, or take long:
+a bash block or one of the tests named here must run their program, subcommand and each option.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ RUN = {
     "docs/port-guide.md": "tests/test_port_guide.py",
     "template/AGENTS.md.jinja": "tests/test_port_guide.py",
 }
-"""Pages whose blocks of bash a test runs."""
+"""Pages whose bash blocks a test runs, and the test."""
 PAGES = [
     ROOT / name
     for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -62,7 +61,7 @@ ELSEWHERE = {
     "ctest": ("tests/test_engine.py", '"ctest"'),
     "ctest --test-dir": ("tests/test_engine.py", '"--test-dir"'),
 }
-"""Command, or command and option -> a file, and what of it runs that."""
+"""Command, or command and option -> a file, and the text in it that runs the command."""
 
 NOT_RUN = {"cibuildwheel": "needs Docker; tests/test_deploy.py runs its repair step"}
 """Commands that no test can run, and why."""
@@ -73,20 +72,20 @@ _SHOWN = re.compile(rf"(?:^|&& |\(|\.ci/)({PROGRAMS}\b[^`]*)")
 
 
 def lines_of(text: str) -> Iterator[tuple[str, str]]:
-    """Find the lines of commands of a page, with the language of their block."""
+    """Find the command lines of a page, with the language of their block."""
     blocks = BLOCK.findall(text)
     rest = BLOCK.sub("", text)
     blocks += [("", block) for block in _INDENTED.findall(rest)]
     for language, block in blocks:
         if language in ("bash", "sh", ""):
-            # A line goes on behind a backslash, and inside of quotes.
+            # A line continues after a backslash, and inside quotes.
             whole = re.sub(r"'[^'\n]*\n[^']*'", "''", block.replace("\\\n", " "))
             for line in whole.split("\n"):
                 yield language, line.strip()
 
 
 def forms_of(line: str) -> Iterator[str]:
-    """Reduce a line to its commands, without what a reader would fill in, and their options."""
+    """Reduce a line to its commands and their options, without placeholders."""
     line = re.split(r"(?:^|\s{2,})#\s", line)[0]
     line = line.replace("{{ package }}", "tvm_x").replace("{{ upper_name }}", "X")
     for part in re.split(r"&&|\|\||[|;()]", line):
@@ -137,7 +136,7 @@ def test_what_a_page_shows_is_run(page: Path) -> None:
     text = page.read_text()
     name = page.relative_to(ROOT).as_posix()
     if name not in RUN:
-        assert "```bash" not in text, "bash is for what a test of the page runs; write sh"
+        assert "```bash" not in text, "only pages whose test runs them have bash blocks; write sh"
     known = _run()
     shown = {form: line for _, line in lines_of(text) for form in forms_of(line)}
     missing = [f"{form}    in: {line}" for form, line in shown.items() if form not in known]

@@ -1,4 +1,4 @@
-"""The page about the commands: they run, in its order, and print what it says."""
+"""The page about the commands: they run in order, and print what the page shows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Negative controls: broken backends that the conformance kit must catch.
 
-One backend is built that has all the mistakes, each behind an environment variable, so that each
-costs a run of the kit and not a build. Without the variable it is sound, and the kit says so.
+One build contains all the bugs, each behind an environment variable, so that each bug costs a run
+of the kit, not a build. Without the variable, the backend is correct, and the kit passes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPS += ["pad", "quantize", "dequantize", "permute_dims", "tanh", "avg_pool2d"]
 
 @dataclass(frozen=True)
 class Control:
-    """A mistake: where it is made, and which part of the kit has to see it."""
+    """A bug: where it is, and which part of the kit must find it."""
 
     name: str
     file: str
@@ -47,7 +47,7 @@ class Control:
 
 
 def behind(statement: str, mistake: str) -> tuple[str, str]:
-    """Put a mistake behind a statement."""
+    """Insert a bug after a statement."""
     return statement, f"{statement}\n    {mistake}"
 
 
@@ -60,7 +60,7 @@ STRIDES = "std::copy_n(op.strides, NPU_MAX_SPATIAL, args.strides);"
 DILATIONS = "std::copy_n(op.dilations, NPU_MAX_SPATIAL, args.dilations);"
 PADS = "std::copy_n(op.pads_begin, NPU_MAX_SPATIAL, args.pads_begin);"
 CONTROLS = [
-    # The mistake of TVM's own example: the driver sees it, which is not to decline.
+    # TVM's own example makes this mistake. The driver reports it, which is not a decline.
     Control(
         "lost_strides",
         "engine/lowerings/convolution.h",
@@ -357,7 +357,7 @@ CONTROLS = [
 def kit(
     render: Callable[..., Path], workshop: Workshop, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., tuple[int, str]]:
-    """A backend with all mistakes, and its kit: exit code and output of a run."""
+    """Build the backend with all bugs; return a function that runs the kit on it."""
     project = tmp_path_factory.mktemp("broken") / "backend"
     shutil.copytree(render(backend_name="broken", op_preset="custom", ops=OPS), project)
     for control in CONTROLS:
@@ -366,17 +366,17 @@ def kit(
         assert text.count(control.old) >= 1, f"{control.name}: {control.file} has changed"
         text = text.replace(control.old, control.new)
         if path.suffix in (".cc", ".h") and HEADER not in text:
-            # Behind the comments that begin the file.
+            # After the comments at the top of the file.
             text = re.sub(r"^#include", f"{HEADER}\n#include", text, count=1, flags=re.MULTILINE)
         path.write_text(text)
     python = workshop.environment(workshop.build(project))
 
     def run_kit(suite: str, filters: Iterable[str], mistake: str = "") -> tuple[int, str]:
         command = [python, "-m", "tvm_broken", "conformance", "--suite", suite]
-        # A process that starts others takes three times as long, and none of these crashes.
+        # Worker processes would take three times as long, and no bug here crashes.
         command += ["--jobs", "0"]
         command += [part for text in filters for part in ("--filter", text)]
-        # The fuzz leaves its findings where it runs.
+        # The fuzz suite writes its findings to the working directory.
         done = attempt(*command, cwd=project, **{VARIABLE: mistake})
         return done.returncode, done.stdout
 
@@ -397,5 +397,5 @@ def test_the_kit_catches_each_mistake(
 ) -> None:
     code, text = kit(control.suite, [control.filter], control.name)
     assert code == 1, text
-    # It came to its end, and found it.
+    # The run finished, and found the bug.
     assert "FAILED: " in text.splitlines()[-1], text

@@ -1,4 +1,4 @@
-"""The page about deployment: its commands run, in its order, and print what it says."""
+"""The page about deployment: its commands run in order, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CROSS_TOOLS = ("aarch64-linux-gnu-g++", "qemu-aarch64")
 
 
 def _free_port() -> str:
-    """Find a port for the tracker, among those that it would try itself."""
+    """Find a free port among those that the tracker tries."""
     for port in range(9190, 9199):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) != 0:
@@ -32,7 +32,7 @@ def _free_port() -> str:
 
 @dataclass
 class Followed:
-    """The page, and where its commands were run but those for another processor."""
+    """The page, and the folder where its commands ran, except those for another processor."""
 
     port: str
     other_processor: Part
@@ -43,7 +43,7 @@ class Followed:
 @pytest.fixture(scope="module")
 def followed(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Followed:
     folder = tmp_path_factory.mktemp("deploy")
-    # A copy, because a build leaves files in the source tree.
+    # A copy, because a build writes into the source tree.
     shutil.copytree(ROOT / "reference_backend", folder / "scaffold/reference_backend")
     shutil.copytree(ROOT / "docs", folder / "scaffold/docs")
     python = workshop.environment(workshop.wheel(ROOT / "reference_backend"))
@@ -68,7 +68,7 @@ def test_no_tracker_of_the_page_is_left(followed: Followed) -> None:
 
 @pytest.fixture(scope="module")
 def board(followed: Followed) -> Path:
-    """Follow the page for another processor; its folder then has what such a board gets."""
+    """Follow the page for another processor; return the folder with the board's files."""
     missing = [tool for tool in CROSS_TOOLS if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"needs {' and '.join(missing)}: g++-aarch64-linux-gnu, qemu-user of Debian")
@@ -80,7 +80,7 @@ def test_another_processor_computes_the_same(board: Path) -> None:
     (wheel,) = (board / "wheelhouse").iterdir()
     with zipfile.ZipFile(wheel) as archive:
         libraries = {Path(name).name for name in archive.namelist() if name.endswith(".so")}
-    # No codegen, and nothing of TVM's.
+    # Neither codegen nor libraries of TVM.
     assert libraries == {f"libtvm_example_npu_{half}.so" for half in ("runtime", "emulator")}
 
 
@@ -89,7 +89,7 @@ PYTHON_PACKAGES = (
     *("libgcc-s1", "libcrypt1", "libexpat1", "zlib1g", "libssl3", "libffi8", "libbz2-1.0"),
     *("liblzma5", "libuuid1", "libsqlite3-0"),
 )
-"""Debian's packages of an aarch64 Python and what it needs."""
+"""Debian's packages of an aarch64 Python and its dependencies."""
 
 CONVOLUTION = """
 import numpy as np
@@ -166,7 +166,7 @@ def test_the_wheel_computes_a_convolution_in_an_aarch64_python(
     (board / "convolution.py").write_text(CONVOLUTION)
     (board / "on_board.py").write_text(ON_BOARD)
     run(followed.python, "convolution.py", cwd=board)
-    # All of it is on the NPU, so that the linker alone tells which machine it is for.
+    # The whole model is on the NPU, so only the linker knows the target machine.
     output = run(
         *(followed.python, "-m", "tvm_example_npu", "compile", "convolution.json"),
         *("--target", '{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}'),

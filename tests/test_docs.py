@@ -106,7 +106,7 @@ def test_the_command_writes_the_page_and_sees_that_it_is_old(
     ("change", "sentence"),
     [
         ({"format_version": 2}, "not a result of the conformance kit"),
-        ({"options": {"filters": ["relu"]}}, "the page wants all cases"),
+        ({"options": {"filters": ["relu"]}}, "the page needs all cases"),
     ],
 )
 def test_a_result_that_does_not_fit_is_refused(

@@ -1,4 +1,4 @@
-"""The driver interface lasts: drivers of all released versions work with the engine of today."""
+"""The driver interface is stable: drivers of all released versions work with today's engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_header_is_c11(tmp_path: Path) -> None:
 
 
 def values(header: str) -> dict[str, int]:
-    """Read what an enum's names are worth; each must say so."""
+    """Read the values of enumerators, each of which must be explicit."""
     for body in re.findall(r"typedef enum \w+ \{(.*?)\}", header, re.DOTALL):
         code = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
         for item in filter(None, map(str.strip, code.split(","))):
@@ -36,7 +36,7 @@ def values(header: str) -> dict[str, int]:
 
 
 def structs(header: str) -> dict[str, list[str]]:
-    """Read the fields of all structs, as their declarations."""
+    """Read the declarations of the fields of all structs."""
     code = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     return {
         name: [" ".join(field.split()) for field in body.split(";") if field.strip()]
@@ -45,7 +45,7 @@ def structs(header: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("version", FROZEN)
-def test_the_header_is_an_older_one_with_something_appended(version: str) -> None:
+def test_the_header_only_appends_to_older_ones(version: str) -> None:
     frozen = ROOT / "tests/frozen_drivers" / version / HEADER.name
     now, then = HEADER.read_text(), frozen.read_text()
     assert values(then).items() <= values(now).items()

@@ -1,4 +1,4 @@
-"""The C++ engine as it lies in the template: built, tested and linted without a render."""
+"""Builds, tests and lints the C++ engine in the template, without a render."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ def configure(build: Path, **defines: str) -> None:
 
 
 def test_it_builds_without_warnings_and_passes_its_tests(tmp_path: Path) -> None:
-    # Optimised little: a third of the time.
+    # Little optimisation takes a third of the time.
     configure(tmp_path, CMAKE_CXX_FLAGS_RELEASE="-O1")
     run("cmake", "--build", tmp_path)
     out = run("ctest", "--test-dir", tmp_path, "--output-on-failure")
     assert all(f"{test} " in out for test in TESTS), out
-    # Older versions of ctest add how many failed.
+    # Older versions of ctest also print how many tests failed.
     assert re.search(rf"^100% tests passed.* out of {len(TESTS)}$", out, re.MULTILINE), out
-    # As docs/maintaining.md says, with numbers of its own.
+    # As in docs/maintaining.md, with another count and seed.
     run("cmake", "--build", tmp_path, "--target", "npu_fuzz_test")
     run(tmp_path / "npu_fuzz_test", "20", "7")
 
+    # Lowerings are many and similar: check some that vendors copy.
 
-# Lowerings are many and alike: some that vendors copy.
+
 LINTED = ("conv2d", "matmul", "pad", "softmax", "tril")
 
 

@@ -144,9 +144,7 @@ def test_new_leaves_a_directory_with_files_alone(
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_new_says_that_there_is_no_template(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_new_reports_a_missing_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", str(tmp_path / "out"), "--template", str(tmp_path)]) == 1
     assert "Give a checkout of npu-scaffold with --template" in capsys.readouterr().err
     assert main(["new", str(tmp_path / "out"), "--answers", str(tmp_path / "none.yml")]) == 1
@@ -174,7 +172,7 @@ def test_ops_shows_the_catalogue(
     assert lines[0].split()[:2] == ["op", "Relax"]
     assert [line.split()[0] for line in lines[1:]] == list(catalog)
     assert main(["ops", "--json"]) == 0
-    # As text: NaN, which cases have, differs from itself.
+    # Compared as text: cases contain NaN, which differs from itself.
     assert json.dumps(json.loads(capsys.readouterr().out)) == json.dumps(catalog)
 
 

@@ -1,7 +1,7 @@
 """'npu-scaffold graft' and 'ungraft': a backend in TVM's tree.
 
-Most tests have a small checkout that looks like TVM where graft looks. With TVM_CHECKOUT, the path
-of a real checkout with its submodules, the reference backend is compiled in a clone of it.
+Most tests use a small checkout with only what graft reads of TVM. If TVM_CHECKOUT is the path of a
+real checkout with its submodules, a test compiles the reference backend in a clone of it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ ASF = "Licensed to the Apache Software Foundation (ASF) under one"
 
 @pytest.fixture
 def tvm(tmp_path: Path) -> Path:
-    """A checkout that looks like TVM where graft looks."""
+    """Make a checkout with what graft reads of TVM."""
     top = tmp_path / "tvm"
     for name, text in TVM.items():
         (top / name).parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def tvm(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def backend(render: Callable[..., Path], tmp_path: Path) -> Path:
-    """A rendered backend that tests may edit."""
+    """Render a backend that tests may edit."""
     rendered = render(backend_name=NAME, ops=["conv2d", "relu", "matmul"])
     return Path(shutil.copytree(rendered, tmp_path / "backend"))
 
@@ -118,7 +118,7 @@ def lines(tvm: Path, name: str) -> list[str]:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], tvm: Path, *command: str) -> str:
-    """Run a command that must refuse, and change nothing."""
+    """Run a command that must fail and change nothing."""
     before = support.contents(tvm), status(tvm)
     capsys.readouterr()
     assert main([command[0], str(tvm), *command[1:]]) == 1
@@ -184,7 +184,7 @@ def test_texts_are_as_tvm_wants_them(tvm: Path, backend: Path) -> None:
     (backend / "vendor/empty.py").write_text("")
     graft(tvm, backend)
     with_header = {".py", ".cc", ".h", ".cmake", ".toml", ".md", ".html"}
-    # tests/lint/check_file_type.py of TVM.
+    # TVM's tests/lint/check_file_type.py checks this.
     allowed = {*with_header, ".json", ".js", ".css", ".txt"}
     for place in (line[3:] for line in status(tvm).splitlines() if line.startswith("??")):
         text = (tvm / place).read_text()
@@ -258,7 +258,7 @@ def test_cmake_configures(tvm: Path, backend: Path, parts: tuple[str, ...], tmp_
     in_extra, in_compiler = linked("tvm_runtime_extra"), linked("tvm_compiler")
     assert ("tvm_acme_npu_runtime_objects" in in_extra) == ("RUNTIME" in parts)
     assert ("tvm_acme_npu_codegen_objects" in in_compiler) == ("CODEGEN" in parts)
-    # Without a runtime of its own, the compiler has it, as with TVM's backends.
+    # If no runtime is built, the compiler library contains it, as for TVM's backends.
     assert ("tvm_acme_npu_runtime_objects" in in_compiler) == (parts == ("CODEGEN",))
     assert ("-Dnpu=tvm_acme_npu" in ninja) == bool(parts)
     own = [name for name in objects if name.endswith("vendor/lowerings/own.cc.o")]
@@ -292,13 +292,13 @@ def test_ungraft_leaves_nothing(tvm: Path, backend: Path, added: bool) -> None:
     assert not (tvm / COMPILER).exists()
 
 
-def test_a_backend_of_tvm_gives_way_and_comes_back(
+def test_a_backend_of_tvm_is_replaced_and_restored(
     tvm: Path, backend: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = support.contents(tvm)
     reference = ROOT / "reference_backend"
     told = refusal(capsys, tvm, "graft", "--backend", str(reference))
-    assert "TVM has a backend 'example_npu' of its own" in told
+    assert "TVM has its own backend 'example_npu'" in told
     assert "--replace" in told
     assert graft(tvm, reference, "--replace") == 0
     assert not (tvm / "src/relax/backend/contrib/example_npu/codegen.cc").exists()
@@ -317,7 +317,7 @@ def test_two_backends_go_one_by_one(
     graft(tvm, backend)
     alone = support.contents(tvm)
     assert graft(tvm, other) == 0
-    assert "Say which backend" in refusal(capsys, tvm, "ungraft")
+    assert "Name the backend" in refusal(capsys, tvm, "ungraft")
     assert main(["ungraft", str(tvm), "bolt_npu"]) == 0
     assert support.contents(tvm) == alone
     graft(tvm, other)
@@ -362,13 +362,13 @@ def test_a_checkout_must_be_tvm_and_clean(
 ) -> None:
     command = ("graft", "--backend", str(backend))
     (tvm / "mine.txt").write_text("mine\n")
-    assert "not committed: mine.txt" in refusal(capsys, tvm, *command)
+    assert "uncommitted changes: mine.txt" in refusal(capsys, tvm, *command)
     (tvm / "mine.txt").unlink()
     for name, text in (("cmake/utils/Library.cmake", ""), ("CMakeLists.txt", "project(other)\n")):
         kept = (tvm / name).read_text()
         (tvm / name).write_text(text)
         told = refusal(capsys, tvm, *command)
-        assert "is no checkout of a TVM" in told
+        assert "is not a checkout of a TVM" in told
         assert name in told
         (tvm / name).write_text(kept)
     cmake = CMAKE.replace("include(cmake/modules/contrib/NNAPI.cmake)\n", "")
@@ -376,14 +376,14 @@ def test_a_checkout_must_be_tvm_and_clean(
     support.run("git", "commit", "-qam", "Other", cwd=tvm)
     assert "has no line like 'include(" in refusal(capsys, tvm, *command)
     assert main(["graft", str(tmp_path / "none"), "--backend", str(backend)]) == 1
-    assert "is no Git checkout" in capsys.readouterr().err
+    assert "is not a Git checkout" in capsys.readouterr().err
     assert "was not grafted" in refusal(capsys, tvm, "ungraft", NAME)
 
 
-def test_only_a_backend_under_apache_2_is_taken(
+def test_only_a_backend_under_apache_2_is_accepted(
     tvm: Path, backend: Path, render: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "no backend that npu-scaffold made" in refusal(
+    assert "not a backend that npu-scaffold made" in refusal(
         capsys, tvm, "graft", "--backend", str(backend / "vendor")
     )
     (backend / "vendor/theirs.py").write_text("# SPDX-License-Identifier: GPL-2.0-only\n")
@@ -421,7 +421,7 @@ def test_nothing_is_left_half_written(
 
 
 def test_a_real_checkout_compiles_the_reference_backend(tmp_path: Path) -> None:
-    """Its clone is configured without LLVM, and all objects of the backend are compiled."""
+    """Configure a clone without LLVM, and compile all objects of the backend."""
     if not (checkout := os.environ.get("TVM_CHECKOUT")):
         pytest.skip("TVM_CHECKOUT names no checkout of TVM")
     ffi = Path(checkout, "3rdparty/tvm-ffi")

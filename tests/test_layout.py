@@ -1,4 +1,4 @@
-"""A driver that declares layouts: real values, and no transposition where none is needed."""
+"""A driver that declares layouts: correct values, and no needless transposes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def check(make, *shapes, transposes=0, inputs=None):
 def place(
     render: Callable[..., Path], workshop: Workshop, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., str]:
-    """Run a script with a backend whose driver declares layouts; the model code comes first."""
+    """Run a script, after the model code, with a backend whose driver declares layouts."""
     project = tmp_path_factory.mktemp("layout") / "project"
     shutil.copytree(render(backend_name="last", op_preset="custom", ops=OPS), project)
     return wrap_emulator(project, workshop, ROOT / "tests/layout_driver.cc", LOWERING, MODEL)
@@ -204,7 +204,7 @@ check(lambda x: conv(op.image.resize2d(conv(x, 6, 4), (12, 16), **nearest), 4, 6
 
 
 @LAYOUTS
-def test_operations_without_a_layout_take_that_of_what_they_read(
+def test_operations_without_a_layout_take_that_of_their_operands(
     layout: str, place: Callable[..., str]
 ) -> None:
     place(FOLLOWERS, EMULATOR_LAYOUT=layout)
@@ -245,7 +245,7 @@ check(scores, (2, 5, 16), transposes=2)
 
 
 @LAYOUTS
-def test_views_and_permutations_cost_a_transposition_only_where_elements_move(
+def test_views_and_permutations_cost_a_transpose_only_if_elements_move(
     layout: str, place: Callable[..., str]
 ) -> None:
     place(VIEWS, EMULATOR_LAYOUT=layout)
@@ -364,7 +364,7 @@ def test_quantised_tensors_are_laid_out_like_others(layout: str, place: Callable
 
 
 @LAYOUTS
-def test_a_network_has_transpositions_only_at_its_border(
+def test_a_network_has_transposes_only_at_its_boundary(
     layout: str, place: Callable[..., str]
 ) -> None:
     place(NETWORKS, EMULATOR_LAYOUT=layout)

@@ -1,4 +1,4 @@
-"""The page of the report in a browser, as a person uses it: open, search, click, switch tabs."""
+"""Uses the report page in a browser like a person: open, search, click, switch tabs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pages(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def open_browser(profile: Path) -> Any:
-    """Chromium with a profile of its own."""
+    """Start Chromium with a fresh profile."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -88,7 +88,7 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
     assert "Write it otherwise." in find("#details").text
     assert "float32[1, 8]" in find("#details").text
     assert "axis" in find("#details").text
-    # Beside the pane, at 1,000 px, names can still be read.
+    # At 1,000 px, names are still legible beside the pane.
     widths = "return [...document.querySelectorAll('#panel-ops td.text')].map((x) => x.clientWidth)"
     assert min(browser.execute_script(widths)) >= 140
     kind = row.find_elements("css selector", "td")[1]

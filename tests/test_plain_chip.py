@@ -1,7 +1,7 @@
-"""A chip that can do little: constant weights, float32, fixed sizes, one device.
+"""A limited chip: constant weights, float32, static shapes, one device.
 
-The emulator stands behind such a table, so that whatever the rendered tests and the conformance kit
-take for granted shows itself here: all of them pass, and no case is left out that the chip takes.
+The emulator runs with such a table, to find out what the rendered tests and the conformance kit
+take for granted: all of them pass, and no case that the chip supports is skipped.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ WEIGHTED = (
     "conv3d_transpose",
     "depthwise_conv2d",
 )
-"""The ops whose second input is a weight on this chip: every case of theirs runs on the NPU.
+"""Ops whose second operand is a weight on this chip: each of their cases runs on the NPU.
 
-That includes the cases of matmul with two activations: its second operand is bound as a constant.
+For matmul with two activations, too: the kit binds the second operand as a constant.
 """
 
 
 @pytest.fixture(scope="module")
 def plain(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Python of an environment with the reference backend, whose table is that of the chip."""
+    """Return the Python of an environment whose reference backend has the chip's table."""
     project = tmp_path_factory.mktemp("plain") / "backend"
     shutil.copytree(ROOT / "reference_backend", project)
-    # The libraries do not depend on the table: the wheel is that of other tests.
+    # The libraries do not depend on the table, so other tests share the wheel.
     python = workshop.environment(workshop.wheel(project))
     (package,) = (python.parent.parent / "lib").glob("python*/site-packages/tvm_example_npu")
     shutil.copytree(OVERLAY / "vendor", package / "vendor", dirs_exist_ok=True)
@@ -62,7 +62,7 @@ def test_the_rendered_tests_pass(plain: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def result(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the suites of the kit say that the table decides about."""
+    """Return the results of the suites that depend on the table."""
     output = tmp_path_factory.mktemp("result")
     command = [plain, "-m", "tvm_example_npu", "conformance", "--strict", "--output", output]
     command += ["--suite", ",".join(SUITES)]
@@ -78,7 +78,7 @@ def test_the_suites_pass(result: dict[str, Any]) -> None:
         counts = totals[suite]
         assert counts["passed"] > 0, suite
         assert (counts["failed"], counts["declined"]) == (0, 0), suite
-    # Symbols, other devices' options and NaN are what the chip does not promise: no more than that.
+    # Skipped are only symbols, options of other devices and NaN, which the chip does not support.
     reasons = {
         case["reason"]
         for case in result["cases"]
@@ -109,7 +109,7 @@ def test_every_case_with_weights_runs_by_value(result: dict[str, Any], op: str) 
 
 
 def _is_float32(item: dict[str, Any]) -> bool:
-    """Whether a case is one for float32, as far as the case itself says."""
+    """Whether a case is for float32, judging by the case alone."""
     given = [spec.get("dtype") for spec in item["inputs"].values() if isinstance(spec, dict)]
     named = [dtype for dtype in given if dtype]
     wanted = item.get("attributes", {}).get("out_dtype", "float32") or "float32"

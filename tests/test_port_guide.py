@@ -1,4 +1,4 @@
-"""The port guide: its commands run in its order, on XNNPACK, and print what it says."""
+"""The port guide: its commands run in order, on XNNPACK, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STAGES = dict(
 
 @dataclass
 class Port:
-    """The folder of somebody who follows the guide, and how far they got."""
+    """The folder of somebody who follows the guide, and the last finished stage."""
 
     folder: Path
     python: Path
@@ -65,7 +65,7 @@ def _first_op(vendor: Path) -> None:
 
 
 def _op_set(vendor: Path) -> None:
-    # As if just written: the build looks at times.
+    # Write the files anew: the build compares modification times.
     for name in ("driver/build.cc", "driver/run.cc", "vendor.cmake"):
         (vendor / name).write_text((OVERLAY / name).read_text())
     capabilities = vendor / "capabilities.py"
@@ -86,7 +86,7 @@ def _integers(vendor: Path) -> None:
 
 
 WRITTEN = {"3": _first_op, "4": _op_set, "6": _integers}
-"""What the vendor writes before the commands of a stage."""
+"""The vendor's edits before the commands of a stage."""
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -1,4 +1,4 @@
-"""The reference backend: its own tests, all of the kit, real models, and TVM's own tutorial."""
+"""The reference backend: its own tests, the whole kit, real models, and TVM's own tutorial."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(np.abs(found - np.load("expected.npy")).max())
 
 @pytest.fixture(scope="module")
 def reference(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Python of an environment with the reference backend, which sees torch where we have it."""
+    """Return the Python of an environment with the reference backend and, if we have it, torch."""
     project = tmp_path_factory.mktemp("reference") / "backend"
     shutil.copytree(ROOT / "reference_backend", project)
     python = workshop.environment(workshop.wheel(project))
@@ -45,7 +45,7 @@ def reference(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def board(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Python of an environment as a board has it: no codegen library, no torch."""
+    """Return the Python of an environment like a board's: no codegen library, no torch."""
     project = tmp_path_factory.mktemp("board") / "backend"
     shutil.copytree(ROOT / "reference_backend", project)
     python = workshop.environment(workshop.wheel(project))
@@ -64,14 +64,14 @@ def test_all_rendered_tests_pass(reference: Path, tmp_path: Path) -> None:
     run(reference, "-m", "pytest", "-q", "-p", "no:cacheprovider", *everything, cwd=tmp_path)
 
 
-def test_the_conformance_kit_passes_and_finds_what_the_docs_say(
+def test_the_conformance_kit_passes_with_the_results_of_the_docs(
     reference: Path, tmp_path: Path
 ) -> None:
     output = run(reference, "-m", "tvm_example_npu", "conformance", "--output", tmp_path)
     assert output.splitlines()[-1].startswith("PASSED"), output
     found = pages.summarize(tmp_path / "conformance.json")["suites"]
     known = json.loads((ROOT / pages.SUMMARY).read_text())["suites"]
-    # How many graphs a time allows depends on the machine.
+    # The number of graphs in a given time depends on the machine.
     suites = found.keys() - {"fuzz"}
     suites -= set() if HAS_ONNX else {"onnx_nodes"}
     suites -= set() if HAS_ONNX and HAS_TORCH else {"models"}
@@ -123,7 +123,7 @@ def test_a_quantised_model_is_integers_here_on_a_board_and_over_rpc(
     assert sorted(result["conversions"]) == ["relax.dequantize", "relax.quantize"]
     assert result["size"] <= 0.3
     assert result["over_rpc"] == 0
-    # At a network's output, neighbours of many layers have added up.
+    # Off-by-one differences of many layers add up at a network's output.
     assert result["steps"] <= 4
     assert result["cosine"] > 0.999
     assert float(run(board, "-c", RUN_ANYWHERE, cwd=tmp_path, TVM_USE_RUNTIME_LIB="1")) == 0

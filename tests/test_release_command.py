@@ -30,7 +30,7 @@ def git(root: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A small repository with the files that a release needs, and one release."""
+    """Make a small repository with the files that a release needs, and one release."""
     root = tmp_path / "clone"
     for name, text in {
         "copier.yml": "",
@@ -71,7 +71,7 @@ def test_a_release_is_named_listed_and_tagged(
     assert named not in git(clone, "show", f"{named}:releases.yml")
     assert f"\n  0.2.0: {named}\n\ngone:" in git(clone, "show", f"{listed}:releases.yml")
     assert git(clone, "status", "-s") == ""
-    # Twice is refused: there is nothing new.
+    # A second release is refused: the changelog has nothing new.
     assert main(["release", "0.3.0", "--template", str(clone)]) == 1
     assert "nothing under '## Not released yet'" in capsys.readouterr().err
 
@@ -81,7 +81,7 @@ def test_a_release_is_named_listed_and_tagged(
     [
         ("0.1.0", "0.1.0 is not higher than 0.1.0"),
         ("0.0.9", "0.0.9 is not higher than 0.1.0"),
-        ("v0.2.0", "'v0.2.0' is no version: write three numbers"),
+        ("v0.2.0", "'v0.2.0' is not a version: write three numbers"),
         ("", "Give the version to release, or --tags alone."),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_tree_with_changes_and_a_tag_that_exists_are_refused(
     command = ["release", "0.2.0", "--template", str(clone)]
     (clone / "note.txt").write_text("")
     assert main(command) == 1
-    assert "has changes that are not committed" in capsys.readouterr().err
+    assert "has uncommitted changes" in capsys.readouterr().err
     (clone / "note.txt").unlink()
     git(clone, "tag", "v0.2.0")
     assert main(command) == 1
@@ -111,26 +111,26 @@ def test_a_tree_with_changes_and_a_tag_that_exists_are_refused(
     assert "No branch is checked out" in capsys.readouterr().err
 
 
-def test_what_asks_something_of_vendors_is_no_small_release(
+def test_a_release_that_asks_something_of_vendors_is_not_minor(
     clone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asking = CHANGELOG.replace("- **Engine**: faster.", "- **You must**: rename a file.")
     (clone / "CHANGELOG.md").write_text(asking)
     git(clone, "commit", "-qam", "Ask")
     assert main(["release", "0.1.1", "--template", str(clone)]) == 1
-    assert "so the minor version has to grow" in capsys.readouterr().err
+    assert "so the minor version must increase" in capsys.readouterr().err
     assert main(["release", "1.0.0", "--template", str(clone)]) == 0
     (clone / "CHANGELOG.md").write_text(asking)
     git(clone, "commit", "-qam", "Ask again")
     assert main(["release", "1.1.0", "--template", str(clone)]) == 1
-    assert "so the major version has to grow" in capsys.readouterr().err
+    assert "so the major version must increase" in capsys.readouterr().err
 
 
 def test_a_release_that_git_refuses_leaves_nothing(
     clone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hook = clone / ".git/hooks/commit-msg"
-    # The second of the two commits.
+    # Fail at the second of the two commits.
     hook.write_text('#!/bin/sh\nif grep -q "^List" "$1"; then echo "not today" >&2; exit 1; fi\n')
     hook.chmod(0o755)
     before = _state(clone)

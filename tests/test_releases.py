@@ -1,4 +1,4 @@
-"""The releases: each of them upgrades to what is here, and what is here to what will come."""
+"""The releases: each upgrades to the current commit, and that to a later one."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from support import ROOT
 
 LIST = ROOT / "releases.yml"
 RELEASES = read_releases(LIST.read_text())
-# Later than all releases: what is here, and what is made up to come after it.
+# Versions after all releases: the current commit, and an invented successor.
 HERE, LATER = "v1000.0.0", "v1001.0.0"
 ANSWERS: dict[str, Any] = {"backend_name": "acme_npu", "ops": ["conv2d", "max_pool2d", "relu"]}
-# What a vendor makes of the ops: one is added, one dropped.
+# The vendor adds one op, and drops one.
 OPS = ["conv2d", "relu", "softmax"]
-# No other test imports from this one.
+# A test file that no other imports.
 RENAMED = max(
     path.relative_to(ROOT).as_posix() for path in ROOT.glob("template/engine/tests/test_*.py")
 )
@@ -56,7 +56,7 @@ def gone() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone with the releases as tags, and two versions after them."""
+    """Make a clone with the releases as tags, and two versions after them."""
     if git(ROOT, "rev-parse", "--is-shallow-repository") != "false":
         pytest.fail("The releases are tested on the whole history: run 'git fetch --unshallow'.")
     clone = tmp_path_factory.mktemp("history") / "template"
@@ -74,9 +74,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _come_later(clone: Path) -> None:
-    """Change one of each kind: op, driver function, engine file, rendered file, seed."""
+    """Change one thing of each kind: op, driver function, engine file, rendered file, seed."""
     template = clone / "template"
-    # An op: the entry of sigmoid and its lowering, under another name.
+    # A new op: a copy of sigmoid's entry and lowering, under another name.
     (catalog,) = [
         path
         for path in (template / "_catalog").glob("*.yml")
@@ -108,7 +108,7 @@ def _come_later(clone: Path) -> None:
 
 @dataclass
 class Old:
-    """A backend of an old version, and how the newer one renders it afresh."""
+    """A backend of an old version, and a fresh render of it by the newer one."""
 
     version: str
     target: str
@@ -239,7 +239,7 @@ set(NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES "${_here}/driver")
 set(NPU_VENDOR_DRIVER_LIBRARIES m)
 """
 
-# With the driver in vendor/, which has an option of its own and knows element-wise ops.
+# With the driver in vendor/, which has its own option and supports element-wise ops.
 ON_THE_DRIVER = """
 import sys
 
@@ -267,7 +267,7 @@ with pytest.raises(NotRun):
 
 
 def _vendor_edits(project: Path) -> None:
-    """Edit, add and delete in vendor/, as its files and the docs say."""
+    """Edit, add and delete files in vendor/, as its files and the docs describe."""
     vendor = project / "vendor"
     (vendor / "lowerings").mkdir(exist_ok=True)
     (vendor / "lowerings/asinh.cc").write_text(OWN_OP)
@@ -314,7 +314,7 @@ def _upgrade(project: Path, target: str, *arguments: str) -> None:
 
 
 def _assert_updated(old: Old, project: Path, before: dict[str, bytes]) -> None:
-    """All is as in a fresh render, but for vendor/, which is as it was."""
+    """Assert that vendor/ is unchanged, and everything else equals a fresh render."""
     after, fresh = support.contents(project), support.contents(old.fresh)
     expected = {name: data for name, data in fresh.items() if not name.startswith("vendor/")}
     expected |= {name: data for name, data in before.items() if name.startswith("vendor/")}
@@ -335,7 +335,7 @@ def test_the_list_names_commits_of_the_history_in_order(history: Path) -> None:
 
 
 def _manifests() -> dict[str, set[str]]:
-    """What vendors find outside of engine/, of each release and here."""
+    """Return the rendered files outside of engine/, of each release and of the current commit."""
     found = {"here": (ROOT / MANIFEST).read_text()}
     for version, listed in RELEASES.items():
         found[version] = git(ROOT, "show", f"{listed}:{MANIFEST.as_posix()}")
@@ -343,7 +343,7 @@ def _manifests() -> dict[str, set[str]]:
 
 
 def lost_paths(manifests: dict[str, set[str]], noted: dict[str, str]) -> list[str]:
-    """Say which paths of releases are neither here nor noted, or a folder instead of a file."""
+    """Report released paths that are gone without a note, or that changed from file to folder."""
     here = manifests["here"]
     problems = []
     for version, paths in manifests.items():
@@ -391,7 +391,7 @@ def test_a_plain_backend_becomes_what_a_fresh_one_is(old: Old, tmp_path: Path) -
     assert support.answers(project)["_commit"] == old.target
 
 
-def test_who_edits_only_vendor_needs_only_copier_update(old: Old, tmp_path: Path) -> None:
+def test_a_vendor_who_edits_only_vendor_needs_only_copier_update(old: Old, tmp_path: Path) -> None:
     project = _mine(old, tmp_path)
     _vendor_edits(project)
     commit(project, "our work")
@@ -444,7 +444,7 @@ def test_edits_of_a_template_file_are_merged(
 
 @dataclass(frozen=True)
 class Row:
-    """What was done to a backend before its update, and how it is updated."""
+    """The edits of a backend before its update, and how it is updated."""
 
     edit: tuple[Callable[[Path], None], ...]
     update: Callable[[Path, str], None]
@@ -505,7 +505,7 @@ def _digest(project: Path) -> str:
 
 
 def _works_on_the_driver(project: Path, python: Path, tmp_path: Path) -> None:
-    """Compile the driver as docs/driver.md says, next to the build, and run on it."""
+    """Compile the driver beside the build, as docs/driver.md says, and run on it."""
     tried = tmp_path / "try"
     tried.mkdir()
     support.run(
@@ -524,11 +524,11 @@ def _works_on_the_driver(project: Path, python: Path, tmp_path: Path) -> None:
 def test_a_preset_is_stored_as_its_ops_and_never_grows(
     preset: str, tmp_path: Path, catalog: dict[str, dict[str, Any]]
 ) -> None:
-    """The questions as they are; of the template only the answers file, so that it is quick."""
+    """Uses the real questions, but renders only the answers file, to be quick."""
     origin, project = tmp_path / "origin", tmp_path / "project"
     support.copy_questions(origin)
     git(origin, "init", "-q")
-    # The first release lacks an op that is in all presets.
+    # The first release lacks an op that is now in all presets.
     (holding,) = [
         path
         for path in (origin / "template/_catalog").glob("*.yml")

@@ -1,4 +1,4 @@
-"""What a render looks like, under all sorts of answers."""
+"""What a render contains, for many sets of answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _custom(name: str, *ops: str) -> dict[str, Any]:
     return {"backend_name": name, "op_preset": "custom", "ops": list(ops)}
 
 
-# Every pair of answers to two of the questions occurs in one of these.
+# Together, these contain every pair of answers to two questions.
 COVERING = [
     {
         "backend_name": name,
@@ -53,13 +53,13 @@ COVERING = [
     ]
 ]
 SINGLE = [_custom("single", op) for op in ("relu", "conv2d", "topk", "attention", "hard_swish")]
-# Each op among a few others.
+# Each op occurs among a few others.
 SHUFFLED = RANDOM.sample(OPS, len(OPS))
 FEW = [_custom("few", *SHUFFLED[start::8]) for start in range(8)]
 SUBSETS = [
     _custom("subset", *RANDOM.sample(OPS, RANDOM.randint(2, len(OPS) - 1))) for _ in range(6)
 ]
-# What the formatters see: extreme lengths of names, all ops and none that is shared.
+# For the formatters: names of extreme lengths, with all ops, and with ops that share nothing.
 FORMATTED = [
     {"backend_name": "x"},
     {"backend_name": LONGEST},
@@ -90,7 +90,7 @@ def test_every_set_of_answers_renders_exactly_the_files_of_its_ops(
 ) -> None:
     tree = support.render(template, tmp_path / "backend", **answers)
     selected = _selected(catalog, answers)
-    # What is a chain of other ops brings their lowerings, and has none itself.
+    # An op that is a chain of others has no lowering, but needs theirs.
     parts = {part for op in selected for part in catalog[op].get("parts", [])}
     lowered = {op for op in {*selected, *parts} if "relax" in catalog[op]}
     headers = {catalog[op]["header"] for op in lowered if "header" in catalog[op]}
@@ -129,8 +129,9 @@ def test_the_metadata_is_that_of_the_answers(render: Callable[..., Path], name: 
     assert (tree / f"python/tvm_{name}/__init__.py").is_file()
     assert f'#define BACKEND_NAME "{name}"\n' in (tree / "src/backend.h").read_text()
 
+    # Formats without comments.
 
-# What cannot hold comments.
+
 SILENT = {".json", ".typed"}
 
 
@@ -153,7 +154,7 @@ def test_each_file_begins_with_its_licence(render: Callable[..., Path], license:
 
 
 def test_the_engine_has_the_same_bytes_in_every_render(render: Callable[..., Path]) -> None:
-    # What builds and tests the engine as it lies, without a render.
+    # These files only build and test the engine in the template.
     unrendered = {"CMakeLists.txt", "tests/cpp/unrendered/backend.h"}
     source = {
         path.relative_to(ENGINE).as_posix(): path.read_bytes() for path in support.sources(ENGINE)
@@ -184,7 +185,7 @@ def test_the_engine_holds_no_jinja() -> None:
         assert not found, f"{path.name} holds {found and found.group()!r}"
 
 
-def test_what_is_rendered_and_what_the_vendor_gets_can_be_read_in_an_evening() -> None:
+def test_rendered_files_and_seeds_are_short() -> None:
     reference = ROOT / "reference_backend"
     lines: Counter[str] = Counter()
     for path in support.sources(reference):
@@ -215,10 +216,10 @@ def test_an_unselected_op_leaves_no_trace_but_its_name(
 ) -> None:
     tree = render(**_custom("traceless", "relu"))
     rest = {entry["relax"] for op, entry in catalog.items() if op != "relu" and "relax" in entry}
-    # Reports say what could be selected.
+    # Reports name ops that could be selected.
     (names,) = tree.glob("python/*/_backend.py")
     assert all(f'"{relax}": "' in names.read_text() for relax in rest)
-    # What codegen and pre-passes know of Relax itself is the same for all backends.
+    # The engine's knowledge of Relax itself is the same in all backends.
     tables = [path for path in (tree / "python").rglob("*") if path.is_file() and path != names]
     for path in [*(tree / "engine/lowerings").iterdir(), *tables]:
         text = path.read_text()
@@ -246,7 +247,7 @@ def test_all_names_are_legal_on_windows(render: Callable[..., Path]) -> None:
                 assert part.split(".")[0].lower() not in reserved, name
 
 
-def test_the_linters_and_formatters_leave_the_engine_unchanged_where_it_lies() -> None:
+def test_the_linters_and_formatters_leave_the_engine_unchanged_in_the_template() -> None:
     support.run("ruff", "check", "--no-cache", ".", cwd=ENGINE)
     support.run("ruff", "format", "--no-cache", "--diff", ".", cwd=ENGINE)
     cache = ROOT / ".mypy_cache/engine"
@@ -276,7 +277,7 @@ def test_clang_format_leaves_a_render_unchanged(
 
 
 def test_clang_format_is_set_alike_here_and_in_a_render(render: Callable[..., Path]) -> None:
-    """The template's own sources see the settings of this repository."""
+    """The template's own sources use the settings of this repository."""
     there = (render(backend_name="npu2") / ".clang-format").read_text()
     assert there == (ROOT / ".clang-format").read_text()
 

@@ -1,4 +1,4 @@
-"""docs/report.md has the codes, the fields and the version of the report."""
+"""docs/report.md lists the codes, the fields and the version of the report."""
 
 import ast
 import importlib.util

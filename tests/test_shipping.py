@@ -1,4 +1,4 @@
-"""What ships a backend: its workflows, and the versions that its parts state."""
+"""Shipping a backend: its workflows, and the versions that its parts state."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_known_versions_of_tvm_are_those_that_are_allowed_tested_and_stated() ->
     major, minor = known[-1].split(".")
     assert pin == f"apache-tvm>={known[0]},<{major}.{int(minor) + 1}"
     tested = re.findall(r'tvm: \[?"([\d.]+)\.\*"', (WORKFLOWS / "ci.yml").read_text())
-    # All but the newest, which the other jobs have.
+    # All but the newest version, which the other jobs use.
     assert tested == list(known[:-1])
     page = (ROOT / "docs/deploy.md").read_text()
     for version in known:

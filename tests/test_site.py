@@ -1,4 +1,4 @@
-"""The site of the documentation: built strictly, whole without a network, and searched as files."""
+"""The documentation site: a strict build, complete without a network, searchable as files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = ("mkdocs.yml", "README.md", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.m
 
 
 PLACES = r"\.\.\.|[\d.]+|'[^']*'|[()]|\[0\]|nan|FAILED \S+"
-"""Where a message has names and numbers."""
+"""Placeholders for names and numbers in messages."""
 
 
 def _build(checkout: Path, out: Path) -> Any:
@@ -50,7 +50,7 @@ def test_it_has_all_pages_and_loads_nothing_from_elsewhere(site: Path) -> None:
         assert [url for url in loaded if "//" in url] == [], page
 
 
-def test_the_reference_is_that_of_the_docstrings(site: Path) -> None:
+def test_the_reference_comes_from_the_docstrings(site: Path) -> None:
     backend = (site / "api/backend.html").read_text()
     for name in ("compile_for_example_npu", "from_onnx", "offload_report", "DataParallel"):
         assert re.search(rf'id="[\w.]*\.{name}"', backend), name
@@ -116,7 +116,7 @@ def test_messages_of_the_page_about_failures_are_in_the_sources() -> None:
         ROOT / name for name in listed if Path(name).suffix in {".py", ".cc", ".h", ".jinja"}
     ]
     source = "\n".join(path.read_text() for path in sources)
-    # Sentences go on in the next literal, and have names and numbers inside.
+    # Messages continue in the next string literal, and contain names and numbers.
     source = re.sub(r"\{%.*?%\}|\{\{.*?\}\}", "", source)
     source = re.sub(r'"\s*(?:\+\s*|<<\s*)?\n?\s*f?"', "", source)
     for message in messages:

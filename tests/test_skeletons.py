@@ -1,4 +1,4 @@
-"""The skeletons of drivers: green from the first minute, they decline every op, and grow."""
+"""The driver skeletons: they pass all tests from the start, decline every op, and can grow."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_skeleton_passes_from_the_first_minute(
     package = f"tvm_{driver}_npu"
     assert "All is well." in run(python, "-m", package, "check", cwd=tmp_path)
 
-    # Its own driver takes nothing yet, which is a sentence.
+    # The backend's own driver supports no op yet, and check reports that.
     setting = {f"{driver.upper()}_NPU_DRIVER": "vendor"}
     done = attempt(python, "-m", package, "check", cwd=tmp_path, **setting)
     assert done.returncode == 1
@@ -84,7 +84,7 @@ def test_a_skeleton_passes_from_the_first_minute(
     assert "the driver has no relu yet" in done.stdout
     assert "Traceback" not in done.stdout
 
-    # The options that may be set are those of the driver that the environment chooses.
+    # Options must be those of the driver that the environment variable selects.
     code = f"import sys, {package} as backend\n"
     code += "print(backend.Options.load({'driver': sys.argv[1], 'cores': 2}))"
     chosen = {f"{driver.upper()}_NPU_DRIVER": "emulator"}
@@ -96,7 +96,7 @@ def test_a_skeleton_passes_from_the_first_minute(
 
 
 def _test(python: Path, project: Path, place: Path) -> None:
-    """Run the tests of the driver in what is installed."""
+    """Run the driver's tests against the installed package."""
     copy_tests(project, place)
     tests = ("engine/tests/test_driver_libraries.py", "vendor/tests")
     out = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=place)
@@ -111,7 +111,7 @@ extern "C" const void* npu_driver_run(unsigned) { return acme_open() ? "" : null
 
 
 @pytest.mark.slow
-def test_a_driver_without_its_sdk_is_told_with_what_to_do(
+def test_a_driver_without_its_sdk_is_reported_with_a_remedy(
     render: Callable[..., Path], workshop: Workshop, tmp_path: Path
 ) -> None:
     python = workshop.environment(workshop.wheel(render(**_answers("graph"))))
@@ -210,7 +210,7 @@ def test_a_later_step_of_an_epilogue_can_read_the_accumulator(tmp_path: Path) ->
     _run_with_the_kit(ACCUMULATOR, tmp_path)
 
 
-def test_a_buffer_that_does_not_fit_is_refused_with_what_the_program_wants(tmp_path: Path) -> None:
+def test_a_buffer_that_does_not_fit_is_refused_with_the_expected_size(tmp_path: Path) -> None:
     assert _run_with_the_kit(BUFFERS, tmp_path).splitlines() == [
         "2 it is int8[2, 3], but the program was compiled for float32[2, 3]",
         "2 it is float32[], but the program was compiled for float32[2, 3]",
@@ -326,7 +326,7 @@ def test_a_first_op_on_a_command_sdk(
     lines = [edit(project / "vendor/driver" / name, edits) for name, edits in FIRST_COMMAND.items()]
     assert sum(lines) <= 60, lines
     edit(project / "vendor/tests/test_driver.py", [("WRITTEN = ()", 'WRITTEN = ("relu",)')])
-    # The backend as it was rendered, with the changed driver next to it.
+    # The unchanged backend, with the changed driver beside it.
     python = workshop.environment(workshop.wheel(render(**_answers("commands"))))
     (package,) = (python.parent.parent / "lib").glob("python*/site-packages/tvm_commands_npu")
     run(
@@ -338,13 +338,13 @@ def test_a_first_op_on_a_command_sdk(
     script.write_text(CHAIN)
     run(python, script, cwd=tmp_path)
     listing = run(python, "-m", "tvm_commands_npu", "inspect", "model.so", cwd=tmp_path)
-    # Of six results in a row two live at once, and each has 1600 bytes.
+    # In a chain of six results, two of 1600 bytes are live at a time.
     assert "arena: 3200 bytes" in listing, listing
     assert listing.count("relu ") >= 6
     place = tmp_path / "tests"
     place.mkdir()
     _test(python, project, place)
-    # What needs another op, symbols or a second device is skipped, and says so.
+    # Tests that need another op, symbols or a second device are skipped with a reason.
     setting = {"COMMANDS_NPU_DRIVER": "vendor"}
     tests = [f"engine/tests/test_{name}.py" for name in FOR_ONE_OP]
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=place, **setting)

@@ -1,4 +1,4 @@
-"""The default rule of rescaling is TOSA's, says the reference model of TOSA."""
+"""The default rescaling equals that of TOSA's reference model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ func.func @main(%x: tensor<{rows}x{channels}x{sum}>) -> tensor<{rows}x{channels}
 
 @pytest.fixture(scope="module")
 def tosa(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of TOSA's tools; they want an older NumPy than we have."""
+    """Install TOSA's tools into their own folder: they need an older NumPy."""
     environment = tmp_path_factory.mktemp("tosa")
     run(sys.executable, "-m", "venv", environment)
     run(environment / "bin/python", "-m", "pip", "install", "-q", TOOLS)
@@ -45,7 +45,7 @@ def tosa(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reference() -> Any:
-    """The kit's rescaling, which the emulator is compared with."""
+    """Compute the kit's rescaling, which is also the emulator's reference."""
     spec = importlib.util.spec_from_file_location("numpy_integers", REFERENCE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -64,7 +64,7 @@ def reference() -> Any:
         ("half_up", "SINGLE_ROUND", 48, "int16", 0),
     ],
 )
-def test_rescaling_is_that_of_tosa(
+def test_rescaling_equals_that_of_tosa(
     tosa: Path,
     reference: Any,
     tmp_path: Path,
@@ -77,13 +77,13 @@ def test_rescaling_is_that_of_tosa(
     random = np.random.default_rng(3)
     bits = 31 if sum_bits == 32 else 15
     multipliers = random.integers(1 << (bits - 1), 1 << bits, CHANNELS)
-    # Powers of two have ties.
+    # Powers of two produce ties.
     multipliers[::4] = 1 << (bits - 1)
     shifts = np.linspace(bits, 60, CHANNELS).astype(int)
-    # As large as possible, so that the result is one of 32 bits.
+    # The largest sums whose results fit into 32 bits.
     largest = np.minimum(2.0 ** (sum_bits - 1) - 1, 2.0 ** (shifts + 30 - bits))
     sums = np.rint(random.uniform(-1, 1, (ROWS, CHANNELS)) * largest)
-    # Small ones, and halves of the smallest steps.
+    # Small sums, and multiples of half a step.
     sums[: ROWS // 4] = random.integers(-50, 50, (ROWS // 4, CHANNELS))
     steps = 2.0 ** np.minimum(shifts - bits, sum_bits - 12)
     sums[-ROWS // 4 :] = random.integers(-400, 400, (ROWS // 4, CHANNELS)) * steps

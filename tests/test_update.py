@@ -1,4 +1,4 @@
-"""'copier update': the template changes, the vendor's work stays."""
+"""'copier update': the template changes, and the vendor's work stays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANSWERS: dict[str, Any] = {
     "op_preset": "custom",
     "ops": ["conv2d", "max_pool2d", "relu"],
 }
-# What a vendor does below vendor/: edits seeded files, deletes one, and adds others.
+# The vendor's changes in vendor/: edited seeds, a deleted one, and new files.
 APPENDED = {
     "vendor/vendor.cmake": 'set(NPU_VENDOR_LOWERINGS "${_vendor}/lowerings/conv2d.cc")\n',
     "vendor/capabilities.py": "# Vendor: our own limits.\n",
@@ -30,7 +30,7 @@ ADDED = {
     "vendor/lowerings/conv2d.cc": "// Vendor: our own lowering.\n",
     "vendor/tests/test_board.py": "# Vendor: tests on the board.\n",
 }
-# What a vendor changes in files that an update merges.
+# The vendor's edits of files that an update merges.
 EDITS = {
     "README.md": ("# tvm-acme-npu\n", "# The backend of Acme\n"),
     "pyproject.toml": ('version = "0.1.0"', 'version = "3.2.1"'),
@@ -50,7 +50,7 @@ def _release(repository: Path, tag: str) -> None:
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Path:
-    """A repository of the template with one release."""
+    """Make a repository of the template with one release."""
     repository = tmp_path / "origin"
     support.copy_template(repository)
     _git(repository, "init", "-q", "-b", "main")
@@ -60,7 +60,7 @@ def origin(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def project(origin: Path, tmp_path: Path) -> Path:
-    """A project that was made from the first release, and edited by its vendor."""
+    """Make a project from the first release, with the vendor's edits."""
     tree = tmp_path / "project"
     _copy(origin, tree, "v1.0.0", ANSWERS)
     _git(tree, "init", "-q", "-b", "main")
@@ -104,7 +104,7 @@ def _append(path: Path, text: str) -> None:
 
 
 def _second_release(origin: Path) -> None:
-    """Change files of all three owners, rename one of the engine's, and add an op in two edits."""
+    """Change files of all three owners, rename an engine file, and add an op in two edits."""
     template = origin / "template"
     _edit(
         template / "README.md.jinja",
@@ -126,7 +126,7 @@ def _second_release(origin: Path) -> None:
     (vendor / "capabilities.py.jinja").unlink()
     (vendor / "lowerings").mkdir(exist_ok=True)
     (vendor / "lowerings/README.md").write_text("New in release 2.\n")
-    # Where the vendor has a file of its own.
+    # In the place of a file that the vendor added.
     (vendor / "lowerings/conv2d.cc").write_text("// New in release 2.\n")
 
     catalog = load_catalog(origin)
@@ -175,14 +175,14 @@ def test_an_update_leaves_vendor_as_it_is_and_replaces_the_rest(
     assert b"New in this release" in after["README.md"]
 
 
-def test_what_is_below_vendor_survives_a_recopy(origin: Path, project: Path) -> None:
+def test_vendor_files_survive_a_recopy(origin: Path, project: Path) -> None:
     before = support.contents(project)
     _second_release(origin)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         copier.run_recopy(str(project), defaults=True, overwrite=True, quiet=True, unsafe=False)
     after = _below("vendor", support.contents(project))
-    # A recopy may seed what is not there, and writes over nothing.
+    # A recopy may seed missing files, but overwrites none.
     assert {name: after[name] for name in _below("vendor", before)} == _below("vendor", before)
 
 
@@ -251,7 +251,7 @@ def test_an_update_without_changes_changes_nothing(origin: Path, project: Path) 
 def test_a_clone_of_the_template_is_where_updates_come_from(
     origin: Path, tmp_path: Path, render: Callable[..., Path]
 ) -> None:
-    """What users do: clone, copy from the clone, pull, update."""
+    """Do what users do: clone, copy from the clone, pull, update."""
     clone, tree = tmp_path / "clone", tmp_path / "tree"
     support.run("git", "clone", "-q", origin, clone)
     copier.run_copy(str(clone), str(tree), data=ANSWERS, defaults=True, quiet=True, unsafe=False)
@@ -272,7 +272,7 @@ def test_a_clone_of_the_template_is_where_updates_come_from(
 def test_the_drivers_skeleton_is_seeded_once(
     origin: Path, tmp_path: Path, driver: str | None
 ) -> None:
-    """None: a backend from before the question."""
+    """None stands for a backend that is older than the question."""
     tree = tmp_path / "tree"
     _copy(origin, tree, "v1.0.0", {**ANSWERS, **({"driver": driver} if driver else {})})
     if driver is None:

@@ -97,7 +97,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 @pytest.fixture(scope="session")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first release of a small template, and a backend that was made from it."""
+    """Release a small template, and make a backend from it."""
     root = tmp_path_factory.mktemp("first")
     for name, text in TEMPLATE.items():
         write(root / "template", name, text)
@@ -132,7 +132,7 @@ def project(first: Path, origin: Path, tmp_path: Path) -> Path:
 
 
 def release(origin: Path, version: str = "v0.2.0") -> None:
-    """Publish what was changed, and a few usual things."""
+    """Release the current changes, together with a few typical ones."""
     edit(origin / "template/README.md.jinja", "line 3\n", "line 3 of release 2\n")
     edit(origin / "template/engine/codegen/core.cc", "line 5\n", "line 5 of release 2\n")
     edit(origin / "template/engine/include/npu_driver.h", "VERSION 1", "VERSION 2")
@@ -156,7 +156,7 @@ def upgrade(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple
 
 
 def work(project: Path, **files: str | None) -> None:
-    """Commit edits of the vendor; `__` is a slash and `_dot_` a dot in names."""
+    """Commit edits of the vendor; in names, `__` stands for a slash and `_dot_` for a dot."""
     for key, text in files.items():
         path = project / key.replace("__", "/").replace("_dot_", ".")
         if text is None:
@@ -167,7 +167,7 @@ def work(project: Path, **files: str | None) -> None:
 
 
 def refused(capsys: pytest.CaptureFixture[str], project: Path, *arguments: str | Path) -> str:
-    """Upgrade in vain: nothing at all may have changed."""
+    """Run an upgrade that must fail and change nothing."""
     before, status = support.contents(project), git(project, "status", "--porcelain")
     code, said = upgrade(capsys, *arguments, project)
     assert code == 1
@@ -182,7 +182,7 @@ def test_an_upgrade_shows_what_it_changes_and_stages_it(
     before = support.contents(project)
     release(origin)
     shown = upgrade(capsys, "--dry-run", project)
-    assert shown[0] == 0 and "Nothing was changed" in shown[1]
+    assert shown[0] == 0 and "nothing was changed" in shown[1]
     assert support.contents(project) == before
 
     code, said = upgrade(capsys, project)
@@ -237,7 +237,7 @@ def test_it_does_what_copier_does(
     assert {"vendor/tests/README.md", "vendor/passes.py", "notes/board.md"}.isdisjoint(after)
 
 
-def test_a_preset_gains_no_op_and_one_that_is_asked_for_comes(
+def test_a_preset_gains_no_op_unless_asked(
     capsys: pytest.CaptureFixture[str], origin: Path, project: Path
 ) -> None:
     assert support.answers(project)["ops"] == ["relu", "conv2d", "add"]
@@ -259,7 +259,7 @@ def test_nothing_to_do(capsys: pytest.CaptureFixture[str], origin: Path, project
     assert (code, said) == (0, f"{project} has version v0.1.0 already.\n")
 
 
-def test_conflicts_change_nothing_until_they_are_asked_for(
+def test_conflicts_change_nothing_unless_kept(
     capsys: pytest.CaptureFixture[str], origin: Path, project: Path
 ) -> None:
     edit(project / "README.md", "line 3\n", "line 3 of Acme\n")
@@ -328,7 +328,7 @@ def test_a_new_file_where_the_vendor_has_one_is_named(
     work(project, notes__new_dot_md="Acme\n")
     write(origin, "template/notes/new.md", "new\n")
     release(origin)
-    assert "notes/new.md is your file, and the new version brings one" in refused(capsys, project)
+    assert "notes/new.md is your file, and the new version adds one" in refused(capsys, project)
 
 
 def test_a_new_file_where_an_ignored_one_lies_is_named(
@@ -337,7 +337,7 @@ def test_a_new_file_where_an_ignored_one_lies_is_named(
     work(project, _dot_gitignore="/engine/codegen/new.cc\n")
     write(project, "engine/codegen/new.cc", "a build made it\n")
     release(origin)
-    assert "engine/codegen/new.cc lies in the way, outside of Git" in refused(capsys, project)
+    assert "engine/codegen/new.cc is untracked and in the way" in refused(capsys, project)
 
 
 def test_a_new_file_that_the_vendor_ignores_arrives(
@@ -366,10 +366,10 @@ def test_a_file_that_is_left_to_the_vendor_from_now_on_is_named(
     after = (project / "notes/board.md").read_text()
     if edited:
         assert after == before
-        assert "notes/board.md (your text; the changes of the template are not in it)" in said
+        assert "notes/board.md (your text, without the template's changes)" in said
     else:
         assert after == before.replace("line 2\n", "line 2 of release 2\n")
-        assert "notes/board.md (a last time renewed)" in said
+        assert "notes/board.md (updated for the last time)" in said
 
 
 @pytest.mark.parametrize("whose", ["unedited", "edited"])
@@ -428,7 +428,7 @@ def test_a_question_that_is_gone_is_reported(
     edit(origin / "copier.yml", "license: {", "license: {when: false, ")
     release(origin)
     code, said = upgrade(capsys, project)
-    assert code == 0 and "questions that are gone, with your answers: license" in said
+    assert code == 0 and "removed questions, whose answers are dropped: license" in said
 
 
 def test_an_op_that_the_catalogue_lost_stops_the_upgrade(
@@ -466,17 +466,17 @@ def test_places_and_versions_that_are_not_there_are_named(
     assert "has no version 'v0.2.0', from which" in refused(capsys, project, "--template", other)
 
 
-def test_what_is_no_clean_backend_is_named(
+def test_anything_but_a_clean_backend_is_refused(
     capsys: pytest.CaptureFixture[str], origin: Path, project: Path, tmp_path: Path
 ) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         code, said = upgrade(capsys, path)
         assert code == 1 and "has no .copier-answers.yml, so it is not a backend" in said
     (project / "README.md").write_text("Acme\n")
-    assert "not committed: README.md." in refused(capsys, project)
+    assert "uncommitted changes: README.md." in refused(capsys, project)
     git(project, "checkout", "-q", "README.md")
     write(project, "new.txt", "Acme\n")
-    assert "not committed: new.txt." in refused(capsys, project)
+    assert "uncommitted changes: new.txt." in refused(capsys, project)
     (project / "new.txt").unlink()
 
     answers = (project / ".copier-answers.yml").read_text()
@@ -517,7 +517,7 @@ def test_releases_are_known_without_tags(
     code, said = upgrade(capsys, project)
     assert code == 0 and "v0.1.0 -> v0.2.0" in said
     assert "after release 2" not in (project / "README.md").read_text()
-    # Copier can go on from there: what it finds is in the repository.
+    # Copier can upgrade from there: its answers file names a commit of the repository.
     git(origin, "cat-file", "-e", support.answers(project)["_commit"])
 
 
@@ -585,16 +585,16 @@ def test_a_killed_upgrade_leaves_the_backend_as_it_was(
         assert support.contents(project) == before
         assert git(project, "status", "--porcelain") == ""
         return
-    # So near to the end, either nothing has happened yet or everything.
+    # Killed this late, the upgrade has changed either nothing or everything.
     time.sleep(2)
     after = support.contents(project)
     assert after == before or b"release 2" in after["engine/codegen/core.cc"]
 
 
-def test_git_ends_what_it_has_begun_when_the_upgrade_is_killed(
+def test_git_finishes_its_step_when_the_upgrade_is_killed(
     origin: Path, project: Path, tmp_path: Path
 ) -> None:
-    """Kill it while Git replaces the files: Git itself is not hit, and ends its step."""
+    """Kill the upgrade while Git replaces the files: Git itself keeps running, and finishes."""
     release(origin)
     begun = tmp_path / "begun"
     shim = tmp_path / "bin/git"

@@ -1,4 +1,4 @@
-"""What a driver may leave out, what it learns of a program, and lowerings of the vendor's."""
+"""What a driver may omit, what it can know of a program, and the vendor's lowerings."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def log():
 def place(
     render: Callable[..., Path], workshop: Workshop, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., str]:
-    """Run a script with a backend that loads the wrapped emulator; the model code comes first."""
+    """Run a script, after the model code, with a backend that loads the wrapped emulator."""
     project = tmp_path_factory.mktemp("wrapped") / "project"
     ops = ["add", "multiply", "relu", "prelu", "clip", "matmul", "conv2d", "softmax"]
     ops += ["quantize", "dequantize", "reshape"]
@@ -173,7 +173,7 @@ assert len(log()) >= 2 and not any("unnamed" in line for line in log()), log()
 """
 
 
-def test_steps_are_named_by_what_they_mean_for_the_operation(place: Callable[..., str]) -> None:
+def test_steps_name_their_operands(place: Callable[..., str]) -> None:
     place(STEPS)
 
 
@@ -191,7 +191,7 @@ assert log() == ["matmul 31(a)"], log()
 """
 
 
-def test_a_lowering_of_the_vendors_wins_for_the_calls_that_its_predicate_accepts(
+def test_a_vendors_lowering_wins_for_the_calls_that_its_predicate_accepts(
     place: Callable[..., str],
 ) -> None:
     place(OVERRIDDEN)
@@ -238,7 +238,7 @@ with pytest.raises(RuntimeError, match="nothing may stand behind a matmul"):
 """
 
 
-def test_what_the_driver_declines_behind_another_op_is_cut_out_of_its_region(
+def test_an_op_that_the_driver_declines_behind_another_is_cut_out_of_its_region(
     place: Callable[..., str],
 ) -> None:
     place(IN_CONTEXT, EMULATOR_DECLINES="behind")
@@ -283,7 +283,7 @@ check_far()
         ("read_counters,describe", LATE.format("was cancelled")),
         ("cancel", LATE.format("was given up")),
         ("execute", LATE.format("was cancelled")),
-        # What can only execute is done when it could be waited for.
+        # Without `submit`, execution is complete when the call returns.
         ("submit,wait,cancel", NEVER_LATE),
     ],
 )

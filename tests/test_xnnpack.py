@@ -1,9 +1,9 @@
 """XNNPACK, an SDK that builds graphs, behind the driver interface.
 
-The overlay is all that a vendor writes over the skeleton for such SDKs: which nodes there are, how
-they are made, build settings, and what the chip can do. The backend with it, built without the
-emulator, passes all of its own tests and the whole conformance kit, and runs the digits of the demo
-and whole models.
+The overlay contains everything that a vendor adds to the skeleton: the supported nodes, how to
+create them, build settings, and what the chip can do. The resulting backend, built without the
+emulator, passes all of its own tests and the whole conformance kit, and runs the demo's digits and
+whole models.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ TAKEN = set(OPS) - {"concat", "prelu", "softmax"}
 
 @pytest.fixture(scope="module")
 def project(render: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh backend with the overlay over it."""
+    """Render a backend, and apply the overlay."""
     project = tmp_path_factory.mktemp("xnnpack") / "backend"
     skeleton = render(backend_name="xnnpack_npu", op_preset="custom", ops=OPS, driver="graph")
     shutil.copytree(skeleton, project)
     shutil.copytree(OVERLAY, project / "vendor", dirs_exist_ok=True)
-    # Its list of the ops that must work.
+    # The list of ops that must work.
     test = project / "vendor/tests/test_driver.py"
     text = test.read_text()
     assert "WRITTEN = ()\n" in text
@@ -93,7 +93,7 @@ def project(render: Callable[..., Path], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def python(project: Path, workshop: Workshop) -> Path:
-    """Python of an environment with the backend, and without an emulator."""
+    """Return the Python of an environment with the backend, without an emulator."""
     python = workshop.environment(workshop.build(project, DRIVER="vendor", EMULATOR="OFF"))
     lend_packages(python)
     return python
@@ -120,7 +120,7 @@ def test_all_rendered_tests_pass(python: Path, project: Path) -> None:
     print(out)
     found = re.search(r"(\d+) passed, (\d+) skipped", out)
     assert found, out
-    # What this chip does not take is skipped; most tests have a case that it takes.
+    # Tests of what this chip does not support are skipped; most have a case that it supports.
     assert int(found[1]) > int(found[2]), out
 
 
@@ -136,7 +136,7 @@ def test_the_whole_kit_passes(python: Path, tmp_path: Path) -> None:
         and not case["case"].split("-", 1)[1].startswith("refused")
     }
     assert passed == TAKEN
-    # Their weights are inputs, but constants on a chip that wants them so.
+    # Their weights are inputs, but become constants on a chip that requires constants.
     nodes = {case["case"] for case in result["cases"] if case["status"] == "passed"}
     lent = [name for name in ("onnx", "torch") if importlib.util.find_spec(name)]
     suites = ["ops", "composites", "contract"]

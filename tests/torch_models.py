@@ -1,4 +1,4 @@
-"""Networks of the conformance kit at the size of real models."""
+"""The conformance kit's networks, at the size of real models."""
 
 from collections.abc import Callable
 from functools import partial

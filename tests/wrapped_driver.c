@@ -1,4 +1,4 @@
-/* The emulator with something left out or watched; a test builds it in the emulator's place.
+/* The emulator with functions left out or logged; a test builds it in the emulator's place.
  *
  *   EMULATOR_DIR         the folder of the emulator's own libraries
  *   EMULATOR_WITHOUT    functions of the run half, or integer_weights, that are left out, joined by
@@ -41,7 +41,7 @@ static void log_steps(const char* operation, const npu_vector_program* program) 
   fclose(log);
 }
 
-/* What the last matmul of the builder wrote, and whether the last call was declined here. */
+/* The result of the builder's last matmul, and whether this driver declined the last call. */
 static npu_builder* multiplier;
 static npu_tensor product;
 static int declined;
@@ -79,7 +79,7 @@ static npu_status add_elementwise(npu_builder* builder, const npu_elementwise* o
   return emulator->add_elementwise(builder, op);
 }
 
-/* The operation of this driver alone: a relu, computed as what it is. */
+/* This driver's extension: a relu, which the emulator computes as such. */
 typedef struct wrapped_ops {
   uint32_t size;
   npu_status (*add_relu)(npu_builder* builder, npu_tensor data, npu_tensor out);

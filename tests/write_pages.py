@@ -1,4 +1,4 @@
-"""Writes pages of reports with many ops; the tests call it in an environment.
+"""Writes report pages with many ops; the tests call it in an environment.
 
 Usage: ``python write_pages.py DIRECTORY``.
 """
@@ -49,7 +49,7 @@ def report_of(count: int) -> Report:
 
 
 def weights_report(layers: int) -> Report:
-    """Return a chain whose ops each read a weight of their own; all weights come first."""
+    """Return a chain in which each op reads its own weight; all weights come first."""
     report = report_of(2 * layers)
     ops = [replace(op, placement="npu", region="region_0", code=None) for op in report.ops]
     for index in range(layers):
@@ -60,7 +60,7 @@ def weights_report(layers: int) -> Report:
 
 
 def profile_of(report: Report) -> Profile:
-    """Return what a device of two engines does, an op after the other, in each region."""
+    """Return a profile of a device with two engines, which runs one op after the other."""
     recorded = []
     for at, region in enumerate(report.regions):
         mine = [op for op in report.offloaded if op.region == region.symbol]

@@ -1,4 +1,4 @@
-"""Loads the op catalogue and checks its schema; violations are sentences."""
+"""Loads the op catalogue and checks its schema; each violation is a sentence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
     """Refuses duplicate keys, which YAML accepts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        # Keys merged by '<<' may be overridden, and are not here yet.
+        # Keys merged by '<<' may be overridden, and are not merged yet.
         keys = [key.value for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1 and not self._merged(node):
@@ -153,12 +153,12 @@ def _resolved(own: dict[str, Any], cases: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _engine_module(template: Path, name: str) -> ModuleType:
-    """Load one of the engine's parsers, which stand alone."""
+    """Load one of the engine's parsers, which import nothing else of the engine."""
     path = template / ENGINE / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"npu_scaffold_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # Its dataclasses look it up.
+    sys.modules[spec.name] = module  # Its dataclasses look up the module by name.
     spec.loader.exec_module(module)
     return module
 
@@ -174,7 +174,7 @@ def catalog_problems(template: Path) -> list[str]:
     Returns
     -------
     list of str
-        One sentence for each violation: the file, the op, the key, and what is allowed there.
+        One sentence per violation: the file, the op, the key, and what is allowed there.
     """
     try:
         catalog = load_catalog(template)
@@ -509,7 +509,7 @@ def _tolerance(value: object, key: str, entry: Entry, catalog: Collection[str]) 
     ((kind, given),) = value.items()
     if kind not in _TOLERANCES:
         return
-    # A single value is the first bound.
+        # A bare value is the first bound.
     bounds = given if isinstance(given, dict) else {next(iter(_TOLERANCES[kind])): given}
     yield from _keys(bounds, _TOLERANCES[kind], f"{key}: {kind}")
     for name, bound in bounds.items():

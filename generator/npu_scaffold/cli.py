@@ -112,7 +112,7 @@ def _docs(arguments: argparse.Namespace) -> None:
         pages.write(template, Path(arguments.result) if arguments.result else None)
         return
     if arguments.result:
-        raise ScaffoldError("--result is for --write: it renews what the page is made from.")
+        raise ScaffoldError("--result is for --write: it replaces the data of the page.")
     found = pages.differences(template)
     if found:
         found.append("Run 'npu-scaffold docs --write' and commit what it changes.")
@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="one answer; goes before those of the file",
+        help="one answer; overrides the file",
     )
     new.add_argument(
         "--vcs-ref", metavar="REF", help="tag or commit of the template (default: the latest tag)"
@@ -159,7 +159,8 @@ def _parser() -> argparse.ArgumentParser:
     new.set_defaults(run=_new)
 
     change = commands.add_parser(
-        "upgrade", help="take a backend to a later version of the template, or leave it as it is"
+        "upgrade",
+        help="upgrade a backend to a later version of the template, or leave it unchanged",
     )
     change.add_argument("project", help="the backend, a clean Git work tree")
     change.add_argument("--to", metavar="VERSION", help="a release, tag, branch or commit")
@@ -168,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="an answer that changes, for example ops=[conv2d,relu]",
+        help="a changed answer, for example ops=[conv2d,relu]",
     )
     change.add_argument(
         "--template", metavar="PLACE", help="the template, if it is not where the backend says"
@@ -179,12 +180,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         action="append",
         default=[],
-        help="an edited file that may go with the version that no longer has it",
+        help="an edited file that may be deleted because the new version lacks it",
     )
     change.add_argument(
         "--keep-conflicts",
         action="store_true",
-        help="take conflict markers into the backend instead of changing nothing",
+        help="write conflict markers into the backend instead of changing nothing",
     )
     change.set_defaults(run=_upgrade)
 
@@ -198,11 +199,11 @@ def _parser() -> argparse.ArgumentParser:
     put.add_argument(
         "--replace",
         action="store_true",
-        help="put it in the place of TVM's own backend of the same name",
+        help="put it instead of TVM's own backend of the same name",
     )
     put.set_defaults(run=_graft)
 
-    take = commands.add_parser("ungraft", help="take a backend out of a checkout of TVM again")
+    take = commands.add_parser("ungraft", help="remove a backend from a checkout of TVM")
     take.add_argument("checkout", help="the checkout")
     take.add_argument(
         "name", nargs="?", help="the backend's name (default: the only one that is grafted)"
@@ -214,7 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     ops.set_defaults(run=_ops)
 
     reference = commands.add_parser(
-        "reference", parents=[common], help="compare or renew reference_backend/"
+        "reference", parents=[common], help="compare or rewrite reference_backend/"
     )
     mode = reference.add_mutually_exclusive_group(required=True)
     mode.add_argument("--check", action="store_true", help="list the files that differ")
@@ -222,10 +223,10 @@ def _parser() -> argparse.ArgumentParser:
     reference.set_defaults(run=_reference)
 
     docs = commands.add_parser(
-        "docs", parents=[common], help="compare or renew the page of the ops, docs/ops.md"
+        "docs", parents=[common], help="compare or rewrite the page of the ops, docs/ops.md"
     )
     mode = docs.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--check", action="store_true", help="tell whether it is up to date")
+    mode.add_argument("--check", action="store_true", help="check whether it is up to date")
     mode.add_argument("--write", action="store_true", help="make it anew")
     docs.add_argument(
         "--result",
@@ -237,9 +238,9 @@ def _parser() -> argparse.ArgumentParser:
     make = commands.add_parser(
         "release", parents=[common], help="release this repository, as docs/maintaining.md says"
     )
-    make.add_argument("version", nargs="?", help="higher than all that releases.yml lists")
+    make.add_argument("version", nargs="?", help="higher than every version in releases.yml")
     make.add_argument(
-        "--tags", action="store_true", help="only set the tags of the listed releases that lack one"
+        "--tags", action="store_true", help="only set the missing tags of listed releases"
     )
     make.set_defaults(run=_release)
     return parser

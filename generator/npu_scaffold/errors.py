@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 class ScaffoldError(Exception):
-    """An error that the user can fix; each line of the text is one sentence."""
+    """An error that the user can fix; each line of the message is one sentence."""
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
@@ -23,7 +23,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     Returns
     -------
     str
-        A hint in brackets with a space before it, or nothing.
+        A hint in parentheses with a leading space, or an empty string.
     """
     near = get_close_matches(str(word), list(known), n=1)
     return f" (did you mean '{near[0]}'?)" if near else ""

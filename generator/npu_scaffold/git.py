@@ -1,4 +1,4 @@
-"""Runs Git, away from the hooks and the variables of whoever called us."""
+"""Runs Git, isolated from the caller's hooks and environment variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run_git(
     feed: bytes | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run Git, and leave the judgement of its exit code to the caller.
+    """Run Git; the caller checks its exit code.
 
     Parameters
     ----------
@@ -27,12 +27,12 @@ def run_git(
     feed
         The standard input.
     environment
-        Variables beside those of this process.
+        Variables besides those of this process.
 
     Returns
     -------
     subprocess.CompletedProcess of bytes
-        The exit code and what was printed.
+        The exit code and the output.
 
     Raises
     ------
@@ -50,11 +50,11 @@ def run_git(
             input=feed,
             capture_output=True,
             check=False,
-            # Signals to us do not interrupt Git.
+            # Signals sent to us do not interrupt Git.
             start_new_session=True,
         )
     except FileNotFoundError:
-        raise ScaffoldError("This needs Git, and there is no command 'git'.") from None
+        raise ScaffoldError("This needs Git, but there is no command 'git'.") from None
 
 
 def git_output(
@@ -74,12 +74,12 @@ def git_output(
     feed
         The standard input.
     environment
-        Variables beside those of this process.
+        Variables besides those of this process.
 
     Returns
     -------
     str
-        The standard output without line breaks around it.
+        The standard output without leading and trailing line breaks.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from .errors import ScaffoldError
 from .git import git_output, run_git
 from .in_tree import Backend
 
-# What a checkout of TVM must have: what graft needs, and which release brought it.
+# What graft needs in a checkout of TVM, and which release added it.
 _NEEDED = {
     "python/tvm/relax/backend/contrib/__init__.py": "",
     "src/relax/backend/contrib/utils.h": "",
@@ -27,14 +27,14 @@ _NEEDED = {
 
 @dataclass(frozen=True)
 class _Line:
-    """A line for a file of TVM's, below the last line of its kind."""
+    """A line to insert into a file of TVM's, below the last line of its kind."""
 
     file: str
     text: str
     kind: str
-    """A regular expression."""
+    """A regular expression that matches lines of its kind."""
     same: str
-    """How a line begins that does the same."""
+    """The beginning of an equivalent line; if the file has one, nothing is inserted."""
 
 
 def _lines(backend: Backend) -> list[_Line]:
@@ -65,7 +65,7 @@ def _lines(backend: Backend) -> list[_Line]:
 
 @dataclass
 class _Record:
-    """What graft did; it is kept in Git's own directory, where no commit takes it."""
+    """What graft did; stored in Git's own directory, so that no commit includes it."""
 
     name: str
     commit: str
@@ -74,7 +74,7 @@ class _Record:
     lines: dict[str, list[str]] = field(default_factory=dict)
     """The lines that were inserted into each file of TVM's."""
     replaced: list[str] = field(default_factory=list)
-    """TVM's files of the same name that gave way."""
+    """TVM's files of the same name that were replaced."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ class _Checkout:
     def open(cls, path: Path) -> _Checkout:
         inside = run_git(path, "rev-parse", "--show-toplevel") if path.is_dir() else None
         if inside is None or inside.returncode:
-            raise ScaffoldError(f"{path} is no Git checkout. Give the directory of one of TVM.")
+            raise ScaffoldError(
+                f"{path} is not a Git checkout. Give the directory of a checkout of TVM."
+            )
         top = Path(inside.stdout.decode(errors="surrogateescape").rstrip("\n")).resolve()
         checkout = cls(top, {})
         try:
@@ -111,13 +113,13 @@ class _Checkout:
             file = self.top / needed
             if not file.is_file() or text not in file.read_text(encoding="utf-8"):
                 raise ScaffoldError(
-                    f"{self.top} is no checkout of a TVM that backends can be grafted to: "
+                    f"{self.top} is not a checkout of a TVM that graft supports: "
                     f"{needed} {f'has no {text}' if file.is_file() else 'is missing'}. "
                     "TVM 0.25 is the first."
                 )
 
     def require_clean(self) -> None:
-        """Refuse changes that are not of a graft."""
+        """Refuse uncommitted changes that no graft made."""
         known = {
             path for record in self.records.values() for path in (*record.files, *record.lines)
         } | {path for record in self.records.values() for path in record.replaced}
@@ -130,8 +132,8 @@ class _Checkout:
         dirty = [path for path in changed if path not in known]
         if dirty:
             raise ScaffoldError(
-                f"{self.top} has changes that are not committed: {_some(dirty)}. Commit them or "
-                "put them away with 'git stash --include-untracked', then graft."
+                f"{self.top} has uncommitted changes: {_some(dirty)}. Commit them or "
+                "stash them with 'git stash --include-untracked', then graft."
             )
 
     def read(self, path: str) -> bytes | None:
@@ -169,7 +171,7 @@ class _Checkout:
         for folder in file.parents:
             if not folder.is_dir():
                 continue
-            # What Python leaves behind beside a file that is gone.
+            # Python leaves its cache beside a deleted file.
             if [entry.name for entry in folder.iterdir()] == ["__pycache__"]:
                 for compiled in (folder / "__pycache__").glob("*.pyc"):
                     compiled.unlink()
@@ -204,8 +206,8 @@ def _with_lines(
         last = max((i for i, other in enumerate(text) if re.fullmatch(line.kind, other)), default=0)
         if not last:
             raise ScaffoldError(
-                f"{checkout.top / line.file} has no line like '{line.text}', below which this one "
-                "would go. This TVM is newer than what graft knows: please report it."
+                f"{checkout.top / line.file} has no line like '{line.text}' to insert this one "
+                "below. graft does not know this version of TVM: please report it."
             )
         text.insert(last + 1, line.text)
         inserted.setdefault(line.file, []).append(line.text)
@@ -213,7 +215,7 @@ def _with_lines(
 
 
 def _as_tvm_sorts(checkout: _Checkout, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Sort the imports by TVM's configuration, if ruff is installed: in TVM's tree, tvm is ours."""
+    """Sort imports with TVM's configuration, if ruff is installed: there, tvm is first-party."""
     configuration = checkout.read("pyproject.toml")
     ruff = shutil.which("ruff")
     if configuration is None or ruff is None:
@@ -221,7 +223,7 @@ def _as_tvm_sorts(checkout: _Checkout, files: Mapping[str, bytes]) -> dict[str, 
     python = [place for place in files if place.endswith(".py")]
     with tempfile.TemporaryDirectory() as scratch:
         Path(scratch, "pyproject.toml").write_bytes(configuration)
-        # By these folders, ruff tells TVM's own packages from those of others.
+        # ruff takes packages in these folders for first-party.
         for pattern in ("*/", "src/*/"):
             for folder in checkout.top.glob(pattern):
                 Path(scratch, folder.relative_to(checkout.top)).mkdir(exist_ok=True, parents=True)
@@ -243,13 +245,13 @@ def graft(path: Path, backend_path: Path, *, replace: bool = False) -> None:
     backend_path
         The directory of the backend.
     replace
-        Whether a backend of TVM's own with the same name gives way.
+        Whether to replace TVM's own backend of the same name.
 
     Raises
     ------
     ScaffoldError
-        It is no checkout of TVM or no backend, there are changes that are not committed, or
-        something is in the way; nothing was changed.
+        `path` is not a checkout of TVM, `backend_path` is not a backend, there are uncommitted
+        changes, or a file is in the way; nothing was changed.
     """
     checkout = _Checkout.open(path)
     checkout.require_tvm()
@@ -263,8 +265,8 @@ def graft(path: Path, backend_path: Path, *, replace: bool = False) -> None:
         theirs = checkout.tracked([*files, backend.python, backend.compiler, backend.runtime])
         if theirs and not replace:
             raise ScaffoldError(
-                f"TVM has a backend '{backend.name}' of its own: {_some(theirs)}. To put yours in "
-                "its place, say --replace; 'npu-scaffold ungraft' brings TVM's back."
+                f"TVM has its own backend '{backend.name}': {_some(theirs)}. To replace it with "
+                "yours, pass --replace; 'npu-scaffold ungraft' restores TVM's."
             )
         record.replaced = theirs
     known = {
@@ -282,8 +284,8 @@ def graft(path: Path, backend_path: Path, *, replace: bool = False) -> None:
         changes[place] = new
     if edited:
         raise ScaffoldError(
-            f"Files in {checkout.top} were not written by graft, or edited since: {_some(edited)}. "
-            f"Take the edits to {backend.root}, delete the files, then graft again."
+            f"Files in {checkout.top} were edited, or not written by graft: {_some(edited)}. "
+            f"Move the edits to {backend.root}, delete the files, then graft again."
         )
     texts, inserted = _with_lines(checkout, _lines(backend))
     changes.update(texts)
@@ -299,10 +301,10 @@ def graft(path: Path, backend_path: Path, *, replace: bool = False) -> None:
     for file, added in inserted.items():
         print(f"  {file}: {len(added)} lines inserted")
     if is_first and record.replaced:
-        print(f"  {len(record.replaced)} files of TVM's own {backend.name} gave way")
+        print(f"  {len(record.replaced)} files of TVM's own {backend.name} replaced")
     print(
         f"Configure with -DUSE_{backend.upper}_CODEGEN=ON -DUSE_{backend.upper}_RUNTIME=ON. "
-        "'npu-scaffold ungraft' takes it out again."
+        "'npu-scaffold ungraft' removes it."
     )
 
 
@@ -314,7 +316,7 @@ def ungraft(path: Path, name: str | None = None) -> None:
     path
         The checkout.
     name
-        The backend's name; may be left out where there is only one.
+        The backend's name; may be left out if only one is grafted.
 
     Raises
     ------
@@ -325,7 +327,7 @@ def ungraft(path: Path, name: str | None = None) -> None:
     grafted = ", ".join(checkout.records) or "none"
     if name is None:
         if len(checkout.records) != 1:
-            raise ScaffoldError(f"Say which backend, by its name; grafted are: {grafted}.")
+            raise ScaffoldError(f"Name the backend; grafted are: {grafted}.")
         (name,) = checkout.records
     if name not in checkout.records:
         raise ScaffoldError(f"{name} was not grafted to {checkout.top}; grafted are: {grafted}.")
@@ -339,14 +341,14 @@ def ungraft(path: Path, name: str | None = None) -> None:
         changes[place] = None
     if edited:
         raise ScaffoldError(
-            f"Files in {checkout.top} were edited: {_some(edited)}. The edits would be lost: take "
+            f"Files in {checkout.top} were edited: {_some(edited)}. The edits would be lost: move "
             "them to the backend's own repository, delete the files, then ungraft again."
         )
     for place in record.replaced:
         old = run_git(checkout.top, "cat-file", "blob", f"{record.commit}:{place}")
         if old.returncode:
             raise ScaffoldError(
-                f"TVM's own {place} of commit {record.commit} cannot be read any more. Fetch that "
+                f"TVM's own {place} of commit {record.commit} cannot be read. Fetch that "
                 "commit, then ungraft again."
             )
         changes[place] = old.stdout
@@ -357,7 +359,7 @@ def ungraft(path: Path, name: str | None = None) -> None:
                 text.remove(line)
         changes[file] = "\n".join(text).encode()
     checkout.apply(changes, record, keep=False)
-    # Also out of the index, where somebody has added the files for the checks of TVM.
+    # Also remove the files from the index: TVM's checks need them to be added.
     ours = [*record.files, *record.replaced]
     for file in record.lines:
         if not run_git(checkout.top, "diff", "--quiet", "HEAD", "--", file).returncode:
@@ -367,4 +369,4 @@ def ungraft(path: Path, name: str | None = None) -> None:
         *("reset", "-q", "--pathspec-from-file=-", "--pathspec-file-nul"),
         feed="\0".join(ours).encode(errors="surrogateescape"),
     )
-    print(f"{name} is out of {checkout.top} again.")
+    print(f"{name} was removed from {checkout.top}.")

@@ -1,4 +1,4 @@
-"""Where the files of a backend go in a checkout of TVM, and what their texts become there."""
+"""Maps a backend's files to their places in a checkout of TVM, and adapts their content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ under the License.
 """.splitlines()
 
 
-# As in TVM's tests/lint/check_asf_header.py, which wants it in files of these kinds.
+# TVM's tests/lint/check_asf_header.py requires it in files of these kinds.
 _IN_C = "\n".join(["/*", *(f" * {line}".rstrip() for line in _LICENCE), " */", ""])
 _IN_PYTHON = "\n".join([*(f"# {line}".rstrip() for line in _LICENCE), ""])
 _IN_HTML = "\n".join([*(line and f"<!--- {line} -->" for line in _LICENCE), ""])
@@ -43,7 +43,7 @@ _SPDX = re.compile(r"^.*SPDX-License-Identifier: *(?P<licence>.*?) *(?:\*/|-->)?
 _CPP = {".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".inc", ".m", ".mm", ".cmake"}
 _CPP_FOLDERS = ("vendor/driver/", "vendor/lowerings/")
 
-# The folders of the engine's C++, all others of engine/ serve the wheel.
+# The folders of the engine's C++; all others in engine/ serve only the wheel.
 _COMPILER = ("engine/codegen/", "engine/lowerings/")
 _RUNTIME = ("engine/common/", "engine/emulator/", "engine/include/", "engine/runtime/")
 
@@ -118,12 +118,12 @@ class Backend:
         Raises
         ------
         ScaffoldError
-            It is no rendered backend, or a part of it is missing.
+            The directory is not a rendered backend, or a part of it is missing.
         """
         answers_file = root / ".copier-answers.yml"
         if not answers_file.is_file():
             raise ScaffoldError(
-                f"{root} has no {answers_file.name}, so it is no backend that npu-scaffold made. "
+                f"{root} has no {answers_file.name}: it is not a backend that npu-scaffold made. "
                 "Give the directory of one with --backend."
             )
         answers = read_answers(answers_file)
@@ -158,7 +158,7 @@ class Backend:
 
     @property
     def upper(self) -> str:
-        """What comes between ``USE_`` and ``_CODEGEN`` in the names of options."""
+        """The part between ``USE_`` and ``_CODEGEN`` in the names of options."""
         return self.name.upper()
 
     @property
@@ -187,7 +187,7 @@ class Backend:
         return f"tests/python/contrib/{self.name}/"
 
     def place(self, path: str) -> str:
-        """Tell where a file of the backend goes.
+        """Return where a file of the backend goes.
 
         Parameters
         ----------
@@ -225,7 +225,7 @@ class Backend:
         return ""
 
     def files(self) -> dict[str, bytes]:
-        """Make the files as TVM's checkout gets them.
+        """Return the files with their content in TVM's checkout.
 
         Returns
         -------
@@ -235,7 +235,7 @@ class Backend:
         Raises
         ------
         ScaffoldError
-            A file has a licence that TVM does not take, or one that is not known.
+            A file has a licence that TVM does not accept, or an unknown one.
         """
         result = {}
         foreign = []
@@ -264,7 +264,7 @@ class Backend:
             more = f" and {len(foreign) - 5} more" if len(foreign) > 5 else ""
             raise ScaffoldError(
                 "Files in TVM's tree are under the Apache License 2.0, and these are not: "
-                f"{', '.join(foreign[:5])}{more}. Where it is yours to say, put the backend under "
+                f"{', '.join(foreign[:5])}{more}. If you may relicense it, put the backend under "
                 "Apache-2.0: npu-scaffold upgrade . -d license=Apache-2.0, and change the first "
                 "lines of the files in vendor/."
             )
@@ -284,18 +284,18 @@ class Backend:
         return result
 
     def _allowed(self, path: str) -> str:
-        """Change an ending that TVM's check_file_type.py does not allow."""
+        """Change a file extension that TVM's check_file_type.py does not allow."""
         return f"{path}.txt" if path.endswith(".LICENSE") else path
 
     def _renamed(self, text: str) -> str:
-        """Call the Python package by its name in TVM."""
+        """Replace the name of the Python package by its name in TVM."""
         text = text.replace("dagre.LICENSE", "dagre.LICENSE.txt")
         text = text.replace(f"python/{self.package}/", self.python)
         return re.sub(rf"\b{self.package}\b", self.module, text)
 
 
 def _with_header(text: str, header: str) -> str:
-    """Put the header of the ASF in the place of the line with the licence."""
+    """Replace the licence line with the ASF header."""
     lines = text.splitlines(keepends=True)
     start = lines[:1] if lines and lines[0].startswith("#!") else []
     rest = lines[len(start) :]

@@ -1,4 +1,4 @@
-"""The page of the ops: the table, and what the conformance kit found on the reference backend."""
+"""Makes the page of the ops: the table, and the kit's results on the reference backend."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HEAD = """# Supported ops and how they did
 `npu-scaffold docs --write` generates this page from `template/_catalog` and the latest result of
 the conformance kit on the reference backend ([how to read it](conformance.md)). An op outside the
 limits below stays on the host, as does an op that is not listed; `offload_report` gives the reason.
-Some need no entry of their own:
+Some ops need no entry:
 
 - What can be computed from constants alone when the model is compiled (`arange`, `full`, `zeros`,
   `ones`, `eye` and others) becomes a constant of the program.
@@ -43,7 +43,7 @@ Some need no entry of their own:
 
 
 def summarize(result: Path) -> dict[str, Any]:
-    """Reduce the result of a run to what the page needs.
+    """Reduce the result of a run to the data of the page.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def summarize(result: Path) -> dict[str, Any]:
         raise ScaffoldError(f"{result} is not a result of the conformance kit that this knows.")
     options = data["options"]
     if options["filters"]:
-        raise ScaffoldError(f"{result} is of a run with --filter; the page wants all cases.")
+        raise ScaffoldError(f"{result} is of a run with --filter; the page needs all cases.")
     suites: dict[str, Any] = {}
     for suite in data["suites"]:
         cases = [case for case in data["cases"] if case["suite"] == suite]
@@ -115,7 +115,7 @@ def page(template: Path) -> str:
 
 
 def write(template: Path, result: Path | None) -> None:
-    """Write the page, and with a new result its summary first.
+    """Write the page; given a new result, write its summary first.
 
     Parameters
     ----------

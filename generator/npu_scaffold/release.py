@@ -26,7 +26,7 @@ _LISTED = re.compile(r"^  \d+\.\d+\.\d+: [0-9a-f]{40}\n", re.MULTILINE)
 
 
 def release(root: Path, version: str, date: datetime.date | None = None) -> str:
-    """Release what is committed.
+    """Release the current commit.
 
     Makes two commits: one that names the version in changelog, project and engine, which gets the
     tag, and one that adds it to the list of releases, since a commit cannot contain its own hash.
@@ -34,9 +34,9 @@ def release(root: Path, version: str, date: datetime.date | None = None) -> str:
     Parameters
     ----------
     root
-        A clone of npu-scaffold, on a branch, with nothing that is not committed.
+        A clone of npu-scaffold, on a branch, without uncommitted changes.
     version
-        The new version, higher than all that are listed.
+        The new version, higher than all listed ones.
     date
         The day of the release; today by default.
 
@@ -48,7 +48,7 @@ def release(root: Path, version: str, date: datetime.date | None = None) -> str:
     Raises
     ------
     ScaffoldError
-        Something is missing or does not fit; nothing was changed.
+        Something is missing or inconsistent; nothing was changed.
     """
     _require_clean(root)
     listed = read_releases(_read(root, RELEASES))
@@ -82,19 +82,19 @@ def release(root: Path, version: str, date: datetime.date | None = None) -> str:
         _git(root, "commit", "-q", "-m", f"List release {version}", "--", RELEASES)
         _git(root, "tag", "-a", "-m", f"npu-scaffold {version}", tag, commit)
     except BaseException:
-        # The tree was clean, so that this takes back our own work only.
+        # The tree was clean, so this only undoes our own changes.
         _git(root, "reset", "-q", "--hard", before)
         raise
     return commit
 
 
 def set_tags(root: Path) -> list[str]:
-    """Set the tags of all listed releases that have none, as in a clone without tags.
+    """Set the missing tags of listed releases, as in a clone without tags.
 
     Parameters
     ----------
     root
-        A clone of npu-scaffold with its whole history.
+        A clone of npu-scaffold with its full history.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def set_tags(root: Path) -> list[str]:
     Raises
     ------
     ScaffoldError
-        A tag is elsewhere, or a commit is not here; no tag was set.
+        A tag names another commit, or a commit is missing; no tag was set.
     """
     missing, problems = {}, []
     for version, commit in read_releases(_read(root, RELEASES)).items():
@@ -130,21 +130,21 @@ def _key(version: str) -> tuple[int, ...]:
 
 def _require_clean(root: Path) -> None:
     if _git(root, "status", "--porcelain"):
-        raise ScaffoldError(f"{root} has changes that are not committed: commit or remove them.")
+        raise ScaffoldError(f"{root} has uncommitted changes: commit or remove them.")
     if not _git(root, "symbolic-ref", "-q", "HEAD", missing=""):
         raise ScaffoldError("No branch is checked out: 'git switch' to the one to release from.")
 
 
 def _require_next(version: str, listed: dict[str, str]) -> None:
     if not _VERSION.fullmatch(version):
-        raise ScaffoldError(f"'{version}' is no version: write three numbers, such as 1.2.3.")
+        raise ScaffoldError(f"'{version}' is not a version: write three numbers, such as 1.2.3.")
     highest = max(listed, key=_key, default="0.0.0")
     if _key(version) <= _key(highest):
         raise ScaffoldError(f"{version} is not higher than {highest}, the latest release.")
 
 
 def _unreleased(changelog: str) -> str:
-    """Return the part of the changelog that becomes the release's."""
+    """Return the section of the changelog that becomes the release's."""
     _, found, rest = changelog.partition(f"{UNRELEASED}\n")
     part = rest.partition("\n## ")[0].strip()
     if not found or not part:
@@ -155,15 +155,15 @@ def _unreleased(changelog: str) -> str:
 
 
 def _require_honest(version: str, highest: tuple[int, ...], part: str) -> None:
-    """Vendors read in the version whether they must do something."""
+    """Refuse a version that hides from vendors that they must do something."""
     asks = re.search(r"^- \*\*You must\*\*: (?!nothing)", part, re.MULTILINE | re.IGNORECASE)
-    # Before 1.0.0, a minor version may ask.
+    # Before 1.0.0, a minor version may ask something of vendors.
     level = 0 if highest[0] else 1
     if asks and _key(version)[: level + 1] == highest[: level + 1]:
         kind = ("major", "minor")[level]
         raise ScaffoldError(
-            f"{CHANGELOG} asks something of vendors ('You must'), so the {kind} version has to "
-            "grow."
+            f"{CHANGELOG} asks something of vendors ('You must'), so the {kind} version must "
+            "increase."
         )
 
 
@@ -176,7 +176,7 @@ def _write(root: Path, path: str | Path, text: str) -> None:
 
 
 def _git(root: Path, *arguments: str, missing: str | None = None) -> str:
-    """Run Git; where it fails, return `missing` if that is given."""
+    """Run Git; if it fails, return `missing`, if given."""
     done = subprocess.run(
         ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
     )

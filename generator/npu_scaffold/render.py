@@ -1,4 +1,4 @@
-"""Rendering through Copier: new backends and the reference backend."""
+"""Renders new backends and the reference backend with Copier."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ def check_answers(
     template
         The directory that holds ``copier.yml``.
     answers
-        The answers; those that are left out take their defaults.
+        The answers; missing ones take their defaults.
     vcs_ref
         The version of the template, as in ``copier copy --vcs-ref``.
 
     Returns
     -------
     list of str
-        One sentence for each thing that is wrong.
+        One sentence per problem.
     """
     questions = read_questions(template)
     problems = [
@@ -126,7 +126,7 @@ def check_answers(
     if not _refusal(template, given, vcs_ref):
         return problems
 
-    # Copier stops at the first bad answer. Try each with good ones, to report all.
+    # Copier stops at the first bad answer. Try each one with good ones, to report all.
     good: dict[str, Any] = {}
     for name, question in questions.items():
         required = name == "ops" and given.get("op_preset") == "custom"
@@ -160,7 +160,7 @@ def new_backend(
     destination
         A directory that is empty or does not exist.
     answers
-        The answers; those that are left out take their defaults.
+        The answers; missing ones take their defaults.
     template
         A checkout of npu-scaffold, see `find_template`.
     vcs_ref
@@ -178,16 +178,16 @@ def new_backend(
     try:
         _copy(source, destination, answers, vcs_ref)
     except Exception:
-        # Copier removes a directory that it made itself.
+        # On an error, Copier removes a directory that it made itself.
         for path in list(destination.iterdir()) if existed else []:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         raise
 
 
 def render_reference(template: Path, destination: Path) -> None:
-    """Render the reference backend from the template as it is on the disk.
+    """Render the reference backend from the working tree of the template.
 
-    The template's source is left out of the answers, so that every machine renders the same bytes.
+    The answers omit the template's location, so that every machine renders the same bytes.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def render_reference(template: Path, destination: Path) -> None:
         Where the files go.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        # Away from Git, or Copier would render the latest tag.
+        # Outside of Git, because Copier would render the latest tag.
         source = Path(scratch, "source")
         shutil.copytree(
             template / "template",
@@ -214,7 +214,7 @@ def render_reference(template: Path, destination: Path) -> None:
 
 
 def tracked_files(root: Path) -> dict[str, bytes]:
-    """Read a tree without what Git ignores there: builds and caches.
+    """Read a tree without the files that Git ignores, such as builds and caches.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ def reference_differences(template: Path) -> list[str]:
 
 
 def write_reference(template: Path) -> None:
-    """Render the reference backend into its place; keep ignored files there.
+    """Re-render the reference backend in place; keep its ignored files.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ def find_template(given: str | Path | None = None) -> Path:
 
 
 def require_version(template: Path, version: str) -> None:
-    """Refuse a version that the template does not have.
+    """Raise an error for a version that the template does not have.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""``npu-scaffold upgrade``: 'copier update' on a copy, which is checked and then applied."""
+"""``npu-scaffold upgrade``: 'copier update' on a copy, which is checked before it is applied."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Project:
         inside = run_git(root, "rev-parse", "--show-toplevel")
         if inside.returncode:
             raise ScaffoldError(
-                f"{path} is not in a Git work tree, so nothing could be taken back. Run "
+                f"{path} is not in a Git work tree, so an upgrade could not be undone. Run "
                 "'git init && git add . && git commit -m Start' in it first."
             )
         top = Path(inside.stdout.decode(errors="surrogateescape").rstrip("\n")).resolve()
@@ -88,7 +88,7 @@ class _Project:
         if dirty:
             names = [line[3:] for line in dirty]
             raise ScaffoldError(
-                f"{path} has changes that are not committed: {_some(names)}. Commit them or put "
+                f"{path} has uncommitted changes: {_some(names)}. Commit them or put "
                 "them away with 'git stash --include-untracked', then upgrade."
             )
         return cls(root, top, raw)
@@ -188,7 +188,7 @@ class _Template:
         return found
 
     def origin(self, name: str) -> str:
-        """Find the commit that a project was rendered from."""
+        """Return the commit that a project was rendered from."""
         found = _commit(self.clone, name)
         if found is None:
             raise ScaffoldError(
@@ -299,12 +299,12 @@ def _lost(old: Tree, new: Tree, mine: Tree, result: Tree, drop: Sequence[str]) -
         problems.append(
             f"{path} was edited here, and the upgrade would delete it{where}: the edit would be "
             f"lost. Move it to vendor/ or{' to ' + moved if moved else ' elsewhere'} after the "
-            f"upgrade; to go on, say --drop {path} (your text stays in the history of Git)."
+            f"upgrade; to continue, pass --drop {path} (your text stays in the history of Git)."
         )
     for path, text in sorted(added.items()):
         if path in mine and mine[path] != text:
             problems.append(
-                f"{path} is your file, and the new version brings one of the same name. Rename "
+                f"{path} is your file, and the new version adds one of the same name. Rename "
                 "yours, commit, and upgrade again."
             )
     unknown = [path for path in drop if path not in mine]
@@ -337,7 +337,7 @@ def _lost_answers(
 def _skipped(
     old: Tree, new: Tree, mine: Tree, result: Tree, scratch: Path
 ) -> tuple[list[str], list[str]]:
-    """Find files whose changes did not arrive: unedited ones, and edited ones."""
+    """Find files that the update should have changed: unedited ones, and edited ones."""
     unedited, edited = [], []
     for path in sorted(set(old) & set(new) & set(mine) & set(result)):
         if path.startswith(VENDOR) or path == ANSWERS or old[path] == new[path]:
@@ -430,7 +430,7 @@ def _api_version(tree: Tree) -> str:
 
 
 def _all_ops(template: Path, answers: Mapping[str, object], out: Path) -> list[str]:
-    """Read the whole catalogue of a version, in whatever form it has there."""
+    """Read the whole catalogue of a version, in that version's format."""
     others = {name: value for name, value in answers.items() if name != "ops"}
     everything = {**others, "op_preset": "everything"}
     tree = _render(template, everything, out, exclude=["*", f"!/{ANSWERS}"])
@@ -451,7 +451,7 @@ def _files_shown(before: Tree, after: Tree) -> list[str]:
             for mark, word in (("+", "added"), ("~", "changed"), ("-", "removed"))
         ]
         lines.append(f"{title}: {', '.join(counts)}")
-        # Nobody edits the engine: its first files are enough.
+        # Nobody edits the engine: a few files are enough.
         most = _SHOWN if owned else len(changed)
         lines += [f"  {sign} {path}" for sign, path in changed[:most]]
         if len(changed) > most:
@@ -557,7 +557,7 @@ def _prepare(
         *identity,
         *("commit", "-q", "-a", "--no-gpg-sign", "--no-verify", "-m", "before the upgrade"),
     )
-    # Otherwise Copier repeats deletions, now of a folder or file of the same name.
+    # Otherwise Copier repeats the deletion, now of a new folder or file of the same name.
     _update(template, new_commit, copy, given, [f"/{path}" for path in gone])
 
     remembered = copy / ANSWERS
@@ -582,8 +582,8 @@ def _prepare(
         f"The update would change {path}, which is yours: report this." for path in touched
     ]
     problems += [
-        f"{path} lies in the way, outside of Git: the new version brings a file of that name. "
-        "Move it away, and upgrade again."
+        f"{path} is untracked and in the way: the new version adds a file of that name. "
+        "Move it, and upgrade again."
         for path in sorted(result.keys() - mine.keys())
         if (project.root / path).exists() and not (path in new and _below(path, gone))
     ]
@@ -614,10 +614,10 @@ def _prepare(
         report.append(f"new ops, selected with -d ops=[...]: {', '.join(grown)}")
     unasked = [name for name in stored if name not in questions]
     if unasked:
-        report.append(f"questions that are gone, with your answers: {', '.join(unasked)}")
+        report.append(f"removed questions, whose answers are dropped: {', '.join(unasked)}")
     limits = _limits(old, new)
     if limits:
-        report.append("limits of the engine that changed (vendor/ keeps what it says):")
+        report.append("changed limits of the engine (vendor/ keeps yours):")
         report += [f"  {line}" for line in limits]
     seeds = [
         f"  {'~' if path in old else '+'} {path}"
@@ -625,7 +625,7 @@ def _prepare(
         if path.startswith(VENDOR) and new[path] != old.get(path)
     ]
     if seeds:
-        report.append("seeds of vendor/ that changed; yours stay as they are:")
+        report.append("changed seeds of vendor/; your files stay as they are:")
         report += seeds
     own = [
         path
@@ -634,25 +634,22 @@ def _prepare(
     ]
     if own:
         report.append(
-            f"edited or deleted in engine/, against its rule, and merged: {_some(own)}. "
+            f"edited or deleted in engine/, which is not yours, and merged: {_some(own)}. "
             "docs/upgrading.md says what to do instead."
         )
     if unedited or edited:
         report.append(
-            "left to you from this version on: "
+            "yours from this version on: "
             + "; ".join(
-                [f"{path} (a last time renewed)" for path in unedited]
-                + [
-                    f"{path} (your text; the changes of the template are not in it)"
-                    for path in edited
-                ]
+                [f"{path} (updated for the last time)" for path in unedited]
+                + [f"{path} (your text, without the template's changes)" for path in edited]
             )
         )
     return _Prepared(copy, result, new, report, conflicts)
 
 
 def _take_over(project: _Project, prepared: _Prepared, scratch: Path) -> None:
-    """Bring the result into the project in one step of Git, staged."""
+    """Apply the result to the project in a single Git operation, and stage it."""
     clone = scratch / "project"
     theirs = {
         "GIT_DIR": git_output(project.root, "rev-parse", "--absolute-git-dir"),
@@ -673,7 +670,7 @@ def _take_over(project: _Project, prepared: _Prepared, scratch: Path) -> None:
     if ignored:
         git_output(clone, "add", "--force", "--", *ignored, environment=theirs)
     tree = git_output(clone, "write-tree", environment=theirs)
-    # Git keeps the clone's own objects there, not here.
+    # The objects that the clone added are in its own store.
     stages = b""
     for entry in filter(None, unmerged):
         about, path = entry.split("\t", 1)
@@ -684,7 +681,7 @@ def _take_over(project: _Project, prepared: _Prepared, scratch: Path) -> None:
             stages += f"0 {'0' * len(here)}\t{path}\n".encode(errors="surrogateescape")
         stages += f"{mode} {here} {stage}\t{path}\n".encode(errors="surrogateescape")
     run_git(project.top, "update-index", "-q", "--refresh")
-    # Git checks first that nothing is in its way, and our signals do not interrupt it.
+    # Git first checks that nothing is in its way; signals sent to us do not interrupt it.
     git_output(project.top, "read-tree", "-m", "-u", "HEAD", tree)
     if stages:
         git_output(project.top, "update-index", "--index-info", feed=stages)
@@ -700,7 +697,7 @@ def upgrade(
     dry_run: bool = False,
     keep_conflicts: bool = False,
 ) -> None:
-    """Take a backend to another version of the template, or leave it as it is.
+    """Upgrade a backend to another version of the template, or leave it unchanged.
 
     Parameters
     ----------
@@ -711,9 +708,9 @@ def upgrade(
     answers
         Changed answers, such as ``ops``.
     template
-        The template's new place, if it has moved.
+        The template's new location, if it has moved.
     drop
-        Edited files that may be deleted with the old version.
+        Edited files that may be deleted because the new version lacks them.
     dry_run
         Only show what would change.
     keep_conflicts
@@ -741,7 +738,7 @@ def upgrade(
         ):
             raise ScaffoldError(
                 f"{path} has version {versions.name(old)}, which is later than "
-                f"{versions.name(new)}. There is no way back but Git's: check out a commit from "
+                f"{versions.name(new)}. To go back, check out a commit from "
                 "before the upgrade."
             )
         prepared = _prepare(project, versions, (old, new), given, drop, scratch)
@@ -750,20 +747,20 @@ def upgrade(
         listed = "\n".join(f"  {name}" for name in prepared.conflicts)
         if prepared.conflicts and not keep_conflicts:
             raise ScaffoldError(
-                f"Your edits and the new version conflict in:\n{listed}\nNothing was changed. Say "
+                f"Your edits and the new version conflict in:\n{listed}\nNothing was changed. Pass "
                 "--keep-conflicts to get these files with conflict markers, or move your edits "
                 "to vendor/ first (docs/upgrading.md)."
             )
         if dry_run:
-            print("Nothing was changed, as you asked.")
+            print("Dry run: nothing was changed.")
             return
         _take_over(project, prepared, scratch)
         if prepared.conflicts:
             raise ScaffoldError(
-                f"Conflict markers are in:\n{listed}\nMend and 'git add' them, build and test, "
-                "then commit. 'git reset --hard' takes the upgrade back."
+                f"Conflict markers are in:\n{listed}\nResolve and 'git add' them, build and test, "
+                "then commit. 'git reset --hard' undoes the upgrade."
             )
         print(
             "Done, and staged: see 'git diff --staged', build and test, then commit. "
-            "'git reset --hard' takes it back."
+            "'git reset --hard' undoes it."
         )

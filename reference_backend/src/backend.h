@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file backend.h
- * \brief The names of this backend, for the engine. Also C.
+ * \brief The names of this backend, for the engine; valid C and C++.
  */
 #ifndef BACKEND_H_
 #define BACKEND_H_
@@ -10,9 +10,9 @@
 #define BACKEND_NAME "example_npu"
 /*! \brief The name in runtime.<ClassName>JSONRuntimeCreate. */
 #define BACKEND_CLASS_NAME "ExampleNPU"
-/*! \brief What the environment variables of this backend begin with. */
+/*! \brief The prefix of this backend's environment variables. */
 #define BACKEND_PREFIX "EXAMPLE_NPU_"
-/*! \brief The Python package, by which the libraries are called. */
+/*! \brief The Python package, which also names the libraries. */
 #define BACKEND_PACKAGE "tvm_example_npu"
 
 #endif  // BACKEND_H_

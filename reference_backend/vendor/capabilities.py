@@ -2,7 +2,7 @@
 """What this chip supports.
 
 `python/tvm_example_npu/patterns.py` lists what the engine can compile.
-This file narrows it and adds ops; the patterns, the checks, the reports and the tests follow. No
+This file narrows that list and adds ops; patterns, checks, reports and tests use the result. No
 update of the template writes this file, so none widens what the chip claims to do.
 """
 
@@ -33,11 +33,11 @@ from tvm_example_npu.engine.table import Decline
 CHIP = Chip(
     dtypes=(),  # ("float32", "int8"): no other element types; (): whatever an op allows
     ranks=(),  # range(0, 5): at most 4 dimensions; (): whatever an op allows
-    constant_weights=False,  # True: weights, biases, scales must be constants of the program
+    constant_weights=False,  # True: weights, biases and scales must be constants
     symbols=True,  # False: every size must be known when a model is compiled
-    nan="kept",  # "undefined": results may be anything where NaN goes in or comes out
-    devices=None,  # how many devices there are at most; None: as many as the driver counts
-    cancellation=True,  # False: a call that runs cannot be cancelled
+    nan="kept",  # "undefined": any result is allowed where NaN goes in or comes out
+    devices=None,  # the most devices to use; None: as many as the driver counts
+    cancellation=True,  # False: a running call cannot be cancelled
 )
 
 FLOATS = ("float32", "float16")
@@ -48,11 +48,11 @@ NOT_BOOL = ("float32", "float16", "int32", "int64", "int8", "uint8", "int16")
 ALL = ("float32", "float16", "int32", "int64", "int8", "uint8", "int16", "bool")
 INTEGERS = ("int8", "uint8", "int16")
 
-# The limits of each op on this chip, seeded with the engine's when this backend was rendered; an
-# engine that can do more later stays within them. Narrow them to the chip: ranges, sets, element
-# types or ranks of an argument, fusion; add rules on sizes and attributes, such as
+# The limits of each op on this chip, initially the engine's when this backend was rendered; a later
+# engine that supports more stays within them. Narrow them to the chip: ranges, sets, element types
+# or ranks of an argument, fusion. Add rules on sizes and attributes, such as
 # rules=(AtMost("weight.shape[2]", 7), Equal("attr.strides[0]", "attr.strides[1]")), which limits a
-# kernel and wants equal strides; write None in place of Limits(...) to leave an op to the host.
+# kernel and requires equal strides. Write None in place of Limits(...) to leave an op to the host.
 # For ops that you select later,
 # 'python -m tvm_example_npu limits OP' prints the lines.
 LIMITS: dict[str, Limits | None] = {
@@ -560,8 +560,8 @@ LIMITS: dict[str, Limits | None] = {
 }
 
 # For limits that the table cannot express: None, ask_driver, or a function of the entry and the
-# call (tvm.relax.Call) that returns None, or a sentence that says why the call stays on the host.
-# It is asked about each call within the table's limits.
+# call (tvm.relax.Call) that returns None, or a sentence why the call stays on the host. Only calls
+# within the table's limits reach it.
 DECLINED_BY_SDK: Decline | None = None
 
 # Your own ops, each with a lowering in vendor/lowerings and cases in vendor/cases.json.

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What the vendor adds to the build; included by engine/engine.cmake, and never written by an update.
-# Each variable is a list and may be left out. ${CMAKE_CURRENT_LIST_DIR} is this folder. Packages are
-# found here too: find_package(acme_sdk REQUIRED); for sources in C, add enable_language(C).
+# The vendor's additions to the build; engine/engine.cmake includes this file, and no update writes it.
+# Each variable is a list and may be left out. ${CMAKE_CURRENT_LIST_DIR} is this folder. Find packages
+# here, too: find_package(acme_sdk REQUIRED). For sources in C, add enable_language(C).
 #
 #   NPU_VENDOR_LOWERINGS           your lowerings; they win over the engine's for the same op
 #   NPU_VENDOR_LOWERING_LIBRARIES  libraries that they link
 #
-# The driver, built if its sources are listed. Programs are compiled for the emulator until you
+# The driver, built if its sources are listed. Models are compiled for the emulator until you
 # build with -DUSE_EXAMPLE_NPU_DRIVER=vendor, or set the option 'driver' to "vendor":
 #
-#   NPU_VENDOR_DRIVER_SOURCES        sources that export npu_driver_run, and npu_driver_build too
+#   NPU_VENDOR_DRIVER_SOURCES        sources that export npu_driver_run, and also npu_driver_build
 #                                    unless the next variable is set
-#   NPU_VENDOR_DRIVER_BUILD_SOURCES  sources of a build half in a library of its own, which boards
+#   NPU_VENDOR_DRIVER_BUILD_SOURCES  sources of a build half in a separate library, which boards
 #                                    don't need
 #   NPU_VENDOR_DRIVER_LIBRARIES      what both libraries link: targets, or names of libraries
 #   NPU_VENDOR_DRIVER_BUILD_LIBRARIES  what only the build half links

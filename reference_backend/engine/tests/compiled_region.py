@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One region, compiled, and called as TVM calls it."""
+"""Compiles one region, and calls it like TVM."""
 
 import numpy as np
 import pytest
@@ -8,10 +8,10 @@ from backend.engine.conformance import region as kit
 from support import OPS, TABLE, first_case, needs_options
 
 FIRST = first_case(op for op in OPS if TABLE.get(op))
-"""The first case that the chip takes, as one region."""
+"""The first case that the chip supports, as one region."""
 
 LASTING = {"dma_latency_cycles": 100_000, "pace": 500}
-"""Options that make a call take some tenths of a second."""
+"""Options that make a call take a few tenths of a second."""
 can_last = needs_options(*LASTING)
 
 
@@ -24,7 +24,7 @@ class Region(kit.Region):
         super().__init__(FIRST, **options)
 
     def assert_right(self, tensors):
-        """Compare what a call has written."""
+        """Compare the outputs of a call."""
         for output, expected in zip(tensors[len(self.inputs) :], self.expected, strict=True):
             np.testing.assert_allclose(output.numpy(), expected, rtol=1e-3, atol=1e-3)
 
@@ -35,7 +35,7 @@ class Region(kit.Region):
         self.assert_right(tensors)
 
     def refusal(self, tensors):
-        """Call with arguments that are wrong; return what the error says."""
+        """Call with wrong arguments; return the error message."""
         with pytest.raises(Exception) as caught:
             self.module[self.symbol](*tensors)
         self.assert_computes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share."""
+"""Fixtures that all tests share."""
 
 import importlib
 import sys
@@ -32,7 +32,7 @@ class BackendUnderTest(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module):
-        # The import has put the spec of the other name there.
+        # The import has stored the spec of the real name.
         module.__spec__ = module.__spec__.loader_state
 
 
@@ -84,14 +84,14 @@ def newer_sources():
     ]
     libraries = list(installed.glob("*.so"))
     if not libraries or not sources:
-        return ""  # An editable install, or tests that stand alone.
+        return ""  # An editable install, or tests without sources beside them.
     built = min(path.stat().st_mtime for path in libraries)
     newer = [str(path.relative_to(ROOT)) for path in sources if path.stat().st_mtime > built + 2]
     return ", ".join(newer[:3]) + (", ..." if len(newer) > 3 else "")
 
 
 def pytest_sessionstart():
-    """Say once, rather than for each file, that the backend does not load."""
+    """Report once, not once per file, that the backend does not load."""
     try:
         callable(backend.offload_report)
     except RuntimeError as error:
@@ -100,7 +100,7 @@ def pytest_sessionstart():
 
 @dataclass(frozen=True)
 class EveryOp:
-    """A case of each op that the table accepts, all compiled into one library."""
+    """A case of each op in the table, all compiled into one library."""
 
     models: list
     compiled: object
@@ -109,7 +109,7 @@ class EveryOp:
 
 @pytest.fixture(scope="module")
 def bound_constants():
-    """Scales must be constants of the model, whatever the default of this backend is."""
+    """Embed constants, whatever the backend's default is: scales must be constants."""
     from backend.engine.options import PREFIX
 
     with pytest.MonkeyPatch.context() as patch:
@@ -119,7 +119,7 @@ def bound_constants():
 
 @pytest.fixture(scope="session")
 def every_op(tmp_path_factory):
-    """Compile them once for all tests."""
+    """Compile the ops once for all tests."""
     import support
 
     models = [case.model() for case in support.accepted_cases()]
@@ -131,7 +131,7 @@ def every_op(tmp_path_factory):
 
 
 def pytest_collection_finish(session):
-    """Note which parameters are asked for, so that no others are compiled."""
+    """Record which parameters the selected tests use, so that only those are compiled."""
     import support
 
     for item in session.items:
@@ -141,7 +141,7 @@ def pytest_collection_finish(session):
 
 @pytest.fixture
 def decline():
-    """Let a function decide what the driver declines."""
+    """Make a function decide what the driver declines."""
     name = f"{backend.engine.backend.BACKEND}.codegen.decline_reason"
     original = tvm_ffi.get_global_func(name)
 

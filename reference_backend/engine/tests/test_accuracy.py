@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The accuracy report: a layer that is wrong is found, and the numbers are those of NumPy."""
+"""The accuracy report: it finds a wrong layer, and its numbers equal those of NumPy."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def inputs(seed=0):
 
 
 class Writer:
-    """Writes a network with real numbers, or as an exporter quantizes it."""
+    """Writes a float network, or the same network as an exporter quantizes it."""
 
     def __init__(self, emit, quantized, wrong):
         self.emit, self.quantized, self.wrong = emit, quantized, wrong
@@ -51,7 +51,7 @@ class Writer:
         return self.emit(op.dequantize(integers, scale, zeros, axis))
 
     def between(self, name, value, most=5.0):
-        """Quantize and dequantize what is between two layers."""
+        """Quantize and dequantize a value between two layers."""
         if not self.quantized:
             return value
         scale = relax.const(np.float32(most / 127 * self.wrong.get(name, 1)))
@@ -67,7 +67,7 @@ class Writer:
 
 @cache
 def network(quantized=False, wrong=()):
-    """A residual block and a classifier; `wrong` are factors of scales."""
+    """Build a residual block and a classifier; `wrong` has factors that falsify scales."""
 
     def body(emit):
         writer = Writer(emit, quantized, dict(wrong))
@@ -124,7 +124,7 @@ def test_a_wrong_scale_of_weights_is_found_in_its_layer_alone(name, ops):
 @pytest.mark.thorough
 @needs(*OPS)
 def test_a_range_that_is_too_small_is_found_where_it_is_written_and_read():
-    """The values between the first layer and the two that read them are limited to a quarter."""
+    """Clip the values between the first layer and its two readers to a quarter of their range."""
     layers = report(("first out", 0.25)).layers
     bad = {"+".join(item.ops) for item in layers if item.snr_db < 20}
     assert bad == {"conv2d+add+relu", "conv2d+add", "add+relu"}
@@ -153,7 +153,7 @@ def test_the_numbers_are_those_of_numpy():
     snr = 10 * math.log10((one**2).sum() / (noise**2).sum())
     cosine = (one * two).sum() / np.sqrt((one**2).sum() * (two**2).sum())
     (layer,) = [item for item in found.layers if item.ops == ("matmul",)]
-    # The only layer reads what the model reads, so that both are the same.
+    # The only layer reads the model's input, so both errors are the same.
     for item in (layer, *found.outputs):
         assert item.snr_db == pytest.approx(snr, rel=1e-4)
         assert item.cosine == pytest.approx(cosine, rel=1e-7)
@@ -176,7 +176,7 @@ def test_it_says_in_which_type_each_layer_runs():
 
 
 @needs("matmul", "quantize", "dequantize")
-def test_it_says_what_is_real_and_what_is_on_the_host():
+def test_it_says_which_layers_compute_with_floats_and_which_are_on_the_host():
     support.skip_without_integers("matmul")
     data = variable("data", 8, 64)
 
@@ -234,7 +234,7 @@ def test_a_batch_norm_in_the_weights_and_a_relu_in_the_range_are_matched():
 
 @pytest.mark.thorough
 @needs(*OPS)
-def test_models_that_differ_are_told_with_both_ops():
+def test_models_that_differ_are_reported_with_both_ops():
     def other(emit):
         value = emit(op.nn.conv2d(IMAGE, relax.const(np.ones((4, 4, 3, 3), "float32")), padding=1))
         return emit(op.sigmoid(emit(op.reshape(value, (1, 256)))))
@@ -253,7 +253,7 @@ def test_models_that_differ_are_told_with_both_ops():
         r"'lv\w*' \(relu\) of the quantised model is where the float model has 'lv\w*' \(add\)\.",
         difference,
     )
-    # What has no counterpart is one layer with what reads it.
+    # An op without a counterpart forms one layer with its reader.
     assert {item.summary for item in found.layers} == {"quantize", "conv2d+add+...+matmul"}
 
     def wider(emit):
@@ -275,7 +275,7 @@ def test_models_that_differ_are_told_with_both_ops():
 
 
 @needs(*OPS)
-def test_what_cannot_be_compared_is_refused():
+def test_models_that_cannot_be_compared_are_refused():
     with pytest.raises(ValueError, match="The float model has quantize or dequantize"):
         backend.accuracy_report(network(True), network(), inputs())
     with pytest.raises(ValueError, match="The quantized model has no quantize"):

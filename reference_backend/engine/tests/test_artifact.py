@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The artifact: what is in it, and that any other bytes are an error, never a crash."""
+"""The artifact: its format, and that any other bytes are an error, never a crash."""
 
 import json
 import struct
@@ -17,12 +17,12 @@ from backend.engine.options import DRIVERS, Options
 from compiled_region import Region
 from support import BACKEND, IS_EMULATOR, partition_for
 
-# The format, written down a second time so that a change of it by mistake is seen.
+# A second description of the format, so that the tests notice an accidental change.
 MAGIC = b"\x89NPU\r\n\x1a\n"
 HEADER = struct.Struct("<8sIIQQ")
 SECTION = struct.Struct("<8sQQ")
 SECTIONS = ("manifest", "graph", "program", "ports")
-"""The last one is there if the driver has declared layouts."""
+"""The last one is only present if the driver declares layouts."""
 CHECKSUM_AT = 24
 MASK = 2**64 - 1
 
@@ -40,7 +40,7 @@ def checksum(data, seed=0):
         return (state << 29 | state >> 35) & MASK
 
     lanes = [mix(seed, lane + 1) for lane in range(8)]
-    # One more block, which is not full, ends the data.
+    # A last, partial block ends the data.
     padded = data + bytes(64 - len(data) % 64)
     for at in range(0, len(padded), 64):
         words = struct.unpack_from("<8Q", padded, at)
@@ -52,7 +52,7 @@ def checksum(data, seed=0):
 
 
 def seal(data):
-    """Make the checksum right again."""
+    """Recompute the checksum."""
     if len(data) < HEADER.size:
         return data
     data = data[:CHECKSUM_AT] + bytes(8) + data[CHECKSUM_AT + 8 :]
@@ -83,7 +83,7 @@ class Parts:
 
     @classmethod
     def read(cls, data):
-        """Take one apart, and check what the format promises."""
+        """Take an artifact apart, and check its format."""
         magic, version, count, size, stored = HEADER.unpack_from(data)
         assert (magic, size) == (MAGIC, len(data))
         assert count in (3, 4)
@@ -100,14 +100,14 @@ class Parts:
         return cls(version, *sections)
 
     def write(self):
-        """Put it together again."""
+        """Put the parts together again."""
         sections = {name: getattr(self, name) for name in SECTIONS}
         if not self.ports:
             del sections["ports"]
         return write(self.version, sections)
 
     def with_ports(self):
-        """Write down that the program has the inputs and outputs of the region, where it does."""
+        """Add the section of ports: the program has the inputs and outputs of the region."""
         graph = json.loads(self.graph)
 
         def port(argument, node, index=0):
@@ -122,7 +122,7 @@ class Parts:
         return self if self.ports else replace(self, ports=json.dumps(ports).encode())
 
 
-def test_an_artifact_is_as_its_format_says(region):
+def test_an_artifact_follows_its_format(region):
     parts = Parts.read(region.bytes)
     assert parts.version == tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()["format_version"]
     assert parts.write() == region.bytes
@@ -171,7 +171,7 @@ def test_the_same_region_is_compiled_to_the_same_bytes(region):
 
 
 def refusal(data):
-    """Load what cannot be loaded; return the one sentence that the error is."""
+    """Load an invalid artifact; return the one sentence of the error."""
     with pytest.raises(ValueError) as caught:
         load_module(data)
     message = str(caught.value)
@@ -212,7 +212,7 @@ def retyped(graph, dtype):
 
 
 def test_a_program_never_writes_more_than_the_graph_beside_it_says(region):
-    """Both checksums are right: the driver itself compares each buffer with its program."""
+    """Both checksums are valid: the driver itself compares each buffer with its program."""
     parts = Parts.read(region.bytes)
     kinds = {array.dtype for array in (*region.inputs, *region.expected)}
     narrow = next(kind for kind in ("int8", "uint8", "bool") if np.dtype(kind) not in kinds)
@@ -228,7 +228,7 @@ def test_a_program_never_writes_more_than_the_graph_beside_it_says(region):
         assert not tensor.numpy().any()
 
 
-# What is done to a good artifact, and what the error must say.
+# A change of a valid artifact, and the expected error.
 REFUSED = {
     "nothing at all": (lambda data, parts: b"", "truncated: only 0 bytes"),
     "version 1": (
@@ -339,12 +339,12 @@ REFUSED = {
 }
 
 
-def test_ports_may_be_written_down_where_they_are_those_of_the_region(region):
+def test_a_section_of_ports_is_accepted_if_it_matches_the_region(region):
     region.assert_computes(load_module(Parts.read(region.bytes).with_ports().write()))
 
 
 def forge(change):
-    """Make an artifact whose ports are changed; `change` gets the inputs and the outputs."""
+    """Make an artifact with changed ports; `change` gets the inputs and the outputs."""
 
     def forged(data, parts):
         ports = json.loads(parts.with_ports().ports)
@@ -421,8 +421,8 @@ FORGED_PORTS = {
 REFUSED.update({f"ports: {name}": case for name, case in FORGED_PORTS.items()})
 
 
-def test_a_program_that_gets_other_inputs_than_it_has_is_an_error(region):
-    """The ports fit the region, but not the program: its driver compares them."""
+def test_a_program_with_other_inputs_than_its_ports_is_an_error(region):
+    """The ports match the region, but not the program: its driver compares them."""
     for change in (
         forge(lambda inputs, outputs: inputs.clear()),
         forge(lambda inputs, outputs: inputs.append(inputs[0])),
@@ -469,7 +469,7 @@ def test_a_damaged_program_is_the_drivers_error(region):
 
 
 def library_of(region, path):
-    """Export a module that does nothing but hold the region."""
+    """Export a module that only contains the region."""
     partitioned = partition_for(tvm.IRModule({region.model.name: region.model.function()}))
     compiled = link_artifacts(relax.transform.RunCodegen()(partitioned), "llvm")
     executable = tvm.compile(compiled, target="llvm")
@@ -492,7 +492,7 @@ def regions_in(module):
 
 @pytest.fixture
 def linked(region, tmp_path):
-    """A library that holds the region as an object file."""
+    """Make a library that contains the region as an object file."""
     if not region_of(region.model)["link_apart"](""):
         pytest.skip("it is not known how to link artifacts here")
     library_of(region, tmp_path / "model.so")
@@ -513,7 +513,7 @@ def test_a_library_holds_an_artifact_once_and_as_it_is(region, linked):
 def test_an_archive_of_objects_is_linked_where_it_is_loaded(region, linked, tmp_path):
     executable = library_of(region, tmp_path / "model.tar")
     run_library(region, tmp_path / "model.tar")
-    # What was exported still runs here, and can be exported again.
+    # The exported module still runs here, and can be exported again.
     result = relax.VirtualMachine(executable, tvm.cpu())[region.model.name]
     result(*map(tvm.runtime.tensor, region.inputs))
     executable.export_library(str(tmp_path / "again.so"))
@@ -625,7 +625,7 @@ def mutate(generator, data, other):
 
 @pytest.mark.thorough
 def test_mutated_artifacts_are_errors_or_work(region):
-    """Half of them have the right checksum, so that what is behind it sees them, too."""
+    """Half of the mutations have a valid checksum, so that they reach later checks."""
     generator = np.random.default_rng(3)
     whole = Parts.read(region.bytes).with_ports()
     others = [Region(symbol_bound=7).bytes, reference(region)]
@@ -639,7 +639,7 @@ def test_mutated_artifacts_are_errors_or_work(region):
         elif count % 4 == 1:
             data = seal(mutate(generator, region.bytes, other))
         else:
-            # The frame is right: sections are what is damaged.
+            # The container is valid: only sections are corrupt.
             parts = replace(whole)
             name = SECTIONS[generator.integers(len(SECTIONS))]
             content = getattr(whole, name)
@@ -658,6 +658,6 @@ def test_mutated_artifacts_are_errors_or_work(region):
             assert BACKEND in str(error)
         else:
             computed += 1
-    # Most of the damage is noticed, and some of it really came as far as the driver.
+    # Most mutations are noticed, and some reached the driver.
     assert 0 < computed < loaded < MUTATIONS / 2
     region.assert_computes()

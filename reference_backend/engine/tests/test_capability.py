@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tables can say, shown on tables of their own; the backend's ops do not matter."""
+"""What tables can express, with tables made here, independent of the backend's ops."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def test_a_rank_is_exact():
     assert reason == "relu: 'x' has rank 3; supported: 4"
 
 
-def test_like_wants_the_dtype_of_the_other_input():
+def test_like_requires_the_dtype_of_the_other_input():
     inputs = (Input("data"), Input("scale", like="data"))
     entry = Op("multiply", "relax.multiply", inputs=inputs)
     call = relax.op.multiply(tensor(2), tensor(2, dtype="float32"))
@@ -133,7 +133,7 @@ def test_each_tensor_of_a_tuple_is_checked():
         (relax.TensorType((2, -1), "float32"), "a negative size"),
     ],
 )
-def test_what_is_not_known_of_a_tensor_is_a_reason(ty, word):
+def test_unknown_properties_of_a_tensor_are_a_reason(ty, word):
     assert word in refusal(relu(), relax.op.nn.relu(relax.Var("x", ty)))
 
 
@@ -209,7 +209,7 @@ def test_no_value_is_written_as_an_empty_string():
     assert refusal(mean(OneOf("")), relax.op.mean(tensor(2, 3), keepdims=True)) is None
 
 
-def test_an_argument_that_is_no_tensor_is_an_attribute():
+def test_an_argument_that_is_not_a_tensor_is_an_attribute():
     attributes = {"min": OneOf(0.0), "max": Range(1, 6)}
     entry = Op("clip", "relax.clip", inputs=(Input("x"),), attributes=attributes)
     assert refusal(entry, relax.op.clip(tensor(2), 0, 6)) is None
@@ -264,7 +264,7 @@ def test_rules_compare_dtypes():
     assert reason == "relu: x.dtype must equal float16; they are float32 and float16"
 
 
-def test_a_rule_that_cannot_be_told_is_a_reason():
+def test_a_rule_that_cannot_be_decided_is_a_reason():
     entry = Op("relu", "relax.nn.relu", inputs=(Input("x"),), rules=(Equal("x.shape[1]", 2),))
     assert "is unknown for this call" in refusal(entry, relax.op.nn.relu(tensor(2)))
 
@@ -272,13 +272,13 @@ def test_a_rule_that_cannot_be_told_is_a_reason():
 # ---- Tables -------------------------------------------------------------------------------------
 
 
-def test_an_op_that_is_not_there_is_a_reason(monkeypatch):
+def test_an_op_that_is_not_in_the_table_is_a_reason(monkeypatch):
     monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {})
     reason = refusal([], relax.op.nn.relu(tensor(2)))
     assert reason == "relax.nn.relu is not in the table of this backend"
 
 
-def test_of_several_entries_one_must_suit():
+def test_one_of_several_entries_must_match():
     small = relu(ranks=(1,))
     large = Op("big_relu", "relax.nn.relu", inputs=(Input("x", ranks=(4,)),))
     assert refusal([small, large], relax.op.nn.relu(tensor(2))) is None
@@ -288,7 +288,7 @@ def test_of_several_entries_one_must_suit():
     assert "big_relu: 'x' has rank 2" in reason
 
 
-def test_the_reason_is_that_of_the_entry_that_came_furthest():
+def test_the_reason_is_that_of_the_entry_that_matched_most():
     wrong = relu(ranks=(1,))
     rules = (Equal("x.shape[0]", 2),)
     close = Op("close", "relax.nn.relu", inputs=(Input("x", ranks=(2,)),), rules=rules)
@@ -347,7 +347,7 @@ def matmul():
     return Op("matmul", "relax.matmul", inputs=inputs, attributes={"out_dtype": Anything()})
 
 
-def test_a_limit_of_the_chip_is_told_from_one_of_the_engine():
+def test_a_limit_of_the_chip_is_distinguished_from_one_of_the_engine():
     entry, chip = relu(dtypes=("float32", "float16")), Chip(dtypes=("float32",))
     assert refusal(entry, relax.op.nn.relu(tensor(2)), chip=chip) is None
     reason = refusal(entry, relax.op.nn.relu(tensor(2, dtype="float16")), chip=chip)
@@ -356,7 +356,7 @@ def test_a_limit_of_the_chip_is_told_from_one_of_the_engine():
     assert reason == "relu: 'x' is float64; supported: float32"
 
 
-def test_ranks_of_a_chip_hold_for_all_ops():
+def test_ranks_of_a_chip_apply_to_all_ops():
     chip = Chip(ranks=range(3))
     assert refusal(relu(), relax.op.nn.relu(tensor(2, 3)), chip=chip) is None
     reason = refusal(relu(ranks=range(7)), relax.op.nn.relu(tensor(2, 3, 4)), chip=chip)
@@ -376,7 +376,7 @@ def test_weights_must_be_constants_where_the_chip_says_so():
     assert [item.constant for item in entry.inputs] == [False, True]
 
 
-def test_a_chip_may_want_fixed_sizes():
+def test_a_chip_may_require_static_shapes():
     chip, n = Chip(symbols=False), tirx.Var("n", "int64")
     assert refusal(relu(), relax.op.nn.relu(tensor(2)), chip=chip) is None
     reason = refusal(relu(), relax.op.nn.relu(tensor(n * 4)), chip=chip)
@@ -386,7 +386,7 @@ def test_a_chip_may_want_fixed_sizes():
     assert refusal(relu(), relax.op.nn.relu(tensor(n * 4))) is None
 
 
-def test_what_a_chip_as_such_cannot_do_stays_on_the_host_with_a_reason():
+def test_what_a_chip_cannot_do_stays_on_the_host_with_a_reason():
     inputs = (Input("x"), Input("indices", ("int64", "int32")))
     modes = {"axis": Anything(), "mode": Anything()}
     take = Op("take", "relax.take", inputs=inputs, attributes=modes)
@@ -462,7 +462,7 @@ def test_ops_without_limits_are_known():
         ({"relu": Limits(x=Takes(ranks=(9,)))}, "leave nothing of the ranks of 'x'"),
     ],
 )
-def test_limits_that_cannot_be_meant_are_refused(limits, words):
+def test_meaningless_limits_are_refused(limits, words):
     with pytest.raises(ValueError, match=words):
         Table([relu(dtypes=("float32",), ranks=range(7))], limits=limits)
 
@@ -473,7 +473,7 @@ def test_attributes_that_leave_nothing_are_refused():
             Table([pool(strides=own)], limits={"pool": Limits(strides=limit)})
 
 
-def test_chips_that_cannot_be_meant_are_refused():
+def test_meaningless_chips_are_refused():
     for given in (
         {"dtypes": ("float",)},
         {"dtypes": "float32"},
@@ -539,7 +539,7 @@ def test_the_lines_that_record_limits_are_those_of_the_entry():
 # ---- The table of this backend ------------------------------------------------------------------
 
 
-def test_the_table_speaks_of_ops_that_exist():
+def test_the_table_names_ops_that_exist():
     for entry in (entry for entry in OPS if entry.relax):
         assert len(entry.inputs) <= len(tvm.ir.Op.get(entry.relax).arguments)
 
@@ -654,12 +654,12 @@ def test_the_entry_that_takes_the_call_counts():
         ("x = 1", "is not an expression"),
     ],
 )
-def test_operations_that_cannot_be_meant_are_refused(formula, words):
+def test_meaningless_operations_are_refused(formula, words):
     with pytest.raises(ValueError, match=words):
         Op("relu", "relax.nn.relu", inputs=(Input("x"),), operations=formula)
 
 
-def test_an_op_of_the_catalogue_that_was_not_selected_is_told(monkeypatch):
+def test_an_op_of_the_catalogue_that_was_not_selected_is_named(monkeypatch):
     monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {"relax.sinh": "sinh"})
     assert refusal([], relax.op.sinh(tensor(2))) == (
         "relax.sinh is not in the table of this backend; the catalogue has sinh: select it by an "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conformance kit itself: it must see what is wrong, and say so."""
+"""The conformance kit itself: it must find and report what is wrong."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_wrong_values_are_seen(tolerance, dtype):
 
 @each_tolerance
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_nothing_stands_for_what_is_not_finite(tolerance, bad):
+def test_nothing_replaces_values_that_are_not_finite(tolerance, bad):
     values = right()
     found = values.copy()
     found[1, 1] = bad
@@ -211,7 +211,7 @@ def test_a_symbol_becomes_a_number_where_the_chip_has_none(monkeypatch):
     assert chip.fitted("no_such_op", plain) is plain
 
 
-def test_what_must_be_a_constant_is_one_and_has_a_known_size(monkeypatch):
+def test_a_required_constant_is_one_and_has_a_known_size(monkeypatch):
     entry = Op("wired", "relax.add", inputs=(Input("x1"), Input("x2", constant=True)))
     monkeypatch.setattr(TABLE, "get", lambda name: entry)
     case = Case("wired", {"name": "rows", "inputs": {"x1": ["n", 4], "x2": [4]}})
@@ -232,7 +232,7 @@ def statuses(outcomes):
     return {outcome.case: outcome.status for outcome in outcomes}
 
 
-def test_an_expected_failure_is_none():
+def test_an_expected_failure_is_not_a_failure():
     (found,) = apply([Entry("ops", "b*", "the chip rounds down")], [BAD], complete=True)
     assert found.status == "expected_failure"
     assert found.reason == "the chip rounds down [off by one]"
@@ -252,14 +252,14 @@ def test_an_entry_is_for_its_suite_and_not_for_what_did_not_run():
     assert statuses(apply([Entry("ops", "bad", "x")], [skipped], True)) == {"bad": "not_run"}
 
 
-def test_names_with_brackets_are_meant_as_they_are():
+def test_names_with_brackets_are_taken_literally():
     outcome = replace(BAD, case="x[1]")
     assert statuses(apply([Entry("ops", "x[1]", "x")], [outcome], True)) == {
         "x[1]": "expected_failure"
     }
 
 
-def test_what_the_driver_declines_is_no_failure_unless_nobody_claims_it():
+def test_a_declined_case_is_not_a_failure_unless_strict():
     declined = replace(BAD, status="declined", reason="no kernel of 7")
     entry = Entry("ops", "bad", "the SDK has none")
     assert apply([], [declined], complete=True) == [declined]
@@ -361,7 +361,7 @@ def run_batch(cases, announce):
 
 @pytest.fixture
 def behaviours(tmp_path, monkeypatch):
-    """A suite whose cases misbehave."""
+    """Make a suite whose cases misbehave."""
     package = tmp_path / "misbehaving"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -400,13 +400,13 @@ def test_a_case_that_hangs_fails(behaviours):
 
 
 @pytest.mark.thorough
-def test_a_bug_of_a_suite_is_no_failure_of_a_case(behaviours):
+def test_a_bug_of_a_suite_is_not_a_failure_of_a_case(behaviours):
     with pytest.raises(RuntimeError, match="is broken: ValueError: a bug of the suite"):
         behaviours("a", "raise", "b")
 
 
 @pytest.mark.thorough
-def test_a_suite_that_no_process_can_load_is_told():
+def test_a_suite_that_no_process_can_load_is_reported():
     with pytest.raises(RuntimeError, match="No module named 'nowhere'"):
         list(in_workers("nowhere.at_all", ["a"], 1))
 
@@ -452,7 +452,7 @@ def test_the_file_comes_back_as_it_was(result, tmp_path):
         Result.from_dict({**data, "format_version": 0})
 
 
-def test_the_summary_is_one_line_that_says_it(result):
+def test_the_summary_is_one_line(result):
     line = result.summary()
     assert line.startswith("FAILED: 1 passed, 2 failed, in 3 cases of 2 suites")
     assert "\n" not in line
@@ -476,12 +476,12 @@ def test_declined_cases_are_counted_apart_and_prove_nothing_alone(result):
     assert not result.ok
     assert result.summary().startswith("FAILED: 0 passed, 0 failed, 1 declined by the driver")
     assert "nothing ran on the NPU" in result.summary()
-    # A call that the table refuses, and that stays on the host, is nothing that ran either.
+    # A call that the table refuses, and that stays on the host, did not run either.
     result.outcomes.append(Outcome("ops", "e", "passed", "tanh", "float64", "none", "none"))
     assert not result.ok
 
 
-def test_declined_cases_are_told_by_the_sentence_of_the_driver(result):
+def test_declined_cases_are_reported_with_the_drivers_reason(result):
     reasons = [
         "none of it is on the NPU: the driver declines it: relax.max (gv): it has no max yet",
         "none of it is on the NPU: the driver declines it: relax.min (gv): it has no max yet; "
@@ -579,7 +579,7 @@ def test_the_command_runs_cases(tmp_path):
 
 
 @needs_taken
-def test_the_command_fails_where_the_ledger_is_wrong(tmp_path):
+def test_the_command_fails_if_the_ledger_is_wrong(tmp_path):
     ledger = tmp_path / "ledger.toml"
     ledger.write_text(ENTRY.replace("softmax-*", TAKEN[0]))
     code, lines = conformance("--filter", f"ops/{TAKEN[0]}", "--ledger", ledger, "--jobs", 0)
@@ -589,7 +589,7 @@ def test_the_command_fails_where_the_ledger_is_wrong(tmp_path):
 
 @pytest.fixture
 def decline():
-    """Let the driver decline each function that a test says."""
+    """Make the driver decline the functions that a test selects."""
     name = f"{BACKEND}.codegen.decline_reason"
     original = tvm_ffi.get_global_func(name)
 
@@ -628,7 +628,7 @@ def is_whole(name):
 
 @needs_two
 @pytest.mark.parametrize("suite", ["ops", "composites"])
-def test_what_the_driver_declines_is_told_and_fails_only_if_it_must(decline, suite):
+def test_a_declined_case_is_reported_and_fails_only_if_strict(decline, suite):
     (declined, mine), *_ = RELAX_OPS.items()
     decline(lambda function: "not on Sundays" if declined in calls_of(function) else "")
     cases = [f"{suite}/{case}" for case in cases_of(suite, Settings())]
@@ -657,7 +657,7 @@ def test_what_the_driver_declines_is_told_and_fails_only_if_it_must(decline, sui
     assert "nothing ran on the NPU" in lines[-1]
 
 
-def test_a_composite_is_declined_for_what_the_driver_says_of_the_composite(decline):
+def test_the_reason_of_a_declined_composite_is_about_the_whole_composite(decline):
     work = next(filter(is_whole, composites.essentials()), None)
     if work is None:
         pytest.skip("the NPU takes no composite of several ops")
@@ -697,7 +697,7 @@ def test_check_takes_what_the_driver_takes(decline):
         (["--suite", "opps"], "there is no suite 'opps'; the suites are ops"),
         (["--suite", ","], "there is no suite ''; the suites are ops"),
         (["--suite", "files"], "runs the case files that are given, and there is none"),
-        # To list the cases of all suites takes seconds.
+        # Listing the cases of all suites takes seconds.
         pytest.param(
             *(["--filter", "no such case"], "no case has 'no such case' in it"),
             marks=pytest.mark.thorough,
@@ -715,7 +715,7 @@ def test_check_takes_what_the_driver_takes(decline):
         (["--output", __file__], "is a file; --output wants a folder"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_sentence(arguments, sentence):
+def test_meaningless_arguments_are_refused_in_a_sentence(arguments, sentence):
     code, lines = conformance(*arguments)
     assert code == 2
     assert sentence in lines[-1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzzing must find a mistake, make it small, and leave a case file of it."""
+"""Fuzzing must find a bug, shrink it, and write a case file."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def search(tmp_path, case=fuzz.RANDOM, seconds=5.0):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("case, dtype", [(fuzz.RANDOM, "float32"), (fuzz.INTEGERS, "int8")])
-def test_a_mistake_becomes_a_small_case_that_passes_once_it_is_mended(
+def test_a_bug_becomes_a_small_case_that_passes_once_it_is_fixed(
     case, dtype, tmp_path, monkeypatch
 ):
     run = Compiled.run
@@ -59,7 +59,7 @@ def test_the_usual_search_is_the_same_each_time(integers):
 
 
 @pytest.mark.skipif(not TABLE.ops, reason="capabilities.py is empty")
-def test_what_was_once_wrong_runs_first(tmp_path, monkeypatch):
+def test_earlier_failures_run_first(tmp_path, monkeypatch):
     good = []
     fuzz._draw(0, good.append, shrink=False)
     fuzz.case_of(good[0], 1, "all", {}).save(tmp_path / "good.npz")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases that once went wrong, or that models meet rarely."""
+"""Cases that once failed, or that are rare in models."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import support
 from backend import offload_report
 from support import build, compile_for, needs_emulator, needs_symbols, partition_for, variable
 
-needs = support.needs  # Not imported: some choices of ops have no test with it.
+needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 
 
 def run(executable, *arrays):
@@ -19,7 +19,7 @@ def run(executable, *arrays):
     return machine["main"](*(tvm.runtime.tensor(array) for array in arrays)).numpy()
 
 
-def test_options_that_are_no_settings_are_refused():
+def test_options_that_are_not_settings_are_refused():
     x = variable("x", 2)
     mod = build([x], lambda emit: emit(relax.op.acosh(x)))
     for value in (1.5, (1, 2), 0):
@@ -56,7 +56,7 @@ def test_a_model_without_anything_for_the_npu_compiles():
 @needs_symbols
 @needs("relu")
 @pytest.mark.parametrize("name", ["n", "4d", "7", "4*n", "-1", ""])
-def test_any_name_of_a_symbol_will_do(name):
+def test_a_symbol_may_have_any_name(name):
     symbol = tirx.Var(name, "int64")
     x = variable("x", symbol, 4)
     mod = build([x], lambda emit: emit(relax.op.nn.relu(x)))
@@ -134,7 +134,7 @@ def test_two_symbols_may_have_one_name():
 
 @needs_symbols
 @needs("matmul", variable=True)
-def test_a_size_of_zero_that_the_result_has_not_is_refused():
+def test_a_size_of_zero_that_the_result_lacks_is_refused():
     depth = tirx.Var("n", "int64")
     x, y = variable("a", 2, depth), variable("b", depth, 2)
     mod = build([x, y], lambda emit: emit(relax.op.matmul(x, y)))
@@ -156,7 +156,7 @@ def test_a_forked_process_runs_what_was_compiled_for_threads():
     machine["main"](array)
     child = os.fork()
     if child == 0:
-        signal.alarm(30)  # A hang ends the child, and the test sees it.
+        signal.alarm(30)  # The alarm ends a child that hangs, and the test fails.
         right = np.array_equal(machine["main"](array).numpy(), array.numpy())
         os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0

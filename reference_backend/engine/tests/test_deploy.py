@@ -42,7 +42,7 @@ OTHER_DEVICE = 1 if has_device(1) else 0
 
 
 class Exported:
-    """A small model in a file, with an input and what the host computes of it."""
+    """An exported model, with an input and the host's result for it."""
 
     def __init__(self, directory):
         n = tirx.Var("n", "int64") if chip.SYMBOLS else BOUND
@@ -71,7 +71,7 @@ class Exported:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Share the file; nothing may change it."""
+    """Share the file; tests must not change it."""
     return Exported(tmp_path_factory.mktemp("exported"))
 
 
@@ -132,7 +132,7 @@ def test_every_op_runs_in_a_process_without_lowering_code(every_op, tmp_path):
 
 @pytest.fixture(scope="module")
 def run_model(tmp_path_factory):
-    """Build the example, and return what runs it without Python: output and exit code."""
+    """Build the example; return a function that runs it without Python: output, exit code."""
     if not EXAMPLE.is_dir() or shutil.which("cmake") is None or shutil.which("c++") is None:
         pytest.skip("needs engine/examples/cpp, cmake and c++")
     folder = tmp_path_factory.mktemp("run_model")
@@ -204,7 +204,7 @@ def test_the_program_in_cpp_explains_what_is_wrong(exported, run_model, tmp_path
 
 @pytest.fixture(scope="module")
 def farm():
-    """A tracker and a board on this machine; the board has the runtime only."""
+    """Start a tracker and a board on this machine; the board only has the runtime."""
     for module in ("cloudpickle", "psutil", "tornado"):
         pytest.importorskip(module, reason="TVM's RPC needs it: install the extra 'rpc'")
     from tvm.rpc.tracker import Tracker
@@ -243,7 +243,7 @@ def test_a_model_runs_on_a_board_behind_a_tracker(exported, farm, tmp_path):
     time = machine.time_evaluator("again", session.cpu(), number=2, repeat=3)()
     assert len(time.results) == 3
 
-    # The session goes on after each error.
+    # The session survives each error.
     with pytest.raises(Exception, match="mismatch"):
         call(exported.input[:, :4])
     with pytest.raises(Exception, match=f"at most {BOUND}"):
@@ -298,6 +298,6 @@ def test_a_model_that_cannot_be_loaded_is_an_error_of_its_npus(exported, tmp_pat
 
 
 @pytest.mark.parametrize("devices", [[], 2, ["0"], [0.5]])
-def test_what_are_no_indices_of_npus_is_refused(tmp_path, devices):
+def test_invalid_indices_of_npus_are_refused(tmp_path, devices):
     with pytest.raises(ValueError, match="devices is .*; it must be indices of NPUs"):
         DataParallel(tmp_path / "model.so", devices)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composites that capabilities.py makes possible: the suite `composites` of the kit.
+"""The composites that capabilities.py allows: the suite `composites` of the kit.
 
-Of the suite, here is each part of a composite once; the command `conformance` runs all.
+These tests run each part of a composite once; the command `conformance` runs the whole suite.
 """
 
 from functools import cache
@@ -34,7 +34,7 @@ def test_every_part_has_cases():
         assert place or parts >= activations
 
 
-# Where nothing can be fused, there is nothing to skip either.
+# If nothing can be fused, there is nothing to skip either.
 if CASES:
 
     @pytest.mark.parametrize("case", CASES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as an ONNX file: the nodes, where they run and why, and the edges between them."""
+"""The report as an ONNX file: its nodes, their placement with reasons, and its edges."""
 
 import pytest
 import tvm
@@ -19,7 +19,7 @@ def onnx():
 
 
 def model():
-    """Two regions with an op of the host between; the author names the first and the host's."""
+    """Make two regions with a host op between; the author named the first and the host op."""
     x, y = variable("x", 2, 4), variable("y", 2, 4)
 
     def body(emit):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options: where they come from, what is refused, and that artifacts know them."""
+"""Options: their sources, what is refused, and their storage in artifacts."""
 
 import json
 import logging
@@ -29,11 +29,11 @@ from support import (
 
 PREFIX = module.PREFIX
 NAMES = [field.name for field in fields(Options) if field.metadata]
-"""All options, also those of the drivers."""
+"""All options, including those of the drivers."""
 BY_NAME = {field.name: field for field in fields(Options)}
 CASE = first_case(op for op in OPS if TABLE.get(op))
 OTHER = another_option(Options())
-"""Of the default driver: the tests remove what the environment says."""
+"""Options of the default driver: the tests clear the environment variables."""
 SOME = {
     "timeout_ms": 60_000,
     "strict": True,
@@ -46,7 +46,7 @@ NOT_KNOWN = r".* is not known to \w+ \(did you mean timeout_ms\?\); known: .*max
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch):
-    """No variable of the user's, and nothing reported so far."""
+    """Clear the user's environment variables, and forget earlier warnings."""
     for name in list(os.environ):
         if name.startswith(PREFIX):
             monkeypatch.delenv(name)
@@ -83,7 +83,7 @@ def possible(seed):
     values = {str(name): values_of(name, generator) for name in chosen}
     driver = values.get("driver", Options().driver)
     for name in list(values):
-        # Of the options of drivers, only those of the chosen one may be set.
+        # Only options of the chosen driver may be set.
         if driver not in BY_NAME[name].metadata.get("by_role", [driver]):
             del values[name]
     if values.get("max_tile_bytes", 0) > values.get("scratchpad_bytes", 4 << 20):
@@ -119,7 +119,7 @@ def test_all_sources_give_the_same_options(tmp_path, seed):
         expected,
         expected.to_dict(),
         json.loads(json.dumps(expected.to_dict())),
-        tvm_ffi.convert(values),  # What arrives from RunCodegen.
+        tvm_ffi.convert(values),  # RunCodegen passes this form.
         tmp_path / "options.toml",
         str(tmp_path / "options.json"),
     ):
@@ -133,7 +133,7 @@ def test_nothing_set_is_the_defaults():
     assert Options().overrides == ()
 
 
-def test_settings_go_before_options():
+def test_settings_override_options():
     loaded = Options.load({"timeout_ms": 2, "max_regions": 3}).merged(timeout_ms=4)
     assert (loaded.timeout_ms, loaded.max_regions) == (4, 3)
     with pytest.raises(RuntimeError, match="'strict'"):
@@ -147,7 +147,7 @@ def test_settings_go_before_options():
 @pytest.mark.parametrize(
     ("name", "text"), [("a.toml", "timeout_ms = 2"), ("a.json", '{"timeout_ms": 2}')]
 )
-def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path, name, text):
+def test_a_byte_order_mark_is_ignored(tmp_path, name, text):
     (tmp_path / name).write_text(text, encoding="utf-8-sig")
     assert Options.load(tmp_path / name) == Options(timeout_ms=2)
 
@@ -170,7 +170,7 @@ def test_options_cannot_be_changed():
         Options().timeout_ms = 2
 
 
-def test_all_options_are_listed_with_what_they_may_be():
+def test_all_options_are_listed_with_allowed_values():
     text = module.describe()
     for name in NAMES:
         assert f"\n  {name} = " in text
@@ -220,7 +220,7 @@ def test_all_options_are_listed_with_what_they_may_be():
         ),
     ],
 )
-def test_what_is_not_supported_is_refused(tmp_path, values, words):
+def test_unsupported_values_are_refused(tmp_path, values, words):
     with pytest.raises(ValueError, match=words):
         Options.load(values)
     with pytest.raises(ValueError, match=words):
@@ -257,12 +257,12 @@ def test_a_file_that_holds_no_options_is_refused(tmp_path, name, text, words):
 
 
 @pytest.mark.parametrize("source", [3, ["strict"], {"strict"}])
-def test_what_are_no_options_is_refused(source):
+def test_anything_but_options_is_refused(source):
     with pytest.raises(ValueError, match=f"options is a {type(source).__name__}; supported: Opt"):
         partition_for(model(), options=source)
 
 
-def test_a_setting_that_is_not_known_is_refused():
+def test_an_unknown_setting_is_refused():
     for function in (partition_for, compile_for):
         with pytest.raises(ValueError, match="'timeout' is not known"):
             function(model(), timeout=2)
@@ -329,7 +329,7 @@ def test_a_variable_overrides_and_is_reported_once(monkeypatch, caplog, name, te
         ("ZZZ", "2", f"sets no option of {BACKEND}; supported: {PREFIX}"),
     ],
 )
-def test_a_variable_that_sets_nothing_possible_is_refused(monkeypatch, name, text, words):
+def test_a_variable_with_an_invalid_value_is_refused(monkeypatch, name, text, words):
     monkeypatch.setenv(PREFIX + name, text)
     with pytest.raises(ValueError, match=f"The environment variable {PREFIX}{name}.*{words}"):
         compile_for(model())
@@ -346,7 +346,7 @@ def test_variables_of_others_are_left_alone(monkeypatch):
     assert Options.load(None) == Options()
 
 
-def test_a_value_that_is_set_later_is_no_override():
+def test_a_value_that_is_set_later_is_not_an_override():
     override = {"option": "timeout_ms", "value": 2, "variable": "X"}
     overridden = Options.load({"overrides": [override]})
     assert overridden.timeout_ms == 2
@@ -354,8 +354,8 @@ def test_a_value_that_is_set_later_is_no_override():
     assert (later.timeout_ms, later.overrides) == (3, ())
 
 
-def test_only_what_the_environment_says_now_is_reported(monkeypatch, caplog):
-    """Not what it said when an artifact was made, whose options are read back."""
+def test_only_current_variables_are_reported(monkeypatch, caplog):
+    """Variables from the time when an artifact was made are not reported with its options."""
     old = [{"option": "timeout_ms", "value": 2, "variable": f"{PREFIX}TIMEOUT_MS"}]
     monkeypatch.setenv(f"{PREFIX}MAX_REGIONS", "1")
     with caplog.at_level(logging.WARNING):
@@ -388,7 +388,7 @@ def test_options_are_stored_in_the_artifact_and_read_back(monkeypatch, tmp_path)
     assert artifact.manifest["overrides"] == [
         {"option": name, "value": value, "variable": variable}
     ]
-    # What concerns this machine alone is not shipped.
+    # Options that only concern this machine are not stored.
     assert found.dump_dir == Options().dump_dir
     assert "secret" not in json.dumps(artifact.to_dict())
 
@@ -402,7 +402,7 @@ def test_options_of_run_codegen_are_those_of_the_artifact(tmp_path):
         assert artifact.manifest["options"] == Options(**(options or {})).recorded()
 
 
-def test_the_options_of_drivers_are_what_they_say_themselves():
+def test_the_options_of_drivers_are_those_that_they_declare():
     described = {}
     for role, driver in module.DRIVERS.items():
         assert set(Options(driver=role).driver_options()) == {
@@ -426,7 +426,7 @@ def test_programs_are_for_a_driver_that_is_installed():
 
 
 @pytest.mark.parametrize("name", list(Options().driver_options()))
-def test_the_driver_takes_what_its_options_may_be_and_nothing_else(name):
+def test_the_driver_accepts_exactly_the_allowed_values_of_its_options(name):
     decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
     function = model()["main"]
     allowed = BY_NAME[name].metadata["allowed"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that the author of a model gave its ops, from the importers to the report."""
+"""The names that a model's author gave its ops, from the importers to the report."""
 
 import warnings
 
@@ -37,7 +37,7 @@ def read(onnx, text):
         return model, backend.from_onnx(model)
 
 
-def test_an_onnx_node_gives_its_name_to_all_that_it_becomes(onnx):
+def test_an_onnx_node_names_all_ops_that_it_becomes(onnx):
     model, _ = read(onnx, "g (float[4] x) => (float[4] z) { y = HardSwish(x) z = Acosh(y) }")
     model.graph.node[0].name = "/stem/Act"
     mod = backend.from_onnx(model)
@@ -114,7 +114,7 @@ def test_tvms_passes_keep_names():
     assert [origin_of(call) for call in calls_of(mod)] == [Origin("mine")]
 
 
-def test_a_span_of_others_is_no_name():
+def test_a_span_of_another_origin_is_not_a_name():
     x = variable("x", 4)
     span = tvm.ir.Span(tvm.ir.SourceName("script.py"), 1, 1, 1, 1)
     assert origin_of(with_span(on_host(x), span)) is None
@@ -149,7 +149,7 @@ def test_an_op_that_stands_for_a_chain_has_all_its_names():
     whole = with_span(op.nn.relu(x), origin_of(last[0]).span())
     found = with_absorbed(whole, last[0], values, set())
     assert origin_of(found) == Origin("mul", "act", "", ("shift", "clip", "divide"))
-    # What is still there is no part of it, and what has no name needs none.
+    # Ops that remain are not part of the chain, and ops without a name need none.
     (clip,) = (var for var, item in values.items() if origin_of(item).name == "clip")
     found = with_absorbed(whole, last[0], values, {clip})
     assert origin_of(found).others == ("divide",)
@@ -170,7 +170,7 @@ def test_a_chain_that_a_pass_makes_one_op_keeps_its_names_in_the_report():
     origins = [item.origin for item in ops if item.op == "relax.permute_dims"]
     assert origins in (
         [Origin("two", others=("one",))],
-        [Origin("one"), Origin("two")],  # Where no pass joins them.
+        [Origin("one"), Origin("two")],  # No pass joins these.
     )
     report = report_of(build([x], body))
     assert backend.Report.from_json(report.to_json()) == report

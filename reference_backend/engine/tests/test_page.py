@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the report: one file with all ops in it, whatever their names are."""
+"""The report page: one file with all ops, whatever their names are."""
 
 import json
 import re
@@ -19,27 +19,27 @@ pytestmark = needs_single
 
 @pytest.fixture(scope="module")
 def report():
-    """One op."""
+    """Make a report with one op."""
     model = SINGLE[0].model(constants=True)
     return backend.offload_report(partition_for(tvm.IRModule({model.name: model.function()})))
 
 
 class Reader(HTMLParser):
-    """Collects the scripts of a page, and what its elements load."""
+    """Collects the scripts of a page, and the resources that its elements load."""
 
     def __init__(self):
         super().__init__()
         self.scripts, self.loaded, self.inside = [], [], False
 
     def handle_starttag(self, tag, attrs):
-        """Note a script, a picture or a link."""
+        """Record a script, a picture or a link."""
         self.loaded += [value for name, value in attrs if name in ("src", "href")]
         self.inside = tag == "script"
         if self.inside:
             self.scripts.append("")
 
     def handle_endtag(self, tag):
-        """Note the end of a script."""
+        """Record the end of a script."""
         self.inside = self.inside and tag != "script"
 
     def handle_data(self, data):

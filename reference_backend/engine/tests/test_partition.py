@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes to the NPU, what stays on the host, and that neither changes what a model computes."""
+"""Partitioning: what is offloaded, what stays on the host, and that values do not change."""
 
 import re
 from dataclasses import replace
@@ -72,7 +72,7 @@ def module_of(model):
 
 
 def with_host_op(case):
-    """Return the function of a case with an op of the host behind the first result."""
+    """Return the function of a case, with a host op behind the first result."""
     model = case.model()
     first = model.outputs[0]
     casted = model.bind(relax.op.astype(first.expr, "float32"))
@@ -93,7 +93,7 @@ def test_a_model_is_not_changed():
 
 
 @needs_single
-def test_what_the_npu_does_not_have_stays_on_the_host_with_a_reason(monkeypatch):
+def test_an_op_that_the_npu_lacks_stays_on_the_host_with_a_reason(monkeypatch):
     monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {})
     for case in SINGLE:
         model = with_host_op(case)
@@ -139,7 +139,7 @@ def test_a_function_may_have_no_dataflow_block():
 
 
 @needs_single
-def test_private_functions_are_looked_into():
+def test_private_functions_are_partitioned():
     model = SINGLE[0].model()
     helper = model.function().without_attr("global_symbol")
     name = relax.GlobalVar("helper")
@@ -154,12 +154,12 @@ def test_private_functions_are_looked_into():
 
 
 @needs_single
-def test_partitioning_twice_is_partitioning_once():
+def test_partitioning_twice_equals_partitioning_once():
     for case in SINGLE:
         model = with_host_op(case)
         once = partition_for(module_of(model))
         twice = partition_for(once)
-        # Their order may differ, and with it the indices of what they read.
+        # The order of the ops may differ, and so may the indices of those that they read.
         first, second = (
             {(replace(op, reads=()), *(report.ops[i].name for i in op.reads)) for op in report.ops}
             for report in map(backend.offload_report, (once, twice))
@@ -247,7 +247,7 @@ def test_a_declined_region_runs_on_the_host_with_the_drivers_reason(decline):
     assert_same_values(mod, arrays, model.name)
 
 
-def test_what_is_no_module_is_refused_with_how_to_get_one():
+def test_anything_but_a_module_is_refused_with_how_to_get_one():
     x = variable("x", 2, 3)
     function = build([x], lambda emit: emit(relax.op.acosh(x)))["main"]
     for model, words in (
@@ -261,11 +261,11 @@ def test_what_is_no_module_is_refused_with_how_to_get_one():
             assert len(str(caught.value).splitlines()) == 1
 
 
-# ---- Control flow and what TVM's own passes stop at ---------------------------------------------
+# ---- Control flow, and what TVM's own passes do not support -------------------------------------
 
 
 @needs("relu")
-def test_branches_are_looked_into():
+def test_branches_are_partitioned():
     x, condition = variable("x", 4), relax.Var("c", relax.TensorType((), "bool"))
     results = {}
     for branch, before in ((True, lambda v: v), (False, on_host)):
@@ -285,7 +285,7 @@ def test_branches_are_looked_into():
 
 @needs_symbols
 @needs("relu")
-def test_a_match_cast_parts_regions():
+def test_a_match_cast_separates_regions():
     n, m = tvm.tirx.Var("n", "int64"), tvm.tirx.Var("m", "int64")
     x = relax.Var("x", relax.TensorType((n, 3), "float32"))
     builder = relax.BlockBuilder()
@@ -303,7 +303,7 @@ def test_a_match_cast_parts_regions():
 
 
 @needs("relu")
-def test_a_packed_call_parts_regions():
+def test_a_packed_call_separates_regions():
     @tvm_ffi.register_global_func("test.minus_one", override=True)
     def minus_one(x):
         return tvm.runtime.tensor(x.numpy() - 1)
@@ -358,7 +358,7 @@ def tvm_partitions(mod):
 
 
 def crossing(emit, x, y):
-    """Two chains that read each other's first half through the host."""
+    """Build two chains that read each other's first half through the host."""
     one, other = emit(relax.op.nn.relu(x)), emit(relax.op.nn.relu(y))
     from_one, from_other = emit(on_host(one)), emit(on_host(other))
     late = emit(relax.op.nn.relu(from_one))
@@ -377,7 +377,7 @@ def test_two_regions_do_not_wait_for_each_other():
 
 @needs("relu", "add")
 def test_a_pattern_around_something_else_is_left_out():
-    """A vendor's pattern without a check; TVM reports a cyclic dependency."""
+    """The pattern is a vendor's, without a check; TVM reports a cyclic dependency."""
     name = f"{BACKEND}.relu_plus"
     any_value = relax.dpl.wildcard()
     pattern = relax.dpl.is_op("relax.nn.relu")(any_value)
@@ -403,7 +403,7 @@ def test_a_pattern_around_something_else_is_left_out():
 
 @needs("relu", "add")
 def test_a_detection_head_is_cut_without_a_cycle():
-    """Scales that read each other through ops of the host, three times over."""
+    """Three scales read each other through host ops."""
     inputs = [variable(f"x{index}", 4) for index in range(3)]
 
     def body(emit):
@@ -451,8 +451,8 @@ def test_small_regions_stay_on_the_host():
 @pytest.mark.parametrize(
     "limit", [1, *(pytest.param(limit, marks=pytest.mark.thorough) for limit in (2, 3))]
 )
-def test_of_too_many_regions_the_largest_stay(limit):
-    """By operations, not by ops, and over all functions and branches of the model."""
+def test_the_largest_of_too_many_regions_stay(limit):
+    """The size is in operations, not ops, across all functions and branches of the model."""
     sizes = {"one": 5, "two": 7, "three": 6}
     functions = {}
     for name, size in sizes.items():
@@ -480,7 +480,7 @@ def test_of_too_many_regions_the_largest_stay(limit):
 
 @needs_symbols
 @needs("relu", "add")
-def test_the_largest_symbolic_region_is_that_of_its_bound():
+def test_the_size_of_a_symbolic_region_is_that_at_its_bound():
     n, m = tvm.tirx.Var("n", "int64"), tvm.tirx.Var("m", "int64")
     x, y = (relax.Var(s.name, relax.TensorType((s, 2), "float32")) for s in (n, m))
 
@@ -539,7 +539,7 @@ def test_strict_has_exceptions_by_op_and_by_name():
 
 
 @needs("relu")
-def test_strict_lets_bookkeeping_and_calls_of_own_functions_be():
+def test_strict_ignores_bookkeeping_and_calls_of_own_functions():
     x = variable("x", 4)
     helper = build([x], lambda emit: emit(relax.op.nn.relu(x)), "helper")["helper"]
     name = relax.GlobalVar("helper")
@@ -553,8 +553,8 @@ def test_strict_lets_bookkeeping_and_calls_of_own_functions_be():
 
 
 @needs("relu", "add")
-def test_of_a_declined_region_only_the_cause_goes_to_the_host(decline):
-    """The rest makes regions around it."""
+def test_only_the_cause_of_a_declined_region_goes_to_the_host(decline):
+    """The rest forms regions around it."""
 
     def refuse_add(function, finish):
         too_large = finish and "R.add" in function.script()
@@ -595,7 +595,7 @@ def test_a_region_that_is_declined_as_a_whole_goes_to_the_host(decline):
 
 
 def labels_of(function):
-    """Return what messages call the ops of a composite or a region, in order."""
+    """Return the labels of the ops of a composite or a region, in order."""
     labels = []
     for block in function.body.blocks:
         for binding in block.bindings:
@@ -608,7 +608,7 @@ def labels_of(function):
 
 @needs("relu", "add")
 def test_an_op_that_is_declined_behind_another_one_cuts_the_region(decline):
-    """The driver takes it alone, and names it when it declines the region."""
+    """The driver accepts the op alone, and names it when it declines the region."""
 
     def refuse_add_behind_relu(function, finish):
         before = ""
@@ -640,7 +640,7 @@ def test_an_op_that_is_declined_behind_another_one_cuts_the_region(decline):
 
 @pytest.mark.thorough
 @needs("relu", "add")
-def test_a_region_is_not_cut_for_ever(decline):
+def test_a_region_is_not_cut_forever(decline):
     """A driver that always names another op is asked a bounded number of times."""
     asked = []
 
@@ -691,7 +691,7 @@ def test_regions_know_the_bounds_of_their_symbols():
             found |= {str(key): int(value) for key, value in known.items()}
         return found
 
-    assert bounds(mod) == {}  # RunCodegen may still be told.
+    assert bounds(mod) == {}  # RunCodegen can still set the bounds.
     assert bounds(mod, symbol_bound=5) == {"n": 5, "m": 5}
     assert bounds(mod, symbol_bounds={"n": 7, "k": 3}) == {"n": 7}
     mod["main"] = mod["main"].with_attr("tir_var_upper_bound", {"n": 9, "m": 8})
@@ -700,7 +700,7 @@ def test_regions_know_the_bounds_of_their_symbols():
 
 
 @needs("relu", "add")
-def test_independent_host_work_does_not_part_a_region():
+def test_independent_host_work_does_not_split_a_region():
     x, y = variable("x", 4), variable("y", 4)
 
     def body(emit):
@@ -730,7 +730,7 @@ def convolution(emit, x, seed=0):
 
 
 def added(operand, arguments=(), swapped=False):
-    """A convolution to which something is added; `operand` may be a function of `emit`."""
+    """Build a convolution plus an operand, which may be a function of `emit`."""
     x = variable("x", *IMAGE)
 
     def body(emit):
@@ -761,12 +761,12 @@ def test_a_parameter_and_a_reshaped_parameter_may_be_a_bias():
 
 @needs("conv2d", "add")
 @pytest.mark.parametrize("shape", [(1, 1, 1, 6), (1, 1, 6, 1), (), (1,), (1, 4, 6, 1)])
-def test_other_constants_are_no_bias(shape):
+def test_other_constants_are_not_a_bias(shape):
     assert added(constant(*shape)) == [["conv2d", "add"]]
 
 
 @needs("conv2d", "add")
-def test_what_is_computed_is_no_bias():
+def test_a_computed_value_is_not_a_bias():
     bias = variable("b", 1, 4, 1, 1)
     found = added(lambda emit: emit(on_host(bias)), [bias])
     assert sorted(chain.from_iterable(found)) == ["add", "conv2d"]
@@ -780,13 +780,13 @@ def test_a_tensor_of_the_results_shape_is_a_residual(swapped):
 
 
 @needs("conv2d", "add")
-def test_a_tensor_that_makes_the_result_grow_is_no_residual():
+def test_a_tensor_that_broadcasts_the_result_is_not_a_residual():
     residual = variable("r", 5, 4, 6, 6)
     assert added(residual, [residual]) == [["conv2d", "add"]]
 
 
 @needs("conv2d", "add")
-def test_a_value_added_to_itself_is_no_residual():
+def test_a_value_added_to_itself_is_not_a_residual():
     x = variable("x", *IMAGE)
 
     def body(emit):
@@ -809,7 +809,7 @@ def test_a_value_that_is_used_elsewhere_is_not_fused_away():
 
 
 @needs("conv2d", "add")
-def test_of_two_convolutions_that_are_added_one_takes_the_other_as_residual():
+def test_one_of_two_added_convolutions_takes_the_other_as_residual():
     x = variable("x", *IMAGE)
 
     def body(emit):
@@ -1013,7 +1013,7 @@ def test_running_statistics_that_are_read_are_results_of_a_batch_norm():
 
 
 @needs("group_norm", variable=True)
-def test_a_normalisation_may_say_that_ones_and_zeros_are_not_applied():
+def test_a_normalisation_may_disable_scale_and_shift():
     x, last = variable("x", 2, 4, 3), variable("b", 4)
     attributes = {"num_groups": 2, "channel_axis": 1, "axes": [2], "center": False}
 
@@ -1036,10 +1036,10 @@ def test_a_normalisation_may_say_that_ones_and_zeros_are_not_applied():
 
 
 @needs("layer_norm")
-def test_a_chain_whose_shapes_do_not_suit_the_op_stays_as_it_is():
+def test_a_chain_whose_shapes_do_not_fit_the_op_is_unchanged():
     x, gamma, beta = variable("x", 1, 4, 2, 3), variable("g", 4, 1, 1), variable("b", 4, 1, 1)
 
-    def body(emit):  # What the ONNX importer makes of InstanceNormalization.
+    def body(emit):  # The ONNX importer's form of InstanceNormalization.
         mean = emit(relax.op.mean(x, axis=[2, 3], keepdims=True))
         variance = emit(relax.op.variance(x, axis=[2, 3], keepdims=True))
         root = emit(relax.op.sqrt(emit(relax.op.add(variance, relax.const(1e-3, "float32")))))
@@ -1055,7 +1055,7 @@ def test_a_chain_whose_shapes_do_not_suit_the_op_stays_as_it_is():
 # ---- Simplification -----------------------------------------------------------------------------
 
 
-def test_ops_that_move_no_data_are_dropped_or_are_a_view():
+def test_ops_that_move_no_data_are_dropped_or_become_a_view():
     x = variable("x", 2, 1, 3)
 
     def body(emit):
@@ -1071,7 +1071,7 @@ def test_ops_that_move_no_data_are_dropped_or_are_a_view():
     assert names == [*views, f"relax.{on_host.__name__}"]
 
 
-def test_what_is_constant_is_computed_while_compiling():
+def test_constant_expressions_are_folded():
     x = variable("x", 4)
 
     def body(emit):
@@ -1102,7 +1102,7 @@ def test_weights_are_stored_once(tmp_path):
     mod = build([x], body)
     path = tmp_path / "model.so"
     compile_for(mod).export_library(str(path))
-    # One for the NPU and one for the host.
+    # One copy for the NPU, and one for the host.
     assert path.stat().st_size < 2.6 * large.nbytes
     actual = run(tvm.runtime.load_module(str(path)), [large])
     expected = run(tvm.compile(mod, target="llvm"), [large])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The canonicalization passes: what each does, switching them off, and constant folding."""
+"""The canonicalization passes: their effects, disabling them, and constant folding."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ from backend.engine.report import offload_report
 from backend.engine.table import Table
 from support import TABLE, build, compile_for, variable
 
-needs = support.needs  # Not imported: some choices of ops have no test with it.
+needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 op = relax.op
 RNG = np.random.default_rng(0)
 
@@ -274,7 +274,7 @@ def example(name):
 @pytest.mark.parametrize("name", [item.name for item in CANONICALIZATION])
 def test_each_pass_has_an_effect_and_can_be_switched_off(name):
     mod = example(name)
-    # What the NPU pads by itself stays.
+    # Padding that the NPU supports stays.
     table = Table([entry for entry in OPS if entry.name != "pad" or name != "PadByTake"])
     with_it, without = simplify(mod, table), simplify(mod, table, disabled=[name])
     assert not tvm_ffi.structural_equal(with_it, without)
@@ -323,7 +323,7 @@ def test_passes_of_others_run_before_and_after():
 
 
 def numbers(dtype):
-    """Return numbers with those at the edges of a type among them."""
+    """Return numbers that include the extremes of a dtype."""
     if dtype == "bool":
         return RNG.random((4, 5)) < 0.5
     if dtype.startswith("float"):
@@ -382,7 +382,7 @@ def arrays_of(value):
 
 
 @pytest.mark.thorough
-def test_numpy_computes_what_kernels_of_tvm_compute_to_the_bit():
+def test_numpy_equals_kernels_of_tvm_bit_for_bit():
     normalize = relax.BlockBuilder().normalize
     calls = [normalize(call) for call in computed_calls()]
     kernels = fold.Kernels(tvm.IRModule(), calls)
@@ -410,7 +410,7 @@ def test_numpy_computes_what_kernels_of_tvm_compute_to_the_bit():
         op.gather_nd(constant([1, 2]), constant([[2]])),
     ],
 )
-def test_what_traps_or_reads_out_of_bounds_is_not_run_while_compiling(call):
+def test_calls_that_trap_or_read_out_of_bounds_are_not_folded(call):
     assert ops_of(simplify(build([], lambda emit: emit(call)), TABLE)) == [
         call.op.name.removeprefix("relax.")
     ]
@@ -470,7 +470,7 @@ def test_a_reflected_border_before_a_convolution_is_one_region():
         data = x
         with builder.dataflow():
             for _ in range(3):
-                # As the ONNX importer writes Pad.
+                # The ONNX importer's form of Pad.
                 data = builder.emit_te(topi.nn.mirror_pad, data, (0, 0, 1), (0, 0, 1), "REFLECT")
                 data = builder.emit(op.nn.relu(builder.emit(op.nn.conv1d(data, constant(weight)))))
             result = builder.emit_output(data)
@@ -507,7 +507,7 @@ def test_slices_without_elements_vanish(size):
 
 @dataclass(eq=False)
 class Registered:
-    """A pattern as TVM's registry returns it."""
+    """A pattern in the form of TVM's registry."""
 
     name: str
     pattern: DFPattern

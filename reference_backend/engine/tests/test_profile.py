@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profile: its sums, the names of the author, the trace, and what it does not change."""
+"""The profile: its sums, the author's names, the trace, and that it does not affect results."""
 
 import io
 import json
@@ -41,7 +41,7 @@ INPUT = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype("float32")
 
 
 def two_regions():
-    """Two convolutions with a function of the host between; the author calls one of them "stem"."""
+    """Build two convolutions with a host function between; the author named one "stem"."""
     x = variable("x", 2, 3, 8, 8)
     first = relax.const(np.full((4, 3, 3, 3), 0.25, "float32"))
     second = relax.const(np.full((4, 4, 3, 3), 0.5, "float32"))
@@ -87,7 +87,7 @@ def test_regions_calls_and_functions_of_the_host_are_in_it(model, profile):
     for region in profile.regions:
         assert region.calls == len(region.runs) == 2
         for call, run in zip(profile.calls, region.runs, strict=True):
-            # Both clocks are the same one; they are read to a nanosecond.
+            # Both times come from the same clock, with nanosecond resolution.
             assert call.begin_us <= run.begin_us < run.end_us <= call.end_us
     (between,) = {item.name for item in profile.host if on_host.__name__ in item.name}
     mine = [item for item in profile.host if item.name == between]
@@ -203,7 +203,7 @@ def test_the_tables_have_all_regions_and_ops(profile):
 
 
 def assert_is_trace(text):
-    """Check the rules of the format; what is on one track neither overlaps nor goes back."""
+    """Check the format's rules; events of a track neither overlap nor go backwards."""
     trace = json.loads(text)
     assert trace["displayTimeUnit"] in ("ms", "ns")
     names, tracks = {}, {}
@@ -263,7 +263,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_the_roofline_has_the_operations_of_the_model_below_the_roofs(profile):
     points = points_of(profile)
     assert [point.op for point in points] == list(profile.ops)
-    # Twice a window of 3 x 3 x channels for each of 2 x 4 x 6 x 6 results, and of 4 x 4 in 2 calls.
+    # 2 * 3 * 3 * channels operations for each of 2 x 4 x 6 x 6 results, and of 4 x 4, in 2 calls.
     assert points[0].op.operations == 2 * 2 * (3 * 9) * (2 * 4 * 6 * 6)
     assert points[1].op.operations == 2 * 2 * (4 * 9) * (2 * 4 * 4 * 4)
     assert sum(point.op.operations for point in points) == profile.totals["operations"]
@@ -310,7 +310,7 @@ def test_the_memory_map_reaches_the_peak_that_the_counters_have(profile):
         assert {item.label for item in mine} <= {event.label for event in profile.events}
         assert all(0 <= item.begin < item.end <= region.runs[0].span for item in mine)
         assert region.peaks.memories["scratchpad"].bytes >= most
-        # The data, the weights and the result of a convolution lie there at the same time.
+        # The data, the weights and the result of a convolution are live at the same time.
         sizes = [item.bytes for item in inside]
         assert 4 * 2 * 4 * (36 if region is profile.regions[0] else 16) in sizes
     root = ElementTree.fromstring(profile.to_svg("memory"))

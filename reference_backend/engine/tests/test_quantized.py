@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised models: the suite `quantized` of the kit, a network, and what the passes make of one.
+"""Quantised models: the suite `quantized` of the kit, a network, and its canonical form.
 
-Of the suite, here is each op and each variant once; the command `conformance` runs all.
+These tests run each op and each variant of the suite once; the command `conformance` runs all.
 """
 
 import itertools
@@ -117,7 +117,7 @@ def dequantize(emit, x, scale, zero_point, axis=-1):
 
 
 def both(emit, x, scale, zero_point):
-    """Quantize and dequantize, as exporters write it between ops."""
+    """Quantize and dequantize, like exporters between ops."""
     return dequantize(emit, quantize(emit, x, scale, zero_point), scale, zero_point)
 
 
@@ -131,7 +131,7 @@ IMAGE = variable("image", 1, 8, 12, 12)
 
 
 def network(emit):
-    """A residual block with a pool before it and a classifier behind it, as a QDQ model."""
+    """Build a pool, a residual block and a classifier as a QDQ model."""
     x = both(emit, IMAGE, 0.02, 3)
     weight, scales = weights(emit, (16, 8, 3, 3), 0)
     value = emit(op.nn.conv2d(x, weight, padding=1))
@@ -178,7 +178,7 @@ def test_a_network_is_integers_from_its_input_to_its_output():
     value = RNG.standard_normal((1, 8, 12, 12)).astype("float32")
     found, expected = on_both(mod, value)
     assert np.abs(expected).max() > 0.3
-    # Each layer may be one step off, and few of them are.
+    # Each layer may be off by one step, but few are.
     assert np.abs(found - expected).max() <= 2 * 0.03 + 1e-6
 
 
@@ -186,7 +186,7 @@ def test_a_network_is_integers_from_its_input_to_its_output():
 def test_the_passes_leave_one_form():
     mod = simplify(build([IMAGE], network), Table(OPS))
     ops = ops_of(mod)
-    # The relus are limits that the quantize has anyway; pool and reshape move integers.
+    # The quantize ops clip like the relus; pool and reshape move integers.
     assert "relu" not in ops
     assert ops.count("quantize") == 5
     assert ops[:4] == ["quantize", "dequantize", "dequantize", "conv2d"]
@@ -194,7 +194,7 @@ def test_the_passes_leave_one_form():
 
 @needs("matmul", "add", "reshape", "quantize", "dequantize")
 def test_a_layer_whose_result_is_reshaped_before_it_is_quantized_is_integers():
-    """As torch exports a linear layer of several dimensions."""
+    """torch exports a linear layer on several dimensions like this."""
     skip_without_integers("matmul")
     x = variable("x", 2, 4, 8)
 
@@ -216,7 +216,7 @@ def test_a_layer_whose_result_is_reshaped_before_it_is_quantized_is_integers():
 
 @needs("resize2d", "quantize", "dequantize")
 @pytest.mark.parametrize("method, steps", [("nearest_neighbor", 0), ("linear", 1)])
-def test_integers_that_are_resized_become_real_numbers_first(method, steps):
+def test_integers_are_dequantized_before_they_are_resized(method, steps):
     def resized(emit):
         numbers = quantize(emit, IMAGE, 0.02, 3)
         numbers = emit(op.image.resize2d(numbers, (24, 24), method=method))
@@ -232,7 +232,7 @@ def test_integers_that_are_resized_become_real_numbers_first(method, steps):
 
 
 @needs("conv2d", "matmul", "add", "dequantize")
-def test_weights_stay_quantised_and_biases_become_real_numbers():
+def test_weights_stay_quantised_and_biases_become_floats():
     mod = simplify(build([IMAGE], network), Table(OPS))
     bindings = [item for block in mod["main"].body.blocks for item in block.bindings]
     arguments = [item for binding in bindings for item in getattr(binding.value, "args", ())]
@@ -266,8 +266,8 @@ def test_integers_are_reshaped_where_their_scales_keep_an_axis(shape, axis):
 
 @needs("relu", "quantize", "dequantize")
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
-def test_a_limit_is_dropped_where_the_rest_is_a_rescaling(dtype):
-    """Between int8 and int16 nothing rescales: the relu is what computes with integers."""
+def test_a_clip_is_dropped_if_a_rescaling_remains(dtype):
+    """Between int8 and int16 there is no rescaling: the relu is the op on integers."""
     x = variable("x", 2, 8, dtype="int8")
 
     def limited(emit):
@@ -279,14 +279,14 @@ def test_a_limit_is_dropped_where_the_rest_is_a_rescaling(dtype):
 
 
 def numbers_of(dtype, *shape):
-    """All integers of a type, in the first numbers of the shape."""
+    """Return an array whose first elements are all integers of a dtype."""
     ends = np.iinfo(dtype)
     return np.resize(np.arange(ends.min, ends.max + 1), shape).astype(dtype)
 
 
 @needs("quantize", "dequantize", "concat")
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_what_is_joined_is_rescaled_and_stays_integers(dtype):
+def test_joined_tensors_are_rescaled_as_integers(dtype):
     skip_without_integers("quantize")
     kinds = [("int8", 0.03, 5), ("uint8", 0.011, 0), (dtype, 0.02, 7), ("int8", 0.25, -128)]
     parts = [variable(f"x{i}", 2, 128, 3, dtype=kind[0]) for i, kind in enumerate(kinds)]
@@ -301,7 +301,9 @@ def test_what_is_joined_is_rescaled_and_stays_integers(dtype):
     assert not report.on_host
     labels = [item.composite for item in report.ops]
     assert sorted(set(labels)) == ["concat", "requantize"]
-    assert labels.count("requantize") == 2 * (len(kinds) - 1)  # One has the scale of the result.
+    assert labels.count("requantize") == 2 * (
+        len(kinds) - 1
+    )  # One input has the scale of the result.
     values = [numbers_of(kind[0], 2, 128, 3) for kind in kinds]
     machine = relax.VirtualMachine(compile_for(mod), tvm.cpu())
     found = machine["main"](*map(tvm.runtime.tensor, values)).numpy()
@@ -360,7 +362,7 @@ FUNCTIONS = [
     ],
 )
 def test_a_function_is_a_table_and_exact(name, kinds, tmp_path):
-    """All 256 numbers, with ties among them, against the function in float64."""
+    """Compare all 256 numbers, including ties, with the function in float64."""
     (source, result), x = kinds, variable("x", 16, 16, dtype=kinds[0][0])
     attributes = next(iter(Case.all(name))).entry.get("attributes", {})
     calls = []
@@ -370,7 +372,7 @@ def test_a_function_is_a_table_and_exact(name, kinds, tmp_path):
         model = Model("function")
         calls.append(model.normalize(name, [Tensor(real, {})], attributes))
         known = {}
-        for binding in model.bindings:  # Of a chain.
+        for binding in model.bindings:  # An op of a chain.
             known[binding.var] = emit(with_arguments(binding.value, map_of(known, binding.value)))
         last = emit(with_arguments(calls[0], map_of(known, calls[0])))
         return quantize(emit, last, *result[1:], result[0])
@@ -431,7 +433,7 @@ def skip_without_int16(*names):
 
 
 def composite_of_int16(weight, step=1e-3):
-    """Return the composite of a matmul of int16 and of a weight."""
+    """Return the composite of a matmul of int16 by a weight."""
     x = variable("x", 3, weight.shape[0], dtype="int16")
 
     def body(emit):
@@ -445,17 +447,17 @@ def composite_of_int16(weight, step=1e-3):
 
 @needs("matmul", "quantize", "dequantize")
 @pytest.mark.parametrize("weight", ["int8", "uint8", "int16"])
-def test_products_of_int16_that_there_are(weight):
+def test_supported_products_of_int16(weight):
     skip_without_int16("matmul")
     assert composite_of_int16(np.ones((8, 4), weight)) == "quantized_matmul"
 
 
 @needs("matmul", "quantize", "dequantize")
-def test_products_of_int16_whose_numbers_are_too_large_are_of_real_numbers():
+def test_products_of_int16_with_too_large_sums_are_computed_in_float():
     skip_without_int16("matmul")
-    # 2^17 products of 2^30 at most are 2^47.
+    # The sum of 2^17 products of at most 2^30 is at most 2^47.
     assert composite_of_int16(np.ones((1 << 17, 1), "int16")) == "matmul"
-    # Such a factor could need more than 64 bits: real numbers are quantized behind the product.
+    # Such a factor could need more than 64 bits: floats are quantized behind the product.
     assert composite_of_int16(np.ones((8, 4), "int8"), step=1e-13) == "quantized_matmul_to_real"
 
 
@@ -557,7 +559,7 @@ def weights_by_torchao(name):
 
 
 def weights_of_onnx_runtime(bits, zeros=False):
-    """Return a model of two MatMulNBits; with 32 bits, of two MatMul."""
+    """Build a model of two MatMulNBits or, for 32 bits, of two MatMul."""
     import onnx
     import onnxruntime
 
@@ -593,7 +595,7 @@ def weights_of_onnx_runtime(bits, zeros=False):
 
 
 def check_weights(mod, x, expected):
-    """Check that all matmuls have weights of integers; return the bytes of the artifacts."""
+    """Check that all matmuls have integer weights; return the artifacts' size in bytes."""
     partitioned = support.partition_for(mod)
     ops = backend.offload_report(partitioned).ops
     products = [item.composite for item in ops if item.op == "relax.matmul"]
@@ -669,7 +671,7 @@ def test_blocks_stay_integers_if_only_matmuls_read_them():
         return constants_of(simplify(build([X], body), Table(OPS)))
 
     assert model(lambda emit, w: emit(op.matmul(X, w))) == [("int8", 24 * 64)]
-    # The first operand is not a weight, and an addition computes with real numbers.
+    # The first operand is not a weight, and an addition computes in float.
     first = model(lambda emit, w: emit(op.matmul(*(emit(op.permute_dims(v)) for v in (w, X)))))
     assert {dtype for dtype, _ in first} == {"float32"}
     both = model(lambda emit, w: emit(op.add(emit(op.matmul(X, w)), emit(op.sum(w)))))
@@ -693,7 +695,7 @@ def test_weights_with_other_scales_are_dequantized_when_the_model_runs():
 
 
 @needs("matmul", "reshape", "dequantize")
-def test_limits_without_quantized_leave_weights_to_real_numbers():
+def test_limits_without_quantized_keep_weights_in_float():
     def body(emit):
         return emit(op.matmul(X, emit(op.permute_dims(blocks(emit)))))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled module as TVM sees it: its functions, what it refuses at a call, its devices."""
+"""The compiled module's interface to TVM: its functions, what calls refuse, its devices."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_counters_count(region):
         assert after["submissions"] == before["submissions"] + 1
     assert after.get("failures") == before.get("failures")
     assert all(value >= 0 for value in after.values())
-    # Their names and units are what the driver says.
+    # The driver determines their names and units.
     (driver,) = (item for item in drivers() if item["name"] == driver_of(region))
     units = {str(item["name"]): str(item["unit"]) for item in driver["counters"]}
     assert dict(region.module["counter_units"]()) == {**units, "most_in_flight": ""}
@@ -63,7 +63,7 @@ def test_counters_count(region):
 
 
 def drivers():
-    """What the run halves of the installed drivers say about themselves."""
+    """Return the descriptions of the run halves of the installed drivers."""
     return tvm_ffi.get_global_func(f"{BACKEND}.runtime.drivers")()
 
 
@@ -84,7 +84,7 @@ def test_drivers_describe_themselves():
 
 
 def aliased(region):
-    """Make arguments of a call whose output begins where its first input does."""
+    """Make arguments of a call whose output begins at the address of its first input."""
     tensors = region.tensors()
     first, out = region.inputs[0], region.expected[0]
     memory = np.zeros(max(first.nbytes, out.nbytes), "uint8")
@@ -121,7 +121,7 @@ def test_counters_of_calls_in_many_threads_add_up(region):
 
 @pytest.fixture
 def runtime(monkeypatch):
-    """The functions that choose a device, on a thread that has not chosen."""
+    """Return the functions that choose a device, on a thread that has chosen none."""
     monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
     functions = {
         name: tvm_ffi.get_global_func(f"{BACKEND}.runtime.{name}")
@@ -207,7 +207,7 @@ def test_a_call_in_time_is_not_disturbed():
     Region(timeout_ms=60_000).assert_computes()
 
 
-# ---- What codegen makes -------------------------------------------------------------------------
+# ---- The output of codegen ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -232,7 +232,7 @@ def test_the_graph_is_in_the_layout_of_tvm_with_every_attribute(case):
         for attribute in info.fields if info else ():
             found = kernel["attrs"]["attributes"][attribute.name]
             expected = getattr(call.attrs, attribute.name)
-            # An index map is in the graph as what it does to each dimension.
+            # The graph describes an index map by its effect on each dimension.
             if not isinstance(expected, tirx.IndexMap):
                 assert plain(found) == plain(expected)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TVM the backend loads with, and the command `drift`."""
+"""The supported versions of TVM, and the command `drift`."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ PACKAGE = backend.__name__
 
 
 def check(planted, **environment):
-    """Run `check` where TVM or tvm-ffi claims another version."""
+    """Run `check` with TVM or tvm-ffi claiming another version."""
     code = f"import runpy, sys, tvm, tvm_ffi; {planted}; sys.argv = ['', 'check']; "
     code += f"runpy.run_module({PACKAGE!r}, run_name='__main__')"
     result = subprocess.run(
@@ -45,14 +45,14 @@ def test_an_unknown_tvm_is_refused_in_a_sentence(version):
 
 
 @pytest.mark.parametrize("version", ["0.26.0", "0.27", "0.27.0.post1"])
-def test_a_known_tvm_is_taken(version):
+def test_a_known_tvm_is_accepted(version):
     _library._check_versions(version, "0.1.14.post0")
 
 
 @pytest.mark.parametrize(
     ("forced", "is_taken"), [("1", True), ("0", False), ("", False), ("yes", False)]
 )
-def test_what_is_unknown_can_be_forced(monkeypatch, forced, is_taken):
+def test_an_unknown_tvm_can_be_forced(monkeypatch, forced, is_taken):
     monkeypatch.setenv(_library.ANY_TVM, forced)
     for versions in (("0.99.0", "0.1.14.post1"), ("0.27.0", "0.2.0")):
         if is_taken:
@@ -67,7 +67,7 @@ def test_what_is_unknown_can_be_forced(monkeypatch, forced, is_taken):
 @pytest.mark.parametrize(
     "planted", ["tvm.__version__ = '0.99.0'", "tvm_ffi.__version__ = '0.1.15.post2'"]
 )
-def test_check_refuses_what_is_unknown_unless_it_is_forced(planted):
+def test_check_refuses_an_unknown_tvm_unless_forced(planted):
     code, out = check(planted)
     assert code == 1, out
     (line,) = [line for line in out.splitlines() if line.startswith("FAILED: ")]
@@ -89,7 +89,7 @@ def known():
     }
 
 
-def test_what_has_not_changed_is_no_difference(known):
+def test_an_unchanged_tvm_has_no_differences(known):
     assert compare_ops(known, copy.deepcopy(known), {"relax.a"}) == []
 
 
@@ -115,7 +115,7 @@ def test_the_installed_tvm_has_all_that_the_backend_needs():
     assert "Nothing that this backend needs has changed." in out
 
 
-def test_what_is_recorded_is_what_is_compared_with(tmp_path, monkeypatch):
+def test_the_recorded_state_is_that_compared_with(tmp_path, monkeypatch):
     path = tmp_path / "known.json"
     code, out, errors = run_command("drift", "--record", path)
     assert (code, errors) == (0, ""), out

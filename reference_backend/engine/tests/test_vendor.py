@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a vendor may override is asked, and wins."""
+"""A vendor's overrides are used, and win."""
 
 import importlib
 
@@ -13,7 +13,7 @@ from support import SINGLE, needs_single, partition_for
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Set what vendor/passes.py holds, for a test."""
+    """Set the contents of vendor/passes.py for a test."""
     module = importlib.import_module(f"{backend.__name__}.vendor.passes")
 
     def set_passes(**changes):
@@ -67,7 +67,7 @@ def test_a_pass_that_is_disabled_does_not_run(passes):
 
 
 @needs_single
-def test_a_pass_that_is_not_known_cannot_be_disabled(passes):
+def test_an_unknown_pass_cannot_be_disabled(passes):
     passes(DISABLED=["FoldConstant"])
     with pytest.raises(ValueError, match="did you mean 'FoldConstants'"):
         partition_for(model())

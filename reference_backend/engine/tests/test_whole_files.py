@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files appear as a whole or not at all, and messages are the last line of an error."""
+"""Files are written completely or not at all; messages are the last line of an error."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_a_file_appears_when_it_is_complete(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_fails_leaves_what_was_there(tmp_path):
+def test_a_failed_write_leaves_the_previous_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("before")
     with pytest.raises(KeyError), writing(path) as unfinished:
@@ -33,7 +33,7 @@ def test_what_fails_leaves_what_was_there(tmp_path):
     assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
 
 
-def test_the_last_line_says_what_is_wrong():
+def test_the_message_is_the_last_line():
     assert last_line(ValueError("Traceback\n  File\nTypeError: no  \n\n")) == "TypeError: no"
     assert last_line(KeyError()) == "KeyError"
     assert (last_line(""), last_line("one\ntwo")) == ("", "two")

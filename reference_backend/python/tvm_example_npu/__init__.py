@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A backend for Apache TVM; `import tvm` loads it.
 
-`python -m tvm_example_npu check` says whether it works here.
+`python -m tvm_example_npu check` checks whether it works here.
 """
 
 from __future__ import annotations
 
 from .engine import _library, loading
 
-# 'import tvm' calls this by the entry point, also while it is imported below.
+# 'import tvm' calls this through the entry point, also during the imports below.
 _autoload = loading.autoload
 
 if loading.start():
@@ -50,7 +50,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Say why a name of this package is absent."""
+    """Raise an error that explains why a name of this package is absent."""
     if name in __all__:
         raise loading.missing(name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -9,5 +9,5 @@ DEFAULTS: dict[str, Any] = {
     "bind_constants": True,
     "on_decline": "host",
 }
-# The catalogue's op for each Relax op that was not selected.
+# Relax op -> op of the catalogue, for ops that were not selected.
 NOT_SELECTED: dict[str, str] = {}

@@ -28,22 +28,22 @@ def partition_for_example_npu(
         Weights to bind, by the name of the parameter; or what `relax.frontend.detach_params`
         returns. Weights that are not bound stay arguments of the model.
     options
-        `Options`, a mapping, or the path of a .toml or .json file. Hand the same to `RunCodegen`,
+        `Options`, a mapping, or the path of a .toml or .json file. Pass the same to `RunCodegen`,
         under the backend's name: `Options.load(options).to_dict()`.
     **settings
-        Single options, which go before those.
+        Single options, which override `options`.
 
     Returns
     -------
     mod
-        A module with a function per region; `offload_report` tells what is where.
+        A module with a function per region; `offload_report` shows what runs where.
 
     Raises
     ------
     ValueError
-        An option is not known or not supported, or a parameter not there.
+        An option is unknown or has an invalid value, or there is no such parameter.
     RuntimeError
-        Something stays on the host, which `on_decline` or `strict` forbids.
+        An op stays on the host, but `on_decline` or `strict` forbids it.
     """
     return partition.partition_for(mod, params, options=options, **settings)
 
@@ -65,22 +65,22 @@ def compile_for_example_npu(
     params
         Weights to bind, as for the partitioning.
     target
-        What the host part is compiled for.
+        TVM's target for the host part.
     options
         `Options`, a mapping, or the path of a .toml or .json file.
     **settings
-        Single options, which go before those.
+        Single options, which override `options`.
 
     Returns
     -------
     executable
-        To be run by `relax.VirtualMachine`, or exported as a library.
+        Run it with `relax.VirtualMachine`, or export it as a library.
 
     Raises
     ------
     ValueError
-        An option is not known or not supported, or a parameter not there.
+        An option is unknown or has an invalid value, or there is no such parameter.
     RuntimeError
-        Something stays on the host, which `on_decline` or `strict` forbids.
+        An op stays on the host, but `on_decline` or `strict` forbids it.
     """
     return partition.compile_for(mod, params, target=target, options=options, **settings)

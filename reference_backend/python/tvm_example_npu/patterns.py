@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this backend offloads: the ops that are selected, as far as the engine can compile them.
+"""The ops that this backend offloads: those selected, within the engine's limits.
 
-An update of the template rewrites this list. `vendor/capabilities.py` lists what your chip cannot
-do of it, and what it can do beyond it; `engine/capability.py` defines the vocabulary.
+An update of the template rewrites this list. `vendor/capabilities.py` narrows it to your chip, and
+adds ops; `engine/capability.py` defines the vocabulary.
 """
 
 from __future__ import annotations
@@ -958,4 +958,4 @@ OPS: tuple[Op, ...] = (
         tolerance=Elementwise(),
     ),
 )
-"""The ops, in the order in which patterns are tried: of equals, the later one wins."""
+"""The ops, in the order in which patterns are tried: of equal matches, the later one wins."""

@@ -22,10 +22,10 @@ def quantize_for_example_npu(
     evaluate: Callable[[Any], float] | None = None,
     options: Source = None,
 ) -> Any:
-    """Quantize a float model, as far as this backend computes with integers.
+    """Quantize those ops of a float model that this backend computes with integers.
 
-    `onnxruntime.quantization` or torchao's PT2E calibrate and quantize it. Which ops, this backend
-    is asked: those that would be quantised but not computed with integers stay in float.
+    `onnxruntime.quantization` or torchao's PT2E calibrates and quantizes it. Ops that this backend
+    would not compute with integers stay in float.
 
     Parameters
     ----------
@@ -36,22 +36,22 @@ def quantize_for_example_npu(
         Batches of real inputs: each a mapping of names to arrays, a sequence of arrays in the order
         of the inputs, or an array.
     method
-        How ranges are found: "minmax" or "moving_average"; for ONNX also "percentile" and
+        How to find ranges: "minmax" or "moving_average"; for ONNX also "percentile" and
         "entropy", for PyTorch also "mse".
     activations
-        Their element type, "int8", "uint8" or "int16"; none: the first that this backend computes
-        with.
+        Their element type, "int8", "uint8" or "int16"; by default, the first that this backend
+        supports.
     keep_float
         Ops that stay in float: names of nodes, of their results or, in PyTorch, of modules, or
         patterns such as "head.*".
     int16
-        Ops that read and write int16, named as those of keep_float, where others are int8.
+        Ops that read and write int16 instead of int8, named like those of keep_float.
     max_loss
-        How much worse than that of the float model the accuracy may be. The layers that hurt most
-        stay in float until it is reached.
+        The largest accepted loss of accuracy against the float model. The layers that lose most
+        stay in float until it is met.
     evaluate
-        Returns the accuracy of a model of the same kind as the result, for `max_loss`; more is
-        better. It is first called with the float model, as it was given.
+        Returns the accuracy of a model of the same kind as the result, for `max_loss`; higher is
+        better. It is first called with the given float model.
     options
         As for the partitioning.
 
@@ -64,7 +64,7 @@ def quantize_for_example_npu(
     ------
     ValueError
         Calibration data is missing or does not fit, an argument is not supported, or the backend
-        computes nothing of the model with integers.
+        computes no op of the model with integers.
     ImportError
         onnxruntime or torchao is not installed.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests share in addition to the conformance kit, whose models and cases they use."""
+"""Helpers that the tests share; models and cases come from the conformance kit."""
 
 import contextlib
 import io
@@ -48,17 +48,17 @@ from backend.engine.conformance.workers import in_workers
 from backend.engine.main import main
 
 SELECTED: set[str] = set()
-"""The parameters of the tests of this run, by name; conftest.py knows them."""
+"""The parameters of the selected tests, by name; conftest.py fills it."""
 
 
 def needs_pass(name: str) -> pytest.MarkDecorator:
-    """Mark a test of what a pass does, which a vendor may have disabled."""
+    """Mark a test of a pass, which a vendor may have disabled."""
     reason = f"vendor/passes.py disables {name}"
     return pytest.mark.skipif(name in vendor("passes", "DISABLED", ()), reason=reason)
 
 
 def first_case(ops):
-    """Return the first case of some ops that the chip takes; none if it takes none."""
+    """Return the first case of some ops that the chip supports, if any."""
     return first_taken(Case(op, item) for op in ops for item in OPS[op]["cases"])[0]
 
 
@@ -101,9 +101,9 @@ def _single():
 
 
 SINGLE = _single()
-"""A case of one op of each kind, for what does not depend on what an op computes.
+"""A case of one op of each kind, for tests to which the op does not matter.
 
-Each is one call: chains are several, and the first case of astype casts nothing.
+Each is a single call, unlike chains. astype is left out, because its first case casts nothing.
 """
 
 needs_single = pytest.mark.skipif(not SINGLE, reason="the NPU takes no op in a single call")
@@ -127,7 +127,7 @@ needs_symbols = pytest.mark.skipif(not _takes_symbols(), reason="the chip takes 
 
 
 def outcomes_of(suite, cases):
-    """Run the cases of a suite that are asked for; the ledger knows those that fail."""
+    """Run the cases of a suite that the selected tests use."""
     chosen = [case for case in cases if case in SELECTED]
     found = list(in_workers(suite, chosen, jobs=2))
     entries = [entry for entry in read_ledger() if entry.suite == suite]
@@ -135,7 +135,7 @@ def outcomes_of(suite, cases):
 
 
 def assert_passed(outcome):
-    """Skip what the driver declines, and expect what the ledger says."""
+    """Skip cases that the driver declines, and expect the ledger's failures."""
     if outcome.status in ("not_run", "declined"):
         pytest.skip(f"{outcome.status}: {outcome.reason}")
     if outcome.status == "expected_failure":
@@ -144,13 +144,13 @@ def assert_passed(outcome):
 
 
 def needs_library(*names):
-    """Skip a test where Python packages are not installed."""
+    """Skip a test if Python packages are missing."""
     missing = [name for name in names if find_spec(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"pip install {' '.join(missing)}")
 
 
 def needs_options(*names, options=_OPTIONS):
-    """Skip a test where the driver has no such options."""
+    """Skip a test if the driver lacks options."""
     missing = [name for name in names if name not in options.driver_options()]
     return pytest.mark.skipif(bool(missing), reason=f"the driver has no option {missing}")
 
@@ -161,17 +161,17 @@ _DRIVER = next(
     if driver["role"] == _OPTIONS.driver
 )
 COUNTERS = {str(counter["name"]) for counter in _DRIVER["counters"]}
-"""What the driver counts."""
+"""The driver's counters."""
 
 
 def needs_counters(*names):
-    """Skip a test where the driver does not count these."""
+    """Skip a test if the driver lacks counters."""
     missing = [name for name in names if name not in COUNTERS]
     return pytest.mark.skipif(bool(missing), reason=f"the driver has no counter {missing}")
 
 
 def another_option(options=_OPTIONS):
-    """Return an option that programs depend on, with another value: one of the driver's, if any."""
+    """Return an option that affects programs, with another value; preferably a driver's option."""
     known = [field for field in fields(options) if field.name in options.driver_options()]
     for field in sorted(known, key=lambda field: not isinstance(field.metadata["allowed"], OneOf)):
         default, allowed = field.metadata["by_role"][options.driver]
@@ -185,12 +185,12 @@ def another_option(options=_OPTIONS):
 
 
 def needs_devices(count):
-    """Skip a test where there are fewer devices."""
+    """Skip a test if there are fewer devices."""
     return pytest.mark.skipif(not has_device(count - 1), reason=f"it takes {count} devices")
 
 
 def has_device(index):
-    """Whether the driver that programs are for has a device that the table allows."""
+    """Whether the selected driver has a device that the table allows."""
     most = getattr(getattr(TABLE, "chip", None), "devices", None)
     return index < int(_DRIVER["devices"]) and (most is None or index < most)
 
@@ -217,9 +217,9 @@ np.savez(sys.argv[3], **outputs)
 
 
 def run_command(*arguments: Any) -> tuple[int, str, str]:
-    """Run a command of the package here, which is quicker than a process of its own.
+    """Run a command of the package in this process, which is quicker than a new one.
 
-    Returns its exit code and what it prints to both streams.
+    Returns its exit code and its output on both streams.
     """
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -229,7 +229,7 @@ def run_command(*arguments: Any) -> tuple[int, str, str]:
         patch.setattr(sys, "argv", [backend.__name__, *map(str, arguments)])
         try:
             code = main()
-        except SystemExit as exit:  # Of argparse.
+        except SystemExit as exit:  # argparse exits this way.
             code = int(exit.code or 0)
     return code, out.getvalue(), errors.getvalue()
 
@@ -237,7 +237,7 @@ def run_command(*arguments: Any) -> tuple[int, str, str]:
 def run_in_fresh_process(
     compiled: Compiled, models: Sequence[Model], directory: Path
 ) -> dict[tuple[str, int], list[np.ndarray]]:
-    """Export what was compiled, load it in a new process, and run all models there."""
+    """Export the compiled models, and load and run them in a new process."""
     results: dict[tuple[str, int], list[np.ndarray]] = {}
     for executable in set(compiled.executables.values()):
         if isinstance(executable, Exception):
@@ -272,13 +272,13 @@ on_host = next(
     for op in _UNARY
     if not TABLE.entries_of(f"relax.{op.__name__}") and op.__name__ not in TABLE.left_out
 )
-"""An op that the backend does not have, without poles; NumPy has one of its name."""
+"""An op that the backend lacks, defined everywhere, with the same name in NumPy."""
 
 
 def needs(*ops: str, dtype: str = "", variable: bool = False) -> Any:
-    """Skip a test where the table lacks ops, or the driver takes none of their cases.
+    """Skip a test if the table lacks ops, or the driver declines all of their cases.
 
-    With `dtype`, also where they lack that element type; with `variable`, also where some of their
+    With `dtype`, also if they lack that element type; with `variable`, also if some of their
     inputs must be constants.
     """
     lacking = [reason for op in ops if (reason := _lacks(op, dtype, variable))]
@@ -302,7 +302,7 @@ def _lacks(op: str, dtype: str, variable: bool) -> str:
 
 
 def skip_where_declined(mod: Any) -> None:
-    """Skip a test whose ops the driver takes, but not as they are in this module."""
+    """Skip a test whose ops the driver accepts, but not as they are used in this module."""
     for op in backend.offload_report(partition_for(mod)).on_host:
         if op.declined and not IS_EMULATOR:
             pytest.skip(str(op.reason))
@@ -310,7 +310,7 @@ def skip_where_declined(mod: Any) -> None:
 
 @cache
 def lacks_integers(*ops: str) -> str | None:
-    """Tell why the limits or the driver leave an op to real numbers; None if they leave none."""
+    """Return why the limits or the driver keep an op in float, or None if they do not."""
     for name in ops:
         cases = map(quantized.find, quantized.essentials())
         work = next((work for work in cases if work.op == name), None)
@@ -322,13 +322,13 @@ def lacks_integers(*ops: str) -> str | None:
 
 
 def skip_without_integers(*ops: str) -> None:
-    """Skip a test where the limits or the driver leave ops to real numbers."""
+    """Skip a test if the limits or the driver keep ops in float."""
     if reason := lacks_integers(*ops):
         pytest.skip(reason)
 
 
 def lacks(*ops: str) -> Any:
-    """Run a test only where these ops are not in the table."""
+    """Run a test only if these ops are not in the table."""
     present = [op for op in ops if TABLE.get(op) is not None]
     return pytest.mark.skipif(bool(present), reason=f"capabilities.py has {present}")
 
@@ -367,6 +367,6 @@ def assert_close(
 
 
 def assert_right(model: Model, actual: Sequence[np.ndarray], n: int) -> None:
-    """Compare what a model gave with its exact values, as exactly as its ops are."""
+    """Compare a model's results with exact values, within the tolerances of its ops."""
     verdict = model.judge(n, actual)
     assert not verdict.text, f"{model.name}, n={n}: {verdict.text}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs of the selected ops: each is one region, with right values."""
+"""Random graphs of the selected ops: each becomes one region, with correct values."""
 
 import random
 from functools import cache
@@ -36,7 +36,7 @@ def test_a_graph_is_one_region_with_right_values(op, bind_constants):
         pytest.skip("capabilities.py was edited and refuses every case of it")
     model = graph.model
     found = support.placement(compiled(bind_constants).partitioned[model.name], model.name)
-    # The driver has taken each op alone, but may decline it behind another one.
+    # The driver accepts each op alone, but may decline it behind another op.
     if not found.declined and (bind_constants or not graph.wants_constants):
         assert not found.on_host
         assert len(found.regions) == 1 or not graph.whole

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `check`, and what users see where the backend cannot work."""
+"""The command `check`, and what users see if the backend cannot work."""
 
 import json
 import os
@@ -35,13 +35,13 @@ def python(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def checked():
-    """What `check` prints."""
+    """Return the output of `check`."""
     code, out, errors = run_command("check")
     assert code == 0, out + errors
     return out + errors
 
 
-def test_check_tells_what_works(checked):
+def test_check_reports_what_works(checked):
     for word in ("apache-tvm ", "apache-tvm-ffi ", "driver library: /", "All is well."):
         assert word.removesuffix("/") in checked
     for op in TABLE.ops:
@@ -57,7 +57,7 @@ def test_check_tells_what_works(checked):
         ("STRIKT", "1", "sets no option of "),
     ],
 )
-def test_a_wrong_environment_variable_is_told_in_a_sentence(
+def test_a_wrong_environment_variable_is_reported_in_a_sentence(
     monkeypatch, capsys, command, name, value, sentence
 ):
     variable = PREFIX + name
@@ -69,13 +69,13 @@ def test_a_wrong_environment_variable_is_told_in_a_sentence(
     assert sentence in line
 
 
-def test_check_tells_how_many_ops_the_driver_takes(checked):
+def test_check_reports_how_many_ops_the_driver_takes(checked):
     (line,) = [line for line in checked.splitlines() if " ops that have cases" in line]
     assert re.search(rf"the driver '{DRIVER}' takes (all )?\d+", line), line
 
 
 @pytest.mark.thorough
-def test_check_tells_which_driver_is_used(tmp_path):
+def test_check_reports_which_driver_is_used(tmp_path):
     role = "emulator" if DRIVER == "emulator" else "driver"
     for half in (role, f"{role}_build"):
         if library := _library.find(half):
@@ -87,7 +87,7 @@ def test_check_tells_which_driver_is_used(tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["nowhere", "file"])
-def test_a_folder_of_drivers_that_is_none_is_refused_in_a_sentence(tmp_path, name):
+def test_a_missing_folder_of_drivers_is_refused_in_a_sentence(tmp_path, name):
     (tmp_path / "file").touch()
     folder, variable = str(tmp_path / name), f"{PREFIX}DRIVER_DIR"
     code, out, errors = python("-m", PACKAGE, "check", **{variable: folder})
@@ -101,7 +101,7 @@ def test_a_folder_of_drivers_that_is_none_is_refused_in_a_sentence(tmp_path, nam
 
 
 @pytest.mark.thorough
-def test_check_works_where_only_the_runtime_is():
+def test_check_works_with_only_the_runtime():
     code, out, errors = python("-m", PACKAGE, "check", TVM_USE_RUNTIME_LIB="1")
     assert code == 0, out + errors
     assert "Only the runtime is here" in out
@@ -153,7 +153,7 @@ def test_another_tvm_ffi_is_refused_in_a_sentence():
 
 @pytest.fixture
 def broken(tmp_path):
-    """A copy of the package that is found first, to be broken."""
+    """Copy the package to where it is found first, for tests to break it."""
     if IS_EDITABLE:
         pytest.skip("an editable install answers for the package before any copy of it")
     copy = tmp_path / PACKAGE
@@ -162,13 +162,13 @@ def broken(tmp_path):
 
 
 def check(package):
-    """Run the command of a package that is found before the installed one."""
+    """Run `check` of the package in a folder, which is found before the installed one."""
     path = os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])
     return python("-m", PACKAGE, "check", PYTHONPATH=path)
 
 
 @pytest.mark.thorough
-def test_a_mistake_in_the_table_is_told_without_a_traceback(broken):
+def test_a_mistake_in_the_table_is_reported_without_a_traceback(broken):
     with (broken / "patterns.py").open("a") as table:
         table.write('\nraise ValueError("the table is upside down")\n')
     code, out, errors = check(broken)
@@ -179,7 +179,7 @@ def test_a_mistake_in_the_table_is_told_without_a_traceback(broken):
 
 
 @pytest.mark.thorough
-def test_a_mistake_in_what_is_the_vendors_is_told_with_its_file(broken):
+def test_a_mistake_in_a_vendor_file_is_reported_with_the_file(broken):
     with (broken / "vendor/capabilities.py").open("a") as table:
         table.write("\nCHIP = Chip(ranks=4)\n")
     code, out, errors = check(broken)
@@ -188,7 +188,7 @@ def test_a_mistake_in_what_is_the_vendors_is_told_with_its_file(broken):
 
 
 @pytest.mark.thorough
-def test_an_attribute_that_the_op_has_not_is_told(broken):
+def test_an_attribute_that_the_op_lacks_is_reported(broken):
     op = TABLE.ops[0]
     with (broken / "patterns.py").open("a") as table:
         table.write("""
@@ -202,7 +202,7 @@ OPS = (replace(OPS[0], attributes=dict(OPS[0].attributes, strike=Anything())), *
 
 
 @pytest.mark.thorough
-def test_an_op_without_a_lowering_is_told(broken):
+def test_an_op_without_a_lowering_is_reported(broken):
     with (broken / "patterns.py").open("a") as table:
         table.write("\nfrom .engine.capability import Input, Op\n")
         table.write('OPS += (Op("sinh", "relax.sinh", inputs=(Input("x"),)),)\n')

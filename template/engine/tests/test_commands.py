@@ -26,7 +26,7 @@ PACKAGE = backend.__name__
 
 
 def module(rows=3):
-    """x - y, and its exponential, with ops that every host has; some backends have them."""
+    """Compute x - y and its exponential: every host has these ops, and some backends do."""
     builder = relax.BlockBuilder()
     x, y = (relax.Var(name, relax.TensorType([rows, 4], "float32")) for name in "xy")
     with builder.function("main", [x, y]):
@@ -54,7 +54,7 @@ def values(rows=3):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model with its library and inputs."""
+    """Make a folder with a model, its library and inputs."""
     folder = tmp_path_factory.mktemp("commands")
     save(module(), folder / "model.json")
     save(open_module(), folder / "open.json")
@@ -75,7 +75,7 @@ def check_results(path, given):
 
 
 def failure(*arguments, code=1):
-    """Return the sentence with which a command fails."""
+    """Run a command that must fail, and return its message."""
     found, out, errors = run_command(*arguments)
     assert (found, out) == (code, ""), out + errors
     assert "Traceback" not in errors
@@ -116,7 +116,7 @@ def test_random_inputs_depend_on_the_seed_alone(folder, tmp_path):
     assert not np.array_equal(found[0], found[2])
 
 
-def test_open_sizes_are_fixed_by_shape_or_by_the_inputs(folder, tmp_path):
+def test_symbolic_sizes_are_fixed_by_shape_or_by_the_inputs(folder, tmp_path):
     model, output = folder / "open.json", tmp_path / "results.npz"
     assert "open sizes: give --inputs FILE, or for random inputs --shape x=1,4" in failure(
         "run", model
@@ -149,7 +149,7 @@ def test_open_sizes_are_fixed_by_shape_or_by_the_inputs(folder, tmp_path):
         ("x=3,5", "--shape x=3,5: the model fixes a size of 4 where 5 is given"),
     ],
 )
-def test_a_shape_that_does_not_suit_the_model_is_refused(folder, shape, sentence):
+def test_a_shape_that_does_not_fit_the_model_is_refused(folder, shape, sentence):
     assert sentence in failure("report", folder / "open.json", "--shape", shape)
 
 
@@ -163,7 +163,7 @@ def test_the_syntax_of_a_shape_is_checked(folder, text):
     )
 
 
-def test_what_is_no_model_is_refused(folder, tmp_path):
+def test_a_file_that_is_not_a_model_is_refused(folder, tmp_path):
     for name in ("empty.onnx", "text.json", "text.py", "bad.pt2", "bad.tflite"):
         (tmp_path / name).write_text("[1, 2")
     for command in ("compile", "run", "report"):
@@ -181,7 +181,7 @@ def test_what_is_no_model_is_refused(folder, tmp_path):
     assert not list(tmp_path.glob("*.so"))
 
 
-def test_a_library_that_is_none_is_refused_before_it_is_loaded(folder, tmp_path):
+def test_a_file_that_is_not_a_library_is_refused_before_it_is_loaded(folder, tmp_path):
     library = tmp_path / "model.so"
     whole = (folder / "model.so").read_bytes()
     for content, sentence in (
@@ -208,7 +208,7 @@ def test_a_library_that_is_none_is_refused_before_it_is_loaded(folder, tmp_path)
         ),
     ],
 )
-def test_inputs_that_do_not_suit_the_model_are_refused(folder, tmp_path, arrays, sentence):
+def test_inputs_that_do_not_fit_the_model_are_refused(folder, tmp_path, arrays, sentence):
     path = tmp_path / "inputs.npz"
     np.savez(path, **arrays)
     output = tmp_path / "results.npz"
@@ -224,7 +224,7 @@ def test_a_file_without_arrays_is_refused(folder, tmp_path):
     )
 
 
-def test_what_cannot_be_written_is_told_before_the_work(folder, tmp_path):
+def test_an_output_that_cannot_be_written_is_reported_before_the_work(folder, tmp_path):
     for output, sentence in (
         (tmp_path / "gone" / "model.so", "There is no folder "),
         (tmp_path / "model.o", "libraries have names that end in .so"),
@@ -238,14 +238,14 @@ def test_what_cannot_be_written_is_told_before_the_work(folder, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
-def test_a_folder_that_may_not_be_written_is_told(folder, tmp_path):
+def test_a_folder_without_write_permission_is_reported(folder, tmp_path):
     tmp_path.chmod(0o500)
     assert "Nothing can be written to the folder" in failure(
         "compile", folder / "model.json", "--output", tmp_path / "model.so"
     )
 
 
-def test_a_failure_leaves_the_library_before_it(folder, tmp_path):
+def test_a_failure_leaves_the_previous_library(folder, tmp_path):
     library = tmp_path / "model.so"
     library.write_bytes(b"before")
     assert "cannot be linked" in failure(
@@ -340,7 +340,7 @@ def test_a_board_runs_libraries_and_says_that_it_does_not_compile(folder):
 
 
 def onnx_file(path):
-    """A matmul whose batch is open, with a reshape that an exporter computes from the shape."""
+    """Make a matmul with a symbolic batch, and a reshape computed from the shape."""
     from onnx import numpy_helper, parser, save_model
 
     model = parser.parse_model("""<ir_version: 10, opset_import: ["": 17]>
@@ -359,7 +359,7 @@ def onnx_file(path):
 
 @needs_library("onnx")
 @pytest.mark.parametrize("shapes", [[], ["--shape", "image=3,2,16"]])
-def test_an_onnx_file_runs_with_an_open_or_a_given_batch(tmp_path, shapes):
+def test_an_onnx_file_runs_with_a_symbolic_or_a_given_batch(tmp_path, shapes):
     weight = onnx_file(tmp_path / "model.onnx")
     image = np.random.default_rng(2).standard_normal((3, 2, 16)).astype("float32")
     np.savez(tmp_path / "inputs.npz", image=image)
@@ -473,7 +473,7 @@ def test_calibration_data_becomes_batches(tmp_path, shape, given, batches):
         ({"x": (2, 4)}, "has no array 'y'"),
     ],
 )
-def test_calibration_data_that_does_not_suit_the_model_is_refused(tmp_path, arrays, sentence):
+def test_calibration_data_that_does_not_fit_the_model_is_refused(tmp_path, arrays, sentence):
     signature = Signature(tuple(Input(name, "float32", (2, 4)) for name in "xy"))
     path = tmp_path / "data.npz"
     np.savez(path, **{name: np.zeros(shape, "float32") for name, shape in arrays.items()})
@@ -551,7 +551,7 @@ def test_times_and_accuracy_are_compared_beyond_what_clocks_and_rounding_change(
     assert json.loads(found.to_json())["changes"][2]["before"] == "inf"
 
 
-def test_compare_tells_what_moved(folder, tmp_path):
+def test_compare_reports_what_moved(folder, tmp_path):
     files = [tmp_path / name for name in ("before.json", "after.json")]
     for path, more in zip(files, ([], ["--keep-on-host", "exp"]), strict=True):
         assert run_command("report", folder / "model.json", "--output", path, *more)[0] == 0

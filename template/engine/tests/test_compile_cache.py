@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compile cache: what hits, what does not, and that nothing in the folder can do harm."""
+"""The compile cache: hits, misses, and robustness against anything in its folder."""
 
 import errno
 import logging
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not CASES, reason="the NPU takes no case of any 
 
 @pytest.fixture
 def compiled():
-    """Note what is compiled, rather than taken from the cache."""
+    """Record what is compiled, not taken from the cache."""
     name = f"{BACKEND}.codegen.compile"
     original = tvm_ffi.get_global_func(name)
     symbols = []
@@ -54,7 +54,7 @@ def assert_computes(executable, model):
         np.testing.assert_allclose(result.numpy(), model.outputs[0].values[n], rtol=1e-2, atol=1e-2)
 
 
-def test_what_was_compiled_is_not_compiled_again(compiled, tmp_path):
+def test_a_region_is_not_compiled_twice(compiled, tmp_path):
     for case in CASES[:3]:
         compiled.clear()
         for expected in (1, 1, 1):
@@ -69,7 +69,7 @@ def test_without_a_folder_everything_is_compiled(compiled):
         assert len(compiled) == count
 
 
-def test_a_hit_gives_the_artifact_that_compiling_gave(tmp_path):
+def test_a_hit_returns_the_compiled_artifact(tmp_path):
     model = CASES[0].model()
     for name, folder in (("one", "cache"), ("two", "cache"), ("three", "another cache")):
         build(model, tmp_path / folder).export_library(str(tmp_path / f"{name}.so"))
@@ -77,7 +77,7 @@ def test_a_hit_gives_the_artifact_that_compiling_gave(tmp_path):
     assert found[0] == found[1] == found[2]
 
 
-def test_what_changes_the_program_is_compiled(compiled, monkeypatch, tmp_path):
+def test_a_change_that_affects_the_program_is_a_miss(compiled, monkeypatch, tmp_path):
     first = CASES[0]
     other, _ = first_taken(Case(first.op, item) for item in OPS[first.op]["cases"][::-1])
     if str(other) == str(first):
@@ -113,7 +113,7 @@ def test_constants_are_part_of_the_key(compiled, tmp_path):
         assert len(compiled) == count
 
 
-def test_what_does_not_change_the_artifact_is_a_hit(compiled, tmp_path):
+def test_a_change_that_does_not_affect_the_artifact_is_a_hit(compiled, tmp_path):
     for options in ({}, {"dump": "graph", "dump_dir": tmp_path / "dump"}, {"cache_bytes": 10**8}):
         build(CASES[0].model(), tmp_path / "cache", **options)
     assert len(compiled) == 1
@@ -156,7 +156,7 @@ def test_a_corrupt_entry_is_rebuilt(compiled, tmp_path, spoil):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
 @pytest.mark.parametrize("kind", ["FIFO", "device", "dangling", "folder"])
-def test_an_entry_that_is_no_file_is_not_waited_for(compiled, tmp_path, kind):
+def test_an_entry_that_is_not_a_file_does_not_block(compiled, tmp_path, kind):
     model = CASES[0].model()
     build(model, tmp_path)
     (entry,) = tmp_path.iterdir()
@@ -170,7 +170,7 @@ def test_an_entry_that_is_no_file_is_not_waited_for(compiled, tmp_path, kind):
     compiled.clear()
     assert_computes(build(model, tmp_path), model)
     build(model, tmp_path)
-    # A folder is not ours to remove.
+    # The cache does not remove folders.
     assert len(compiled) == (2 if kind == "folder" else 1)
 
 
@@ -182,7 +182,7 @@ def test_the_least_recently_used_entries_go_first(tmp_path):
     for age, key in enumerate(("a", "b", "c")):
         cache.put(key, key.encode() * 100)
         os.utime(tmp_path / f"{key}.artifact", (1000 + age, 1000 + age))
-    assert cache.get("a") == b"a" * 100  # Used now.
+    assert cache.get("a") == b"a" * 100  # This entry was used last.
     cache.put("d", b"d" * 100)
     assert cache.get("b") is None
     assert [cache.get(key) for key in "acd"] == [key.encode() * 100 for key in "acd"]
@@ -207,7 +207,7 @@ def test_the_size_is_bounded_in_a_build_too(compiled, tmp_path):
     assert not entry.exists()
 
 
-def test_what_a_process_never_finished_goes_after_a_while(tmp_path):
+def test_unfinished_files_are_removed_after_a_while(tmp_path):
     old, new, foreign = (tmp_path / name for name in ("old.tmp", "new.tmp", "readme.txt"))
     for path in (old, new, foreign):
         path.write_text("x")
@@ -223,7 +223,7 @@ def test_what_a_process_never_finished_goes_after_a_while(tmp_path):
     ]
 
 
-def test_a_folder_that_cannot_be_is_an_error_that_says_so(tmp_path):
+def test_an_impossible_folder_is_an_error_that_says_so(tmp_path):
     (tmp_path / "file").write_text("x")
     for folder in (tmp_path / "file", tmp_path / "file" / "cache"):
         with pytest.raises(ValueError, match="'.*file.*' cannot be used: .*'cache_dir'"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that front ends spell in several ops, and masks that they make of nothing.
+"""Functions that front ends decompose into several ops, and masks that they compute.
 
-The chains are those of the table, in every spelling that `chains.py` knows of them.
+The chains are those of the table, in every spelling that `chains.py` knows.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from backend.engine.chains import chains_of
 from backend.engine.passes import simplify
 from support import OPS, TABLE, Case, Model, Tensor, build, compile_all, partition_for, variable
 
-needs = support.needs  # Not imported: some choices of ops have no test with it.
+needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 CHAINS = {
     f"{op.name}-{index}": (op, chain)
     for op in TABLE.ops
@@ -32,7 +32,7 @@ CHAINS = {
 
 
 def case_of(op, dtype=""):
-    """Return a case of an op in which no two ways to write it are the same by chance."""
+    """Return a case of an op in which all of its spellings differ."""
     for entry in OPS[op.name]["cases"]:
         case = Case(op.name, entry, dtype)
         first = next(case.specs())[1][0]
@@ -42,7 +42,7 @@ def case_of(op, dtype=""):
 
 
 class Spelling:
-    """A chain as a model; `points` are the numbers of options at each point of choice."""
+    """A chain as a model; `points` has the number of options at each choice of spelling."""
 
     def __init__(self, name, chosen=(), node=None, dtype="", leak=None):
         op, chain = CHAINS[name]
@@ -56,7 +56,7 @@ class Spelling:
         given = dict(case.entry.get("attributes", {}))
         if op.relax:
             given = attributes_of(self.model.normalize(op.name, inputs, given), {})
-            # The default is not a number: it depends on the shape.
+            # The default depends on the shape.
             given |= {"scale": 0.25} if given.get("scale") == "" else {}
         given |= chain.fixed
         known = {key: value for key, value in given.items() if value != ""}
@@ -76,7 +76,7 @@ class Spelling:
 
 
 def labels_of(name):
-    """Return what the composite of a chain may be called: entries may share a Relax op."""
+    """Return the possible names of a chain's composite: entries may share a Relax op."""
     op, _ = CHAINS[name]
     return {op.name, *(entry.name for entry in TABLE.entries_of(op.relax) if op.relax)}
 
@@ -85,7 +85,7 @@ def labels_of(name):
 def plain(name):
     """Return the plainest spelling, in all element types."""
     op, chain = CHAINS[name]
-    # What is fixed is a number such as a sixth, which other types round.
+    # The fixed attribute is a number such as a sixth, which other dtypes round.
     dtypes = [] if chain.fixed else op.inputs[0].dtypes[1:]
     return [Spelling(name), *(Spelling(name, dtype=dtype) for dtype in dtypes)]
 
@@ -109,13 +109,13 @@ def others(name):
 
 @cache
 def leaking(name):
-    """Return the plainest spelling with a result inside of it that is a result of the model too."""
+    """Return the plainest spelling, with an inner value that is also a result of the model."""
     inside = plain(name)[0].model.bindings[:-1]
     return [Spelling(name, leak=index) for index, one in enumerate(inside) if not is_idle(one)]
 
 
 def is_idle(binding):
-    """Whether a binding casts to the type that a value has: it is not there in the end."""
+    """Whether a binding casts to the dtype that a value already has, so a pass removes it."""
     call = binding.value
     same = binding.var.ty.dtype == call.args[0].ty.dtype
     return call.op.name == "relax.astype" and same
@@ -127,7 +127,7 @@ def compiled(spellings):
 
 
 def found(spellings, model):
-    """Return the placement of a model."""
+    """Return the placement of a model's ops."""
     return support.placement(compiled(spellings).partitioned[model.name], model.name)
 
 
@@ -152,7 +152,7 @@ def assert_composites(spellings, name):
 
 
 def wrong(node, at, numbers=None):
-    """Return the plainest spelling with one number a little off; none if it has fewer."""
+    """Return the plainest spelling with one number a little off, if it has that many numbers."""
     numbers = count() if numbers is None else numbers
     if isinstance(node, Either):
         return wrong(node.options[0], at, numbers)
@@ -163,7 +163,7 @@ def wrong(node, at, numbers=None):
     return node
 
 
-# Where the table has no chains, there is nothing to skip either.
+# If the table has no chains, there is nothing to skip either.
 if CHAINS:
     each_chain = pytest.mark.parametrize("name", CHAINS)
 
@@ -238,7 +238,7 @@ def attention(mask, heads=(0, 2, 1, 3), axis=-1, mask_first=False, shared=()):
 @needs("attention_bias", "reshape")
 @pytest.mark.parametrize("mask", [(2, 3, 5, 5), (2, 1, 1, 5), (1, 1, 5, 5), (5, 5)])
 def test_attention_is_one_composite(mask):
-    # TVM's op wants masks of four dimensions.
+    # TVM's op requires masks of rank 4.
     expected = [[*["reshape"] * (len(mask) < 4), "attention_bias"]]
     assert composites(attention(mask)).regions == expected
     assert composites(attention(mask, axis=3)).regions == expected
@@ -251,12 +251,12 @@ def test_attention_is_one_composite(mask):
         {"mask": (2, 3, 5, 5), "axis": 2},
         {"mask": (2, 3, 5, 5), "mask_first": True},
         {"mask": (2, 5, 3, 3), "heads": (0, 1, 2, 3)},
-        # TVM's own kernel, which runs what the driver declines, has no heads that share something.
+        # TVM's own kernel, the fallback if the driver declines, does not support shared heads.
         {"mask": (2, 3, 5, 5), "shared": ("key",)},
         {"mask": (2, 3, 5, 5), "shared": ("key", "value")},
     ],
 )
-def test_what_is_not_quite_attention_stays_what_it_is(change):
+def test_ops_that_are_not_quite_attention_are_unchanged(change):
     labels = list(chain.from_iterable(composites(attention(**change)).regions))
     assert not {"attention", "attention_bias"} & set(labels)
 
@@ -283,7 +283,7 @@ def test_batches_that_are_merged_for_a_product_are_not(batch, merged):
 
 
 def calls_of(mod):
-    """Return the ops of a model as the partitioner gets it."""
+    """Return the ops of a canonicalized model."""
     blocks = simplify(mod, TABLE)["main"].body.blocks
     values = [binding.value for block in blocks for binding in block.bindings]
     return [value.op.name for value in values if isinstance(value, relax.Call)]
@@ -370,7 +370,7 @@ def test_constants_are_folded_beside_what_tvm_has_no_kernel_for():
 
 
 @pytest.mark.parametrize("rows, folded", [(512, True), (2048, False)])
-def test_what_would_make_a_model_large_is_no_constant(rows, folded):
+def test_a_value_that_would_make_a_model_large_is_not_folded(rows, folded):
     x, shape = variable("x", rows, 1024), (rows, 1024)
     row = relax.const(np.ones((1, 1024), "float32"))
     name = "relax.broadcast_to"
@@ -384,7 +384,7 @@ def test_what_would_make_a_model_large_is_no_constant(rows, folded):
 
 
 @support.needs_symbols
-def test_a_tensor_that_is_made_of_a_size_stays_on_the_host():
+def test_a_tensor_that_is_computed_from_a_size_stays_on_the_host():
     symbol = tirx.Var("n", "int64")
     other = variable("other", symbol)
     for call in (
@@ -401,7 +401,7 @@ def test_a_tensor_that_is_made_of_a_size_stays_on_the_host():
 
 @support.needs_symbols
 @needs("broadcast_to", "add")
-def test_a_tensor_that_is_made_of_the_size_of_an_input_is_in_its_region():
+def test_a_tensor_that_is_computed_from_the_size_of_an_input_is_in_its_region():
     symbol = tirx.Var("n", "int64")
     x = variable("x", symbol, 4)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed drivers through the C API: a program without operations, and corrupt bytes.
 
-Whatever else a driver can do, it hands an input through as an output.
+Every driver can return an input as an output.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ class Option(ctypes.Structure):
 
 
 class BuildTable(ctypes.Structure):
-    """npu_build_api, as far as version 1 goes."""
+    """npu_build_api of version 1."""
 
     _fields_ = [
         ("size", ctypes.c_uint32),
@@ -53,7 +53,7 @@ class BuildTable(ctypes.Structure):
 
 
 class RunTable(ctypes.Structure):
-    """npu_run_api, as far as version 1 goes."""
+    """npu_run_api of version 1."""
 
     _fields_ = [
         ("size", ctypes.c_uint32),
@@ -108,7 +108,7 @@ class Driver:
         return text.decode() if isinstance(text, bytes) else ""
 
     def identity(self, shape):
-        """Build a program that hands its input through."""
+        """Build a program that returns its input."""
         builder, tensor = pointer(), ctypes.c_int32()
         described = self.build.options[: self.build.option_count]
         options = (Option * len(described))(*(Option(one.key, one.default) for one in described))
@@ -128,7 +128,7 @@ class Driver:
         return made
 
     def load(self, data):
-        """Load bytes: the status, the device, the program, and what keeps the bytes."""
+        """Load bytes; return the status, the device, the program, and the buffer to keep alive."""
         memory = np.zeros(len(data) + 64, "uint8")
         start = -memory.ctypes.data % 64
         memory[start : start + len(data)] = np.frombuffer(data, "uint8")
@@ -201,6 +201,6 @@ def test_corrupt_bytes_are_refused(role):
         flipped = whole[at] ^ 1 << generator.randrange(8)
         damaged = whole[:at] + bytes([flipped]) + whole[at + 1 :]
         status, device, program, _ = driver.load(damaged)
-        # Without a checksum of its own a driver cannot tell text from other text.
+        # A driver without a checksum cannot detect changed text.
         assert status == OK or (status, bool(driver.error())) == (INVALID, True)
         driver.close(device, program if status == OK else None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of models as cases that stand alone."""
+"""Parts of models as standalone cases."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ from support import needs
 
 @pytest.fixture(scope="module")
 def model():
-    """A region, and behind it an op that the host computes."""
+    """Make a region, followed by an op on the host."""
     model = FIRST.model()
     on_host = model.bind(relax.op.acosh(model.outputs[0].expr))
     model.outputs.append(support.Tensor(on_host, {}))
@@ -57,7 +57,7 @@ def test_a_case_with_other_results_fails(model, tmp_path):
     assert "all of it is on the NPU" in outcome.reason
 
 
-def test_what_is_no_case_file_or_no_part_is_an_error(model, tmp_path):
+def test_an_invalid_case_file_or_part_is_an_error(model, tmp_path):
     path = tmp_path / "case.npz"
     with pytest.raises(ValueError, match=r"there is no file .*case\.npz"):
         CaseFile.load(path)
@@ -102,7 +102,7 @@ def command(monkeypatch, tmp_path):
     return run
 
 
-def test_what_cannot_be_extracted_is_said_in_a_sentence(command, tmp_path):
+def test_a_part_that_cannot_be_extracted_is_reported_in_a_sentence(command, tmp_path):
     (tmp_path / "text").write_text("nothing of the kind")
     (tmp_path / "text.onnx").write_text("nothing of the kind")
     (tmp_path / "deep").write_text("[" * 100_000)
@@ -189,7 +189,7 @@ def test_a_case_that_is_given_twice_runs_once(command, tmp_path):
     assert (code, "in 1 cases" in line) == (0, True), line
 
 
-def test_a_file_that_is_no_case_makes_no_sense(command, tmp_path):
+def test_a_file_that_is_not_a_case_is_refused(command, tmp_path):
     (tmp_path / "text").write_text("nothing of the kind")
     for arguments in (("text",), ("text", "--list")):
         code, line = command("conformance", *arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes from TVM's front ends: kernels that are ops, and the suites of the conformance kit."""
+"""Output of TVM's front ends: kernels that stand for ops, and suites of the conformance kit."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from support import IS_EMULATOR, declined, variable
 
 
 def kernel_call(function, *arguments):
-    """Let TVM make a kernel, as its importers do; return the module and the call."""
+    """Make TVM lower an op to a kernel, like its importers; return the module and the call."""
     builder = relax.BlockBuilder()
     call = builder.normalize(builder.call_te(function, *arguments))
     return builder.get(), call
@@ -39,7 +39,7 @@ def kernel_call(function, *arguments):
         (topi.nn.circular_pad, (variable("x", 2, 9), (1, 2), (0, 1)), '"circular"'),
     ],
 )
-def test_a_kernel_that_is_an_op_is_known_again(function, arguments, text):
+def test_a_kernel_that_stands_for_an_op_is_recognised(function, arguments, text):
     assert text in str(op_of(*kernel_call(function, *arguments)))
 
 
@@ -61,7 +61,7 @@ def one_more(x, y):
         ),
     ],
 )
-def test_another_kernel_stays_what_it_is(function, arguments):
+def test_other_kernels_are_unchanged(function, arguments):
     assert op_of(*kernel_call(function, *arguments)) is None
 
 
@@ -122,7 +122,7 @@ def test_node_cases_of_onnx_run_on_the_npu():
         assert (relu.op, relu.dtype, relu.expected, relu.found) == ("Relu", "float32", "all", "all")
 
 
-def test_what_the_importer_gets_wrong_is_no_failure():
+def test_a_mistake_of_the_importer_is_not_a_failure():
     pytest.importorskip("onnx")
     found = outcomes(onnx_nodes, "det_2d", "optional_has_element_empty_optional_input", "add")
     assert found["det_2d"].status == "not_run"
@@ -133,7 +133,7 @@ def test_what_the_importer_gets_wrong_is_no_failure():
 
 
 class Off:
-    """A machine whose results are a little off."""
+    """A virtual machine whose results are slightly wrong."""
 
     def __init__(self, machine):
         self._machine = machine
@@ -156,7 +156,7 @@ def test_a_node_case_with_wrong_values_fails(monkeypatch):
     assert "is wrong in 60 of 60 elements" in found["relu"].reason
 
 
-def test_functions_of_models_have_names_of_their_own():
+def test_functions_of_models_have_unique_names():
     pytest.importorskip("onnx")
     names = ("reflect_pad", "edge_pad")
     parts = [onnx_nodes.read(onnx_nodes.collect()[name]) for name in names]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What front ends emit around indices and masks, in the ops of the table."""
+"""Idioms of front ends for indices and masks, in ops of the table."""
 
 from itertools import chain
 
@@ -12,7 +12,7 @@ import support
 from backend.engine.passes import simplify
 from support import TABLE, build, compile_for, variable
 
-needs = support.needs  # Not imported: some choices of ops have no test with it.
+needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 RNG = np.random.default_rng(0)
 
 
@@ -23,7 +23,7 @@ def run(mod, *arrays):
 
 
 def calls_of(mod):
-    """Return the ops of a model as the partitioner gets it."""
+    """Return the ops of a canonicalized model."""
     blocks = simplify(mod, TABLE)["main"].body.blocks
     values = [binding.value for block in blocks for binding in block.bindings]
     return [value.op.name for value in values if isinstance(value, relax.Call)]
@@ -62,7 +62,7 @@ def test_a_constant_index_counts_from_the_end(index):
     taken = relax.op.take(x, relax.const(np.array(index, "int64")), axis=1)
     np.testing.assert_array_equal(run(build([x], lambda emit: emit(taken)), data), data[:, index])
 
-    # Of an open size too, as of the last token.
+    # Also for a symbolic size, such as for the last token.
     x = variable("x", 3, tvm.tirx.Var("n", "int64"), 5)
     taken = relax.op.take(x, relax.const(np.array(index, "int64")), axis=1)
     np.testing.assert_array_equal(run(build([x], lambda emit: emit(taken)), data), data[:, index])
@@ -122,7 +122,7 @@ def test_distances_that_are_limited_at_one_end_are_constants(capfd):
         ((None, None), []),
     ],
 )
-def test_several_transpositions_are_one_or_none(orders, left):
+def test_several_transposes_become_one_or_none(orders, left):
     x, data = variable("x", 2, 3, 4, 5), numbers(2, 3, 4, 5)
 
     def body(emit):
@@ -145,9 +145,9 @@ def softmax(scores):
 
 
 class Attention:
-    """Attention of 3 heads as PyTorch exports it: `mask` tells where a query may look at a key.
+    """Attention with 3 heads as PyTorch exports it: `mask` says which keys a query attends to.
 
-    Heads are behind the sequence, and turned before it if they are.
+    The heads follow the sequence in the inputs, and are transposed in front of it if `turned`.
     """
 
     def __init__(self, mask, guard="", lowest=-np.inf, constant=False, turned=True):
@@ -167,7 +167,7 @@ class Attention:
         if self.turned:
             query, key, value = (emit(relax.op.permute_dims(x, [0, 2, 1, 3])) for x in self.names)
         key = emit(relax.op.permute_dims(key, [0, 1, 3, 2]))
-        # The root of the scale on both sides.
+        # The square root of the scale is applied to both operands.
         query, key = (emit(relax.op.multiply(x, relax.const(0.5))) for x in (query, key))
         scores = emit(relax.op.matmul(query, key))
         lowest, zero = (relax.const(number, "float32") for number in (self.lowest, 0.0))
@@ -189,7 +189,7 @@ class Attention:
         mixed = emit(relax.op.matmul(weights, value))
         if not self.turned:
             return mixed
-        # As PyTorch turns it, twice.
+        # PyTorch transposes twice.
         mixed = emit(relax.op.permute_dims(mixed, [2, 0, 1, 3]))
         mixed = emit(relax.op.permute_dims(mixed, [1, 2, 0, 3]))
         return emit(relax.op.permute_dims(mixed, [0, 2, 1, 3]))
@@ -215,7 +215,7 @@ class Attention:
 
 
 CAUSAL = np.tril(np.ones((4, 4), bool))
-EMPTY = CAUSAL & (np.arange(4) > 0)  # The first query sees nothing.
+EMPTY = CAUSAL & (np.arange(4) > 0)  # The first query attends to nothing.
 PADDED = np.array([[1, 1, 1, 0], [0, 0, 0, 0]], bool)[:, None, None, :]
 
 
@@ -231,9 +231,9 @@ PADDED = np.array([[1, 1, 1, 0], [0, 0, 0, 0]], bool)[:, None, None, :]
         (PADDED, "numbers", False),
     ],
 )
-def test_a_query_that_may_look_at_nothing_gives_zeros(mask, guard, constant):
+def test_a_fully_masked_query_gives_zeros(mask, guard, constant):
     model = Attention(mask, guard, constant=constant)
-    # What is not a number is told from what it hides by comparing it, op by op.
+    # A guard by isnan is not fused.
     assert model.labels.count("attention_bias") == (guard == "rows")
     if guard == "rows" and constant and mask.any(-1).all():
         assert model.labels == ["attention_bias"]
@@ -242,8 +242,8 @@ def test_a_query_that_may_look_at_nothing_gives_zeros(mask, guard, constant):
 
 @needs("attention_bias", "matmul", "softmax")
 @pytest.mark.parametrize("dtype, positions", [("float32", True), ("float16", False)])
-def test_what_the_scores_hide_by_themselves_gives_zeros_too(dtype, positions):
-    """Scores that hold a mask below other numbers, and such as float16 has no number for."""
+def test_a_query_that_its_scores_mask_gives_zeros_too(dtype, positions):
+    """The scores contain -inf, from a mask below another bias or from an overflow in float16."""
     query, key, value = (variable(name, 2, 4, 8, dtype=dtype) for name in ("q", "k", "v"))
     mask = np.where(np.tril(np.ones((4, 4), bool), -1), 0, -np.inf)
 
@@ -266,7 +266,7 @@ def test_what_the_scores_hide_by_themselves_gives_zeros_too(dtype, positions):
 
 
 class Biased:
-    """Attention with positions and a mask that are added one after the other."""
+    """Attention to which positions and a mask are added one after the other."""
 
     def __init__(self, dtype="float32", is_result=False):
         shapes = {name: (2, 3, 4, 8) for name in ("query", "key", "value")}
@@ -300,7 +300,7 @@ class Biased:
     ],
 )
 def test_positions_and_a_mask_are_one_bias(dtype, is_result, is_one):
-    """Not where others read the scores, nor in float16, whose lowest number is soon exceeded."""
+    """But not if the scores have other readers, nor in float16, where the sum may overflow."""
     model = Biased(dtype, is_result)
     mod = build(model.arguments, model.body)
     (labels,) = support.placement(support.partition_for(mod), "main").regions
@@ -311,7 +311,7 @@ def test_positions_and_a_mask_are_one_bias(dtype, is_result, is_one):
 
 
 @needs("attention_bias", "matmul", "add")
-def test_what_is_added_to_a_product_stays_behind_it_without_attention():
+def test_an_addition_to_a_product_stays_behind_it_without_attention():
     x, bias, residual = variable("x", 4, 8), variable("bias", 8), variable("residual", 4, 8)
 
     def body(emit):
@@ -324,7 +324,7 @@ def test_what_is_added_to_a_product_stays_behind_it_without_attention():
 
 
 def in_two_blocks(arguments, body, after):
-    """Build a model that does what no dataflow block may do, behind so many ops."""
+    """Build a model without a dataflow block that prints after a number of ops."""
     builder, variables = relax.BlockBuilder(), []
 
     def emit(call):
@@ -341,7 +341,7 @@ def in_two_blocks(arguments, body, after):
 
 @needs("attention_bias", "matmul", "softmax")
 @pytest.mark.parametrize("after", range(1, 22))
-def test_attention_in_two_blocks_is_not_said_in_another_way(after):
+def test_attention_in_two_blocks_is_not_rewritten(after):
     model = Attention(CAUSAL, "rows", constant=True)
     mod = in_two_blocks(model.arguments, model.body, after)
     np.testing.assert_allclose(run(mod, *model.arrays), model.expected(), rtol=1e-5, atol=1e-6)
@@ -392,7 +392,7 @@ def test_attention_is_one_composite_where_heads_are_turned_and_where_not(model, 
 
 @needs("attention_bias", "matmul", "softmax")
 @pytest.mark.parametrize("lowest", [-np.inf, float(np.finfo("float32").min), -100.0])
-def test_what_is_hidden_by_a_mask_may_be_no_number(lowest):
+def test_masked_values_may_be_nan(lowest):
     model = Attention(CAUSAL, lowest=lowest)
     assert "attention_bias" not in model.labels
     np.testing.assert_allclose(model.run(), model.expected(), rtol=1e-5, atol=1e-6)
@@ -404,7 +404,7 @@ def test_what_is_hidden_by_a_mask_may_be_no_number(lowest):
 
 @needs("attention", "matmul")
 @pytest.mark.parametrize("dtype, factor", [("int32", 65536), ("float32", 1e-20), ("float16", 256)])
-def test_factors_that_are_no_scales_stay_where_they_are(dtype, factor):
+def test_factors_that_are_not_scales_are_unchanged(dtype, factor):
     x, y = (variable(name, 4, 4, dtype=dtype) for name in "xy")
 
     def body(emit):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the importers make of quantised models: dequantize, op, quantize, with integer constants."""
+"""The importers' form of quantised models: dequantize, op, quantize, with integer constants."""
 
 import re
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ from tvm import relax
 import backend
 from support import needs_library
 
-# Nothing of it depends on the chip. test_quantized.py runs a network through the importer.
+# None of this depends on the chip. test_quantized.py runs an imported network.
 pytestmark = pytest.mark.thorough
 
 
@@ -44,7 +44,7 @@ def names_of(module):
 
 
 def constants(module):
-    """The arrays that are dequantized."""
+    """Return the constants that are dequantized."""
     arrays = []
     for call in calls(module, "relax.dequantize"):
         if isinstance(call.args[0], tvm.ir.GenericConst):
@@ -68,7 +68,7 @@ def onnx_model(text, opset=21, **weights):
 
 
 def narrow(name, kind, values):
-    """A packed constant of less than 8 bits."""
+    """Make a packed constant of less than 8 bits."""
     from onnx import helper
 
     values = np.asarray(values)
@@ -76,7 +76,7 @@ def narrow(name, kind, values):
 
 
 def reference(model, arguments):
-    """What ONNX Runtime computes, else ONNX's own evaluator, which knows no other operators."""
+    """Run ONNX Runtime or, if it cannot, ONNX's reference evaluator, which only has ONNX's ops."""
     if find_spec("onnxruntime"):
         from backend.engine.conformance.quantized_networks import run_onnx
 
@@ -90,7 +90,7 @@ def reference(model, arguments):
 
 
 def check(model, *arguments, buckets=0):
-    """Compare a model with the reference, in buckets where integers come out; return the module."""
+    """Compare a model with the reference, integer results in buckets; return the module."""
     module = backend.from_onnx(model)
     expected = reference(model, arguments)
     for mine, right in zip(run(module, arguments), expected, strict=True):
@@ -172,7 +172,7 @@ def test_a_model_is_read_from_a_file_and_not_changed(tmp_path):
     by_path = backend.from_onnx(tmp_path / "model.onnx")
     tvm.ir.assert_structural_equal(by_path, backend.from_onnx(model))
     assert model.SerializeToString(deterministic=True) == before
-    # Nothing is copied if there is nothing to rewrite.
+    # If there is nothing to rewrite, nothing is copied.
     plain = onnx_model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     assert normalize(plain) is plain
 
@@ -185,7 +185,7 @@ def test_weights_can_be_parameters():
     weights = {"w": integers(1, (3, 4)), "ws": np.full(4, 0.25, "float32")}
     model = onnx_model(text, s=np.float32(0.5), z=np.int8(1), **weights)
     module = backend.from_onnx(model, keep_params_in_input=True)
-    # No parameter is left of what was replaced: s, z, w, ws.
+    # No parameters of replaced ops are left: s, z, w, ws.
     assert len(module["main"].params) == 5
     module, params = relax.frontend.detach_params(module)
     expected = reference(model, [integers(0, (2, 3))])
@@ -316,7 +316,7 @@ def test_a_quantised_operator_is_dequantize_op_quantize(name):
 @needs_library("onnx")
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_a_result_without_zero_point_has_the_type_of_the_input(dtype):
-    # ONNX Runtime takes zero points of 0 only if they are written.
+    # ONNX Runtime requires zero points even if they are 0.
     signature = f"g ({dtype}[4, 5] a) => ({dtype}[4, 5] y)"
     short, long = (
         f"y = com.microsoft.QLinearMul({inputs})"
@@ -345,7 +345,7 @@ def test_a_gemm_may_end_in_floats():
 
 
 @needs_library("onnx")
-def test_sums_that_are_scaled_are_an_op_on_what_is_dequantized():
+def test_scaled_sums_become_an_op_on_dequantized_values():
     text = """g (float[1, 4, 8] x) => (float[1, 3, 6] y, float[1, 4, 5] z) {
         q, s, zero = DynamicQuantizeLinear(x)
         sums = ConvInteger(q, w, zero, wz)
@@ -382,7 +382,7 @@ def test_sums_that_something_else_reads_stay_integers():
 @needs_library("onnx")
 @pytest.mark.parametrize("zeros", ["", ", xz, wz"])
 def test_sums_of_integers_are_exact(zeros):
-    # Larger than what float32 holds exactly.
+    # Too large for float32 to represent exactly.
     text = f"""g (uint8[1, 600, 4] x) => (int32[1, 3, 2] y, int32[1, 600, 5] z) {{
         y = ConvInteger(x, w{zeros})
         z = MatMulInteger(x, m{zeros.replace("wz", "mz")})
@@ -504,7 +504,7 @@ def test_a_scale_for_each_block_of_weights(axis, kind):
 
 
 def packed(values, bits):
-    """Numbers in bytes, the lowest bits first, along the last axis, which is filled up."""
+    """Pack numbers into bytes, lowest bits first, along the padded last axis."""
     per_byte = 8 // bits
     fill = [(0, 0)] * (values.ndim - 1) + [(0, -values.shape[-1] % per_byte)]
     parts = np.pad(values, fill).reshape(*values.shape[:-1], -1, per_byte)
@@ -591,7 +591,7 @@ REFUSED = {
 
 @needs_library("onnx")
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_supported_is_a_sentence(name):
+def test_unsupported_models_are_refused_in_a_sentence(name):
     body, sentence = REFUSED[name]
     text = f"g (int8[4, 4] x, float[4, 4] f) => (int8 y) {{ {body} }}"
     weights = {
@@ -605,7 +605,7 @@ def test_what_is_not_supported_is_a_sentence(name):
 
 
 @needs_library("onnx", "torch")
-def test_what_is_no_model_is_a_sentence():
+def test_anything_but_a_model_is_refused_in_a_sentence():
     with pytest.raises(ValueError, match="is of type bytes; supported are onnx.ModelProto and"):
         backend.from_onnx(b"model")
     with pytest.raises(ValueError, match="is of type list; supported is what torch.export.export"):
@@ -633,7 +633,7 @@ def test_a_network_that_onnx_runtime_has_quantised(name, form):
 
     module, arguments, expected = quantized_networks.read(name, form)
     for mine, right in zip(run(module, arguments), expected, strict=True):
-        # A rounding to the neighbour in an early layer is some buckets at the end.
+        # An off-by-one rounding in an early layer is several buckets at the end.
         np.testing.assert_allclose(mine, right, atol=0.05 * np.abs(right).max())
     assert any(array.dtype == "int8" for array in constants(module))
     heavy = {"relax.nn.conv2d", "relax.matmul"}
@@ -659,7 +659,7 @@ def test_node_cases_of_quantisation_are_right():
 
 
 def torch_program(forward, *inputs, **buffers):
-    """Export a function of its inputs, and of constants that it has as attributes."""
+    """Export a function of its inputs and of constants, which become attributes."""
     import torch
     import torch.ao.quantization.fx._decomposed
 
@@ -739,7 +739,7 @@ def test_torch_weights_with_a_scale_for_each_channel_stay_integers():
     module = check_torch(forward, floats(0, 1, 4, 6, 6), buckets=1, **buffers)
     (found,) = constants(module)
     np.testing.assert_array_equal(found, weights)
-    # Zero points have the type of what they belong to; torch keeps them in int64.
+    # Zero points have the dtype of their tensor; torch keeps them in int64.
     assert "int64" not in str(module)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `inspect`, and dumps: what a compiled library says about itself."""
+"""The command `inspect`, and dumps of compiled libraries."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ CASES = SINGLE[:2]
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A library with a region for each of some ops."""
+    """Make a library with a region for each of some ops."""
     if not CASES:
         pytest.skip("the NPU takes no op in a single call")
     path = tmp_path_factory.mktemp("library") / "model.so"
@@ -50,7 +50,7 @@ def inspect_in_a_process(*arguments, **environment):
 
 
 def failure(*arguments):
-    """Return the sentence of an inspection that fails."""
+    """Run an inspection that must fail, and return its message."""
     code, out, errors = inspect(*arguments)
     assert (code, out) == (1, "")
     assert errors.startswith("FAILED: ")
@@ -59,7 +59,7 @@ def failure(*arguments):
 
 
 @pytest.mark.parametrize("runtime_only", [False, pytest.param(True, marks=pytest.mark.thorough)])
-def test_a_library_tells_what_is_in_it(library, runtime_only):
+def test_the_contents_of_a_library_are_printed(library, runtime_only):
     inspected = inspect_in_a_process(library, TVM_USE_RUNTIME_LIB="1") if runtime_only else None
     code, out, errors = inspected or inspect(library)
     assert (code, errors) == (0, "")
@@ -108,8 +108,8 @@ def test_one_region_can_be_chosen(library):
     assert symbol in message
 
 
-def test_hashes_tell_models_apart(library, tmp_path):
-    """And nothing else: neither the time nor the folder is in an artifact."""
+def test_hashes_distinguish_models(library, tmp_path):
+    """They depend on nothing else: an artifact contains neither the time nor the folder."""
     first = backend.read_artifacts(library)
     again = []
     for case in CASES:
@@ -125,14 +125,14 @@ def test_hashes_tell_models_apart(library, tmp_path):
 
 
 def test_a_library_is_read_and_not_run(library, tmp_path):
-    """It may be one for another machine."""
+    """It may be a library for another machine."""
     data = bytearray(library.read_bytes())
     data[:64] = bytes(64)
     (tmp_path / "model.so").write_bytes(data)
     assert backend.read_artifacts(tmp_path / "model.so") == backend.read_artifacts(library)
 
 
-def test_what_is_no_library_with_a_region_is_refused(tmp_path):
+def test_a_file_without_a_region_is_refused(tmp_path):
     (tmp_path / "text.so").write_text("text")
     (tmp_path / "empty.so").write_text("")
     x = relax.Var("x", relax.TensorType((2,), "int64"))
@@ -162,7 +162,7 @@ def test_corrupt_libraries_are_refused(library, tmp_path):
         with pytest.raises(ValueError, match=r"model\.so: .+") as caught:
             backend.read_artifacts(path)
         assert len(str(caught.value).splitlines()) == 1
-    # One section, as a reference has.
+    # A single section, as in a reference.
     path.write_bytes(data[: start + 12] + b"\1\0\0\0" + data[start + 16 :])
     with pytest.raises(ValueError, match=r"model\.so: .*corrupt"):
         backend.read_artifacts(path)
@@ -171,7 +171,7 @@ def test_corrupt_libraries_are_refused(library, tmp_path):
 
 
 def test_regions_of_another_backend_are_left_out(library, tmp_path):
-    """It may be one that was made as this one was, with artifacts of the same format."""
+    """The other backend may come from the same template, with the same artifact format."""
     ours, *_ = backend.read_artifacts(library)
     data = library.read_bytes()
     start = data.index(MAGIC)
@@ -192,7 +192,7 @@ def test_regions_of_another_backend_are_left_out(library, tmp_path):
 
 @pytest.fixture(scope="module")
 def parts():
-    """A small artifact, taken apart."""
+    """Take a small artifact apart."""
     return Parts.read(Region().bytes)
 
 
@@ -262,7 +262,7 @@ def test_nothing_in_a_file_reaches_the_terminal_as_a_control_character(parts, tm
     assert str(caught.value).isprintable()
 
 
-def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
+def test_a_file_that_is_not_regular_does_not_block(tmp_path):
     if not hasattr(os, "mkfifo"):
         pytest.skip("there are no FIFOs here")
     os.mkfifo(tmp_path / "fifo.so")
@@ -278,7 +278,7 @@ _VALUES = (
 
 
 def mutated(generator, value, is_root=True):
-    """Return JSON data with something in it replaced, dropped, repeated or renamed."""
+    """Return JSON data in which something is replaced, dropped, repeated or renamed."""
     kind = generator.random()
     if isinstance(value, dict | list) and value and (is_root or kind < 0.8):
         value = value.copy()
@@ -330,7 +330,7 @@ def test_forged_manifests_are_errors_or_work(parts, tmp_path):
 
 @needs_single
 @pytest.mark.parametrize("dump", ["none", "graph", "program"])
-def test_a_dump_has_what_was_asked_for(tmp_path, dump):
+def test_a_dump_has_the_requested_files(tmp_path, dump):
     model = CASES[0].model()
     folder = tmp_path / "new" / "folder"
     mod = tvm.IRModule({model.name: model.function()})

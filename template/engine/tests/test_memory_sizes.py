@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One model for memories of several sizes: other plans, equal values; too small is an error."""
+"""One model for several memory sizes: other plans, equal values, an error if it is too small."""
 
 import math
 from functools import cache, partial
@@ -13,7 +13,7 @@ import backend
 import support
 from support import BACKEND, OPS, TABLE, Case, compile_for
 
-needs = support.needs  # Not imported: some choices of ops have no test with it.
+needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 
 pytestmark = support.needs_emulator
 
@@ -29,7 +29,7 @@ def constant(*shape, seed=0):
 
 
 def counters(machine):
-    """Sum what the regions of a machine count."""
+    """Sum the counters of the regions of a virtual machine."""
     found = {}
 
     def visit(module):
@@ -44,7 +44,7 @@ def counters(machine):
 
 
 def run(mod, arrays, **options):
-    """Compile, call once, and return the result with what was counted."""
+    """Compile, call once, and return the result and the counters."""
     machine = relax.VirtualMachine(compile_for(mod, on_decline="error", **options), tvm.cpu())
     result = machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
     return result, counters(machine)
@@ -58,7 +58,7 @@ def assert_plans_differ_and_values_do_not(mod, arrays, sizes):
     results = [run(mod, arrays, scratchpad_bytes=size) for size in sizes]
     for (result, found), size in zip(results, sizes, strict=True):
         np.testing.assert_allclose(result, expected.numpy(), rtol=1e-4, atol=1e-4)
-        # Equal but for rounding: where the summed dimension is cut, its parts are added up.
+        # Equal except for rounding: if the reduced dimension is tiled, partial sums are added.
         np.testing.assert_allclose(result, results[0][0], rtol=1e-5, atol=1e-6)
         assert 0 < found["scratchpad_bytes"] <= size
         assert found["matrix_operations"] == results[0][1]["matrix_operations"]
@@ -71,7 +71,7 @@ def assert_plans_differ_and_values_do_not(mod, arrays, sizes):
 
 
 def listing_of(mod, path, **options):
-    """Return the driver's text of the only region."""
+    """Return the driver's listing of the only region."""
     compile_for(mod, **options).export_library(str(path))
     (artifact,) = backend.read_artifacts(path)
     return artifact.program
@@ -112,8 +112,8 @@ def test_the_listing_shows_the_plan(tmp_path):
 
 
 @needs("conv2d")
-def test_a_convolution_that_fits_no_memory_is_told():
-    """Which op, and how many bytes are missing: as an error, or as the reason in the report."""
+def test_a_convolution_that_fits_no_memory_is_reported():
+    """The error, or the reason in the report, names the op and the required bytes."""
     x = support.variable("x", 1, 2, 4, 450)
     mod = support.build([x], lambda emit: emit(relax.op.nn.conv2d(x, constant(3, 2, 1, 400))))
     words = r"relax\.nn\.conv2d \(\w+\).* needs at least (\d+) bytes.* (\d+) bytes are missing"
@@ -125,7 +125,7 @@ def test_a_convolution_that_fits_no_memory_is_told():
     assert entry.placement == "host"
     assert "relax.nn.conv2d" in entry.reason
     assert f"{missing} bytes are missing" in entry.reason
-    # It is true: with so much it compiles, and with less it does not.
+    # With exactly that much it compiles, and with less it does not.
     assert backend.offload_report(support.partition_for(mod, scratchpad_bytes=needed)).on_host == ()
     assert (
         backend.offload_report(support.partition_for(mod, scratchpad_bytes=needed - 1)).offloaded
@@ -135,7 +135,7 @@ def test_a_convolution_that_fits_no_memory_is_told():
 
 @needs("conv2d")
 def test_what_fits_stays_on_the_npu():
-    """Only the op that is too large goes to the host."""
+    """Only an op that is too large runs on the host."""
     x = support.variable("x", 1, 2, 6, 6)
 
     def body(emit):
@@ -216,7 +216,7 @@ def compiled(size):
 
 @pytest.mark.parametrize("op", [op for op in OPS if TABLE.get(op)])
 def test_each_op_computes_the_same_in_a_small_memory(op):
-    """Or says why it cannot."""
+    """Or it is declined with a reason."""
     model = largest_cases()[op]
 
     def on_host(size):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each op alone: the op suite of the conformance kit, and the other ways in which an op arrives.
+"""Each op alone: the op suite of the conformance kit, and other forms of the operands.
 
-Of the suite, here are the cases that show quickly that something is wrong; the command
-`conformance` runs all. A test that cannot be because capabilities.py was edited is skipped, and
-says so, as is what the driver declines. With the table as it was rendered nothing is skipped.
+These tests run quick cases of the suite; the command `conformance` runs all. A test is skipped with
+a reason if edits of capabilities.py rule it out, or the driver declines its op. With the rendered
+table, none is skipped.
 """
 
 from functools import cache
@@ -15,8 +15,8 @@ from backend.engine.conformance import Result, ops
 from backend.engine.conformance.model import entry_of
 from support import SELECTED
 
-# All inputs but the first are constants, in the program or passed to it. An op that is taken out of
-# capabilities.py has no tests.
+# All inputs but the first are constants, in the program or passed to it. An op that
+# capabilities.py leaves out has no tests.
 WAYS = {"constants": True, "kept_constants": False}
 FIRST = support.accepted_cases()
 CASES = ops.essentials()
@@ -62,7 +62,7 @@ if WITH_CONSTANTS:
         if found.declined:
             pytest.skip(f"declined: {found.on_host}")
         assert not found.on_host
-        # A part of a chain is computed when the model is compiled, if it has nothing but constants.
+        # If a part of a chain only has constant operands, it is folded.
         single = not entry_of(case.op).relax or len(found.regions[0]) == 1
         assert (len(found.regions), single) == (1, True)
         for n in model.sizes:
@@ -70,7 +70,7 @@ if WITH_CONSTANTS:
             support.assert_right(model, actual, n)
 
 
-# Without lowering code, too: tests/test_deploy.py.
+# test_deploy.py does the same without lowering code.
 @pytest.mark.thorough
 def test_each_op_computes_the_same_in_a_fresh_process(every_op, tmp_path):
     here = every_op.compiled

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions that overlap: right values, and really at the same time."""
+"""Overlapping regions: correct values, and really concurrent."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ from support import (
 )
 
 WAIT_ALL = tvm_ffi.get_global_func(f"{BACKEND}.runtime.wait_all")
-# Ops of one input and output, whatever this backend has of them.
+# Ops with one input and one output; the backend may have any of them.
 UNARY = {"relu": relax.op.nn.relu, "tanh": relax.op.tanh, "sigmoid": relax.op.sigmoid}
 KNOWN = [name for name in UNARY if TABLE.get(name) and not declined(name)]
 NUMPY = {
@@ -42,7 +42,7 @@ SHAPE = (3, 8)
 
 
 class Program:
-    """A function of steps: (name of the result, op, name of its argument)."""
+    """A function made of steps: (name of the result, op, name of its argument)."""
 
     def __init__(self, steps, results, sizes=SHAPE):
         self.steps, self.results = steps, results
@@ -58,7 +58,7 @@ class Program:
         self.mod = build([x], body)
 
     def calls(self):
-        """Compile up to where calls are submitted; list what calls there are, in order."""
+        """Compile up to the pass that submits calls; list the calls in order."""
         mod = partition_for(self.mod, merge_regions=False)
         mod = relax.transform.RunCodegen({BACKEND: {}})(mod)
         with tvm.target.Target("llvm"):
@@ -119,13 +119,13 @@ DIAMOND = [("a", OP, "x"), ("b", OTHER, "x"), ("c", OTHER, "a"), ("d", OP, "b")]
         ([("a", OP, "x"), ("b", OTHER, "a")], "ab", ["call", "call"]),
         ([("a", OP, "x"), ("b", OTHER, "x")], "ab", ["submit", "submit", "wait"]),
         (DIAMOND, "cd", ["submit"] * 4 + ["wait"]),
-        # The first has nothing beside it, so it is called; the others follow it.
+        # Nothing runs beside the first, so it is called; the others follow it.
         (
             [("a", OP, "x"), ("b", OTHER, "a"), ("c", OP, "a")],
             "bc",
             ["call", "submit", "submit", "wait"],
         ),
-        # What the host does lies between.
+        # Work of the host lies between.
         (
             [("a", OP, "x"), ("h", "host", "a"), ("b", OTHER, "h"), ("c", OP, "h")],
             "abc",
@@ -158,7 +158,7 @@ def test_any_graph_of_regions_computes_what_the_host_does(seed):
     steps, names = [], ["x"]
     for index in range(16):
         ops = [*KNOWN, *(["host"] if generator.integers(4) == 0 else [])]
-        # Recent values more often, so that memory is used again.
+        # Prefer recent values, so that memory is reused.
         argument = names[-1 - int(min(generator.integers(4), len(names) - 1))]
         steps.append((f"v{index}", ops[generator.integers(len(ops))], argument))
         names.append(f"v{index}")
@@ -202,7 +202,7 @@ def test_submitted_calls_are_done_after_wait_all(region):
         assert region.module["counters"]()["submissions"] == 20
 
 
-def test_a_call_waits_for_what_was_submitted_before(region):
+def test_a_call_waits_for_earlier_submissions(region):
     tensors = region.tensors()
     region.module[region.symbol + ".submit"](*tensors)
     region.assert_computes()
@@ -210,7 +210,7 @@ def test_a_call_waits_for_what_was_submitted_before(region):
 
 
 @can_last
-def test_what_writes_the_same_memory_is_not_in_flight_at_once():
+def test_calls_that_write_the_same_memory_are_not_in_flight_at_once():
     region = Region(**LASTING)
     submit = region.module[region.symbol + ".submit"]
     tensors = region.tensors()
@@ -230,7 +230,7 @@ def test_memory_that_is_submitted_stays_alive():
         tensors = region.tensors()
         outputs.append(tensors[len(region.inputs) :])
         submit(*tensors)
-        del tensors  # The inputs are referred to by the runtime alone.
+        del tensors  # Only the runtime refers to the inputs.
         region.tensors()
     WAIT_ALL()
     for output in outputs:
@@ -252,7 +252,7 @@ def test_an_error_is_thrown_when_all_have_ended():
     good.assert_right(tensors[1])
     WAIT_ALL()
     good.assert_computes()
-    # A call that is refused ends what was submitted before, too.
+    # A refused call also waits for earlier submissions.
     good.module[good.symbol + ".submit"](*tensors[2])
     with pytest.raises(ValueError, match="was called with"):
         good.module[good.symbol + ".submit"]()
@@ -262,7 +262,7 @@ def test_an_error_is_thrown_when_all_have_ended():
 
 @needs_cancellation
 @can_last
-def test_a_failure_is_told_by_the_next_call_of_what_needs_its_result():
+def test_a_failure_is_reported_by_the_next_call_that_needs_the_result():
     bad = Region(**{**LASTING, "pace": 1_000_000}, timeout_ms=20)
     tensors = bad.tensors()
     bad.module[bad.symbol + ".submit"](*tensors)
@@ -291,7 +291,7 @@ def test_a_thread_that_ends_waits_for_what_it_has_submitted(region):
     )
     thread.start()
     thread.join()
-    # The thread ends a moment after join returns.
+    # The thread's destructors run shortly after join returns.
     for _ in range(10_000):
         if region.module["counters"]()["submissions"] == 1:
             break

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float models that are quantised here: which ops, with which values, and what is refused."""
+"""Quantizing float models: which ops, with which values, and what is refused."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ thorough = pytest.mark.thorough
 
 
 def needs_integers(*libraries):
-    """Skip a test where products are of real numbers, or a tool is missing."""
+    """Skip a test if products are computed in float, or a tool is missing."""
 
     def mark(test):
         for item in (needs(*INTEGERS), needs_library(*libraries)):
@@ -55,7 +55,7 @@ def placed(mod):
 
 
 def alone(ops, name):
-    """Return the quantizes or dequantizes that are in no composite of integers."""
+    """Return the quantize or dequantize ops outside of integer composites."""
     return [
         item
         for item in ops
@@ -83,7 +83,7 @@ def decibels(found, exact):
 
 
 def nodes_of(*lines):
-    """Return nodes of lines such as "c = conv a b"; `conv` is a product."""
+    """Parse nodes from lines such as "c = conv a b"; `conv` is a product."""
     nodes = []
     for index, line in enumerate(lines):
         results, _, (kind, *inputs) = (part.split() for part in line.partition(" = "))
@@ -116,13 +116,13 @@ def test_a_product_takes_what_the_backend_fuses_behind_it():
     assert found.tied == (("p", "m"),) or found.tied == (("m", "p"),)
 
 
-def test_what_only_ops_on_real_numbers_read_stays_real():
+def test_a_value_that_only_float_ops_read_stays_float():
     lines = ("c = conv x", "r = reshape c", "s = softmax r")
     groups, others, found = planned(lines, ["s"], ("conv",), moved=("reshape",))
     assert (groups, others, found.quantized) == (["conv"], [], {"x"})
 
 
-def test_a_residual_of_real_numbers_is_not_quantised():
+def test_a_float_residual_is_not_quantised():
     fused = ("conv", "conv add")
     lines = ("n = norm x", "c = conv n", "a = add c n", "d = conv a")
     groups, _, found = planned(lines, ["d"], fused)
@@ -197,12 +197,12 @@ def check(mod, arguments, expected, exact):
     labels = labels_of(ops)
     assert len(labels) > 2
     assert [label for label in labels if not label.startswith("quantized_")] == []
-    # Whatever quantizes without need would be followed by its opposite.
+    # A needless quantize would be followed by a dequantize.
     assert len(alone(ops, "quantize")) <= len(labels)
     for one, right, real in zip(run(mod, arguments), expected, exact, strict=True):
         if right.dtype.kind != "f":
             continue
-        # A step in one layer may be one more in the next.
+        # An off-by-one result in one layer may grow in the next.
         assert np.abs(one.astype("float64") - right).max() <= 0.05 * np.abs(right).max() + 1e-6
         assert decibels(one, real) > 25
 
@@ -211,7 +211,7 @@ def check(mod, arguments, expected, exact):
 
 
 def onnx_model(lines, shape, results, weights, opset=17):
-    """Return a model of lines such as "c = Conv x w group=2"; nodes have the names of results."""
+    """Build a model from lines such as "c = Conv x w group=2"; nodes are named like results."""
     import onnx
     from onnx import helper, numpy_helper
 
@@ -239,7 +239,7 @@ def normal(*shape, scale=0.3):
 
 
 def images(count=8, shape=(2, 3, 8, 8)):
-    """Return batches that are no noise: waves."""
+    """Return batches of waves, which do not look like noise."""
     places = np.arange(np.prod(shape)).reshape(shape)
     return [[np.sin(places * (0.02 + 0.01 * index)).astype("float32")] for index in range(count)]
 
@@ -263,7 +263,7 @@ def branches(opset=17):
 
 @needs_onnx
 @needs("max_pool2d", "concat", "softmax")
-def test_what_is_joined_has_one_scale():
+def test_joined_tensors_share_a_scale():
     from onnx import numpy_helper
 
     model = branches()
@@ -275,7 +275,7 @@ def test_what_is_joined_has_one_scale():
     assert len(scales) == 1
     batch = images()[0]
     ops = placed(backend.from_onnx(found, shape_dict={"x": batch[0].shape}))
-    # Concat and pool move integers, and the last product's result is real.
+    # Concat and pool move integers, and the last product's result is float.
     assert len(alone(ops, "quantize")) == 1
     assert alone(ops, "dequantize") == []
     assert labels_of(ops)[-1].endswith("_to_real")
@@ -322,9 +322,9 @@ def types_of(graph):
 @pytest.mark.parametrize(
     "names, types",
     [
-        # What a reads; its result and that of b are joined, so that all that reads them is int16.
+        # The input of a. Its result and that of b are joined, so all of their readers are int16.
         (["a"], {"int16": 5}),
-        # The softmax computes with real numbers.
+        # The softmax computes with floats.
         (["c"], {"int8": 1, "int16": 4}),
         ("*", {"int16": 5}),
     ],
@@ -353,7 +353,7 @@ def test_both_factors_of_a_product_are_int16_if_one_is():
     found = quantize_for(model, images(shape=(8, 16)), int16=["b"])
     ops = placed(backend.from_onnx(found))
     assert all(label.startswith("quantized_") for label in labels_of(ops))
-    # A product of int8 by int16 there is not.
+    # There is no product of int8 by int16.
     assert types_of(found.graph).get("int8", 0) == 0
 
 
@@ -372,7 +372,7 @@ def test_each_method_of_onnx_runtime(method):
     found = quantize_for(model, images(), method=method)
     batch = images()[0]
     results = (quantized_networks.run_onnx(item, batch)[0] for item in (found, model))
-    # A moving average follows the first batches.
+    # A moving average depends most on the first batches.
     assert decibels(*results) > (10 if method == "moving_average" else 20)
 
 
@@ -385,7 +385,7 @@ def test_the_type_of_activations(name):
 
 
 @needs_onnx
-def test_constants_that_stay_arguments_are_told(monkeypatch):
+def test_constants_that_stay_arguments_are_reported(monkeypatch):
     monkeypatch.setenv(f"{PREFIX}BIND_CONSTANTS", "off")
     model = onnx_model(("m = MatMul x w",), [8, 16], ["m"], {"w": normal(16, 4)})
     with pytest.raises(ValueError, match="scales must be constants, and .* bind_constants is off"):
@@ -422,7 +422,7 @@ def test_a_result_that_a_relu_reads_keeps_its_negative_values():
 
 
 @needs_onnx
-def test_what_a_subgraph_reads_is_before_it():
+def test_values_that_a_subgraph_reads_precede_it():
     import onnx
     from onnx import helper
 
@@ -473,9 +473,9 @@ def test_a_chip_without_zero_points_gets_symmetric_activations(monkeypatch):
 
 
 def chain_with_an_outlier(unread=False):
-    """Three products, the second of which reads values that do not fit into 8 bits.
+    """Build three products; the second reads an outlier, which 8 bits cannot represent well.
 
-    Its weights do not fit either, or those of the outlier are 0.
+    Its weights have an outlier too, or the weights of the outlier are 0.
     """
     ratio = 300 if unread else 3000
     weight = normal(16, 16)
@@ -509,12 +509,12 @@ def test_the_layer_that_hurts_most_becomes_int16_or_float_until_the_accuracy_is_
     assert ("int16" in types_of(found.graph)) == wide
     assert len(integer_weights(found)) == 2 + wide
     assert ("wb" in {item.name for item in found.graph.initializer}) != wide
-    # As long as nothing is lost, nothing stays in float.
+    # If no accuracy is lost, nothing stays in float.
     assert len(integer_weights(quantize_for(model, batches, max_loss=100, evaluate=evaluate))) == 3
 
 
 @needs_onnx
-def test_a_model_that_must_lose_nothing_stays_as_it_was():
+def test_a_model_that_must_lose_nothing_is_unchanged():
     model = chain_with_an_outlier()
 
     def evaluate(item):
@@ -686,7 +686,7 @@ def test_a_program_with_a_symbolic_batch_and_inputs_by_name(method):
     found = quantize_for(program, batches, method=method)
     labels = torch_labels(found)
     assert len(labels) == 3 and all(label.startswith("quantized_") for label in labels)
-    # The pool, and what it reads, is of integers.
+    # The pool and its input are integers.
     assert labels[0] == "quantized_conv2d_bias"
     image = torch.from_numpy(images(1, (5, 3, 8, 8))[0][0])
     with torch.no_grad():
@@ -733,7 +733,7 @@ def test_layers_of_a_program_stay_in_float_until_the_accuracy_is_reached():
 
     network = torch_network()
     with torch.no_grad():
-        # One channel decides the scale, so that nothing is left of the others.
+        # One channel dominates the scale, so that the others become 0.
         network.stem.weight[0] *= 1e4
         network.body[0].weight[:, 0] *= 1e-4
         network.head.weight[:, 0] *= 1e-4
@@ -753,7 +753,7 @@ def test_layers_of_a_program_stay_in_float_until_the_accuracy_is_reached():
 
 
 @needs_torch
-def test_what_is_refused_of_torch():
+def test_unsupported_torch_models_are_refused():
     network = torch_network()
     with pytest.raises(ValueError, match="in training mode: call model.eval"):
         quantize_for(network.train(), images())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each code of a reason: planted in a model, alone and with others, at the right op."""
+"""Each reason code: its cause in a model, alone and with others, is reported at the right op."""
 
 import re
 from dataclasses import replace
@@ -33,10 +33,10 @@ def weight(*shape, seed=0):
 
 
 def report_of(mod, table=None, disabled=(), patterns=None, **settings):
-    """Partition with a table of the test's own; TVM knows the patterns of the backend's."""
+    """Partition with a table made by the test; TVM has the backend's patterns."""
     table = table or Table(OPS)
     mod = simplify(with_names(mod), table, disabled)
-    # Whatever the default of this backend is.
+    # Independent of the backend's default.
     options = Options(**{"bind_constants": True, **settings})
     partitioner = Partitioner(mod, table, options)
     made = make_patterns(table)[::-1] if patterns is None else patterns
@@ -46,10 +46,10 @@ def report_of(mod, table=None, disabled=(), patterns=None, **settings):
 
 @relax.expr_functor.mutator
 class Author(relax.PyExprMutator):
-    """Gives each call a name, as an importer does: "author/" and the op."""
+    """Names each call like an importer: "author/" and the op."""
 
     def visit_call_(self, call):
-        """Name a call."""
+        """Give a call its name."""
         call = super().visit_call_(call)
         name = getattr(call.op, "name_hint", None) or getattr(call.op, "name", "extern")
         return call if call.span is not None else with_span(call, Origin(f"author/{name}").span())
@@ -73,7 +73,7 @@ def packed(x):
     return op.call_pure_packed(extern, x, ty_args=x.ty)
 
 
-# ---- Spots that a model may have, whatever the table is: code, op, words of the sentence ---------
+# ---- Causes that do not depend on the table: code, op, words of the sentence ---------------------
 
 SPOTS = {
     Code.NOT_IN_TABLE: (op.sinh, "relax.sinh", "is not in the table of this backend"),
@@ -102,14 +102,14 @@ SPOTS = {
 
 
 def model_of(spots):
-    """Return a model that computes each spot behind an op of the NPU."""
+    """Return a model that has each cause behind an op of the NPU."""
     x = variable("x", *IMAGE)
 
     def body(emit):
         results = []
         for make, name, _ in spots:
             call = make(emit(op.nn.relu(x)))
-            # TVM would bind a call inside of it anew, without the name.
+            # TVM would rebind a nested call, without its name.
             arguments = [emit(arg) if isinstance(arg, relax.Call) else arg for arg in call.args]
             span = Origin(f"planted/{name}").span()
             results.append(emit(relax.Call(call.op, arguments, call.attrs, call.ty_args, span)))
@@ -133,7 +133,7 @@ def assert_reason(entry, code, words):
     assert re.search(words, entry.reason), entry.reason
     assert entry.remedy and (code.remedy in entry.remedy)
     assert entry.placement == "host" and entry.region is None
-    # The op that the author knows by this name, whatever passes did to the model.
+    # Find the op by the author's name, since passes change the model.
     assert entry.origin is not None and entry.title.startswith(("author/", "planted/")), entry
     assert not re.search(r"\blv\d*\b", entry.reason), "a variable, where the author gave a name"
 
@@ -152,7 +152,7 @@ def test_spots_in_one_model_have_each_its_reason_and_the_rest_is_on_the_npu():
     assert relus
 
 
-# ---- Codes that ask for a table, options or a driver of their own -------------------------------
+# ---- Codes that need a table, options or a driver made for them ---------------------------------
 
 
 def only(report, name, code, words):
@@ -174,21 +174,21 @@ def relu_model(*before):
 
 
 @needs("relu")
-def test_what_the_catalogue_has_is_to_be_selected(monkeypatch):
+def test_an_unselected_op_of_the_catalogue_says_so(monkeypatch):
     monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {"relax.nn.relu": "relu"})
     words = "the catalogue has relu: select it by an update"
     only(report_of(relu_model(), Table([])), "relax.nn.relu", Code.NOT_SELECTED, words)
 
 
 @needs("relu")
-def test_what_the_limits_leave_out_says_so():
+def test_an_op_that_the_limits_leave_out_says_so():
     table = table_of("relu", limits={"relu": None})
     entry = only(report_of(relu_model(), table), "relax.nn.relu", Code.LEFT_OUT, "leaves it to the")
     assert "vendor/capabilities.py" in entry.remedy
 
 
 @needs("conv2d")
-def test_a_limit_of_the_chip_is_told_from_one_of_the_engine():
+def test_a_limit_of_the_chip_is_distinguished_from_one_of_the_engine():
     x = variable("x", *IMAGE)
     mod = build([x], lambda emit: emit(op.nn.conv2d(x, weight(4, 8, 1, 1), strides=(2, 2))))
     table = table_of("conv2d", limits={"conv2d": Limits(strides=OneOf(1))})
@@ -268,8 +268,8 @@ def test_a_weight_that_is_dequantized_is_as_constant_as_its_integers():
 
 
 @needs("relu", "conv2d")
-def test_rules_between_ranks_and_attributes_have_codes_of_their_own():
-    """By the table: TVM infers no type for such calls."""
+def test_rules_between_ranks_and_attributes_have_their_own_codes():
+    """Asks the table directly, since TVM infers no type for such calls."""
     table = Table(OPS)
     x, w = variable("x", 2, 3, 4), variable("w", 4, 8, 1, 1)
     call = relax.Call(tvm.ir.Op.get("relax.nn.conv2d"), [x, w], op.nn.conv2d(w, w).attrs)
@@ -290,7 +290,7 @@ def test_a_call_that_the_vendors_function_declines_says_so():
 
 @needs("relu")
 @pytest.mark.parametrize(("finish", "code"), [(False, Code.DECLINED), (True, Code.DECLINED_REGION)])
-def test_what_the_driver_declines_has_its_words(decline, finish, code):
+def test_a_declined_op_has_the_drivers_reason(decline, finish, code):
     decline(lambda function, whole: "no room" if whole == finish else "")
     mod = with_names(relu_model(op.nn.relu))
     report = backend.offload_report(partition_for(mod))
@@ -303,7 +303,7 @@ def test_what_the_driver_declines_has_its_words(decline, finish, code):
 
 
 @needs("relu")
-def test_what_the_driver_fails_at_is_not_declined(decline):
+def test_an_op_at_which_the_driver_fails_is_not_declined(decline):
     decline(lambda function, whole: "relu: the driver failed: 3 positions; the window has 5")
     report = backend.offload_report(partition_for(with_names(relu_model())))
     sentence = "it cannot be compiled: relu: the driver failed: 3 positions"
@@ -383,7 +383,7 @@ def test_an_op_of_a_chain_that_another_composite_holds_says_so():
     made = make_patterns(table)
     clip = [item for item in made if item[0].endswith(".clip")]
     rest = [item for item in made if item not in clip]
-    # The later patterns win: a vendor's pattern around clip alone.
+    # Later patterns win, such as a vendor's pattern of only clip.
     found = report_of(mod, table, patterns=[*clip, *rest])
     only(found, "relax.multiply", Code.SHADOWED, "inside of it is part of another composite, clip")
     kept = report_of(mod, table, keep_on_host=["clip"])
@@ -453,7 +453,7 @@ def test_effects_local_functions_and_recursion_have_codes():
     assert Code.RECURSION.value in found
 
 
-def test_what_is_inside_of_a_local_function_says_so():
+def test_an_op_inside_of_a_local_function_says_so():
     x = variable("x", 4)
     y = relax.Var("y", x.ty)
     inner = relax.BlockBuilder()
@@ -501,7 +501,7 @@ def test_the_type_of_an_op_is_that_of_its_composite():
 
 
 @needs("conv2d", "quantize", "dequantize")
-def test_why_a_type_is_wider_is_told_with_a_code():
+def test_a_wider_type_has_a_code():
     x = variable("x", *IMAGE)
     mod = build([x], lambda emit: quantized_conv(emit, x, zero_points=(0, 1)))
     report = report_of(mod)
@@ -521,7 +521,7 @@ def test_why_a_type_is_wider_is_told_with_a_code():
 
 
 @needs("sigmoid", "quantize", "dequantize")
-def test_what_computes_with_real_numbers_between_integers_says_so():
+def test_an_op_that_computes_in_float_between_integers_says_so():
     x = variable("x", *IMAGE)
 
     def body(emit):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report: complete, for people and for programs, and kept in the module."""
+"""The report: complete, as text and as data, and stored in the module."""
 
 import io
 import json
@@ -19,7 +19,7 @@ HOST = ("relax.nonzero", "relax.shape_of", "relax.shape_to_tensor")
 
 @pytest.fixture(scope="module")
 def partitioned():
-    """All ops, each in a function of its own, with something for the host behind it."""
+    """Partition all ops, each in its own function and followed by a host op."""
     functions = {}
     for case in SINGLE:
         model = case.model(constants=True)
@@ -57,7 +57,7 @@ def test_what_is_on_the_host_has_a_reason(partitioned):
         assert entry.region is None
 
 
-def test_bookkeeping_is_told_from_work(partitioned):
+def test_bookkeeping_is_distinguished_from_work(partitioned):
     for entry in backend.offload_report(partitioned).ops:
         assert entry.bookkeeping == (entry.op == "relax.shape_of")
 
@@ -135,7 +135,7 @@ def test_a_report_of_another_version_is_refused():
 
 
 def test_operations_are_those_of_the_table():
-    """The table counts a multiplication and an addition as two; both are estimates of one thing."""
+    """The table counts a multiply-accumulate as two operations; both estimate the same work."""
     for case in SINGLE:
         entry = TABLE.get(case.op)
         model = case.model(constants=True)
@@ -163,7 +163,7 @@ def test_amounts_of_ops_regions_and_borders_add_up():
     assert conv.macs == 6 * 6 * 4 * 27 and relu.macs == 0
     assert conv.bytes_read == 4 * (3 * 64 + 4 * 27)
     assert conv.bytes_written == relu.bytes_read == relu.bytes_written == 4 * 4 * 36
-    assert host.bytes_read == 4 * 4 * 36 and host.bytes_written is None  # Its size is data.
+    assert host.bytes_read == 4 * 4 * 36 and host.bytes_written is None  # Its size depends on data.
     (region,) = report.regions
     assert (region.ops, region.macs, region.function) == (2, conv.macs, "main")
     assert region.bytes_read == conv.bytes_read + relu.bytes_read
@@ -179,7 +179,7 @@ def test_amounts_of_ops_regions_and_borders_add_up():
 
 
 @needs("conv2d", "relu")
-def test_a_table_on_a_terminal_has_colours_and_else_is_plain_text(partitioned):
+def test_a_table_is_coloured_on_a_terminal_and_plain_text_elsewhere(partitioned):
     rich = pytest.importorskip("rich", reason="rich is not installed")
     assert rich
     report = backend.offload_report(partitioned)

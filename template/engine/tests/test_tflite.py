@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the importer makes of TFLite models of integers, written here without TensorFlow.
+"""Imports quantised TFLite models, which are written here without TensorFlow.
 
-The reference computes with real numbers, channels last, in numpy, and quantizes each result.
+The reference computes with floats in NumPy, channels last, and quantizes each result.
 """
 
 from collections import namedtuple
@@ -28,7 +28,7 @@ RELU, RELU6 = tflite.ActivationFunctionType.RELU, tflite.ActivationFunctionType.
 
 
 class File:
-    """A file in the making."""
+    """A file under construction."""
 
     def __init__(self):
         self.builder = flatbuffers.Builder(1 << 12)
@@ -133,7 +133,7 @@ def real(integers):
 
 
 class Network:
-    """A model, and for its tensors what the reference computes."""
+    """A model, and the reference values of its tensors."""
 
     def __init__(self, seed=0):
         self.file, self.random = File(), np.random.default_rng(seed)
@@ -194,7 +194,7 @@ class Network:
 
 
 def windows(x, kernel, stride, padding):
-    """The windows of an image, in its last two axes, and which of their elements are padding."""
+    """Return an image's windows, in the last two axes, and which of their elements are padding."""
     padded, inside = np.asarray(x, "float64"), np.ones_like(x)
     if padding == SAME:
         widths = [(0, 0)]
@@ -238,7 +238,7 @@ POOL = {"Padding": SAME, "StrideH": 2, "StrideW": 2, "FilterHeight": 3, "FilterW
 
 
 def append_network(net):
-    """The blocks of a small classifier; return its result."""
+    """Append the blocks of a small classifier; return its result."""
     x = net.integers(1, 8, 8, 4, zero=3)
     weight = net.integers(8, 3, 3, 4, scale=0.01, axis=0)
     first = net.op(
@@ -308,14 +308,14 @@ def test_a_network_is_integers_throughout():
     )
     found = run(compile_for(mod), net.arguments)
     assert len(np.unique(net.result)) > 4
-    # A tie may go the other way in each layer.
+    # A tie may round the other way in each layer.
     assert np.abs(found.astype(int) - net.result).max() <= 3
 
 
 # ---- Single operators, on the host --------------------------------------------------------------
 
 BYTE = Result("int8", 0.02, 3)
-"""What has the scale of what it reads."""
+"""Operators whose result has the scale of their input."""
 
 
 def conv(padding=SAME, stride=1, **weight):
@@ -371,7 +371,7 @@ def transposed_conv(net):
 
 
 def real_data(net):
-    """The weights alone are quantised."""
+    """Quantise only the weights."""
     x = net.add(net.random.standard_normal((3, 16)).astype("float32"), constant=False)
     operands = [x, net.integers(5, 16, scale=0.01, axis=0)]
     result = Result("float32")
@@ -495,13 +495,13 @@ CASES = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
-def test_an_operator_computes_what_its_real_numbers_say(name):
+def test_an_operator_equals_its_float_reference(name):
     net = Network()
     mod = net.read(CASES[name](net))
     found = run(tvm.compile(mod, "llvm"), net.arguments)
     assert (found.shape, str(found.dtype)) == (net.result.shape, str(net.result.dtype))
     assert len(np.unique(net.result)) > 3
-    # Only sums of real numbers near a tie may be rounded to the neighbour.
+    # Only float sums near a tie may round to the neighbour.
     step = 1e-4 if found.dtype.kind == "f" else 1
     difference = np.abs(found.astype("float64") - net.result)
     assert difference.max() <= step and np.mean(difference > 0.5) < 0.02
@@ -520,7 +520,7 @@ def test_a_quantised_operator_that_is_not_converted_is_named():
         net.read(operator("SVDF", lambda x, _: x, BYTE, "SVDFOptions", [3])(net))
 
 
-def test_what_is_no_model_is_refused(tmp_path):
+def test_a_file_that_is_not_a_model_is_refused(tmp_path):
     (tmp_path / "model.tflite").write_bytes(b"no model at all")
     with pytest.raises(ValueError, match="not a TFLite model.*TFL3"):
         backend.from_tflite(tmp_path / "model.tflite")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the backend; engine/engine.cmake says how, vendor/vendor.cmake adds the vendor's parts.
-# In a TVM checkout, 'npu-scaffold graft' puts this and the engine at TVM's places.
+# Builds the backend with engine/engine.cmake; vendor/vendor.cmake adds the vendor's parts.
+# 'npu-scaffold graft' copies this file and the engine to their places in a TVM checkout.
 #
 # Options:
-#   USE_EXAMPLE_NPU_DRIVER     "emulator" or "vendor": the driver that programs are for by default;
-#                  the vendor's is built where vendor/vendor.cmake lists it
+#   USE_EXAMPLE_NPU_DRIVER     "emulator" or "vendor": the driver that models are compiled for by
+#                  default; the vendor's is built if vendor/vendor.cmake lists it
 #   USE_EXAMPLE_NPU_EMULATOR   build the emulator in addition to the vendor's driver
 #   USE_EXAMPLE_NPU_RUNTIME    the runtime and the run halves of the drivers: a board
 #   USE_EXAMPLE_NPU_CODEGEN    the compiler, with the build halves of the drivers

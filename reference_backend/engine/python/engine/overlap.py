@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -60,7 +59,7 @@ def overlap_regions(mod: tvm.IRModule) -> tvm.IRModule:
     return mod
 
 
-def overlapping_pipeline(target: Any) -> Any:
+def overlapping_pipeline(target: object) -> tvm.transform.Pass:
     """Return the Relax pipeline for `tvm.compile`: TVM's own, then overlap.
 
     Parameters
@@ -73,9 +72,9 @@ def overlapping_pipeline(target: Any) -> Any:
     pipeline
         The pass.
     """
-    target = tvm.target.Target(target)
+    chosen = tvm.target.Target(target)
     # The same choice as in tvm.compile.
-    default = "gpu" in target.keys and relax.get_default_pipeline(target)
+    default = "gpu" in chosen.keys and relax.get_default_pipeline(chosen)
     overlap = tvm.transform.module_pass(
         lambda mod, _: overlap_regions(mod), opt_level=0, name="OverlapRegions"
     )
@@ -102,12 +101,12 @@ class _Overlapper(relax.PyExprMutator):  # type: ignore[misc]
     def __init__(self, regions: Mapping[str, int]) -> None:
         super().__init__()
         self.regions = regions
-        self.submitted: set[Any] = set()
-        self.waited: set[Any] = set()
+        self.submitted: set[relax.Var] = set()
+        self.waited: set[relax.Var] = set()
 
-    def visit_binding_block_(self, block: Any) -> Any:
+    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
         """Find overlapping calls in a block, and rewrite them."""
-        roots: dict[Any, Any] = {}
+        roots: dict[relax.Var, relax.Var] = {}
         run: list[_Call] = []
         for binding in block.bindings:
             name = _callee(binding.value)
@@ -137,7 +136,7 @@ class _Overlapper(relax.PyExprMutator):  # type: ignore[misc]
         if overlapping:
             self.waited.add(run[max(overlapping)].var)
 
-    def visit_var_binding_(self, binding: Any) -> None:
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         """Rewrite a call, and wait after the last submitted one."""
         if binding.var not in self.submitted:
             super().visit_var_binding_(binding)

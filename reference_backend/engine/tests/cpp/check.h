@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file check.h
- * \brief The few lines that the driver's tests need instead of a test framework.
+ * \brief A minimal test framework for the driver's tests.
  *
  * TEST(name) { ... } registers a test, CHECK(condition) records a failure and goes on, and RunTests
  * runs the tests whose name contains one of the arguments (all of them without arguments).

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file driver_test.cc
- * \brief What the driver promises, tested through its C API alone. It holds for any implementation
- *        but for the sentences, the number of devices and the sizes of arenas.
+ * \brief Tests the driver's contract through its C API alone. It applies to any implementation,
+ * except for messages, the number of devices and the sizes of arenas.
  */
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@
 #include "emulator/counters.h"
 #include "npu_driver.h"
 
-// Counts what anything in the process allocates. Not inlined, lest compilers compare the pairs.
+// Counts all allocations of the process. Not inlined, because compilers check that pairs match.
 static std::atomic<uint64_t> allocations{0};
 
 [[gnu::noinline]] static void* Allocate(size_t size, size_t alignment) {
@@ -64,7 +64,7 @@ const npu_build_api& build = *npu_driver_build(NPU_DRIVER_API_VERSION);
 const npu_run_api& run = *npu_driver_run(NPU_DRIVER_API_VERSION);
 using Floats = std::vector<float>;
 
-/*! \brief Memory with the alignment that the driver wants of programs. */
+/*! \brief Memory with the alignment that the driver requires of programs. */
 template <typename T>
 struct Aligned {
   using value_type = T;
@@ -126,7 +126,7 @@ struct Vector {
   }
 };
 
-/*! \brief input 0 `opcode` input 1, of these tensors. */
+/*! \brief input 0 `opcode` input 1, for these tensors. */
 Vector Binary(npu_vector_opcode opcode, npu_tensor a, npu_tensor b) {
   Vector vector({a, b});
   int32_t left = vector.Load(0);
@@ -268,7 +268,7 @@ class Net {
     return bytes == nullptr ? Bytes() : Bytes(bytes, bytes + size);
   }
 
-  /*! \brief From here on calls may fail; see status and error. */
+  /*! \brief Lets calls fail from here on; see status and error. */
   void Failing() { failing_ = true; }
   npu_status status() const { return status_; }
   std::string error() const { return build.error(builder_); }
@@ -422,7 +422,7 @@ Floats Range(size_t count, float first = 0) {
   return values;
 }
 
-/*! \brief Small numbers without a pattern, the same in every run. */
+/*! \brief Small pseudo-random numbers, the same in every run. */
 Floats Noise(size_t count, uint32_t seed) {
   Floats values(count);
   for (float& value : values) {
@@ -602,7 +602,7 @@ TEST(PoolsKeepMaximaAndMeans) {
   npu_pool adaptive = Pool(data, net.Tensor({1, 1, 2, 1}), NPU_POOL_AVERAGE_ADAPTIVE, 2, 0);
   net.Add(adaptive);
   net.Output(adaptive.out);
-  // Ceil mode: the second window has one column only.
+  // Ceil mode: the second window has only one column.
   npu_pool ceil = Pool(data, net.Tensor({1, 1, 2, 2}), NPU_POOL_MAX, 2, 2);
   ceil.strides[0] = ceil.strides[1] = 2;
   net.Add(ceil);
@@ -660,7 +660,7 @@ TEST(VectorProgramsKnowEveryOpcode) {
       {NPU_VECTOR_EQUAL, [](float a, float b) { return a == b ? 1.0f : 0.0f; }},
       {NPU_VECTOR_POWER, [](float a, float b) { return std::pow(a, b); }},
   };
-  // And LOAD, CONSTANT, SELECT, and RESCALE, which is for integers.
+  // Plus LOAD, CONSTANT, SELECT, and RESCALE, which is for integers.
   CHECK_EQ(unary.size() + binary.size() + 4, static_cast<size_t>(NPU_VECTOR_OPCODE_COUNT));
   const Floats left = {-2.5, -1, -0.5, 0, 0.5, 1.5, 2.5, 3, 7, kNaN};
   const Floats right = {1, -1, 2, 3, -4, 0.25, 2.5, 8, kNaN, 1};
@@ -693,7 +693,7 @@ TEST(VectorProgramsKnowEveryOpcode) {
   }
 }
 
-// One float, also in what is loaded, makes the arithmetic real.
+// A single float operand, also a loaded one, makes the arithmetic float.
 TEST(VectorProgramsOfIntegersAreExact) {
   constexpr int64_t kOdd = (int64_t{1} << 53) + 1;
   Net net;
@@ -760,7 +760,7 @@ TEST(MatmulOfIntegersIsRequantised) {
   CHECK((got == std::vector<int8_t>{-110, 102, 127, -128}));
 }
 
-// Padding is the zero point, which is nothing.
+// Padding is the zero point, which contributes nothing.
 TEST(ConvolutionOfIntegersPadsWithTheZeroPoint) {
   Net net;
   npu_tensor data = net.Input({1, 1, 3}, NPU_INT8);
@@ -772,7 +772,7 @@ TEST(ConvolutionOfIntegersPadsWithTheZeroPoint) {
   op.weight_zero_point = 1;
   net.Add(op);
   net.Output(out);
-  // As a driver or an engine of version 1 wrote it: there are no zero points.
+  // The struct of version 1, without zero points.
   npu_tensor older = net.Tensor({1, 1, 3}, NPU_INT32);
   op.out = older;
   op.size = offsetof(npu_convolution, data_zero_point);
@@ -980,7 +980,7 @@ TEST(CopiesSliceFlipAndSpread) {
   op.data_offset[1] = 4;
   op.data_step[1] = -1;
   net.Add(op);
-  // Two halves that are not what fits, but what is left of the output.
+  // Two halves whose sizes follow from the rest of the output.
   npu_tensor halves = net.Tensor({4});
   op = Copy(net.View(a, {15}), halves);
   op.out_offset[0] = 2;
@@ -1032,7 +1032,7 @@ TEST(GathersTakeSlicesOrElements) {
   for (npu_tensor out : {slices, slice, elements, along_last}) net.Output(out);
   Machine machine(net.Finish());
   machine.Input(0, {2, 3, 2}, Range(12));
-  // Those outside of the data mean its ends.
+  // Indices outside of the data mean its ends.
   machine.Input(1, {2, 2}, std::vector<int64_t>{2, INT64_MIN, 1, INT64_MAX});
   machine.Input(2, {}, std::vector<int32_t>{1});
   machine.Input(3, {2, 1, 2}, std::vector<int32_t>{2, 0, -1, 1});
@@ -1711,7 +1711,7 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        }},
       {NPU_INVALID, "or of its first elements along the axis",
        [](Net& net) {
-         // There may be one alone.
+         // There may be only one.
          npu_tensor data = net.Input({Dim(1, net.Symbol("n"))});
          net.Add(npu_order{0, data, net.Tensor({2}, NPU_INT32), 0, 0});
        }},
@@ -1922,7 +1922,7 @@ TEST(DamagedBytesAreRefused) {
   for (size_t size = 1; size < bytes.size(); ++size) {
     CHECK(refused(Bytes(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size))));
   }
-  // Whoever keeps the bytes checks those of constants, which lie at the end.
+  // The artifact's checksum covers the constants, which are at the end.
   for (size_t i = 0; i < 1500; ++i) {
     for (uint8_t flip : {0x01, 0x80, 0xff}) {
       Bytes damaged = bytes;
@@ -2004,7 +2004,7 @@ TEST(ThreadsMayShareAProgram) {
           CHECK_EQ(run.submit(request), NPU_OK);
           CHECK_EQ(run.wait(request, -1), NPU_OK);
           for (int64_t k = 0; k < rows * 96; ++k) CHECK(check::Near(out[k], want[k]));
-          // Errors belong to their thread.
+          // Errors are per thread.
           CHECK_EQ(BindInput(request, 100 + t, data.data(), shape), NPU_INVALID);
           CHECK_CONTAINS(run.error(), "Input " + std::to_string(100 + t));
         }
@@ -2063,7 +2063,7 @@ TEST(CountersAddUp) {
   CHECK_EQ(two.matrix_operations, 4u * (2 * 3 * 4 * 18 + 2 * 3 * 4));
   CHECK(one.commands > 0 && one.cycles > 0 && one.scratchpad_bytes > 0 && one.constant_bytes > 0);
   CHECK_EQ(one.frequency_mhz, 1000u);
-  // The third call does again what the first one did.
+  // The third call repeats the first.
   auto adds_up = [&](uint64_t RunCounters::* counter) {
     CHECK_EQ(three.*counter - two.*counter, one.*counter);
     CHECK(two.*counter - one.*counter >= one.*counter);
@@ -2210,8 +2210,8 @@ TEST(ProgramsDescribeThemselves) {
 
 namespace {
 
-/*! \brief exp of 8 numbers, on a device so slow that it takes at least so many seconds (0: as fast
- *  as it can). */
+/*! \brief exp of 8 numbers, on a device so slow that it takes at least this many seconds (0: at
+ * full speed). */
 Bytes SlowProgram(double seconds) {
   double pace = 0;
   std::string text;
@@ -2233,7 +2233,7 @@ Bytes SlowProgram(double seconds) {
   return {};
 }
 
-/*! \brief Time for the others to begin. */
+/*! \brief Gives the others time to begin. */
 constexpr int64_t kShort = 20000;
 
 /*! \brief A request of a slow program, with its buffers. */
@@ -2264,7 +2264,7 @@ TEST(SeveralRequestsAreInFlight) {
       flights.push_back(std::make_unique<Flight>(machine.program(), static_cast<float>(-i)));
       CHECK_EQ(run.submit(flights.back()->request), NPU_OK);
     }
-    // In another order than they were submitted.
+    // In another order than that of the submissions.
     for (size_t i = 0; i < flights.size(); ++i) {
       Flight& flight = *flights[i * 3 % flights.size()];
       CHECK_EQ(run.wait(flight.request, -1), NPU_OK);
@@ -2325,10 +2325,10 @@ TEST(WorkCanBeCancelled) {
   CHECK_EQ(first.Counters().submissions, 1u);
   CHECK_EQ(first.Counters().failures, 1u);
   CHECK_EQ(first.Counters().cycles, 0u);
-  // Nothing to cancel: nothing happens.
+  // Cancelling nothing does nothing.
   CHECK_EQ(run.cancel(first.request), NPU_OK);
   CHECK_EQ(run.wait(first.request, -1), NPU_INVALID);
-  // Once more, and left to be destroyed while one runs and one waits.
+  // Once more; destroy the requests while one runs and one waits.
   for (Flight* flight : {&first, &third}) CHECK_EQ(run.submit(flight->request), NPU_OK);
 }
 
@@ -2364,7 +2364,7 @@ TEST(ExecuteCanBeCancelledByAnotherThread) {
   CHECK_EQ(flight.Counters().failures, 1u);
 }
 
-#if !defined(__SANITIZE_THREAD__)  // It does not support threads in forked processes.
+#if !defined(__SANITIZE_THREAD__)  // ThreadSanitizer does not support threads in forked processes.
 TEST(ForkedProcessesHaveTheirOwnDevice) {
   Machine machine(SlowProgram(0));
   Machine slow(SlowProgram(100));
@@ -2377,7 +2377,7 @@ TEST(ForkedProcessesHaveTheirOwnDevice) {
     bool ok = run.execute(flight.request) == NPU_OK;
     ok = ok && run.submit(flight.request) == NPU_OK;
     ok = ok && run.wait(flight.request, -1) == NPU_OK && flight.HasRun();
-    // The parent's work is not done here.
+    // The child does not run the parent's work.
     ok = ok && run.cancel(pending.request) == NPU_OK;
     ok = ok && run.wait(pending.request, -1) == NPU_DEVICE_ERROR;
     ok = ok && std::string(run.error()).find("forked") != std::string::npos;
@@ -2439,7 +2439,7 @@ TEST(LongProgramsRun) {
 }
 
 TEST(ReusedMemoryIsNeverStillNeeded) {
-  // Random graphs of additions, views and reductions, against values that are all kept.
+  // Compares random graphs of additions, views and reductions with values that are all kept.
   uint32_t seed = 13;
   auto random = [&seed](size_t bound) {
     seed = seed * 1664525u + 1013904223u;

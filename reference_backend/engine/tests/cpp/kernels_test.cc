@@ -54,7 +54,7 @@ class Random {
   std::mt19937 engine_;
 };
 
-// What a tensor is filled with.
+// How a tensor is filled.
 enum class Values { kWhole, kReal, kPowers, kSpecial, kBits };
 
 class Tensor {
@@ -155,7 +155,7 @@ Program AnyProgram(Random* random, const Shape& shape, Values values, bool epilo
     program.tensors.emplace_back(random, narrowed, type(random), values);
     program.Add(NPU_VECTOR_LOAD, static_cast<int32_t>(program.tensors.size()) - 1);
   }
-  // Each step goes on from the last one, so that the result depends on input 0.
+  // Each step reads the previous one, so that the result depends on input 0.
   int32_t chain = 0;
   int64_t fewest = program.instructions.size() > 1 ? 1 : 0;
   for (int64_t count = random->Between(fewest, 5); count > 0; --count) {
@@ -179,7 +179,7 @@ Program AnyProgram(Random* random, const Shape& shape, Values values, bool epilo
   return program;
 }
 
-// What comes after a product of integers whose channels have this shape: a bias, requantisation, a
+// The epilogue of an integer product whose channels have this shape: a bias, requantization, a
 // residual, a clip; or, if `out` has real numbers, anything in float32.
 Program AnyIntegerEpilogue(Random* random, const Shape& shape, const Shape& channels,
                            npu_dtype out) {
@@ -426,7 +426,7 @@ void CheckMatMul(Random* random, Shape batch, int64_t rows, int64_t depth, int64
   Compare(what + " packed", args, &out, tolerance, MatMul, MatMulScratch, oracle::MatMul);
 }
 
-/*! \brief Real numbers by weights of integers; `block` 0: with one scale. */
+/*! \brief Floats by integer weights; `block` 0: with a single scale. */
 void CheckWeights(Random* random, Shape batch, int64_t rows, int64_t depth, int64_t columns,
                   int32_t bits, int64_t block) {
   MatMulArgs args;
@@ -562,7 +562,7 @@ TEST(sums_of_integers_keep_the_low_bits) {
   args.out = column_of_sums.View();
   Compare("long sums", args, &column_of_sums, 0, MatMul, MatMulScratch, oracle::MatMul);
   args.a = a.View();
-  // As many as there may be.
+  // The largest allowed number.
   constexpr int64_t kWideDepth = 33025;
   a = Tensor({1, kWideDepth}, NPU_INT16);
   b = Tensor({kWideDepth, 1}, NPU_UINT8);
@@ -601,7 +601,7 @@ struct Layer {
   Shape in, window, strides, dilations, pads_begin, pads_end;
 };
 
-// Sets the data to zeros but for places at a distance, as before a transposed convolution.
+// Sets the data to zeros except at a stride, as before a transposed convolution.
 void SpreadOut(Random* random, Tensor* data, ConvolutionArgs* args) {
   TensorView view = data->View();
   for (int d = 0; d < args->spatial_rank; ++d) {
@@ -832,7 +832,7 @@ TEST(pool) {
       int64_t reach = (args.window[d] - 1) * args.dilations[d] + 1;
       int64_t room = data.back() + args.pads_begin[d] + args.pads_end[d] - reach;
       fits = fits && room >= 0;
-      // Rounding up is the ceil mode.
+      // Rounding up corresponds to ceil mode.
       int64_t up = random.Chance(50) ? args.strides[d] - 1 : 0;
       out.push_back((room + up) / args.strides[d] + 1);
     }
@@ -1609,7 +1609,7 @@ TEST(thread_pool) {
   ThreadPool pool(4);
   CHECK_EQ(pool.size(), 4);
   CHECK_EQ(ThreadPool(1).size(), 1);
-  // Callers that come at the same time must all have their loops run, once.
+  // The loops of concurrent callers must all run, each once.
   auto caller = [&pool](int64_t count) {
     for (int repeat = 0; repeat < 200; ++repeat) {
       std::vector<int> seen(static_cast<size_t>(count), 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file program_test.cc
- * \brief What the run half of the emulator does with programs: rules, bytes, times, memory.
+ * \brief The emulator's run half: a program's rules, bytes, times and memory.
  */
 #include <algorithm>
 #include <atomic>
@@ -95,7 +95,7 @@ struct Maker {
     program.tensors.push_back(tensor);
     return static_cast<npu_tensor>(program.tensors.size()) - 1;
   }
-  /*! \brief A new input, all of it. */
+  /*! \brief A new input, as a whole. */
   npu_tensor Input(const Desc& desc) {
     program.inputs.push_back(desc);
     return Put(Memory::kInput, 0, desc, static_cast<uint32_t>(program.inputs.size()) - 1);
@@ -176,7 +176,7 @@ npu_pool PoolOf(npu_tensor out, npu_tensor data, npu_pool_kind kind, int64_t win
   return op;
 }
 
-/*! \brief A program with a command of every kind, and of fixed size. */
+/*! \brief A program of static shape with a command of every kind. */
 Maker Everything() {
   Maker maker;
   npu_tensor image = maker.Input(Fixed({1, 2, 4, 4}));
@@ -291,7 +291,7 @@ Maker Rows() {
 
 std::vector<Maker> AllPrograms() { return {Everything(), Symbolic(), Gathers(), Rows()}; }
 
-/*! \brief What is thrown; empty if nothing is. */
+/*! \brief The message of the exception; empty if there is none. */
 std::string Sentence(const std::function<void()>& body) {
   try {
     body();
@@ -395,7 +395,7 @@ class SystolicArray {
       int64_t row = rows_ - 1 - step;
       for (int64_t c = 0; c < columns_; ++c) weights[0][c] = At(b, row, c);
     }
-    // What each cell holds after a cycle: data on its way right, sums on their way down.
+    // The contents of each cell after a cycle: data moving right, sums moving down.
     Grid data = zero();
     Grid sums = zero();
     for (int64_t left = m * columns_; left > 0; ++cycles) {
@@ -423,7 +423,7 @@ class SystolicArray {
  private:
   using Grid = std::vector<std::vector<int64_t>>;
 
-  /*! \brief An element, or 0 beside the matrix. */
+  /*! \brief An element, or 0 outside of the matrix. */
   static int64_t At(const Grid& matrix, int64_t row, int64_t column) {
     if (row < 0 || row >= static_cast<int64_t>(matrix.size())) return 0;
     return column < static_cast<int64_t>(matrix[row].size()) ? matrix[row][column] : 0;
@@ -432,7 +432,7 @@ class SystolicArray {
   int64_t rows_, columns_;
 };
 
-// The formula of machine.h against the machine that it is about.
+// Compares the formula of machine.h with the machine that it describes.
 TEST(MatrixCyclesAreThoseOfASystolicArray) {
   using Grid = std::vector<std::vector<int64_t>>;
   for (int64_t rows : {1, 2, 3, 8}) {
@@ -473,7 +473,7 @@ TEST(MatrixCyclesAreThoseOfASystolicArray) {
             machine.matrix_rows = static_cast<int32_t>(rows);
             machine.matrix_columns = static_cast<int32_t>(columns);
             CHECK_EQ(MatrixCycles(machine, m, k, n), cycles);
-            // Cells that take several steps at once.
+            // Cells that compute several steps at once.
             CHECK_EQ(MatrixCycles(machine, m, 4 * k, n, StepsOfCell(NPU_INT8, NPU_UINT8)), cycles);
             CHECK_EQ(MatrixCycles(machine, m, 4 * k - 3, n, 4), cycles);
             CHECK_EQ(MatrixCycles(machine, m, 2 * k, n, StepsOfCell(NPU_INT16, NPU_INT8)), cycles);
@@ -502,7 +502,7 @@ TEST(CostsAreThoseOfTheModel) {
   CHECK_EQ(DmaCycles(machine, 1, 4096), 100 + 128);
   machine.power_mode = PowerMode::kPerformance;
   CHECK_EQ(DmaCycles(machine, 1, 4096), 100 + 384);
-  // Counts stop, they do not overflow.
+  // Counters saturate instead of overflowing.
   CHECK_EQ(MatrixCycles(machine, kMaxElements, kMaxElements, kMaxElements), kMaxCount);
   machine.dram_megabytes_per_second = 1;
   CHECK_EQ(DmaCycles(machine, kMaxElements, kMaxElements), kMaxCount);
@@ -531,7 +531,7 @@ TEST(WorkIsCountedPerOperation) {
   // Elementwise: 3 instructions; reduction of 9 elements, and a division.
   CHECK_EQ(work(3).cycles[kEngineVector], 3);
   CHECK_EQ(work(4).cycles[kEngineVector], 1 + 1);
-  // The first transfer: an image of 2 x 16 elements that lie side by side, into a padded one.
+  // The first transfer: an image of 2 x 16 contiguous elements, into a padded one.
   CHECK_EQ(work(5).cycles[kEngineDmaIn], DmaCycles(program.machine, 1, 128));
   CHECK_EQ(work(5).dram_bytes_read, 128);
   CHECK_EQ(work(5).dram_bytes_written, 0);
@@ -555,7 +555,7 @@ TEST(WorkIsCountedPerOperation) {
   other.Move(far, x);
   CHECK_EQ(WorkOf(other.program, other.program.commands.back(), nullptr).cycles[kEngineDmaOut],
            2 * DmaCycles(other.program.machine, 1, 128));
-  // A batched product: one for each matrix of b, or one tall one.
+  // A batched product: one for each matrix of b, or a single tall one.
   npu_tensor a = other.Scratchpad(0, Fixed({5, 6, 4}));
   npu_tensor one = other.Scratchpad(1024, Fixed({4, 3}));
   npu_tensor each = other.Scratchpad(1088, Fixed({5, 4, 3}));
@@ -568,8 +568,8 @@ TEST(WorkIsCountedPerOperation) {
 
 // ---- Times ----
 
-/*! \brief A machine on which times are easy to see: a transfer of up to 64 bytes takes 10 cycles,
- *  a vector instruction on up to 16 elements one. */
+/*! \brief A machine with simple times: a transfer of up to 64 bytes takes 10 cycles, a vector
+ *  instruction on up to 16 elements one. */
 Machine EasyMachine() {
   Machine machine;
   machine.scratchpad_bytes = 8192;
@@ -596,7 +596,7 @@ TEST(EnginesOverlapUnlessTheyDependOnEachOther) {
   maker.program.machine = EasyMachine();
   npu_tensor x = maker.Input(Fixed({4, 16}));
   npu_tensor out = maker.Output(Fixed({4, 16}));
-  // Two buffers in turn: each result of 3 cycles waits for its load, loads do not wait for it.
+  // Double buffering: each result, of 3 cycles, waits for its load, but loads do not wait for it.
   for (int64_t i = 0; i < 4; ++i) {
     auto offset = static_cast<uint64_t>(i % 2) * 128;
     npu_tensor tile = maker.Scratchpad(offset, Fixed({1, 16}));
@@ -633,14 +633,14 @@ TEST(BuffersAreNotOverwrittenWhileTheyAreRead) {
   npu_tensor out = maker.Output(Fixed({2, 16}));
   npu_tensor tile = maker.Scratchpad(0, Fixed({1, 16}));
   npu_tensor sum = maker.Scratchpad(64, Fixed({1, 16}));
-  // One buffer: the second load waits for the first sum, the second sum for the first store.
+  // Single buffering: the second load waits for the first sum, the second sum for the first store.
   for (int64_t i = 0; i < 2; ++i) {
     maker.Move(tile, x, {i, 0});
     maker.Sum(sum, tile, tile);
     maker.Move(out, sum, {}, {i, 0});
   }
   CHECK_EQ(Times(maker.program), "0-10 10-13 13-23 13-23 23-26 26-36");
-  // Of a tensor, only what a box covers: the load of the other half does not wait for the store.
+  // Only the box counts, not the tensor: the load of the other half does not wait for the store.
   Maker halves;
   halves.program.machine = EasyMachine();
   npu_tensor both = halves.Put(Memory::kArena, 0, Fixed({2, 16}));
@@ -685,7 +685,7 @@ TEST(GathersMoveSlices) {
   Machine& machine = maker.program.machine;
   int64_t symbols[] = {5};
   auto work = [&](size_t i) { return WorkOf(maker.program, maker.program.commands[i], symbols); };
-  // Rows of 16 bytes, each a burst of its own, and the indices.
+  // Rows of 16 bytes, each in its own burst, and the indices.
   CHECK_EQ(work(0).cycles[kEngineDmaIn], DmaCycles(machine, 5, 16) + DmaCycles(machine, 1, 20));
   CHECK_EQ(work(0).dram_bytes_read, 5 * 16 + 5 * 4);
   CHECK_EQ(work(0).scratchpad_bytes_written, 5 * 16);
@@ -705,7 +705,7 @@ TEST(RowsTakeInstructionsForEachElement) {
     return work.cycles[kEngineVector];
   };
   CHECK_EQ(cycles(1), VectorCycles(maker.program.machine, 24, 1));
-  // The first two of each row: two comparisons.
+  // The top two of each row: two comparisons.
   CHECK_EQ(cycles(3), VectorCycles(maker.program.machine, 24, 2));
   CHECK_EQ(cycles(5), VectorCycles(maker.program.machine, 24, 1));
   CHECK_EQ(OrderInstructions(1), 1);
@@ -773,7 +773,7 @@ TEST(LatestAgreesWithALoop) {
 
 // ---- Bytes ----
 
-/*! \brief Memory of exactly this size: whatever reads behind it is found by a sanitizer. */
+/*! \brief Memory of exactly this size, so that a sanitizer finds reads past its end. */
 Buffer Copy(const Buffer& bytes, size_t size) {
   Buffer copy(size);
   if (size > 0) std::memcpy(copy.data(), bytes.data(), size);
@@ -790,7 +790,7 @@ TEST(ProgramsSurviveBytes) {
     CHECK_EQ(std::memcmp(again.data(), bytes.data(), bytes.size()), 0);
     CHECK_EQ(reinterpret_cast<uintptr_t>(read.constants) % Buffer::kAlignment, 0u);
   }
-  // Numbers of a program have all their bits.
+  // A program's numbers keep all their bits.
   Maker maker = Everything();
   npu_tensor whole = maker.Scratchpad(4096, Fixed({4}, NPU_INT64));
   maker.Sum(whole, whole, whole).instructions[1] = {NPU_VECTOR_CONSTANT, 0, 0, 0, 0x1p53 - 1};
@@ -826,7 +826,7 @@ TEST(DamagedBytesAreRefused) {
   }
 }
 
-/*! \brief Bytes of a program, without a look at its rules. */
+/*! \brief The bytes of a program, without checking its rules. */
 std::string Forged(const std::function<void(Maker*)>& forge, Maker maker = Everything()) {
   forge(&maker);
   Buffer bytes = maker.Bytes();
@@ -925,7 +925,7 @@ TEST(EveryRuleIsChecked) {
   CHECK_FORGED("no earlier instruction defines",
                [](Maker* m) { FirstCommand<npu_elementwise>(m).instructions[2].b = 2; });
 
-  // What is read is not overwritten.
+  // Commands do not overwrite what they read.
   CHECK_FORGED("overlaps with its input",
                [](Maker* m) { m->program.tensors[First<npu_pool>(m).out].place.offset = 64; });
   CHECK_FORGED("overlaps with its input", [](Maker* m) {
@@ -970,7 +970,7 @@ TEST(EveryRuleIsChecked) {
     CHECK_FORGED("which is impossible", [=](Maker* m) { First<Transfer>(m).out_step[1] = step; });
   }
 
-  // Gathers, of any memory.
+  // Gathers, from any memory.
   auto gathers = [](const std::function<void(Maker*)>& forge) { return Forged(forge, Gathers()); };
   CHECK_EQ(gathers([](Maker*) {}), "");
   auto check_gather = [&](const char* part, const std::function<void(npu_gather*)>& forge) {
@@ -1009,7 +1009,7 @@ TEST(EveryRuleIsChecked) {
   });
   forge_gather("is packed",
                [](Maker* m) { m->program.tensors[First<npu_gather>(m).data].packed_bytes = 64; });
-  // What is left of a symbolic dimension may be nothing.
+  // The rest of a symbolic dimension may be empty.
   forge_gather("is a part of a symbolic dimension", [](Maker* m) {
     m->program.tensors[First<npu_gather>(m).data].desc.dims[0] = Tile(1, 1, 5);
   });
@@ -1052,7 +1052,7 @@ TEST(EveryRuleIsChecked) {
   };
   check_rows("does not have the shape", [&](Maker* m) { data_of_order(m).dims[1] = Size(1); });
   check_rows("does not have the shape", [&](Maker* m) {
-    // Of a part of a symbolic dimension there may be no element.
+    // A part of a symbolic dimension may have no element.
     First<npu_order>(m) = std::get<npu_order>(m->program.commands[5].op);
     data_of_order(m).dims[0] = Tile(1, 1, 4);
     FirstCommand<npu_scan>(m) = m->program.commands[0];
@@ -1104,7 +1104,7 @@ TEST(EveryRuleIsChecked) {
       Symbolic());
 }
 
-// Inputs and outputs are only as large as the symbols at hand make them.
+// Inputs and outputs are only as large as the current values of the symbols.
 TEST(TensorsStayInsideOfInputsForAllSymbols) {
   auto fits = [](const Desc& desc, uint64_t offset) {
     Maker maker = Symbolic();  // The input is [n, 4], and n is up to 10.
@@ -1130,7 +1130,7 @@ TEST(TensorsStayInsideOfInputsForAllSymbols) {
 
 // ---- Elision ----
 
-/*! \brief Compares the results of a program with elision and without; returns what was left out. */
+/*! \brief Compares results with and without elision; returns the elided commands. */
 size_t CheckElision(const Program& program) {
   Verify(program);
   Accesses accesses(program);
@@ -1145,7 +1145,7 @@ size_t CheckElision(const Program& program) {
     Run plain(program, accesses, none, symbols);
     Run elided(program, accesses, some, symbols);
     for (size_t i = 0; i < plain.buffers.size(); ++i) {
-      // Bits, since NaN is not equal to itself.
+      // Compared as bits, since NaN differs from itself.
       CHECK_EQ(std::memcmp(plain.buffers[i].data(), elided.buffers[i].data(),
                            plain.buffers[i].size() * sizeof(float)),
                0);
@@ -1155,7 +1155,7 @@ size_t CheckElision(const Program& program) {
 }
 
 TEST(TransfersThatNobodyCanTellAreLeftOut) {
-  // All but the padded load, and the store of what is read again in another shape after it.
+  // All except the padded load, and the store of data that is read later in another shape.
   CHECK_EQ(CheckElision(Everything().program), 6u);
   CHECK_EQ(CheckElision(Symbolic().program), 7u);
 }
@@ -1187,7 +1187,7 @@ TEST(TransfersThatMatterAreDone) {
   CHECK(!elision.skipped[3]);
   CheckElision(maker.program);
 
-  // What is stored may not be there yet while its memory is read, through a load that is left out.
+  // A store must not happen while an elided load still reads its memory.
   Maker late;
   x = late.Input(Fixed({4}));
   out = late.Output(Fixed({4}));
@@ -1197,7 +1197,7 @@ TEST(TransfersThatMatterAreDone) {
   c = late.Scratchpad(32, Fixed({4}));
   late.Move(a, x);
   late.Move(arena, x);
-  late.Move(b, arena);  // 2: read where it comes from.
+  late.Move(b, arena);  // 2: read at its source.
   late.Sum(c, a, a);
   late.Sum(a, a, b);    // Reads the arena, after c was computed.
   late.Move(arena, c);  // 5: so c was not computed in the arena.
@@ -1209,7 +1209,7 @@ TEST(TransfersThatMatterAreDone) {
   CHECK(!elision.skipped[5]);
   CheckElision(late.program);
 
-  // Where a row begins depends on a symbol: the address is not known beforehand.
+  // The offset of a row depends on a symbol: the address is unknown when the program is loaded.
   Maker rows;
   rows.program.symbols = {{"n", 4}};
   x = rows.Input(DescOf({Size(2), Tile(1, 0, 4)}));
@@ -1226,7 +1226,7 @@ Maker AnyProgram(uint32_t seed, bool symbolic) {
   std::mt19937 random(seed);
   auto below = [&random](uint32_t end) { return static_cast<int64_t>(random() % end); };
   Maker maker;
-  // From all on top of each other to almost no overlaps.
+  // From complete overlap to almost none.
   uint64_t spread = 16 << seed % 3;
   maker.program.arena_bytes = 512;
   maker.program.machine.scratchpad_bytes = 1024;
@@ -1305,7 +1305,7 @@ Maker AnyProgram(uint32_t seed, bool symbolic) {
     }
     if (!Sentence([&] { Verify(maker.program); }).empty()) maker = before;
   }
-  // Whatever is left in memory shows.
+  // Compare all memory.
   std::vector<npu_tensor> results;
   npu_tensor rest = maker.Scratchpad(0, Fixed({64}));
   npu_tensor arena = maker.Put(Memory::kArena, 0, Fixed({64}));
@@ -1318,7 +1318,7 @@ TEST(ElisionChangesNoResults) {
   size_t skipped = 0;
   for (uint32_t seed = 0; seed < 3000; ++seed) {
     Maker maker = AnyProgram(seed, seed % 2 == 1);
-    // Who looks at the whole scratchpad in the end pins much of it.
+    // Comparing the whole scratchpad at the end prevents most elisions.
     if (seed % 8 < 6) maker.program.commands.erase(maker.program.commands.end() - 2);
     skipped += CheckElision(maker.program);
   }
@@ -1326,7 +1326,7 @@ TEST(ElisionChangesNoResults) {
   CHECK(skipped > 1500);
 }
 
-/*! \brief A small network as the build half compiles it; with symbols, for up to 5 images. */
+/*! \brief A small network, compiled by the build half; with symbols, for up to 5 images. */
 Buffer Compiled(const char* scratchpad_bytes, bool symbolic) {
   npu_option option = {"scratchpad_bytes", scratchpad_bytes};
   npu_builder* builder = nullptr;
@@ -1352,7 +1352,7 @@ Buffer Compiled(const char* scratchpad_bytes, bool symbolic) {
     ok(build.add_tensor(builder, &shape, &made));
     return made;
   };
-  // Whole numbers, whose sums are exact however they are cut.
+  // Whole numbers, whose sums are exact in any tiling.
   std::vector<float> numbers(4096);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i * 7 % 5) - 2;
   auto constant = [&](const std::vector<int64_t>& sizes) {
@@ -1450,7 +1450,7 @@ TEST(ListingsSayEverything) {
 
 // ---- Mutations ----
 
-/*! \brief How much a program would do: what is more than this is not run. */
+/*! \brief The largest amount of work: programs with more are not run. */
 bool IsSmall(const Program& program, const Timeline& timeline) {
   constexpr uint64_t kMost = 1 << 20;
   const RunCounters& counters = timeline.counters();
@@ -1464,7 +1464,7 @@ bool IsSmall(const Program& program, const Timeline& timeline) {
   return bytes < kMost && moved < kMost && counters.matrix_operations < kMost && vector < kMost;
 }
 
-// Whatever the tables say, a program is refused, or it runs inside of its memory.
+// Whatever the tables contain, a program is refused, or it runs within its memory.
 TEST(MutatedProgramsAreRefusedOrRun) {
   std::mt19937 random(7);
   size_t refused = 0;
@@ -1480,7 +1480,7 @@ TEST(MutatedProgramsAreRefusedOrRun) {
   }
   for (int i = 0; i < 24000; ++i) {
     const Buffer& original = originals[i % originals.size()];
-    // Where the header says how many bytes of constants there are.
+    // The offset of the header's number of constant bytes.
     uint64_t constant_bytes;
     std::memcpy(&constant_bytes, original.data() + 32, sizeof(constant_bytes));
     size_t tables = original.size() - constant_bytes;

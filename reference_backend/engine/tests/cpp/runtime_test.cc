@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file runtime_test.cc
- * \brief What cannot be seen from Python: that calls which are not the first allocate no memory,
- * and what the engine takes of a driver's table.
+ * \brief What Python cannot observe: that calls after the first allocate no memory, and how much of
+ * a driver's table the engine uses.
  *
- * All memory in C++ comes from the operators below, that of the shared libraries included.
+ * All memory in C++ comes from the operators below, including that of the shared libraries.
  */
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/module.h>
@@ -128,7 +128,7 @@ std::vector<std::vector<ffi::Any>> MakeCalls() {
   return calls;
 }
 
-/*! \brief Calls a function with all sizes; returns how often it still allocates after a while. */
+/*! \brief Calls a function with all sizes; returns the number of allocations after a warm-up. */
 int64_t CountAllocations(const ffi::Function& function, const ffi::Function& after) {
   std::vector<std::vector<ffi::Any>> calls = MakeCalls();
   auto run = [&] {
@@ -141,7 +141,7 @@ int64_t CountAllocations(const ffi::Function& function, const ffi::Function& aft
   };
   run();
   int64_t count = 0;
-  // Threads and requests are made when so many are first at work at once, which may be later.
+  // Threads and requests are created when that many first run concurrently, which may be later.
   for (int attempt = 0; attempt < 50; ++attempt) {
     int64_t before = allocations;
     for (int repeat = 0; repeat < 10; ++repeat) run();
@@ -162,8 +162,8 @@ int64_t CountAllocations(const ffi::Function& function, const ffi::Function& aft
 
 npu_status Nothing() { return NPU_OK; }
 
-/*! \brief A table of a driver is taken as far as it goes, and one without what all must have is
- *  refused with a sentence. */
+/*! \brief The engine uses as much of a driver's table as there is, and refuses a table without the
+ *  mandatory functions. */
 void CheckTables() {
   auto refused = [](const npu_run_api& table, const std::string& why) {
     try {
@@ -187,7 +187,7 @@ void CheckTables() {
     table.size = size;
     refused(table, "of " + std::to_string(size) + " bytes");
   }
-  // A newer driver: what this engine does not know is left alone.
+  // A newer driver: the engine ignores fields that it does not know.
   struct Longer {
     npu_run_api known;
     npu_status (*unknown)();
@@ -220,12 +220,12 @@ void CheckTables() {
   }
 }
 
-/*! \brief What a driver that says nothing of integers is not given. */
+/*! \brief A driver that does not declare integers gets none. */
 void CheckIntegers() {
   npu_build_api table = BuildDriver("emulator");
   Check(table.integers != 0 && table.add_lookup != nullptr && table.integer_weights != 0,
         "the emulator has no integers");
-  // As a driver of version 2 wrote it.
+  // The table of version 2.
   table.size = offsetof(npu_build_api, add_lookup);
   table.version = 2;
   npu_build_api older = Adopt(&table, "lib.so");

@@ -26,7 +26,7 @@ else:
     # One name for the tensor of a constant, as in later versions.
     Constant.value = property(lambda constant: constant.data)
 
-Values = Mapping[Any, Any]
+Values = Mapping[relax.Var, relax.Expr]
 """The value of each variable; a missing one is unknown."""
 
 
@@ -57,7 +57,7 @@ class Unknown(Exception):
     """A required property of a tensor is unknown; the message says which."""
 
 
-def resolve(expr: relax.Expr, values: Values) -> Any:
+def resolve(expr: relax.Expr, values: Values) -> relax.Expr:
     """Resolve variables to the constant, tuple or shape that they are bound to.
 
     Parameters
@@ -133,24 +133,24 @@ _ARGUMENTS = {"relax.strided_slice": ("x", "axes", "begin", "end", "strides")}
 """Names for arguments that Relax does not name; the same as in `ir_adapter.cc`."""
 
 
-def _is_numbers(ty: Any) -> bool:
+def _is_numbers(ty: tvm.ir.Type) -> bool:
     """Whether a type is a tuple of numbers."""
     return all(isinstance(item, tvm.ir.PrimType) for item in ty.fields)
 
 
 @cache
-def _argument_names(op: Any) -> tuple[str, ...]:
+def _argument_names(op: tvm.ir.Op) -> tuple[str, ...]:
     return _ARGUMENTS.get(op.name) or tuple(str(argument.name) for argument in op.arguments)
 
 
 @cache
-def _attribute_names(kind: Any) -> tuple[str, ...]:
+def _attribute_names(kind: type[tvm.ir.Attrs]) -> tuple[str, ...]:
     return tuple(item.name for item in kind.__tvm_ffi_type_info__.fields)
 
 
-def arguments_of(call: relax.Call, values: Values) -> tuple[list[Any], dict[str, Any]]:
+def arguments_of(call: relax.Call, values: Values) -> tuple[list[relax.Expr], dict[str, Any]]:
     """Split the arguments and attributes of a call into tensors and others, by name."""
-    tensors: list[Any] = []
+    tensors: list[relax.Expr] = []
     attributes: dict[str, Any] = {}
     names = _argument_names(call.op)
     for index, argument in enumerate(call.args):

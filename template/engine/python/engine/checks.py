@@ -15,9 +15,9 @@ from .reasons import Code, Reason
 
 def check(
     entry: Op,
-    tensors: Sequence[Any],
-    attributes: Mapping[str, Any],
-    ty: Any,
+    tensors: Sequence[relax.Expr],
+    attributes: Mapping[str, object],
+    ty: relax.Type,
     values: Values,
     *,
     bind_constants: bool = True,
@@ -53,7 +53,7 @@ def check(
         why = f"has {len(tensors)} tensor arguments; supported: {len(entry.inputs)}"
         return no(0, Code.ARGUMENTS, why)
 
-    shapes: dict[str, tuple[Any, ...]] = {}
+    shapes: dict[str, tuple[int | Size, ...]] = {}
     dtypes: dict[str, str] = {}
     for item, argument in zip(entry.inputs, tensors, strict=True):
         fields = [argument]
@@ -147,16 +147,16 @@ def _accepts(constraint: Constraint, value: object, rank: int | None) -> bool:
     return constraint.accepts(wrapped)
 
 
-def _wrap(axis: object, rank: int) -> Any:
+def _wrap(axis: object, rank: int) -> object:
     if isinstance(axis, tuple):
         return tuple(_wrap(item, rank) for item in axis)
     return axis + rank if isinstance(axis, int) and axis < 0 else axis
 
 
 def _operand(
-    operand: Any,
+    operand: object,
     attributes: Mapping[str, Any],
-    shapes: Mapping[str, tuple[Any, ...]],
+    shapes: Mapping[str, tuple[int | Size, ...]],
     dtypes: Mapping[str, str],
 ) -> Any:
     known = reference(operand)

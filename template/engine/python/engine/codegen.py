@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -34,8 +33,8 @@ def register() -> None:
 def compile_regions(
     functions: Sequence[relax.Function],
     options: Mapping[str, object],
-    constant_names: Mapping[Any, Any],
-) -> list[Any]:
+    constant_names: Mapping[relax.Expr, str],
+) -> list[tvm_ffi.Module]:
     """Compile regions to modules, for `RunCodegen`.
 
     Parameters
@@ -88,7 +87,7 @@ def symbol_bounds(
     return {str(var.name): known.get(str(var.name), options.symbol_bound) for var in symbols}
 
 
-def known_bounds(function: Any) -> dict[str, int]:
+def known_bounds(function: relax.Function) -> dict[str, int]:
     """Return the bounds of symbols that a function has among its attributes.
 
     Parameters
@@ -105,7 +104,9 @@ def known_bounds(function: Any) -> dict[str, int]:
     return {str(name): int(bound) for name, bound in (bounds or {}).items()}
 
 
-def _compile(function: relax.Function, options: Options, constant_names: Mapping[Any, Any]) -> Any:
+def _compile(
+    function: relax.Function, options: Options, constant_names: Mapping[relax.Expr, str]
+) -> tvm_ffi.Module:
     graph = tvm_ffi.get_global_func(f"{BACKEND}.codegen.graph")(function, constant_names)
     symbol = str(graph["symbol"])
     bounds = symbol_bounds(function, options, known_bounds(function))
@@ -144,7 +145,9 @@ def _compile(function: relax.Function, options: Options, constant_names: Mapping
     return module
 
 
-def _from_cache(options: Options, manifest: Mapping[str, Any], compile_now: Any) -> Any:
+def _from_cache(
+    options: Options, manifest: Mapping[str, object], compile_now: Callable[[], bytes]
+) -> tuple[bytes, tvm_ffi.Module]:
     """Return an artifact and its module, from the compile cache if possible."""
     load = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
     if not options.cache_dir:
@@ -154,12 +157,12 @@ def _from_cache(options: Options, manifest: Mapping[str, Any], compile_now: Any)
     # The manifest has everything that goes into an artifact, except the compiler itself.
     compilers = [_build_sha256(role) for role in ("codegen", *_DRIVER_FILES[options.driver])]
     key = _sha256(json.dumps([manifest, compilers], sort_keys=True).encode())
-    artifact = cache.get(key)
-    if artifact is not None:
+    found = cache.get(key)
+    if found is not None:
         try:
-            module = load(artifact)
+            module = load(found)
             if json.loads(module["manifest"]()) == manifest:
-                return artifact, module
+                return found, module
         except Exception:
             pass  # A damaged file: compile again.
         cache.drop(key)
@@ -169,7 +172,9 @@ def _from_cache(options: Options, manifest: Mapping[str, Any], compile_now: Any)
     return artifact, module
 
 
-def _dump(options: Options, symbol: str, graph: str, artifact: bytes, module: Any) -> None:
+def _dump(
+    options: Options, symbol: str, graph: str, artifact: bytes, module: tvm_ffi.Module
+) -> None:
     if options.dump == "none":
         return
     folder = Path(options.dump_dir).expanduser()
@@ -189,7 +194,7 @@ def _dump(options: Options, symbol: str, graph: str, artifact: bytes, module: An
 
 
 @cache
-def _versions() -> Mapping[str, Any]:
+def _versions() -> Mapping[str, object]:
     info = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
     return {
         "backend": BACKEND,
@@ -213,7 +218,7 @@ def _build_sha256(role: str) -> str:
     return _sha256(path.read_bytes()) if path is not None else ""
 
 
-def _constants_sha256(constants: Sequence[Any]) -> str:
+def _constants_sha256(constants: Sequence[tvm_ffi.Tensor]) -> str:
     digest = hashlib.sha256()
     for constant in constants:
         array = np.ascontiguousarray(np.from_dlpack(constant))

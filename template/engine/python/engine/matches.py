@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import tvm_ffi
@@ -26,7 +26,7 @@ def quantized_activations(table: Table) -> list[Op]:
     return [op for op in table.ops if op.activation and op.relax and op.quantized is not None]
 
 
-def refusal_of(table: Table, op: Op, match: Any) -> Reason | None:
+def refusal_of(table: Table, op: Op, match: relax.transform.PatternCheckContext) -> Reason | None:
     """Return why a match (TVM's `PatternCheckContext` or similar) is not a composite."""
     parts = match.annotated_expr
     anchor = parts["anchor"]
@@ -93,7 +93,7 @@ def refusal_of(table: Table, op: Op, match: Any) -> Reason | None:
     return None
 
 
-def _through_dequantize(parts: Mapping[str, Any], values: Values) -> Values:
+def _through_dequantize(parts: Mapping[str, relax.Expr], values: Values) -> Values:
     """Let what the composite itself dequantizes be as constant as the integers are."""
     arguments = parts["anchor"].args
     inside = {
@@ -104,11 +104,13 @@ def _through_dequantize(parts: Mapping[str, Any], values: Values) -> Values:
     if "weight" in parts:
         inside[arguments[1]] = parts["weight"].args[0]
     # Nobody writes into it.
-    return ChainMap(inside, cast(MutableMapping[Any, Any], values)) if inside else values
+    return (
+        ChainMap(inside, cast(MutableMapping[relax.Var, relax.Expr], values)) if inside else values
+    )
 
 
 def _quantized_refusal(
-    op: Op, parts: Mapping[str, Any], values: Values, bound: bool
+    op: Op, parts: Mapping[str, relax.Expr], values: Values, bound: bool
 ) -> Reason | None:
     """Return why the op cannot compute with the quantised tensors of a match."""
     assert op.quantized is not None
@@ -142,7 +144,7 @@ def _quantized_refusal(
     return None
 
 
-def _wide_refusal(op: Op, who: str, first: Any) -> Reason | None:
+def _wide_refusal(op: Op, who: str, first: relax.Expr) -> Reason | None:
     """Return why the second input of a product cannot be int16."""
     assert op.quantized is not None
     if op.relax != "relax.matmul":
@@ -159,7 +161,7 @@ def _wide_refusal(op: Op, who: str, first: Any) -> Reason | None:
     return None
 
 
-def refusal_of_edges(op: Op, match: Any) -> Reason | None:
+def refusal_of_edges(op: Op, match: relax.transform.PatternCheckContext) -> Reason | None:
     """Return why a chain cannot begin and end with the quantised tensors of a match."""
     values: Values = getattr(match, "values", {})
     for name, call in match.annotated_expr.items():
@@ -224,7 +226,9 @@ def _scale_refusal(
     return None
 
 
-def refusal_of_chain_in(table: Table, op: Op, match: Any) -> Reason | None:
+def refusal_of_chain_in(
+    table: Table, op: Op, match: relax.transform.PatternCheckContext
+) -> Reason | None:
     """Return why the calls at the end of a match are not a chain, "" if only constants differ.
 
     Patterns do not compare constants.
@@ -252,7 +256,11 @@ def refusal_of_chain_in(table: Table, op: Op, match: Any) -> Reason | None:
 
 
 def _bias_refusal(
-    op: Op, bias: Any, dtype: str, shape: tuple[int | Size, ...], match: Any
+    op: Op,
+    bias: relax.Expr,
+    dtype: str,
+    shape: tuple[int | Size, ...],
+    match: relax.transform.PatternCheckContext,
 ) -> Reason | None:
     assert op.fuses is not None and op.fuses.bias is not None
     axis = op.fuses.bias % len(shape)
@@ -272,7 +280,7 @@ def _bias_refusal(
 _VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 
 
-def _is_parameter(expr: Any, match: Any) -> bool:
+def _is_parameter(expr: relax.Expr, match: relax.transform.PatternCheckContext) -> bool:
     """Whether it is a constant, a parameter of the function, or a view of one."""
     values = getattr(match, "values", None)
     if values is None and isinstance(expr, relax.DataflowVar):
@@ -287,7 +295,7 @@ def _is_parameter(expr: Any, match: Any) -> bool:
             return isinstance(expr, (Constant, relax.Var))
 
 
-def escapes(match: Any) -> Any | None:
+def escapes(match: relax.transform.PatternCheckContext) -> relax.Var | None:
     """Return a variable inside a match that is used outside of it, if there is one.
 
     A composite with such a variable would have two results, could depend on itself through its

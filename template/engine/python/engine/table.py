@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -145,7 +144,7 @@ class Table:
 
     def refusal(
         self,
-        call: Any,
+        call: relax.Call,
         values: Values | None = None,
         *,
         bind_constants: bool = True,
@@ -199,9 +198,9 @@ class Table:
     def _check(
         self,
         entry: Op,
-        tensors: Sequence[Any],
-        attributes: Mapping[str, Any],
-        call: Any,
+        tensors: Sequence[relax.Expr],
+        attributes: Mapping[str, object],
+        call: relax.Call,
         values: Values,
         bind_constants: bool,
         asked_later: bool,
@@ -225,9 +224,9 @@ class Table:
     def refusal_of_chain(
         self,
         op: Op,
-        inputs: Mapping[str, Any],
-        attributes: Mapping[str, Any],
-        call: Any,
+        inputs: Mapping[str, relax.Expr],
+        attributes: Mapping[str, object],
+        call: relax.Call,
         values: Values | None = None,
         *,
         bind_constants: bool = True,
@@ -256,7 +255,7 @@ class Table:
         known = {name: plain(value) for name, value in attributes.items()}
         return self._check(op, tensors, known, call, values or {}, bind_constants, True)[1]
 
-    def count_operations(self, call: Any, values: Values, bounds: Mapping[str, int]) -> int:
+    def count_operations(self, call: relax.Call, values: Values, bounds: Mapping[str, int]) -> int:
         """Estimate the arithmetic of a call within the table's limits.
 
         Parameters
@@ -281,7 +280,7 @@ class Table:
         if entry is None:
             return 0
 
-        def shape_of(tensor: Any) -> tuple[int, ...]:
+        def shape_of(tensor: relax.Expr) -> tuple[int, ...]:
             sizes = tensor_type(tensor.ty)[1]
             return tuple(
                 size.factor * bounds[size.name] if isinstance(size, Size) else size

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file compile_test.cc
- * \brief Programs for machines of many sizes compute what the operations of a model say.
+ * \brief Programs for machines of many sizes compute the operations of a model.
  *
- * Programs are run here command by command, on memory of exactly the planned size that holds NaN
- * before it is written, with no other cleverness; the device's own way is tested in driver_test.cc.
+ * The tests run programs naively, command by command, on memory of exactly the planned size that
+ * initially holds NaN; driver_test.cc tests the device's own execution.
  */
 #include <algorithm>
 #include <cmath>
@@ -55,7 +55,7 @@ npu_tensor_desc ToDesc(const Dims& dims, npu_dtype dtype) {
   return desc;
 }
 
-/*! \brief An epilogue: a program, and what it reads. */
+/*! \brief An epilogue: a program, and its inputs. */
 struct Vector {
   std::vector<npu_vector_instruction> instructions;
   std::vector<npu_tensor> inputs;
@@ -87,7 +87,7 @@ class Model {
   npu_tensor Input(const Dims& dims, npu_dtype dtype = NPU_FLOAT32) {
     return graph.AddInput(ToDesc(dims, dtype));
   }
-  /*! \brief Random data. With `summed` elements that are summed up, results are about as large as
+  /*! \brief Random data, scaled so that sums over `summed` elements are about as large as
    *  what they are computed from. */
   npu_tensor Constant(const Dims& dims, int64_t summed = 6) {
     size_t count = 1;
@@ -215,7 +215,7 @@ class Model {
   std::uniform_real_distribution<float> uniform_{-1, 1};
 };
 
-// ---- What a model computes ----
+// ---- The oracle of a model ----
 
 using Symbols = std::vector<int64_t>;
 
@@ -239,7 +239,7 @@ std::vector<Bytes> Inputs(const Graph& graph, const Symbols& symbols) {
   return inputs;
 }
 
-/*! \brief Sets the fields that operations, commands and kernels have in common. */
+/*! \brief Sets the fields that operations, commands and kernels share. */
 template <typename Op, typename Args>
 void SetWindows(const Op& op, Args* args) {
   args->spatial_rank = op.spatial_rank;
@@ -249,7 +249,7 @@ void SetWindows(const Op& op, Args* args) {
   std::copy_n(op.pads_end, NPU_MAX_SPATIAL, args->pads_end);
 }
 
-/*! \brief From operations and commands to the arguments of kernels. `view` finds tensors. */
+/*! \brief Converts operations and commands to arguments of kernels. `view` finds tensors. */
 template <typename Run, typename View>
 struct Caller {
   const Run& run;
@@ -436,7 +436,7 @@ class Execution {
       : program_(compiled.program), inputs_(inputs), symbols_(symbols) {
     constants_ = emulator::Buffer(program_.constant_bytes);
     emulator::WriteConstants(graph, compiled, constants_.data());
-    // All bytes 0xff are NaN in every floating-point type.
+    // Bytes of 0xff are NaN in every floating-point dtype.
     arena_ = emulator::Buffer(program_.arena_bytes);
     scratchpad_ = emulator::Buffer(static_cast<size_t>(program_.machine.scratchpad_bytes));
     if (arena_.size() > 0) std::memset(arena_.data(), 0xff, arena_.size());
@@ -546,10 +546,10 @@ Machine WithScratchpad(int64_t bytes) {
   return machine;
 }
 
-/*! \brief Everything fits. */
+/*! \brief A machine in which everything fits. */
 Machine Large() { return WithScratchpad(int64_t{1} << 24); }
 
-/*! \brief The bytes of the scratchpad that the error says a model needs; 0: it compiles. */
+/*! \brief The scratchpad bytes that a model needs according to the error; 0 if it compiles. */
 int64_t BytesMissing(const Graph& graph, const Machine& machine) {
   try {
     emulator::Compile(graph, machine);
@@ -574,20 +574,20 @@ int64_t SmallestScratchpad(const Graph& graph, Machine machine) {
   return 0;
 }
 
-/*! \brief Whether something is summed in parts, which rounds in another way. */
+/*! \brief Whether something is summed in parts, which rounds differently. */
 bool SumsInParts(const Program& program) {
   for (const Command& command : program.commands) {
     if (std::holds_alternative<npu_elementwise>(command.op)) continue;
     npu_tensor out = OutputOf(command);
     for (npu_tensor input : command.inputs) {
-      // A sum is added to where it is; operands of the model have another shape or are elsewhere.
+      // Partial sums accumulate in place; the model's operands differ in shape or place.
       if (input == out) return true;
     }
   }
   return false;
 }
 
-/*! \brief What a program counts. */
+/*! \brief The counters of a program. */
 RunCounters Count(const Compiled& compiled, const Symbols& symbols = {}) {
   emulator::Accesses accesses(compiled.program);
   emulator::Timeline timeline(compiled.program, accesses);
@@ -595,8 +595,8 @@ RunCounters Count(const Compiled& compiled, const Symbols& symbols = {}) {
   return timeline.counters();
 }
 
-/*! \brief Checks what a machine makes of a model. With `same`, results are those of an operation at
- *  once to the last bit, unless it is summed in parts. Returns the counters. */
+/*! \brief Checks a model on a machine. With `same`, results equal those of untiled operations bit
+ * for bit, unless something is summed in parts. Returns the counters. */
 RunCounters Check(const Model& model, const Machine& machine, const Symbols& symbols = {},
                   bool same = false, double tolerance = 1e-4) {
   const Graph& graph = model.graph;
@@ -643,9 +643,9 @@ RunCounters Check(const Model& model, const Machine& machine, const Symbols& sym
   return Count(compiled, symbols);
 }
 
-/*! \brief Checks a model on machines from barely large enough to such that everything fits. Without
- *  `same` results may be rounded in another way: kernels sum in an order that depends on the shape,
- *  where they have few rows or columns. */
+/*! \brief Checks a model on machines from barely large enough to large enough for everything.
+ * Without `same`, results may be rounded differently: with few rows or columns, the order in which
+ * kernels sum depends on the shape. */
 void CheckSizes(const Model& model, const std::vector<Symbols>& values = {Symbols()},
                 bool same = false) {
   Machine machine;
@@ -767,7 +767,7 @@ TEST(ProductsOnMachinesOfManySizes) {
   CheckSizes(model);
 }
 
-// Sums of parts have more bits than the output, and floats have less.
+// Partial sums have more bits than the output, and floats have fewer.
 TEST(ReduceOfIntegersOnMachinesOfManySizes) {
   for (npu_dtype dtype : {NPU_INT8, NPU_UINT8, NPU_INT32, NPU_INT64, NPU_BOOL}) {
     Model model;
@@ -824,7 +824,7 @@ TEST(ProductsOfIntegersOnMachinesOfManySizes) {
     op.b = y;
     op.out = model.Result({40, 56}, emulator::AccumulatorOf(left));
     model.graph.MarkOutput(model.Add(op));
-    // The sum as a real number.
+    // The sum as a float.
     op.out = model.Result({40, 56});
     model.graph.MarkOutput(model.Add(op, BiasRelu(model.Constant({56}))));
     CheckSizes(model);
@@ -872,7 +872,7 @@ TEST(WeightsOfIntegersOnMachinesOfManySizes) {
       }
       op.out = model.Result({40, 56});
       model.graph.MarkOutput(model.Add(op, BiasRelu(model.Constant({56}))));
-      // Not packed: an input.
+      // An input is not packed.
       op.b = op.transpose_b != 0 ? model.Input({56, 320}, dtype) : model.Input({320, 56}, dtype);
       op.b_bits = 8;
       op.out = model.Result({40, 56});
@@ -958,7 +958,7 @@ TEST(WeightsOfIntegersAreStoredAsTheyAre) {
     model.graph.Finish();
     Compiled compiled = emulator::Compile(model.graph, Large());
     bytes[integers] = static_cast<int64_t>(compiled.program.constant_bytes);
-    // Four times as many products in a cycle, and less to move.
+    // Four times as many products per cycle, and less traffic.
     static uint64_t cycles;
     if (integers) CHECK(Count(compiled).cycles < cycles / 2);
     cycles = Count(compiled).cycles;
@@ -1015,7 +1015,7 @@ TEST(CopiesTakeSteps) {
 TEST(CopiesOfConstantsAreDoneByTheCompiler) {
   Model model;
   npu_tensor x = model.Input({1, 8, 9, 9});
-  // The weight of a transposed convolution, turned and flipped.
+  // The weight of a transposed convolution, transposed and flipped.
   npu_copy op = {};
   op.data = model.Constant({8, 6, 3, 3});
   for (int32_t d = 0; d < NPU_MAX_RANK; ++d) {
@@ -1040,7 +1040,7 @@ TEST(CopiesOfConstantsAreDoneByTheCompiler) {
   model.Copy(model.Constant({1, 6}), joined);
   npu_tensor turned = model.Copy(joined, model.Result({6, 4}), {}, {1, 0});
   model.graph.MarkOutput(turned);
-  // With what is computed, it is not constant.
+  // With a computed operand, it is not constant.
   npu_tensor mixed = model.Result({2, 6});
   model.Copy(model.Constant({1, 6}), mixed);
   model.Copy(model.Input({1, 6}), mixed, {1, 0});
@@ -1091,11 +1091,11 @@ TEST(GathersReadTheirTableWhereItIs) {
   npu_tensor picked = model.Add(npu_gather{0, sum, columns, model.Result(few), 2, 0});
   npu_tensor places = model.Input(few, NPU_INT32);
   npu_tensor elements = model.Add(npu_gather{0, sum, places, model.Result(few), 2, 1});
-  // Along a dimension that is known at the call.
+  // Along a dimension whose size is known at the call.
   npu_tensor first = model.Add(npu_gather{0, sum, columns, model.Result({3, 5, 24}), 0, 0});
   for (npu_tensor out : {picked, elements, first, embedded}) model.graph.MarkOutput(out);
   CheckSizes(model, {Symbols{1}, {7}, {12}}, true);
-  // What is gathered has the type of its data, also where that is kept as float16.
+  // Gathered elements have the dtype of the data, also if it is stored as float16.
   Machine half = WithScratchpad(16384);
   half.precision = emulator::Precision::kFloat16;
   Check(model, half, {7}, false, 2e-3);
@@ -1295,7 +1295,7 @@ TEST(MoreCoresTakeFewerCycles) {
 }
 
 TEST(ValuesStayWhereTheyFit) {
-  // A chain on a machine with room for it moves its input and its output, nothing else.
+  // On a machine with room for it, a chain only moves its input and its output.
   Model model;
   npu_tensor x = model.Input({64, 64});
   for (int i = 0; i < 20; ++i) x = model.Unary(NPU_VECTOR_TANH, x, {64, 64});
@@ -1304,7 +1304,7 @@ TEST(ValuesStayWhereTheyFit) {
   CHECK_EQ(counters.dram_bytes_read, uint64_t{4 * 64 * 64});
   CHECK_EQ(counters.dram_bytes_written, uint64_t{4 * 64 * 64});
   CHECK_EQ(counters.arena_bytes, uint64_t{0});
-  // Without the room everything moves, and the arena holds one value and the next.
+  // Without the room, every value moves, and the arena holds two at a time.
   counters = Check(model, WithScratchpad(4 << 10));
   CHECK_EQ(counters.dram_bytes_read, uint64_t{20 * 4 * 64 * 64});
   CHECK_EQ(counters.arena_bytes, uint64_t{2 * 4 * 64 * 64});
@@ -1371,7 +1371,7 @@ TEST(LimitOfTiles) {
   }
 }
 
-/*! \brief What the compiler says to a machine that is too small. */
+/*! \brief The compiler's error for a machine that is too small. */
 std::string Refusal(const Model& model, const Machine& machine) {
   try {
     emulator::Compile(model.graph, machine);
@@ -1405,7 +1405,7 @@ TEST(SentencesAboutTooLittleMemory) {
            "inputs, 256000 "
            "for outputs, 0 for intermediates), but there are 385000: 152 bytes are missing. "
            "Raise the option dram_bytes.");
-  // It takes no millions of tiles to find out.
+  // The error must not take millions of tiles to find.
   Model huge;
   Dims dims = {1 << 20, 1 << 20};
   huge.graph.MarkOutput(huge.Unary(NPU_VECTOR_EXP, huge.Input(dims), dims));
@@ -1415,7 +1415,7 @@ TEST(SentencesAboutTooLittleMemory) {
   npu_tensor large = inside.MatMul(small, inside.Input({1, 1 << 20}), dims);
   inside.graph.MarkOutput(inside.Reduce(large, NPU_REDUCE_SUM, 3, {}));
   CHECK(Refusal(inside, Machine()).find("for intermediates") != std::string::npos);
-  // What is small is loaded as a whole, but not if all would fit without that.
+  // Small tensors are loaded as a whole, unless everything fits only without that.
   Model sum;
   Vector vector = Combine(NPU_VECTOR_ADD, sum.Input({64}), sum.Input({64}));
   for (int32_t i = 2; i < NPU_MAX_VECTOR_INPUTS; ++i) {
@@ -1427,7 +1427,7 @@ TEST(SentencesAboutTooLittleMemory) {
   sum.graph.MarkOutput(sum.Elementwise(vector, {64}));
   CHECK(Refusal(sum, WithScratchpad(1087)).find(" 1088 bytes") != std::string::npos);
   Check(sum, WithScratchpad(1088));
-  // Rows of a mean over a size that is not known cannot be cut.
+  // The rows of a mean over an unknown size cannot be tiled.
   Model symbolic;
   int32_t n = symbolic.graph.AddSymbol("n", 10000);
   npu_tensor rows = symbolic.Input({2, Dim(1, n)});

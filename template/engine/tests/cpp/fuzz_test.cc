@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file fuzz_test.cc
- * \brief Artifacts with mistakes in them and right checksums: the runtime refuses each with a
- * sentence, or runs it within its memory.
+ * \brief Corrupt artifacts with valid checksums: the runtime refuses each with a message, or runs
+ * it within its memory.
  *
  *   npu_fuzz_test [mutations [seed]]
  */
@@ -66,7 +66,7 @@ struct Parts {
   std::string Bytes() const { return npu::WriteArtifact({manifest, graph, program, ports}); }
 };
 
-/*! \brief Sets the checksum of an artifact in bytes that were changed. */
+/*! \brief Recomputes the checksum of a changed artifact. */
 void SealArtifact(std::string* bytes) {
   constexpr size_t kHeader = 32;
   constexpr size_t kAt = 24;
@@ -78,7 +78,7 @@ void SealArtifact(std::string* bytes) {
   std::memcpy(data + kAt, &checksum, sizeof(checksum));
 }
 
-/*! \brief A builder of the emulator, which must accept all that it is given. */
+/*! \brief A builder of the emulator, whose calls must succeed. */
 class Builder {
  public:
   explicit Builder(const char* scratchpad_bytes) {
@@ -183,7 +183,7 @@ std::string Images(const char* scratchpad_bytes) {
   return builder.Finish();
 }
 
-/*! \brief Rows: what the other operations do, with two inputs of different types. */
+/*! \brief Rows: the other operations, with two inputs of different dtypes. */
 std::string Rows() {
   Builder builder("20000");
   builder.Symbol(4);
@@ -287,7 +287,7 @@ emulator::Program Read(const std::string& bytes, emulator::Buffer* memory) {
   return emulator::Deserialize(memory->data(), memory->size());
 }
 
-/*! \brief Inputs or outputs that are those of the region, as the section `ports` says it. */
+/*! \brief The section `ports` for inputs or outputs that equal those of the region. */
 std::string PortsOf(const std::vector<emulator::Desc>& descs) {
   std::string ports;
   for (size_t i = 0; i < descs.size(); ++i) {
@@ -299,7 +299,7 @@ std::string PortsOf(const std::vector<emulator::Desc>& descs) {
   return "[" + ports + "]";
 }
 
-/*! \brief A program with manifest, graph and ports, as codegen writes them. */
+/*! \brief A program with manifest, graph and ports, in codegen's format. */
 Parts Whole(const std::string& bytes) {
   emulator::Buffer memory;
   emulator::Program program = Read(bytes, &memory);
@@ -422,7 +422,7 @@ json::Value AnyValue() {
   }
 }
 
-/*! \brief A copy with one value replaced, added or left out, anywhere in it. */
+/*! \brief A copy in which one value, anywhere, is replaced, added or removed. */
 json::Value Mutated(const json::Value& value) {
   if (auto array = value.try_cast<json::Array>(); array.has_value() && !OneIn(6)) {
     std::vector<json::Value> items(array->begin(), array->end());
@@ -461,7 +461,7 @@ void MutateJson(std::string* text) {
 }
 
 void MutateTables(std::string* bytes) {
-  // Where the header says how many bytes of constants there are, and where the tables begin.
+  // The offsets of the header's number of constant bytes, and of the tables.
   constexpr size_t kConstantBytes = 32;
   constexpr size_t kTables = 48;
   uint64_t constant_bytes = 0;
@@ -500,7 +500,7 @@ void Poke(emulator::Desc* desc) {
   }
 }
 
-/*! \brief Changes a number of an operation that is not the kind of something. */
+/*! \brief Changes a number of an operation that is not an enumerator. */
 struct PokeOperation {
   npu_tensor AnyTensor() const { return static_cast<npu_tensor>(Random(tensors + 1)) - 1; }
 
@@ -593,7 +593,7 @@ void Mutate(emulator::Command* command, size_t tensors) {
   }
 }
 
-/*! \brief Changes something of a program that its tables can hold. */
+/*! \brief Changes something in a program that its tables can represent. */
 void Mutate(emulator::Program* program) {
   std::vector<emulator::Command>& commands = program->commands;
   auto place = [&] { return commands.begin() + static_cast<ptrdiff_t>(Random(commands.size())); };
@@ -645,7 +645,7 @@ void Mutate(emulator::Program* program) {
   }
 }
 
-/*! \brief Writes a program again with some changes; leaves bytes that are not a program. */
+/*! \brief Rewrites a program with some changes; leaves bytes that are not a program unchanged. */
 void MutateProgram(std::string* bytes) {
   emulator::Buffer memory;
   emulator::Program program;
@@ -706,7 +706,7 @@ std::string MutatedArtifact(const std::vector<Parts>& originals) {
 
 // ---- Runs ----
 
-/*! \brief Tensors between bytes that nobody may write. */
+/*! \brief Tensors between guard bytes that must not change. */
 struct Guarded {
   static constexpr size_t kGuard = 512;
   static constexpr char kUntouched = 0x5A;
@@ -730,7 +730,7 @@ struct Guarded {
   }
 };
 
-/*! \brief What the runtime refuses is an error for its user. */
+/*! \brief Whether `body` succeeds. If it fails, the error must be one for users. */
 template <typename Body>
 bool Attempt(const Body& body) {
   try {
@@ -746,7 +746,7 @@ bool Attempt(const Body& body) {
   }
 }
 
-/*! \brief Whether a program takes little time and memory; what takes more is not run. */
+/*! \brief Whether a program takes little time and memory; others are not run. */
 bool IsSmall(const std::string& bytes) {
   constexpr uint64_t kMost = 1 << 20;
   emulator::Buffer memory;
@@ -767,7 +767,7 @@ bool IsSmall(const std::string& bytes) {
   }
 }
 
-/*! \brief Arguments as a graph wants them; none if they would be large. */
+/*! \brief The arguments that a graph requires; none if they would be large. */
 std::vector<ffi::Any> ArgumentsFor(const npu::Signature& signature, int64_t n) {
   constexpr int64_t kMost = 1 << 16;
   std::vector<ffi::Any> tensors;

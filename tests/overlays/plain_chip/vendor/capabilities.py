@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain chip, for the reference backend: constant weights, float32, fixed sizes, one device."""
+"""A limited chip, with constant weights, float32, static shapes and one device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What XNNPACK can do; the driver answers for each call what is not said here."""
+"""What XNNPACK can do; beyond these limits, the driver decides about each call."""
 
 from __future__ import annotations
 

@@ -4,13 +4,17 @@
 `numpy_reference` gathers the references of all ops. This module does not import TVM.
 """
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
 
 
-def along_axis(values: Any, axis: Any, rank: Any) -> Any:
+def along_axis(values: Array, axis: int, rank: int) -> Array:
     """Reshape a vector so that it broadcasts along an axis; scalars stay."""
     if values.size == 1:
         return values.reshape(())
@@ -19,7 +23,7 @@ def along_axis(values: Any, axis: Any, rank: Any) -> Any:
     return values.reshape(shape)
 
 
-def quantize(data: Any, scale: Any, zero_point: Any, axis: Any, out_dtype: Any) -> Any:
+def quantize(data: Array, scale: Array, zero_point: Array, axis: int, out_dtype: str) -> Array:
     """Round(data / scale) + zero point, halves to even, saturated; the division is in float32."""
     scale = along_axis(scale.astype(np.float32), axis, data.ndim)
     steps = np.rint(data.astype(np.float32) / scale)
@@ -28,7 +32,7 @@ def quantize(data: Any, scale: Any, zero_point: Any, axis: Any, out_dtype: Any) 
     return np.clip(steps, limits.min, limits.max)
 
 
-def dequantize(data: Any, scale: Any, zero_point: Any, axis: Any, out_dtype: Any) -> Any:
+def dequantize(data: Array, scale: Array, zero_point: Array, axis: int, out_dtype: str) -> Array:
     """(data - zero point) * scale; float16 saturates."""
     steps = data.astype(np.float64) - along_axis(zero_point, axis, data.ndim)
     limits = np.finfo(out_dtype)
@@ -36,7 +40,7 @@ def dequantize(data: Any, scale: Any, zero_point: Any, axis: Any, out_dtype: Any
     return np.clip(result, float(limits.min), float(limits.max))
 
 
-def rescale(values: Any, multiplier: int, shift: int, rounding: str) -> list[int]:
+def rescale(values: Iterable[int], multiplier: int, shift: int, rounding: str) -> list[int]:
     """Integers times multiplier / 2^shift, in exact arithmetic; TOSA's RESCALE for "half_up"."""
     results = []
     for value in values:

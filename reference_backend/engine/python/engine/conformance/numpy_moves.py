@@ -5,13 +5,15 @@
 """
 
 import itertools
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import tirx
 
+from .compare import Array
 
-def pixel_shuffle(data: Any, upscale_factor: Any) -> Any:
+
+def pixel_shuffle(data: Array, upscale_factor: int) -> Array:
     """Move factor * factor channels to the pixels of one."""
     *batch, channels, height, width = data.shape
     factor = upscale_factor
@@ -21,13 +23,13 @@ def pixel_shuffle(data: Any, upscale_factor: Any) -> Any:
     return out
 
 
-def squeeze(x: Any, axis: Any) -> Any:
+def squeeze(x: Array, axis: Sequence[int] | None) -> Array:
     """Drop dimensions of size 1; as in PyTorch, others that are named stay."""
     axes = range(x.ndim) if axis is None else [item % x.ndim for item in axis]
     return np.squeeze(x, tuple(item for item in axes if x.shape[item] == 1))
 
 
-def split(x: Any, indices_or_sections: Any, axis: Any) -> Any:
+def split(x: Array, indices_or_sections: int | Sequence[int], axis: int) -> tuple[Array, ...]:
     """Cut at indices, or into sections of which the last may be smaller."""
     cuts = indices_or_sections
     if isinstance(cuts, int):
@@ -36,7 +38,13 @@ def split(x: Any, indices_or_sections: Any, axis: Any) -> Any:
     return tuple(np.split(x, list(cuts), axis))
 
 
-def strided_slice(x: Any, axes: Any, begin: Any, end: Any, strides: Any) -> Any:
+def strided_slice(
+    x: Array,
+    axes: Sequence[int],
+    begin: Sequence[int],
+    end: Sequence[int],
+    strides: Sequence[int] | None,
+) -> Array:
     """Slice some axes as Python does."""
     slices = [slice(None)] * x.ndim
     for axis, *bounds in zip(axes, begin, end, strides or [1] * len(axes), strict=True):
@@ -44,12 +52,12 @@ def strided_slice(x: Any, axes: Any, begin: Any, end: Any, strides: Any) -> Any:
     return x[tuple(slices)]
 
 
-def take(x: Any, indices: Any, axis: Any, mode: Any) -> Any:
+def take(x: Array, indices: Array, axis: int | None, mode: str) -> Array:
     """Pick slices; an index outside picks the nearest one, but is undefined in mode "fast"."""
     return np.take(x, indices, axis, mode="wrap" if mode == "wrap" else "clip")
 
 
-def gather_elements(data: Any, indices: Any, axis: Any) -> Any:
+def gather_elements(data: Array, indices: Array, axis: int) -> Array:
     """Pick elements; an index outside picks the nearest one."""
     # In other dimensions, data may exceed the indices: then the first elements count.
     kept = [slice(size) for size in indices.shape]
@@ -58,7 +66,7 @@ def gather_elements(data: Any, indices: Any, axis: Any) -> Any:
     return np.take_along_axis(data[tuple(kept)], indices, axis)
 
 
-def gather_nd(data: Any, indices: Any, batch_dims: Any) -> Any:
+def gather_nd(data: Array, indices: Array, batch_dims: int) -> Array:
     """Pick slices by indices of the dimensions behind those of the batch."""
     batch, count = data.shape[:batch_dims], indices.shape[-1]
     if indices.shape[:batch_dims] != batch:
@@ -70,15 +78,19 @@ def gather_nd(data: Any, indices: Any, batch_dims: Any) -> Any:
     return result
 
 
-def pad(data: Any, pad_width: Any, pad_value: Any, pad_mode: Any) -> Any:
+def pad(data: Array, pad_width: Sequence[int], pad_value: float, pad_mode: str) -> Array:
     """Add a border."""
     widths = np.reshape(pad_width, (-1, 2))
     if pad_mode == "constant":
         return np.pad(data, widths, constant_values=np.asarray(pad_value).astype(data.dtype))
-    return np.pad(data, widths, {"replicate": "edge", "circular": "wrap"}.get(pad_mode, pad_mode))
+    if pad_mode == "replicate":
+        return np.pad(data, widths, "edge")
+    return np.pad(data, widths, "wrap" if pad_mode == "circular" else "reflect")
 
 
-def layout_transform(x: Any, index_map: Any, pad_value: Any) -> Any:
+def layout_transform(
+    x: Array, index_map: Callable[..., tuple[int, ...]], pad_value: float | None
+) -> Array:
     """Move each element to a function of its indices."""
     sizes = tirx.IndexMap.from_func(index_map, index_dtype="int64").map_shape(x.shape)
     out = np.full([int(size) for size in sizes], pad_value or 0, x.dtype)
@@ -87,23 +99,30 @@ def layout_transform(x: Any, index_map: Any, pad_value: Any) -> Any:
     return out
 
 
-def one_hot(indices: Any, on_value: Any, off_value: Any, depth: Any, axis: Any) -> Any:
+def one_hot(
+    indices: Array, on_value: float, off_value: float, depth: int, axis: int | None
+) -> Array:
     """Compare each index with all classes, which lie along a new axis."""
     hot = np.asarray(indices)[..., None] == np.arange(depth)
     axis = -1 if axis is None else axis
     return np.moveaxis(np.where(hot, on_value, off_value), -1, axis)
 
 
-def order(data: Any, axis: Any, descending: Any) -> Any:
+def order(data: Array, axis: int, descending: bool) -> Array:
     """Sort indices by their elements; equal ones keep their order."""
     if not descending:
         return np.argsort(data, axis, kind="stable")
-    last = data.shape[axis] - 1
-    return last - np.flip(np.argsort(np.flip(data, axis), axis, kind="stable"), axis)
+    backwards = np.flip(np.argsort(np.flip(data, axis), axis, kind="stable"), axis)
+    indices: Array = data.shape[axis] - 1 - backwards
+    return indices
 
 
-def topk(data: Any, k: Any, axis: Any, ret_type: Any, largest: Any) -> Any:
+def topk(
+    data: Array, k: int, axis: int, ret_type: str, largest: bool
+) -> Array | tuple[Array, Array]:
     """Pick the first elements in order."""
     indices = np.take(order(data, axis, largest), range(k), axis)
     values = np.take_along_axis(data, indices, axis)
-    return {"both": (values, indices), "values": values, "indices": indices}[ret_type]
+    if ret_type == "both":
+        return values, indices
+    return values if ret_type == "values" else indices

@@ -6,18 +6,28 @@
 
 import itertools
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from .compare import Array
 
-def _behind(dimensions: int, index: Any) -> Any:
+
+def _behind(dimensions: int, index: Iterable[int | slice]) -> tuple[int | slice, ...]:
     """Return an index of the dimensions behind the first ones, which are taken whole."""
     return (slice(None),) * dimensions + tuple(index)
 
 
-def conv(data: Any, weight: Any, strides: Any, padding: Any, dilation: Any, groups: Any) -> Any:
+def conv(
+    data: Array,
+    weight: Array,
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Array:
     """Cross-correlation of [N, C, ...] with [O, C / groups, ...]."""
     spatial = data.ndim - 2
     kernel = weight.shape[2:]
@@ -43,14 +53,14 @@ def conv(data: Any, weight: Any, strides: Any, padding: Any, dilation: Any, grou
 
 
 def conv_transpose(
-    data: Any,
-    weight: Any,
-    strides: Any,
-    padding: Any,
-    output_padding: Any,
-    dilation: Any,
-    groups: Any,
-) -> Any:
+    data: Array,
+    weight: Array,
+    strides: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Array:
     """Add each element of [N, I, ...], times the kernels [I, O / groups, ...], to its window."""
     spatial = data.ndim - 2
     kernel = weight.shape[2:]
@@ -79,7 +89,13 @@ def conv_transpose(
 
 
 def _pool_taps(
-    sizes: Any, kind: Any, pool_size: Any, strides: Any, padding: Any, dilation: Any, ceil_mode: Any
+    sizes: Sequence[int],
+    kind: str,
+    pool_size: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
 ) -> list[list[list[int]]]:
     """The positions that each window has in each spatial dimension, those that count."""
     spatial = len(sizes)
@@ -109,8 +125,14 @@ def _pool_taps(
 
 
 def pool(
-    data: Any, kind: Any, pool_size: Any, strides: Any, padding: Any, dilation: Any, ceil_mode: Any
-) -> Any:
+    data: Array,
+    kind: str,
+    pool_size: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> Array:
     """Pooling of [N, C, ...]; `kind` is max, avg (without padding) or avg_padded."""
     taps = _pool_taps(data.shape[2:], kind, pool_size, strides, padding, dilation, ceil_mode)
     out = np.zeros([*data.shape[:2], *map(len, taps)])
@@ -128,22 +150,22 @@ def pool(
 
 
 def pool_counts(
-    data: Any,
-    pool_size: Any,
-    strides: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: Any,
-    count_include_pad: Any,
-    **_: Any,
-) -> Any:
+    data: Array,
+    pool_size: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    **_: object,
+) -> Array:
     """How many elements each mean of a pool is made of."""
     kind = "avg_padded" if count_include_pad else "avg"
     taps = _pool_taps(data.shape[2:], kind, pool_size, strides, padding, dilation, ceil_mode)
     return _products([[len(window) for window in windows] for windows in taps])
 
 
-def _shares(sizes: Any, output_size: Any) -> list[list[slice]]:
+def _shares(sizes: Sequence[int], output_size: Sequence[int] | None) -> list[list[slice]]:
     """The windows that share each dimension out evenly."""
     pairs = zip(sizes, sizes if output_size is None else output_size, strict=True)
     return [
@@ -152,13 +174,13 @@ def _shares(sizes: Any, output_size: Any) -> list[list[slice]]:
     ]
 
 
-def adaptive_counts(data: Any, output_size: Any, **_: Any) -> Any:
+def adaptive_counts(data: Array, output_size: Sequence[int] | None, **_: object) -> Array:
     """How many elements each mean of an adaptive pool is made of."""
     shares = _shares(data.shape[2:], output_size)
     return _products([[one.stop - one.start for one in windows] for windows in shares])
 
 
-def counts(data: Any, attributes: Any) -> Any:
+def counts(data: Array, attributes: Mapping[str, Any]) -> Array | int:
     """How many elements each mean of a pool or a reduction is made of."""
     if "pool_size" in attributes:
         return pool_counts(data, **attributes)
@@ -168,7 +190,7 @@ def counts(data: Any, attributes: Any) -> Any:
     return math.prod(data.shape if axes is None else [data.shape[axis] for axis in axes])
 
 
-def _products(counts: Any) -> Any:
+def _products(counts: Sequence[Sequence[int]]) -> Array:
     """The products of numbers that are given by dimension."""
     result = np.ones(())
     for of_dimension in counts:
@@ -176,7 +198,7 @@ def _products(counts: Any) -> Any:
     return result
 
 
-def adaptive_pool(data: Any, output_size: Any) -> Any:
+def adaptive_pool(data: Array, output_size: Sequence[int] | None) -> Array:
     """Mean of [N, C, ...] over windows that share the data out evenly."""
     shares = _shares(data.shape[2:], output_size)
     out = np.zeros([*data.shape[:2], *map(len, shares)])
@@ -188,28 +210,28 @@ def adaptive_pool(data: Any, output_size: Any) -> Any:
     return out
 
 
-def _resize_position(mode: Any, i: Any, old: Any, new: Any, start: Any, end: Any) -> Any:
+def _resize_position(mode: str, i: int, old: int, new: int, start: float, end: float) -> Fraction:
     """Where element i of `new` lies among `old` elements; exact."""
-    i, old, new = Fraction(i), Fraction(old), Fraction(new)
+    at, size = Fraction(i), Fraction(old)
     if mode == "pytorch_half_pixel" and new == 1:
         return Fraction(0)
     if mode in ("half_pixel", "pytorch_half_pixel"):
-        return (i + Fraction(1, 2)) * old / new - Fraction(1, 2)
+        return (at + Fraction(1, 2)) * size / new - Fraction(1, 2)
     if mode == "tf_half_pixel_for_nn":
-        return (i + Fraction(1, 2)) * old / new
+        return (at + Fraction(1, 2)) * size / new
     if mode == "asymmetric":
-        return i * old / new
+        return at * size / new
     if mode == "align_corners":
-        return i * (old - 1) / (new - 1) if new > 1 else Fraction(0)
-    start, end = Fraction(start), Fraction(end)
+        return at * (size - 1) / (new - 1) if new > 1 else Fraction(0)
+    first, last = Fraction(start), Fraction(end)
     if new == 1:
-        return (start + end) / 2 * (old - 1)
-    return start * (old - 1) + i * (end - start) * (old - 1) / (new - 1)
+        return (first + last) / 2 * (size - 1)
+    return first * (size - 1) + at * (last - first) * (size - 1) / (new - 1)
 
 
 def _resize_taps(
-    position: Any, old: Any, mode: Any, method: Any, rounding: Any, alpha: Any, exclude: Any
-) -> Any:
+    position: Fraction, old: int, mode: str, method: str, rounding: str, alpha: float, exclude: bool
+) -> list[tuple[int, float]]:
     """The elements that one of the output is made of, with their weights."""
     if method == "nearest_neighbor":
         half = Fraction(1, 2)
@@ -240,17 +262,17 @@ def _resize_taps(
 
 
 def resize(
-    data: Any,
-    size: Any,
-    roi: Any,
-    layout: Any,
-    method: Any,
-    mode: Any,
-    rounding: Any,
-    alpha: Any,
-    exclude: Any,
-    extrapolation: Any,
-) -> Any:
+    data: Array,
+    size: Sequence[int],
+    roi: Sequence[float] | None,
+    layout: str,
+    method: str,
+    mode: str,
+    rounding: str,
+    alpha: float,
+    exclude: bool,
+    extrapolation: float,
+) -> Array:
     """Images in another size; all positions are exact fractions."""
     outside = np.zeros([1, 1, 1, 1], bool)
     for spatial in range(2):

@@ -2,15 +2,15 @@
 """NumPy references of the ops, independent of TVM's own kernels.
 
 The expressions of `cases.py` call these functions; those of other modules are imported here. They
-favour plainness over speed, and sum in float64. Arrays and attributes are `Any`: whatever an
-expression passes.
+favour plainness over speed, and sum in float64.
 """
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from .compare import Array
 from .numpy_integers import along_axis, dequantize, factors, quantize, requantize, rescale
 from .numpy_moves import (
     gather_elements,
@@ -81,16 +81,16 @@ __all__ = [
 
 
 def batch_norm(
-    data: Any,
-    gamma: Any,
-    beta: Any,
-    moving_mean: Any,
-    moving_var: Any,
-    axis: Any,
-    epsilon: Any,
-    center: Any,
-    scale: Any,
-) -> Any:
+    data: Array,
+    gamma: Array,
+    beta: Array,
+    moving_mean: Array,
+    moving_var: Array,
+    axis: int,
+    epsilon: float,
+    center: bool,
+    scale: bool,
+) -> tuple[Array, Array, Array]:
     """Normalize with the given statistics, and return these too."""
     vectors = (np.atleast_1d(v).astype(np.float64) for v in (gamma, beta, moving_mean, moving_var))
     weight, bias, mean, variance = (along_axis(vector, axis, data.ndim) for vector in vectors)
@@ -102,7 +102,9 @@ def batch_norm(
     return result, moving_mean, moving_var
 
 
-def layer_norm(data: Any, gamma: Any, beta: Any, axes: Any, epsilon: Any) -> Any:
+def layer_norm(
+    data: Array, gamma: Array, beta: Array, axes: Sequence[int], epsilon: float
+) -> Array:
     """Normalise over axes."""
     data = data.astype(np.float64)
     axes = tuple(axis % data.ndim for axis in axes)
@@ -110,45 +112,55 @@ def layer_norm(data: Any, gamma: Any, beta: Any, axes: Any, epsilon: Any) -> Any
     mean = data.mean(axis=axes, keepdims=True)
     variance = ((data - mean) ** 2).mean(axis=axes, keepdims=True)
     normal = (data - mean) / np.sqrt(variance + epsilon)
-    return normal * gamma.reshape(shape) + beta.reshape(shape)
+    result: Array = normal * gamma.reshape(shape) + beta.reshape(shape)
+    return result
 
 
-def softmax(data: Any, axis: Any) -> Any:
+def softmax(data: Array, axis: int) -> Array:
     """Exponentials that add up to one along an axis."""
     data = data.astype(np.float64)
     exponentials = np.exp(data - data.max(axis=axis, keepdims=True))
-    return exponentials / exponentials.sum(axis=axis, keepdims=True)
+    result: Array = exponentials / exponentials.sum(axis=axis, keepdims=True)
+    return result
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x))."""
     return 1 / (1 + np.exp(-x.astype(np.float64)))
 
 
-def erf(x: Any) -> Any:
+def erf(x: Array) -> Array:
     """The error function."""
-    return np.vectorize(math.erf, otypes=[np.float64])(x)
+    result: Array = np.vectorize(math.erf, otypes=[np.float64])(x)
+    return result
 
 
-def divide(x1: Any, x2: Any) -> Any:
+def divide(x1: Array, x2: Array) -> Array:
     """Quotients; those of integers are rounded towards zero."""
     if np.issubdtype(x1.dtype, np.floating):
         return x1 / x2
     return np.abs(x1) // np.abs(x2) * np.sign(x1) * np.sign(x2)
 
 
-def rms_norm(data: Any, weight: Any, axes: Any, epsilon: Any) -> Any:
+def rms_norm(data: Array, weight: Array, axes: Sequence[int], epsilon: float) -> Array:
     """Divide by the root of the mean of the squares over axes."""
     data = data.astype(np.float64)
     axes = tuple(axis % data.ndim for axis in axes)
     shape = [data.shape[i] if i in axes else 1 for i in range(data.ndim)]
     mean = (data**2).mean(axis=axes, keepdims=True)
-    return data / np.sqrt(mean + epsilon) * weight.reshape(shape)
+    result: Array = data / np.sqrt(mean + epsilon) * weight.reshape(shape)
+    return result
 
 
 def group_norm(
-    data: Any, gamma: Any, beta: Any, num_groups: Any, channel_axis: Any, axes: Any, epsilon: Any
-) -> Any:
+    data: Array,
+    gamma: Array,
+    beta: Array,
+    num_groups: int,
+    channel_axis: int,
+    axes: Sequence[int],
+    epsilon: float,
+) -> Array:
     """Normalise the channels of each group, together with axes."""
     channel_axis %= data.ndim
     axes = [axis % data.ndim for axis in axes]
@@ -160,25 +172,34 @@ def group_norm(
         groups.append((group - mean) / np.sqrt(variance + epsilon))
     normal = np.concatenate(groups, channel_axis)
     shape = [data.shape[i] if i == channel_axis else 1 for i in range(data.ndim)]
-    return normal * gamma.reshape(shape) + beta.reshape(shape)
+    result: Array = normal * gamma.reshape(shape) + beta.reshape(shape)
+    return result
 
 
 def instance_norm(
-    data: Any, gamma: Any, beta: Any, channel_axis: Any, axes: Any, epsilon: Any
-) -> Any:
+    data: Array, gamma: Array, beta: Array, channel_axis: int, axes: Sequence[int], epsilon: float
+) -> Array:
     """Normalise each channel over axes."""
     channels = data.shape[channel_axis]
     return group_norm(data, gamma, beta, channels, channel_axis, axes, epsilon)
 
 
-def log_softmax(data: Any, axis: Any) -> Any:
+def log_softmax(data: Array, axis: int) -> Array:
     """Logarithm of the softmax."""
     data = data.astype(np.float64)
     data = data - data.max(axis=axis, keepdims=True)
-    return data - np.log(np.exp(data).sum(axis=axis, keepdims=True))
+    result: Array = data - np.log(np.exp(data).sum(axis=axis, keepdims=True))
+    return result
 
 
-def attention(query: Any, key: Any, value: Any, bias: Any, scale: Any, causal_mask: Any) -> Any:
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None,
+    scale: float | None,
+    causal_mask: str | None,
+) -> Array:
     """Attention of [batch, sequence, heads, size]; heads of the queries may share keys."""
     group = query.shape[2] // key.shape[2]
     key, value = (np.repeat(tensor, group, axis=2) for tensor in (key, value))
@@ -191,10 +212,11 @@ def attention(query: Any, key: Any, value: Any, bias: Any, scale: Any, causal_ma
         offset = keys - queries if causal_mask == "BottomRight" else 0
         hidden = np.arange(keys) > np.arange(queries)[:, None] + offset
         scores = np.where(hidden, -np.inf, scores)
-    return np.einsum("bhqk,bkhd->bqhd", softmax(scores, -1), value)
+    result: Array = np.einsum("bhqk,bkhd->bqhd", softmax(scores, -1), value)
+    return result
 
 
-def running(collect: Any, data: Any, axis: Any, exclusive: Any) -> Any:
+def running(collect: Callable[..., Array], data: Array, axis: int | None, exclusive: bool) -> Array:
     """Sums or products of the elements up to each one, or (exclusive) before it."""
     if axis is None:
         data, axis = data.reshape(-1), 0
@@ -207,7 +229,7 @@ def running(collect: Any, data: Any, axis: Any, exclusive: Any) -> Any:
     return result
 
 
-def cast(x: Any, dtype: Any) -> Any:
+def cast(x: Array, dtype: str) -> Array:
     """Convert numbers; out-of-range integers are undefined and not tested."""
     result = x.astype(dtype)
     if x.dtype.kind == "f" and result.dtype.kind in "iu" and (np.trunc(x) != result).any():

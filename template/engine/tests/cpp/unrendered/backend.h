@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file backend.h
- * \brief Names for the engine where it is built as it lies in the template.
+ * \brief Names for the engine when it is built in the template.
  */
 #ifndef BACKEND_H_
 #define BACKEND_H_

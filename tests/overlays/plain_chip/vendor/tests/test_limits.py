@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this chip cannot do has a reason."""
+"""Ops that this chip cannot run stay on the host with a reason."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tvm_example_npu.engine.patterns import TABLE
 
 
 def _refusal(op: str, *shapes: Any, **attributes: Any) -> str | None:
-    """Ask about a call; a shape in a list is a constant."""
+    """Return why a call is refused; a shape in a list stands for a constant."""
     dtype = attributes.pop("dtype", "float32")
     arguments = [
         relax.const(np.ones(shape, dtype))

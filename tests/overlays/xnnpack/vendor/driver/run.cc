@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file run.cc
- * \brief The run half: makes XNNPACK's graph of a program's nodes, and runs it.
+ * \brief The run half: builds XNNPACK's graph from a program's nodes, and runs it.
  */
 #include <pthreadpool.h>
 #include <xnnpack.h>
@@ -46,7 +46,7 @@ const std::map<npu_step_kind, Binary> kBinary = {
     {NPU_STEP_DIVIDE, xnn_define_divide},
 };
 
-/*! \brief Extents of a window, first of the rows, then of the columns. */
+/*! \brief Extents of a window: rows first, then columns. */
 struct Window {
   uint32_t size[2], strides[2], dilations[2], begin[2], end[2];
 };
@@ -178,7 +178,7 @@ class Graph {
     }
     if (pool.kind == NPU_POOL_AVERAGE_INCLUDE_PAD &&
         w.begin[0] + w.begin[1] + w.end[0] + w.end[1] > 0) {
-      // XNNPACK leaves padding out of the mean: pad with zeros before.
+      // XNNPACK excludes padding from the mean: pad with zeros first.
       const Dims before = {0, w.begin[0], w.begin[1], 0}, after = {0, w.end[0], w.end[1], 0};
       Dims dims = DimsOf(data);
       for (size_t i = 0; i < dims.size(); ++i) dims[i] += before[i] + after[i];
@@ -225,7 +225,7 @@ class Graph {
         return DefinePool(node, x, out);
       case Kind::kReduce: {
         const Value& data = program_.At(node.inputs[0]);
-        // Channels first is an image of one channel for each of them.
+        // Channels first: treat each channel as an image with one channel.
         const bool first = node.reduce.axes == 0xc;
         Value image = data;
         if (first) {
