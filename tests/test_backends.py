@@ -178,6 +178,22 @@ def test_an_editable_install_rebuilds_and_a_backend_that_loses_strides_fails_its
     assert re.search(r"^FAILED .*stride", done.stdout, re.MULTILINE), done.stdout
 
 
+def test_a_build_behind_one_for_a_board_has_the_codegen_again(
+    render: Callable[..., Path], workshop: Workshop, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(render(backend_name="kept", op_preset="custom", ops=["relu"]), project)
+    names = []
+    # The build folder is kept; without optimisation it is filled in half of the time.
+    for switches in ({"CODEGEN": "OFF"}, {}):
+        wheel = workshop.build(project, CMAKE_CXX_FLAGS_RELEASE="-O0", **switches)
+        libraries = (Path(name).name for name in zipfile.ZipFile(wheel).namelist())
+        names.append({name for name in libraries if name.startswith("libtvm_kept_")})
+    run_halves = {f"libtvm_kept_{role}.so" for role in ("runtime", "emulator")}
+    build_halves = {f"libtvm_kept_{role}.so" for role in ("codegen", "emulator_build")}
+    assert names == [run_halves, run_halves | build_halves]
+
+
 def test_the_driver_the_runtime_and_mutated_artifacts_are_clean_under_sanitizers(
     render: Callable[..., Path], workshop: Workshop, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Uses the report page in a browser like a person: open, search, click, switch tabs."""
+"""Uses the report page in a browser like a person, with a mouse and with keys alone."""
 
 from __future__ import annotations
 
@@ -137,6 +137,215 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
     assert "exact" in find("#panel-accuracy").text
     wide = "return document.documentElement.scrollWidth <= innerWidth"
     assert browser.execute_script(wide)
+    assert browser.get_log("browser") == []
+
+
+class Keyboard:
+    """Presses keys, which go to whatever has the focus, and never clicks."""
+
+    def __init__(self, browser: Any) -> None:
+        self.browser = browser
+
+    def press(self, *keys: str) -> None:
+        """Press keys, one after the other."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.browser).send_keys(*keys).perform()
+
+    def chord(self, held: str, key: str) -> None:
+        """Press a key while another one is held."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.browser).key_down(held).send_keys(key).key_up(held).perform()
+
+    def focus(self) -> Any:
+        """Return what has the focus, which must be seen."""
+        found = self.browser.switch_to.active_element
+        shown = (
+            "const item = arguments[0], box = item.closest('#canvas g')?.querySelector('.box');"
+            "const one = box || item, style = getComputedStyle(one);"
+            "const place = one.getClientRects()[0];"
+            "return (style.outlineStyle !== 'none' || parseFloat(style.strokeWidth) >= 3)"
+            " && place.bottom > 0 && place.right > 0"
+            " && place.top < innerHeight && place.left < innerWidth"
+        )
+        assert self.browser.execute_script(shown, found), found.get_attribute("outerHTML")[:200]
+        return found
+
+    def has(self, selector: str) -> bool:
+        """Tell whether what has the focus matches."""
+        matches = "return arguments[0].matches(arguments[1])"
+        return bool(self.browser.execute_script(matches, self.focus(), selector))
+
+    def go(self, selector: str, back: bool = False) -> None:
+        """Press Tab, or Shift and Tab, until something has the focus: in a few steps."""
+        from selenium.webdriver.common.keys import Keys
+
+        for _ in range(20):
+            if self.has(selector):
+                return
+            if back:
+                self.chord(Keys.SHIFT, Keys.TAB)
+            else:
+                self.press(Keys.TAB)
+        raise AssertionError(f"Tab does not lead to {selector}")
+
+
+@pytest.mark.parametrize("count", [10, 500])
+def test_keys_alone_do_all(browser: Any, pages: Path, count: int) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    def find(selector: str) -> Any:
+        return browser.find_element("css selector", selector)
+
+    def selected() -> str:
+        return str(find("#canvas g.op.selected").get_attribute("data-op"))
+
+    browser.get((pages / f"{count}.html").as_uri())
+    keys = Keyboard(browser)
+    keys.press(Keys.TAB)
+
+    # Each tab, round and round; the open one alone is a stop.
+    assert keys.has("#tab-overview[aria-selected=true]")
+    names = ["ops", "regions", "graph", "profile", "accuracy", "overview"]
+    for name in names:
+        keys.press(Keys.ARROW_RIGHT)
+        assert keys.has(f"#tab-{name}[role=tab][aria-selected=true][tabindex='0']")
+        shown = browser.find_elements("css selector", "[role=tabpanel]:not([hidden])")
+        assert [panel.get_attribute("aria-labelledby") for panel in shown] == [f"tab-{name}"]
+        assert len(browser.find_elements("css selector", "[role=tab][tabindex='0']")) == 1
+    keys.press(Keys.END)
+    assert keys.has("#tab-accuracy")
+    keys.press(Keys.HOME, Keys.ARROW_RIGHT)
+
+    # Sort; the heading keeps the focus.
+    keys.go("#panel-ops th:first-child button")
+    keys.press(Keys.ENTER, Keys.ENTER)
+    assert keys.has("#panel-ops th[aria-sort] button")
+    first = "#panel-ops tbody tr:first-child td"
+    sort = find("#panel-ops th:first-child").get_attribute("aria-sort")
+    assert (sort, find(first).text) == ("ascending", "0")
+    keys.press(" ")
+    sort = find("#panel-ops th:first-child").get_attribute("aria-sort")
+    assert (sort, find(first).text) == ("descending", str(count - 1))
+
+    # Search, which says how much it finds, and go from the results into one.
+    keys.go("#search", back=True)
+    keys.press("nothing of the kind", Keys.ENTER)
+    assert keys.has("#search")
+    status = find("#panel-ops [role=status]")
+    assert status.text == f"0 of {count} ops"
+    keys.press(Keys.ESCAPE, "name")
+    assert find("#search").get_attribute("value") == "name"
+    assert status.text == f"{count} of {count} ops"
+    keys.press(Keys.ARROW_DOWN, Keys.END, Keys.ARROW_UP, Keys.HOME, Keys.ARROW_DOWN, Keys.PAGE_DOWN)
+    row = keys.focus()
+    at = min(11, count - 1)
+    assert row.find_element("css selector", "td").text == str(count - 1 - at)
+    keys.press(Keys.ENTER)
+    assert keys.has("#details h2") and f"name{count - 1 - at}<i>" in find("#details").text
+    # A link leads on, Escape back to where the keys came from.
+    keys.go("#details .link:not(dd *)")
+    text = keys.focus().text
+    keys.press(Keys.ENTER)
+    assert keys.has("#details h2") and text.split()[-1] in find("#details").text
+    keys.press(Keys.ESCAPE)
+    assert keys.focus() == row and not find("#details").is_displayed()
+    # The table is one stop: Tab leaves it.
+    keys.chord(Keys.SHIFT, Keys.TAB)
+    assert keys.has("#panel-ops th button")
+
+    # The graph: in, to neighbours, along edges, and out.
+    keys.go("#tab-ops", back=True)
+    keys.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    keys.go("#find")
+    keys.press("name7<i>", Keys.ENTER)
+    assert selected() == "7" and keys.has("#find")
+    assert find("#panel-graph [role=status]").text == "1 match"
+    keys.press(Keys.ARROW_DOWN)
+    assert keys.has("#canvas g.op.selected")
+    for key, op in (
+        (Keys.ARROW_RIGHT, 8),
+        (Keys.ARROW_LEFT, 7),
+        (Keys.ARROW_UP, 6),
+        (Keys.ARROW_UP, 5),
+        (Keys.ARROW_DOWN, 6),
+        (Keys.ARROW_DOWN, 7),
+    ):
+        keys.press(key)
+        assert selected() == str(op) and keys.has(f"#canvas g[data-op='{op}']")
+    # All that it reads are links of the pane, and the picture moves along.
+    keys.press(Keys.ENTER)
+    assert keys.has("#details h2")
+    reads = find("#details h3 ~ h3 ~ h3 + div + div .link").text
+    assert reads == "add name0<i>"
+    keys.go("#details h3 ~ h3 ~ h3 + div + div .link")
+    keys.press(Keys.ENTER)
+    assert selected() == "0" and keys.has("#details h2")
+    keys.press(Keys.ESCAPE)
+    assert keys.has("#canvas g[data-op='0']") and not find("#details").is_displayed()
+    keys.press(Keys.ESCAPE)
+    assert keys.has("#canvas")
+
+    def view() -> list[float]:
+        moved = find("#canvas > g").get_attribute("transform")
+        return [float(number) for number in re.findall(r"-?[\d.]+", moved)]
+
+    (x, y, scale) = view()
+    keys.press(Keys.ARROW_LEFT, Keys.ARROW_DOWN)
+    assert view() == pytest.approx([x + 80, y - 80, scale])
+    keys.press("+")
+    assert view()[2] == pytest.approx(1.3 * scale)
+    keys.press("0")
+    shown = view()
+    keys.press(Keys.ENTER)
+    assert keys.has("#canvas g[data-op='0']")
+    (x, y, scale) = view()
+    keys.chord(Keys.SHIFT, Keys.ARROW_RIGHT)
+    assert view() == pytest.approx([x - 80, y, scale]) and view() != shown
+    # Regions as boxes, from one to what reads it and back.
+    keys.press(Keys.ESCAPE, Keys.ESCAPE)
+    keys.go("#collapse", back=True)
+    keys.press(" ")
+    keys.go("#canvas")
+    keys.press(Keys.ENTER)
+    assert keys.has("#canvas g.region[data-region=region_0]")
+    for key, box in (
+        (Keys.ARROW_RIGHT, f"[data-op='{count // 2}']"),
+        (Keys.ARROW_DOWN, "[data-region=region_1]"),
+        (Keys.ARROW_UP, f"[data-op='{count // 2}']"),
+        (Keys.ARROW_RIGHT, "[data-region=region_1]"),
+    ):
+        keys.press(key)
+        assert keys.has(f"#canvas g{box}")
+    keys.press(Keys.ENTER)
+    assert keys.has("#details h2") and find("#details h2").text == "region_1"
+    keys.press(Keys.ESCAPE)
+    assert keys.has("#canvas g.region[data-region=region_1]")
+
+    # The profile: the work of the engines, and a picture as one stop.
+    keys.go("#tab-graph", back=True)
+    keys.press(Keys.ARROW_RIGHT)
+    keys.go(".timeline")
+    keys.press("+", Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    told = find("#panel-profile [role=status]").text
+    assert "add, 1,234 to 2,468 (1,234 cycles)" in told
+    keys.press(Keys.ENTER)
+    assert keys.has("#details h2") and "name1<i>" in find("#details").text
+    keys.press(Keys.ESCAPE)
+    assert keys.has(".timeline")
+    keys.press(Keys.TAB)
+    assert keys.has("#panel-profile .picture [role=button]")
+    keys.press(Keys.END, Keys.ENTER)
+    assert f"name{count - 2}<i>" in find("#details").text
+    keys.press(Keys.ESCAPE, Keys.TAB)
+    assert keys.has("#panel-profile .picture:last-of-type [role=button]")
+    # The reasons of the overview lead to the ops.
+    keys.go("#tab-profile", back=True)
+    keys.press(Keys.HOME)
+    keys.go("#panel-overview tbody tr")
+    keys.press(Keys.ENTER)
+    assert keys.has("#search") and status.text == f"2 of {count} ops"
     assert browser.get_log("browser") == []
 
 

@@ -196,6 +196,11 @@ endif()
 
 # ---- Codegen ----
 
+if(NPU_RUNTIME AND NOT NPU_CODEGEN AND NOT NPU_IN_TREE)
+  message(STATUS "Only for boards: it runs models, and compiles none, for the codegen is OFF. "
+                 "This folder remembers that, until it is configured with ON."
+  )
+endif()
 if(NPU_CODEGEN)
   list(TRANSFORM NPU_LOWERINGS PREPEND "${NPU_COMPILER_DIR}/lowerings/" OUTPUT_VARIABLE _lowerings)
   list(TRANSFORM _lowerings APPEND ".cc")

@@ -13,7 +13,7 @@ import support
 from backend.engine.conformance.extract import CaseFile, extract, parts
 from backend.engine.conformance.files import run_case
 from compiled_region import FIRST
-from support import needs
+from support import needs, needs_symbols
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,15 @@ def test_an_invalid_case_file_or_part_is_an_error(model, tmp_path):
 
 
 @pytest.fixture
-def command(monkeypatch, tmp_path):
-    """Run a command of the package in a folder with a model; return its exit code and last line."""
+def folder(monkeypatch, tmp_path):
+    """The folder in which commands run."""
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(folder, tmp_path):
+    """Run a command of the package in a folder with a model; return its exit code and last line."""
     n = tvm.tirx.Var("n", "int64")
     x = relax.Var("x", relax.TensorType([n, 3], "float32"))
     y = relax.Var("y", relax.TensorType([n, 3], "float32"))
@@ -115,17 +121,17 @@ def test_a_part_that_cannot_be_extracted_is_reported_in_a_sentence(command, tmp_
     np.save("array.npy", good)
     model = ("model.json", "--part", "any")
     for arguments, sentence in (
-        (("none",), "there is no file none"),
-        (("x" * 300,), "there is no file xxx"),
-        (("\x1b[31m",), r"there is no file \x1b[31m"),
-        ((".",), ". is not a file"),
+        (("none",), "There is no file none"),
+        (("x" * 300,), "There is no file xxx"),
+        (("\x1b[31m",), r"There is no file \x1b[31m"),
+        ((".",), ". is a folder"),
         (("deep",), "deep is not a module that"),
-        (
-            ("text",),
-            "text is not a module that tvm.ir.save_json of this version of TVM has written",
-        ),
+        (("text",), "text is not a module that tvm.ir.save_json of this TVM has written"),
         (("text.onnx",), "ONNX model"),
-        (model, "the size of 'x' is open: give the --inputs"),
+        (model, "the size of 'x' is open: give --shape x=n,3 with numbers for names, or the"),
+        ((*model, "--shape", "z=2,3"), "--shape z=...: the model's inputs are x, y."),
+        ((*model, "--shape", "x=2,4"), "the model fixes a size of 3 where 4 is given"),
+        ((*model, "--shape", "x=2,3", "--shape", "y=4,3"), "'n' is 2 in another place, and 4 here"),
         ((*model, "--function", "f"), "the model has no function 'f'; it has main"),
         ((*model, "--inputs", "none"), "there is no file none"),
         ((*model, "--inputs", "text"), "text is not a file of arrays, as numpy.savez writes them"),
@@ -150,6 +156,56 @@ def test_a_part_that_cannot_be_extracted_is_reported_in_a_sentence(command, tmp_
         assert code == 2
         assert line.startswith("extract: ")
         assert sentence in line
+
+
+@needs("add", "multiply")
+@needs_symbols
+@pytest.mark.parametrize("sizes", [(), ("--shape", "x=5,3", "--shape", "y=5,3")])
+def test_a_part_of_open_sizes_stands_alone(folder, sizes):
+    """Of two composites, so that there is a function in the region, and two regions."""
+    n = tvm.tirx.Var("n", "int64")
+    x, y = (relax.Var(name, relax.TensorType([n, 3], "float32")) for name in "xy")
+
+    def body(emit):
+        total = emit(relax.op.add(x, y))
+        apart = emit(relax.op.acosh(emit(relax.op.multiply(total, y))))
+        # The size is an expression of the op, and not of its inputs alone.
+        flat = emit(relax.op.reshape(apart, relax.ShapeExpr([n * 3])))
+        return emit(relax.op.add(flat, flat))
+
+    module = support.build([x, y], body)
+    (folder / "open.json").write_text(tvm.ir.save_json(module))
+    values = {name: np.full((5, 3), start, "float32") for name, start in (("x", 2), ("y", 3))}
+    np.savez("values.npz", **values)
+    found = parts(module)
+    wholes = [name for name in found if "." not in name]
+    assert len(wholes) == 2
+    for name in found:
+        arguments = ("--part", name, "--inputs", "values.npz", "--output", "case.npz", *sizes)
+        assert support.run_command("extract", "open.json", *arguments)[0] == 0
+        case = CaseFile.load(folder / "case.npz")
+        relax.analysis.well_formed(case.mod)  # Raises if not.
+        is_open = bool(relax.analysis.defined_symbolic_vars(case.mod["main"]))
+        # What is added to itself has the size as an argument, which a case fixes.
+        assert is_open == (not sizes) or (not is_open and name.startswith(wholes[1]))
+        outcome = run_case("case", case)
+        assert outcome.status == "passed", outcome.reason
+        if name == wholes[0]:
+            np.testing.assert_allclose(case.expected[0], np.full((5, 3), 15.0), rtol=1e-3)
+        if name == wholes[1]:
+            np.testing.assert_allclose(case.expected[0], np.full(15, 2 * np.arccosh(15)), rtol=1e-3)
+
+
+def test_a_model_of_which_nothing_is_on_the_npu_has_no_parts(folder):
+    x = support.variable("x", 2, 3)
+    module = support.build([x], lambda emit: emit(relax.op.acosh(x)))
+    (folder / "host.json").write_text(tvm.ir.save_json(module))
+    code, out, _ = support.run_command("extract", "host.json")
+    assert (code, out) == (
+        1,
+        "extract: nothing of host.json is on the NPU, so there is no part to cut out; the command "
+        "'report' says why\n",
+    )
 
 
 @needs("take")

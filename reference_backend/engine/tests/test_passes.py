@@ -130,7 +130,7 @@ def scaled_product(emit):
 
 def shared_dequantize(emit):
     real = emit(dequantized(emit(quantized(X))))
-    return emit(op.add(emit(op.sigmoid(real)), emit(op.tanh(real))))
+    return emit(quantized(emit(op.add(emit(op.sigmoid(real)), emit(op.tanh(real))))))
 
 
 def resized_integers(emit):
@@ -270,7 +270,7 @@ def example(name):
 
 
 @needs("attention_bias", "sdpa_bias", "take", "clip", "conv2d", "silu", "not_equal", "flip")
-@needs("reshape", "quantize", "resize2d")
+@needs("reshape", "quantize", "dequantize", "resize2d")
 @pytest.mark.parametrize("name", [item.name for item in CANONICALIZATION])
 def test_each_pass_has_an_effect_and_can_be_switched_off(name):
     mod = example(name)

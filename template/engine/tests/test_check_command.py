@@ -13,6 +13,7 @@ import pytest
 
 import backend
 from backend.engine import _library
+from backend.engine.backend import BACKEND
 from backend.engine.main import main
 from backend.engine.options import PREFIX, Options
 from support import TABLE, needs_wheel, run_command
@@ -138,6 +139,25 @@ for name in backend.__all__:
     for name, line in zip(names, out.splitlines(), strict=True):
         assert line.startswith(f"{name} needs the compiler")
         assert "TVM_USE_RUNTIME_LIB" in line
+
+
+@pytest.mark.parametrize(
+    ("in_tree", "remedy"),
+    [
+        (False, "run 'pip install .' in the source tree of the backend, which switches it on"),
+        (True, "build it with ON"),
+    ],
+)
+def test_a_build_without_the_codegen_names_its_option(monkeypatch, in_tree, remedy):
+    monkeypatch.delenv("TVM_USE_RUNTIME_LIB", raising=False)
+    monkeypatch.delitem(_library.loaded, "codegen")
+    monkeypatch.setattr(_library, "IN_TREE", in_tree)
+    monkeypatch.setattr(_library, "find", lambda role: None)
+    code, out, errors = run_command("options")
+    assert (code, out) == (1, "")
+    option = f"USE_{BACKEND.upper()}_CODEGEN=OFF"
+    assert errors.startswith("FAILED: Options are for the compiler, which is not here: ")
+    assert errors.endswith(f" was built with {option}: {remedy}.\n")
 
 
 @pytest.mark.thorough

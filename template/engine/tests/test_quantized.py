@@ -318,6 +318,26 @@ def test_joined_tensors_are_rescaled_as_integers(dtype):
     np.testing.assert_array_equal(found, expected.astype(dtype))
 
 
+@needs("dequantize", "add")
+def test_readers_of_real_numbers_share_one_dequantize():
+    """A copy for each would compute it twice, in a region of its own."""
+    numbers = numbers_of("int8", 2, 3)
+    x = variable("x", 2, 3, dtype="int8")
+
+    def body(emit):
+        real = dequantize(emit, x, 0.5, 3)
+        one, other = (emit(op.add(real, relax.const(np.float32(by)))) for by in (1, 2))
+        return [emit(op.add(one, one)), emit(op.add(other, other))]
+
+    mod = build([x], body)
+    found = support.placement(support.partition_for(mod), "main")
+    assert (found.on_host, found.regions) == ([], [["dequantize", *["add"] * 4]])
+    machine = relax.VirtualMachine(compile_for(mod), tvm.cpu())
+    real = 0.5 * (numbers.astype("float32") - 3)
+    for mine, by in zip(machine["main"](tvm.runtime.tensor(numbers)), (1, 2), strict=True):
+        np.testing.assert_allclose(mine.numpy(), 2 * (real + by), rtol=1e-5)
+
+
 @needs("quantize", "dequantize", "split", "add")
 def test_two_results_of_one_op_are_two_tensors():
     skip_without_integers("add")

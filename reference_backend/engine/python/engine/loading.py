@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
+
 from . import _library
+from .backend import BACKEND
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; "
 """Begins a program that needs no torch: where it is installed, TVM imports it, in three seconds."""
@@ -63,6 +66,29 @@ def has_compiler() -> bool:
     return "codegen" in _library.loaded
 
 
+def why_no_compiler() -> str:
+    """Say why models cannot be compiled here, and what to do.
+
+    Returns
+    -------
+    why
+        A part of a sentence.
+    """
+    if failure is not None:
+        return str(failure)
+    if os.environ.get("TVM_USE_RUNTIME_LIB"):
+        return "TVM_USE_RUNTIME_LIB is set: unset it"
+    if _library.find("codegen") is not None:
+        return "TVM is installed without its compiler: pip install apache-tvm"
+    option = f"USE_{BACKEND.upper()}_CODEGEN"
+    if _library.IN_TREE:
+        return f"this TVM was built with {option}=OFF: build it with ON"
+    return (
+        f"this installation was built with {option}=OFF: run 'pip install .' in the source tree of "
+        "the backend, which switches it on"
+    )
+
+
 def missing(name: str) -> RuntimeError:
     """Explain why a public name of the package is missing.
 
@@ -81,6 +107,5 @@ def missing(name: str) -> RuntimeError:
         error.__cause__ = failure
         return error
     return RuntimeError(
-        f"{name} needs the compiler, and only the runtime is here: TVM runs with "
-        "TVM_USE_RUNTIME_LIB=1, or the codegen library is not installed."
+        f"{name} needs the compiler, and only the runtime is here: {why_no_compiler()}."
     )

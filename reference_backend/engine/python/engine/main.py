@@ -47,7 +47,7 @@ def _implementation(module: str, function: str) -> Callable[[argparse.Namespace]
         if loading.failure is not None:
             raise Problem(f"The backend does not load: {loading.failure}")
         if arguments.command not in ("run", "profile"):
-            needs_compiler(f"'{arguments.command}' is for the compiler")
+            needs_compiler(f"'{arguments.command}' is for the compiler, which is not here")
         found = getattr(importlib.import_module(f".commands.{module}", __package__), function)
         return int(found(arguments))
 

@@ -15,10 +15,12 @@ from tvm import relax
 
 from ..artifacts import printable
 from ..backend import LEDGER
+from ..commands.arguments import add_shape
+from ..commands.models import KINDS, read_model, with_shapes
+from ..commands.problem import sentence
 from ..whole_files import NotWritten
 from .compare import Array
-from .extract import CaseFile, extract, misfit, parts, read_arrays, read_module
-from .imported import sentence
+from .extract import CaseFile, extract, misfit, parts, read_arrays
 from .ledger import LedgerError
 from .model import Spec
 from .result import FORMAT_VERSION
@@ -201,9 +203,8 @@ def _list(suites: list[str], settings: Settings, as_json: bool) -> None:
 
 
 def _add_extract_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", type=Path, help="an ONNX model, or a module that tvm.ir.save_json has written"
-    )
+    parser.add_argument("model", type=Path, help=f"a model: {KINDS}")
+    add_shape(parser)
     parser.add_argument("--part", metavar="NAME", help="what to cut out (default: list the parts)")
     parser.add_argument(
         "--inputs",
@@ -216,22 +217,37 @@ def _add_extract_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _extract(arguments: argparse.Namespace) -> int:
-    """Run the command; return 0 or `USAGE`."""
+    """Run the command; return 0, 1 if there is no part to list, or `USAGE`."""
     try:
-        mod = _read_model(arguments.model)
+        shapes = dict(arguments.shape)
+        # A module need not have a name that ends in .json.
+        mod = read_model(arguments.model, shapes, otherwise=".json").imported({})
+        mod = with_shapes(mod, shapes, arguments.function)
         if arguments.part is None:
-            for name, content in parts(mod).items():
-                print(printable(f"{name}: {content}"))
-            return 0
+            return _list_parts(mod, arguments.model)
         inputs = _read_inputs(mod, arguments.function, arguments.inputs)
         case = extract(mod, inputs, arguments.part, arguments.function)
         path = arguments.output or Path(f"{arguments.part}.npz")
         _save(case, path)
-    except ValueError as error:
-        print(f"extract: {printable(str(error))}")
+    except Exception as error:  # TVM's, too, about a model that it cannot compile.
+        print(f"extract: {printable(sentence(error))}")
         return USAGE
     print(printable(f"written: {path}"))
     return 0
+
+
+def _list_parts(mod: tvm.IRModule, path: Path) -> int:
+    found = parts(mod)
+    for name, content in found.items():
+        print(printable(f"{name}: {content}"))
+    if not found:
+        print(
+            printable(
+                f"extract: nothing of {path} is on the NPU, so there is no part to cut out; "
+                "the command 'report' says why"
+            )
+        )
+    return 0 if found else 1
 
 
 def _save(case: CaseFile, path: Path) -> None:
@@ -239,34 +255,6 @@ def _save(case: CaseFile, path: Path) -> None:
         case.save(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _read_model(path: Path) -> tvm.IRModule:
-    if not os.path.isfile(path):
-        is_other = os.path.exists(path)
-        raise ValueError(f"{path} is not a file" if is_other else f"there is no file {path}")
-    if path.suffix != ".onnx":
-        try:
-            return read_module(path.read_text())
-        except (OSError, ValueError):
-            raise ValueError(
-                f"{path} is not a module that tvm.ir.save_json of this version of TVM has written, "
-                "and ONNX models have names that end with .onnx"
-            ) from None
-    try:
-        import onnx
-    except ImportError as error:
-        raise ValueError("ONNX models need the package onnx: pip install onnx") from error
-    from ..importers import from_onnx
-
-    try:
-        model = onnx.load(path)
-    except Exception:
-        raise ValueError(f"{path} is not an ONNX model, or its data are missing") from None
-    try:
-        return from_onnx(model)
-    except Exception as error:
-        raise ValueError(f"TVM's importer cannot read {path}: {sentence(error)}") from error
 
 
 def _read_inputs(mod: tvm.IRModule, function: str, path: Path | None) -> list[Array]:
@@ -285,7 +273,11 @@ def _read_inputs(mod: tvm.IRModule, function: str, path: Path | None) -> list[Ar
             if not isinstance(getattr(param.ty, "shape", None), relax.ShapeExpr):
                 raise ValueError(f"the input '{param.name}' is not a tensor of a known rank")
             if not all(isinstance(size, tvm.tirx.IntImm) for size in param.ty.shape):
-                raise ValueError(f"the size of '{param.name}' is open: give the --inputs")
+                sizes = ",".join(str(getattr(size, "value", size)) for size in param.ty.shape)
+                raise ValueError(
+                    f"the size of '{param.name}' is open: give --shape {param.name}={sizes} with "
+                    "numbers for names, or the --inputs"
+                )
             dtype = str(param.ty.dtype)
             # Integers may be indices, which TVM's own kernels do not check.
             limits = (0, 1) if "int" in dtype else ()

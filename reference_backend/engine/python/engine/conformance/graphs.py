@@ -9,6 +9,7 @@ now and then with a wrong number. What does not fit is dropped. So a new op need
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -22,7 +23,7 @@ from ..calls import attributes_of
 from ..capability import Accumulated, OneOf
 from ..chain_grammar import Chain, Either, Input, Node, Number, Step
 from ..chains import attributes_in, chains_of
-from ..patterns import TABLE
+from ..patterns import TABLE, computes_quantized
 from . import chip
 from .cases import OPS
 from .chip import SIZES
@@ -96,8 +97,24 @@ class Graph:
 
     @property
     def whole(self) -> bool:
-        """Whether it is one region: ops on constants alone may form another one."""
-        return not any(tensor in self._constants for tensor in self._computed)
+        """Whether it is one region.
+
+        Ops on constants alone may form another one, and so may readers of one dequantize: what may
+        compute with integers gets a copy.
+        """
+        if any(tensor in self._constants for tensor in self._computed):
+            return False
+        return not computes_quantized(TABLE) or not self._shares_dequantize()
+
+    def _shares_dequantize(self) -> bool:
+        bindings = self.model.bindings
+        read = [var for item in bindings for var in relax.analysis.free_vars(item.value)]
+        readers = Counter([*read, *(output.expr for output in self.model.outputs)])
+        return any(
+            readers[item.var] > 1
+            for item in bindings
+            if isinstance(item.value, relax.Call) and item.value.op.name == "relax.dequantize"
+        )
 
     @property
     def wants_constants(self) -> bool:

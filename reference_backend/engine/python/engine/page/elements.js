@@ -42,10 +42,13 @@ function short(value) {
 const cut = (text, length) => (text.length > length ? text.slice(0, length - 1) + "…" : text);
 
 // A table: columns are {name, cell(row), value(row), number, text}; with `value` a column can be sorted. A column of
-// text, such as names, stays readable and wraps anywhere.
+// text, such as names, stays readable and wraps anywhere. Its rows are one stop of the Tab key, in which arrows move.
+// `onPick(row, enter)` is told whether a key picked the row.
 function table(columns, rows, onPick) {
   const body = make("tbody");
   const state = { column: null, down: false, shown: rows };
+  const lines = new Map();
+  const moveTo = roving();
   const heads = columns.map((column) => {
     const label = column.value
       ? make("button", { type: "button", onclick: () => sort(column) }, column.name)
@@ -74,20 +77,54 @@ function table(columns, rows, onPick) {
           ? (a ?? -1) - (b ?? -1) : String(a ?? "").localeCompare(String(b ?? "")));
       });
     }
+    // The same rows in another order: who has left one comes back to it.
     body.replaceChildren(...ordered.map((row) => {
-      const cells = columns.map((column) =>
-        make("td", { class: column.number ? "number" : column.text ? "text" : null }, column.cell(row)));
-      if (!onPick) return make("tr", {}, cells);
-      const pick = () => onPick(row);
-      const line = make("tr", { class: "pick", tabindex: 0, onclick: pick, onkeydown: (event) => {
-        if (event.key === "Enter") pick();
-        const next = { ArrowDown: line.nextSibling, ArrowUp: line.previousSibling }[event.key];
-        if (next) { next.focus(); event.preventDefault(); }
-      } }, cells);
-      return line;
+      if (!lines.has(row)) lines.set(row, lineOf(row));
+      return lines.get(row);
     }));
+    if (onPick) moveTo.stop(body.firstChild);
+  }
+  function lineOf(row) {
+    const cells = columns.map((column) =>
+      make("td", { class: column.number ? "number" : column.text ? "text" : null }, column.cell(row)));
+    if (!onPick) return make("tr", {}, cells);
+    const pick = (enter) => {
+      for (const other of document.querySelectorAll("tr[aria-current]")) other.removeAttribute("aria-current");
+      line.setAttribute("aria-current", "true");
+      onPick(row, enter);
+    };
+    // A click without a mouse, of a screen reader, has no count.
+    const line = make("tr", { class: "pick", tabindex: -1, onclick: (event) => pick(event.detail === 0),
+      onfocus: () => moveTo.stop(line), onkeydown: (event) => {
+        if (event.target !== line) return;
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(true); }
+        else moveTo.key(event, [...body.children]);
+      } }, cells);
+    return line;
   }
   show(rows);
   const element = make("table", {}, make("thead", {}, make("tr", {}, heads)), body);
-  return { element, show };
+  const enter = () => body.firstChild && body.firstChild.focus();
+  return { element, show, enter };
+}
+
+// Of many items, one is a stop of the Tab key, and arrows move to the others.
+function roving() {
+  let stop = null;
+  const moveTo = {
+    stop(item) {
+      if (stop) stop.setAttribute("tabindex", -1);
+      stop = item;
+      if (stop) stop.setAttribute("tabindex", 0);
+    },
+    key(event, items) {
+      const now = items.indexOf(event.target);
+      const next = { ArrowDown: now + 1, ArrowRight: now + 1, ArrowUp: now - 1, ArrowLeft: now - 1, PageDown: now + 10,
+        PageUp: now - 10, Home: 0, End: items.length - 1 }[event.key];
+      if (next === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+      event.preventDefault();
+      items[Math.max(0, Math.min(items.length - 1, next))].focus();
+    },
+  };
+  return moveTo;
 }

@@ -7,13 +7,17 @@ function graphTab(panel, page) {
   const view = { x: 0, y: 0, scale: 1 };
   const drawn = { ops: new Map(), regions: new Map(), edges: [], size: { width: 1, height: 1 } };
   const layer = draw("g");
-  const canvas = draw("svg", { id: "canvas", role: "group", tabindex: 0,
-    "aria-label": "The partitioned model. Arrows go to neighbours, plus and minus zoom, 0 shows all." }, marker(), layer);
+  const canvas = draw("svg", { id: "canvas", role: "application", tabindex: 0,
+    "aria-label": "The partitioned model. Enter goes to an op. From there, up goes to what it reads, down to what reads it, left and right to its neighbours, and Enter opens it. Plus and minus zoom, 0 shows all, arrows with Shift move the picture." }, marker(), layer);
   const choose = make("select", { id: "function", "aria-label": "Function", onchange: () => { rebuild(); fit(); } },
     functions.map((name) => make("option", { value: name }, name)));
   const collapse = make("input", { type: "checkbox", id: "collapse", onchange: () => { rebuild(); fit(); } });
-  const find = make("input", { type: "search", id: "find", placeholder: "Find an op, press Enter", "aria-label": "Find in the graph",
-    onkeydown: (event) => event.key === "Enter" && findNext() });
+  const find = make("input", { type: "search", id: "find", placeholder: "Find an op, press Enter",
+    "aria-label": "Find in the graph. Enter goes from one to the next, arrow down into the picture.",
+    onkeydown: (event) => {
+      if (event.key === "Enter") findNext();
+      else if (event.key === "ArrowDown") { event.preventDefault(); enter(); }
+    } });
   const found = make("span", { class: "dim", role: "status" });
   const button = (text, label, action) => make("button", { type: "button", "aria-label": label, onclick: action }, text);
   panel.append(make("div", { class: "tools" }, functions.length > 1 ? choose : null, find,
@@ -40,6 +44,7 @@ function graphTab(panel, page) {
     }
     layer.replaceChildren(back, lines, front);
     canvas.dataset.nodes = picture.nodes.reduce((total, node) => total + node.members.length, 0);
+    mark();
   }
 
   function opBox(box) {
@@ -48,7 +53,7 @@ function graphTab(panel, page) {
     const group = draw("g", { class: `op ${stateOf(op)}`, tabindex: -1, role: "button", "data-op": op.index,
       "aria-label": `${kindOf(op)} ${titleOf(op)}, ${op.placement}${op.code ? ", " + op.code : ""}`,
       transform: `translate(${box.x - box.width / 2} ${box.y - box.height / 2})`,
-      onclick: () => page.select({ op: op.index }), onkeydown: (event) => walk(event, op) },
+      onclick: () => page.select({ op: op.index }), onkeydown: (event) => walk(event, { op: op.index }, [op]) },
       draw("title", {}, `${kindOf(op)} ${titleOf(op)}\n${op.result}${op.reason ? `\n${op.code}: ${op.reason}` : ""}`),
       draw("rect", { class: "box", width: box.width, height: box.height }),
       draw("text", { x: 8, y: 17 }, cut(kindOf(op), 24)),
@@ -59,11 +64,11 @@ function graphTab(panel, page) {
 
   function regionBox(node) {
     const region = REGIONS.get(node.region);
-    const chosen = () => page.select({ region: node.region });
     const small = collapse.checked;
     const group = draw("g", { class: "region", tabindex: -1, role: "button", "data-region": node.region, "aria-label": `Region ${node.region}`,
-      transform: `translate(${node.x - node.width / 2} ${node.y - node.height / 2})`, onclick: chosen,
-      onkeydown: (event) => event.key === "Enter" && chosen() },
+      transform: `translate(${node.x - node.width / 2} ${node.y - node.height / 2})`,
+      onclick: () => page.select({ region: node.region }),
+      onkeydown: (event) => walk(event, { region: node.region }, node.members.map(({ op }) => op)) },
       draw("title", {}, `${node.region}: ${plural(node.members.length, "op")}`),
       draw("rect", { class: "box", width: node.width, height: node.height }),
       draw("text", { x: 8, y: 17 }, cut(node.region, Math.max(20, Math.floor(node.width / 8)))),
@@ -72,14 +77,37 @@ function graphTab(panel, page) {
     return group;
   }
 
-  // Enter tells, arrows go to what an op reads, what reads it, and its neighbours in the order.
-  function walk(event, op) {
-    const next = { ArrowUp: op.reads[0], ArrowDown: op.readers[0], ArrowLeft: op.index - 1, ArrowRight: op.index + 1 }[event.key];
-    if (event.key === "Enter" || event.key === " ") page.select({ op: op.index });
-    else if (next === undefined || !OPS[next]) return;
-    else page.showInGraph(next);
+  // Enter goes into the pane, arrows to what a box of ops reads, what reads it, and its neighbours in the order.
+  function walk(event, what, ops) {
+    const isPan = event.shiftKey && event.key.startsWith("Arrow");
+    if (isPan || event.ctrlKey || event.altKey || event.metaKey) return;
+    const inside = new Set(ops.map((op) => op.index));
+    const outer = (indices) => indices.find((index) => !inside.has(index) && drawn.ops.has(index));
+    const next = { ArrowUp: () => outer(ops.flatMap((op) => op.reads)), ArrowDown: () => outer(ops.flatMap((op) => op.readers)),
+      ArrowLeft: () => ops[0].index - 1, ArrowRight: () => ops.at(-1).index + 1 }[event.key];
+    if (event.key === "Enter" || event.key === " ") page.follow(what);
+    else if (event.key === "Escape" && !page.selected) canvas.focus();
+    else if (!next) return;
+    else go(next());
     event.preventDefault();
     event.stopPropagation();
+  }
+
+  // To the box of an op: the op, or the region that is drawn instead of it.
+  function go(index) {
+    const op = OPS[index];
+    if (!op) return;
+    if (!collapse.checked || !op.region) { page.showInGraph(index); return; }
+    show(index);
+    page.select({ region: op.region });
+  }
+
+  // The keys go to what is selected, else to where they were, else to the first op.
+  function enter() {
+    const place = chosen();
+    if (place) place.focus({ preventScroll: true });
+    else if (drawn.ops.has(recent)) go(recent);
+    else if (drawn.ops.size) go([...drawn.ops.keys()][0]);
   }
 
   function findNext() {
@@ -140,28 +168,35 @@ function graphTab(panel, page) {
     if (event.key === "+" || event.key === "=") zoom(1.3);
     else if (event.key === "-") zoom(1 / 1.3);
     else if (event.key === "0") fit();
-    else if (event.key === "Enter" && event.target === canvas && drawn.ops.size) page.showInGraph([...drawn.ops.keys()][0]);
+    else if (event.key === "Enter" && event.target === canvas) enter();
     else if (step) { view.x += step[0]; view.y += step[1]; apply(); }
     else return;
     event.preventDefault();
   });
 
+  // What is drawn of the selection.
+  function boxOf() {
+    const { op, region } = page.selected || {};
+    return op !== undefined ? drawn.ops.get(op) : drawn.regions.get(region);
+  }
+  const chosen = () => boxOf() && boxOf().group;
+
   function mark() {
     layer.querySelectorAll(".selected, .near").forEach((node) => node.classList.remove("selected", "near"));
-    const { op, region } = page.selected || {};
-    const chosen = op !== undefined ? drawn.ops.get(op) : drawn.regions.get(region);
-    if (chosen) chosen.group.classList.add("selected");
+    const { op } = page.selected || {};
+    const box = boxOf();
+    if (box) box.group.classList.add("selected");
     if (op !== undefined)
       for (const edge of drawn.edges) edge.path.classList.toggle("near", edge.from.id === op || edge.to.id === op);
   }
 
   let ready = false;
+  let recent = -1;
   function opened() {
     if (ready || !OPS.length) return;
     ready = true;
     rebuild();
     fit(false);
-    mark();
   }
   function show(index, keep) {
     opened();
@@ -169,12 +204,19 @@ function graphTab(panel, page) {
       choose.value = OPS[index].function;
       rebuild();
     }
+    recent = index;
     const { box, group } = drawn.ops.get(index);
     centre(box);
     mark();
     if (!keep) group.focus({ preventScroll: true });
   }
-  return { opened, show, mark };
+  // The selection, in the middle; the keys stay where they are.
+  function reveal() {
+    const { op } = page.selected;
+    if (op !== undefined) show(op, true);
+    else if (boxOf()) centre(boxOf().box);
+  }
+  return { opened, show, mark, chosen, reveal };
 }
 
 function curve(from, to) {

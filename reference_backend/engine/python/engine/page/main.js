@@ -23,22 +23,52 @@
     if (id === "graph") graph.opened();
   };
 
-  page.select = (what) => {
-    page.selected = what;
+  // Where the keys were before they went into the pane.
+  let origin = null;
+
+  // With `enter`, the keys go into the pane.
+  page.select = (what, enter) => {
     const region = REGIONS.get(what.region);
     if (what.op === undefined && !region) return;
+    if (!pane.contains(document.activeElement)) origin = document.activeElement;
+    page.selected = what;
     const content = what.op !== undefined ? opDetails(OPS[what.op], page) : regionDetails(region, page);
     pane.replaceChildren(make("button", { class: "close", type: "button", "aria-label": "Close", onclick: close }, "×"), ...content);
     pane.hidden = false;
     pane.scrollTop = 0;
     graph.mark();
+    if (!enter) return;
+    const head = pane.querySelector("h2");
+    head.tabIndex = -1;
+    head.focus();
+  };
+  // A link of the pane: its content is another one then, and the graph moves along.
+  page.follow = (what) => {
+    page.select(what, true);
+    if (!at("panel-graph").hidden) graph.reveal();
   };
   function close() {
+    const inside = pane.contains(document.activeElement) || document.activeElement === document.body;
+    const inGraph = !at("panel-graph").hidden && graph.chosen();
+    const place = inGraph || origin;
     pane.hidden = true;
     page.selected = null;
+    for (const line of document.querySelectorAll("tr[aria-current]")) line.removeAttribute("aria-current");
     graph.mark();
+    if (!inside) return;
+    const isShown = place && place.isConnected && place !== document.body && place.getClientRects().length > 0;
+    (isShown ? place : tabs.querySelector("[aria-selected=true]")).focus({ preventScroll: Boolean(inGraph) });
   }
-  addEventListener("keydown", (event) => { if (event.key === "Escape" && !pane.hidden) close(); });
+  addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || event.defaultPrevented) return;
+    const { target } = event;
+    if (target.type === "search" && target.value) {
+      target.value = "";
+      target.dispatchEvent(new Event("input"));
+    } else if (!pane.hidden) close();
+    else return;
+    event.preventDefault();
+  });
 
   page.showInGraph = (index, keep) => {
     page.open("graph");
@@ -50,16 +80,19 @@
   for (const [id, name, fillPanel] of known) {
     tabs.append(make("button", { role: "tab", type: "button", id: `tab-${id}`, "aria-controls": `panel-${id}`,
       onclick: () => page.open(id) }, name));
-    const panel = make("section", { role: "tabpanel", id: `panel-${id}`, "aria-labelledby": `tab-${id}` });
+    // The graph has stops of its own from edge to edge; the others are scrolled.
+    const panel = make("section", { role: "tabpanel", id: `panel-${id}`, "aria-labelledby": `tab-${id}`,
+      tabindex: id === "graph" ? null : 0 });
     panels.append(panel);
     const made = fillPanel(panel, page);
     if (id === "graph") graph = made;
   }
   tabs.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
     const now = known.findIndex(([id]) => at(`tab-${id}`) === document.activeElement);
-    const [next] = known[(now + step + known.length) % known.length];
+    const index = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: -1 }[event.key];
+    if (index === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    const [next] = known.at(index % known.length);
     page.open(next);
     at(`tab-${next}`).focus();
   });

@@ -33,7 +33,7 @@ function profileTab(panel, page) {
       { name: UNIT, number: true, cell: (entry) => number(entry.span), value: (entry) => entry.span },
       { name: "%", number: true, cell: (entry) => (100 * entry.share).toFixed(1), value: (entry) => entry.share },
       { name: "", cell: (entry) => make("span", { class: "bar", style: `width:${300 * entry.span / most}px` }) },
-    ], rows, (entry) => opOf(entry) !== undefined && page.select({ op: opOf(entry) })).element);
+    ], rows, (entry, enter) => opOf(entry) !== undefined && page.select({ op: opOf(entry) }, enter)).element);
 }
 
 // A picture of the profile. Its texts are escaped, and it has marks for the ops that it shows.
@@ -42,13 +42,19 @@ function picture(name, page) {
   const svg = document.importNode(parsed.documentElement, true);
   svg.setAttribute("class", "picture");
   svg.setAttribute("role", "group");
+  const marks = [];
+  const moveTo = roving();
   for (const mark of svg.querySelectorAll("[data-op]")) {
     const index = opOf(DATA.profile.ops[mark.getAttribute("data-op")]);
     if (!OPS[index]) continue;
-    const pick = () => page.select({ op: index });
-    fill(mark, { class: "pick", role: "button", tabindex: mark.tagName === "circle" ? 0 : -1, "aria-label": mark.textContent,
-      onclick: pick, onkeydown: (event) => event.key === "Enter" && pick() }, []);
+    marks.push(mark);
+    fill(mark, { class: "pick", role: "button", tabindex: -1, "aria-label": mark.textContent,
+      onclick: () => page.select({ op: index }), onfocus: () => moveTo.stop(mark), onkeydown: (event) => {
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); page.select({ op: index }, true); }
+        else moveTo.key(event, marks);
+      } }, []);
   }
+  if (marks.length) moveTo.stop(marks[0]);
   return svg;
 }
 
@@ -81,9 +87,11 @@ function timeline(events, page) {
     [Math.min(low, event.start), Math.max(high, event.end)], [Infinity, -Infinity]);
   const view = { from: first, to: Math.max(last, first + 1) };
   const [left, wide, row] = [110, 1000, 26];
-  const svg = draw("svg", { class: "timeline", viewBox: `0 0 ${left + wide} ${row * engines.length + 24}`, tabindex: 0, role: "img",
-    "aria-label": "The work of each engine over time. Plus and minus zoom, arrows move, 0 shows all." });
-  const told = make("p", { class: "dim", role: "status" }, "Wheel or plus and minus zoom, arrows move, 0 shows all.");
+  const svg = draw("svg", { class: "timeline", viewBox: `0 0 ${left + wide} ${row * engines.length + 24}`, tabindex: 0, role: "application",
+    "aria-label": "The work of each engine over time. Plus and minus zoom, left and right move, 0 shows all, down and up go from one piece of work to the next, Enter opens its op." });
+  const told = make("p", { class: "dim", role: "status" }, "Wheel or plus and minus zoom, left and right move, 0 shows all, down and up go through the work, Enter opens its op.");
+  const turns = [...events].sort((one, other) => one.start - other.start);
+  let chosen = null;
   function show() {
     const scale = wide / (view.to - view.from);
     const parts = engines.map((name, index) => draw("text", { x: 4, y: index * row + 17 }, cut(String(name), 16)));
@@ -96,11 +104,22 @@ function timeline(events, page) {
       if (event.end < view.from || event.start > view.to) continue;
       const start = Math.max(0, (event.start - view.from) * scale);
       const width = Math.min(wide, (event.end - view.from) * scale) - start;
-      const about = `${event.engine}: ${event.name || ""}, ${number(event.start)} to ${number(event.end)} (${number(event.end - event.start)} ${UNIT}), ${event.label || "no op of the model"}${event.waits_for ? `, waited for ${event.waits_for}` : ""}`;
-      parts.push(draw("rect", { x: left + start, y: engines.indexOf(event.engine) * row + 4, width: Math.max(width, 0.4), height: row - 8,
-        onclick: () => { told.textContent = about; if (OPS[event.index]) page.select({ op: event.index }); } }, draw("title", {}, about)));
+      const about = aboutOf(event);
+      parts.push(draw("rect", { class: event === chosen ? "chosen" : null, x: left + start, y: engines.indexOf(event.engine) * row + 4, width: Math.max(width, 0.4), height: row - 8,
+        onclick: () => { choose(event); if (OPS[event.index]) page.select({ op: event.index }); } }, draw("title", {}, about)));
     }
     svg.replaceChildren(...parts);
+  }
+  function aboutOf(event) {
+    return `${event.engine}: ${event.name || ""}, ${number(event.start)} to ${number(event.end)} (${number(event.end - event.start)} ${UNIT}), ${event.label || "no op of the model"}${event.waits_for ? `, waited for ${event.waits_for}` : ""}`;
+  }
+  function choose(event) {
+    if (!event) return;
+    chosen = event;
+    told.textContent = aboutOf(event);
+    const span = view.to - view.from;
+    if (event.end > view.to || event.start < view.from) move(event.start - span / 2, span);
+    else show();
   }
   function zoom(factor, share = 0.5) {
     const span = Math.max(1, Math.min(last - first || 1, (view.to - view.from) * factor));
@@ -120,7 +139,9 @@ function timeline(events, page) {
   svg.addEventListener("keydown", (event) => {
     const step = (view.to - view.from) / 5;
     const action = { "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1.6), 0: () => zoom(1e9),
-      ArrowLeft: () => move(view.from - step), ArrowRight: () => move(view.from + step) }[event.key];
+      ArrowLeft: () => move(view.from - step), ArrowRight: () => move(view.from + step),
+      ArrowDown: () => choose(turns[turns.indexOf(chosen) + 1]), ArrowUp: () => choose(turns[turns.indexOf(chosen) - 1]),
+      Enter: () => chosen && OPS[chosen.index] && page.select({ op: chosen.index }, true) }[event.key];
     if (action) { action(); event.preventDefault(); }
   });
   show();

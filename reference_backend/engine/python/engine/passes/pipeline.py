@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from ..table import Table
-from . import attention, fold, indices, kernels, normalize, quantized, recognize, views
+from . import attention, fold, indices, kernels, normalize, quantized, recognize, sharing, views
 from .rewriting import (
     TUPLE_GET_ITEM,
     BlockRewriter,
@@ -108,7 +108,7 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("QuantizeFirst", quantized.quantize_before_moving, quantized.QUANTIZE),
     # After the passes that make clips.
     _calls("DropLimits", quantized.drop_limits, quantized.QUANTIZE),
-    _blocks("DequantizeForEach", quantized.dequantize_for_each),
+    _blocks("DequantizeForEach", sharing.dequantize_for_each),
     # After all passes that turn other spellings into chains of the table.
     _blocks("RecognizeChains", recognize.recognize_chains),
     # Last: recognized ops may have several results too.

@@ -9,8 +9,6 @@ dequantize of its own and a quantize.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,6 +43,9 @@ MOVES = frozenset(
     )
 )
 """The ops whose results are elements of their first argument."""
+
+REARRANGES = ("relax.reshape", "relax.permute_dims")
+"""The ops whose results have all elements of what they read, and no others."""
 
 
 def move_integers(block: Block, table: Table) -> Bindings | None:
@@ -203,7 +204,7 @@ def compute_bias(site: Site) -> Bindings | None:
     data = site.constant(site.call.args[0])
     if data is None or str(data.ty.dtype) != "int32":
         return None
-    real = _real(site.call, data, site.values)
+    real = real_of(site.call, data, site.values)
     return None if real is None else site.bind(real)
 
 
@@ -244,7 +245,7 @@ def _known(expr: relax.Expr, values: Values) -> Constant | None:
     """Return the constant that an expression is, also behind a reshape or a transposition."""
     found = resolve(expr, values)
     found = values.get(found, found)
-    if isinstance(found, relax.Call) and op_name(found) in _REARRANGES:
+    if isinstance(found, relax.Call) and op_name(found) in REARRANGES:
         source = _known(found.args[0], values)
         if source is None:
             return None
@@ -260,7 +261,7 @@ def quantize_before_moving(site: Site) -> Bindings | None:
     call = site.call
     move = site.value(call.args[0])
     # An op that drops elements, such as a slice, would have more of them quantized.
-    if op_name(move) not in (*_REARRANGES, "relax.concat") or not site.is_used_once(call.args[0]):
+    if op_name(move) not in (*REARRANGES, "relax.concat") or not site.is_used_once(call.args[0]):
         return None
     if not _has_one_scale(site, call):
         return None
@@ -362,113 +363,23 @@ def _ends_a_chain(site: Site, expr: relax.Expr) -> bool:
     return any(next(find(chain, expr, site.values), None) is not None for chain in chains)
 
 
-def dequantize_for_each(block: Block, table: Table) -> Bindings | None:
-    """Give each reader a dequantize of its own, and compute those of constants.
+def real_of(source: relax.Call, data: Constant, values: Values) -> Constant | None:
+    """Return what a dequantize of a constant computes.
 
-    A constant stays quantised where its reader computes with integers, or is on the host.
+    Parameters
+    ----------
+    source
+        The dequantize.
+    data
+        What it reads.
+    values
+        The values of variables.
+
+    Returns
+    -------
+    real
+        The real numbers; None if its scales are not constant.
     """
-    if DEQUANTIZE not in block.by_op:
-        return None
-    keeps = _Readers(block, table).keep_integers
-    shared: dict[relax.Var, relax.Call] = {}
-    for index in block.by_op[DEQUANTIZE]:
-        binding = block.bindings[index]
-        if isinstance(binding.var, relax.DataflowVar):
-            shared[binding.var] = binding.value
-    result: Bindings = []
-    seen: set[relax.Var] = set()
-    reals: dict[relax.Var, Constant] = {}
-    changed = False
-    for binding in block.bindings:
-        value = binding.value
-        copies: Bindings = []
-        replaced: dict[relax.Var, relax.Expr] = {}
-        for var in _arguments(value):
-            source = shared.get(var)
-            if source is None or var in replaced:
-                continue
-            data = resolve(source.args[0], block.values)
-            if isinstance(data, Constant) and not keeps(binding):
-                real = reals.get(var) or _real(source, data, block.values)
-                if real is not None:
-                    reals[var] = replaced[var] = real
-                    continue
-            if var in seen:
-                copy = relax.DataflowVar(str(var.name), var.ty)
-                # Composites are found by the identity of values.
-                copies.append(relax.VarBinding(copy, _with(source, {})))
-                replaced[var] = copy
-            seen.add(var)
-        if not replaced:
-            result.append(binding)
-            continue
-        changed = True
-        result += copies
-        result.append(relax.VarBinding(binding.var, _with(value, replaced)))
-    return result if changed else None
-
-
-def _arguments(value: relax.Expr) -> Iterator[relax.Expr]:
-    yield from getattr(value, "args", None) or getattr(value, "fields", None) or ()
-
-
-def _with(value: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> relax.Expr:
-    def known(item: relax.Expr) -> relax.Expr:
-        return replaced.get(item, item) if isinstance(item, relax.Var) else item
-
-    if isinstance(value, relax.Tuple):
-        return relax.Tuple([known(item) for item in value.fields])
-    return with_arguments(value, [known(item) for item in value.args])
-
-
-class _Readers:
-    """What reads the values of a block."""
-
-    def __init__(self, block: Block, table: Table) -> None:
-        self._block, self._table = block, table
-
-    @cached_property
-    def _readers(self) -> dict[relax.Expr, list[relax.Binding]]:
-        readers: dict[relax.Expr, list[relax.Binding]] = {}
-        for binding in self._block.bindings:
-            for item in _arguments(binding.value):
-                if isinstance(item, relax.Var):
-                    readers.setdefault(item, []).append(binding)
-        return readers
-
-    def keep_integers(self, binding: relax.Binding) -> bool:
-        """Whether an op reads a constant as integers, or stays on the host, where that is smaller.
-
-        A reshape or a transposition of weights does if all that read it are matmuls that do.
-        """
-        name = op_name(binding.value)
-        entries = self._table.entries_of(name) if name else []
-        if not entries:
-            return True
-        if self._table.get("dequantize") is None:
-            return False
-        if any(entry.quantized is not None for entry in entries if entry.engine == "matrix"):
-            return True
-        return name in _REARRANGES and self._are_weights(binding)
-
-    def _are_weights(self, binding: relax.Binding) -> bool:
-        readers = self._readers.get(binding.var, [])
-        return bool(readers) and all(self._is_weight(binding.var, reader) for reader in readers)
-
-    def _is_weight(self, var: relax.Var, reader: relax.Binding) -> bool:
-        name = op_name(reader.value)
-        if name in _REARRANGES:
-            return self._are_weights(reader)
-        takes = bool(name) and self._table.takes_integer_weights(name)
-        return takes and reader.value.args[1].same_as(var)
-
-
-_REARRANGES = ("relax.reshape", "relax.permute_dims")
-"""The ops whose results have all elements of what they read, and no others."""
-
-
-def _real(source: relax.Call, data: Constant, values: Values) -> Constant | None:
-    """Return what a dequantize of a constant computes."""
     scale, zero_point = (resolve(item, values) for item in source.args[1:3])
     if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
         return None

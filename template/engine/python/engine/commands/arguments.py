@@ -63,6 +63,24 @@ def count(text: str) -> int:
     return int(text)
 
 
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """Add the sizes of a model's inputs.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    """
+    parser.add_argument(
+        "--shape",
+        metavar="NAME=SIZES",
+        type=shape,
+        action="append",
+        default=[],
+        help="the sizes of an input whose sizes are open, such as x=1,3,224,224; may be repeated",
+    )
+
+
 def add_model(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the model, the sizes of its inputs, and how it is compiled.
 
@@ -74,14 +92,7 @@ def add_model(parser: argparse.ArgumentParser, what: str) -> None:
         What the model may be.
     """
     parser.add_argument("model", type=Path, help=what)
-    parser.add_argument(
-        "--shape",
-        metavar="NAME=SIZES",
-        type=shape,
-        action="append",
-        default=[],
-        help="the sizes of an input whose sizes are open, such as x=1,3,224,224; may be repeated",
-    )
+    add_shape(parser)
     group = parser.add_argument_group("how it is compiled")
     group.add_argument(
         "--options", metavar="FILE", type=Path, help="options, in a .toml or .json file"

@@ -28,9 +28,10 @@ def require_file(path: Path) -> None:
     Problem
         It does not exist, is not a file, or cannot be read.
     """
-    if path.is_dir():
+    # Unlike those of pathlib, these do not fail for a name that is too long.
+    if os.path.isdir(path):
         raise Problem(f"{path} is a folder; name a file.")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise Problem(f"There is no file {path}.")
     if not os.access(path, os.R_OK):
         raise Problem(f"{path} may not be read.")

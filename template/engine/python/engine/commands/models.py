@@ -72,7 +72,7 @@ class ModelFile:
         return with_shapes(mod, shapes)
 
 
-def read_model(path: Path, shapes: Shapes) -> ModelFile:
+def read_model(path: Path, shapes: Shapes, otherwise: str = "") -> ModelFile:
     """Read a model.
 
     Parameters
@@ -81,6 +81,8 @@ def read_model(path: Path, shapes: Shapes) -> ModelFile:
         A file whose name ends in .onnx, .pt2, .tflite, or .json for a module of TVM.
     shapes
         The sizes of inputs whose sizes are open; in an ONNX model they replace the open ones.
+    otherwise
+        How a name ends whose file is read as this one, if its own end is not known.
 
     Returns
     -------
@@ -93,7 +95,7 @@ def read_model(path: Path, shapes: Shapes) -> ModelFile:
         It cannot be read, is of an unknown kind, or has no such inputs.
     """
     require_file(path)
-    reader = _READERS.get(path.suffix.lower())
+    reader = _READERS.get(path.suffix.lower(), _READERS.get(otherwise))
     if reader is None:
         raise Problem(f"{path} is not a model that can be read; supported: {KINDS}.")
     return reader(path, shapes)
@@ -218,7 +220,7 @@ KINDS = (
 """The kinds of model files, as a text."""
 
 
-def with_shapes(mod: tvm.IRModule, shapes: Shapes) -> tvm.IRModule:
+def with_shapes(mod: tvm.IRModule, shapes: Shapes, function: str = "main") -> tvm.IRModule:
     """Fix the open sizes of a module's inputs.
 
     Parameters
@@ -227,6 +229,8 @@ def with_shapes(mod: tvm.IRModule, shapes: Shapes) -> tvm.IRModule:
         The module.
     shapes
         The sizes of inputs.
+    function
+        Its function that is the model.
 
     Returns
     -------
@@ -240,7 +244,7 @@ def with_shapes(mod: tvm.IRModule, shapes: Shapes) -> tvm.IRModule:
     """
     if not shapes:
         return mod
-    main = main_of(mod)
+    main = main_of(mod, function)
     params = {str(param.name): param for param in main.params}
     _require_known(shapes, list(params))
     bound: dict[Any, int] = {}
@@ -260,16 +264,18 @@ def with_shapes(mod: tvm.IRModule, shapes: Shapes) -> tvm.IRModule:
                     f"--shape {_text(name, shape)}: the model fixes a size of {int(known)} where "
                     f"{size} is given."
                 )
-    return relax.transform.BindSymbolicVars(bound, "main")(mod) if bound else mod
+    return relax.transform.BindSymbolicVars(bound, function)(mod) if bound else mod
 
 
-def main_of(mod: tvm.IRModule) -> relax.Function:
+def main_of(mod: tvm.IRModule, name: str = "main") -> relax.Function:
     """Return the function of a module that is the model.
 
     Parameters
     ----------
     mod
         The module.
+    name
+        The name of the function.
 
     Returns
     -------
@@ -279,16 +285,16 @@ def main_of(mod: tvm.IRModule) -> relax.Function:
     Raises
     ------
     Problem
-        It has no function `main`.
+        It has no such function.
     """
     functions = {
         var.name_hint: item
         for var, item in mod.functions_items()
         if isinstance(item, relax.Function)
     }
-    if "main" not in functions:
-        raise Problem(f"The model has no function 'main'; it has: {', '.join(functions)}.")
-    return functions["main"]
+    if name not in functions:
+        raise Problem(f"The model has no function '{name}'; it has: {', '.join(functions)}.")
+    return functions[name]
 
 
 def _require_known(shapes: Shapes, inputs: Sequence[str]) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -52,7 +51,7 @@ def needs_compiler(what: str) -> None:
     Parameters
     ----------
     what
-        The beginning of the sentence, such as "'compile' needs the compiler".
+        The beginning of the sentence, such as "'compile' needs the compiler, which is not here".
 
     Raises
     ------
@@ -60,8 +59,7 @@ def needs_compiler(what: str) -> None:
         There is no compiler.
     """
     if "codegen" not in _library.loaded:
-        remedy = "unset TVM_USE_RUNTIME_LIB" if os.environ.get("TVM_USE_RUNTIME_LIB") else REBUILD
-        raise Problem(f"{what}, which is not here: {loading.failure or remedy}.")
+        raise Problem(f"{what}: {loading.why_no_compiler()}.")
 
 
 def sentence(error: Exception) -> str:

@@ -24,6 +24,7 @@ from ..passes import simplify
 from ..patterns import TABLE
 from .compare import Array
 from .compiled import partition_for, run_on_host
+from .inlining import inlined
 
 FORMAT_VERSION = 1
 PLACEMENTS = ("", "all", "some", "none")
@@ -297,7 +298,8 @@ def extract(
         body = _composites(body)[composite].without_attr("Composite")
         bounds = known_bounds(mod[symbol])
         body = body.with_attr(BOUNDS_ATTRIBUTE, bounds) if bounds else body
-    alone = _inlined(mod, body)
+    body, arguments = _without_shapes(body, arguments)
+    alone = inlined(mod, body)
     expected = run_on_host(alone, "main", arguments)
     return CaseFile(part, alone, tuple(arguments), tuple(expected))
 
@@ -329,58 +331,58 @@ def _name(callee: object) -> str:
     return str(getattr(callee, "name_hint", None) or getattr(callee, "name", ""))
 
 
+def _without_shapes(
+    function: relax.Function, arguments: Sequence[Array]
+) -> tuple[relax.Function, list[Array]]:
+    """Fix the sizes that are arguments of their own: a case has arrays alone."""
+    shapes: dict[relax.Var, relax.ShapeExpr] = {}
+    sizes: dict[Any, int] = {}
+    for param, argument in zip(function.params, arguments, strict=True):
+        if isinstance(param.ty, relax.ShapeType):
+            numbers = [int(number) for number in argument]
+            shapes[param] = relax.ShapeExpr(numbers)
+            pairs = zip(param.ty.values, numbers, strict=True)
+            sizes |= {size: item for size, item in pairs if isinstance(size, tvm.tirx.Var)}
+    kept = [
+        argument
+        for param, argument in zip(function.params, arguments, strict=True)
+        if param not in shapes
+    ]
+    fixed = function.bind_symbolic_vars(sizes) if sizes else function
+    # Binding sizes makes new parameters, in the same order.
+    by_index = dict(zip(function.params, fixed.params, strict=True))
+    bound = {by_index[param]: shape for param, shape in shapes.items()}
+    return (fixed.bind_params(bound) if bound else fixed), kept
+
+
 def _values_at(
     mod: tvm.IRModule, function: Any, callee: str, inputs: Sequence[Array]
 ) -> list[Array]:
-    """Run a function on the host up to a call; return the arguments of that call."""
+    """Run a function on the host up to a call; return the arguments of that call.
+
+    A shape among them becomes an array of its sizes.
+    """
     blocks: list[Any] = []
+    found: list[Any] = []
     for block in function.body.blocks:
         bindings: list[Any] = []
         for binding in block.bindings:
             call = binding.value
             if isinstance(call, relax.Call) and _name(call.op) == callee:
-                result = relax.Tuple(list(call.args))
-                var = relax.Var("arguments", relax.TupleType([item.ty for item in call.args]))
-                bindings.append(relax.VarBinding(var, result))
+                for argument in call.args:
+                    if isinstance(argument.ty, relax.ShapeType):
+                        numbers = relax.op.shape_to_tensor(argument)
+                        kind = relax.TensorType([argument.ty.ndim], "int64")
+                        found.append(relax.Var("sizes", kind))
+                        bindings.append(relax.VarBinding(found[-1], numbers))
+                    else:
+                        found.append(argument)
+                var = relax.Var("arguments", relax.TupleType([item.ty for item in found]))
+                bindings.append(relax.VarBinding(var, relax.Tuple(found)))
                 blocks.append(type(block)(bindings))
                 body = relax.SeqExpr(blocks, var)
                 cut = relax.Function(function.params, body, var.ty)
-                return run_on_host(_inlined(mod, cut), "main", inputs)
+                return run_on_host(inlined(mod, cut), "main", inputs)
             bindings.append(binding)
         blocks.append(block)
     raise ValueError(f"the function does not call '{callee}'")
-
-
-def _inlined(mod: tvm.IRModule, function: relax.Function) -> tvm.IRModule:
-    """Make a module of one function, with the bodies of regions and composites in it."""
-    functions: dict[Any, Any] = {
-        mod.get_global_var(name): _bare(region).without_attr("global_symbol")
-        for name, region in _regions(mod).items()
-    }
-    functions[tvm.ir.GlobalVar("main")] = _bare(function).with_attr("global_symbol", "main")
-    # The kernels of calls.
-    functions |= {
-        global_var: kernel
-        for global_var, kernel in mod.functions_items()
-        if not isinstance(kernel, relax.Function)
-    }
-    result = tvm.IRModule(functions)
-    result = relax.transform.LambdaLift()(result)
-    result = relax.transform.InlinePrivateFunctions()(result)
-    return relax.transform.DeadCodeElimination(["main"])(result)
-
-
-def _bare(function: Any) -> Any:
-    """Drop the region and composite attributes of a function and its inner functions."""
-    blocks = []
-    for block in function.body.blocks:
-        bindings = [
-            relax.VarBinding(binding.var, _bare(binding.value).without_attr("Composite"))
-            if isinstance(binding.value, relax.Function)
-            else binding
-            for binding in block.bindings
-        ]
-        blocks.append(type(block)(bindings))
-    body = relax.SeqExpr(blocks, function.body.body)
-    bare = relax.Function(function.params, body, function.ret_ty, function.is_pure)
-    return bare.with_attrs(dict(function.attrs or {})).without_attr("Codegen")

@@ -31,9 +31,9 @@ function accuracyTab(panel, page) {
     { name: "runs as", cell: (item) => item.runs_as.join(", "), value: (item) => item.runs_as.join() },
     ...numbers,
     { name: "composite", cell: (item) => item.composites.join(", "), value: (item) => item.composites.join() },
-  ], layers, (item) => {
+  ], layers, (item, enter) => {
     const op = OPS.find((one) => one.name === item.name);
-    if (op) page.select({ op: op.index });
+    if (op) page.select({ op: op.index }, enter);
   }).element);
   if (differences.length)
     panel.append(make("h2", {}, "Not compared"), ...differences.map((text) => make("p", {}, text)));

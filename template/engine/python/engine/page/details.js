@@ -26,7 +26,7 @@ function pairs(entries) {
 function linkTo(index, page) {
   const op = OPS[index];
   return make("div", {}, make("button", { class: "link", type: "button",
-    onclick: () => page.select({ op: index }) }, `${kindOf(op)} ${titleOf(op)}`));
+    onclick: () => page.follow({ op: index }) }, `${kindOf(op)} ${titleOf(op)}`));
 }
 
 function whyBoxes(op) {
@@ -46,7 +46,7 @@ function opDetails(op, page) {
       indices.length > 30 ? make("div", { class: "dim" }, `and ${indices.length - 30} more`) : null]
     : [];
   const region = op.region && make("button", { class: "link", type: "button",
-    onclick: () => page.select({ region: op.region }) }, op.region);
+    onclick: () => page.follow({ region: op.region }) }, op.region);
   const attributes = Object.entries(op.attributes);
   const cycles = DATA.cyclesOf.get(op.index);
   return [

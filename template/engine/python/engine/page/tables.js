@@ -72,10 +72,15 @@ function opsTab(panel, page) {
       return why;
     } },
   ];
-  const list = table(columns, OPS, (op) => page.select({ op: op.index }));
-  const found = make("span", { class: "dim" });
+  const list = table(columns, OPS, (op, enter) => page.select({ op: op.index }, enter));
+  const found = make("span", { class: "dim", role: "status" });
   const search = make("input", { type: "search", id: "search", placeholder: "Search: name, op, reason, type, region",
-    "aria-label": "Search the ops", oninput: () => filter() });
+    "aria-label": "Search the ops. Enter or arrow down goes to what is found.", oninput: () => filter(),
+    onkeydown: (event) => {
+      if (event.key !== "Enter" && event.key !== "ArrowDown") return;
+      event.preventDefault();
+      list.enter();
+    } });
   const where = make("select", { "aria-label": "Placement", onchange: () => filter() },
     make("option", { value: "" }, "all placements"), make("option", { value: "npu" }, "on the NPU"),
     make("option", { value: "host" }, "on the host"), make("option", { value: "wider" }, "wider than asked"));
@@ -111,7 +116,7 @@ function regionTable(page) {
     { name: "composites", number: true, cell: (region) => region.composites.length, value: (region) => region.composites.length },
     column("MACs", "macs", number), column("reads", "bytes_read", bytes), column("writes", "bytes_written", bytes),
     border("enters", "inputs"), border("leaves", "outputs"),
-  ], REPORT.regions, (region) => page.select({ region: region.symbol }));
+  ], REPORT.regions, (region, enter) => page.select({ region: region.symbol }, enter));
   return make("div", { class: "scroll" }, list.element);
 }
 
@@ -127,5 +132,5 @@ function regionsTab(panel, page) {
     { name: "tensor", text: true, cell: (row) => row.name, value: (row) => row.name },
     { name: "type", cell: (row) => make("code", {}, row.type), value: (row) => row.type },
     { name: "bytes", number: true, cell: (row) => number(row.bytes), value: (row) => row.bytes },
-  ], rows, (row) => page.select({ region: row.region.symbol })).element);
+  ], rows, (row, enter) => page.select({ region: row.region.symbol }, enter)).element);
 }
