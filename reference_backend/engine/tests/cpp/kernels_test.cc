@@ -715,6 +715,10 @@ TEST(convolution) {
   CheckConvolution(&random, {1, 20, 9, 1, {14, 14}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}});
   CheckConvolution(&random, {1, 30, 270, 1, {3, 3}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}});
   CheckConvolution(&random, {1, 300, 11, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}});
+  // Panels whose last columns fill little of a vector.
+  for (int64_t columns : {17, 18, 19, 49, 51}) {
+    CheckConvolution(&random, {1, 20, 24, 1, {1, columns}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}});
+  }
 }
 
 TEST(depthwise_convolution) {
@@ -722,6 +726,26 @@ TEST(depthwise_convolution) {
   CheckConvolutions(&random, 100, true);
   CheckConvolution(&random, {1, 3, 3, 3, {70, 70}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}});
   CheckConvolution(&random, {1, 3, 3, 3, {30, 41}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}});
+  // Lines of less than a vector, of one, and of more, in and beyond the padding.
+  for (int64_t size : {1, 7, 8, 14, 16, 17, 33, 56}) {
+    for (int64_t stride : {1, 2}) {
+      for (int64_t window : {3, 5}) {
+        for (int64_t dilation : {1, 2}) {
+          int64_t pad = random.Pick<int64_t>({window / 2 * dilation, window * dilation});
+          CheckConvolution(&random, {2,
+                                     2,
+                                     random.Pick<int64_t>({2, 4}),
+                                     2,
+                                     {9, size},
+                                     {window, window},
+                                     {stride, stride},
+                                     {dilation, dilation},
+                                     {pad, pad},
+                                     {pad, pad}});
+        }
+      }
+    }
+  }
 }
 
 // A residual may lie where the output goes, so nothing may be stored before it is read.
