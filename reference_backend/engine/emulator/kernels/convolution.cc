@@ -185,6 +185,8 @@ void Product(const ConvolutionArgs& args, const Plan& plan, const float* weight,
         int64_t group = i / tasks;
         Gemm gemm;
         gemm.left = weight + group * weight_floats;
+        gemm.left_part = args.weight_part;
+        gemm.left_pitch = args.weight_pitch / static_cast<int64_t>(sizeof(float));
         gemm.data = planes + group * group_channels * windows.plane_size;
         gemm.offsets = plan.offsets;
         gemm.out_row = n * plan.outputs + group * rows;

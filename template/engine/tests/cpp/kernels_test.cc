@@ -748,6 +748,37 @@ TEST(depthwise_convolution) {
   }
 }
 
+// Tiles that are computed as one may have gaps between their packed weights.
+TEST(convolution_with_weights_in_parts) {
+  Random random(42);
+  constexpr int64_t kRows = 2 * kPanelRows, kGap = 13;
+  for (int64_t rows : {2 * kRows, 3 * kRows - kPanelRows}) {
+    Tensor x(&random, Shape{1, 3, 9, 11}, NPU_FLOAT32, Values::kWhole);
+    Tensor w(&random, Shape{rows, 3, 3, 3}, NPU_FLOAT32, Values::kWhole);
+    Tensor out(&random, Shape{1, rows, 7, 9}, NPU_FLOAT32, Values::kWhole);
+    size_t bytes = PackedConvolutionWeightBytes(w.View(), 1);
+    std::vector<float> packed(bytes / sizeof(float)), parts;
+    PackConvolutionWeight(w.View(), 1, packed.data());
+    const size_t part = packed.size() / static_cast<size_t>(rows) * kRows;
+    for (size_t i = 0; i < packed.size(); i += part) {
+      size_t end = std::min(i + part, packed.size());
+      parts.insert(parts.end(), packed.begin() + i, packed.begin() + end);
+      parts.insert(parts.end(), kGap, std::numeric_limits<float>::quiet_NaN());
+    }
+    ConvolutionArgs args;
+    args.spatial_rank = 2;
+    for (int d = 0; d < 2; ++d) args.strides[d] = args.dilations[d] = 1;
+    args.data = x.View();
+    args.weight = w.View();
+    args.out = out.View();
+    args.packed_weight = parts.data();
+    args.weight_part = kRows;
+    args.weight_pitch = static_cast<int64_t>((part + kGap) * sizeof(float));
+    Compare("weights in parts", args, &out, 0, Convolution, ConvolutionScratch,
+            oracle::Convolution);
+  }
+}
+
 // A residual may lie where the output goes, so nothing may be stored before it is read.
 TEST(convolution_onto_its_residual) {
   Random random(41);
