@@ -5,7 +5,8 @@ Everything runs on one thread and in turns, the best of several runs counts, and
 what to quote: a machine's load changes the times, hardly the ratios.
 
 Usage: ``python engine/benchmarks/benchmark.py [models] [ops] [integers] [weights] [calls] [compile]
-[build] [deploy]``, all by default. ``--once`` only shows that all runs.
+[build] [deploy]``, all by default. ``--once`` only shows that all runs,
+``--only softmax`` measures ops and models with this in their name.
 ONNX Runtime (with onnx) and torch are compared where they are installed.
 """
 
@@ -42,6 +43,8 @@ from support import BACKEND, OPS, TABLE, Case, build, compile_for, partition_for
 Work = Callable[[], Any]
 runs_once = False
 """To see that all runs; the ratios say little then."""
+only = ""
+"""What the names of ops and models contain that are measured."""
 
 
 def in_turns(works: dict[str, Work], seconds: float = 2.0, rounds: int = 5) -> dict[str, float]:
@@ -92,6 +95,8 @@ def benchmark_models() -> None:
     shape = (1, 3, 224, 224)
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     for network in (networks.resnet18, networks.mobilenet_v2):
+        if only not in network.__name__:
+            continue
         module = networks.build_relax(network, shape)
         works = {
             BACKEND: on_vm(compile_for(module), x),
@@ -143,6 +148,8 @@ def benchmark_ops() -> None:
     print(f"\nOps, float32: {BACKEND}, and each peer with its time as a multiple of ours")
     known = {entry.name for entry in TABLE.ops}
     for op, entry in OPS.items():
+        if only not in op:
+            continue
         # vendor/capabilities.py may leave an op to the host.
         for benchmark in entry["benchmarks"] if op in known else ():
             model = Case(op, benchmark).model()
@@ -668,9 +675,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", nargs="*", choices=[[], *parts], help="what to run (default: all)")
     parser.add_argument("--once", action="store_true", help="run, but hardly measure")
+    parser.add_argument("--only", default="", help="ops and models with this in their name")
     arguments = parser.parse_args()
-    global runs_once
-    runs_once = arguments.once
+    global runs_once, only
+    runs_once, only = arguments.once, arguments.only
     for part in arguments.part or parts:
         parts[part]()
 

@@ -238,10 +238,20 @@ class Execution::Preparer {
         last.steps + 1 != tiles_.steps || !SameWork(*last.op, *last.command, op, command)) {
       return;
     }
+    auto& tile = std::get<ConvolutionArgs>(execution_.steps_.back());
+    auto& whole = std::get<ConvolutionArgs>(execution_.steps_[execution_.steps_.size() - 2]);
     std::vector<Range> merged = last.ranges;
+    int64_t pitch = 0;
     for (size_t i = 0; i < merged.size(); ++i) {
       const Range& next = tiles_.ranges[i];
       if (next.by_channel != merged[i].by_channel) return;
+      bool apart = next.by_channel && (whole.weight_pitch != 0 || !next.Continues(merged[i]));
+      if (i == 1 && apart) {
+        pitch = PitchOf(whole, tile, merged[i], next);
+        if (pitch == 0) return;
+        merged[i].bytes = next.place.offset + next.bytes - merged[i].place.offset;
+        continue;
+      }
       if (!(next.by_channel ? next.Continues(merged[i]) : next.place == merged[i].place)) return;
       if (next.by_channel) merged[i].bytes += next.bytes;
     }
@@ -251,9 +261,11 @@ class Execution::Preparer {
       bool same = i >= 2 && merged[i].place == out.place && merged[i].bytes == out.bytes;
       if (merged[i].Overlaps(out) && !same) return;
     }
-    auto& tile = std::get<ConvolutionArgs>(execution_.steps_.back());
-    auto& whole = std::get<ConvolutionArgs>(execution_.steps_[execution_.steps_.size() - 2]);
     int64_t channels = tile.out.dims[1];
+    if (pitch != 0 && whole.weight_part == 0) {
+      whole.weight_part = whole.weight.dims[0];
+      whole.weight_pitch = pitch;
+    }
     whole.out.dims[1] += channels;
     whole.weight.dims[0] += channels;
     for (int32_t i = 1; i < whole.epilogue.input_count; ++i) {
@@ -266,6 +278,28 @@ class Execution::Preparer {
         execution_.slots_.end());
     execution_.steps_.pop_back();
     tiles_ = {execution_.steps_.size(), &op, &command, std::move(merged)};
+  }
+
+  /*! \brief The bytes from one part of packed weights to the next, if the weight of a tile is one
+   *        more part of the weight of those before, with the same gap; otherwise 0. Memory is
+   * handed out in aligned pieces, so weights of few channels leave gaps. */
+  static int64_t PitchOf(const ConvolutionArgs& whole, const ConvolutionArgs& tile,
+                         const Range& before, const Range& next) {
+    if (tile.packed_weight == nullptr || tile.data.dtype != NPU_FLOAT32) return 0;
+    for (int64_t spread : whole.spread) {
+      if (spread != 1) return 0;
+    }
+    if (!next.place.IsBeside(before.place) ||
+        next.place.offset < before.place.offset + before.bytes) {
+      return 0;
+    }
+    const int64_t channels = whole.weight.dims[0];
+    const int64_t part = whole.weight_part != 0 ? whole.weight_part : channels;
+    if (channels % part != 0 || tile.weight.dims[0] > part) return 0;
+    const auto distance = static_cast<int64_t>(next.place.offset - before.place.offset);
+    const int64_t pitch = distance / (channels / part);
+    const bool even = distance % (channels / part) == 0 && pitch % sizeof(float) == 0;
+    return even && (whole.weight_pitch == 0 || whole.weight_pitch == pitch) ? pitch : 0;
   }
 
   static bool IsOf(void** address, const ConvolutionArgs& args) {

@@ -111,12 +111,31 @@ const char* Channel(const ConvolutionArgs& args, const Plan& plan, int64_t chann
   return static_cast<const char*>(args.data.data) + channel * plan.windows.in_size * element;
 }
 
+// The outputs of one channel, unless there is no loop for such windows.
+bool ConvolveDirectly(const ConvolutionArgs& args, const Plan& plan, const float* weight,
+                      int64_t channel, const Evaluator& evaluator) {
+  const Windows& w = plan.windows;
+  const Plane plane = {w.in[1],        w.in[2],        w.out[1],    w.out[2],
+                       w.window[1],    w.window[2],    w.pads[1],   w.pads[2],
+                       w.dilations[1], w.dilations[2], w.strides[2]};
+  auto* data = reinterpret_cast<const float*>(Channel(args, plan, channel));
+  const int64_t each = plan.outputs / plan.channels;
+  bool done = true;
+  for (int64_t row = channel * each; done && row < (channel + 1) * each; ++row) {
+    done = ActiveSimd().plane(plane, data, weight + row % plan.outputs * w.taps,
+                              evaluator.FinishOfRow(row), evaluator.PlaceOfRow(row));
+  }
+  return done;
+}
+
 void Depthwise(const ConvolutionArgs& args, const Plan& plan, const float* weight,
                const Evaluator& evaluator, const KernelContext& context) {
   const Simd& simd = ActiveSimd();
   const Windows& windows = plan.windows;
   int64_t each = plan.outputs / plan.channels;
   windows.Offsets(plan.offsets);
+  const bool direct = simd.plane != nullptr && evaluator.StoresLines() && windows.IsFlat() &&
+                      args.data.dtype == NPU_FLOAT32;
   auto run = [&](int64_t begin, int64_t end, int worker) {
     float* plane = plan.workers + worker * plan.worker_floats;
     float* line = plane + plan.plane_floats;
@@ -124,6 +143,7 @@ void Depthwise(const ConvolutionArgs& args, const Plan& plan, const float* weigh
     float* registers = buffer + windows.BufferFloats();
     evaluator.Begin(registers);
     for (int64_t i = begin; i < end; ++i) {
+      if (direct && ConvolveDirectly(args, plan, weight, i, evaluator)) continue;
       windows.Fill(simd, Channel(args, plan, i), 0, line, plane, i == begin);
       for (int64_t row = i * each; row < (i + 1) * each; ++row) {
         const float* weights = weight + row % plan.outputs * windows.taps;
@@ -165,6 +185,8 @@ void Product(const ConvolutionArgs& args, const Plan& plan, const float* weight,
         int64_t group = i / tasks;
         Gemm gemm;
         gemm.left = weight + group * weight_floats;
+        gemm.left_part = args.weight_part;
+        gemm.left_pitch = args.weight_pitch / static_cast<int64_t>(sizeof(float));
         gemm.data = planes + group * group_channels * windows.plane_size;
         gemm.offsets = plan.offsets;
         gemm.out_row = n * plan.outputs + group * rows;

@@ -102,6 +102,11 @@ class Evaluator : public TileStore {
   void StoreLines(const float* values, int64_t lines, int64_t columns, int64_t stride, int64_t row,
                   int64_t column) const;
   bool StoresLines() const { return finish_; }
+  /*! \brief What Simd::finish needs for a whole row, and where it goes; only if StoresLines(). */
+  Finish FinishOfRow(int64_t row) const { return FinishOf(1, row, 0); }
+  float* PlaceOfRow(int64_t row) const {
+    return reinterpret_cast<float*>(out_) + row * row_length_;
+  }
 
   void StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row, int64_t column,
                  float* registers) const override;

@@ -138,6 +138,9 @@ struct ConvolutionArgs {
   /*! \brief `weight` packed by PackConvolutionWeight, or null. If given, `weight.data` is not
    *  read. */
   const void* packed_weight = nullptr;
+  /*! \brief If not 0: the packed weight of float32 lies in parts of so many output channels, which
+   *  begin `weight_pitch` bytes apart. */
+  int64_t weight_part = 0, weight_pitch = 0;
   VectorProgram epilogue;
 };
 

@@ -78,6 +78,17 @@ struct Finish {
   float least, most;
 };
 
+/*! \brief The windows of a convolution in two dimensions, and a channel of its data. */
+struct Plane {
+  int64_t height, width;
+  int64_t out_height, out_width;
+  int64_t window_height, window_width;
+  int64_t pad_top, pad_left;
+  int64_t dilation_y, dilation_x;
+  /*! \brief The same in both dimensions. */
+  int64_t stride;
+};
+
 /*! \brief Loops for products of quads: a value in a panel is four steps of the depth as elements
  *  of 8 bits, signed ones in the left operand and unsigned ones in the right operand. Elements of
  *  the other type have their sign bit turned, which moves their zero point by 128. */
@@ -178,6 +189,10 @@ struct Simd {
                  int64_t columns, float* out, int64_t out_stride);
   /*! \brief Combines elements with ADD, MULTIPLY, MAXIMUM or MINIMUM; `count` is at least 1. */
   float (*reduce)(npu_vector_opcode opcode, const float* data, int64_t count);
+  /*! \brief Convolves one channel and finishes it as a row; false where there is no loop for such
+   *  windows. Null if the processor cannot load parts of vectors. */
+  bool (*plane)(const Plane& plane, const float* data, const float* weights, const Finish& how,
+                float* out);
   /*! \brief Null if the processor has no instructions for them. */
   const QuadProducts* quads = nullptr;
 };

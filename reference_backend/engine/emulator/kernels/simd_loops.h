@@ -629,6 +629,13 @@ void GemmOf(int rows, int columns, int64_t depth, const float* a, const float* b
   if (columns <= 3 && rows > columns) {
     return kNarrow[columns - 1](depth, a, b, ldb, tile, accumulate);
   }
+#if SIMD_BYTES == 64
+  // A vector, and columns that would fill little of the next one.
+  if (columns > kLanes && columns <= kLanes + 3 && rows == kTileRows) {
+    GemmTile<Kind, kTileRows, 1>(depth, a, b, ldb, tile, accumulate);
+    return kNarrow[columns - kLanes - 1](depth, a, b + kLanes, ldb, tile + kLanes, accumulate);
+  }
+#endif
   int vectors = (columns + kLanes - 1) / kLanes;
 #if SIMD_BYTES == 32
   // So few sums would not hide the latency of an addition.
@@ -886,22 +893,25 @@ inline void CopyLine(const float* from, int64_t count, float* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = from[i];
 }
 
+// Every second element of two vectors that lie side by side.
+#if SIMD_BYTES == 64
+inline V Evens(V low, V high) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return (V)_mm512_permutex2var_ps((__m512)low, even, (__m512)high);
+}
+#elif SIMD_BYTES == 32
+inline V Evens(V low, V high) {
+  __m256d pairs = (__m256d)_mm256_shuffle_ps((__m256)low, (__m256)high, 0x88);
+  return (V)_mm256_permute4x64_pd(pairs, 0xd8);
+}
+#endif
+
 inline void TakeEven(const float* from, int64_t count, float* to) {
   int64_t i = 0;
   // Not the last element: behind it nothing may be read.
-#if SIMD_BYTES == 64
-  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+#if SIMD_BYTES >= 32
   for (; i + kLanes < count; i += kLanes) {
-    __m512 low = (__m512)Load(from + 2 * i);
-    __m512 high = (__m512)Load(from + 2 * i + kLanes);
-    Store((V)_mm512_permutex2var_ps(low, even, high), to + i);
-  }
-#elif SIMD_BYTES == 32
-  for (; i + kLanes < count; i += kLanes) {
-    __m256 low = (__m256)Load(from + 2 * i);
-    __m256 high = (__m256)Load(from + 2 * i + kLanes);
-    __m256d pairs = (__m256d)_mm256_shuffle_ps(low, high, 0x88);
-    StoreAs(_mm256_permute4x64_pd(pairs, 0xd8), to + i);
+    Store(Evens(Load(from + 2 * i), Load(from + 2 * i + kLanes)), to + i);
   }
 #endif
   for (; i + 4 < count; i += 4) {
@@ -1047,75 +1057,12 @@ void Apply(npu_vector_opcode opcode, const Operand& a, const Operand& b, const O
   }
 }
 
-// The first elements of a vector alone; the others are zeros, or not stored.
-#if SIMD_BYTES == 32
-inline VI FirstLanes(int64_t count) {
-  const VI lanes = {0, 1, 2, 3, 4, 5, 6, 7};
-  return lanes < static_cast<int32_t>(count);
-}
-inline V LoadPart(const float* data, int64_t count) {
-  return (V)_mm256_maskload_ps(data, (__m256i)FirstLanes(count));
-}
-inline void StorePart(V value, int64_t count, float* out) {
-  // Many processors take long for a store with a mask.
-  float part[kLanes];
-  Store(value, part);
-  if (count >= 4) return CopyEnds<V4>(part, count, out);
-  for (int64_t i = 0; i < count; ++i) out[i] = part[i];
-}
+#include "simd_finish.h"
+#if SIMD_BYTES >= 32
+#include "simd_depthwise.h"
 #else
-inline V LoadPart(const float* data, int64_t count) {
-  V value = {};
-  __builtin_memcpy(&value, data, static_cast<size_t>(count) * sizeof(float));
-  return value;
-}
-inline void StorePart(V value, int64_t count, float* out) {
-  __builtin_memcpy(out, &value, static_cast<size_t>(count) * sizeof(float));
-}
+constexpr decltype(Simd::plane) ConvolvePlane = nullptr;
 #endif
-
-void FinishRows(const Finish& how, const float* sums, int64_t rows, int64_t stride, int64_t columns,
-                float* out, int64_t out_stride) {
-  V least = Splat(how.least);
-  V most = Splat(how.most);
-  for (int64_t row = 0; row < rows; ++row) {
-    const float* first = how.first[row];
-    const float* second = how.second[row];
-    V one = Splat(first[0]);
-    V other = Splat(second[0]);
-    auto compute = [&](V sum) __attribute__((always_inline)) {
-      sum = sum + one + other;
-      // Maximum and Minimum, as the limits are numbers.
-      sum = sum <= least ? least : sum;
-      return sum >= most ? most : sum;
-    };
-    auto at = [&](int64_t i) __attribute__((always_inline)) {
-      if (how.first_step != 0) one = Load(first + i);
-      if (how.second_step != 0) other = Load(second + i);
-      return compute(Load(sums + i));
-    };
-    bool steps = (how.first_step | how.second_step) != 0;
-    // The last vector overlaps the one before, so it is computed before anything is overwritten.
-    bool overlaps = columns > kLanes && columns % kLanes != 0;
-    V last = overlaps ? at(columns - kLanes) : V{};
-    int64_t i = 0;
-    for (; !steps && i + 2 * kLanes <= columns; i += 2 * kLanes) {
-      V sum = Load(sums + i), next = Load(sums + i + kLanes);
-      Store(compute(sum), out + i);
-      Store(compute(next), out + i + kLanes);
-    }
-    for (; i + kLanes <= columns; i += kLanes) Store(at(i), out + i);
-    if (overlaps) {
-      Store(last, out + columns - kLanes);
-    } else if (i < columns) {
-      if (how.first_step != 0) one = LoadPart(first + i, columns - i);
-      if (how.second_step != 0) other = LoadPart(second + i, columns - i);
-      StorePart(compute(LoadPart(sums + i, columns - i)), columns - i, out + i);
-    }
-    sums += stride;
-    out += out_stride;
-  }
-}
 
 // ---- Integers ----
 
@@ -1693,7 +1640,8 @@ constexpr Simd Table(const char* name) {
           LoadAsInt32,   StoreFromInt32,
           ApplyInt32,    Requantise,
           Weigh,         MultiplyWeights,
-          FinishRows,    ReduceElements};
+          FinishRows,    ReduceElements,
+          ConvolvePlane};
 }
 
 }  // namespace

@@ -33,6 +33,10 @@ struct Windows {
   void Offsets(int64_t* offsets) const;
   /*! \brief Whether a plane would be a copy of the channel. */
   bool Trivial() const { return dtype == NPU_FLOAT32 && Dense(); }
+  /*! \brief Whether there are two dimensions, and windows move alike in both. */
+  bool IsFlat() const {
+    return in[0] == 1 && out[0] == 1 && window[0] == 1 && pads[0] == 0 && strides[1] == strides[2];
+  }
   /*! \brief The same, but for the type. */
   bool Dense() const;
   /*! \brief Copies a channel to a plane; `line` has room for a line of the data. Without `pad`, the

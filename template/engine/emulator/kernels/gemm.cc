@@ -167,7 +167,12 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
       int64_t columns = std::min<int64_t>(kPanelColumns, end_column - column);
       for (int64_t row = first_row; row < end_row; row += kPanelRows) {
         int64_t rows = std::min<int64_t>(kPanelRows, end_row - row);
-        const float* left = gemm.left + row * depth_ + k * kPanelRows;
+        const float* left = gemm.left + k * kPanelRows;
+        if (gemm.left_part == 0) {
+          left += row * depth_;
+        } else {
+          left += row / gemm.left_part * gemm.left_pitch + row % gemm.left_part * depth_;
+        }
         // Sums of short columns are ready before the memory that will hold them.
         if (last) store.Expect(rows, gemm.out_row + row, column);
         if (single) {

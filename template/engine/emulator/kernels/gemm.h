@@ -40,6 +40,8 @@ enum class Values { kReals, kPairs, kQuads };
 struct Gemm {
   /*! \brief Row panels. */
   const float* left = nullptr;
+  /*! \brief If not 0: rows of a part of `left`, and the floats from one part to the next. */
+  int64_t left_part = 0, left_pitch = 0;
   /*! \brief Column panels; null: gathered. */
   const float* right = nullptr;
   /*! \brief Row k of the right operand begins at data + offsets[k]. */

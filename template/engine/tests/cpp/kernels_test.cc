@@ -715,6 +715,10 @@ TEST(convolution) {
   CheckConvolution(&random, {1, 20, 9, 1, {14, 14}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}});
   CheckConvolution(&random, {1, 30, 270, 1, {3, 3}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}});
   CheckConvolution(&random, {1, 300, 11, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}});
+  // Panels whose last columns fill little of a vector.
+  for (int64_t columns : {17, 18, 19, 49, 51}) {
+    CheckConvolution(&random, {1, 20, 24, 1, {1, columns}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}});
+  }
 }
 
 TEST(depthwise_convolution) {
@@ -722,6 +726,57 @@ TEST(depthwise_convolution) {
   CheckConvolutions(&random, 100, true);
   CheckConvolution(&random, {1, 3, 3, 3, {70, 70}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}});
   CheckConvolution(&random, {1, 3, 3, 3, {30, 41}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}});
+  // Lines of less than a vector, of one, and of more, in and beyond the padding.
+  for (int64_t size : {1, 7, 8, 14, 16, 17, 33, 56}) {
+    for (int64_t stride : {1, 2}) {
+      for (int64_t window : {3, 5}) {
+        for (int64_t dilation : {1, 2}) {
+          int64_t pad = random.Pick<int64_t>({window / 2 * dilation, window * dilation});
+          CheckConvolution(&random, {2,
+                                     2,
+                                     random.Pick<int64_t>({2, 4}),
+                                     2,
+                                     {9, size},
+                                     {window, window},
+                                     {stride, stride},
+                                     {dilation, dilation},
+                                     {pad, pad},
+                                     {pad, pad}});
+        }
+      }
+    }
+  }
+}
+
+// Tiles that are computed as one may have gaps between their packed weights.
+TEST(convolution_with_weights_in_parts) {
+  Random random(42);
+  constexpr int64_t kRows = 2 * kPanelRows, kGap = 13;
+  for (int64_t rows : {2 * kRows, 3 * kRows - kPanelRows}) {
+    Tensor x(&random, Shape{1, 3, 9, 11}, NPU_FLOAT32, Values::kWhole);
+    Tensor w(&random, Shape{rows, 3, 3, 3}, NPU_FLOAT32, Values::kWhole);
+    Tensor out(&random, Shape{1, rows, 7, 9}, NPU_FLOAT32, Values::kWhole);
+    size_t bytes = PackedConvolutionWeightBytes(w.View(), 1);
+    std::vector<float> packed(bytes / sizeof(float)), parts;
+    PackConvolutionWeight(w.View(), 1, packed.data());
+    const size_t part = packed.size() / static_cast<size_t>(rows) * kRows;
+    for (size_t i = 0; i < packed.size(); i += part) {
+      size_t end = std::min(i + part, packed.size());
+      parts.insert(parts.end(), packed.begin() + i, packed.begin() + end);
+      parts.insert(parts.end(), kGap, std::numeric_limits<float>::quiet_NaN());
+    }
+    ConvolutionArgs args;
+    args.spatial_rank = 2;
+    for (int d = 0; d < 2; ++d) args.strides[d] = args.dilations[d] = 1;
+    args.data = x.View();
+    args.weight = w.View();
+    args.out = out.View();
+    args.packed_weight = parts.data();
+    args.weight_part = kRows;
+    args.weight_pitch = static_cast<int64_t>((part + kGap) * sizeof(float));
+    Compare("weights in parts", args, &out, 0, Convolution, ConvolutionScratch,
+            oracle::Convolution);
+  }
 }
 
 // A residual may lie where the output goes, so nothing may be stored before it is read.
