@@ -137,6 +137,21 @@ check(lambda x: op.add(halve(x), relax.const(shift)), lambda x: pool(x) + shift,
 assert "two spatial dimensions" in reason(op.nn.max_pool1d, (1, 2, 6))
 """,
 }
+OF_VERSION["v3"] = (
+    OF_VERSION["v2"]
+    + """
+# Channels in blocks, where they divide the channels; also an operand with one element for each.
+check(halve, pool, (2, 4, 6, 5))
+check(lambda x: op.nn.relu(halve(op.add(x, x))), lambda x: np.maximum(pool(2 * x), 0), (2, 4, 6, 5))
+shift = np.arange(4, dtype="float32").reshape(4, 1, 1)
+check(lambda x: op.add(halve(x), relax.const(shift)), lambda x: pool(x) + shift, (1, 4, 4, 4))
+
+halved = backend.compile_for_frozen_npu(build(lambda x: op.nn.relu(halve(x)), (2, 4, 6, 5)))
+profile = backend.profile(halved, np.ones((2, 4, 6, 5), "float32"))
+assert {event.name for event in profile.events} == {"pool", "steps"}, profile.events
+assert sum(event.busy for event in profile.events) == 2 * 2 * 4 * 3 * 2, profile.events
+"""
+)
 
 
 def sample() -> str:

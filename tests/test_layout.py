@@ -1,4 +1,4 @@
-"""A driver that declares channels last: real values, and no transposition where none is needed."""
+"""A driver that declares layouts: real values, and no transposition where none is needed."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ import tvm_last as backend
 
 op = relax.op
 LOG = os.environ["EMULATOR_LOG"]
+BLOCKED = os.environ.get("EMULATOR_LAYOUT") == "blocked"
 generator = np.random.default_rng(0)
 X = (2, 4, 6, 8)
 
@@ -125,11 +126,13 @@ def check(make, *shapes, transposes=0, inputs=None):
 def place(
     render: Callable[..., Path], workshop: Workshop, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., str]:
-    """Run a script with a backend whose driver wants channels last; the model code comes first."""
+    """Run a script with a backend whose driver declares layouts; the model code comes first."""
     project = tmp_path_factory.mktemp("layout") / "project"
     shutil.copytree(render(backend_name="last", op_preset="custom", ops=OPS), project)
-    return wrap_emulator(project, workshop, ROOT / "tests/channels_last_driver.cc", LOWERING, MODEL)
+    return wrap_emulator(project, workshop, ROOT / "tests/layout_driver.cc", LOWERING, MODEL)
 
+
+LAYOUTS = pytest.mark.parametrize("layout", ["last", "blocked"])
 
 CONVOLUTIONS = """
 check(lambda x: conv(x, 6, 4), X)
@@ -155,23 +158,34 @@ check(lambda x: op.nn.adaptive_avg_pool2d(conv(x, 6, 4), (1, 1)), X)
 """
 
 
-def test_convolutions_and_pools_with_their_epilogues(place: Callable[..., str]) -> None:
-    place(CONVOLUTIONS)
+@LAYOUTS
+def test_convolutions_and_pools_with_their_epilogues(
+    layout: str, place: Callable[..., str]
+) -> None:
+    place(CONVOLUTIONS, EMULATOR_LAYOUT=layout)
 
 
 FOLLOWERS = """
 for axis in range(4):
+    # What would cut a block has the header's order.
+    cuts = int(BLOCKED and axis == 1)
     widths = [0] * 8
     widths[2 * axis : 2 * axis + 2] = 1, 2
-    check(lambda x: op.nn.pad(conv(x, 4, 4), widths), X)
-    check(lambda x: op.strided_slice(conv(x, 6, 4), [axis], [1], [X[axis]]), X)
+    check(lambda x: op.nn.pad(conv(x, 4, 4), widths), X, transposes=cuts)
+    check(lambda x: op.strided_slice(conv(x, 6, 4), [axis], [1], [X[axis]]), X, transposes=cuts)
     check(lambda x: op.concat([conv(x, 4, 4), conv(x, 4, 4)], axis=axis), X)
-    check(lambda x: op.flip(conv(x, 4, 4), axis), X)
+    check(lambda x: op.flip(conv(x, 4, 4), axis), X, transposes=cuts)
     check(lambda x: op.nn.softmax(conv(x, 4, 4), axis), X)
     check(lambda x: op.mean(conv(x, 4, 4), [axis], keepdims=False), X)
-    check(lambda x: op.cumsum(conv(x, 4, 4), axis=axis), X)
-    check(lambda x: op.topk(conv(x, 4, 4), k=2, axis=axis, ret_type="values"), X)
-check(lambda x: op.argmax(conv(x, 6, 4), axis=1), X)
+    check(lambda x: op.cumsum(conv(x, 4, 4), axis=axis), X, transposes=cuts)
+    check(lambda x: op.topk(conv(x, 4, 4), k=2, axis=axis, ret_type="values"), X, transposes=cuts)
+check(lambda x: op.argmax(conv(x, 6, 4), axis=1), X, transposes=int(BLOCKED))
+# Parts that end at blocks, and parts of which one does not.
+check(lambda x: op.strided_slice(conv(x, 6, 4), [1], [2], [6]), X)
+check(lambda x: conv(op.nn.pad(conv(x, 4, 4), [0, 0, 2, 4, 0, 0, 0, 0]), 4, 10), X)
+pieces = lambda x: op.concat([conv(x, 4, 4), conv(x, 3, 4), conv(x, 1, 4)], axis=1)
+check(pieces, X, transposes=int(BLOCKED))
+check(lambda x: conv(pieces(x), 4, 8), X, transposes=2 * int(BLOCKED))
 check(lambda x: op.mean(conv(x, 6, 4), [2, 3], keepdims=True), X)
 check(lambda x: op.mean(conv(x, 6, 4), [2, 3], keepdims=False), X)
 check(lambda x: op.mean(conv(x, 6, 4), [0, 3], keepdims=False), X)
@@ -189,8 +203,11 @@ check(lambda x: conv(op.image.resize2d(conv(x, 6, 4), (12, 16), **nearest), 4, 6
 """
 
 
-def test_operations_without_a_layout_take_that_of_what_they_read(place: Callable[..., str]) -> None:
-    place(FOLLOWERS)
+@LAYOUTS
+def test_operations_without_a_layout_take_that_of_what_they_read(
+    layout: str, place: Callable[..., str]
+) -> None:
+    place(FOLLOWERS, EMULATOR_LAYOUT=layout)
 
 
 VIEWS = """
@@ -206,12 +223,15 @@ check(lambda x: conv(op.reshape(x, X), 6, 4), (2, 192))
 wide = lambda x: op.nn.conv2d(op.expand_dims(x, 2), weight(6, 4, 1, 3), padding=(0, 1))
 check(lambda x: op.squeeze(wide(x), [2]), (2, 4, 9))
 check(lambda x: op.permute_dims(conv(x, 6, 4), [0, 2, 3, 1]), X)
-check(lambda x: op.matmul(op.permute_dims(conv(x, 6, 4), [0, 2, 3, 1]), weight(6, 5)), X)
+last = lambda x: op.permute_dims(conv(x, 6, 4), [0, 2, 3, 1])
+check(lambda x: op.matmul(last(x), weight(6, 5)), X, transposes=int(BLOCKED))
+check(lambda x: op.nn.relu(last(x)), X)
 check(lambda x: conv(op.permute_dims(x, [0, 3, 1, 2]), 6, 8), X)
 check(lambda x: conv(op.permute_dims(conv(x, 6, 4), [0, 1, 3, 2]), 6, 6), X, transposes=1)
-# A shuffle of channels: the one copy that it is.
+# A shuffle of channels: the one copy that it is; and, where it cuts blocks, one out of them.
 grouped = lambda x: op.permute_dims(op.reshape(x, (2, 3, 2, 6, 8)), [0, 2, 1, 3, 4])
-check(lambda x: conv(op.reshape(grouped(conv(x, 6, 4)), (2, 6, 6, 8)), 4, 6), X, transposes=1)
+shuffled = lambda x: conv(op.reshape(grouped(conv(x, 6, 4)), (2, 6, 6, 8)), 4, 6)
+check(shuffled, X, transposes=1 + int(BLOCKED))
 # Read by a convolution and by a matmul: two inputs of the program.
 mixed = lambda x: op.concat([conv(x, 4, 4), op.matmul(x, weight(8, 8))], axis=1)
 check(mixed, X, inputs=2, transposes=1)
@@ -224,10 +244,11 @@ check(scores, (2, 5, 16), transposes=2)
 """
 
 
+@LAYOUTS
 def test_views_and_permutations_cost_a_transposition_only_where_elements_move(
-    place: Callable[..., str],
+    layout: str, place: Callable[..., str]
 ) -> None:
-    place(VIEWS)
+    place(VIEWS, EMULATOR_LAYOUT=layout)
 
 
 NETWORKS = """
@@ -245,6 +266,7 @@ def network(x, batch=2):
 
 log = check(network, (2, 3, 16, 16))
 assert log.count("convolution") == 7, log
+assert log.count("in blocks") == 7 * int(BLOCKED), log
 
 def inner(x):
     first = op.nn.relu(conv(x, 6, 4))
@@ -254,8 +276,7 @@ check(inner, X)
 check(lambda x: op.nn.relu(op.add(conv(x, 6, 4), weight(1, 6, 1, 1))), ("n", 4, 6, 8))
 small = lambda x: op.nn.max_pool2d(conv(x, 6, 4), (6, 8))
 check(lambda x: op.matmul(op.nn.batch_flatten(small(x)), weight(6, 5)), ("n", 4, 6, 8))
-# A view of unknown size is read through the driver's own transposition.
-check(lambda x: op.nn.batch_flatten(conv(x, 6, 4)), ("n", 4, 6, 8), transposes=1)
+check(lambda x: op.nn.batch_flatten(conv(x, 6, 4)), ("n", 4, 6, 8))
 
 # Exported, and loaded in another process, where the model is not compiled.
 import subprocess, sys
@@ -337,12 +358,16 @@ assert {"requantize", "concat"} <= integers(lambda x, y: op.concat([x, y], 1), X
 """
 
 
-def test_quantised_tensors_are_laid_out_like_others(place: Callable[..., str]) -> None:
-    place(QUANTIZED)
+@LAYOUTS
+def test_quantised_tensors_are_laid_out_like_others(layout: str, place: Callable[..., str]) -> None:
+    place(QUANTIZED, EMULATOR_LAYOUT=layout)
 
 
-def test_a_network_has_transpositions_only_at_its_border(place: Callable[..., str]) -> None:
-    place(NETWORKS)
+@LAYOUTS
+def test_a_network_has_transpositions_only_at_its_border(
+    layout: str, place: Callable[..., str]
+) -> None:
+    place(NETWORKS, EMULATOR_LAYOUT=layout)
 
 
 EXTENSION = """
@@ -365,13 +390,28 @@ assert transposes(lambda relu, x: relu(op.reshape(conv(x, 6, 4), (2, 288))), X) 
 """
 
 
-def test_a_lowering_of_the_vendors_gets_the_drivers_tensors(place: Callable[..., str]) -> None:
-    place(EXTENSION)
+@LAYOUTS
+def test_a_lowering_of_the_vendors_gets_the_drivers_tensors(
+    layout: str, place: Callable[..., str]
+) -> None:
+    place(EXTENSION, EMULATOR_LAYOUT=layout)
 
 
 WRONG = """
 (found,) = reasons(lambda x: conv(x, 6, 4), X)
 assert "declares the layout (0, 0, 0, 0), which is not a permutation of 4" in found, found
+"""
+
+INDIVISIBLE = """
+(found,) = reasons(lambda x: conv(x, 6, 4), X)
+assert "declares blocks of 3 for dimension 1, whose size 4 is no multiple of that" in found, found
+(found,) = reasons(lambda x, w: op.nn.conv2d(x, w), ("n", "n", 6, 8), (6, "n", 3, 3))
+assert "blocks of 3 for dimension 1, whose size is known only at the call" in found, found
+"""
+
+NEGATIVE = """
+(found,) = reasons(lambda x: conv(x, 6, 4), X)
+assert "declares blocks of -1 for dimension 1; 0 is for none" in found, found
 """
 
 DECLINED = """
@@ -383,7 +423,15 @@ assert order in found, found
 """
 
 
-@pytest.mark.parametrize(("behaviour", "script"), [("wrong", WRONG), ("declined", DECLINED)])
+REFUSED = [
+    ("wrong", WRONG),
+    ("indivisible", INDIVISIBLE),
+    ("negative", NEGATIVE),
+    ("declined", DECLINED),
+]
+
+
+@pytest.mark.parametrize(("behaviour", "script"), REFUSED)
 def test_what_cannot_be_laid_out_stays_on_the_host_with_a_reason(
     behaviour: str, script: str, place: Callable[..., str]
 ) -> None:

@@ -206,7 +206,10 @@ if(NPU_CODEGEN)
   )
   npu_join(${NPU_PACKAGE}_lowering_objects 24)
 
-  set(_sources codegen graph ir_adapter layout lowering program_builder table vector_builder weights)
+  set(_sources
+    codegen graph ir_adapter layout layout_adapter layout_operations lowering program_builder table
+    vector_builder weights
+  )
   list(TRANSFORM _sources PREPEND "${NPU_COMPILER_DIR}/codegen/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_PACKAGE}_codegen_objects ${_sources} ${NPU_VENDOR_LOWERINGS})

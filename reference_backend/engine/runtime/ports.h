@@ -24,7 +24,8 @@ namespace npu {
 struct RuntimePort {
   /*! \brief The index of its argument in the signature. */
   size_t argument = 0;
-  /*! \brief The shape of the argument that is permuted; empty for its own. */
+  /*! \brief The shape of the argument that is permuted; empty for its own. A size of -1 is known at
+   *  the call, from the number of elements. */
   std::vector<int64_t> dims;
   /*! \brief Which of these dimensions each dimension of the program's is. */
   Order order;

@@ -1,46 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file layout.h
- * \brief Keeps tensors in the layouts that a driver declares for its operations.
- *
- * Lowerings see tensors in the header's order of dimensions, whatever the driver. Where the driver
- * has the function `layout`, their calls come here first. Each tensor then exists at the driver in
- * the orders in which it is read, and operations without a layout of their own follow what they
- * read. The last resort is a transposition by the driver's add_copy.
+ * \brief How a driver stores a tensor: dimensions in blocks, and in another order.
  */
 #ifndef CODEGEN_LAYOUT_H_
 #define CODEGEN_LAYOUT_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <functional>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
-#include <utility>
+#include <tuple>
 #include <vector>
 
-#include "driver_api.h"
-#include "lowering.h"
+#include "npu_driver.h"
 #include "permute.h"
 
 namespace npu {
 
 using Dims = std::vector<npu_dim>;
 
-/*! \brief A builder of the driver. */
-struct DriverBuilder {
-  const npu_build_api& api;
-  npu_builder* handle = nullptr;
+/*! \brief The size of the blocks of each dimension, 1 where it has none; empty if none has any. */
+using Blocks = std::vector<int64_t>;
 
-  /*! \brief Throws a Refusal with the driver's reason unless the status is NPU_OK. */
-  void Check(npu_status status, const std::string& who) const;
-  /*! \brief Throws a Refusal that names an absent function. */
-  void Require(bool has, const char* function, const std::string& who) const;
+/*! \brief How a tensor is stored. */
+struct Layout {
+  Blocks blocks;
+  /*! \brief The order of dimensions, of which one with blocks is two: the number of the block, and
+   *  behind it the place in the block. */
+  Order order;
+
+  bool has_blocks() const { return !blocks.empty(); }
+  /*! \brief The number of dimensions of a tensor that has this layout. */
+  int rank() const { return static_cast<int>(has_blocks() ? blocks.size() : order.size()); }
+  bool operator==(const Layout& other) const {
+    return std::tie(blocks, order) == std::tie(other.blocks, other.order);
+  }
 };
+
+/*! \brief The order 0, 1, 2, ... */
+Order Identity(int rank);
+bool IsIdentity(const Order& order);
+/*! \brief Order `a` of the dimensions that `b` gives: c[i] = a[b[i]]. */
+Order Composed(const Order& a, const Order& b);
+std::string Text(const Order& order);
+
+bool IsSame(const npu_dim& a, const npu_dim& b);
+bool IsSame(const Dims& a, const Dims& b);
+npu_tensor_desc DescOf(npu_dtype dtype, const Dims& dims);
+/*! \brief The tensor with its dimensions in that order. */
+npu_tensor_desc Stored(const npu_tensor_desc& desc, const Order& order);
+
+/*! \brief Whether each block divides its dimension; one of size 1 is a block by itself. */
+bool CanSplit(const Dims& dims, const Blocks& blocks);
+/*! \brief The shape in which dimensions with blocks are two. */
+Dims Split(const Dims& dims, const Blocks& blocks);
+/*! \brief Where each dimension begins in the shape that Split gives; with its rank at the end. */
+std::vector<int> SplitPlaces(const Blocks& blocks, int rank);
+/*! \brief Whole dimensions, all or some of them, in that order, as those that Split gives. */
+Order SplitOrder(const Order& order, const Blocks& blocks);
+/*! \brief Blocks by dimension, or none if all are 1. */
+Blocks OrNone(Blocks blocks);
+/*! \brief The block of a dimension: 1 where it has none. */
+int64_t BlockOf(const Blocks& blocks, int dim);
+
+/*! \brief Whether both orders put a tensor's elements in the same places. */
+bool HasSamePlaces(const Dims& dims, const Order& a, const Order& b);
 
 /*!
  * \brief The order in which a view has its elements in the same places as the tensor it views.
@@ -51,134 +75,9 @@ struct DriverBuilder {
  */
 std::optional<Order> OrderOfView(const Dims& from, const Order& order, const Dims& to);
 
-/*! \brief Stands between lowerings and a driver that declares layouts. It numbers tensors itself;
- *  errors are Refusals. */
-class LayoutAdapter {
- public:
-  /*! \brief Permuted constants are kept in `constants`, which outlives the builder. */
-  LayoutAdapter(const DriverBuilder& driver, std::deque<std::vector<uint64_t>>* constants)
-      : driver_(driver), constants_(constants) {}
-
-  /*! \brief Names the following operations, for errors and for the driver. */
-  void SetLabel(const std::string& label);
-  /*! \brief Adds the region's input number `argument`; the driver gets it where it is first
-   *  read. */
-  npu_tensor AddInput(const npu_tensor_desc& desc, int64_t argument);
-  npu_tensor AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes);
-  npu_tensor AddTensor(const npu_tensor_desc& desc);
-  npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc);
-  void Add(const npu_matmul& op);
-  void Add(const npu_convolution& op);
-  void Add(const npu_pool& op);
-  void Add(const npu_elementwise& op);
-  void Add(const npu_reduce& op);
-  void Add(const npu_copy& op);
-  void Add(const npu_gather& op);
-  void Add(const npu_scan& op);
-  void Add(const npu_order& op);
-  void Add(const npu_lookup& op);
-  /*! \brief Makes a tensor the next output, in the order that it has. */
-  void MarkOutput(npu_tensor tensor);
-  /*! \brief Gives the driver the inputs that nothing reads: they may determine the value of a
-   *  symbol. */
-  void AddUnreadInputs();
-  const Ports& ports() const { return ports_; }
-
-  /*! \brief The driver's tensor in the header's order, or in that of `like`; for writing, if
-   *  nothing has written it yet. */
-  npu_tensor AtDriver(npu_tensor tensor, std::optional<npu_tensor> like);
-
- private:
-  enum class Kind {
-    kInput,
-    kConstant,
-    /*! \brief Written by operations. */
-    kComputed,
-    /*! \brief The elements of `source` in another shape. */
-    kView,
-    /*! \brief Dimension d of it is dimension permutation[d] of `source`. */
-    kPermuted,
-  };
-
-  /*! \brief An operation that is emitted in the order in which its result is first read. */
-  struct Pending {
-    std::string label;
-    std::function<void(const Order&)> emit;
-  };
-
-  struct Value {
-    Value(Kind kind, const npu_tensor_desc& desc) : kind(kind), desc(desc) {}
-
-    Kind kind;
-    npu_tensor_desc desc;
-    int64_t argument = -1;
-    /*! \brief Of an input: it is the argument in another shape. */
-    bool is_reshaped = false;
-    const void* data = nullptr;
-    size_t bytes = 0;
-    npu_tensor source = -1;
-    Order permutation;
-    /*! \brief The driver's tensors, by their order. */
-    std::map<Order, npu_tensor> forms;
-    std::vector<Pending> pending;
-
-    int rank() const { return desc.rank; }
-    Dims dims() const { return {desc.dims, desc.dims + desc.rank}; }
-  };
-
-  /*! \brief A vector program that owns its memory. */
-  struct Program {
-    explicit Program(const npu_vector_program* program);
-    bool is_there = false;
-    std::vector<npu_vector_instruction> instructions;
-    std::vector<npu_tensor> inputs;
-    std::vector<npu_step> steps;
-    npu_vector_program view = {};
-  };
-
-  Value& At(npu_tensor tensor);
-  npu_tensor Append(Value value);
-  void Check(npu_status status) const { driver_.Check(status, label_); }
-
-  /*! \brief The layout that the driver declares for an operation, validated. */
-  std::pair<Order, Order> Ask(npu_operation operation, npu_tensor data, npu_tensor weight,
-                              npu_tensor out, int64_t groups);
-  /*! \brief The driver's tensor in this order. */
-  npu_tensor Read(npu_tensor tensor, const Order& order);
-  /*! \brief The same for an operand of a program whose result has this order. */
-  npu_tensor ReadAligned(npu_tensor tensor, const Order& order);
-  /*! \brief The driver's tensor that is written in this order. */
-  npu_tensor Write(npu_tensor tensor, const Order& order);
-  npu_tensor ReadInput(const Value& value, const Order& order);
-  npu_tensor ReadConstant(const Value& value, const Order& order);
-  /*! \brief An existing form of the tensor, in another order. */
-  npu_tensor Convert(const Value& value, const Order& order);
-  npu_tensor ViewAtDriver(npu_tensor tensor, const npu_tensor_desc& desc);
-
-  /*! \brief An order that a tensor has without a transposition; none if any order will do: it is an
-   *  input, a constant, or computed only from these. */
-  std::optional<Order> Known(npu_tensor tensor);
-  /*! \brief The order of an operation on these operands; operands of another rank are ignored. */
-  std::optional<Order> Choose(const std::vector<npu_tensor>& operands, int rank);
-  /*! \brief Emits an operation in the order that `out` already has, else in the order `wish`;
-   *  without both, when its result is first read. */
-  void Follow(npu_tensor out, std::optional<Order> wish, std::function<void(const Order&)> emit);
-  void EmitPending(npu_tensor tensor, const Order& order);
-  /*! \brief Emits an operation on tensors of one rank along an axis. */
-  template <typename Op>
-  void AddAlongAxis(const Op& op, const std::vector<npu_tensor>& operands,
-                    std::function<void(Op&, const Order&)> read,
-                    npu_status (*npu_build_api::*function)(npu_builder*, const Op*));
-  /*! \brief A program with the driver's tensors; NULL if there is no program. */
-  const npu_vector_program* Place(Program* program, const Order& order);
-
-  const DriverBuilder driver_;
-  std::deque<std::vector<uint64_t>>* constants_;
-  std::string label_;
-  std::deque<Value> values_;
-  std::unordered_map<npu_tensor, npu_tensor> aligned_;
-  Ports ports_;
-};
+/*! \brief Sizes for the runtime, which computes one of unknown size, -1, from the number of
+ *  elements; none if several are unknown, or if there are no elements. */
+std::optional<std::vector<int64_t>> PortSizes(const npu_tensor_desc& desc);
 
 }  // namespace npu
 

@@ -220,8 +220,8 @@ class Lowering {
   /*! \brief The driver's own tensor, for functions of an extension: for reading, or for writing if
    *  nothing has written it yet. Its dimensions are in the header's order. */
   npu_tensor AtDriver(const Tensor& tensor) const;
-  /*! \brief The same in the driver's order of `like`, a tensor of the same rank: for operations to
-   *  which the order does not matter. */
+  /*! \brief The same in the driver's layout of `like`, a tensor of the same rank: for operations to
+   *  which the layout does not matter. It has a dimension more for each one in blocks. */
   npu_tensor AtDriver(const Tensor& tensor, const Tensor& like) const;
   /*! \brief The driver's struct of this name; refuses the op if it has none:
    *  op.Check(op.Extension<acme_ops>("acme.ops")->add_mish(

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "graph.h"
-#include "layout.h"
+#include "layout_adapter.h"
 #include "lowering.h"
 #include "npu_driver.h"
 #include "weights.h"

@@ -515,15 +515,16 @@ typedef struct npu_lookup {
 
 /* ---- Layouts (version 2) ----------------------------------------------------------------------
  * Tensors have their dimensions in the order that the operations above name: [N, C, spatial...] and
- * [O, C / groups, spatial...]. A driver whose hardware wants another one, channels last for
- * example, declares it with the function `layout` of the build half, for convolutions and pools.
- * Then
+ * [O, C / groups, spatial...]. A driver whose hardware wants another one, channels last or channels
+ * in blocks for example, declares it with the function `layout` of the build half, for convolutions
+ * and pools. Then
  *
  * - their tensors arrive with the dimensions in that order. What belongs to spatial dimensions
  *   (strides, pads) stays in the order depth, height, width;
  * - element-wise operations, lookups, reductions, copies, scans, orders, and gathers of elements or
  *   along an axis take the order of what they read: their axes, offsets and permutations are those
- *   of the tensors as they arrive. Matmuls and other gathers have the header's order;
+ *   of the tensors as they arrive. Matmuls and other gathers have the header's order, and so has
+ *   what would cut a block;
  * - where the result of an operation with an epilogue, or of an element-wise one, has another order
  *   than the header's, all tensors that the program reads have as many dimensions as the result, in
  *   the same order: a bias [C, 1, 1] of channels last is [1, 1, 1, C];
@@ -543,7 +544,13 @@ typedef enum npu_operation {
 /*! \brief The layout that a driver wants for an operation's tensors. Since version 2.
  *
  * An order is a permutation: dimension i of the driver's tensor is dimension order[i] of the
- * header's. Channels last is {0, 2, 3, 1}. */
+ * header's. Channels last is {0, 2, 3, 1}.
+ *
+ * Dimensions with blocks (since version 3) are stored as two, the number of the block and the place
+ * in it, and count as two in an order. Channels in blocks of 16, last: `data_block` 16 and the order
+ * {0, 1, 3, 4, 2} of [N, C / 16, 16, H, W]; `weight_block` {16, 16} and the order {0, 2, 4, 5, 3, 1}
+ * of [O / 16, 16, I / 16, 16, H, W]. A block divides its dimension, whose size is fixed: for other
+ * sizes, declare no block. */
 typedef struct npu_layout {
   uint32_t size;
   /*! \brief What it is asked for; shapes are in the header's order. A pool has no weight (rank 0)
@@ -551,9 +558,16 @@ typedef struct npu_layout {
   npu_operation operation;
   npu_tensor_desc data, weight, out;
   int64_t groups;
-  /*! \brief The answer; initially the header's order. `order` is that of `data` and `out`. */
+  /*! \brief The answer; initially the header's order. `order` is that of `data`, and of `out`
+   *  unless `out_order` says otherwise. */
   int32_t order[NPU_MAX_RANK];
   int32_t weight_order[NPU_MAX_RANK];
+  /*! \brief The size of the blocks of the channels (dimension 1) of `data`, and of dimensions 0
+   *  and 1 of `weight`; initially 0: no blocks. Since version 3: only if `size` includes it. */
+  int32_t data_block, weight_block[2];
+  /*! \brief Order and block of `out`, unless out_order[0] is -1, as initially: then they are those
+   *  of `data`. Since version 3. */
+  int32_t out_block, out_order[NPU_MAX_RANK];
 } npu_layout;
 
 /* ---- What a driver says about itself ------------------------------------------------------- */

@@ -21,15 +21,35 @@ namespace json = tvm::ffi::json;
   throw ArtifactError("is corrupt: its ports " + what + "; compile the model again");
 }
 
-/*! \brief The number of elements; -1 if it is not fixed, or not possible. */
-template <typename T>
-int64_t CountOf(const std::vector<T>& dims, int64_t (*size_of)(const T&)) {
-  int64_t count = 1;
-  for (const T& dim : dims) {
-    const int64_t size = size_of(dim);
-    if (size < 1 || __builtin_mul_overflow(count, size, &count)) return -1;
+/*! \brief The number of elements of a shape, where at most one size is known only at the call. */
+struct Count {
+  /*! \brief The product of the sizes that are fixed, and of the other's factor; 0 if a size is not
+   *  possible. */
+  int64_t fixed = 1;
+  int unknown = 0;
+
+  void Multiply(int64_t size) {
+    if (size < 1 || __builtin_mul_overflow(fixed, size, &fixed)) fixed = 0;
   }
-  return count;
+};
+
+/*! \brief Whether a port's shape has the elements of the argument, whatever its unknown size. */
+bool HasElementsOf(const Argument& argument, const std::vector<int64_t>& dims) {
+  Count of_port, of_argument;
+  for (int64_t size : dims) {
+    if (size == -1) {
+      ++of_port.unknown;
+    } else {
+      of_port.Multiply(size);
+    }
+  }
+  for (const ExpectedDim& dim : argument.dims) {
+    of_argument.unknown += dim.symbol < 0 ? 0 : 1;
+    of_argument.Multiply(dim.factor);
+  }
+  if (of_port.fixed == 0 || of_argument.fixed == 0) return false;
+  if (of_port.unknown == 0 && of_argument.unknown == 0) return of_port.fixed == of_argument.fixed;
+  return of_port.unknown == 1 && of_argument.unknown == 1 && of_argument.fixed % of_port.fixed == 0;
 }
 
 std::vector<int64_t> ReadNumbers(const json::Object& item, const char* key) {
@@ -54,10 +74,7 @@ RuntimePort ReadPort(const json::Object& item, const std::vector<Argument>& argu
   if (item.count(ffi::String("dims")) != 0) {
     port.dims = ReadNumbers(item, "dims");
     rank = port.dims.size();
-    const int64_t count = CountOf<int64_t>(port.dims, [](const int64_t& size) { return size; });
-    const int64_t expected = CountOf<ExpectedDim>(
-        argument.dims, [](const ExpectedDim& dim) { return dim.symbol < 0 ? dim.factor : -1; });
-    if (count < 0 || count != expected) {
+    if (!HasElementsOf(argument, port.dims)) {
       Corrupt("have a shape with another number of elements than '" + argument.name + "'");
     }
   }
@@ -108,6 +125,10 @@ npu_buffer PlaceBuffer(const RuntimePort& port, const npu_buffer& buffer,
                        std::vector<int64_t>* dims, Permutation* permutation) {
   std::vector<int64_t> shape = port.dims;
   if (shape.size() != port.order.size()) shape.assign(buffer.dims, buffer.dims + buffer.rank);
+  int64_t count = 1, known = 1;
+  for (int i = 0; i < buffer.rank; ++i) count *= buffer.dims[i];
+  for (int64_t size : shape) known *= size == -1 ? 1 : size;
+  std::replace(shape.begin(), shape.end(), int64_t{-1}, known == 0 ? 0 : count / known);
   *dims = Reordered(shape.data(), port.order);
   npu_buffer placed = buffer;
   placed.rank = static_cast<int32_t>(dims->size());
@@ -117,8 +138,6 @@ npu_buffer PlaceBuffer(const RuntimePort& port, const npu_buffer& buffer,
   permutation->caller = buffer.data;
   permutation->memory.resize((buffer.bytes + 7) / 8);
   permutation->order = port.order;
-  int64_t count = 1;
-  for (int64_t size : shape) count *= size;
   permutation->element_bytes = count == 0 ? 1 : buffer.bytes / static_cast<size_t>(count);
   permutation->dims = std::move(shape);
   placed.data = permutation->memory.data();

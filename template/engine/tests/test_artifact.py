@@ -393,6 +393,14 @@ FORGED_PORTS = {
         forge(lambda inputs, outputs: inputs[0].update(dims=[2**62, 4], order=[1, 0])),
         "another number of elements",
     ),
+    "an open size where sizes are fixed, or two": (
+        forge(lambda inputs, outputs: inputs[0].update(dims=[-1, -1], order=[1, 0])),
+        "another number of elements",
+    ),
+    "an open size that does not divide": (
+        forge(lambda inputs, outputs: inputs[0].update(dims=[1000003, -1], order=[1, 0])),
+        "another number of elements",
+    ),
     "an argument that does not exist": (
         forge(lambda inputs, outputs: inputs[0].update(argument=1000)),
         "an argument that does not exist",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file layout_test.cc
- * \brief The order of a view's dimensions, and permuted elements, against an enumeration.
+ * \brief The order of a view's dimensions, blocks, and permuted elements, against an enumeration.
  */
 #include "../codegen/layout.h"
 
@@ -109,6 +109,34 @@ TEST(FindsTheOrderOfAView) {
   // Without common factors only the row-major order is known.
   CHECK(OrderOfView(Fixed({4, 6}), {0, 1}, Fixed({6, 4})) == (Order{0, 1}));
   CHECK(!OrderOfView(Fixed({4, 6}), {1, 0}, Fixed({6, 4})).has_value());
+}
+
+TEST(SplitsDimensionsIntoBlocks) {
+  const npu_dim n = {2, 0};
+  const Dims dims = {n, {12, -1}, {1, -1}, {5, -1}};
+  const Blocks blocks = {1, 4, 4, 1};
+  CHECK(CanSplit(dims, blocks));
+  CHECK(IsSame(Split(dims, blocks), Dims{n, {3, -1}, {4, -1}, {1, -1}, {1, -1}, {5, -1}}));
+  CHECK(SplitPlaces(blocks, 4) == (std::vector<int>{0, 1, 3, 5, 6}));
+  CHECK(SplitOrder({0, 2, 3, 1}, blocks) == (Order{0, 3, 4, 5, 1, 2}));
+  CHECK(SplitOrder({3, 1}, blocks) == (Order{5, 1, 2}));
+  CHECK(IsSame(Split(dims, {}), dims));
+  CHECK(SplitPlaces({}, 2) == (std::vector<int>{0, 1, 2}));
+  CHECK(SplitOrder({1, 0}, {}) == (Order{1, 0}));
+  CHECK(OrNone({1, 1}).empty() && OrNone({1, 2}) == (Blocks{1, 2}));
+  CHECK(!CanSplit(dims, {1, 5, 1, 1}));  // It does not divide 12.
+  CHECK(!CanSplit(dims, {2, 1, 1, 1}));  // The size is known at the call.
+  CHECK(!CanSplit(dims, {1, 4, 1}));     // Another rank.
+  CHECK(!CanSplit(Fixed({0}), {4}));
+}
+
+TEST(SizesForTheRuntime) {
+  const npu_dim n = {2, 0};
+  const auto sizes = [](const Dims& dims) { return PortSizes(DescOf(NPU_FLOAT32, dims)); };
+  CHECK(sizes({n, {3, -1}}) == (std::vector<int64_t>{-1, 3}));
+  CHECK(sizes({{2, -1}, {3, -1}}) == (std::vector<int64_t>{2, 3}));
+  CHECK(!sizes({n, n}).has_value());
+  CHECK(!sizes({n, {0, -1}}).has_value());
 }
 
 }  // namespace

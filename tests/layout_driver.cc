@@ -1,12 +1,15 @@
-// The emulator as a driver that wants channels last; a test builds it in the emulator's place.
+// The emulator as a driver that wants layouts of its own; a test builds it in the emulator's place.
 //
-// It declares that order for convolutions and pools, also for depthwise weights, and computes them
-// by the emulator, between transpositions of its own.
+// It declares channels last for convolutions and pools, also for depthwise weights, or channels in
+// blocks, and computes them by the emulator, between transpositions of its own.
 //
 //   EMULATOR_DIR     the folder of the emulator's own libraries
 //   EMULATOR_LOG     a file that gets a line for each builder and each operation of it; "transpose"
-//                    for a copy that changes the order of dimensions
-//   EMULATOR_LAYOUT  "wrong" declares an order that is none; "declined" declines all transpositions
+//                    for a copy that changes the order of dimensions, "in blocks" after a
+//                    convolution whose result has blocks
+//   EMULATOR_LAYOUT  "blocked" declares blocks of 2 channels where they divide the channels;
+//                    "indivisible" declares blocks that do not, "negative" impossible ones, "wrong"
+//                    an order that is none; "declined" declines all transpositions
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -111,26 +114,101 @@ bool IsDepthwise(int64_t groups, const npu_tensor_desc& weight) {
   return groups > 1 && weight.dims[1].size == 1;
 }
 
+/*! \brief How a tensor is stored: the order of its dimensions, of which the first ones may be two,
+ *  blocks and places in them. */
+struct Form {
+  Order order;
+  std::vector<bool> blocked;
+};
+
+constexpr int kBlock = 2;
+
+/*! \brief [N, C / block, spatial..., block]; channels last where the block does not divide C. */
+Form DataForm(bool is_blocked, int rank) {
+  if (!is_blocked) return {ChannelsLast(rank), {}};
+  Order order = {0, 1};
+  for (int i = 3; i <= rank; ++i) order.push_back(i);
+  order.push_back(2);
+  return {order, {false, true}};
+}
+
+/*! \brief Of a depthwise weight [O / block, spatial..., 1, block], else
+ *  [O / block, I / block, spatial..., block of I, block of O]. */
+Form BlockedWeightForm(bool is_depthwise, int rank) {
+  Order order = {0};
+  if (!is_depthwise) order.push_back(2);
+  for (int i = 2; i < rank; ++i) order.push_back(is_depthwise ? i + 1 : i + 2);
+  order.push_back(is_depthwise ? 2 : 3);
+  order.push_back(1);
+  return {order, {true, !is_depthwise}};
+}
+
+Form WeightForm(bool is_depthwise, int rank) {
+  return {is_depthwise ? KernelFirst(rank) : ChannelsLast(rank), {}};
+}
+
+bool HasBlocks(const npu_tensor_desc& desc, int dim) {
+  return Behaviour() == "blocked" && desc.dims[dim].size % kBlock == 0;
+}
+
+void Answer(const Form& form, int32_t* order) {
+  for (size_t i = 0; i < form.order.size(); ++i) order[i] = form.order[i];
+}
+
 npu_status Layout(npu_builder*, npu_layout* layout) {
-  const Order order = ChannelsLast(layout->data.rank);
+  const int rank = layout->data.rank;
   const bool depthwise = IsDepthwise(layout->groups, layout->weight);
-  for (int i = 0; i < layout->data.rank; ++i) {
-    layout->order[i] = Behaviour() == "wrong" ? 0 : order[i];
-    if (layout->operation == NPU_OPERATION_CONVOLUTION) {
-      layout->weight_order[i] = depthwise ? KernelFirst(layout->weight.rank)[i] : order[i];
-    }
+  const bool data_blocked = HasBlocks(layout->data, 1), out_blocked = HasBlocks(layout->out, 1);
+  Answer(DataForm(data_blocked, rank), layout->order);
+  layout->data_block = data_blocked ? kBlock : 0;
+  if (data_blocked != out_blocked) {
+    Answer(DataForm(out_blocked, rank), layout->out_order);
+    layout->out_block = out_blocked ? kBlock : 0;
   }
+  if (layout->operation == NPU_OPERATION_CONVOLUTION) {
+    const bool blocked =
+        HasBlocks(layout->weight, 0) && (depthwise || HasBlocks(layout->weight, 1));
+    const auto form = blocked ? BlockedWeightForm : WeightForm;
+    Answer(form(depthwise, rank), layout->weight_order);
+    if (blocked) layout->weight_block[0] = kBlock;
+    if (blocked && !depthwise) layout->weight_block[1] = kBlock;
+  }
+  if (Behaviour() == "wrong") std::memset(layout->order, 0, sizeof(layout->order));
+  if (Behaviour() == "indivisible") layout->data_block = 3;
+  if (Behaviour() == "negative") layout->weight_block[1] = -1;
   return NPU_OK;
 }
 
-/*! \brief A tensor of the emulator in the header's order. */
-npu_tensor HeaderTensor(npu_builder* b, npu_tensor stored, const Order& order) {
+/*! \brief The shape of a stored tensor with blocks as dimensions, not in another order. */
+npu_tensor_desc SplitDesc(npu_builder* b, npu_tensor stored, const Form& form) {
   npu_tensor_desc desc = BookOf(b).descs[stored];
-  for (int i = 0; i < desc.rank; ++i) desc.dims[order[i]] = BookOf(b).descs[stored].dims[i];
-  npu_tensor tensor = -1;
-  AddTensor(b, &desc, &tensor);
-  return tensor;
+  for (int i = 0; i < desc.rank; ++i) desc.dims[form.order[i]] = BookOf(b).descs[stored].dims[i];
+  return desc;
 }
+
+/*! \brief A tensor of the emulator in the header's order, and with blocks as dimensions: one is
+ *  written, and the other its view. */
+struct HeaderTensor {
+  npu_tensor split = -1, whole = -1;
+
+  HeaderTensor(npu_builder* b, npu_tensor stored, const Form& form, bool is_written_whole) {
+    const npu_tensor_desc desc = SplitDesc(b, stored, form);
+    npu_tensor_desc header = {};
+    header.dtype = desc.dtype;
+    for (int i = 0; i < desc.rank; ++header.rank) {
+      const auto dim = static_cast<size_t>(header.rank);
+      header.dims[header.rank] = desc.dims[i++];
+      if (dim >= form.blocked.size() || !form.blocked[dim]) continue;
+      header.dims[header.rank].size *= desc.dims[i++].size;
+    }
+    AddTensor(b, is_written_whole ? &header : &desc, is_written_whole ? &whole : &split);
+    if (is_written_whole) {
+      AddView(b, whole, &desc, &split);
+    } else {
+      AddView(b, split, &header, &whole);
+    }
+  }
+};
 
 npu_status Transpose(npu_builder* b, npu_tensor data, npu_tensor out, const Order& permutation) {
   npu_copy copy = {};
@@ -144,12 +222,12 @@ npu_status Transpose(npu_builder* b, npu_tensor data, npu_tensor out, const Orde
   return emulator->add_copy(b, &copy);
 }
 
-npu_tensor ToHeader(npu_builder* b, npu_tensor stored, const Order& order) {
-  const npu_tensor tensor = HeaderTensor(b, stored, order);
-  Order places(order.size());
-  for (size_t i = 0; i < order.size(); ++i) places[order[i]] = static_cast<int>(i);
-  Transpose(b, stored, tensor, places);
-  return tensor;
+npu_tensor ToHeader(npu_builder* b, npu_tensor stored, const Form& form) {
+  const HeaderTensor tensor(b, stored, form, false);
+  Order places(form.order.size());
+  for (size_t i = 0; i < places.size(); ++i) places[form.order[i]] = static_cast<int>(i);
+  Transpose(b, stored, tensor.split, places);
+  return tensor.whole;
 }
 
 npu_status Decline(npu_builder* b, const std::string& reason) {
@@ -158,7 +236,7 @@ npu_status Decline(npu_builder* b, const std::string& reason) {
 }
 
 /*! \brief What the header promises of a program whose result has this many dimensions. */
-bool IsAligned(npu_builder* b, const npu_vector_program* program, int rank) {
+bool IsAligned(npu_builder* b, const npu_vector_program* program, int rank, bool is_blocked) {
   for (int32_t i = 0; i < program->step_count; ++i) {
     for (int32_t k = 0; k < program->steps[i].operand_count; ++k) {
       const npu_operand& operand = program->steps[i].operands[k];
@@ -169,11 +247,11 @@ bool IsAligned(npu_builder* b, const npu_vector_program* program, int rank) {
       }
       const npu_tensor_desc& desc = BookOf(b).descs[operand.index];
       if (!is_input || desc.rank != rank) return false;
-      // One element for each channel: in the last dimension.
+      // One element for each channel: in the last dimension, and in that of the blocks.
       const npu_step_kind kind = program->steps[i].kind;
       if (kind != NPU_STEP_BIAS && kind != NPU_STEP_SCALE) continue;
       for (int d = 0; d + 1 < rank; ++d) {
-        if (desc.dims[d].size != 1) return false;
+        if (desc.dims[d].size != 1 && !(is_blocked && d == 1)) return false;
       }
     }
   }
@@ -182,40 +260,50 @@ bool IsAligned(npu_builder* b, const npu_vector_program* program, int rank) {
 
 npu_status AddConvolution(npu_builder* b, const npu_convolution* op) {
   const int rank = op->spatial_rank + 2;
-  const Order order = ChannelsLast(rank);
+  const auto is_blocked = [&](npu_tensor tensor) { return BookOf(b).descs[tensor].rank > rank; };
+  const Form data_form = DataForm(is_blocked(op->data), rank);
+  const Form out_form = DataForm(is_blocked(op->out), rank);
   const npu_tensor_desc weight = BookOf(b).descs[op->weight];
-  // A depthwise weight arrives with the 1 of its second dimension in front.
-  const bool depthwise =
-      op->groups > 1 && weight.dims[0].size == 1 && weight.dims[rank - 1].size % op->groups == 0;
+  // A depthwise weight arrives with the 1 of its second dimension in front, or behind the kernel.
+  const bool depthwise = weight.rank == rank ? op->groups > 1 && weight.dims[0].size == 1 &&
+                                                   weight.dims[rank - 1].size % op->groups == 0
+                                             : weight.rank == rank + 1;
   Log(depthwise ? "depthwise" : "convolution");
+  if (is_blocked(op->out)) Log("in blocks");
   npu_convolution copy = *op;
   npu_vector_program epilogue;
   std::vector<npu_tensor> inputs;
   if (op->epilogue != nullptr) {
-    if (!IsAligned(b, op->epilogue, rank)) return Decline(b, "an epilogue is not aligned");
+    if (!IsAligned(b, op->epilogue, static_cast<int>(out_form.order.size()), is_blocked(op->out))) {
+      return Decline(b, "an epilogue is not aligned");
+    }
     epilogue = *op->epilogue;
     for (int32_t i = 0; i < epilogue.input_count; ++i) {
       const npu_tensor input = epilogue.inputs[i];
-      inputs.push_back(input < 0 ? input : ToHeader(b, input, order));
+      inputs.push_back(input < 0 ? input : ToHeader(b, input, out_form));
     }
     epilogue.inputs = inputs.data();
     copy.epilogue = &epilogue;
   }
-  copy.data = ToHeader(b, op->data, order);
-  copy.weight = ToHeader(b, op->weight, depthwise ? KernelFirst(rank) : order);
-  copy.out = HeaderTensor(b, op->out, order);
+  copy.data = ToHeader(b, op->data, data_form);
+  const auto weight_form = weight.rank == rank ? WeightForm : BlockedWeightForm;
+  copy.weight = ToHeader(b, op->weight, weight_form(depthwise, rank));
+  const HeaderTensor out(b, op->out, out_form, true);
+  copy.out = out.whole;
   const npu_status status = emulator->add_convolution(b, &copy);
-  return status == NPU_OK ? Transpose(b, copy.out, op->out, order) : status;
+  return status == NPU_OK ? Transpose(b, out.split, op->out, out_form.order) : status;
 }
 
 npu_status AddPool(npu_builder* b, const npu_pool* op) {
-  const Order order = ChannelsLast(op->spatial_rank + 2);
+  const int rank = op->spatial_rank + 2;
+  const Form form = DataForm(BookOf(b).descs[op->data].rank > rank, rank);
   Log("pool");
   npu_pool copy = *op;
-  copy.data = ToHeader(b, op->data, order);
-  copy.out = HeaderTensor(b, op->out, order);
+  copy.data = ToHeader(b, op->data, form);
+  const HeaderTensor out(b, op->out, form, true);
+  copy.out = out.whole;
   const npu_status status = emulator->add_pool(b, &copy);
-  return status == NPU_OK ? Transpose(b, copy.out, op->out, order) : status;
+  return status == NPU_OK ? Transpose(b, out.split, op->out, form.order) : status;
 }
 
 npu_status AddCopy(npu_builder* b, const npu_copy* op) {
