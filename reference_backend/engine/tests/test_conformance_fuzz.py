@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from backend.engine.calls import Constant
 from backend.engine.conformance import Settings, files, fuzz, suite
 from backend.engine.conformance.compiled import Compiled
 from backend.engine.conformance.extract import CaseFile
-from support import TABLE
+from support import TABLE, needs, skip_without_int16
 
 pytest.importorskip("hypothesis")
 
@@ -56,6 +57,42 @@ def test_the_usual_search_is_the_same_each_time(integers):
         return names
 
     assert drawn() == drawn()
+
+
+@pytest.mark.thorough
+@needs("matmul", "conv2d", "add", "multiply", "quantize", "dequantize")
+def test_the_search_draws_int16_wherever_it_is_allowed():
+    skip_without_int16("matmul", "conv2d", "add", "multiply")
+    drawn = set()
+
+    def note(graph):
+        values = {item.var: item.value for item in graph.model.bindings}
+        for call in values.values():
+            name = call.op.name.rpartition(".")[2]
+            if name not in ("matmul", "conv2d", "add", "multiply"):
+                continue
+            sources = [getattr(values.get(item), "args", [None])[0] for item in call.args]
+            if any(item is None or not hasattr(item.ty, "dtype") for item in sources):
+                continue  # A bias.
+            kind = "constant" if isinstance(sources[1], Constant) else ""
+            drawn.add((name, *(str(item.ty.dtype) for item in sources), kind))
+            if name == "matmul" and len(call.args[1].ty.shape) > 2:
+                drawn.add(("batches", str(sources[1].ty.dtype)))
+
+    wanted = {
+        *(("matmul", "int16", other, "constant") for other in ("int8", "uint8", "int16")),
+        *(("conv2d", "int16", other, "constant") for other in ("int8", "uint8")),
+        *((name, "int16", "int16", "") for name in ("add", "multiply")),
+    }
+    if not TABLE.chip.constant_weights:
+        # Products of activations, and with a matrix for each batch.
+        wanted |= {("matmul", "int16", other, "") for other in ("int8", "uint8", "int16")}
+        wanted.add(("batches", "int16"))
+    for seed in range(60):
+        fuzz._draw(seed, note, False, integers=True)
+        if wanted <= drawn:
+            break
+    assert wanted <= drawn, sorted(map(str, wanted - drawn))
 
 
 @pytest.mark.skipif(not TABLE.ops, reason="capabilities.py is empty")

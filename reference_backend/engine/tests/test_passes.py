@@ -115,6 +115,12 @@ def moved_integers(emit):
     return emit(dequantized(emit(quantized(real))))
 
 
+def unsigned_integers(emit):
+    scale, zero_point = relax.const(np.float32(0.5)), constant(40000, "uint16")
+    numbers = emit(op.quantize(X, scale, zero_point, -1, "uint16"))
+    return emit(op.dequantize(numbers, scale, zero_point))
+
+
 def bias_of_integers(emit):
     zeros, steps = constant([0] * 4, "int32"), constant([1, 2, 3, 4], "int32")
     real = emit(op.dequantize(steps, constant([0.5, 1, 2, 3], "float32"), zeros, 0))
@@ -160,6 +166,7 @@ EXAMPLES = {
     ),
     "ComputeBiases": ([X], bias_of_integers),
     "ScaleWeights": ([X], scaled_product),
+    "SignIntegers": ([X], unsigned_integers),
     "MoveIntegers": ([X], moved_integers),
     "InterpolateReals": ([IMAGE], resized_integers),
     "CountFromStart": ([X], lambda emit: emit(op.take(X, constant(-1), axis=1))),

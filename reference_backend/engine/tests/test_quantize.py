@@ -385,11 +385,12 @@ def test_the_type_of_activations(name):
 
 
 @needs_onnx
-def test_constants_that_stay_arguments_are_reported(monkeypatch):
+def test_weights_that_are_arguments_are_quantised_too(monkeypatch):
     monkeypatch.setenv(f"{PREFIX}BIND_CONSTANTS", "off")
     model = onnx_model(("m = MatMul x w",), [8, 16], ["m"], {"w": normal(16, 4)})
-    with pytest.raises(ValueError, match="scales must be constants, and .* bind_constants is off"):
-        quantize_for(model, images(shape=(8, 16)))
+    found = quantize_for(model, images(shape=(8, 16)))
+    assert len(integer_weights(found)) == 1
+    assert all("quantized_matmul" in label for label in labels_of(placed(backend.from_onnx(found))))
 
 
 @needs_onnx

@@ -49,6 +49,7 @@ if CASES:
 
 
 skip_without_integers = support.skip_without_integers
+skip_without_int16 = support.skip_without_int16
 
 
 # ---- The reference ------------------------------------------------------------------------------
@@ -440,16 +441,10 @@ def test_all_products_of_a_network_of_onnx_runtime_are_of_integers(name, form):
     "name",
     ["resnet", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("bert", "detector"))],
 )
-def test_all_products_of_a_network_with_activations_of_int16_are_of_integers(name):
+@pytest.mark.parametrize("activations", ["int16", "uint16"])
+def test_all_products_of_a_network_with_activations_of_16_bits_are_of_integers(name, activations):
     skip_without_int16("conv2d", "matmul")
-    check_network(*quantized_networks.read(name, "qdq", activations="int16"), error=5e-4)
-
-
-def skip_without_int16(*names):
-    skip_without_integers(*names)
-    entries = [support.TABLE.get(name) for name in names]
-    if not all("int16" in entry.quantized.dtypes for entry in entries):
-        pytest.skip("this chip has no int16")
+    check_network(*quantized_networks.read(name, "qdq", activations=activations), error=5e-4)
 
 
 def composite_of_int16(weight, step=1e-3):

@@ -327,6 +327,14 @@ def skip_without_integers(*ops: str) -> None:
         pytest.skip(reason)
 
 
+def skip_without_int16(*ops: str) -> None:
+    """Skip a test where ops do not compute with int16."""
+    skip_without_integers(*ops)
+    entries = [TABLE.get(name) for name in ops]
+    if not all("int16" in entry.quantized.dtypes for entry in entries):
+        pytest.skip("this chip has no int16")
+
+
 def lacks(*ops: str) -> Any:
     """Run a test only if these ops are not in the table."""
     present = [op for op in ops if TABLE.get(op) is not None]

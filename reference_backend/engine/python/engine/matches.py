@@ -48,12 +48,15 @@ def refusal_of(table: Table, op: Op, match: relax.transform.PatternCheckContext)
     if reason is None and "weight" in parts:
         reason = _weight_refusal(op, parts["weight"], values, known["bind_constants"])
     if reason is None and op.quantized is not None:
-        reason = _quantized_refusal(op, parts, values, known["bind_constants"])
+        reason = _quantized_refusal(op, parts, values)
         whole = table.engine_entry(op.name)
-        if reason is not None and whole is not None and whole.quantized not in (None, op.quantized):
-            given = (parts, values, known["bind_constants"])
-            if _quantized_refusal(whole, *given) is None:
-                reason = reason.limited(CHIP_LIMIT)
+        if (
+            reason is not None
+            and whole is not None
+            and whole.quantized not in (None, op.quantized)
+            and _quantized_refusal(whole, parts, values) is None
+        ):
+            reason = reason.limited(CHIP_LIMIT)
     if reason is not None:
         return reason
 
@@ -110,7 +113,7 @@ def _through_dequantize(parts: Mapping[str, relax.Expr], values: Values) -> Valu
 
 
 def _quantized_refusal(
-    op: Op, parts: Mapping[str, relax.Expr], values: Values, bound: bool
+    op: Op, parts: Mapping[str, relax.Expr], values: Values
 ) -> Reason | None:
     """Return why the op cannot compute with the quantised tensors of a match."""
     assert op.quantized is not None
@@ -137,10 +140,6 @@ def _quantized_refusal(
             )
     if "quantize" in parts:
         return _scale_refusal(op, parts["quantize"], f"{op.name}: the result", values, None)
-    if calls and not bound:
-        return Reason(
-            Code.OPTION, f"{op.name}: its scales must be constants; bind_constants is off"
-        )
     return None
 
 

@@ -77,7 +77,7 @@ _CUTTING = {
     "max_tile_bytes",
 }
 """Options with which a graph need not be one region."""
-_TO_HOST = {"bind_constants", "min_region_ops", "max_regions"}
+_TO_HOST = {"min_region_ops", "max_regions"}
 """Options that leave ops to the host, which computes quantised tensors with real numbers."""
 
 

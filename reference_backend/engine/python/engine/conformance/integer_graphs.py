@@ -31,6 +31,8 @@ Choose = Callable[[Sequence[Any]], Any]
 _MATRIX = ("matmul", "conv2d", "depthwise_conv2d")
 _TIE = 2e-3
 """How near to a tie, in steps, real numbers may be rounded in another way."""
+_WIDE_TIE = 2e-2
+"""The same where results use all of the range of int16."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,15 @@ class Integers:
     def real(self) -> Array:
         """What they stand for, in float64."""
         return (self.tensor.values[1].astype(np.float64) - self.zero) * self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class _Second:
+    """The second input of a product: real numbers, integers less their zero point, and scales."""
+
+    real: Any
+    steps: Array
+    scales: Array
 
 
 def _known() -> list[Op]:
@@ -75,7 +86,6 @@ class IntegerGraph:
         Makes all decisions.
     """
 
-    wants_constants = True
     asks_host = False
     """TVM's own kernels compute with real numbers, which round ties in another way."""
 
@@ -93,14 +103,21 @@ class IntegerGraph:
         self._computed: list[Integers] = []
         matrix, others = anchors(), [item for item in _known() if item.engine != "matrix"]
         means = [item for item in others if item.inside == "integers"]
+        pairs = [item for item in others if len(item.inputs) == 2]
         if not matrix:
             return
         self._step(self._choose(matrix), None)
         for _ in range(choose(range(8)) if self.ops else 0):
             source = choose(self._computed[::-1][:3])
-            entries = choose([matrix, matrix, others, means, []])
+            entries = choose([matrix, matrix, others, means, [], pairs])
             self._step(choose(entries) if entries else None, source)
         self.model.outputs = self._outputs()
+
+    @property
+    def wants_constants(self) -> bool:
+        """Whether an op takes constants only, such as weights."""
+        known = (TABLE.get(name) for name in self.ops)
+        return any(entry is not None and entry.wants_constants for entry in known)
 
     @property
     def whole(self) -> bool:
@@ -244,33 +261,25 @@ class IntegerGraph:
         if source.tensor.dtype not in self._types(entry):
             raise _Unfit
         weight_shape, channel, attributes = self._weight(entry, shape)
-        dtype = self._choose([item for item in self._types(entry) if item != "int16"])
-        numbers = self._numbers(weight_shape, channel, dtype)
-        per_channel = self._choose([True, False])
-        count = weight_shape[channel] if per_channel else 1
-        exponents = self._random.integers(6, 9, count)
-        some = self._random.uniform(0.5, 1.0, count) / 127
-        scales = (2.0**-exponents if self._exact else some).astype(np.float32)
-        # Per channel, all zero points are one; uint8 has its middle.
-        zero = (128 if dtype == "uint8" else 0) + self._choose([0, 0, 5])
-        reals = [self._real(source)]
-        constant = relax.const(numbers)
-        steps = relax.const(scales if per_channel else scales.reshape(()))
-        zeros = relax.const(np.full(steps.value.shape, zero, dtype))
-        at = channel if per_channel else -1
-        reals.append(self.model.bind(relax.op.dequantize(constant, steps, zeros, at)))
+        is_wide = source.tensor.dtype == "int16"
+        # Only a matmul of int16 has a second input of int16.
+        all_types = is_wide and entry.name == "matmul"
+        types = [item for item in self._types(entry) if all_types or item != "int16"]
+        computed = entry.name == "matmul" and not TABLE.chip.constant_weights
+        if computed and self._choose([False, True]):
+            second = self._activation(shape, types)
+        else:
+            second = self._constant(weight_shape, channel, self._choose(types))
+        reals = [self._real(source), second.real]
         tensors = [Tensor(item, {}) for item in reals]
         call = self.model.normalize(entry.name, tensors, attributes)
-        exact = [
-            source.tensor.values[1].astype(np.float64) - source.zero,
-            numbers.astype(np.float64) - zero,
-        ]
+        exact = [source.tensor.values[1].astype(np.float64) - source.zero, second.steps]
         (sums,) = compute(entry.name, call, exact, attributes, 1)
         expr = self.model.bind(call)
         where = sums.ndim - 1 if entry.name == "matmul" else 1
         along = [-1 if index == where else 1 for index in range(sums.ndim)]
-        wide = np.float64(source.scale) * scales.astype(np.float64)
-        wide = wide.reshape(along) if per_channel else wide.reshape(())
+        wide = np.float64(source.scale) * second.scales.astype(np.float64)
+        wide = wide.reshape(along if wide.ndim else ())
         fuses = entry.fuses or Fuses()
         if fuses.bias is not None and self._choose([True, False]):
             expr, added = self._bias(expr, sums.shape[where], along, wide)
@@ -281,11 +290,9 @@ class IntegerGraph:
         step = self._scale(float(np.abs(sums * wide).max()) / steps_of_type)
         zero = self._zero(dtype)
         rule = TABLE.chip.requantize
-        values = numpy_reference.requantize(
-            sums, wide / step, rule, wide=source.tensor.dtype == "int16"
-        )
+        values = numpy_reference.requantize(sums, wide / step, rule, wide=is_wide)
         if fuses.residual and self._choose([False, True]):
-            other = self._other(sums.shape, step, [dtype])
+            other = self._other(sums.shape, step, self._types(entry))
             expr = self.model.bind(relax.op.add(expr, self._real(other)))
             steps_of = other.tensor.values[1].astype(np.float64) - other.zero
             values = values + numpy_reference.requantize(steps_of, other.scale / step, rule)
@@ -295,6 +302,32 @@ class IntegerGraph:
             expr = self.model.bind(relax.op.nn.relu(expr))
             limit = 0
         return self._result(expr, np.maximum(values, limit), step, zero, dtype)
+
+    def _activation(self, shape: tuple[int, ...], types: Sequence[str]) -> _Second:
+        """Return a second input that is computed or an argument: with one scale, and batches."""
+        columns = self._choose([8, 5, 17])
+        batch = self._choose([shape[:-2], ()])
+        item = self._other((*batch, shape[-1], columns), 0.05, types)
+        steps = item.tensor.values[1].astype(np.float64) - item.zero
+        return _Second(self._real(item), steps, np.asarray(item.scale, "float32"))
+
+    def _constant(self, shape: tuple[int, ...], channel: int, dtype: str) -> _Second:
+        """Return a weight, with one scale or one for each channel."""
+        numbers = self._numbers(shape, channel, dtype)
+        per_channel = self._choose([True, False])
+        count = shape[channel] if per_channel else 1
+        exponents = self._random.integers(6, 9, count)
+        some = self._random.uniform(0.5, 1.0, count) / 127
+        scales = (2.0**-exponents if self._exact else some).astype(np.float32)
+        if not per_channel:
+            scales = scales.reshape(())
+        # Per channel, all zero points are one; uint8 has its middle.
+        zero = (128 if dtype == "uint8" else 0) + self._choose([0, 0, 5])
+        zeros = relax.const(np.full(scales.shape, zero, dtype))
+        call = relax.op.dequantize(
+            relax.const(numbers), relax.const(scales), zeros, channel if per_channel else -1
+        )
+        return _Second(self.model.bind(call), numbers.astype(np.float64) - zero, scales)
 
     def _bias(
         self, expr: relax.Expr, size: int, along: list[int], wide: Array
@@ -340,10 +373,13 @@ class IntegerGraph:
         if tuple(map(int, call.ty.shape)) != tuple(source.tensor.shape):
             raise _Unfit
         (value,) = compute(entry.name, call, [item.real for item in operands], attributes, 1)
-        step = self._scale(float(np.abs(value).max()) / self._choose([100, 200]))
         dtype = self._choose(self._types(entry))
+        # An int16 that needs more bits of a float32 may be rounded in another way further away.
+        wide = dtype == "int16" and self._choose([False, True])
+        count, tie = (128, _WIDE_TIE) if wide else (1, _TIE)
+        step = self._scale(float(np.abs(value).max()) / count / self._choose([100, 200]))
         steps = value / step
-        near = np.abs(np.abs(steps - np.floor(steps)) - 0.5) < _TIE
+        near = np.abs(np.abs(steps - np.floor(steps)) - 0.5) < tie
         if not np.isfinite(steps).all() or near.any():
             raise _Unfit
         return self._result(self.model.bind(call), np.rint(steps), step, self._zero(dtype), dtype)
@@ -395,7 +431,7 @@ class IntegerGraph:
 
     def _first_shape(self, entry: Op) -> tuple[int, ...]:
         if entry.name == "matmul":
-            return tuple(self._choose([(2, 700)] if self._long else [(2, 16), (3, 33)]))
+            return tuple(self._choose([(2, 700)] if self._long else [(2, 16), (3, 33), (2, 3, 16)]))
         return tuple(self._choose([(1, 4, 6, 6), (2, 3, 7, 5), (1, 16, 4, 4)]))
 
     def _numbers(self, shape: tuple[int, ...], channel: int, dtype: str) -> Array:

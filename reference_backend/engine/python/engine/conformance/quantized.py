@@ -225,10 +225,30 @@ def outcomes(settings: Settings) -> Iterator[Outcome]:
 
 def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
     """Compile cases together, and run them one by one."""
+    # Weights whose data is real must be constants, whatever the default is.
+    yield from run(names, announce, bind_constants=True)
+
+
+def run(names: Sequence[str], announce: Announce, bind_constants: bool) -> Iterator[Outcome]:
+    """Compile cases together, with weights that are constants or arguments, and run each.
+
+    Parameters
+    ----------
+    names
+        The names of the cases.
+    announce
+        Is told which case comes next.
+    bind_constants
+        The option of this name.
+
+    Yields
+    ------
+    outcome
+        What each case shows, in their order.
+    """
     works = [find(name) for name in names]
     models = {str(work): work.model() for work in works}
-    # Scales must be constants, whatever the default is.
-    compiled = compile_all(list(models.values()), bind_constants=True)
+    compiled = compile_all(list(models.values()), bind_constants=bind_constants)
     for work in works:
         announce(str(work))
         yield _run(work, models[str(work)], compiled)

@@ -15,7 +15,18 @@ import tvm
 from tvm import relax
 
 from ..table import Table
-from . import attention, fold, indices, kernels, normalize, quantized, recognize, sharing, views
+from . import (
+    attention,
+    fold,
+    indices,
+    kernels,
+    normalize,
+    quantized,
+    recognize,
+    sharing,
+    signed,
+    views,
+)
 from .rewriting import (
     TUPLE_GET_ITEM,
     BlockRewriter,
@@ -78,6 +89,8 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("ScaleWeights", quantized.scale_weights, "relax.multiply"),
     # Before all passes that read constants and the sizes in them.
     Pass("FoldConstants", fold.fold_constants),
+    # After folding, which computes zero points.
+    _blocks("SignIntegers", signed.sign_integers),
     # After folding, which leaves quantised constants alone, and before ops are put together.
     _blocks("MoveIntegers", quantized.move_integers),
     _calls("InterpolateReals", quantized.interpolate_real_numbers, quantized.DEQUANTIZE),

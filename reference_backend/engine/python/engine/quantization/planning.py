@@ -14,7 +14,6 @@ from typing import Any
 
 import tvm
 
-from ..options import Options
 from ..partition import partition_for
 from ..passes.quantized import DEQUANTIZE, QUANTIZE
 from ..patterns import TABLE, is_quantized
@@ -357,8 +356,6 @@ class Backend:
         self._options = options
         self.reasons: dict[str, None] = {}
         """Why something was refused, in the order of asking."""
-        if not Options.load(options).bind_constants:
-            self.reasons["scales must be constants, and the option bind_constants is off"] = None
 
     def answer(self, mod: tvm.IRModule, inputs: int, results: int) -> str | None:
         """Return what a model does between quantize and dequantize at its edges.

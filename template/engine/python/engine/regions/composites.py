@@ -25,7 +25,7 @@ from ..calls import Values, with_arguments
 from ..matches import escapes
 from ..options import Options
 from ..origins import is_named, origin_of
-from ..patterns import label_of
+from ..patterns import is_quantized, label_of
 from ..reasons import Code, Reason
 from ..table import Table
 from . import ir
@@ -245,7 +245,7 @@ class CompositeFinder:
             self.notes.setdefault(index, []).append(reason)
             return
         label = label_of(entry.label, match.annotated_expr, self._target.table)
-        composite = self._make_composite(members, results, label)
+        composite = self._make_composite(members, results, label, match.annotated_expr)
         declined = self._target.ask_driver(composite.function, self._bounds, False)
         if declined:
             self.declined[index] = declined
@@ -295,7 +295,13 @@ class CompositeFinder:
         whole = not results or not isinstance(binding.var, relax.DataflowVar)
         return results if apart and behind and not whole else None
 
-    def _make_composite(self, members: list[int], last: list[int], label: str) -> Composite:
+    def _make_composite(
+        self,
+        members: list[int],
+        last: list[int],
+        label: str,
+        parts: Mapping[str, relax.Expr],
+    ) -> Composite:
         results = [self._bindings[index].var for index in last]
         members = sorted({*members, *last})
         builder = ir.FunctionBuilder(self._bindings.values, self._target.options.bind_constants)
@@ -303,12 +309,33 @@ class CompositeFinder:
             binding = self._bindings[member]
             value = binding.value
             if isinstance(value, relax.Call):
-                value = with_arguments(value, [builder.use(item) for item in value.args])
+                first = _first_bound(value, label, parts)
+                value = with_arguments(
+                    value,
+                    [
+                        builder.use(item, bound=index >= first)
+                        for index, item in enumerate(value.args)
+                    ],
+                )
             else:
                 value = relax.TupleGetItem(builder.use(value.tuple_value), value.index)
             builder.bind(binding.var, value)
         function = builder.finish(results, {"Composite": f"{BACKEND}.{label}"})
         return Composite(members, label, results, function, builder.arguments)
+
+
+def _first_bound(call: relax.Call, label: str, parts: Mapping[str, relax.Expr]) -> int:
+    """Return from which argument on the constants of a call are part of the program.
+
+    Scales, zero points and biases of integers are: the code of an integer op consists of them.
+    The weights of integers are arguments where `bind_constants` is off, as those of real numbers.
+    """
+    if not is_quantized(label):
+        return len(call.args)
+    if call.op.name in ("relax.quantize", "relax.dequantize"):
+        return 1
+    behind = "anchor" in parts and not call.same_as(parts["anchor"])
+    return 0 if behind else len(call.args)
 
 
 class _Entry:

@@ -157,13 +157,15 @@ class FunctionBuilder:
         self._inside: dict[int, relax.Expr] = {}
         self._bindings: list[relax.Binding] = []
 
-    def use(self, expr: relax.Expr) -> relax.Expr:
+    def use(self, expr: relax.Expr, *, bound: bool = False) -> relax.Expr:
         """Translate an outer expression for use in the function.
 
         Parameters
         ----------
         expr
             An argument of a call outside.
+        bound
+            Whether a constant stays inside whatever `bind_constants` says.
 
         Returns
         -------
@@ -171,10 +173,12 @@ class FunctionBuilder:
             What to write in its place.
         """
         expr = resolve(expr, self._values)
+        if bound and isinstance(expr, Constant):
+            return expr
         if id_of(expr) in self._inside:
             return self._inside[id_of(expr)]
         if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self.use(item) for item in expr.fields])
+            return relax.Tuple([self.use(item, bound=bound) for item in expr.fields])
         is_argument = isinstance(expr, relax.Var) and not isinstance(expr.ty, tvm.ir.PrimType)
         if is_argument or (isinstance(expr, Constant) and not self._bind_constants):
             name = expr.name if is_argument else f"constant{len(self.arguments)}"
