@@ -475,9 +475,8 @@ def test_it_builds_and_works_after_the_update(
     commit(project, "our work")
     ROWS[row].update(project, old.target)
     # Releases mostly become the same tree, which has to be built once.
-    known = (
-        tmp_path_factory.getbasetemp().parent / f"built-{row.replace(' ', '-')}-{_digest(project)}"
-    )
+    name = f"built-{row.replace(' ', '-')}-{_digest(project)}"
+    known = tmp_path_factory.getbasetemp().parent / name
     if known.exists():
         return
     python = workshop.environment(workshop.wheel(project))

@@ -547,10 +547,10 @@ typedef enum npu_operation {
  * header's. Channels last is {0, 2, 3, 1}.
  *
  * Dimensions with blocks (since version 3) are stored as two, the number of the block and the place
- * in it, and count as two in an order. Channels in blocks of 16, last: `data_block` 16 and the order
- * {0, 1, 3, 4, 2} of [N, C / 16, 16, H, W]; `weight_block` {16, 16} and the order {0, 2, 4, 5, 3, 1}
- * of [O / 16, 16, I / 16, 16, H, W]. A block divides its dimension, whose size is fixed: for other
- * sizes, declare no block. */
+ * in it, and count as two in an order. Channels in blocks of 16, last: `data_block` 16 and the
+ * order {0, 1, 3, 4, 2} of [N, C / 16, 16, H, W]; `weight_block` {16, 16} and the order {0, 2, 4,
+ * 5, 3, 1} of [O / 16, 16, I / 16, 16, H, W]. A block divides its dimension, whose size is fixed:
+ * for other sizes, declare no block. */
 typedef struct npu_layout {
   uint32_t size;
   /*! \brief What it is asked for; shapes are in the header's order. A pool has no weight (rank 0)

@@ -112,9 +112,7 @@ def _through_dequantize(parts: Mapping[str, relax.Expr], values: Values) -> Valu
     )
 
 
-def _quantized_refusal(
-    op: Op, parts: Mapping[str, relax.Expr], values: Values
-) -> Reason | None:
+def _quantized_refusal(op: Op, parts: Mapping[str, relax.Expr], values: Values) -> Reason | None:
     """Return why the op cannot compute with the quantised tensors of a match."""
     assert op.quantized is not None
     calls = {name: call for name, call in parts.items() if name.startswith("dequantize")}
