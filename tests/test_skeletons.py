@@ -235,6 +235,153 @@ int main() {
 """
 
 
+TIMES = """
+#include <cassert>
+#include <cstdio>
+
+#include "driver_kit/build.h"
+#include "driver_kit/run.h"
+
+using namespace npu::kit;
+
+int graphs = 0;
+
+/*! \\brief Adds; an internal value has its own memory. */
+struct Plain {
+  Plain(const Program& p, const std::vector<void*>& m) : program(p), memory(m) {
+    ++graphs;
+    for (size_t i = 0; i < p.values.size(); ++i) {
+      if (memory[i] == nullptr) memory[i] = own.emplace_back(BytesOf(p.values[i])).data();
+    }
+  }
+  ~Plain() { --graphs; }
+  void Run() {
+    for (const Node& node : program.nodes) {
+      const auto at = [&](int32_t id) {
+        return static_cast<float*>(memory[static_cast<size_t>(id)]);
+      };
+      for (int i = 0; i < 4; ++i) {
+        at(node.out)[i] = at(node.inputs[0])[i] + at(node.inputs[1])[i];
+      }
+    }
+  }
+  const Program& program;
+  std::vector<void*> memory;
+  std::vector<Block> own;
+};
+
+/*! \\brief Its SDK runs the nodes at once on two engines. */
+struct Timed : Plain {
+  using Plain::Plain;
+  std::vector<NodeTime> RunTimed() {
+    Run();
+    return {{0, 0, 30, 0, 0, "left"}, {1, 10, 20, 5, 7, "right"}};
+  }
+};
+
+constexpr Driver kDriver = {"adder", "1", [](const Program&, const Node&) {
+                              return std::string();
+                            }};
+
+/*! \\brief (a + a) + b; the second sum has a label of its own, or none. */
+std::vector<uint8_t> Compile(bool is_old) {
+  const npu_build_api api = BuildTable<kDriver>();
+  npu_builder* builder = nullptr;
+  assert(api.create(nullptr, 0, &builder) == NPU_OK);
+  const npu_tensor_desc desc = {NPU_FLOAT32, 1, {{4, -1}}};
+  npu_tensor a, b, twice, sum;
+  api.add_input(builder, &desc, &a);
+  api.add_input(builder, &desc, &b);
+  api.add_tensor(builder, &desc, &twice);
+  api.add_tensor(builder, &desc, &sum);
+  const auto add = [&](npu_tensor x, npu_tensor y, npu_tensor out) {
+    const npu_operand operands[] = {{NPU_OPERAND_TENSOR, x, 0}, {NPU_OPERAND_TENSOR, y, 0}};
+    const npu_step step = {NPU_STEP_ADD, 2, {operands[0], operands[1]}, "add"};
+    npu_vector_program program = {};
+    program.steps = &step;
+    program.step_count = 1;
+    npu_elementwise op = {};
+    op.size = sizeof(op);
+    op.out = out;
+    op.program = &program;
+    assert(api.add_elementwise(builder, &op) == NPU_OK);
+  };
+  add(a, a, twice);
+  api.set_label(builder, "relax.add (second)");
+  add(twice, b, sum);
+  api.mark_output(builder, sum);
+  if (is_old) builder->program.labels.clear();
+  const uint8_t* bytes = nullptr;
+  size_t size = 0;
+  assert(api.finish(builder, &bytes, &size) == NPU_OK);
+  const std::vector<uint8_t> result(bytes, bytes + size);
+  api.destroy(builder);
+  return result;
+}
+
+void Print(const npu_run_api& api, npu_request* request) {
+  const npu_event* events = nullptr;
+  size_t count = 0;
+  double rate = 0;
+  assert(api.read_events(request, &events, &count, &rate) == NPU_OK && rate == 1000);
+  std::printf("%d graphs, %d events\\n", graphs, static_cast<int>(count));
+  int64_t before = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const npu_event& event = events[i];
+    const bool in_order = event.begin >= before && event.busy == event.end - event.begin;
+    before = event.begin;
+    std::printf("%s of %s on %s%s", event.name, event.label == nullptr ? "nothing" : event.label,
+                event.engine, in_order ? "" : ", not in order");
+    for (size_t k = 0; k < event.traffic_count; ++k) {
+      std::printf(", %d + %d", static_cast<int>(event.traffic[k].bytes_read),
+                  static_cast<int>(event.traffic[k].bytes_written));
+    }
+    std::puts("");
+  }
+}
+
+template <typename Recorder>
+void Profile(bool is_old) {
+  const std::vector<uint8_t> bytes = Compile(is_old);
+  const npu_run_api api = RunTable<Plain, Recorder>("adder", "1");
+  npu_program* program = nullptr;
+  npu_request* request = nullptr;
+  assert(api.load(nullptr, bytes.data(), bytes.size(), &program) == NPU_OK);
+  assert(api.create_request(program, &request) == NPU_OK);
+  const int64_t dims[] = {4};
+  float a[] = {1, 2, 3, 4}, b[] = {10, 20, 30, 40}, sum[4];
+  npu_buffer buffer = {sizeof(npu_buffer), NPU_FLOAT32, 1, dims, a, sizeof(a)};
+  api.bind_input(request, 0, &buffer);
+  buffer.data = b;
+  api.bind_input(request, 1, &buffer);
+  buffer.data = sum;
+  api.bind_output(request, 0, &buffer);
+  if (api.read_events == nullptr) {
+    const bool is_absent = api.record_events == nullptr && api.event_unit == nullptr;
+    std::puts(is_absent ? "absent" : "half of it");
+  } else {
+    for (int32_t on : {0, 1, 0}) {
+      assert(api.record_events(request, on) == NPU_OK);
+      a[0] += 1;
+      assert(api.execute(request) == NPU_OK);
+      assert(sum[0] == 2 * a[0] + 10 && sum[3] == 48);
+      Print(api, request);
+    }
+  }
+  api.destroy_request(request);
+  api.unload(program);
+  assert(graphs == 0);
+}
+
+int main() {
+  Profile<Plain>(false);
+  Profile<Timed>(false);
+  Profile<NodeByNode<Plain>>(false);
+  Profile<Timed>(true);
+}
+"""
+
+
 def _run_with_the_kit(source: str, tmp_path: Path) -> str:
     (tmp_path / "main.cc").write_text(source)
     include = ROOT / "template/engine/include"
@@ -256,6 +403,19 @@ def test_a_buffer_that_does_not_fit_is_refused_with_the_expected_size(tmp_path: 
         "2 it is float32[], but the program was compiled for float32[2, 3]",
         "2 it has 12 bytes, but float32[2, 3] has 24",
         "2 it has no memory",
+    ]
+
+
+def test_events_are_those_of_the_sdk_or_of_nodes_run_one_by_one(tmp_path: Path) -> None:
+    """A graph without times has none; the others only while a profile records."""
+    off = ["1 graphs, 0 events"]
+    second = "add of relax.add (second) on"
+    sdk = ["2 graphs, 2 events", "add of nothing on left", f"{second} right, 5 + 7", *off]
+    alone = ["3 graphs, 2 events", "add of nothing on npu, 16 + 16", f"{second} npu, 32 + 16", *off]
+    unlabelled = [line.replace("relax.add (second)", "nothing") for line in sdk]
+    assert _run_with_the_kit(TIMES, tmp_path).splitlines() == [
+        *("absent", *off, *sdk, *off, *alone, *off),
+        *unlabelled,
     ]
 
 

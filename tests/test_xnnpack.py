@@ -14,6 +14,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,68 @@ def test_the_digits_of_the_demo_are_right(python: Path, tmp_path: Path) -> None:
         "xnnpack_npu (vendor)",
         "host (TVM llvm)",
     ]
+
+
+PROFILE = """
+import json
+import sys
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+import tvm_xnnpack_npu as backend
+
+module = from_onnx(onnx.load(sys.argv[1]), shape_dict={"images": [8, 1, 8, 8]})
+report = backend.offload_report(backend.partition_for_xnnpack_npu(module))
+executable = backend.compile_for_xnnpack_npu(module)
+machine = relax.VirtualMachine(executable, tvm.cpu())
+images = np.random.default_rng(0).random((8, 1, 8, 8), dtype="float32")
+
+def results():
+    outputs = machine["main"](tvm.runtime.tensor(images))
+    return [outputs[i].numpy().tolist() for i in range(len(outputs))]
+
+before = results()
+profile = backend.profile(executable, images, calls=3, report=report)
+print(json.dumps(profile.to_dict() | {
+    "same": results() == before,
+}))
+"""
+
+
+def test_a_profile_has_the_time_of_each_op(python: Path, tmp_path: Path) -> None:
+    """This XNNPACK reports no times: the kit runs its nodes one by one."""
+    pytest.importorskip("onnx")
+    script = tmp_path / "profile.py"
+    script.write_text(PROFILE)
+    out = run(python, script, ROOT / "docs/demo/digits.onnx", cwd=tmp_path)
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    assert (found["unit"], found["ticks_per_us"]) == ("ns", 1000)
+    (region,) = found["regions"]
+    assert region["calls"] == 3
+    # Measured one after the other inside of the region.
+    took = sum(event["end"] - event["begin"] for event in found["events"]) / 1000
+    assert 0 < took <= region["wall_us"]
+    print(found["summary"], [(op["composite"], op["span"]) for op in found["ops"]])
+    assert sorted(op["composite"] for op in found["ops"]) == [
+        "conv2d_bias_relu",
+        "conv2d_bias_relu",
+        "conv2d_bias_residual_relu",
+        "depthwise_conv2d_bias_relu",
+        "matmul_bias",
+        "max_pool2d",
+        "mean",
+    ]
+    assert all(op["span"] > 0 and op["traffic"]["dram"][1] > 0 for op in found["ops"])
+    for call in range(3):
+        times = [(e["begin"], e["end"]) for e in found["events"] if e["call"] == call]
+        assert times == sorted(times)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(times))
+    # Twice the products that the report counts.
+    assert found["totals"]["operations"] == 3 * 2 * 3_688_960
+    assert found["same"]
 
 
 MODEL = """

@@ -78,6 +78,8 @@ struct Builder {
   std::vector<Piece> constants;
   std::vector<uint8_t> bytes;
   std::string error;
+  /*! \brief Of the operations that follow. */
+  std::string label;
 
   // ---- Tensors and values ----
 
@@ -204,6 +206,7 @@ struct Builder {
     const std::string reason = driver->reason(program, node);
     if (!reason.empty()) Decline(reason);
     program.nodes.push_back(node);
+    program.labels.push_back(label);
     return node.out;
   }
 
@@ -632,6 +635,9 @@ npu_build_api BuildTable() {
       }
       *id = builder->AddView(data, dims);
     });
+  };
+  api.set_label = [](npu_builder* builder, const char* label) {
+    return Try(&builder->error, [&] { builder->label = label; });
   };
   api.add_matmul = AddOp<npu_matmul>;
   api.add_convolution = AddOp<npu_convolution>;

@@ -201,6 +201,9 @@ struct Program {
   /*! \brief The elements of constants; in the build half only while `compile` runs. */
   const uint8_t* constants = nullptr;
   size_t constant_bytes = 0;
+  /*! \brief By node: the text of set_label of the operation that it belongs to; "" if it had none.
+   *  A profile adds up the times of each text, and the engine finds ops in sentences by it. */
+  std::vector<std::string> labels;
 
   const Value& At(int32_t value) const { return values[static_cast<size_t>(value)]; }
   const void* Data(const Value& constant) const {
@@ -249,6 +252,9 @@ inline std::vector<uint8_t> Serialize(const Program& program) {
     options += key + '\0';
     options += value + '\0';
   }
+  // An empty key ends the options; an older kit reads no further.
+  options += '\0';
+  for (const std::string& label : program.labels) options += label + '\0';
   options.resize(Aligned(options.size()));
   ProgramHeader header = {};
   std::memcpy(header.magic, kProgramMagic, sizeof(kProgramMagic));
@@ -382,6 +388,7 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
     require(text < end);
     program.options[key] = word();
   }
+  if (text < end) ++text;
   auto read = [&](std::vector<Value>* values, uint64_t count) {
     const uint8_t* from = take(count, sizeof(Value));
     values->resize(count);
@@ -399,6 +406,8 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
     Node node = MakeNode(Kind::kStep);
     std::memcpy(static_cast<void*>(&node), nodes + i * header.node_size, known_size);
     program.nodes.push_back(node);
+    // An older kit wrote none.
+    program.labels.push_back(text < end ? word() : "");
   }
   require(Aligned(at) <= size && size - Aligned(at) == header.constants);
   program.constants = bytes + Aligned(at);

@@ -12,6 +12,8 @@
  *   // the graph lives, aligned to 64 bytes, and with 64 bytes behind it that may be read.
  *   Graph(const npu::kit::Program& program, const std::vector<void*>& memory);
  *   void Run();
+ *   // Only if the SDK tells how long nodes took: does what Run does, and returns that.
+ *   std::vector<npu::kit::NodeTime> RunTimed();
  * };
  *
  * const npu_run_api* npu_driver_run(uint32_t) {
@@ -19,14 +21,21 @@
  *   return &api;
  * }
  * \endcode
+ *
+ * A profile shows each op if the graph has RunTimed. If the SDK reports no times,
+ * RunTable<Graph, npu::kit::NodeByNode<Graph>> measures them.
  */
 #ifndef DRIVER_KIT_RUN_H_
 #define DRIVER_KIT_RUN_H_
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "driver_kit/program.h"
@@ -89,13 +98,170 @@ inline std::string& RunError() {
   return error;
 }
 
+// ---- Times of nodes ----
+
+/*! \brief When a node ran. */
+struct NodeTime {
+  /*! \brief Its place in program.nodes. The SDK's nodes that make up one of these have the same. */
+  size_t node = 0;
+  /*! \brief Nanoseconds since RunTimed began. */
+  int64_t begin = 0, end = 0;
+  /*! \brief How much it moved from and to the device's DRAM; 0: not known. */
+  uint64_t bytes_read = 0, bytes_written = 0;
+  /*! \brief What it ran on; a literal. */
+  const char* engine = "npu";
+};
+
+/*!
+ * \brief The times of nodes on an SDK that reports none: makes a graph of each node, and runs one
+ *  after the other.
+ *
+ * Nothing that the SDK fuses, or keeps on the chip, between two nodes shows in these times: they
+ * tell which ops are slow, and their sum may be more than the whole graph takes.
+ */
+template <typename Graph>
+class NodeByNode {
+ public:
+  NodeByNode(const Program& program, const std::vector<void*>& memory) : memory_(memory) {
+    for (size_t i = 0; i < program.values.size(); ++i) {
+      if (memory_[i] != nullptr) continue;
+      blocks_.emplace_back(BytesOf(program.values[i]));
+      memory_[i] = blocks_.back().data();
+    }
+    for (const Node& node : program.nodes) parts_.push_back(MakePart(program, node));
+  }
+
+  std::vector<NodeTime> RunTimed() {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point start = Clock::now();
+    const auto now = [start] {
+      return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+    };
+    std::vector<NodeTime> times;
+    for (const std::unique_ptr<Part>& part : parts_) {
+      NodeTime time;
+      time.node = times.size();
+      time.begin = now();
+      part->graph->Run();
+      time.end = now();
+      for (const Value& value : part->program.values) {
+        (value.source == Source::kNode ? time.bytes_written : time.bytes_read) += BytesOf(value);
+      }
+      times.push_back(time);
+    }
+    return times;
+  }
+
+ private:
+  /*! \brief A program of one node. The graph refers to it. */
+  struct Part {
+    Program program;
+    std::unique_ptr<Graph> graph;
+  };
+
+  std::unique_ptr<Part> MakePart(const Program& whole, Node node) const {
+    auto part = std::make_unique<Part>();
+    Program& program = part->program;
+    program.options = whole.options;
+    program.constants = whole.constants;
+    program.constant_bytes = whole.constant_bytes;
+    std::vector<int32_t> ids;
+    std::vector<void*> memory;
+    const auto add = [&](int32_t id, Source source) {
+      const auto found = std::find(ids.begin(), ids.end(), id);
+      if (found != ids.end()) return static_cast<int32_t>(found - ids.begin());
+      ids.push_back(id);
+      memory.push_back(memory_[static_cast<size_t>(id)]);
+      Value value = whole.At(id);
+      if (source == Source::kInput && value.source != Source::kConstant) {
+        value.place = static_cast<int64_t>(program.inputs.size());
+        value.source = source;
+        program.inputs.push_back(value);
+      }
+      program.values.push_back(value);
+      return static_cast<int32_t>(ids.size() - 1);
+    };
+    for (int32_t& input : node.inputs) {
+      if (input >= 0) input = add(input, Source::kInput);
+    }
+    node.out = add(node.out, Source::kNode);
+    program.outputs.push_back(program.At(node.out));
+    program.outputs.back().place = node.out;
+    program.nodes.push_back(node);
+    program.labels.emplace_back();
+    part->graph = std::make_unique<Graph>(program, memory);
+    return part;
+  }
+
+  /*! \brief By value: also of those that are internal to the whole graph. */
+  std::vector<void*> memory_;
+  std::vector<Block> blocks_;
+  std::vector<std::unique_ptr<Part>> parts_;
+};
+
+/*! \brief Whether a graph tells the times of nodes. */
+template <typename Graph, typename = void>
+struct IsTimed : std::false_type {};
+template <typename Graph>
+struct IsTimed<Graph, std::void_t<decltype(std::declval<Graph&>().RunTimed())>> : std::true_type {};
+
+/*! \brief How many additions and multiplications a matmul or a convolution has; 0 for others. */
+inline uint64_t OperationsOf(const Program& program, const Node& node) {
+  if (node.kind != Kind::kMatmul && node.kind != Kind::kConvolution) return 0;
+  const Value &out = program.At(node.out), &weight = program.At(node.inputs[1]);
+  int64_t summed = 0;
+  if (node.kind == Kind::kMatmul) {
+    const Value& a = program.At(node.inputs[0]);
+    summed = a.dims[a.rank - (node.matmul.transpose_a != 0 ? 2 : 1)];
+  } else {
+    // Each output channel has as many weights as it sums products, whatever their order.
+    summed = weight.dims[0] > 0 ? CountOf(weight) / weight.dims[0] : 0;
+  }
+  return 2 * static_cast<uint64_t>(CountOf(out)) * static_cast<uint64_t>(summed);
+}
+
+/*! \brief What read_events answers. */
+struct EventList {
+  std::vector<npu_event> events;
+  std::vector<npu_traffic> traffic;
+  std::vector<std::string> names;
+
+  EventList() = default;
+  EventList(const Program& program, const std::vector<NodeTime>& times) {
+    // The events point to them.
+    traffic.reserve(times.size());
+    names.reserve(times.size());
+    for (const NodeTime& time : times) {
+      if (time.node >= program.nodes.size()) Refuse("a time is of no node");
+      const Node& node = program.nodes[time.node];
+      const std::string& label = program.labels[time.node];
+      npu_event event = {};
+      names.push_back(NameOf(node));
+      event.name = names.back().c_str();
+      event.label = label.empty() ? nullptr : label.c_str();
+      event.engine = time.engine;
+      event.begin = time.begin;
+      event.end = time.end;
+      event.busy = time.end - time.begin;
+      event.operations = OperationsOf(program, node);
+      if (time.bytes_read + time.bytes_written > 0) {
+        traffic.push_back({"dram", time.bytes_read, time.bytes_written});
+        event.traffic = &traffic.back();
+        event.traffic_count = 1;
+      }
+      events.push_back(event);
+    }
+  }
+};
+
 template <typename Graph>
 struct LoadedProgram {
   Program program;
   std::string text;
 };
 
-template <typename Graph>
+/*! \brief A request. While a profile records, it is run by `Timed`, which is made for that. */
+template <typename Graph, typename Timed>
 struct GraphRequest {
   explicit GraphRequest(const Program& p)
       : program(p), inputs(p.inputs.size()), outputs(p.outputs.size()) {
@@ -124,11 +290,28 @@ struct GraphRequest {
       const void* from = inputs[static_cast<size_t>(value.place)];
       std::memcpy(memory[i], from, BytesOf(value));
     }
-    if (graph != nullptr) graph->Run();
+    Run();
     for (size_t i = 0; i < program.outputs.size(); ++i) {
       const size_t id = static_cast<size_t>(program.outputs[i].place);
       std::memcpy(outputs[i], memory[id], BytesOf(program.values[id]));
     }
+  }
+
+  void Run() {
+    if constexpr (IsTimed<Timed>::value) {
+      events = EventList();
+      if (timed != nullptr) {
+        events = EventList(program, timed->RunTimed());
+        return;
+      }
+    }
+    if (graph != nullptr) graph->Run();
+  }
+
+  void Record(bool on) {
+    timed.reset();
+    events = EventList();
+    if (on && !program.nodes.empty()) timed = std::make_unique<Timed>(program, memory);
   }
 
   const Program& program;
@@ -137,13 +320,16 @@ struct GraphRequest {
   /*! \brief By value. */
   std::vector<void*> memory;
   std::unique_ptr<Graph> graph;
+  std::unique_ptr<Timed> timed;
+  /*! \brief Of the last execution. */
+  EventList events;
 };
 
-/*! \brief The table of the run half. */
-template <typename Graph>
+/*! \brief The table of the run half. Profiles have events if `Timed` has RunTimed. */
+template <typename Graph, typename Timed = Graph>
 npu_run_api RunTable(const char* name, const char* release) {
   using Loaded = LoadedProgram<Graph>;
-  using Request = GraphRequest<Graph>;
+  using Request = GraphRequest<Graph, Timed>;
   npu_run_api api = {};
   api.size = sizeof(api);
   api.version = NPU_DRIVER_API_VERSION;
@@ -185,6 +371,20 @@ npu_run_api RunTable(const char* name, const char* release) {
   api.execute = [](npu_request* request) {
     return Try(&RunError(), [&] { reinterpret_cast<Request*>(request)->Execute(); });
   };
+  if constexpr (IsTimed<Timed>::value) {
+    api.event_unit = "ns";
+    api.record_events = [](npu_request* request, int32_t on) {
+      return Try(&RunError(), [&] { reinterpret_cast<Request*>(request)->Record(on != 0); });
+    };
+    api.read_events = [](npu_request* request, const npu_event** events, size_t* count,
+                         double* units_per_microsecond) {
+      const EventList& list = reinterpret_cast<Request*>(request)->events;
+      *events = list.events.data();
+      *count = list.events.size();
+      *units_per_microsecond = 1000;
+      return NPU_OK;
+    };
+  }
   return api;
 }
 

@@ -140,6 +140,13 @@ class Recorder:
         self.recording["calls"].append([begin, _now()])
         return result
 
+    def forget(self) -> None:
+        """Drop what has been recorded so far."""
+        for module in self._regions.values():
+            module["profile"]()
+        self._before = {symbol: counters_of(item) for symbol, item in self._regions.items()}
+        self.recording = {"calls": [], "host": [], "regions": []}
+
     def _note(
         self, _function: object, symbol: str, is_before: bool, _result: object, *_arguments: object
     ) -> int:
@@ -191,9 +198,10 @@ def record(machine: VirtualMachine, function: str, calls: int, *arguments: objec
     recording
         What happened.
     """
-    # The first call loads programs and allocates memory.
-    machine[function](*arguments)
     with Recorder(machine) as recorder:
+        # The first call loads programs, allocates memory, and makes what a driver needs to record.
+        recorder.call(function, *arguments)
+        recorder.forget()
         for _ in range(calls):
             recorder.call(function, *arguments)
     return recorder.recording
