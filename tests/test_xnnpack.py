@@ -109,6 +109,18 @@ def test_the_overlay_is_small() -> None:
     assert sum(lines.values()) <= 700, lines
 
 
+def test_the_page_says_which_nodes_the_ops_became() -> None:
+    page = (ROOT / "docs/driver.md").read_text()
+    section = re.findall(r"^## XNNPACK, op by op\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", section[0], re.MULTILINE)
+    ops = [op for row, _ in rows for op in re.findall(r"`(\w+)`", row)]
+    # The backend of this test has no round.
+    assert sorted(ops) == sorted(TAKEN | {"round"})
+    defined = set(re.findall(r"xnn_define_(\w+)", (OVERLAY / "driver/run.cc").read_text()))
+    shown = {node for _, row in rows for node in re.findall(r"`(\w+)`", row)}
+    assert shown - {"relu", "clip"} == defined - {"tensor_value"}
+
+
 def test_check_runs_an_op_on_it(python: Path, tmp_path: Path) -> None:
     out = run(python, "-m", "tvm_xnnpack_npu", "check", cwd=tmp_path)
     assert "emulator library: not installed" in out
