@@ -207,6 +207,91 @@ int main() {
 """
 
 
+QUANTIZATION = """
+#include <cassert>
+#include <cstdio>
+
+#include "driver_kit/build.h"
+
+using namespace npu::kit;
+
+struct Case {
+  npu_dtype from, to;
+  int64_t scales;
+  bool knows;
+  std::vector<npu_step> steps;
+};
+
+void Try(const Case& test) {
+  Driver driver = {};
+  driver.reason = [](const Program&, const Node&) { return std::string(); };
+  driver.quantization = test.knows;
+  Builder builder;
+  builder.driver = &driver;
+  const npu_tensor_desc data = {test.from, 2, {{2, -1}, {4, -1}}};
+  const npu_tensor_desc result = {test.to, 2, {{2, -1}, {4, -1}}};
+  const npu_tensor_desc scales = {NPU_FLOAT32, 1, {{test.scales, -1}}};
+  const npu_tensor_desc zero = {NPU_INT8, 0, {}};
+  const float factors[4] = {0.5f, 1, 2, 4};
+  const int8_t point = -3;
+  // Tensors 0 to 2 of the steps.
+  builder.AddInput(&data);
+  builder.AddConstantTensor(&scales, factors, sizeof(float) * static_cast<size_t>(test.scales));
+  builder.AddConstantTensor(&zero, &point, 1);
+  npu_vector_program program = {};
+  program.steps = test.steps.data();
+  program.step_count = static_cast<int32_t>(test.steps.size());
+  npu_elementwise op = {};
+  op.size = sizeof(op);
+  op.out = builder.AddTensor(&result, Source::kNode);
+  op.program = &program;
+  std::string reason;
+  if (npu::kit::Try(&reason, [&] { builder.Add(&op); }) != NPU_OK) {
+    std::puts(reason.c_str());
+    return;
+  }
+  builder.MarkOutput(op.out);
+  builder.Finish();
+  const Program parsed = Parse(builder.bytes.data(), builder.bytes.size());
+  for (const Node& node : parsed.nodes) {
+    std::printf("%s(%d -> %d, %g, %g) ", NameOf(node).c_str(), parsed.At(node.inputs[0]).dtype,
+                parsed.At(node.out).dtype, node.numbers[1], node.numbers[2]);
+  }
+  std::puts("");
+}
+
+int main() {
+  const npu_operand data = {NPU_OPERAND_TENSOR, 0, 0}, scale = {NPU_OPERAND_TENSOR, 1, 0},
+                    zero = {NPU_OPERAND_TENSOR, 2, 0};
+  const auto step = [](int32_t s) { return npu_operand{NPU_OPERAND_STEP, s, 0}; };
+  const std::vector<npu_step> quantize = {{NPU_STEP_DIVIDE, 2, {data, scale}, ""},
+                                          {NPU_STEP_ROUND_EVEN, 1, {step(0)}, ""},
+                                          {NPU_STEP_ADD, 2, {step(1), zero}, ""}};
+  const std::vector<npu_step> dequantize = {{NPU_STEP_SUBTRACT, 2, {data, zero}, ""},
+                                            {NPU_STEP_MULTIPLY, 2, {step(0), scale}, ""}};
+  const std::vector<npu_step> between = {dequantize[0],
+                                         dequantize[1],
+                                         {NPU_STEP_TANH, 1, {step(1)}, ""},
+                                         {NPU_STEP_DIVIDE, 2, {step(2), scale}, ""},
+                                         {NPU_STEP_ROUND_EVEN, 1, {step(3)}, ""},
+                                         {NPU_STEP_ADD, 2, {step(4), zero}, ""}};
+  // The difference is used twice.
+  const std::vector<npu_step> twice = {dequantize[0], dequantize[1],
+                                       {NPU_STEP_ADD, 2, {step(1), step(0)}, ""}};
+  Try({NPU_FLOAT32, NPU_INT8, 1, true, quantize});
+  Try({NPU_INT8, NPU_FLOAT32, 1, true, dequantize});
+  Try({NPU_INT8, NPU_INT8, 1, true, between});
+  Try({NPU_FLOAT32, NPU_INT8, 1, false, quantize});
+  Try({NPU_INT8, NPU_FLOAT32, 1, false, dequantize});
+  Try({NPU_FLOAT32, NPU_INT8, 4, true, quantize});
+  Try({NPU_INT8, NPU_FLOAT32, 4, true, dequantize});
+  Try({NPU_INT8, NPU_FLOAT32, 1, true, twice});
+  // An integer that is no quantized number.
+  Try({NPU_INT32, NPU_FLOAT32, 1, true, dequantize});
+}
+"""
+
+
 BUFFERS = """
 #include <cstdio>
 
@@ -403,6 +488,18 @@ def test_a_buffer_that_does_not_fit_is_refused_with_the_expected_size(tmp_path: 
         "2 it is float32[], but the program was compiled for float32[2, 3]",
         "2 it has 12 bytes, but float32[2, 3] has 24",
         "2 it has no memory",
+    ]
+
+
+def test_quantize_and_dequantize_are_nodes_of_drivers_that_know_them(tmp_path: Path) -> None:
+    """Element types are 0 for float32, 2 for int8; numbers are the scale and the zero point."""
+    quantize, dequantize = "quantize(0 -> 2, 0.5, -3) ", "dequantize(2 -> 0, 0.5, -3) "
+    mixed = "the driver kit has no nodes that mix element types"
+    assert _run_with_the_kit(QUANTIZATION, tmp_path).splitlines() == [
+        quantize,
+        dequantize,
+        f"{dequantize}tanh(0 -> 0, 0, 0) {quantize}",
+        *[mixed] * 6,
     ]
 
 

@@ -49,6 +49,9 @@ struct Driver {
    * and lookups; otherwise they are declined. In programs of integers, all values but the last are
    * then int64, accumulators apart. */
   bool integers = false;
+  /*! \brief Whether `reason` knows kQuantize and kDequantize; otherwise they are declined. Scales
+   * by channel, and those that are no constants, are declined anyhow. */
+  bool quantization = false;
 };
 
 /*! \brief A tensor of the builder. */
@@ -232,6 +235,7 @@ struct Builder {
     const Dims dims = DimsOf(out);
     int32_t done = 0;
     const npu_dtype first_type = program.At(node.inputs[0]).dtype;
+    if (first_type == NPU_FLOAT32 && EndsWithQuantize(epilogue, out)) dtype = NPU_FLOAT32;
     const bool has_steps = epilogue != nullptr && epilogue->step_count > 0;
     const bool is_sum = node.kind == Kind::kReduce && IsInteger(dtype);
     const bool integers = driver->integers && IsInteger(first_type) && (IsProduct(node) || is_sum);
@@ -288,6 +292,74 @@ struct Builder {
     return true;
   }
 
+  // ---- Quantize and dequantize: steps that make up one node of two element types ----
+
+  static bool IsKind(const npu_vector_program* steps, int32_t s, npu_step_kind kind) {
+    return s >= 0 && s < steps->step_count && steps->steps[s].kind == kind;
+  }
+
+  /*! \brief Whether step `s` only serves the next one, as its first operand. */
+  static bool LeadsOn(const npu_vector_program* steps, int32_t s) {
+    return IsResult(steps->steps[s + 1].operands[0], s) && UsesOf(steps, s) == 1;
+  }
+
+  static bool IsNarrow(npu_dtype dtype) {
+    return dtype == NPU_INT8 || dtype == NPU_UINT8 || dtype == NPU_INT16;
+  }
+
+  /*! \brief Reads the second operand of a step, if it is one constant number. */
+  bool ReadNumber(const npu_step& step, double* number) {
+    const npu_operand& operand = step.operands[1];
+    if (operand.kind == NPU_OPERAND_NUMBER) {
+      *number = operand.number;
+      return true;
+    }
+    if (operand.kind != NPU_OPERAND_TENSOR) return false;
+    const Tensor& tensor = At(operand.index);
+    if (tensor.data == nullptr || CountOf(tensor.port) != 1) return false;
+    const auto read = [&](auto value) {
+      std::memcpy(&value, tensor.data, sizeof(value));
+      *number = static_cast<double>(value);
+      return true;
+    };
+    switch (tensor.port.dtype) {
+      case NPU_FLOAT32:
+        return read(float());
+      case NPU_INT8:
+        return read(int8_t());
+      case NPU_UINT8:
+        return read(uint8_t());
+      case NPU_INT16:
+        return read(int16_t());
+      default:
+        return false;
+    }
+  }
+
+  /*! \brief Whether steps s, s + 1 and s + 2 are the last ones, and quantize; their numbers. */
+  bool IsQuantize(const npu_vector_program* steps, int32_t s, npu_tensor out, Node* node) {
+    return driver->quantization && IsNarrow(At(out).port.dtype) && s + 3 == steps->step_count &&
+           IsKind(steps, s, NPU_STEP_DIVIDE) && IsKind(steps, s + 1, NPU_STEP_ROUND_EVEN) &&
+           IsKind(steps, s + 2, NPU_STEP_ADD) && LeadsOn(steps, s) && LeadsOn(steps, s + 1) &&
+           ReadNumber(steps->steps[s], &node->numbers[1]) &&
+           ReadNumber(steps->steps[s + 2], &node->numbers[2]);
+  }
+
+  bool EndsWithQuantize(const npu_vector_program* steps, npu_tensor out) {
+    Node node = MakeNode(Kind::kQuantize);
+    return steps != nullptr && IsQuantize(steps, steps->step_count - 3, out, &node);
+  }
+
+  /*! \brief Whether steps s and s + 1 dequantize; their numbers. */
+  bool IsDequantize(const npu_vector_program* steps, int32_t s, Node* node) {
+    const npu_operand& data = steps->steps[s].operands[0];
+    return driver->quantization && IsKind(steps, s, NPU_STEP_SUBTRACT) &&
+           IsKind(steps, s + 1, NPU_STEP_MULTIPLY) && LeadsOn(steps, s) &&
+           data.kind == NPU_OPERAND_TENSOR && IsNarrow(At(data.index).port.dtype) &&
+           ReadNumber(steps->steps[s], &node->numbers[2]) &&
+           ReadNumber(steps->steps[s + 1], &node->numbers[1]);
+  }
+
   /*! \brief Adds the steps of a program from `first` on; `result` is the value before them. */
   void AddSteps(const npu_vector_program* steps, int32_t result, int32_t first, npu_tensor out) {
     const int32_t count = steps == nullptr ? 0 : steps->step_count;
@@ -303,7 +375,8 @@ struct Builder {
         integers = integers && IsInteger(At(operand.index).port.dtype);
       }
     }
-    const npu_dtype inner = integers ? NPU_INT64 : dtype;
+    const bool is_quantized = EndsWithQuantize(steps, out);
+    const npu_dtype inner = integers ? NPU_INT64 : is_quantized ? NPU_FLOAT32 : dtype;
     std::vector<int32_t> results(static_cast<size_t>(count), result);
     for (int32_t s = first; s < count; ++s) {
       const npu_step& step = steps->steps[s];
@@ -312,8 +385,21 @@ struct Builder {
       }
       Node node = MakeNode(Kind::kStep);
       node.step = step.kind;
+      // The first operand of these steps is the data, the others are numbers of the node.
+      int32_t operand_count = step.operand_count;
+      npu_dtype read_type = inner;
+      if (is_quantized && s + 3 == count && IsQuantize(steps, s, out, &node)) {
+        node.kind = Kind::kQuantize;
+        operand_count = 1;
+        s += 2;
+      } else if (inner == NPU_FLOAT32 && IsDequantize(steps, s, &node)) {
+        node.kind = Kind::kDequantize;
+        operand_count = 1;
+        read_type = At(step.operands[0].index).port.dtype;
+        s += 1;
+      }
       Dims dims;
-      for (int32_t i = 0; i < step.operand_count; ++i) {
+      for (int32_t i = 0; i < operand_count; ++i) {
         const npu_operand& operand = step.operands[i];
         const bool is_parameter =
             i > 0 && (step.kind == NPU_STEP_CLIP || step.kind == NPU_STEP_LEAKY_RELU ||
@@ -337,7 +423,7 @@ struct Builder {
             break;
         }
         if (node.inputs[i] < 0) continue;
-        if (!integers && count > 1 && program.At(node.inputs[i]).dtype != dtype) {
+        if (!integers && count > 1 && program.At(node.inputs[i]).dtype != read_type) {
           Decline("the driver kit has no nodes that mix element types");
         }
         dims = Broadcast(dims, kit::DimsOf(program.At(node.inputs[i])));

@@ -124,8 +124,14 @@ enum class Kind : int32_t {
   kReshape = 9,
   /*! \brief Inputs: data and table. Only for drivers with `integers`. */
   kLookup = 10,
+  /*! \brief Input: data of float32. The result, of 8 or 16 bits, is data / scale, rounded to the
+   *  nearest (halves to even), plus the zero point, saturated; numbers[1] is the scale, numbers[2]
+   *  the zero point. Only for drivers with `quantization`, as kDequantize. */
+  kQuantize = 11,
+  /*! \brief Input: data of 8 or 16 bits. The result is (data - zero point) * scale in float32. */
+  kDequantize = 12,
 };
-constexpr int32_t kKindCount = 11;
+constexpr int32_t kKindCount = 13;
 
 /*! \brief A node. What it computes is limited to `least` and `most`. */
 struct Node {
@@ -167,8 +173,9 @@ inline Node MakeNode(Kind kind) {
 
 /*! \brief The name of a node in messages and listings. */
 inline std::string NameOf(const Node& node) {
-  constexpr const char* kKinds[] = {"matmul", "convolution", "pool", "reduction", "copy",  "gather",
-                                    "scan",   "order",       "step", "reshape",   "lookup"};
+  constexpr const char* kKinds[] = {"matmul", "convolution", "pool",      "reduction", "copy",
+                                    "gather", "scan",        "order",     "step",      "reshape",
+                                    "lookup", "quantize",    "dequantize"};
   constexpr const char* kSteps[] = {
       "other",    "add",        "bias",       "residual",     "subtract",  "multiply",   "scale",
       "divide",   "maximum",    "minimum",    "floor_divide", "remainder", "less",       "equal",
@@ -343,6 +350,8 @@ inline bool IsSane(const Node& node, const Program& program) {
     case Kind::kOrder:
       return node.order.axis >= 0 && node.order.axis < rank && out_rank == rank;
     case Kind::kReshape:
+    case Kind::kQuantize:
+    case Kind::kDequantize:
       return CountOf(program.At(node.inputs[0])) == CountOf(program.At(node.out));
     case Kind::kLookup:
       return CountOf(program.At(node.inputs[1])) == 256 &&
@@ -439,7 +448,7 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
   auto is_written = [&](int64_t value) {
     return is_known(value) && written[static_cast<size_t>(value)];
   };
-  constexpr int32_t kInputs[kKindCount] = {2, 2, 1, 1, 1, 2, 1, 1, 0, 1, 2};
+  constexpr int32_t kInputs[kKindCount] = {2, 2, 1, 1, 1, 2, 1, 1, 0, 1, 2, 1, 1};
   for (const Node& node : program.nodes) {
     require(node.kind >= Kind::kMatmul && static_cast<int32_t>(node.kind) < kKindCount);
     for (int32_t i = 0; i < NPU_MAX_OPERANDS; ++i) {
