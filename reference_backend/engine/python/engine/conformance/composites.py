@@ -23,7 +23,7 @@ from ..reasons import DECLINES
 from .cases import OPS
 from .compare import Array, Step, Verdict
 from .compiled import Compiled, Placement, compile_all, placement
-from .imported import sentence
+from .imported import kind_and_message
 from .model import Case, Model, Spec, Tensor, entry_of, symbol_of
 from .result import Outcome
 from .suite import Settings
@@ -243,7 +243,7 @@ def _run(work: Composite, model: Model, compiled: Compiled) -> Outcome:
             text = f"the table refuses it: {refusals[0]}"
             return replace(outcome, status="not_run", reason=text)
     except Exception as error:
-        return replace(outcome, status="failed", reason=sentence(error))
+        return replace(outcome, status="failed", reason=kind_and_message(error))
 
     def misnamed(label: str) -> str:
         known = " or ".join(sorted(work.labels))
@@ -294,7 +294,7 @@ def run_as_one(
             arguments = [argument.values[n] for argument in model.arguments]
             verdict = verdict.worse(model.judge(n, compiled.run(model.name, arguments)))
     except Exception as error:
-        return replace(outcome, status="failed", reason=sentence(error))
+        return replace(outcome, status="failed", reason=kind_and_message(error))
     return replace(
         outcome,
         status="failed" if verdict.text else "passed",

@@ -33,7 +33,7 @@ from .compare import judge
 from .compiled import Compiled, compile_all, compile_on_host, placement
 from .extract import CaseFile
 from .graphs import Graph
-from .imported import sentence
+from .imported import kind_and_message
 from .integer_graphs import IntegerGraph, anchors
 from .result import Outcome
 from .suite import NotRun, Settings
@@ -258,7 +258,9 @@ def _run_round(name: str, announce: Announce) -> Outcome:
     try:
         _draw(this.seed, collect, shrink=False, integers=this.integers)
     except Exception as error:
-        return Outcome(SUITE, name, "failed", reason=f"it cannot be drawn: {sentence(error)}")
+        return Outcome(
+            SUITE, name, "failed", reason=f"it cannot be drawn: {kind_and_message(error)}"
+        )
     announce(name)
     wrong = this.find(graphs, options) if graphs else None
     if wrong is None:
@@ -389,5 +391,5 @@ def _complaint(graph: AnyGraph, compiled: Compiled, host: Compiled, whole: bool)
             if verdict.text:
                 return f"{verdict.text}{f', where n is {n}' if len(model.sizes) > 1 else ''}", n
     except Exception as error:
-        return sentence(error), n
+        return kind_and_message(error), n
     return "", n

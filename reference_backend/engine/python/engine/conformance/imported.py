@@ -293,7 +293,7 @@ def _is_narrowed(op: OpPlacement) -> bool:
     return CHIP_LIMIT in str(op.reason)
 
 
-def sentence(error: Exception) -> str:
+def kind_and_message(error: Exception) -> str:
     """Return the end of an error's message in one line.
 
     Parameters

@@ -32,9 +32,9 @@ from .imported import (
     compile_together,
     excuse,
     judge_each,
+    kind_and_message,
     placement_of,
     reasons_of,
-    sentence,
 )
 from .result import Outcome
 from .suite import NotRun, Settings
@@ -158,7 +158,7 @@ def read(node: Node) -> Imported | str:
         try:
             imported = _import(node, constants)
         except Exception as error:
-            reason = reason or sentence(error)
+            reason = reason or kind_and_message(error)
             continue
         if _is_static(imported.module["main"]):
             weights = tuple(n for n in names if n in constants or n != names[0])
@@ -284,7 +284,7 @@ def _dtype(node: Node) -> str:
 def _run(node: Node, model: Imported, program: Program | Exception) -> _Run:
     fields: dict[str, Any] = {"op": node.op, "dtype": _dtype(node)}
     if isinstance(program, Exception):
-        return _Run(node, model, fields, (), sentence(program))
+        return _Run(node, model, fields, (), kind_and_message(program))
     ops = program.placements.get(model.symbol, ())
     fields["found"] = placement_of(ops)
     if ops and node.name not in _OTHER_TYPES and all(TABLE.entries_of(op.op) for op in ops):
@@ -297,7 +297,7 @@ def _run(node: Node, model: Imported, program: Program | Exception) -> _Run:
         seconds = time.perf_counter() - start
         fields["npu_us"] = round(seconds * 1e6, 1) if fields["found"] == "all" else None
     except Exception as error:
-        return _Run(node, model, fields, (), sentence(error))
+        return _Run(node, model, fields, (), kind_and_message(error))
     verdicts = judge_each(results, node.outputs, node.rtol, node.atol, "ONNX")
     on_host = [op for op in ops if op.placement != "npu"]
     return _Run(node, model, fields, verdicts, excuse=excuse(on_host))

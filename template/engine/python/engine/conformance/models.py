@@ -26,9 +26,9 @@ from .imported import (
     compile_for_npu,
     excuse,
     judge_each,
+    kind_and_message,
     placement_of,
     reasons_of,
-    sentence,
 )
 from .result import Outcome
 from .suite import NotRun, Settings
@@ -132,7 +132,7 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
         try:
             yield _run(name, MODELS[name], fields)
         except Exception as error:
-            yield Outcome(SUITE, name, "failed", **{**fields, "reason": sentence(error)})
+            yield Outcome(SUITE, name, "failed", **{**fields, "reason": kind_and_message(error)})
 
 
 def _run(name: str, wanted: Expected, fields: dict[str, Any]) -> Outcome:
