@@ -4,42 +4,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-Array = np.ndarray[Any, np.dtype[np.float32]]
+if TYPE_CHECKING:
+    import torch
+    import tvm
+    from onnx import NodeProto, TensorProto
+    from tvm import relax
+
+Array = npt.NDArray[np.float32]
+T = TypeVar("T")
+Named = tuple[str, int]
+"""The name of a tensor in ONNX, and its number of channels."""
 
 
-class Net(Protocol):
+class Net(Protocol[T]):
     """The building blocks of networks; each framework below implements them.
 
     Tensors are the framework's own, activations have the shape (batch, channels, height,
     width).
     """
 
-    def conv(self, x: object, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Any:
+    def conv(self, x: T, out: int, kernel: int, stride: int = 1, groups: int = 1) -> T:
         """Convolution with bias, padded so that stride 1 keeps the size."""
 
-    def relu(self, x: object, largest: float | None = None) -> Any:
+    def relu(self, x: T, largest: float | None = None) -> T:
         """Rectifier, bounded by ``largest`` where that is given (ReLU6)."""
 
-    def add(self, a: object, b: object) -> Any:
+    def add(self, a: T, b: T) -> T:
         """Sum of two tensors of one shape."""
 
-    def max_pool(self, x: object) -> Any:
+    def max_pool(self, x: T) -> T:
         """Maximum over 3x3 windows, stride 2, padded by 1."""
 
-    def mean(self, x: object) -> Any:
+    def mean(self, x: T) -> T:
         """Mean over height and width: (batch, channels)."""
 
-    def linear(self, x: object, out: int) -> Any:
+    def linear(self, x: T, out: int) -> T:
         """Matrix product with bias."""
 
 
 def resnet18(
-    net: Net, x: object, widths: Sequence[int] = (64, 128, 256, 512), classes: int = 1000
-) -> Any:
+    net: Net[T], x: T, widths: Sequence[int] = (64, 128, 256, 512), classes: int = 1000
+) -> T:
     """ResNet-18 (He et al., 2015, table 1), batch norms folded; smaller with other sizes."""
     channels = widths[0]
     x = net.max_pool(net.relu(net.conv(x, channels, 7, 2)))
@@ -66,13 +76,13 @@ MOBILENET_V2 = (
 
 
 def mobilenet_v2(
-    net: Net,
-    x: object,
+    net: Net[T],
+    x: T,
     stages: Sequence[tuple[int, int, int, int]] = MOBILENET_V2,
     stem: int = 32,
     last: int = 1280,
     classes: int = 1000,
-) -> Any:
+) -> T:
     """MobileNetV2 (Sandler et al., 2018, table 2), batch norms folded; smaller with other sizes."""
     x = net.relu(net.conv(x, stem, 3, 2), 6.0)
     channels = stem
@@ -107,21 +117,23 @@ class Weights:
 class RelaxNet:
     """Builds a network in Relax."""
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: relax.BlockBuilder) -> None:
         from tvm import relax
 
         self._weights = Weights()
         self._builder = builder
         self._relax = relax
 
-    def _emit(self, value: Any) -> Any:
+    def _emit(self, value: relax.Expr) -> relax.Expr:
         return self._builder.emit(value)
 
-    def _constant(self, *shape: int, reshape: tuple[int, ...] | None = None) -> Any:
+    def _constant(self, *shape: int, reshape: tuple[int, ...] | None = None) -> relax.Expr:
         weights = self._weights.next(*shape)
         return self._relax.const(weights if reshape is None else weights.reshape(reshape))
 
-    def conv(self, x: Any, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Any:
+    def conv(
+        self, x: relax.Expr, out: int, kernel: int, stride: int = 1, groups: int = 1
+    ) -> relax.Expr:
         """See Net."""
         channels = int(x.ty.shape[1])
         weight = self._constant(out, channels // groups, kernel, kernel)
@@ -130,25 +142,25 @@ class RelaxNet:
         )
         return self._emit(self._relax.op.add(y, self._constant(out, reshape=(1, out, 1, 1))))
 
-    def relu(self, x: Any, largest: float | None = None) -> Any:
+    def relu(self, x: relax.Expr, largest: float | None = None) -> relax.Expr:
         """See Net."""
         if largest is None:
             return self._emit(self._relax.op.nn.relu(x))
         return self._emit(self._relax.op.clip(x, 0.0, largest))
 
-    def add(self, a: Any, b: Any) -> Any:
+    def add(self, a: relax.Expr, b: relax.Expr) -> relax.Expr:
         """See Net."""
         return self._emit(self._relax.op.add(a, b))
 
-    def max_pool(self, x: Any) -> Any:
+    def max_pool(self, x: relax.Expr) -> relax.Expr:
         """See Net."""
         return self._emit(self._relax.op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1)))
 
-    def mean(self, x: Any) -> Any:
+    def mean(self, x: relax.Expr) -> relax.Expr:
         """See Net."""
         return self._emit(self._relax.op.mean(x, [2, 3]))
 
-    def linear(self, x: Any, out: int) -> Any:
+    def linear(self, x: relax.Expr, out: int) -> relax.Expr:
         """See Net."""
         weight = self._relax.const(self._weights.next(out, int(x.ty.shape[1])).T.copy())
         y = self._emit(self._relax.op.matmul(x, weight))
@@ -160,8 +172,8 @@ class OnnxNet:
 
     def __init__(self) -> None:
         self._weights = Weights()
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
+        self.nodes: list[NodeProto] = []
+        self.initializers: list[TensorProto] = []
 
     def _weight(self, *shape: int) -> str:
         from onnx import numpy_helper
@@ -177,14 +189,14 @@ class OnnxNet:
         self.initializers.append(numpy_helper.from_array(np.float32(value), name))
         return name
 
-    def _node(self, op: str, inputs: list[str], channels: int, **attributes: Any) -> Any:
+    def _node(self, op: str, inputs: list[str], channels: int, **attributes: object) -> Named:
         from onnx import helper
 
         name = f"t{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
         return name, channels
 
-    def conv(self, x: Any, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Any:
+    def conv(self, x: Named, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Named:
         """See Net."""
         weight = self._weight(out, x[1] // groups, kernel, kernel)
         return self._node(
@@ -196,17 +208,17 @@ class OnnxNet:
             group=groups,
         )
 
-    def relu(self, x: Any, largest: float | None = None) -> Any:
+    def relu(self, x: Named, largest: float | None = None) -> Named:
         """See Net."""
         if largest is None:
             return self._node("Relu", [x[0]], x[1])
         return self._node("Clip", [x[0], self._scalar(0.0), self._scalar(largest)], x[1])
 
-    def add(self, a: Any, b: Any) -> Any:
+    def add(self, a: Named, b: Named) -> Named:
         """See Net."""
         return self._node("Add", [a[0], b[0]], a[1])
 
-    def max_pool(self, x: Any) -> Any:
+    def max_pool(self, x: Named) -> Named:
         """See Net."""
         return self._node(
             "MaxPool",
@@ -217,11 +229,11 @@ class OnnxNet:
             pads=[1, 1, 1, 1],
         )
 
-    def mean(self, x: Any) -> Any:
+    def mean(self, x: Named) -> Named:
         """See Net."""
         return self._node("Flatten", [self._node("GlobalAveragePool", [x[0]], x[1])[0]], x[1])
 
-    def linear(self, x: Any, out: int) -> Any:
+    def linear(self, x: Named, out: int) -> Named:
         """See Net."""
         weight = self._weight(out, x[1])
         return self._node("Gemm", [x[0], weight, self._weight(out)], out, transB=1)
@@ -235,47 +247,51 @@ class TorchNet:
 
         self._torch = torch
         self._weights = Weights()
-        self._drawn: list[Any] = []
+        self._drawn: list[torch.Tensor] = []
         self._next = 0
 
     def restart(self) -> None:
         """Begin another run."""
         self._next = 0
 
-    def _weight(self, *shape: int) -> Any:
+    def _weight(self, *shape: int) -> torch.Tensor:
         if self._next == len(self._drawn):
             self._drawn.append(self._torch.from_numpy(self._weights.next(*shape)))
         self._next += 1
         return self._drawn[self._next - 1]
 
-    def conv(self, x: Any, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Any:
+    def conv(
+        self, x: torch.Tensor, out: int, kernel: int, stride: int = 1, groups: int = 1
+    ) -> torch.Tensor:
         """See Net."""
         weight = self._weight(out, x.shape[1] // groups, kernel, kernel)
         return self._torch.conv2d(x, weight, self._weight(out), stride, kernel // 2, groups=groups)
 
-    def relu(self, x: Any, largest: float | None = None) -> Any:
+    def relu(self, x: torch.Tensor, largest: float | None = None) -> torch.Tensor:
         """See Net."""
         return self._torch.clamp_(x, 0.0, largest)
 
-    def add(self, a: Any, b: Any) -> Any:
+    def add(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """See Net."""
         return a + b
 
-    def max_pool(self, x: Any) -> Any:
+    def max_pool(self, x: torch.Tensor) -> torch.Tensor:
         """See Net."""
         return self._torch.max_pool2d(x, 3, 2, 1)
 
-    def mean(self, x: Any) -> Any:
+    def mean(self, x: torch.Tensor) -> torch.Tensor:
         """See Net."""
         return x.mean((2, 3))
 
-    def linear(self, x: Any, out: int) -> Any:
+    def linear(self, x: torch.Tensor, out: int) -> torch.Tensor:
         """See Net."""
         weight = self._weight(out, x.shape[1])
         return self._torch.nn.functional.linear(x, weight, self._weight(out))
 
 
-def build_relax(network: Callable[[Net, Any], Any], shape: tuple[int, ...]) -> Any:
+def build_relax(
+    network: Callable[[Net[relax.Expr], relax.Expr], relax.Expr], shape: tuple[int, ...]
+) -> tvm.IRModule:
     """Build a network as an IRModule whose ``main`` takes one float32 tensor of ``shape``."""
     from tvm import relax
 
@@ -288,7 +304,7 @@ def build_relax(network: Callable[[Net, Any], Any], shape: tuple[int, ...]) -> A
     return builder.get()
 
 
-def build_onnx(network: Callable[[Net, Any], Any], shape: tuple[int, ...]) -> bytes:
+def build_onnx(network: Callable[[Net[Named], Named], Named], shape: tuple[int, ...]) -> bytes:
     """Build a network as a serialised ONNX model with the input ``x`` of ``shape``."""
     from onnx import TensorProto, helper
 
