@@ -54,7 +54,7 @@ _ROUND = 12
 _SHRINK_SECONDS = 60.0
 """The time for shrinking a failure."""
 
-_OPTIONS: dict[str, tuple[Any, ...]] = {
+_OPTIONS: dict[str, tuple[object, ...]] = {
     "bind_constants": (False,),
     "merge_regions": (False,),
     "min_region_ops": (2, 3),
@@ -219,7 +219,7 @@ class _Round:
         return None
 
 
-def case_of(graph: AnyGraph, n: int, placement: str, options: dict[str, Any]) -> CaseFile:
+def case_of(graph: AnyGraph, n: int, placement: str, options: dict[str, object]) -> CaseFile:
     """Return a graph and a call of it as a self-contained case."""
     main = replace(graph.model, name="main").function()
     return CaseFile(
@@ -325,7 +325,7 @@ def _extent(graph: AnyGraph, options: dict[str, Any]) -> str:
     return "all" if graph.whole and not kept and not _CUTTING & options.keys() else ""
 
 
-def _options(seed: int, integers: bool) -> dict[str, Any]:
+def _options(seed: int, integers: bool) -> dict[str, object]:
     """Return up to four options for a seed."""
     known = {
         name: values

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import relax, tirx
 
 from ..patterns import TABLE
@@ -212,10 +213,10 @@ def _import(node: Node, constants: Sequence[str]) -> Imported:
     return Imported(node.name, module, list(arguments.values()))
 
 
-def _is_static(function: Any) -> bool:
+def _is_static(function: relax.Function) -> bool:
     """Whether all shapes are known."""
 
-    def is_known(ty: Any) -> bool:
+    def is_known(ty: tvm.ir.Type) -> bool:
         if isinstance(ty, relax.TupleType):
             return all(is_known(field) for field in ty.fields)
         if not isinstance(ty, relax.TensorType):

@@ -38,8 +38,8 @@ _PICTURES = ("roofline", "memory")
 def write_page(
     path: str | os.PathLike[str],
     report: Report,
-    profile: Mapping[str, Any] | None = None,
-    accuracy: Mapping[str, Any] | None = None,
+    profile: Mapping[str, object] | None = None,
+    accuracy: Mapping[str, object] | None = None,
     title: str = "What runs where",
 ) -> None:
     """Write a report as one HTML page.

@@ -97,7 +97,7 @@ def evaluate(
 
 
 def compute(
-    op: str, call: relax.Call, inputs: Sequence[Any], attributes: Mapping[str, object], n: int
+    op: str, call: relax.Call, inputs: Sequence[object], attributes: Mapping[str, object], n: int
 ) -> tuple[Any, ...]:
     """Compute a call as `evaluate` does; the results keep the digits that their types lack."""
 
@@ -130,7 +130,7 @@ def sums_of(
 
 def values_of_attributes(
     entry: Op, call: relax.Call, attributes: Mapping[str, object], n: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return all attributes of a call, with "n" replaced."""
     values: dict[str, Any] = {}
     for name in entry.attributes:

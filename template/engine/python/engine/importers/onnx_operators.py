@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
@@ -180,7 +179,7 @@ def _append(
 # ---- Matrices -----------------------------------------------------------------------------------
 
 
-def _only(node: Node, **values: object) -> dict[str, Any]:
+def _only(node: Node, **values: object) -> dict[str, object]:
     """Return the attributes of a node without those that may have one value only."""
     attributes = dict(node.attributes)
     for name, value in values.items():
