@@ -316,7 +316,7 @@ CONTROLS = [
     ),
     Control(
         "weights_folded_to_float",
-        f"{PASSES}/quantized.py",
+        f"{PASSES}/sharing.py",
         "if isinstance(data, Constant) and not ",
         f'if isinstance(data, Constant) and {IN_PYTHON} == "weights_folded_to_float" or '
         "isinstance(data, Constant) and not ",

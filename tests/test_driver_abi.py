@@ -26,6 +26,18 @@ def test_the_header_is_c11(tmp_path: Path) -> None:
     run(tmp_path / "includes")
 
 
+def test_the_layouts_that_the_docs_show_compile(tmp_path: Path) -> None:
+    shown = re.findall(r"```c\n(.*?)```", (ROOT / "docs/driver-abi.md").read_text(), re.DOTALL)
+    assert len(shown) == 2
+    for index, code in enumerate(shown):
+        source = tmp_path / f"shown{index}.c"
+        source.write_text(
+            f'#include <string.h>\n#include "npu_driver.h"\n{code}\n'
+            "int main(void) { return layout(0, 0); }\n"
+        )
+        run("cc", *C11, "-Wno-unused-parameter", "-fsyntax-only", "-I", HEADER.parent, source)
+
+
 def values(header: str) -> dict[str, int]:
     """Read the values of enumerators, each of which must be explicit."""
     for body in re.findall(r"typedef enum \w+ \{(.*?)\}", header, re.DOTALL):

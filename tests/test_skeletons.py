@@ -171,6 +171,42 @@ int main() {
 """
 
 
+SUM = """
+#include "driver_kit/build.h"
+
+using namespace npu::kit;
+
+int main() {
+  Driver driver = {};
+  driver.reason = [](const Program&, const Node&) { return std::string(); };
+  driver.integers = true;
+  Builder builder;
+  builder.driver = &driver;
+  const npu_tensor_desc data = {NPU_INT8, 2, {{2, -1}, {300, -1}}};
+  const npu_tensor_desc out = {NPU_INT8, 2, {{2, -1}, {1, -1}}};
+  npu_reduce op = {};
+  op.size = sizeof(op);
+  op.data = builder.AddTensor(&data, Source::kInput);
+  op.out = builder.AddTensor(&out, Source::kNode);
+  op.kind = NPU_REDUCE_SUM;
+  op.axes = 2;
+  const npu_operand accumulator = {NPU_OPERAND_ACCUMULATOR, 0, 0};
+  const npu_operand number = {NPU_OPERAND_NUMBER, 0, 300};
+  const npu_step steps[] = {{NPU_STEP_DIVIDE, 2, {accumulator, number}, "divide"}};
+  npu_vector_program epilogue = {};
+  epilogue.steps = steps;
+  epilogue.step_count = 1;
+  op.epilogue = &epilogue;
+  builder.Add(&op);
+  const Program& program = builder.program;
+  const bool right = program.nodes.size() == 2 &&
+                     program.At(program.nodes[0].out).dtype == NPU_INT64 &&
+                     program.At(program.nodes[1].out).dtype == NPU_INT8;
+  return right ? 0 : 1;
+}
+"""
+
+
 BUFFERS = """
 #include <cstdio>
 
@@ -208,6 +244,10 @@ def _run_with_the_kit(source: str, tmp_path: Path) -> str:
 
 def test_a_later_step_of_an_epilogue_can_read_the_accumulator(tmp_path: Path) -> None:
     _run_with_the_kit(ACCUMULATOR, tmp_path)
+
+
+def test_a_sum_of_integers_is_wide_until_the_last_step(tmp_path: Path) -> None:
+    _run_with_the_kit(SUM, tmp_path)
 
 
 def test_a_buffer_that_does_not_fit_is_refused_with_the_expected_size(tmp_path: Path) -> None:

@@ -25,7 +25,12 @@ from tvm_example_npu.engine.capability import (  # noqa: F401 (all names, for yo
     Op,
     Range,
 )
-from tvm_example_npu.engine.chip import Chip, Limits, Takes
+from tvm_example_npu.engine.chip import (  # noqa: F401 (all names, for your edits)
+    Chip,
+    Limits,
+    Requantize,
+    Takes,
+)
 from tvm_example_npu.engine.sdk import ask_driver  # noqa: F401 (for DECLINED_BY_SDK)
 from tvm_example_npu.engine.table import Decline
 

@@ -54,7 +54,7 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
       for (int x = 0; x < kWidth; ++x) {
         SIMD_UNROLL
         for (int part = 0; part < kStride; ++part) {
-          int64_t at = column + x * plane.dilation_x + part * kLanes;
+          int64_t at = column + x * plane.dilation_x + int64_t{part} * kLanes;
           lanes[x][part] = LanesOf(-at, plane.width - at);
         }
       }

@@ -69,7 +69,8 @@ void FinishRows(const Finish& how, const float* sums, int64_t rows, int64_t stri
     bool overlaps = columns > kLanes && columns % kLanes != 0;
     V last = overlaps ? at(columns - kLanes) : V{};
     int64_t i = 0;
-    for (; !steps && i + 2 * kLanes <= columns; i += 2 * kLanes) {
+    constexpr int64_t kPair = int64_t{2} * kLanes;
+    for (; !steps && i + kPair <= columns; i += kPair) {
       V sum = Load(sums + i), next = Load(sums + i + kLanes);
       Store(compute(sum), out + i);
       Store(compute(next), out + i + kLanes);

@@ -230,8 +230,10 @@ struct Builder {
     int32_t done = 0;
     const npu_dtype first_type = program.At(node.inputs[0]).dtype;
     const bool has_steps = epilogue != nullptr && epilogue->step_count > 0;
-    const bool integers = driver->integers && IsProduct(node) && IsInteger(first_type);
-    if (integers && has_steps) dtype = first_type == NPU_INT16 ? NPU_INT64 : NPU_INT32;
+    const bool is_sum = node.kind == Kind::kReduce && IsInteger(dtype);
+    const bool integers = driver->integers && IsInteger(first_type) && (IsProduct(node) || is_sum);
+    const bool is_long = is_sum || first_type == NPU_INT16;
+    if (integers && has_steps) dtype = is_long ? NPU_INT64 : NPU_INT32;
     if (has_steps) {
       const bool has_bias = IsProduct(node);
       const npu_step& first = epilogue->steps[0];
@@ -333,7 +335,7 @@ struct Builder {
         }
         if (node.inputs[i] < 0) continue;
         if (!integers && count > 1 && program.At(node.inputs[i]).dtype != dtype) {
-          Decline("the steps of one operation differ in element type");
+          Decline("the driver kit has no nodes that mix element types");
         }
         dims = Broadcast(dims, kit::DimsOf(program.At(node.inputs[i])));
       }

@@ -123,8 +123,8 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether all is as expected, and not everything was declined, which proves nothing."""
-        return not self.bad and not self.all_declined
+        """Whether all is as expected. No case, or only declined ones, would prove nothing."""
+        return bool(self.outcomes) and not self.bad and not self.all_declined
 
     @property
     def all_declined(self) -> bool:
@@ -160,6 +160,7 @@ class Result:
         ratios = [one.ratio for one in self.outcomes if one.status == "passed" and one.ratio]
         worst = f"; the worst error is {max(ratios):.2f} of what is allowed" if ratios else ""
         worst = "; nothing ran on the NPU" if self.all_declined else worst
+        worst = worst if self.outcomes else "; the table has no op for them"
         total = sum(self.seconds.values())
         return (
             f"{'PASSED' if self.ok else 'FAILED'}: {', '.join(parts)}, in {len(self.outcomes)} "

@@ -7,18 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import onnx
     import torch
     import tvm
-    from onnx import NodeProto, TensorProto
     from tvm import relax
 
-Array = npt.NDArray[np.float32]
+Array = NDArray[np.float32]
+
 T = TypeVar("T")
+"""The tensors of a framework."""
+
 Named = tuple[str, int]
-"""The name of a tensor in ONNX, and its number of channels."""
+"""A tensor in ONNX: its name and its number of channels."""
 
 
 class Net(Protocol[T]):
@@ -124,7 +127,7 @@ class RelaxNet:
         self._builder = builder
         self._relax = relax
 
-    def _emit(self, value: relax.Expr) -> relax.Expr:
+    def _emit(self, value: relax.Expr) -> relax.Var:
         return self._builder.emit(value)
 
     def _constant(self, *shape: int, reshape: tuple[int, ...] | None = None) -> relax.Expr:
@@ -168,12 +171,12 @@ class RelaxNet:
 
 
 class OnnxNet:
-    """Builds a network in ONNX; tensors are pairs of a name and a number of channels."""
+    """Builds a network in ONNX."""
 
     def __init__(self) -> None:
         self._weights = Weights()
-        self.nodes: list[NodeProto] = []
-        self.initializers: list[TensorProto] = []
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
 
     def _weight(self, *shape: int) -> str:
         from onnx import numpy_helper

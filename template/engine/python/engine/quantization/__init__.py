@@ -138,7 +138,8 @@ def _forms(source: object, activations: str | None) -> Iterable[Any]:
     if not known or not computes_quantized(TABLE):
         raise ValueError(
             "This backend computes no products of integers. Its table needs quantize, dequantize, "
-            "and a convolution or matmul whose limits name types in quantized."
+            "and a convolution or matmul whose limits name types in quantized; dtypes of CHIP in "
+            "vendor/capabilities.py must have these types, too."
         )
     if activations is not None and activations not in known:
         raise ValueError(f"activations is '{activations}'; this backend has {', '.join(known)}.")
