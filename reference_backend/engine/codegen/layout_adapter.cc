@@ -74,7 +74,13 @@ npu_tensor LayoutAdapter::AddView(npu_tensor data, const npu_tensor_desc& desc) 
 npu_tensor LayoutAdapter::InBlocks(npu_tensor tensor, const Blocks& blocks) {
   const Value& value = At(tensor);
   if (value.kind == Kind::kBlocked && value.blocks == blocks) return value.source;
-  return AddView(tensor, DescOf(value.desc.dtype, Split(value.dims(), blocks)));
+  auto known = in_blocks_.find({tensor, blocks});
+  if (known == in_blocks_.end()) {
+    const Dims dims = Split(value.dims(), blocks);
+    const npu_tensor view = AddView(tensor, DescOf(value.desc.dtype, dims));
+    known = in_blocks_.emplace(std::make_pair(tensor, blocks), view).first;
+  }
+  return known->second;
 }
 
 npu_tensor LayoutAdapter::Read(npu_tensor tensor, const Layout& layout) {
@@ -84,10 +90,7 @@ npu_tensor LayoutAdapter::Read(npu_tensor tensor, const Layout& layout) {
   if (value.kind == Kind::kPermuted) {
     return Read(value.source, Permuted(layout, Inverse(value.permutation)));
   }
-  const auto known = in_blocks_.find({tensor, layout.blocks});
-  npu_tensor split = known == in_blocks_.end() ? InBlocks(tensor, layout.blocks) : known->second;
-  in_blocks_[{tensor, layout.blocks}] = split;
-  return Read(split, layout.order);
+  return Read(InBlocks(tensor, layout.blocks), layout.order);
 }
 
 npu_tensor LayoutAdapter::Read(npu_tensor tensor, const Order& order) {
@@ -107,11 +110,10 @@ npu_tensor LayoutAdapter::Read(npu_tensor tensor, const Order& order) {
       form = Read(value.source, Composed(value.permutation, order));
       break;
     case Kind::kBlocked:
-      form = ViewAtDriver(Read(value.source, SplitOrder(order, value.blocks)),
-                          Stored(value.desc, order));
-      break;
     case Kind::kView: {
-      const std::optional<Order> from = OrderOfView(value.dims(), order, At(value.source).dims());
+      const std::optional<Order> from =
+          value.kind == Kind::kBlocked ? SplitOrder(order, value.blocks)
+                                       : OrderOfView(value.dims(), order, At(value.source).dims());
       if (from.has_value()) {
         form = ViewAtDriver(Read(value.source, *from), Stored(value.desc, order));
       } else {

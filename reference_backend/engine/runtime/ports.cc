@@ -7,6 +7,8 @@
 #include <tvm/ffi/extra/json.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "artifact.h"
@@ -21,6 +23,10 @@ namespace json = tvm::ffi::json;
   throw ArtifactError("is corrupt: its ports " + what + "; compile the model again");
 }
 
+int64_t CountOf(const int64_t* begin, const int64_t* end) {
+  return std::accumulate(begin, end, int64_t{1}, std::multiplies<>());
+}
+
 /*! \brief The number of elements of a shape, where at most one size is known only at the call. */
 struct Count {
   /*! \brief The product of the sizes that are fixed, and of the other's factor; 0 if a size is not
@@ -28,28 +34,21 @@ struct Count {
   int64_t fixed = 1;
   int unknown = 0;
 
-  void Multiply(int64_t size) {
-    if (size < 1 || __builtin_mul_overflow(fixed, size, &fixed)) fixed = 0;
+  void Add(int64_t factor, bool is_unknown) {
+    unknown += is_unknown ? 1 : 0;
+    if (factor < 1 || __builtin_mul_overflow(fixed, factor, &fixed)) fixed = 0;
   }
 };
 
 /*! \brief Whether a port's shape has the elements of the argument, whatever its unknown size. */
 bool HasElementsOf(const Argument& argument, const std::vector<int64_t>& dims) {
   Count of_port, of_argument;
-  for (int64_t size : dims) {
-    if (size == -1) {
-      ++of_port.unknown;
-    } else {
-      of_port.Multiply(size);
-    }
-  }
-  for (const ExpectedDim& dim : argument.dims) {
-    of_argument.unknown += dim.symbol < 0 ? 0 : 1;
-    of_argument.Multiply(dim.factor);
-  }
+  for (int64_t size : dims) of_port.Add(size == -1 ? 1 : size, size == -1);
+  for (const ExpectedDim& dim : argument.dims) of_argument.Add(dim.factor, dim.symbol >= 0);
   if (of_port.fixed == 0 || of_argument.fixed == 0) return false;
-  if (of_port.unknown == 0 && of_argument.unknown == 0) return of_port.fixed == of_argument.fixed;
-  return of_port.unknown == 1 && of_argument.unknown == 1 && of_argument.fixed % of_port.fixed == 0;
+  if (of_port.unknown != of_argument.unknown || of_port.unknown > 1) return false;
+  return of_port.unknown == 0 ? of_port.fixed == of_argument.fixed
+                              : of_argument.fixed % of_port.fixed == 0;
 }
 
 std::vector<int64_t> ReadNumbers(const json::Object& item, const char* key) {
@@ -124,11 +123,13 @@ void Permutation::Run() {
 npu_buffer PlaceBuffer(const RuntimePort& port, const npu_buffer& buffer,
                        std::vector<int64_t>* dims, Permutation* permutation) {
   std::vector<int64_t> shape = port.dims;
+  const int64_t count = CountOf(buffer.dims, buffer.dims + buffer.rank);
+  const auto unknown = std::find(shape.begin(), shape.end(), -1);
+  if (unknown != shape.end()) {
+    *unknown = 1;
+    *unknown = count / CountOf(shape.data(), shape.data() + shape.size());
+  }
   if (shape.size() != port.order.size()) shape.assign(buffer.dims, buffer.dims + buffer.rank);
-  int64_t count = 1, known = 1;
-  for (int i = 0; i < buffer.rank; ++i) count *= buffer.dims[i];
-  for (int64_t size : shape) known *= size == -1 ? 1 : size;
-  std::replace(shape.begin(), shape.end(), int64_t{-1}, known == 0 ? 0 : count / known);
   *dims = Reordered(shape.data(), port.order);
   npu_buffer placed = buffer;
   placed.rank = static_cast<int32_t>(dims->size());

@@ -44,14 +44,14 @@ Layout LayoutAdapter::Declared(const npu_tensor_desc& desc, const std::vector<in
   for (size_t i = 0; i < dims.size(); ++i) {
     const int32_t block = i < blocks.size() ? blocks[i] : 0;
     layout.blocks.push_back(std::max(block, 1));
-    const bool is_fixed = dims[i].symbol < 0;
     if (block == 0 || block == 1) continue;
-    if (block > 1 && is_fixed && CanSplit({dims[i]}, {block})) continue;
+    if (block > 1 && CanSplit({dims[i]}, {block})) continue;
     throw Refusal(
         driver + "blocks of " + std::to_string(block) + " for dimension " + std::to_string(i) +
-        (block < 0   ? "; 0 is for none"
-         : !is_fixed ? ", whose size is known only at the call"
-                     : ", whose size " + std::to_string(dims[i].size) + " is no multiple of that"));
+        (block < 0 ? "; 0 is for none"
+         : dims[i].symbol >= 0
+             ? ", whose size is known only at the call"
+             : ", whose size " + std::to_string(dims[i].size) + " is no multiple of that"));
   }
   const size_t rank = Split(dims, layout.blocks).size();
   if (rank > NPU_MAX_RANK) {
@@ -246,11 +246,11 @@ void LayoutAdapter::Add(const npu_copy& op) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       placed.permutation[i] = places[pieces[layout.order[i]]];
     }
-    const auto place = [](const Layout& stored, int rank, const int64_t* offset,
-                          const int64_t* step, int64_t* placed_offset, int64_t* placed_step) {
-      const std::vector<int> first = SplitPlaces(stored.blocks, rank);
+    const auto place = [](const Layout& stored, const int64_t* offset, const int64_t* step,
+                          int64_t* placed_offset, int64_t* placed_step) {
+      const std::vector<int> first = SplitPlaces(stored.blocks, stored.rank());
       const Order where = Inverse(stored.order);
-      for (int dim = 0; dim < rank; ++dim) {
+      for (int dim = 0; dim < stored.rank(); ++dim) {
         placed_offset[where[first[dim]]] = offset[dim] / BlockOf(stored.blocks, dim);
         placed_step[where[first[dim]]] = step[dim];
         if (first[dim + 1] - first[dim] == 1) continue;
@@ -258,9 +258,8 @@ void LayoutAdapter::Add(const npu_copy& op) {
         placed_step[where[first[dim] + 1]] = 1;
       }
     };
-    const int rank = static_cast<int>(permutation.size());
-    place(of_data, rank, op.data_offset, op.data_step, placed.data_offset, placed.data_step);
-    place(layout, rank, op.out_offset, op.out_step, placed.out_offset, placed.out_step);
+    place(of_data, op.data_offset, op.data_step, placed.data_offset, placed.data_step);
+    place(layout, op.out_offset, op.out_step, placed.out_offset, placed.out_step);
     Check(driver_.api.add_copy(driver_.handle, &placed));
   };
   Follow(op.out, wish, emit, accepts);

@@ -481,7 +481,7 @@ def test_declined_cases_are_counted_apart_and_prove_nothing_alone(result):
     assert not result.ok
     result.outcomes = []
     assert not result.ok
-    assert result.summary().startswith("FAILED: 0 passed, 0 failed, in 0 cases of 1 suites; the")
+    assert result.summary().startswith("FAILED: 0 passed, 0 failed, in 0 cases of 2 suites; the")
 
 
 def test_declined_cases_are_reported_with_the_drivers_reason(result):

@@ -9,24 +9,18 @@
 
 // The lanes of a vector that are elements [begin, end) of something.
 #if SIMD_BYTES == 64
-using Lanes = __mmask16;
 inline Lanes LanesOf(int64_t begin, int64_t end) {
   uint32_t before = begin <= 0 ? 0 : begin >= kLanes ? 0xffff : (1u << begin) - 1;
   uint32_t all = end <= 0 ? 0 : end >= kLanes ? 0xffff : (1u << end) - 1;
   return static_cast<Lanes>(all & ~before);
 }
-inline V LoadLanes(const float* data, Lanes lanes) { return (V)_mm512_maskz_loadu_ps(lanes, data); }
 #else
-using Lanes = VI;
 inline Lanes LanesOf(int64_t begin, int64_t end) {
   const VI lanes = {0, 1, 2, 3, 4, 5, 6, 7};
   auto limited = [](int64_t at) {
     return static_cast<int32_t>(at < 0 ? 0 : at > kLanes ? kLanes : at);
   };
   return (lanes >= limited(begin)) & (lanes < limited(end));
-}
-inline V LoadLanes(const float* data, Lanes lanes) {
-  return (V)_mm256_maskload_ps(data, (__m256i)lanes);
 }
 #endif
 

@@ -6,15 +6,17 @@
 #ifndef DRIVER_EMULATOR_KERNELS_SIMD_FINISH_H_
 #define DRIVER_EMULATOR_KERNELS_SIMD_FINISH_H_
 
-// The first elements of a vector alone; the others are zeros, or not stored.
+// Some elements of a vector alone, or the first ones; the others are zeros, or not stored.
 #if SIMD_BYTES == 32
-inline VI FirstLanes(int64_t count) {
+using Lanes = VI;
+inline Lanes FirstLanes(int64_t count) {
   const VI lanes = {0, 1, 2, 3, 4, 5, 6, 7};
   return lanes < static_cast<int32_t>(count);
 }
-inline V LoadPart(const float* data, int64_t count) {
-  return (V)_mm256_maskload_ps(data, (__m256i)FirstLanes(count));
+inline V LoadLanes(const float* data, Lanes lanes) {
+  return (V)_mm256_maskload_ps(data, (__m256i)lanes);
 }
+inline V LoadPart(const float* data, int64_t count) { return LoadLanes(data, FirstLanes(count)); }
 inline void StorePart(V value, int64_t count, float* out) {
   // Many processors take long for a store with a mask.
   float part[kLanes];
@@ -23,10 +25,10 @@ inline void StorePart(V value, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = part[i];
 }
 #elif SIMD_BYTES == 64
-inline __mmask16 FirstLanes(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
-inline V LoadPart(const float* data, int64_t count) {
-  return (V)_mm512_maskz_loadu_ps(FirstLanes(count), data);
-}
+using Lanes = __mmask16;
+inline Lanes FirstLanes(int64_t count) { return static_cast<Lanes>((1u << count) - 1); }
+inline V LoadLanes(const float* data, Lanes lanes) { return (V)_mm512_maskz_loadu_ps(lanes, data); }
+inline V LoadPart(const float* data, int64_t count) { return LoadLanes(data, FirstLanes(count)); }
 inline void StorePart(V value, int64_t count, float* out) {
   _mm512_mask_storeu_ps(out, FirstLanes(count), (__m512)value);
 }

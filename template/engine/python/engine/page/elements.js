@@ -89,7 +89,7 @@ function table(columns, rows, onPick) {
       make("td", { class: column.number ? "number" : column.text ? "text" : null }, column.cell(row)));
     if (!onPick) return make("tr", {}, cells);
     const pick = (enter) => {
-      for (const other of document.querySelectorAll("tr[aria-current]")) other.removeAttribute("aria-current");
+      leaveRow();
       line.setAttribute("aria-current", "true");
       onPick(row, enter);
     };
@@ -106,6 +106,11 @@ function table(columns, rows, onPick) {
   const element = make("table", {}, make("thead", {}, make("tr", {}, heads)), body);
   const enter = () => body.firstChild && body.firstChild.focus();
   return { element, show, enter };
+}
+
+// No row is the one that was picked.
+function leaveRow() {
+  for (const line of document.querySelectorAll("tr[aria-current]")) line.removeAttribute("aria-current");
 }
 
 // Of many items, one is a stop of the Tab key, and arrows move to the others.

@@ -53,7 +53,7 @@
     const place = inGraph || origin;
     pane.hidden = true;
     page.selected = null;
-    for (const line of document.querySelectorAll("tr[aria-current]")) line.removeAttribute("aria-current");
+    leaveRow();
     graph.mark();
     if (!inside) return;
     const isShown = place && place.isConnected && place !== document.body && place.getClientRects().length > 0;
