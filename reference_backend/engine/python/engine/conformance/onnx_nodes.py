@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -40,6 +40,9 @@ from .imported import (
 from .result import Outcome
 from .suite import NotRun, Settings
 from .workers import Announce, in_workers
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 SUITE = "onnx_nodes"
 
@@ -72,7 +75,7 @@ class Node:
 
     name: str
     op: str
-    proto: Any
+    proto: ModelProto
     inputs: Sequence[Any]
     outputs: Sequence[Any]
     rtol: float

@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..backend import BACKEND
 from ..profiling.result import Profile
@@ -101,7 +100,7 @@ def _embedded(data: object) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _finite(value: object) -> Any:
+def _finite(value: object) -> object:
     """Return data with text for the numbers that JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -196,7 +196,7 @@ class _Round:
             if int(path.stem.split("-")[1]) >= len(cases):
                 path.unlink()
 
-    def find(self, graphs: Sequence[AnyGraph], options: dict[str, Any]) -> int | None:
+    def find(self, graphs: Sequence[AnyGraph], options: dict[str, object]) -> int | None:
         """Run graphs, and return the failing one, if any."""
         self.count += len(graphs)
         # Memory is planned for the bound, which many dimensions of a graph may have.
@@ -319,7 +319,7 @@ def _draw(seed: int, use: Callable[[AnyGraph], None], shrink: bool, integers: bo
         search()
 
 
-def _extent(graph: AnyGraph, options: dict[str, Any]) -> str:
+def _extent(graph: AnyGraph, options: dict[str, object]) -> str:
     """Return how much of a graph must be on the NPU, in one region; "": unknown."""
     kept = graph.wants_constants and options.get("bind_constants") is False
     return "all" if graph.whole and not kept and not _CUTTING & options.keys() else ""
@@ -338,7 +338,7 @@ def _options(seed: int, integers: bool) -> dict[str, object]:
 
 
 @cache
-def _known_options() -> dict[str, tuple[Any, ...]]:
+def _known_options() -> dict[str, tuple[object, ...]]:
     """Return the options that can be set: a driver may lack some, or mean others."""
     usual = Options.load(None)
 

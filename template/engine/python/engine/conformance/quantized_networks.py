@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
     import tvm
     from onnx import ModelProto
+    from onnxruntime.quantization import CalibrationDataReader
 
 FORMS = ("qdq", "dedicated", "qoperator", "dynamic")
 """How ONNX Runtime writes a quantised model.
@@ -126,7 +127,7 @@ def quantize_onnx(
         return onnx.load(target)
 
 
-def _reader(names: Sequence[str], batches: Sequence[Sequence[Array]]) -> Any:
+def _reader(names: Sequence[str], batches: Sequence[Sequence[Array]]) -> CalibrationDataReader:
     from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -135,7 +136,7 @@ def _reader(names: Sequence[str], batches: Sequence[Sequence[Array]]) -> Any:
         def __init__(self) -> None:
             self._feeds = iter([dict(zip(names, batch, strict=True)) for batch in batches])
 
-        def get_next(self) -> Any:
+        def get_next(self) -> dict[str, Array] | None:
             """Return the next batch, or None."""
             return next(self._feeds, None)
 
