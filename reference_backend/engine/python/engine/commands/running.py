@@ -174,7 +174,7 @@ def _signature(machine: VirtualMachine) -> Signature:
     return Signature.from_json(describe().numpy().tobytes().decode())
 
 
-def _tensors(result: Any) -> Iterator[Any]:
+def _tensors(result: Any) -> Iterator[object]:
     if isinstance(result, tvm.runtime.Tensor):
         yield result
     else:

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tvm
 from tvm import relax, tirx
 
 from ..patterns import TABLE
@@ -39,6 +40,9 @@ from .imported import (
 from .result import Outcome
 from .suite import NotRun, Settings
 from .workers import Announce, in_workers
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 SUITE = "onnx_nodes"
 
@@ -71,7 +75,7 @@ class Node:
 
     name: str
     op: str
-    proto: Any
+    proto: ModelProto
     inputs: Sequence[Any]
     outputs: Sequence[Any]
     rtol: float
@@ -212,10 +216,10 @@ def _import(node: Node, constants: Sequence[str]) -> Imported:
     return Imported(node.name, module, list(arguments.values()))
 
 
-def _is_static(function: Any) -> bool:
+def _is_static(function: relax.Function) -> bool:
     """Whether all shapes are known."""
 
-    def is_known(ty: Any) -> bool:
+    def is_known(ty: tvm.ir.Type) -> bool:
         if isinstance(ty, relax.TupleType):
             return all(is_known(field) for field in ty.fields)
         if not isinstance(ty, relax.TensorType):

@@ -117,7 +117,13 @@ def _fuses(entry: Op) -> Fuses:
     return entry.fuses
 
 
-def _binary(model: Model, make: Any, compute: Any, left: Tensor, right: Tensor | float) -> Tensor:
+def _binary(
+    model: Model,
+    make: Callable[[relax.Expr, relax.Expr], relax.Expr],
+    compute: Callable[[Array, Array], Array],
+    left: Tensor,
+    right: Tensor | float,
+) -> Tensor:
     """Compute an op without an entry; a number becomes a constant of the other's type."""
     if not isinstance(right, Tensor):
         number = np.asarray(right, left.dtype)

@@ -9,12 +9,13 @@ If a vendor has taken ops out, the placement of the rest is only recorded.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import tvm
 
 from ..patterns import TABLE
 from . import onnx_networks
@@ -162,11 +163,8 @@ def _run(name: str, wanted: Expected, fields: dict[str, Any]) -> Outcome:
     return Outcome(SUITE, name, excuse(unwanted) or "failed", **fields)
 
 
-def _compile(model: Imported, compile_module: Any) -> Program:
-    import tvm
-
-    program: Program = compile_module(tvm.IRModule(dict(model.functions())))
-    return program
+def _compile(model: Imported, compile_module: Callable[[tvm.IRModule], Program]) -> Program:
+    return compile_module(tvm.IRModule(dict(model.functions())))
 
 
 def _timed(program: Program, model: Imported) -> tuple[list[Array], float]:
