@@ -15,7 +15,8 @@ struct Plainly {
 
 // Combines the elements that `get` returns, each of which it is asked for once.
 template <typename Combine, typename Get>
-__attribute__((always_inline)) inline float ReduceWith(Combine combine, float neutral, Get get, int64_t count) {
+__attribute__((always_inline)) inline float ReduceWith(Combine combine, float neutral, Get get,
+                                                       int64_t count) {
   constexpr int kStreams = 4;
   V sum = Splat(neutral);
   int64_t i = 0;
