@@ -36,7 +36,7 @@ Check = Callable[[Any, str, Entry, Collection[str]], Iterator[str]]
 class _Loader(yaml.SafeLoader):
     """Refuses duplicate keys, which YAML accepts."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, object]:
         # Keys merged by '<<' may be overridden, and are not merged yet.
         keys = [key.value for key, _ in node.value]
         for key in keys:
@@ -121,7 +121,7 @@ def _load_yaml(template: Path, path: Path) -> dict[str, Any]:
 def _load_cases(template: Path, path: Path) -> dict[str, Any]:
     name = path.relative_to(template)
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         keys = [key for key, _ in pairs]
         for key in keys:
             if keys.count(key) > 1:
@@ -284,7 +284,7 @@ def _entry(op: object, entry: object, catalog: dict[str, Entry]) -> Iterator[str
 
 
 def _keys(
-    value: dict[str, Any], allowed: dict[str, tuple[bool, Any]] | Collection[str], where: str
+    value: dict[str, object], allowed: dict[str, tuple[bool, Any]] | Collection[str], where: str
 ) -> Iterator[str]:
     """Check the keys of a mapping; `allowed` may mark required ones."""
     prefix = f"{where}: " if where else ""

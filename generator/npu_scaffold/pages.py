@@ -42,7 +42,7 @@ Some ops need no entry:
 """
 
 
-def summarize(result: Path) -> dict[str, Any]:
+def summarize(result: Path) -> dict[str, object]:
     """Reduce the result of a run to the data of the page.
 
     Parameters
@@ -65,7 +65,7 @@ def summarize(result: Path) -> dict[str, Any]:
     options = data["options"]
     if options["filters"]:
         raise ScaffoldError(f"{result} is of a run with --filter; the page needs all cases.")
-    suites: dict[str, Any] = {}
+    suites: dict[str, object] = {}
     for suite in data["suites"]:
         cases = [case for case in data["cases"] if case["suite"] == suite]
         if not cases:

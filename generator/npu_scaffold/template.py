@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -70,7 +69,7 @@ def require_version(template: Path, version: str) -> None:
     )
 
 
-def read_questions(template: Path) -> dict[str, dict[str, Any]]:
+def read_questions(template: Path) -> dict[str, dict[str, object]]:
     """Read the questions that a user may answer.
 
     Parameters

@@ -6,7 +6,7 @@
 # ---- The run half, and what both halves share ----
 
 set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool products quads reduce
-    rows simd_amx simd_avx2 simd_avx512 simd_avx512vnni simd_generic windows
+    rows simd_amx simd_avx2 simd_avx512 simd_avx512vnni simd_generic softmax windows
 )
 list(TRANSFORM _kernels PREPEND "${CMAKE_CURRENT_LIST_DIR}/kernels/")
 list(TRANSFORM _kernels APPEND ".cc")

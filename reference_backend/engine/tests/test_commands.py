@@ -333,7 +333,10 @@ def test_a_board_runs_libraries_and_says_that_it_does_not_compile(folder):
     for arguments in (["compile", folder / "model.json"], ["run", folder / "model.json"]):
         result = run(*arguments)
         assert (result.returncode, result.stdout) == (1, "")
-        assert "compiler, which is not here: TVM_USE_RUNTIME_LIB is set: unset it" in result.stderr
+        assert (
+            "compiler, and only the runtime is here: TVM_USE_RUNTIME_LIB is set: unset it"
+            in result.stderr
+        )
 
 
 # ---- ONNX ---------------------------------------------------------------------------------------

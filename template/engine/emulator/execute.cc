@@ -499,11 +499,26 @@ void Execution::Bind(const std::vector<void*>& buffers) {
 }
 
 bool Execution::Run(const KernelContext& context, const std::atomic<bool>& cancel) const {
-  for (const Step& step : steps_) {
+  for (size_t i = 0; i < steps_.size();) {
     if (cancel.load(std::memory_order_relaxed)) return false;
-    std::visit([&context](const auto& args) { Execute(args, context); }, step);
+    if (const size_t done = RunSoftmax(i, context)) {
+      i += done;
+      continue;
+    }
+    std::visit([&context](const auto& args) { Execute(args, context); }, steps_[i++]);
   }
   return true;
+}
+
+size_t Execution::RunSoftmax(size_t first, const KernelContext& context) const {
+  if (first + 2 >= steps_.size()) return 0;
+  auto* maximum = std::get_if<ReduceArgs>(&steps_[first]);
+  auto* exponential = std::get_if<ElementwiseArgs>(&steps_[first + 1]);
+  auto* sum = std::get_if<ReduceArgs>(&steps_[first + 2]);
+  if (maximum == nullptr || exponential == nullptr || sum == nullptr) return 0;
+  const bool more = first + 3 < steps_.size();
+  auto* quotient = more ? std::get_if<ElementwiseArgs>(&steps_[first + 3]) : nullptr;
+  return static_cast<size_t>(Softmax(*maximum, *exponential, *sum, quotient, context));
 }
 
 }  // namespace npu::emulator

@@ -60,6 +60,9 @@ class Execution {
   };
   class Preparer;
 
+  /*! \brief Runs the steps of a softmax that begin there, together; how many, or 0. */
+  size_t RunSoftmax(size_t first, const KernelContext& context) const;
+
   int32_t threads_;
   std::vector<Step> steps_;
   /*! \brief The inputs of all vector programs. */

@@ -156,7 +156,9 @@ def test_a_build_without_the_codegen_names_its_option(monkeypatch, in_tree, reme
     code, out, errors = run_command("options")
     assert (code, out) == (1, "")
     option = f"USE_{BACKEND.upper()}_CODEGEN=OFF"
-    assert errors.startswith("FAILED: Options are for the compiler, which is not here: ")
+    assert errors.startswith(
+        "FAILED: The list of options needs the compiler, and only the runtime is here: "
+    )
     assert errors.endswith(f" was built with {option}: {remedy}.\n")
 
 
@@ -256,7 +258,9 @@ def test_options_lists_what_can_be_set():
 def test_options_need_the_compiler():
     code, out, errors = python("-m", PACKAGE, "options", TVM_USE_RUNTIME_LIB="1")
     assert (code, out) == (1, "")
-    assert errors.startswith("FAILED: Options are for the compiler, which is not here")
+    assert errors.startswith(
+        "FAILED: The list of options needs the compiler, and only the runtime is here"
+    )
 
 
 def test_an_unknown_command_is_refused():

@@ -181,4 +181,4 @@ def test_drift_needs_the_compiler():
         env={**os.environ, "TVM_USE_RUNTIME_LIB": "1"},
     )
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == "FAILED: 'drift' is for the compiler, which is not here.\n"
+    assert result.stderr == "FAILED: 'drift' needs the compiler, and only the runtime is here.\n"

@@ -1587,46 +1587,7 @@ void ApplyInt32(const npu_vector_instruction& instruction, const Operand& a, con
   }
 }
 
-template <typename Combine>
-inline float ReduceWith(Combine combine, float neutral, const float* data, int64_t count) {
-  constexpr int kStreams = 4;
-  V sum = Splat(neutral);
-  int64_t i = 0;
-  if (count >= kStreams * kLanes) {
-    V sums[kStreams];
-    SIMD_UNROLL
-    for (int s = 0; s < kStreams; ++s) sums[s] = Load(data + s * kLanes);
-    for (i = kStreams * kLanes; i + kStreams * kLanes <= count; i += kStreams * kLanes) {
-      SIMD_UNROLL
-      for (int s = 0; s < kStreams; ++s) sums[s] = combine(sums[s], Load(data + i + s * kLanes));
-    }
-    sum = combine(combine(sums[0], sums[1]), combine(sums[2], sums[3]));
-  }
-  for (; i + kLanes <= count; i += kLanes) sum = combine(sum, Load(data + i));
-  if (i < count) {
-    V rest = Splat(neutral);
-    __builtin_memcpy(&rest, data + i, static_cast<size_t>(count - i) * sizeof(float));
-    sum = combine(sum, rest);
-  }
-  float lanes[kLanes];
-  Store(sum, lanes);
-  V4 four = LoadAs<V4>(lanes);
-  for (int lane = 4; lane < kLanes; lane += 4) four = combine(four, LoadAs<V4>(lanes + lane));
-  return combine(combine(four[0], four[1]), combine(four[2], four[3]));
-}
-
-float ReduceElements(npu_vector_opcode opcode, const float* data, int64_t count) {
-  switch (opcode) {
-    case NPU_VECTOR_MAXIMUM:
-      return ReduceWith([](auto a, auto b) { return Maximum(a, b); }, data[0], data, count);
-    case NPU_VECTOR_MINIMUM:
-      return ReduceWith([](auto a, auto b) { return Minimum(a, b); }, data[0], data, count);
-    case NPU_VECTOR_MULTIPLY:
-      return ReduceWith([](auto a, auto b) { return a * b; }, 1, data, count);
-    default:
-      return ReduceWith([](auto a, auto b) { return a + b; }, 0, data, count);
-  }
-}
+#include "simd_rows.h"
 
 constexpr Simd Table(const char* name) {
   return {name,          Gemm,
@@ -1641,7 +1602,7 @@ constexpr Simd Table(const char* name) {
           ApplyInt32,    Requantise,
           Weigh,         MultiplyWeights,
           FinishRows,    ReduceElements,
-          ConvolvePlane};
+          ConvolvePlane, SoftmaxRows};
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ BACKEND: str = _part("_backend").BACKEND
 """The backend's name in TVM."""
 DISTRIBUTION: str = _part("_backend").DISTRIBUTION
 """The distribution's name."""
-DEFAULTS: Mapping[str, Any] = _part("_backend").DEFAULTS
+DEFAULTS: Mapping[str, object] = _part("_backend").DEFAULTS
 """The defaults of options chosen at rendering."""
 NOT_SELECTED: Mapping[str, str] = _part("_backend").NOT_SELECTED
 """The catalogue's op for each Relax op that this backend does not have."""
@@ -39,7 +39,7 @@ LEDGER = Path(_part("vendor").__file__).parent / "expected_failures.toml"
 """The vendor's accepted failures of the conformance kit."""
 
 
-def read_cases() -> dict[str, dict[str, Any]]:
+def read_cases() -> dict[str, dict[str, object]]:
     """Read the cases of the conformance kit.
 
     Returns
@@ -52,11 +52,11 @@ def read_cases() -> dict[str, dict[str, Any]]:
     ValueError
         The vendor's file is wrong, see `read_vendor_cases`.
     """
-    cases: dict[str, dict[str, Any]] = json.loads(CASES.read_text(encoding="utf-8"))
+    cases: dict[str, dict[str, object]] = json.loads(CASES.read_text(encoding="utf-8"))
     return cases | read_vendor_cases()
 
 
-def read_vendor_cases() -> dict[str, dict[str, Any]]:
+def read_vendor_cases() -> dict[str, dict[str, object]]:
     """Read the cases of the vendor's own ops.
 
     Returns
@@ -82,7 +82,7 @@ def read_vendor_cases() -> dict[str, dict[str, Any]]:
             f"{where} must give for each op an object with 'numpy', the formula, and 'cases'; "
             "docs/adding-an-op.md of npu-scaffold has an example."
         )
-    default: dict[str, Any] = {"benchmarks": [], "results": None, "refused": []}
+    default: dict[str, object] = {"benchmarks": [], "results": None, "refused": []}
     return {op: default | entry for op, entry in own.items()}
 
 

@@ -25,7 +25,7 @@ class OneOf:
     and 3. An absent value and an unset dtype are both written `""`.
     """
 
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
 
     def __init__(self, *values: object) -> None:
         """Take the values that are supported."""

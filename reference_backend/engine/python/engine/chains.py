@@ -90,7 +90,7 @@ class Found:
     """
 
     inputs: dict[str, relax.Expr] = field(default_factory=dict)
-    attributes: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, object] = field(default_factory=dict)
     calls: dict[relax.Var, relax.Call] = field(default_factory=dict)
 
 
@@ -342,7 +342,7 @@ def build(
 
 def attributes_in(
     step: Step, value_of: Callable[[Number], Any], data: relax.Expr, dtype: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the attributes of a call of a chain.
 
     Parameters

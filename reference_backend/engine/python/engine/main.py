@@ -33,7 +33,7 @@ _CODES = "exit code: 0 if all is well, 1 if not (a sentence says why), 2 for wro
 
 
 def _kit() -> Any:
-    needs_compiler("The kit compiles, and the compiler is not here")
+    needs_compiler("The kit")
     told(read_vendor_cases)
     from .conformance import command
 
@@ -47,7 +47,7 @@ def _implementation(module: str, function: str) -> Callable[[argparse.Namespace]
         if loading.failure is not None:
             raise Problem(f"The backend does not load: {loading.failure}")
         if arguments.command not in ("run", "profile"):
-            needs_compiler(f"'{arguments.command}' is for the compiler, which is not here")
+            needs_compiler(f"'{arguments.command}'")
         found = getattr(importlib.import_module(f".commands.{module}", __package__), function)
         return int(found(arguments))
 

@@ -6,15 +6,27 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from .backend import BACKEND
 from .whole_files import writing
 
 if TYPE_CHECKING:
+    from onnx import (
+        FunctionProto,
+        GraphProto,
+        ModelProto,
+        NodeProto,
+        OperatorSetIdProto,
+        TypeProto,
+        ValueInfoProto,
+    )
+
     from .report import OpPlacement, Report
+
+T = TypeVar("T")
 
 _DOMAIN = "relax"
 """The domain of the ops; regions and other functions have the backend's name."""
@@ -62,7 +74,7 @@ def write_onnx(report: Report, path: str | PathLike[str]) -> None:
         unfinished.write_bytes(data)
 
 
-def model_of(report: Report) -> Any:
+def model_of(report: Report) -> ModelProto:
     """Return a report as an ONNX model: a function of ONNX for each region.
 
     Parameters
@@ -98,7 +110,7 @@ def model_of(report: Report) -> Any:
     return model
 
 
-def _opsets() -> list[Any]:
+def _opsets() -> list[OperatorSetIdProto]:
     from onnx import helper
 
     return [helper.make_operatorsetid(domain, 1) for domain in (_DOMAIN, BACKEND)]
@@ -131,10 +143,10 @@ class _Writer:
             (region.symbol, item.name) for region in report.regions for item in region.outputs
         }
         self._functions = {op.function for op in self._ops}
-        self.regions: list[Any] = []
-        self.regions_of_functions: list[Any] = []
+        self.regions: list[FunctionProto] = []
+        self.regions_of_functions: list[FunctionProto] = []
 
-    def graph(self, function: str) -> Any:
+    def graph(self, function: str) -> GraphProto:
         """Return the graph of a function."""
         from onnx import helper
 
@@ -147,7 +159,7 @@ class _Writer:
             value_info=[self._info(name) for name in inner if _type_of(self._types[name])],
         )
 
-    def function(self, function: str) -> Any:
+    def function(self, function: str) -> FunctionProto:
         """Return a function of the module that another one may call."""
         from onnx import helper
 
@@ -155,11 +167,11 @@ class _Writer:
         return helper.make_function(BACKEND, function, inputs, outputs, nodes, _opsets())
 
     def _body(
-        self, function: str, regions: list[Any]
-    ) -> tuple[list[Any], list[str], list[str], list[str]]:
+        self, function: str, regions: list[FunctionProto]
+    ) -> tuple[list[NodeProto], list[str], list[str], list[str]]:
         """Return nodes, inputs, outputs and other values, each in order; add the regions."""
         mine = [index for index, op in enumerate(self._ops) if op.function == function]
-        groups: dict[Any, list[int]] = {}
+        groups: dict[str | int, list[int]] = {}
         for index in mine:
             groups.setdefault(self._ops[index].region or index, []).append(index)
         nodes, shown = [], []
@@ -176,7 +188,7 @@ class _Writer:
         outputs = [self._values[index] for index in mine if self._is_result(index)]
         return nodes, inputs, outputs, [name for name in shown if name not in outputs]
 
-    def _region(self, symbol: str, members: Sequence[int]) -> tuple[Any, Any]:
+    def _region(self, symbol: str, members: Sequence[int]) -> tuple[NodeProto, FunctionProto]:
         """Return the call of a region, and its function."""
         from onnx import helper
 
@@ -229,7 +241,7 @@ class _Writer:
         inside = all(self._ops[reader].region == op.region for reader in readers)
         return op.region is not None and inside and (op.region, op.name) in self._leaving
 
-    def _node(self, index: int) -> Any:
+    def _node(self, index: int) -> NodeProto:
         """Return the node of an op."""
         from onnx import helper
 
@@ -273,7 +285,7 @@ class _Writer:
         """Return the parameters of the function that ops read; note their types."""
         return _once(name for index in members for name in self._ops[index].inputs)
 
-    def _info(self, name: str) -> Any:
+    def _info(self, name: str) -> ValueInfoProto:
         from onnx import helper
 
         text = self._types.get(name, self._parameters.get(name, ""))
@@ -287,15 +299,15 @@ class _Writer:
 
 
 def _in_order(
-    groups: dict[Any, list[int]], ops: Sequence[OpPlacement]
-) -> list[tuple[Any, list[int]]]:
+    groups: dict[str | int, list[int]], ops: Sequence[OpPlacement]
+) -> list[tuple[str | int, list[int]]]:
     """Return groups of ops, each behind those that it reads; in a cycle, as they come."""
     group_of = {index: key for key, members in groups.items() for index in members}
     waits = {
         key: {group_of[s] for index in members for s in ops[index].reads if s in group_of} - {key}
         for key, members in groups.items()
     }
-    ordered: dict[Any, None] = {}
+    ordered: dict[str | int, None] = {}
     while len(ordered) < len(groups):
         rest = [key for key in groups if key not in ordered]
         ready = [key for key in rest if waits[key] <= ordered.keys()]
@@ -303,7 +315,7 @@ def _in_order(
     return [(key, groups[key]) for key in ordered]
 
 
-def _type_of(text: str) -> Any:
+def _type_of(text: str) -> TypeProto | None:
     """Return the type of a tensor; none of what ONNX has no type for."""
     from onnx import TensorProto, helper
 
@@ -321,7 +333,7 @@ def _type_of(text: str) -> Any:
     return helper.make_tensor_type_proto(element, shape)
 
 
-def _opaque(text: str) -> Any:
+def _opaque(text: str) -> TypeProto:
     from onnx import TypeProto
 
     made = TypeProto()
@@ -330,7 +342,7 @@ def _opaque(text: str) -> Any:
     return made
 
 
-def _describe(item: Any, values: dict[str, Any]) -> None:
+def _describe(item: NodeProto | FunctionProto, values: Mapping[str, object]) -> None:
     from onnx import StringStringEntryProto
 
     for name, value in values.items():
@@ -344,5 +356,5 @@ def _sentence(op: OpPlacement) -> str:
     return f"on the host [{op.code}]: {op.reason}"
 
 
-def _once(items: Iterable[Any]) -> list[Any]:
+def _once(items: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(items))

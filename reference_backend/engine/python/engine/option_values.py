@@ -99,7 +99,7 @@ def _number(text: str) -> int | str:
         return text
 
 
-def read_file(path: Path) -> Mapping[str, Any]:
+def read_file(path: Path) -> Mapping[str, object]:
     """Read a file of options."""
     readers = {".toml": tomllib.loads, ".json": _read_json}
     if path.suffix not in readers:

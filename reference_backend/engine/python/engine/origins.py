@@ -123,7 +123,7 @@ def with_absorbed(
     names: dict[str, None] = {}
     seen = set()
 
-    def visit(expr: Any) -> None:
+    def visit(expr: relax.Expr) -> None:
         if isinstance(expr, relax.Var):
             if expr not in kept and expr in values and expr not in seen:
                 seen.add(expr)
@@ -168,7 +168,7 @@ def is_named(patterns: Sequence[str], op: str, name: str, origin: Origin | None)
     return any(fnmatchcase(item, pattern) for pattern in patterns for item in names)
 
 
-def with_classes(function: Any, **classes: Any) -> Any:
+def with_classes(function: Any, **classes: object) -> Any:
     """Return a copy of a TVM function that makes objects of our classes instead of TVM's.
 
     Parameters

@@ -10,7 +10,7 @@ import itertools
 import json
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -162,7 +162,7 @@ class DataParallel:
         """End the workers."""
         self.close()
 
-    def _scattered(self, arguments: Sequence[object]) -> list[Any]:
+    def _scattered(self, arguments: Sequence[object]) -> list[tvm_ffi.Object]:
         """Give each worker its part of a batch; return references to the parts."""
         arrays = [np.ascontiguousarray(argument) for argument in arguments]
         if len({array.shape[0] for array in arrays}) != 1:
@@ -201,9 +201,9 @@ class _Model:
         self.device = int(tvm_ffi.get_global_func(f"{BACKEND}.runtime.device")())
         # Not Disco's load_vm_module: its workers share one module, and so one NPU.
         self.machine = VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
-        self.results: list[Any] = []
+        self.results: list[tvm.runtime.Tensor] = []
 
-    def run(self, function: str, *arguments: Any) -> int:
+    def run(self, function: str, *arguments: tvm.runtime.Tensor) -> int:
         """Run a function on a part of the batch; return the number of results."""
         self.results = []
         # For an empty batch, the first worker provides the shapes of the results.
@@ -211,7 +211,7 @@ class _Model:
             self._keep(self.machine[function](*arguments))
         return len(self.results)
 
-    def result(self, index: int) -> Any:
+    def result(self, index: int) -> tvm.runtime.Tensor | None:
         """Return a result of the last run."""
         return self.results[index] if self.results else None
 
@@ -220,11 +220,11 @@ class _Model:
         regions = record.region_modules(self.machine.module)
         return {symbol: record.counters_of(module) for symbol, module in regions.items()}
 
-    def record(self, function: str, calls: int, *arguments: Any) -> record.Recording:
+    def record(self, function: str, calls: int, *arguments: tvm.runtime.Tensor) -> record.Recording:
         """Record calls with a part of the batch."""
         return record.record(self.machine, function, calls, *arguments)
 
-    def _keep(self, result: Any) -> None:
+    def _keep(self, result: tvm.runtime.Tensor | Iterable[tvm.runtime.Tensor]) -> None:
         if isinstance(result, tvm.runtime.Tensor):
             self.results.append(result)
         else:
@@ -236,7 +236,7 @@ _models: dict[tuple[int, int], _Model] = {}
 """The models of this process, by number and worker."""
 
 
-def _step(number: int, name: str, *arguments: Any) -> Any:
+def _step(number: int, name: str, *arguments: Any) -> str | tvm.runtime.Tensor | None:
     """Run a step on a worker; an escaping error would end the whole process."""
     key = (number, _disco("worker_rank"))
     if name == "load":
@@ -262,7 +262,7 @@ def _load_model(key: tuple[int, int], path: str, devices: Sequence[int]) -> int:
     return _models[key].device
 
 
-def _answer(work: Callable[[], Any]) -> str:
+def _answer(work: Callable[[], object]) -> str:
     try:
         return json.dumps({"value": work()})
     except Exception as error:
@@ -287,7 +287,7 @@ class _Workers:
             self._session = _disco("SessionThreaded", count, 1)
         self._step = _disco("SessionGetGlobalFunc", self._session, _STEP)
 
-    def call(self, *step: object) -> Any:
+    def call(self, *step: object) -> tvm_ffi.Object:
         """Begin a step on all workers; return a reference to its result."""
         arguments = (0, 0, self._step, self._number, *step)
         return _disco("SessionCallPacked", self._session, *arguments)
@@ -297,7 +297,7 @@ class _Workers:
         which = workers or range(self._count)
         return [_disco("DRefDebugGetFromRemote", reference, worker) for worker in which]
 
-    def scatter(self, parts: Sequence[np.ndarray]) -> Any:
+    def scatter(self, parts: Sequence[np.ndarray]) -> tvm_ffi.Object:
         """Give each worker its part; return a reference to the parts."""
         reference = self.call("nothing")
         for worker, part in enumerate(parts):

@@ -20,7 +20,7 @@ from .passes import is_opaque, simplify
 from .patterns import TABLE
 from .regions import Partitioner
 
-Params = Mapping[Any, Any]
+Params = Mapping[Any, object]
 _PASSES = ("DISABLED", "BEFORE", "AFTER")
 """The settings of vendor/passes.py."""
 
@@ -192,7 +192,9 @@ def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:
         for global_var, function in mod.functions_items()
         if not is_opaque(function)
     }
-    weights: dict[Any, dict[Any, Any]] = {global_var: {} for global_var in functions}
+    weights: dict[tvm.ir.GlobalVar, dict[relax.Var, object]] = {
+        global_var: {} for global_var in functions
+    }
     if not isinstance(params, Mapping | tvm_ffi.Map):
         raise ValueError(f"params is a {type(params).__name__}; it must map names to weights.")
     for key, value in params.items():

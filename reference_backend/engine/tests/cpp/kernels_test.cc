@@ -1430,6 +1430,158 @@ TEST(reduce) {
   }
 }
 
+// ---- Softmax ----
+
+// The kernels of a softmax along the last dimension, or of the logarithm of its sums, in memory
+// that they share like a program's.
+struct SoftmaxKernels {
+  SoftmaxKernels(const Tensor& x, bool log, bool in_place) : memory_(x) {
+    TensorView data = memory_[0].View();
+    TensorView by_row = data;
+    by_row.dims[data.rank - 1] = 1;
+    Shape rows(by_row.dims, by_row.dims + data.rank);
+    memory_[1] = Tensor(rows, NPU_FLOAT32);
+    memory_[2] = memory_[3] = x;
+    by_row.data = memory_[1].View().data;
+    TensorView weights = in_place ? data : memory_[2].View();
+    maximum.data = data;
+    maximum.out = sum.out = by_row;
+    maximum.kind = NPU_REDUCE_MAX;
+    sum.kind = NPU_REDUCE_SUM;
+    maximum.axes = sum.axes = 1u << (data.rank - 1);
+    exponential.program = View({{NPU_VECTOR_LOAD, 1, 0, 0, 0},
+                                {NPU_VECTOR_LOAD, 0, 0, 0, 0},
+                                {NPU_VECTOR_SUBTRACT, 1, 0, 0, 0},
+                                {NPU_VECTOR_EXP, 2, 0, 0, 0}},
+                               {data, by_row}, 0);
+    exponential.out = sum.data = weights;
+    if (log) {
+      sum.epilogue =
+          View({{NPU_VECTOR_LOAD, 0, 0, 0, 0}, {NPU_VECTOR_LOG, 0, 0, 0, 0}}, {TensorView()}, 1);
+    }
+    quotient.program = View({{NPU_VECTOR_LOAD, 0, 0, 0, 0},
+                             {NPU_VECTOR_LOAD, 1, 0, 0, 0},
+                             {NPU_VECTOR_DIVIDE, 0, 1, 0, 0}},
+                            {weights, by_row}, 2);
+    quotient.out = in_place ? data : memory_[3].View();
+  }
+  // Arguments point to the members.
+  SoftmaxKernels(const SoftmaxKernels&) = delete;
+  SoftmaxKernels& operator=(const SoftmaxKernels&) = delete;
+
+  // Runs them one by one from `from` on.
+  void RunEach(int from, const KernelContext& context) const {
+    if (from < 1) Reduce(maximum, context);
+    if (from < 2) Elementwise(exponential, context);
+    if (from < 3) Reduce(sum, context);
+    if (from < 4) Elementwise(quotient, context);
+  }
+  size_t ScratchBytes(int threads) const {
+    return std::max({ReduceScratch(maximum, threads), ElementwiseScratch(exponential, threads),
+                     ReduceScratch(sum, threads), ElementwiseScratch(quotient, threads)});
+  }
+  // All but the maxima, which the sums replace.
+  std::vector<Tensor> Results() const { return {memory_[1], memory_[2], memory_[3], memory_[0]}; }
+
+  ReduceArgs maximum, sum;
+  ElementwiseArgs exponential, quotient;
+
+ private:
+  // Memory of vector programs, three at most.
+  struct Inputs {
+    std::vector<npu_vector_instruction> instructions;
+    std::vector<TensorView> views;
+  };
+
+  VectorProgram View(const std::vector<npu_vector_instruction>& instructions,
+                     const std::vector<TensorView>& views, int number) {
+    inputs_[number] = {instructions, views};
+    VectorProgram program;
+    program.instructions = inputs_[number].instructions.data();
+    program.instruction_count = static_cast<int32_t>(instructions.size());
+    program.inputs = inputs_[number].views.data();
+    program.input_count = static_cast<int32_t>(views.size());
+    return program;
+  }
+
+  struct Memory {
+    explicit Memory(const Tensor& x) { tensors[0] = x; }
+    Tensor& operator[](int number) { return tensors[number]; }
+    const Tensor& operator[](int number) const { return tensors[number]; }
+    Tensor tensors[4];
+  } memory_;
+  Inputs inputs_[3];
+};
+
+// In one pass, the results are those of the kernels one by one, to the last bit: also the
+// quotients, as long as they are normal numbers.
+TEST(softmax) {
+  Random random(33);
+  for (int i = 0; i < 120; ++i) {
+    const int64_t columns = random.Chance(50) ? random.Between(1, 40) : random.Between(41, 600);
+    const Shape shape = {random.Between(1, 3), random.Between(1, 40), columns};
+    const bool log = random.Chance(30), in_place = random.Chance(40);
+    Tensor x(&random, shape, NPU_FLOAT32, i % 6 == 5 ? Values::kSpecial : Values::kReal);
+    for (const std::string& name : InstructionSets()) {
+      SelectSimd(name.c_str());
+      for (int threads : {1, 2, 5}) {
+        SoftmaxKernels each(x, log, in_place), together(x, log, in_place);
+        ScratchMemory scratch(each.ScratchBytes(threads));
+        KernelContext context;
+        context.pool = PoolOf(threads);
+        context.scratch = scratch.get();
+        each.RunEach(0, context);
+        const int done = Softmax(together.maximum, together.exponential, together.sum,
+                                 random.Chance(80) ? &together.quotient : nullptr, context);
+        CHECK(done == 3 || (done == 4 && !log));
+        together.RunEach(done, context);
+        bool same = true;
+        std::vector<Tensor> got = together.Results(), want = each.Results();
+        for (size_t t = 0; t < got.size(); ++t) {
+          same = same && Same(got[t].View(), want[t].View(), 0);
+        }
+        if (!same) std::fprintf(stderr, "softmax %s, %d threads\n", name.c_str(), threads);
+        CHECK(same);
+      }
+    }
+  }
+}
+
+TEST(softmax_is_told_from_what_is_not) {
+  Random random(34);
+  Tensor x(&random, {4, 50}, NPU_FLOAT32, Values::kReal);
+  auto done = [&](void (*change)(SoftmaxKernels*)) {
+    SoftmaxKernels kernels(x, /*log=*/false, /*in_place=*/false);
+    change(&kernels);
+    ScratchMemory scratch(kernels.ScratchBytes(1));
+    KernelContext context;
+    context.scratch = scratch.get();
+    return Softmax(kernels.maximum, kernels.exponential, kernels.sum, &kernels.quotient, context);
+  };
+  CHECK_EQ(done([](SoftmaxKernels*) {}), 4);
+  CHECK_EQ(done([](SoftmaxKernels* k) { k->maximum.kind = NPU_REDUCE_MIN; }), 0);
+  CHECK_EQ(done([](SoftmaxKernels* k) { k->sum.kind = NPU_REDUCE_MEAN; }), 0);
+  CHECK_EQ(done([](SoftmaxKernels* k) { k->sum.data = k->quotient.out; }), 0);
+  CHECK_EQ(done([](SoftmaxKernels* k) { k->exponential.program.instruction_count = 3; }), 0);
+  // Along the other dimension: as many numbers as there are columns.
+  CHECK_EQ(done([](SoftmaxKernels* k) { k->maximum.axes = k->sum.axes = 1; }), 0);
+  // Exponentials that begin in the middle of the data.
+  CHECK_EQ(done([](SoftmaxKernels* k) {
+             k->exponential.out.data = static_cast<float*>(k->maximum.data.data) + 1;
+             k->sum.data = k->exponential.out;
+           }),
+           0);
+  // Another quotient: that of the data, and one that would replace the sums.
+  CHECK_EQ(done([](SoftmaxKernels* k) {
+             const_cast<TensorView*>(k->quotient.program.inputs)->data = k->maximum.data.data;
+           }),
+           3);
+  CHECK_EQ(done([](SoftmaxKernels* k) {
+             k->quotient.out.data = static_cast<float*>(k->sum.out.data) + 1;
+           }),
+           3);
+}
+
 // ---- Copies ----
 
 TEST(copy) {

@@ -283,6 +283,16 @@ void Order(const OrderArgs& args, const KernelContext& context);
 void Lookup(const LookupArgs& args, const KernelContext& context);
 /*! @} */
 
+/*!
+ * \brief Runs successive kernels in one pass over rows, with the same results, if they are steps of
+ * a softmax along the last dimension: the maximum of each row, the exponentials less that, their
+ * sum, and their quotients. `quotient` is what follows, or null.
+ *
+ * Needs the scratch memory of the kernels alone. Returns how many of them it has run: 0, 3 or 4.
+ */
+int Softmax(const ReduceArgs& maximum, const ElementwiseArgs& exponential, const ReduceArgs& sum,
+            const ElementwiseArgs* quotient, const KernelContext& context);
+
 /*! \brief The instruction set in use: "generic", "avx2", "avx512", "avx512vnni" or "amx". */
 const char* KernelInstructionSet();
 

@@ -193,6 +193,11 @@ struct Simd {
    *  windows. Null if the processor cannot load parts of vectors. */
   bool (*plane)(const Plane& plane, const float* data, const float* weights, const Finish& how,
                 float* out);
+  /*! \brief Of each row: its maximum, the exponentials of its elements less that, their sum, and
+   *  unless `quotients` is null, the quotients of exponentials and sum. `columns` is at least 1.
+   *  Exponentials may replace the data, quotients either of them, and sums the maxima. */
+  void (*softmax)(const float* data, int64_t rows, int64_t columns, float* maxima,
+                  float* exponentials, float* sums, float* quotients);
   /*! \brief Null if the processor has no instructions for them. */
   const QuadProducts* quads = nullptr;
 };

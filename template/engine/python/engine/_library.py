@@ -37,7 +37,7 @@ KNOWN_TVM = ("0.26", "0.27")
 ANY_TVM = f"{BACKEND.upper()}_ANY_TVM"
 """The environment variable that, set to 1, tries other versions of TVM and tvm-ffi, too."""
 
-loaded: dict[str, Any] = {}
+loaded: dict[str, object] = {}
 """The loaded libraries by role: "runtime" and, where a compiler is installed, "codegen".
 
 In a TVM checkout the values are None: TVM has loaded its own libraries.

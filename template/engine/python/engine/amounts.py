@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -49,7 +48,7 @@ class Amounts:
 
     def __init__(self, bounds: Mapping[str, int]) -> None:
         self._bounds = bounds
-        self._known: dict[Any, int | None] = {}
+        self._known: dict[relax.Expr, int | None] = {}
 
     def shape(self, ty: tvm.ir.Type) -> tuple[int, ...]:
         """Return the sizes of a tensor; raise `Unknown` if they cannot be told."""

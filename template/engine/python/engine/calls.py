@@ -148,7 +148,7 @@ def _attribute_names(kind: type[tvm.ir.Attrs]) -> tuple[str, ...]:
     return tuple(item.name for item in kind.__tvm_ffi_type_info__.fields)
 
 
-def arguments_of(call: relax.Call, values: Values) -> tuple[list[relax.Expr], dict[str, Any]]:
+def arguments_of(call: relax.Call, values: Values) -> tuple[list[relax.Expr], dict[str, object]]:
     """Split the arguments and attributes of a call into tensors and others, by name."""
     tensors: list[relax.Expr] = []
     attributes: dict[str, Any] = {}
@@ -169,7 +169,7 @@ def arguments_of(call: relax.Call, values: Values) -> tuple[list[relax.Expr], di
     return tensors, attributes
 
 
-def attributes_of(call: relax.Call, values: Values) -> dict[str, Any]:
+def attributes_of(call: relax.Call, values: Values) -> dict[str, object]:
     """Return all attributes and non-tensor arguments of a call.
 
     Parameters

@@ -335,8 +335,8 @@ class Report:
         path: str | PathLike[str],
         *,
         title: str = "What runs where",
-        profile: Mapping[str, Any] | None = None,
-        accuracy: Mapping[str, Any] | None = None,
+        profile: Mapping[str, object] | None = None,
+        accuracy: Mapping[str, object] | None = None,
     ) -> None:
         """Write the report as one HTML page, which needs no network and no other file.
 

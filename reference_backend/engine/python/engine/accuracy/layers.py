@@ -127,7 +127,7 @@ class _Cutter:
                 layers[self._place[root]] = layer
         return [layers[place] for place in sorted(layers)]
 
-    def _key(self, root: relax.Var) -> tuple[Any, ...]:
+    def _key(self, root: relax.Var) -> tuple[object, ...]:
         """Return what two quantizes of a value have in common if they are alike."""
         origin = ir.id_of(self._graph.origin(root)[0])
         if root not in self._edges:
@@ -368,7 +368,7 @@ def with_kernels(graph: Graph, functions: dict[str, relax.Function]) -> tvm.IRMo
     mod
         The module.
     """
-    own: dict[Any, Any] = {
+    own: dict[Any, object] = {
         name: function.with_attr("global_symbol", name) for name, function in functions.items()
     }
     for name, function in graph.mod.functions_items():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax
@@ -15,6 +15,9 @@ from tvm import relax
 from ..quantization.console import quiet
 from .files import read_text, require_file
 from .problem import Problem, sentence
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, ValueInfoProto
 
 Shapes = Mapping[str, Sequence[int]]
 """The sizes of inputs, by name."""
@@ -127,7 +130,7 @@ def _read_onnx(path: Path, shapes: Shapes) -> ModelFile:
     )
 
 
-def _set_shapes(model: Any, inputs: Mapping[str, Any], shapes: Shapes) -> None:
+def _set_shapes(model: ModelProto, inputs: Mapping[str, ValueInfoProto], shapes: Shapes) -> None:
     """Write sizes into an ONNX model, for each size of the same name, and infer what follows."""
     import onnx
 

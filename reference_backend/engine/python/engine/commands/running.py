@@ -102,7 +102,7 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
         steps.begin(f"loading {path}")
         return load_library(path)
     require_file(path)
-    needs_compiler(f"{path} must be compiled first, by the compiler, which is not here")
+    needs_compiler(f"{path}, which is not compiled yet,")
     from .compiling import compile_prepared, prepare
 
     prepared = prepare(arguments, steps)
@@ -174,7 +174,7 @@ def _signature(machine: VirtualMachine) -> Signature:
     return Signature.from_json(describe().numpy().tobytes().decode())
 
 
-def _tensors(result: Any) -> Iterator[Any]:
+def _tensors(result: Any) -> Iterator[object]:
     if isinstance(result, tvm.runtime.Tensor):
         yield result
     else:

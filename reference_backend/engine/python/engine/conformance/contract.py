@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm
@@ -271,7 +270,7 @@ def fail_next(call: str, status: str, count: int = 1) -> None:
         raise NotRun("the driver has no extension npu.faults (npu_driver.h)")
 
 
-def _expect_failure(region: Region, call: str, status: str, body: Callable[[], Any]) -> None:
+def _expect_failure(region: Region, call: str, status: str, body: Callable[[], object]) -> None:
     fail_next(call, status)
     try:
         body()

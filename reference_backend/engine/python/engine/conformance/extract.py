@@ -52,11 +52,11 @@ class CaseFile:
     """
 
     name: str
-    mod: Any
+    mod: tvm.IRModule
     inputs: tuple[Array, ...]
     expected: tuple[Array, ...]
     placement: str = "all"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write it to a file.
@@ -196,7 +196,7 @@ def read_module(text: str) -> tvm.IRModule:
     return mod
 
 
-def misfit(params: Sequence[Any], arrays: Sequence[Array]) -> str:
+def misfit(params: Sequence[relax.Var], arrays: Sequence[Array]) -> str:
     """Return why a function does not take arrays.
 
     Parameters
@@ -213,7 +213,7 @@ def misfit(params: Sequence[Any], arrays: Sequence[Array]) -> str:
     """
     if len(arrays) != len(params):
         return f"there are {len(arrays)} arrays for {len(params)} inputs"
-    sizes: dict[Any, int] = {}
+    sizes: dict[tvm.tirx.Var, int] = {}
     for param, array in zip(params, arrays, strict=True):
         if not isinstance(getattr(param.ty, "shape", None), relax.ShapeExpr):
             return f"the input '{param.name}' is not a tensor of a known rank"
@@ -308,7 +308,7 @@ def _partitioned(mod: tvm.IRModule) -> tvm.IRModule:
     return mod if _regions(mod) else partition_for(simplify(mod, TABLE))
 
 
-def _regions(mod: tvm.IRModule) -> dict[str, Any]:
+def _regions(mod: tvm.IRModule) -> dict[str, relax.Function]:
     return {
         global_var.name_hint: function
         for global_var, function in mod.functions_items()
@@ -316,7 +316,7 @@ def _regions(mod: tvm.IRModule) -> dict[str, Any]:
     }
 
 
-def _composites(function: Any) -> dict[str, Any]:
+def _composites(function: relax.Function) -> dict[str, relax.Function]:
     """Return the composites of a region by the names of their variables."""
     return {
         str(binding.var.name): binding.value
@@ -336,7 +336,7 @@ def _without_shapes(
 ) -> tuple[relax.Function, list[Array]]:
     """Fix the sizes that are arguments of their own: a case has arrays alone."""
     shapes: dict[relax.Var, relax.ShapeExpr] = {}
-    sizes: dict[Any, int] = {}
+    sizes: dict[tvm.tirx.Var, int] = {}
     for param, argument in zip(function.params, arguments, strict=True):
         if isinstance(param.ty, relax.ShapeType):
             numbers = [int(number) for number in argument]
@@ -356,16 +356,16 @@ def _without_shapes(
 
 
 def _values_at(
-    mod: tvm.IRModule, function: Any, callee: str, inputs: Sequence[Array]
+    mod: tvm.IRModule, function: relax.Function, callee: str, inputs: Sequence[Array]
 ) -> list[Array]:
     """Run a function on the host up to a call; return the arguments of that call.
 
     A shape among them becomes an array of its sizes.
     """
-    blocks: list[Any] = []
+    blocks: list[relax.BindingBlock] = []
     found: list[Any] = []
     for block in function.body.blocks:
-        bindings: list[Any] = []
+        bindings: list[relax.Binding] = []
         for binding in block.bindings:
             call = binding.value
             if isinstance(call, relax.Call) and _name(call.op) == callee:

@@ -146,7 +146,7 @@ class Graph:
         for case in [*cases[start:], *cases[:start]]:
             spec = next(case.specs())[1][0]
             # Now and then change the table's sizes; equal ones stay equal.
-            sizes: dict[Any, Any] = {}
+            sizes: dict[Any, object] = {}
             if self._choose([False, False, True]):
                 for size in dict.fromkeys(spec.shape):
                     if isinstance(size, int):
@@ -326,7 +326,7 @@ class Graph:
         bent = [(item, [first, *(bend(item, spec) for spec in fields)]), *rest]
         return [tensors if item.is_tuple else tensors[0] for item, tensors in bent]
 
-    def _attributes(self, case: Case, sizes: Mapping[Any, Any]) -> dict[str, Any]:
+    def _attributes(self, case: Case, sizes: Mapping[Any, object]) -> dict[str, object]:
         """Return the attributes of a case, some replaced by or close to those of other cases."""
         attributes = dict(case.entry.get("attributes", {}))
         for name, constraint in entry_of(case.op).attributes.items():
@@ -419,7 +419,7 @@ def _with_noise(value: Array, is_sum: bool) -> Array:
     return noisy
 
 
-def _sizes(wanted: Spec, first: Tensor) -> dict[Any, Any]:
+def _sizes(wanted: Spec, first: Tensor) -> dict[Any, object]:
     """Map each size of a case to that of another first tensor, from the last on."""
     return dict(zip(reversed(wanted.shape), reversed(first.shape), strict=False))
 
@@ -430,7 +430,7 @@ def _bent(spec: Spec, sizes: dict[Any, Any], once: bool = False) -> Spec:
     return replace(spec, shape=tuple(change(size, size) for size in spec.shape))
 
 
-def _broadcasts(shape: tuple[Any, ...], first: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+def _broadcasts(shape: tuple[object, ...], first: tuple[object, ...]) -> list[tuple[object, ...]]:
     """Return shapes that broadcast with another one: a number, one axis, one rank less..."""
     axes = range(len(first))
     one_axis = [tuple(size if axis == at else 1 for at, size in enumerate(first)) for axis in axes]

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm
@@ -42,7 +41,7 @@ class Imported:
     """
 
     name: str
-    module: Any
+    module: tvm.IRModule
     arguments: Sequence[Array]
 
     @property
@@ -50,7 +49,7 @@ class Imported:
         """The name of its function in a joint module."""
         return "model_" + symbol_of(self.name)
 
-    def functions(self) -> Mapping[Any, Any]:
+    def functions(self) -> Mapping[str | tvm.ir.GlobalVar, tvm.ir.BaseFunc]:
         """Return its functions under unique names."""
         kernels = {}
         builder = relax.BlockBuilder()
@@ -74,11 +73,11 @@ class Imported:
 class _Renamed(PyExprMutator):  # type: ignore[misc]
     """Replaces global variables by name."""
 
-    def __init__(self, names: Mapping[str, Any]) -> None:
+    def __init__(self, names: Mapping[str, tvm.ir.GlobalVar]) -> None:
         super().__init__()
         self._names = names
 
-    def visit_global_var_(self, var: Any) -> Any:
+    def visit_global_var_(self, var: tvm.ir.GlobalVar) -> tvm.ir.GlobalVar:
         return self._names.get(var.name_hint, var)
 
 
@@ -96,7 +95,7 @@ class Program:
         The number of regions of each, by symbol.
     """
 
-    machine: Any
+    machine: relax.VirtualMachine
     placements: Mapping[str, Sequence[OpPlacement]]
     regions: Mapping[str, int]
 
@@ -156,7 +155,7 @@ def compile_for_host(module: tvm.IRModule) -> Program:
     return Program(_machine(tvm.compile(module, tvm.target.Target(_TARGET))), {}, {})
 
 
-def _machine(executable: Any) -> Any:
+def _machine(executable: relax.VMExecutable) -> relax.VirtualMachine:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         path = str(Path(directory) / "model.so")
         executable.export_library(path)
@@ -164,7 +163,7 @@ def _machine(executable: Any) -> Any:
 
 
 def compile_together(
-    models: Sequence[Imported], compile_module: Callable[[Any], Program]
+    models: Sequence[Imported], compile_module: Callable[[tvm.IRModule], Program]
 ) -> dict[str, Program | Exception]:
     """Compile models in one module; failures are attributed to single models.
 
@@ -293,7 +292,7 @@ def _is_narrowed(op: OpPlacement) -> bool:
     return CHIP_LIMIT in str(op.reason)
 
 
-def sentence(error: Exception) -> str:
+def kind_and_message(error: Exception) -> str:
     """Return the end of an error's message in one line.
 
     Parameters

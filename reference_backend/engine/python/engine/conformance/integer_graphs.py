@@ -53,7 +53,7 @@ class Integers:
 class _Second:
     """The second input of a product: real numbers, integers less their zero point, and scales."""
 
-    real: Any
+    real: relax.Expr
     steps: Array
     scales: Array
 
@@ -229,7 +229,7 @@ class IntegerGraph:
         dtype = self._choose(self._types(entry))
         return self._result(expr, values, step, self._zero(dtype), dtype)
 
-    def _attributes(self, entry: Op, shape: tuple[int, ...]) -> dict[str, Any]:
+    def _attributes(self, entry: Op, shape: tuple[int, ...]) -> dict[str, object]:
         """Return attributes of a mean over windows or axes."""
         if entry.name == "mean":
             if len(shape) < 2:
@@ -331,7 +331,7 @@ class IntegerGraph:
 
     def _bias(
         self, expr: relax.Expr, size: int, along: list[int], wide: Array
-    ) -> tuple[Any, Array]:
+    ) -> tuple[relax.Expr, Array]:
         """Add a bias, as one of several exporters writes it."""
         steps = self._random.integers(-3000, 3000, size)
         shape = along[1:] if along[-1] != -1 else [-1]
@@ -445,7 +445,7 @@ class IntegerGraph:
 
     def _weight(
         self, entry: Op, shape: tuple[int, ...]
-    ) -> tuple[tuple[int, ...], int, Mapping[str, Any]]:
+    ) -> tuple[tuple[int, ...], int, Mapping[str, object]]:
         """Return the shape of a weight, its axis of channels, and attributes of the op."""
         if entry.name == "matmul":
             if len(shape) < 2:
@@ -463,12 +463,12 @@ class IntegerGraph:
             raise _Unfit
         return (shape[1], 1, kernel, kernel), 0, {**attributes, "groups": shape[1]}
 
-    def _real(self, item: Integers) -> Any:
+    def _real(self, item: Integers) -> relax.Expr:
         zero = relax.const(np.asarray(item.zero, item.tensor.dtype))
         scale = relax.const(np.float32(item.scale))
         return self.model.bind(relax.op.dequantize(item.tensor.expr, scale, zero, -1))
 
-    def _quantize(self, expr: relax.Expr, scale: float, zero: int, dtype: str) -> Any:
+    def _quantize(self, expr: relax.Expr, scale: float, zero: int, dtype: str) -> relax.Expr:
         zeros = relax.const(np.asarray(zero, dtype))
         return self.model.bind(
             relax.op.quantize(expr, relax.const(np.float32(scale)), zeros, -1, dtype)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tvm_ffi
 from tvm import relax, tirx
 
@@ -52,7 +53,7 @@ class Spec:
     dtype: str = "float32"
     low: float | None = None
     high: float | None = None
-    values: Any = None
+    values: npt.ArrayLike | None = None
     constant: bool = False
 
     @classmethod
@@ -96,7 +97,7 @@ def evaluate(
 
 
 def compute(
-    op: str, call: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], n: int
+    op: str, call: relax.Call, inputs: Sequence[object], attributes: Mapping[str, object], n: int
 ) -> tuple[Any, ...]:
     """Compute a call as `evaluate` does; the results keep the digits that their types lack."""
 
@@ -129,7 +130,7 @@ def sums_of(
 
 def values_of_attributes(
     entry: Op, call: relax.Call, attributes: Mapping[str, object], n: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return all attributes of a call, with "n" replaced."""
     values: dict[str, Any] = {}
     for name in entry.attributes:
@@ -142,9 +143,9 @@ def values_of_attributes(
 
 def step_of(
     op: str,
-    call: Any,
+    call: relax.Call,
     inputs: Sequence[Any],
-    attributes: Mapping[str, Any],
+    attributes: Mapping[str, object],
     n: int,
     results: Sequence[Array],
 ) -> Step:
@@ -169,7 +170,7 @@ def step_of(
 class Tensor:
     """A tensor of a model: the Relax expression and its exact values."""
 
-    expr: Any
+    expr: relax.Expr
     values: Arrays
 
     @property
@@ -192,9 +193,9 @@ class Model:
     """A Relax function under construction."""
 
     name: str
-    symbol: Any = field(default_factory=lambda: tirx.Var("n", "int64"))
+    symbol: tirx.Var = field(default_factory=lambda: tirx.Var("n", "int64"))
     arguments: list[Tensor] = field(default_factory=list)
-    bindings: list[Any] = field(default_factory=list)
+    bindings: list[relax.VarBinding] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     steps: list[dict[int, Step]] = field(default_factory=list)
 
@@ -249,7 +250,7 @@ class Model:
         arrays = [array for tensor in tensors for array in tensor.values.values()]
         return any(array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in arrays)
 
-    def decline(self, **settings: Any) -> str | None:
+    def decline(self, **settings: object) -> str | None:
         """Return why the driver declines it as one composite; None if it takes it or fails."""
         options = Options.load(settings)
         ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
@@ -259,7 +260,7 @@ class Model:
         answer = str(ask(composite, *given))
         return answer if answer and FAILED not in answer else None
 
-    def refusal(self, op: str, *inputs: Any, **attributes: Any) -> str | None:
+    def refusal(self, op: str, *inputs: Any, **attributes: object) -> str | None:
         """Return why the NPU cannot run a call; None if it can."""
         trial = Model("trial", self.symbol)
 
@@ -289,7 +290,9 @@ class Model:
             reason = trial.decline()
         return reason
 
-    def normalize(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+    def normalize(
+        self, op: str, inputs: Sequence[Any], attributes: Mapping[str, object]
+    ) -> relax.Call:
         """Make a call of an op, with its type; for a chain, its last call."""
         entry = entry_of(op)
         given = {name: substitute(value, self.symbol) for name, value in attributes.items()}
@@ -304,14 +307,14 @@ class Model:
         ]
         return relax.BlockBuilder().normalize(function_of(entry.relax)(*tensors, **given))
 
-    def bind(self, value: Any) -> Any:
+    def bind(self, value: relax.Expr) -> relax.Var:
         """Bind an expression to a variable."""
         value = relax.BlockBuilder().normalize(value)
         var = relax.DataflowVar(f"lv{len(self.bindings)}", value.ty)
         self.bindings.append(relax.VarBinding(var, value))
         return var
 
-    def function(self) -> Any:
+    def function(self) -> relax.Function:
         """Return the finished function; it returns the outputs as a tensor or as a tuple."""
         builder = relax.BlockBuilder()
         exprs = [output.expr for output in self.outputs]

@@ -6,15 +6,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .compare import Array
 from .networks import build_onnx, mobilenet_v2, resnet18
 
+if TYPE_CHECKING:
+    import tvm
+    from onnx import ModelProto
+
 Shape = tuple[int, ...]
-Network = tuple[Any, Sequence[Array]]
+Network = tuple["ModelProto", Sequence[Array]]
 """A model of ONNX, and its inputs."""
 
 _OPSET = 17
@@ -24,7 +28,7 @@ def _random(seed: int, *shape: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def _parse(text: str, weights: Mapping[str, Shape | Array]) -> Any:
+def _parse(text: str, weights: Mapping[str, Shape | Array]) -> ModelProto:
     """Read a graph; a weight is an array, or a shape to be filled at random."""
     from onnx import numpy_helper, parser
 
@@ -57,7 +61,7 @@ def mobilenet() -> Network:
     return _load(build_onnx(small, shape)), [_random(100, *shape)]
 
 
-def _load(serialized: bytes) -> Any:
+def _load(serialized: bytes) -> ModelProto:
     from onnx import load_from_string
 
     return load_from_string(serialized)
@@ -357,7 +361,7 @@ SMALL: dict[str, Callable[[], Network]] = {
 """What makes a network."""
 
 
-def read(name: str) -> tuple[Any, list[Array], list[Array]]:
+def read(name: str) -> tuple[tvm.IRModule, list[Array], list[Array]]:
     """Read a network of `SMALL` with TVM's importer.
 
     Parameters

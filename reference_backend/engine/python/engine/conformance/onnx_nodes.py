@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tvm
 from tvm import relax, tirx
 
 from ..patterns import TABLE
@@ -32,13 +33,16 @@ from .imported import (
     compile_together,
     excuse,
     judge_each,
+    kind_and_message,
     placement_of,
     reasons_of,
-    sentence,
 )
 from .result import Outcome
 from .suite import NotRun, Settings
 from .workers import Announce, in_workers
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 SUITE = "onnx_nodes"
 
@@ -71,7 +75,7 @@ class Node:
 
     name: str
     op: str
-    proto: Any
+    proto: ModelProto
     inputs: Sequence[Any]
     outputs: Sequence[Any]
     rtol: float
@@ -158,7 +162,7 @@ def read(node: Node) -> Imported | str:
         try:
             imported = _import(node, constants)
         except Exception as error:
-            reason = reason or sentence(error)
+            reason = reason or kind_and_message(error)
             continue
         if _is_static(imported.module["main"]):
             weights = tuple(n for n in names if n in constants or n != names[0])
@@ -212,10 +216,10 @@ def _import(node: Node, constants: Sequence[str]) -> Imported:
     return Imported(node.name, module, list(arguments.values()))
 
 
-def _is_static(function: Any) -> bool:
+def _is_static(function: relax.Function) -> bool:
     """Whether all shapes are known."""
 
-    def is_known(ty: Any) -> bool:
+    def is_known(ty: tvm.ir.Type) -> bool:
         if isinstance(ty, relax.TupleType):
             return all(is_known(field) for field in ty.fields)
         if not isinstance(ty, relax.TensorType):
@@ -284,7 +288,7 @@ def _dtype(node: Node) -> str:
 def _run(node: Node, model: Imported, program: Program | Exception) -> _Run:
     fields: dict[str, Any] = {"op": node.op, "dtype": _dtype(node)}
     if isinstance(program, Exception):
-        return _Run(node, model, fields, (), sentence(program))
+        return _Run(node, model, fields, (), kind_and_message(program))
     ops = program.placements.get(model.symbol, ())
     fields["found"] = placement_of(ops)
     if ops and node.name not in _OTHER_TYPES and all(TABLE.entries_of(op.op) for op in ops):
@@ -297,7 +301,7 @@ def _run(node: Node, model: Imported, program: Program | Exception) -> _Run:
         seconds = time.perf_counter() - start
         fields["npu_us"] = round(seconds * 1e6, 1) if fields["found"] == "all" else None
     except Exception as error:
-        return _Run(node, model, fields, (), sentence(error))
+        return _Run(node, model, fields, (), kind_and_message(error))
     verdicts = judge_each(results, node.outputs, node.rtol, node.atol, "ONNX")
     on_host = [op for op in ops if op.placement != "npu"]
     return _Run(node, model, fields, verdicts, excuse=excuse(on_host))

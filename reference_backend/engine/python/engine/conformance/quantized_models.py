@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..capability import Buckets, Elementwise, Exact, Op, Quantized
+from ..capability import Buckets, Elementwise, Exact, Op, Quantized, Tolerance
 from ..patterns import REQUANTIZE, TABLE, TO_REAL, is_quantized
 from . import numpy_reference
-from .compare import Step
-from .model import Case, Model, Spec, Tensor, compute, entry_of, sums_of, symbol_of
+from .compare import Array, Step
+from .model import Arrays, Case, Model, Spec, Tensor, compute, entry_of, sums_of, symbol_of
 
 
 @dataclass(frozen=True)
@@ -376,7 +376,7 @@ class Weights:
         """The size of the summed dimension."""
         return int(self.data[-1])
 
-    def _weight(self, model: Model) -> tuple[Any, Any]:
+    def _weight(self, model: Model) -> tuple[relax.Expr, Array]:
         """Return the weight in the model, and its real numbers in float64."""
         generator = np.random.default_rng(zlib.crc32(str(self).encode()))
         least = 0 if self.weight == "uint8" else -(2 ** (self.bits - 1))
@@ -460,7 +460,13 @@ def _dequantized(
 
 
 def _quantized(
-    model: Model, expr: Any, step: Any, zero: int, dtype: str, values: Any, tolerance: Any
+    model: Model,
+    expr: relax.Expr,
+    step: float,
+    zero: int,
+    dtype: str,
+    values: Arrays,
+    tolerance: Tolerance,
 ) -> Model:
     zeros = relax.const(np.asarray(zero, dtype))
     call = relax.op.quantize(expr, relax.const(np.float32(step)), zeros, -1, dtype)
@@ -469,7 +475,7 @@ def _quantized(
     return _judged(model, tolerance)
 
 
-def _judged(model: Model, tolerance: Any) -> Model:
+def _judged(model: Model, tolerance: Tolerance) -> Model:
     (output,) = model.outputs
     model.steps = [{n: Step(tolerance, 1, (output.dtype,), 0.0) for n in output.values}]
     return model

@@ -21,7 +21,7 @@ load_module = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
 """Makes a module from an artifact's bytes."""
 
 
-def region_of(model: Model, **options: Any) -> Any:
+def region_of(model: Model, **options: Any) -> tvm.runtime.Module:
     """Compile a model to the module of its only region.
 
     Parameters
@@ -124,7 +124,7 @@ class Region:
         Fields of `Options`.
     """
 
-    def __init__(self, case: Case, **options: Any) -> None:
+    def __init__(self, case: Case, **options: object) -> None:
         self.case = case
         self.model = model = case.model()
         self.module = region_of(model, **options)
@@ -137,13 +137,15 @@ class Region:
         """The artifact."""
         return bytes(self.module["save_to_bytes"]())
 
-    def tensors(self, inputs: Sequence[Array] | None = None) -> list[Any]:
+    def tensors(self, inputs: Sequence[Array] | None = None) -> list[tvm.runtime.Tensor]:
         """Make the arguments of a call: inputs, and outputs filled with wrong values."""
         given = self.inputs if inputs is None else inputs
         arrays = [*given, *(np.full_like(array, 77) for array in self.expected)]
         return [tvm.runtime.tensor(array) for array in arrays]
 
-    def call(self, inputs: Sequence[Array] | None = None, module: Any = None) -> list[Array]:
+    def call(
+        self, inputs: Sequence[Array] | None = None, module: tvm.runtime.Module | None = None
+    ) -> list[Array]:
         """Call the region, and return its outputs."""
         tensors = self.tensors(inputs)
         (module or self.module)[self.symbol](*tensors)

@@ -142,7 +142,7 @@ def _module(suite: str) -> Any:
     return import_module(f".{suite}", __package__)
 
 
-def _about(suites: Sequence[str], settings: Settings) -> dict[str, Any]:
+def _about(suites: Sequence[str], settings: Settings) -> dict[str, object]:
     import tvm_ffi
 
     info = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()

@@ -7,16 +7,20 @@ Sizes are arguments, so that the same network is a case of seconds here and a fu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+if TYPE_CHECKING:
+    import numpy as np
+    import tvm
+
 # ---- Images -------------------------------------------------------------------------------------
 
 
-def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> Any:
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Module:
     layer = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     return nn.Sequential(layer, nn.BatchNorm2d(outputs))
 
@@ -64,7 +68,7 @@ class InvertedResidual(nn.Module):  # type: ignore[misc]
         outputs: int,
         stride: int,
         expansion: int,
-        activation: Callable[[], Any] = nn.ReLU6,
+        activation: Callable[[], nn.Module] = nn.ReLU6,
     ) -> None:
         super().__init__()
         hidden = inputs * expansion
@@ -338,7 +342,7 @@ class Gpt(nn.Module):  # type: ignore[misc]
 class Recurrent(nn.Module):  # type: ignore[misc]
     """Recurrent cells over a sequence, and a score for each of its places."""
 
-    def __init__(self, cells: Callable[..., Any]) -> None:
+    def __init__(self, cells: Callable[..., nn.Module]) -> None:
         super().__init__()
         self.cells = cells(6, 8, batch_first=True)
         self.head = nn.Linear(8, 3)
@@ -351,7 +355,9 @@ class Recurrent(nn.Module):  # type: ignore[misc]
 # ---- Ready to run -------------------------------------------------------------------------------
 
 
-def make(build: Callable[[], Any], inputs: Callable[[], Sequence[Tensor]]) -> tuple[Any, Any]:
+def make(
+    build: Callable[[], nn.Module], inputs: Callable[[], Sequence[Tensor]]
+) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Build a network with seeded weights, in inference mode, and inputs for it.
 
     Parameters
@@ -396,7 +402,7 @@ def _sequence() -> Sequence[Tensor]:
     return [torch.randn(2, 5, 6)]
 
 
-SMALL: dict[str, tuple[Callable[[], Any], Callable[[], Sequence[Tensor]]]] = {
+SMALL: dict[str, tuple[Callable[[], nn.Module], Callable[[], Sequence[Tensor]]]] = {
     "resnet": (ResNet, _image(32)),
     "mobilenet": (MobileNetV3, _image(32)),
     "unet": (UNet, _image(16)),
@@ -410,7 +416,7 @@ SMALL: dict[str, tuple[Callable[[], Any], Callable[[], Sequence[Tensor]]]] = {
 """What makes a network that is a case of seconds, and its inputs."""
 
 
-def export(name: str) -> tuple[Any, list[Any], list[Any]]:
+def export(name: str) -> tuple[tvm.IRModule, list[np.ndarray], list[np.ndarray]]:
     """Read a network of `SMALL` with `torch.export` and TVM's importer.
 
     Parameters

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -128,7 +127,7 @@ def matmul_nbits(graph: Graph, node: Node) -> None:
         graph.emit("Add", [product, bias], output=output, like=node)
 
 
-def _unpacked(packed: Any, bits: int) -> Any:
+def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
     """Return the numbers in bytes, the lowest bits first, along the last axis."""
     shifts = np.arange(0, 8, bits)
     values = (packed[..., None] >> shifts) & ((1 << bits) - 1)

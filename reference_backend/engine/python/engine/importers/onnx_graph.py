@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+import numpy.typing as npt
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
 NARROW = {
     TensorProto.INT4: (TensorProto.INT8, -8, 7),
@@ -29,7 +38,7 @@ class Node:
         The node.
     """
 
-    def __init__(self, proto: Any) -> None:
+    def __init__(self, proto: NodeProto) -> None:
         self.proto = proto
         self.attributes: dict[str, Any] = {
             item.name: helper.get_attribute_value(item) for item in proto.attribute
@@ -65,13 +74,13 @@ class Graph:
         The graph around it, whose tensors it sees.
     """
 
-    def __init__(self, proto: Any, opset: int, outer: Graph | None = None) -> None:
+    def __init__(self, proto: GraphProto, opset: int, outer: Graph | None = None) -> None:
         self.proto = proto
         self.opset = opset
-        self.nodes: list[Any] = []
+        self.nodes: list[NodeProto] = []
         self.absorbed: set[int] = set()
         """Positions of nodes that an earlier one has absorbed."""
-        self._constants: dict[str, Any] = dict(outer._constants) if outer else {}
+        self._constants: dict[str, TensorProto] = dict(outer._constants) if outer else {}
         self._types: dict[str, int] = dict(outer._types) if outer else {}
         self._shapes: dict[str, Sequence[int]] = dict(outer._shapes) if outer else {}
         self._names: Counter[str] = outer._names if outer else Counter()
@@ -88,13 +97,13 @@ class Graph:
         for value in (*proto.input, *proto.value_info, *proto.output):
             self._learn_value(value)
 
-    def _learn_constant(self, name: str, tensor: Any) -> None:
+    def _learn_constant(self, name: str, tensor: TensorProto) -> None:
         self._constants[name] = tensor
         self._types[name] = tensor.data_type
         self._shapes[name] = list(tensor.dims)
         self._names[name] += 1
 
-    def _learn_value(self, value: Any) -> None:
+    def _learn_value(self, value: ValueInfoProto) -> None:
         tensor = value.type.tensor_type
         self._names[value.name] += 1
         if tensor.elem_type:
@@ -104,12 +113,12 @@ class Graph:
 
     # ---- What is known --------------------------------------------------------------------------
 
-    def constant(self, name: str) -> Any | None:
+    def constant(self, name: str) -> np.ndarray | None:
         """Return the value of a constant; elements of less than 8 bits have 8."""
         tensor = self._constants.get(name)
         if tensor is None:
             return None
-        array = numpy_helper.to_array(tensor)
+        array: np.ndarray = numpy_helper.to_array(tensor)
         if tensor.data_type in NARROW:
             held, _, _ = NARROW[tensor.data_type]
             array = array.astype(helper.tensor_dtype_to_np_dtype(held))
@@ -123,7 +132,7 @@ class Graph:
         """Return the sizes of a tensor, if all are known."""
         return self._shapes.get(name)
 
-    def users(self, name: str) -> list[Any]:
+    def users(self, name: str) -> list[NodeProto]:
         """Return the nodes that read a tensor."""
         return [node for node in self.proto.node if name in node.input]
 
@@ -144,7 +153,7 @@ class Graph:
             self._names[name] += 1
         return name
 
-    def add_constant(self, name: str, array: Any) -> str:
+    def add_constant(self, name: str, array: npt.ArrayLike) -> str:
         """Add a constant; return its name."""
         tensor = numpy_helper.from_array(np.asarray(array), self.fresh(name))
         self.proto.initializer.append(tensor)
@@ -155,7 +164,7 @@ class Graph:
         self,
         op: str,
         inputs: Sequence[str],
-        attributes: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, object] | None = None,
         output: str = "",
         like: Node | None = None,
     ) -> str:
@@ -288,7 +297,7 @@ class Graph:
                 tensor.elem_type = NARROW[tensor.elem_type][0]
 
 
-def _reads(proto: Any) -> Sequence[str]:
+def _reads(proto: GraphProto) -> Sequence[str]:
     """Return the names of all tensors that a graph and those inside it read."""
     names = [value.name for value in (*proto.output, *proto.input)]
     for node in proto.node:
@@ -299,7 +308,7 @@ def _reads(proto: Any) -> Sequence[str]:
     return names
 
 
-def _widened(tensor: Any) -> Any:
+def _widened(tensor: TensorProto) -> TensorProto:
     """Return a constant with at least 8 bits per element."""
     if tensor.data_type not in NARROW:
         return tensor

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, TensorProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from .onnx_blocks import Blocks, matmul_nbits
 from .onnx_graph import NARROW, Graph, Node
@@ -24,7 +23,7 @@ _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _QUANTISED = re.compile(r"^Q[A-Z].*|.*Integer(16|ToFloat)?$|^DynamicQuantize.*|.*(NBits|Bnb4).*")
 
 
-def normalize(model: Any) -> Any:
+def normalize(model: ModelProto) -> ModelProto:
     """Rewrite the quantised operators of a model.
 
     Parameters
@@ -49,7 +48,7 @@ def normalize(model: Any) -> Any:
     return copy
 
 
-def _is_quantised(graph: Any) -> bool:
+def _is_quantised(graph: GraphProto) -> bool:
     values = (*graph.input, *graph.output)
     if any(tensor.data_type in NARROW for tensor in graph.initializer):
         return True
@@ -63,11 +62,11 @@ def _is_quantised(graph: Any) -> bool:
     )
 
 
-def _inner(item: Any) -> Sequence[Any]:
+def _inner(item: AttributeProto) -> Sequence[GraphProto]:
     return [item.g] if item.type == AttributeProto.GRAPH else item.graphs
 
 
-def _rewrite(proto: Any, opset: int, outer: Graph | None) -> None:
+def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
     graph = Graph(proto, opset, outer)
     for index, item in enumerate(proto.node):
         if index in graph.absorbed:
@@ -163,7 +162,7 @@ def _append(
     node: Node,
     inputs: Sequence[str],
     output: str,
-    attributes: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, object] | None = None,
 ) -> None:
     """Add a copy of a node with other inputs."""
     attributes = node.attributes if attributes is None else attributes
@@ -180,7 +179,7 @@ def _append(
 # ---- Matrices -----------------------------------------------------------------------------------
 
 
-def _only(node: Node, **values: object) -> dict[str, Any]:
+def _only(node: Node, **values: object) -> dict[str, object]:
     """Return the attributes of a node without those that may have one value only."""
     attributes = dict(node.attributes)
     for name, value in values.items():
@@ -308,7 +307,9 @@ def _scaled(graph: Graph, node: Node, op: str, a_axis: int, b_axis: int) -> bool
     a, b, a_zero, b_zero = node.inputs(4)
     cast = _single_user(graph, node.proto.output[0], "Cast")
     mul = _single_user(graph, cast.output[0], "Mul") if cast else None
-    if mul is None or helper.get_attribute_value(cast.attribute[0]) != TensorProto.FLOAT:
+    if cast is None or mul is None:
+        return False
+    if helper.get_attribute_value(cast.attribute[0]) != TensorProto.FLOAT:
         return False
     product = next((name for name in mul.input if name != cast.output[0]), "")
     scales = graph.producers.get(product)
@@ -331,7 +332,7 @@ def _scaled(graph: Graph, node: Node, op: str, a_axis: int, b_axis: int) -> bool
     return True
 
 
-def _single_user(graph: Graph, name: str, op: str) -> Any:
+def _single_user(graph: Graph, name: str, op: str) -> NodeProto | None:
     """Return the node that alone reads a tensor, if it is of this operator."""
     users = graph.users(name) if graph.uses[name] == 1 else []
     return next((user for user in users if user.op_type == op), None)

@@ -7,8 +7,8 @@ all of them are converted as in a float model, by a class that the importer take
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -18,6 +18,10 @@ from tvm.relax.frontend.tflite import from_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, get_tensor_name
 
 from .channels_first import channels_first
+
+if TYPE_CHECKING:
+    from tflite import Operator
+    from tvm.relax.frontend.tflite.tflite_frontend import TensorWrapper
 
 _BIASES = {"CONV_2D": 2, "DEPTHWISE_CONV_2D": 2, "FULLY_CONNECTED": 2, "TRANSPOSE_CONV": 3}
 """Which input is a bias; the two before it are data and weight."""
@@ -73,16 +77,16 @@ class _Real:
 class _Converter(OperatorConverter):  # type: ignore[misc]
     """Gives TVM's converters real numbers, and quantizes what they return."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)
         self._integers: dict[str, relax.Expr] = {}
         """Quantised inputs and results, by the name of the tensor."""
         self.convert_map["QUANTIZE"] = self._quantize
         self.convert_map["DEQUANTIZE"] = self._dequantize
 
-    def get_tensors(self, tensors_idx_list: Any) -> list[Any]:
+    def get_tensors(self, tensors_idx_list: Iterable[int]) -> list[TensorWrapper]:
         """Return tensors; quantised ones look like real numbers."""
-        tensors: list[Any] = super().get_tensors(tensors_idx_list)
+        tensors: list[TensorWrapper] = super().get_tensors(tensors_idx_list)
         for tensor in tensors:
             found, tensor.qnn_params = tensor.qnn_params, None
             tensor.scales = found if found and self._dtype(tensor) in _TYPES else None
@@ -90,14 +94,18 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
                 tensor.tensor = _Real(tensor.tensor)
         return tensors
 
-    def get_tensor_value(self, tensor_wrapper: Any, is_sparse: bool = False) -> Any:
+    def get_tensor_value(
+        self, tensor_wrapper: TensorWrapper, is_sparse: bool = False
+    ) -> np.ndarray:
         """Return a constant, as real numbers if it is quantised."""
         if tensor_wrapper.scales is None:
-            return super().get_tensor_value(tensor_wrapper, is_sparse)
+            real: np.ndarray = super().get_tensor_value(tensor_wrapper, is_sparse)
+            return real
         value = self._constant(tensor_wrapper)
         scale, zero, axis = self._parameters(tensor_wrapper)
         along = [-1 if index == axis else 1 for index in range(value.ndim)] if scale.ndim else ()
-        return (value.astype("float32") - zero.reshape(along)) * scale.reshape(along)
+        real = (value.astype("float32") - zero.reshape(along)) * scale.reshape(along)
+        return real
 
     def convert_op_to_relax(self) -> None:
         """Convert all operators."""
@@ -124,24 +132,28 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
             if data is not None:
                 self.exp_tab.set_expr(self._name(tensor), data, force_override=True)
 
-    def _name(self, tensor: Any) -> str:
+    def _name(self, tensor: TensorWrapper) -> str:
         return str(get_tensor_name(self.subgraph, tensor.tensor_idx))
 
-    def _dtype(self, tensor: Any) -> str:
+    def _dtype(self, tensor: TensorWrapper) -> str:
         return str(self.get_tensor_type_str(getattr(tensor.tensor, "given", tensor.tensor).Type()))
 
-    def _constant(self, tensor: Any) -> Any:
+    def _constant(self, tensor: TensorWrapper) -> np.ndarray:
         """Return the integers of a quantised constant."""
         content = np.asarray(tensor.buffer.DataAsNumpy()).tobytes()
-        return np.frombuffer(content, self._dtype(tensor)).reshape(tensor.tensor.ShapeAsNumpy())
+        shape = tensor.tensor.ShapeAsNumpy()
+        integers: np.ndarray = np.frombuffer(content, self._dtype(tensor)).reshape(shape)
+        return integers
 
-    def _parameters(self, tensor: Any) -> tuple[Any, Any, int]:
+    def _parameters(self, tensor: TensorWrapper) -> tuple[np.ndarray, np.ndarray, int]:
         """Return scale and zero point, both scalars or vectors, and the axis of a vector."""
         scale, zero = (tensor.scales[key].value.numpy() for key in ("scale", "zero_point"))
         zero = np.broadcast_to(zero, scale.shape).astype(self._dtype(tensor))
         return scale, zero, tensor.scales["axis"] if scale.ndim else -1
 
-    def _check(self, kind: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def _check(
+        self, kind: str, inputs: Sequence[TensorWrapper], outputs: Sequence[TensorWrapper]
+    ) -> None:
         tensors = [item for item in (*inputs, *outputs) if item.scales is not None]
         if tensors and kind not in _CONVERTED:
             raise ValueError(
@@ -150,7 +162,7 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
                 f"{', '.join(sorted(_CONVERTED))}"
             )
 
-    def _read(self, tensor: Any) -> None:
+    def _read(self, tensor: TensorWrapper) -> None:
         """Dequantize a tensor, once."""
         if tensor.scales is None or self.has_expr(tensor.tensor_idx):
             return
@@ -161,7 +173,7 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         real = relax.op.dequantize(data, relax.const(scale), relax.const(zero), axis)
         self.exp_tab.set_expr(self._name(tensor), self.bb.emit(real))
 
-    def _read_bias(self, kind: str, inputs: Sequence[Any]) -> None:
+    def _read_bias(self, kind: str, inputs: Sequence[TensorWrapper]) -> None:
         """Make a constant bias real numbers, and of convolutions one that turns with its layout.
 
         The scale of integers is the product of those of data and weight.
@@ -179,7 +191,7 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
             value = value.reshape(1, 1, 1, -1)
         self.exp_tab.set_expr(self._name(bias), relax.const(value))
 
-    def _write(self, tensor: Any, value: relax.Expr) -> None:
+    def _write(self, tensor: TensorWrapper, value: relax.Expr) -> None:
         """Set the value of a tensor, and quantize it if it is quantised."""
         if tensor.scales is None:
             self.exp_tab.set_expr(self._name(tensor), value)
@@ -190,11 +202,11 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         )
         self._integers[self._name(tensor)] = self.bb.emit(quantized)
 
-    def _quantize(self, op: Any) -> relax.Expr:
+    def _quantize(self, op: Operator) -> relax.Expr:
         """Pass real numbers on: `_write` quantizes them."""
         return self.get_tensor_expr(self.get_input_tensors(op)[0])
 
-    def _dequantize(self, op: Any) -> relax.Expr:
+    def _dequantize(self, op: Operator) -> relax.Expr:
         """Pass on what `_read` has dequantized; constants of float16 are cast."""
         (tensor,) = self.get_input_tensors(op)
         read = self.get_tensor_expr(tensor) if tensor.scales is not None else None

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import tvm.relax.frontend.torch as frontend
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ..origins import Origin, Tracer, with_classes
+
+if TYPE_CHECKING:
+    from torch import fx
+    from tvm import relax
+
+    Converter = Callable[..., relax.Expr]
 
 
 class _Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
@@ -22,22 +29,22 @@ class _Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         return self._builder
 
     @block_builder.setter
-    def block_builder(self, builder: Any) -> None:
+    def block_builder(self, builder: relax.BlockBuilder) -> None:
         self._builder = Tracer()
 
-    def create_convert_map(self) -> dict[str, Any]:
+    def create_convert_map(self) -> dict[str, Converter]:
         """Return the converters, which tell their node."""
         return self._telling(super().create_convert_map())
 
-    def update_convert_map(self, custom_convert_map: dict[str, Any]) -> None:
+    def update_convert_map(self, custom_convert_map: dict[str, Converter]) -> None:
         """Add converters."""
         super().update_convert_map(self._telling(custom_convert_map))
 
-    def _telling(self, converters: dict[str, Any]) -> dict[str, Any]:
+    def _telling(self, converters: dict[str, Converter]) -> dict[str, Converter]:
         return {name: self._teller(convert) for name, convert in converters.items()}
 
-    def _teller(self, convert: Any) -> Any:
-        def converted(node: Any, *importer: Any) -> Any:
+    def _teller(self, convert: Converter) -> Converter:
+        def converted(node: fx.Node, *importer: translator.ExportedProgramImporter) -> relax.Expr:
             builder = self._builder
             outer, builder.span = builder.span, _origin_of(node).span()
             try:
@@ -48,7 +55,7 @@ class _Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         return converted
 
 
-def _origin_of(node: Any) -> Origin:
+def _origin_of(node: fx.Node) -> Origin:
     """Return the name of a node, with its innermost module and the user's line."""
     modules = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(modules[-1][0]) if modules else ""

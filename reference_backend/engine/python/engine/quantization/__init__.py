@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..options import Source
 from ..patterns import TABLE, computes_quantized
@@ -17,6 +17,10 @@ from . import data
 from .console import Progress, quiet
 from .planning import Backend, Form, Group, Node, Plan, Planner, Tensors
 from .search import Search, matching
+
+if TYPE_CHECKING:
+    from .onnx_models import OnnxModel
+    from .torch_models import TorchModel
 
 _REASONS = 3
 """How many reasons an error gives."""
@@ -95,7 +99,7 @@ def _check_wide(nodes: Iterable[Node], wide: set[int], chosen: Plan, backend: Ba
             )
 
 
-def _open(model: object, method: str, example: object) -> Any:
+def _open(model: object, method: str, example: object) -> OnnxModel | TorchModel:
     """Return the model for the tool that reads it."""
     if isinstance(model, (str, os.PathLike)) or hasattr(model, "opset_import"):
         try:
@@ -130,7 +134,7 @@ def _check_method(tool: str, method: str, known: Iterable[str]) -> None:
         raise ValueError(f"method is '{method}'; {tool} has {', '.join(known)}.")
 
 
-def _forms(source: object, activations: str | None) -> Iterable[Any]:
+def _forms(source: object, activations: str | None) -> Iterable[Form]:
     """Generate the forms of integers to try, the preferred one first."""
     products = [op for op in TABLE.ops if op.engine == "matrix"]
     dtypes = (name for op in products if op.quantized for name in op.quantized.dtypes)

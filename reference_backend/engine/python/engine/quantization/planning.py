@@ -14,6 +14,7 @@ from typing import Any
 
 import tvm
 
+from ..options import Source
 from ..partition import partition_for
 from ..passes.quantized import DEQUANTIZE, QUANTIZE
 from ..patterns import TABLE, is_quantized
@@ -352,7 +353,7 @@ class Backend:
         As for the partitioning.
     """
 
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: Source) -> None:
         self._options = options
         self.reasons: dict[str, None] = {}
         """Why something was refused, in the order of asking."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ with quiet():  # The first import reports libraries for other processors.
         Quantizer,
         SharedQuantizationSpec,
     )
+
+if TYPE_CHECKING:
+    from torchao.quantization.pt2e import ObserverBase
 
 METHODS = {
     "minmax": MinMaxObserver,
@@ -74,7 +77,9 @@ class TorchModel:
         The first batch of the calibration data, with which a module is exported.
     """
 
-    def __init__(self, model: Any, example: Any) -> None:
+    def __init__(
+        self, model: torch.export.ExportedProgram | torch.nn.Module, example: object
+    ) -> None:
         self.original = model
         if isinstance(model, torch.nn.Module):
             model = _exported(model, example)
@@ -94,7 +99,7 @@ class TorchModel:
         self._constants = _constants(self._module.graph)
         self._answers: dict[str, str | None] = {}
         self._batches: Sequence[Batch] = ()
-        self._observer: Any = MinMaxObserver
+        self._observer: type[ObserverBase] = MinMaxObserver
 
     @property
     def inputs(self) -> dict[str, tuple[str, list[int | None]]]:
@@ -184,7 +189,7 @@ class TorchModel:
 
     def _between_integers(
         self, nodes: Sequence[fx.Node], form: Form, wide: Tensors
-    ) -> tuple[Any, int]:
+    ) -> tuple[torch.export.ExportedProgram, int]:
         """Return a program of these ops between quantize and dequantize, and its real inputs."""
         graph, root = fx.Graph(), torch.nn.Module()
         made: dict[fx.Node, fx.Node] = {}
@@ -234,7 +239,7 @@ class TorchModel:
 
     # ---- Quantization ---------------------------------------------------------------------------
 
-    def quantize(self, plan: Plan, form: Form) -> Any:
+    def quantize(self, plan: Plan, form: Form) -> torch.export.ExportedProgram:
         """Return the model with the ops of a plan quantised.
 
         Parameters
@@ -260,7 +265,7 @@ class TorchModel:
             arguments, named = self._example
             return torch.export.export(converted, arguments, named, dynamic_shapes=dynamic)
 
-    def _call(self, module: Any, batch: Batch) -> Any:
+    def _call(self, module: torch.nn.Module, batch: Batch) -> object:
         arguments, named = self._example
         tensors = [torch.from_numpy(np.ascontiguousarray(item)) for item in batch.values()]
         keys = list(named)
@@ -268,7 +273,9 @@ class TorchModel:
             *tensors[: len(arguments)], **dict(zip(keys, tensors[len(arguments) :], strict=True))
         )
 
-    def run(self, model: Any, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
+    def run(
+        self, model: torch.export.ExportedProgram, batches: Sequence[Batch]
+    ) -> list[list[np.ndarray]]:
         """Return what PyTorch computes with a program, of each batch."""
         module = model.module()
         results = []
@@ -282,14 +289,14 @@ class TorchModel:
 class _Captures(Quantizer):  # type: ignore[misc]
     """Keeps the graph as it is when ops are annotated: batch norms are folded by then."""
 
-    graph: Any = None
+    graph: fx.GraphModule | None = None
 
-    def annotate(self, model: object) -> Any:
+    def annotate(self, model: fx.GraphModule) -> fx.GraphModule:
         """Keep a copy."""
         self.graph = copy.deepcopy(model)
         return model
 
-    def validate(self, model: object) -> None:
+    def validate(self, model: fx.GraphModule) -> None:
         """Accept it."""
 
 
@@ -300,7 +307,7 @@ class _Annotates(Quantizer):  # type: ignore[misc]
         self,
         plan: Plan,
         form: Form,
-        observer: Any,
+        observer: type[ObserverBase],
         nodes: Mapping[int, fx.Node],
         constants: Mapping[fx.Node, None],
     ) -> None:
@@ -310,10 +317,10 @@ class _Annotates(Quantizer):  # type: ignore[misc]
         self._constants = {node.name for node in constants}
         self._activations = [_activation(item, observer) for item in (form, _WIDE)]
 
-    def _spec(self, node: Any) -> Any:
+    def _spec(self, node: fx.Node) -> QuantizationSpec:
         return self._activations[node.name in self._plan.wide]
 
-    def annotate(self, model: Any) -> Any:
+    def annotate(self, model: fx.GraphModule) -> fx.GraphModule:
         """Annotate the inputs of each group and, where integers are read, its result."""
         by_name = {node.name: node for node in model.graph.nodes}
         tied = {name for names in self._plan.tied for name in names}
@@ -322,7 +329,9 @@ class _Annotates(Quantizer):  # type: ignore[misc]
             for member in group:
                 node = by_name[self._names[member.index]]
                 read = [item for item in node.all_input_nodes if item.name in outside]
-                specs: dict[Any, Any] = {item: self._spec(item) for item in read}
+                specs: dict[fx.Node, QuantizationSpec | SharedQuantizationSpec] = {
+                    item: self._spec(item) for item in read
+                }
                 if node.target in _PRODUCTS and node.args[1].name in self._constants:
                     specs[node.args[1]] = self._weight(node)
                 result = None
@@ -337,10 +346,10 @@ class _Annotates(Quantizer):  # type: ignore[misc]
                 )
         return model
 
-    def validate(self, model: Any) -> None:
+    def validate(self, model: fx.GraphModule) -> None:
         """Accept it: the plan has asked the backend."""
 
-    def _weight(self, node: fx.Node) -> Any:
+    def _weight(self, node: fx.Node) -> QuantizationSpec:
         common = {"dtype": torch.int8, "quant_min": -127, "quant_max": 127}
         if not self._form.per_channel:
             return QuantizationSpec(
@@ -356,7 +365,7 @@ class _Annotates(Quantizer):  # type: ignore[misc]
         )
 
 
-def _activation(form: Form, observer: Any) -> Any:
+def _activation(form: Form, observer: type[ObserverBase]) -> QuantizationSpec:
     dtype = _TYPES[form.activations]
     ends = torch.iinfo(dtype)
     return QuantizationSpec(
@@ -371,7 +380,7 @@ def _activation(form: Form, observer: Any) -> Any:
 # ---- Graphs -------------------------------------------------------------------------------------
 
 
-def _exported(model: Any, example: Any) -> Any:
+def _exported(model: torch.nn.Module, example: Any) -> torch.export.ExportedProgram:
     if model.training:
         raise ValueError("The model is in training mode: call model.eval() first.")
     if isinstance(example, Mapping):
@@ -389,7 +398,7 @@ def _exported(model: Any, example: Any) -> Any:
         ) from error
 
 
-def _constants(graph: Any) -> dict[fx.Node, None]:
+def _constants(graph: fx.Graph) -> dict[fx.Node, None]:
     """Return the values known before the model runs: its weights, and those computed from them."""
     found: dict[fx.Node, None] = {}
     for node in graph.nodes:
@@ -411,12 +420,12 @@ def _paths(node: fx.Node) -> list[str]:
     return names[-1:]
 
 
-def _value(module: Any, path: Any) -> torch.Tensor:
+def _value(module: torch.nn.Module, path: str) -> torch.Tensor:
     value: torch.Tensor = operator.attrgetter(path)(module)
     return value
 
 
-def _hint(size: Any) -> int:
+def _hint(size: int | torch.SymInt) -> int:
     return size if isinstance(size, int) else int(size.node.hint)
 
 
@@ -426,7 +435,7 @@ def _channel(node: fx.Node) -> int:
     return int(axis % rank)
 
 
-def _both(graph: Any, value: fx.Node, form: Form) -> fx.Node:
+def _both(graph: fx.Graph, value: fx.Node, form: Form) -> fx.Node:
     """Quantize and dequantize."""
     ops, dtype = torch.ops.quantized_decomposed, _TYPES[form.activations]
     ends = torch.iinfo(dtype)
@@ -437,7 +446,7 @@ def _both(graph: Any, value: fx.Node, form: Form) -> fx.Node:
 
 
 def _weight(
-    graph: Any,
+    graph: fx.Graph,
     buffer: Callable[[torch.Tensor], fx.Node],
     value: torch.Tensor,
     axis: int,
@@ -460,8 +469,9 @@ def _weight(
 
 
 def _dynamic(
-    inputs: Mapping[str, tuple[str, Sequence[int | None]]], example: tuple[Any, Any]
-) -> Any:
+    inputs: Mapping[str, tuple[str, Sequence[int | None]]],
+    example: tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]],
+) -> dict[str, dict[int, object]] | tuple[dict[int, object], ...] | None:
     """Return which sizes of the inputs may be any, as torch.export wants it."""
     sizes = [
         {axis: torch.export.Dim.AUTO for axis, size in enumerate(shape) if size is None}
@@ -472,7 +482,7 @@ def _dynamic(
     return dict(zip(inputs, sizes, strict=True)) if example[1] else tuple(sizes)
 
 
-def _check_observers(prepared: Any) -> None:
+def _check_observers(prepared: fx.GraphModule) -> None:
     """Refuse ranges from which no scale follows."""
     for node in prepared.graph.find_nodes(op="call_module"):
         observer = getattr(prepared, str(node.target), None)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from tvm import relax
 
@@ -105,13 +105,12 @@ class Precision:
 
     def _asked(self, index: int) -> list[str]:
         """Return the integer types that an op is to compute with; none if with reals."""
-        position, values = self._bindings.position, self._bindings.values
+        position = self._bindings.position
         found: dict[str, None] = {}
         for var in ir.operands(self._bindings[index].value):
-            value: Any = values.get(var)
-            behind = self._op(position[var]) if var in position else ""
-            if behind == DEQUANTIZE:
-                found[str(value.args[0].ty.dtype)] = None
+            if var in position and self._op(position[var]) == DEQUANTIZE:
+                integers = self._bindings[position[var]].value.args[0]
+                found[str(integers.ty.dtype)] = None
         if found and (is_product(self._op(index)) or any(self._quantizes(index))):
             return [dtype for dtype in found if dtype != "int32"]
         return []

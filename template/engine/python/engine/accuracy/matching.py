@@ -368,7 +368,7 @@ def _tensors(value: relax.Expr) -> list[relax.Expr]:
     ]
 
 
-def _attributes_of(call: relax.Call) -> dict[str, Any]:
+def _attributes_of(call: relax.Call) -> dict[str, object]:
     attributes = arguments_of(call, {})[1]
     for item in call.args:
         if isinstance(item, tvm.ir.GlobalVar):

@@ -210,7 +210,7 @@ def run_compile(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _linker(program: str | None) -> dict[str, Any]:
+def _linker(program: str | None) -> dict[str, object]:
     if program is None:
         return {}
     if shutil.which(program) is None:

@@ -181,7 +181,7 @@ def run_drift(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise Problem(f"TVM cannot be imported: {error}") from error
     if tvm._RUNTIME_ONLY or _library.find("codegen") is None:
-        raise Problem("'drift' is for the compiler, which is not here.")
+        raise Problem("'drift' needs the compiler, and only the runtime is here.")
     if arguments.record is not None:
         _record(arguments.record, installed())
         return 0

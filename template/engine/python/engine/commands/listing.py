@@ -25,7 +25,7 @@ def show_limits(ops: list[str]) -> None:
     Problem
         There is no such op, or no compiler is installed.
     """
-    needs_compiler("Limits are for the compiler, which is not here")
+    needs_compiler("The list of limits")
     from ..patterns import TABLE
 
     for name in ops or TABLE.unrecorded:
@@ -57,7 +57,7 @@ def show_options(as_json: bool) -> None:
     Problem
         There is no compiler here.
     """
-    needs_compiler("Options are for the compiler, which is not here")
+    needs_compiler("The list of options")
     from ..options import describe, described
 
     print(json.dumps(described(), indent=2) if as_json else describe())

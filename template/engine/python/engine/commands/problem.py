@@ -51,7 +51,7 @@ def needs_compiler(what: str) -> None:
     Parameters
     ----------
     what
-        The beginning of the sentence, such as "'compile' needs the compiler, which is not here".
+        What needs the compiler, as the beginning of a sentence.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def needs_compiler(what: str) -> None:
         There is no compiler.
     """
     if "codegen" not in _library.loaded:
-        raise Problem(f"{what}: {loading.why_no_compiler()}.")
+        raise Problem(str(loading.missing(what)))
 
 
 def sentence(error: Exception) -> str:

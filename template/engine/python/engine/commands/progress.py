@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 class Steps:
@@ -19,8 +22,8 @@ class Steps:
     def __init__(self, count: int) -> None:
         self._count = count
         self._begun = 0
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
 
     def __enter__(self) -> Steps:
         """Begin."""

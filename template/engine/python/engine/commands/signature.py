@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -133,7 +133,7 @@ def _size(value: object) -> int | str:
     return int(value.value) if hasattr(value, "value") else str(value)
 
 
-def read_inputs(path: Path, signature: Signature) -> list[np.ndarray[Any, Any]]:
+def read_inputs(path: Path, signature: Signature) -> list[np.ndarray]:
     """Read the inputs of a model from a file, and check them.
 
     Parameters
@@ -177,7 +177,7 @@ def read_inputs(path: Path, signature: Signature) -> list[np.ndarray[Any, Any]]:
     return inputs
 
 
-def chosen(arrays: Arrays, path: Path, signature: Signature) -> list[np.ndarray[Any, Any]]:
+def chosen(arrays: Arrays, path: Path, signature: Signature) -> list[np.ndarray]:
     """Return the array for each input: by name, or in order if no array has a name.
 
     A single array is for a single input, whatever its name is.
@@ -218,7 +218,7 @@ def chosen(arrays: Arrays, path: Path, signature: Signature) -> list[np.ndarray[
 
 def random_inputs(
     signature: Signature, shapes: Mapping[str, Sequence[int]], seed: int
-) -> list[np.ndarray[Any, Any]]:
+) -> list[np.ndarray]:
     """Make inputs at random.
 
     Parameters
@@ -274,9 +274,7 @@ def _fits(known: Sequence[int | str], given: Sequence[int | str]) -> bool:
     )
 
 
-def _random(
-    generator: np.random.Generator, item: Input, shape: tuple[int, ...]
-) -> np.ndarray[Any, Any]:
+def _random(generator: np.random.Generator, item: Input, shape: tuple[int, ...]) -> np.ndarray:
     if item.dtype == "bool":
         return generator.integers(0, 2, shape).astype(bool)
     if item.dtype in ("int8", "uint8"):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -35,9 +34,11 @@ def options_of(**settings: object) -> Options:
 class Compiled:
     """Compiled functions of one module; a failed one is an exception instead."""
 
-    partitioned: dict[str, Any] = field(default_factory=dict)
-    executables: dict[str, Any] = field(default_factory=dict)
-    machines: dict[int, Any] = field(default_factory=dict)
+    partitioned: dict[str, tvm.IRModule | Exception] = field(default_factory=dict)
+    executables: dict[str, relax.VMExecutable | tvm.runtime.Module | Exception] = field(
+        default_factory=dict
+    )
+    machines: dict[int, relax.VirtualMachine] = field(default_factory=dict)
 
     def run(self, name: str, arguments: Sequence[Array]) -> list[Array]:
         """Run a function."""
@@ -88,7 +89,7 @@ def run_on_host(mod: tvm.IRModule, name: str, arguments: Sequence[Array]) -> lis
     return Compiled(executables={name: _host_library(mod)}).run(name, arguments)
 
 
-def _host_library(mod: tvm.IRModule) -> Any:
+def _host_library(mod: tvm.IRModule) -> tvm.runtime.Module:
     # Compiling is several times faster without optimization, and if the linker makes the library.
     executable = tvm.compile(mod, tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
@@ -97,7 +98,7 @@ def _host_library(mod: tvm.IRModule) -> Any:
         return tvm.runtime.load_module(path)
 
 
-def _module_of(models: Sequence[Model]) -> Any:
+def _module_of(models: Sequence[Model]) -> tvm.IRModule:
     return tvm.IRModule({model.name: model.function() for model in models})
 
 
@@ -142,13 +143,13 @@ class Placement:
         return bool(self.on_host) and all(DECLINES in reason for reason in self.on_host)
 
 
-def placement(partitioned: Any, name: str) -> Placement:
+def placement(partitioned: tvm.IRModule | Exception, name: str) -> Placement:
     """Read a function's placement from the IR itself."""
     if isinstance(partitioned, Exception):
         raise partitioned
     found = Placement([], [])
 
-    def visit(expr: Any) -> None:
+    def visit(expr: relax.Expr) -> None:
         if not isinstance(expr, relax.Call):
             return
         if not isinstance(expr.op, tvm.ir.GlobalVar):
@@ -160,7 +161,7 @@ def placement(partitioned: Any, name: str) -> Placement:
             return
         labels: list[str] = []
 
-        def visit_region(inner: Any) -> None:
+        def visit_region(inner: relax.Expr) -> None:
             if isinstance(inner, relax.Function) and inner.attrs and "Composite" in inner.attrs:
                 labels.append(str(inner.attrs["Composite"]).removeprefix(f"{BACKEND}."))
 

@@ -23,7 +23,7 @@ from ..reasons import DECLINES
 from .cases import OPS
 from .compare import Array, Step, Verdict
 from .compiled import Compiled, Placement, compile_all, placement
-from .imported import sentence
+from .imported import kind_and_message
 from .model import Case, Model, Spec, Tensor, entry_of, symbol_of
 from .result import Outcome
 from .suite import Settings
@@ -117,7 +117,13 @@ def _fuses(entry: Op) -> Fuses:
     return entry.fuses
 
 
-def _binary(model: Model, make: Any, compute: Any, left: Tensor, right: Tensor | float) -> Tensor:
+def _binary(
+    model: Model,
+    make: Callable[[relax.Expr, relax.Expr], relax.Expr],
+    compute: Callable[[Array, Array], Array],
+    left: Tensor,
+    right: Tensor | float,
+) -> Tensor:
     """Compute an op without an entry; a number becomes a constant of the other's type."""
     if not isinstance(right, Tensor):
         number = np.asarray(right, left.dtype)
@@ -243,7 +249,7 @@ def _run(work: Composite, model: Model, compiled: Compiled) -> Outcome:
             text = f"the table refuses it: {refusals[0]}"
             return replace(outcome, status="not_run", reason=text)
     except Exception as error:
-        return replace(outcome, status="failed", reason=sentence(error))
+        return replace(outcome, status="failed", reason=kind_and_message(error))
 
     def misnamed(label: str) -> str:
         known = " or ".join(sorted(work.labels))
@@ -294,7 +300,7 @@ def run_as_one(
             arguments = [argument.values[n] for argument in model.arguments]
             verdict = verdict.worse(model.judge(n, compiled.run(model.name, arguments)))
     except Exception as error:
-        return replace(outcome, status="failed", reason=sentence(error))
+        return replace(outcome, status="failed", reason=kind_and_message(error))
     return replace(
         outcome,
         status="failed" if verdict.text else "passed",

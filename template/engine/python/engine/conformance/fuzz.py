@@ -33,7 +33,7 @@ from .compare import judge
 from .compiled import Compiled, compile_all, compile_on_host, placement
 from .extract import CaseFile
 from .graphs import Graph
-from .imported import sentence
+from .imported import kind_and_message
 from .integer_graphs import IntegerGraph, anchors
 from .result import Outcome
 from .suite import NotRun, Settings
@@ -54,7 +54,7 @@ _ROUND = 12
 _SHRINK_SECONDS = 60.0
 """The time for shrinking a failure."""
 
-_OPTIONS: dict[str, tuple[Any, ...]] = {
+_OPTIONS: dict[str, tuple[object, ...]] = {
     "bind_constants": (False,),
     "merge_regions": (False,),
     "min_region_ops": (2, 3),
@@ -196,7 +196,7 @@ class _Round:
             if int(path.stem.split("-")[1]) >= len(cases):
                 path.unlink()
 
-    def find(self, graphs: Sequence[AnyGraph], options: dict[str, Any]) -> int | None:
+    def find(self, graphs: Sequence[AnyGraph], options: dict[str, object]) -> int | None:
         """Run graphs, and return the failing one, if any."""
         self.count += len(graphs)
         # Memory is planned for the bound, which many dimensions of a graph may have.
@@ -219,7 +219,7 @@ class _Round:
         return None
 
 
-def case_of(graph: AnyGraph, n: int, placement: str, options: dict[str, Any]) -> CaseFile:
+def case_of(graph: AnyGraph, n: int, placement: str, options: dict[str, object]) -> CaseFile:
     """Return a graph and a call of it as a self-contained case."""
     main = replace(graph.model, name="main").function()
     return CaseFile(
@@ -258,7 +258,9 @@ def _run_round(name: str, announce: Announce) -> Outcome:
     try:
         _draw(this.seed, collect, shrink=False, integers=this.integers)
     except Exception as error:
-        return Outcome(SUITE, name, "failed", reason=f"it cannot be drawn: {sentence(error)}")
+        return Outcome(
+            SUITE, name, "failed", reason=f"it cannot be drawn: {kind_and_message(error)}"
+        )
     announce(name)
     wrong = this.find(graphs, options) if graphs else None
     if wrong is None:
@@ -319,13 +321,13 @@ def _draw(seed: int, use: Callable[[AnyGraph], None], shrink: bool, integers: bo
         search()
 
 
-def _extent(graph: AnyGraph, options: dict[str, Any]) -> str:
+def _extent(graph: AnyGraph, options: dict[str, object]) -> str:
     """Return how much of a graph must be on the NPU, in one region; "": unknown."""
     kept = graph.wants_constants and options.get("bind_constants") is False
     return "all" if graph.whole and not kept and not _CUTTING & options.keys() else ""
 
 
-def _options(seed: int, integers: bool) -> dict[str, Any]:
+def _options(seed: int, integers: bool) -> dict[str, object]:
     """Return up to four options for a seed."""
     known = {
         name: values
@@ -338,7 +340,7 @@ def _options(seed: int, integers: bool) -> dict[str, Any]:
 
 
 @cache
-def _known_options() -> dict[str, tuple[Any, ...]]:
+def _known_options() -> dict[str, tuple[object, ...]]:
     """Return the options that can be set: a driver may lack some, or mean others."""
     usual = Options.load(None)
 
@@ -389,5 +391,5 @@ def _complaint(graph: AnyGraph, compiled: Compiled, host: Compiled, whole: bool)
             if verdict.text:
                 return f"{verdict.text}{f', where n is {n}' if len(model.sizes) > 1 else ''}", n
     except Exception as error:
-        return sentence(error), n
+        return kind_and_message(error), n
     return "", n

@@ -9,12 +9,13 @@ If a vendor has taken ops out, the placement of the rest is only recorded.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import tvm
 
 from ..patterns import TABLE
 from . import onnx_networks
@@ -26,9 +27,9 @@ from .imported import (
     compile_for_npu,
     excuse,
     judge_each,
+    kind_and_message,
     placement_of,
     reasons_of,
-    sentence,
 )
 from .result import Outcome
 from .suite import NotRun, Settings
@@ -132,7 +133,7 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
         try:
             yield _run(name, MODELS[name], fields)
         except Exception as error:
-            yield Outcome(SUITE, name, "failed", **{**fields, "reason": sentence(error)})
+            yield Outcome(SUITE, name, "failed", **{**fields, "reason": kind_and_message(error)})
 
 
 def _run(name: str, wanted: Expected, fields: dict[str, Any]) -> Outcome:
@@ -162,11 +163,8 @@ def _run(name: str, wanted: Expected, fields: dict[str, Any]) -> Outcome:
     return Outcome(SUITE, name, excuse(unwanted) or "failed", **fields)
 
 
-def _compile(model: Imported, compile_module: Any) -> Program:
-    import tvm
-
-    program: Program = compile_module(tvm.IRModule(dict(model.functions())))
-    return program
+def _compile(model: Imported, compile_module: Callable[[tvm.IRModule], Program]) -> Program:
+    return compile_module(tvm.IRModule(dict(model.functions())))
 
 
 def _timed(program: Program, model: Imported) -> tuple[list[Array], float]:

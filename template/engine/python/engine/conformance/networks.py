@@ -130,7 +130,7 @@ class RelaxNet:
     def _emit(self, value: relax.Expr) -> relax.Var:
         return self._builder.emit(value)
 
-    def _constant(self, *shape: int, reshape: tuple[int, ...] | None = None) -> relax.Constant:
+    def _constant(self, *shape: int, reshape: tuple[int, ...] | None = None) -> relax.Expr:
         weights = self._weights.next(*shape)
         return self._relax.const(weights if reshape is None else weights.reshape(reshape))
 

@@ -23,7 +23,7 @@ from . import chip
 from .cases import OPS
 from .compare import Array, Verdict, judge
 from .compiled import Compiled, compile_all, compile_on_host, placement
-from .imported import sentence
+from .imported import kind_and_message
 from .model import Case, Model, entry_of
 from .result import Outcome
 from .suite import Settings
@@ -129,7 +129,7 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
         try:
             models[name] = _model(work)
         except Exception as error:
-            text = f"the case cannot be made: {sentence(error)}"
+            text = f"the case cannot be made: {kind_and_message(error)}"
             yield Outcome(SUITE, name, "failed", work.case.op, expected=work.expected, reason=text)
     announce("")
     compiled = compile_all(list(models.values()))
@@ -182,7 +182,7 @@ def _run(work: Work, model: Model, compiled: Compiled, host: Compiled) -> Outcom
             return Outcome(SUITE, name, status, **{**fields, "reason": complaint})
         verdict, seconds, host_seconds = _judge_values(work, model, compiled, host)
     except Exception as error:
-        return Outcome(SUITE, name, "failed", **{**fields, "reason": sentence(error)})
+        return Outcome(SUITE, name, "failed", **{**fields, "reason": kind_and_message(error)})
     fields.update(error=verdict.error, allowed=verdict.allowed, ratio=verdict.ratio)
     fields["npu_us"] = round(seconds * 1e6, 1) if fields["found"] == "all" else None
     fields["host_us"] = round(host_seconds * 1e6, 1) if host_seconds is not None else None

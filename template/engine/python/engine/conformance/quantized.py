@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import cycle
-from typing import Any
 
 from ..capability import Fuses, Op
 from ..patterns import TABLE, computes_quantized
@@ -50,7 +49,7 @@ _VARIANTS = (
     Variant("int16", "int16", "int16", (0, 0, 0), False, computed=True),
     Variant("int16", "int16", "int16", (-9, 700, 1200), residual=True, activation="relu"),
 )
-_LONG: dict[str, dict[str, Any]] = {
+_LONG: dict[str, dict[str, object]] = {
     "matmul": {"x1": [2, 3, 700], "x2": [700, 5]},
     "conv2d": {"data": [2, 80, 5, 6], "weight": [4, 80, 3, 3]},
 }

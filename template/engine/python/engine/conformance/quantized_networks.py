@@ -9,13 +9,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..quantization.console import quiet
 from .compare import Array
 from .onnx_networks import SMALL, Network
+
+if TYPE_CHECKING:
+    import torch
+    import tvm
+    from onnx import ModelProto
+    from onnxruntime.quantization import CalibrationDataReader
 
 FORMS = ("qdq", "dedicated", "qoperator", "dynamic")
 """How ONNX Runtime writes a quantised model.
@@ -60,7 +66,7 @@ def quantize_onnx(
     activations: str = "int8",
     weights: str = "int8",
     per_channel: bool = True,
-) -> Any:
+) -> ModelProto:
     """Quantize a model by `onnxruntime.quantization`.
 
     Parameters
@@ -100,7 +106,7 @@ def quantize_onnx(
         source, target = (str(Path(directory) / name) for name in ("float.onnx", "quantized.onnx"))
         # It takes paths; models in memory failed.
         onnx.save(model, source)
-        options: dict[str, Any] = {
+        options: dict[str, object] = {
             "weight_type": types[weights],
             "per_channel": per_channel,
             "extra_options": {"DedicatedQDQPair": form == "dedicated"},
@@ -121,7 +127,7 @@ def quantize_onnx(
         return onnx.load(target)
 
 
-def _reader(names: Sequence[str], batches: Sequence[Sequence[Array]]) -> Any:
+def _reader(names: Sequence[str], batches: Sequence[Sequence[Array]]) -> CalibrationDataReader:
     from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -130,14 +136,14 @@ def _reader(names: Sequence[str], batches: Sequence[Sequence[Array]]) -> Any:
         def __init__(self) -> None:
             self._feeds = iter([dict(zip(names, batch, strict=True)) for batch in batches])
 
-        def get_next(self) -> Any:
+        def get_next(self) -> dict[str, Array] | None:
             """Return the next batch, or None."""
             return next(self._feeds, None)
 
     return Reader()
 
 
-def run_onnx(model: Any, arguments: Sequence[Array]) -> list[Array]:
+def run_onnx(model: ModelProto, arguments: Sequence[Array]) -> list[Array]:
     """Run a model with ONNX Runtime, operator by operator as it is written.
 
     Parameters
@@ -165,7 +171,7 @@ def run_onnx(model: Any, arguments: Sequence[Array]) -> list[Array]:
     return [np.asarray(item) for item in results]
 
 
-def read(name: str, form: str, **options: Any) -> tuple[Any, list[Array], list[Array]]:
+def read(name: str, form: str, **options: Any) -> tuple[tvm.IRModule, list[Array], list[Array]]:
     """Quantize a network of `onnx_networks.SMALL`, and read it with the importer.
 
     Parameters
@@ -195,7 +201,9 @@ def read(name: str, form: str, **options: Any) -> tuple[Any, list[Array], list[A
 # ---- torchao ------------------------------------------------------------------------------------
 
 
-def quantize_torch(network: Any, inputs: Sequence[Any], *, per_channel: bool = True) -> Any:
+def quantize_torch(
+    network: torch.nn.Module, inputs: Sequence[torch.Tensor], *, per_channel: bool = True
+) -> torch.export.ExportedProgram:
     """Quantize a PyTorch network by torchao's PT2E, with the quantizer for XNNPACK.
 
     Parameters
@@ -229,7 +237,7 @@ def quantize_torch(network: Any, inputs: Sequence[Any], *, per_channel: bool = T
             return torch.export.export(convert_pt2e(prepared), given)
 
 
-def export(name: str, **options: Any) -> tuple[Any, list[Array], list[Array]]:
+def export(name: str, **options: Any) -> tuple[tvm.IRModule, list[Array], list[Array]]:
     """Quantize a network of `torch_networks.SMALL`, and read it with the importer.
 
     Parameters

@@ -107,7 +107,7 @@ class Result:
         A record for each case.
     """
 
-    about: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, object] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
 

@@ -226,7 +226,7 @@ class _Worker:
             if not line.endswith("\n"):
                 self._process.wait()
                 return
-            message: dict[str, Any] = json.loads(line)
+            message: dict[str, object] = json.loads(line)
             self.ready = True
             yield message
             if "done" in message:

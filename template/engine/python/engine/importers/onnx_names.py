@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm.relax.frontend.onnx import from_onnx
@@ -12,21 +13,31 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ..origins import Origin, Tracer, with_classes, with_span
 
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, ValueInfoProto
+    from tvm import relax
+
 
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer, whose block builder knows the node that is read."""
 
-    def __init__(self, names: set[str], *args: Any, **options: Any) -> None:
+    def __init__(self, names: set[str], *args: object, **options: object) -> None:
         super().__init__(*args, **options)
         self.bb = Tracer()
         self._author_names = names
 
-    def _parse_value_proto(self, value_proto: Any) -> Any:
+    def _parse_value_proto(self, value_proto: ValueInfoProto | NodeProto) -> str:
         """Return the name of a value, or of a node; TVM hands it on to the operator."""
         name = super()._parse_value_proto(value_proto)
         return name or next(iter(getattr(value_proto, "output", ())), "")
 
-    def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+    def _convert_operator(
+        self,
+        op_name: str,
+        inputs: Sequence[relax.Expr | None],
+        attrs: Mapping[str, Any],
+        opset: int,
+    ) -> relax.Expr:
         name = str(attrs["tvm_custom"]["name"] or "")
         # Operators that replace a quantised one are named after it.
         original = name.removesuffix(f"_{op_name}")
@@ -42,7 +53,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         return with_span(result, span) if is_call and span is not None else result
 
 
-def read(model: Any, original: Any, **options: Any) -> tvm.IRModule:
+def read(model: ModelProto, original: ModelProto, **options: object) -> tvm.IRModule:
     """Read a model as TVM's `from_onnx` does.
 
     Parameters

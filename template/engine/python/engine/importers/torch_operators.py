@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
+import tvm
 from tvm import relax
 
 from .torch_names import from_exported_program
+
+if TYPE_CHECKING:
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 _NAMESPACES = ("quantized_decomposed", "torchao", "quantized", "pt2e_quant")
 """Libraries of quantised ops; only some ops of the first two are supported."""
@@ -19,7 +23,7 @@ _NAMESPACES = ("quantized_decomposed", "torchao", "quantized", "pt2e_quant")
 _INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.uint16}
 
 
-def read(program: Any, **options: Any) -> Any:
+def read(program: torch.export.ExportedProgram, **options: Any) -> tvm.IRModule:
     """Read a program; `from_exported_program` of the package says more."""
     given = dict(options.pop("custom_convert_map", None) or {})
     found = {
@@ -46,16 +50,16 @@ def read(program: Any, **options: Any) -> Any:
     )
 
 
-def _refuse(node: Any, text: str) -> NoReturn:
+def _refuse(node: torch.fx.Node, text: str) -> NoReturn:
     raise ValueError(f"torch node {node.name!r} ({node.target}): {text}")
 
 
-def _op_name(node: Any) -> str:
+def _op_name(node: torch.fx.Node) -> str:
     """Return the name of an op without its overload."""
     return str(node.target).rpartition(".")[0]
 
 
-def _check_op(node: Any, given: Mapping[str, Any]) -> None:
+def _check_op(node: torch.fx.Node, given: Mapping[str, object]) -> None:
     if _op_name(node) not in _RULES and node.target.__name__ not in given:
         names = ", ".join(sorted(_RULES))
         _refuse(node, f"this op is not supported; supported are {names}")
@@ -72,7 +76,7 @@ class _Converters:
         Whether its parameters are inputs of the result, so that their values are not known.
     """
 
-    def __init__(self, program: Any, keep_parameters: bool) -> None:
+    def __init__(self, program: torch.export.ExportedProgram, keep_parameters: bool) -> None:
         signature = program.graph_signature
         tensors = {**program.constants, **dict(program.named_buffers())}
         names = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
@@ -83,7 +87,7 @@ class _Converters:
             name: tensors[target] for name, target in names.items() if target in tensors
         }
 
-    def __call__(self, node: Any, importer: Any) -> Any:
+    def __call__(self, node: torch.fx.Node, importer: ExportedProgramImporter) -> relax.Expr:
         return _RULES[_op_name(node)](_Op(node, importer, self._constants))
 
 
@@ -100,7 +104,12 @@ class _Op:
         The tensors whose values are known, by the name of the node.
     """
 
-    def __init__(self, node: Any, importer: Any, constants: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        node: torch.fx.Node,
+        importer: ExportedProgramImporter,
+        constants: Mapping[str, torch.Tensor],
+    ) -> None:
         self.node, self._importer, self._constants = node, importer, constants
         schema = node.target._schema.arguments
         self._arguments = {
@@ -117,15 +126,15 @@ class _Op:
         """Raise that something about it is not supported."""
         _refuse(self.node, text)
 
-    def emit(self, value: Any) -> Any:
+    def emit(self, value: relax.Expr) -> relax.Var:
         """Bind an expression to a variable."""
         return self._importer.block_builder.emit(value)
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> relax.Expr:
         """Return a tensor among the arguments."""
         return self._importer.env[self[name]]
 
-    def constant(self, name: str) -> Any:
+    def constant(self, name: str) -> np.ndarray | None:
         """Return an argument as an array, if its value is known."""
         given = self[name]
         if isinstance(given, torch.fx.Node):
@@ -147,15 +156,15 @@ class _Op:
             )
         return self.dtype(name)
 
-    def shape(self, name: str) -> list[Any]:
+    def shape(self, name: str) -> list[int | tvm.ir.Expr]:
         """Return the sizes of a tensor among the arguments."""
         return [getattr(size, "value", size) for size in self.value(name).ty.shape.values]
 
-    def _flat(self, name: str) -> Any:
+    def _flat(self, name: str) -> relax.Expr:
         value = self.value(name)
         return value if value.ty.ndim == 1 else self.emit(relax.op.reshape(value, (-1,)))
 
-    def scale(self, name: str, vector: bool = False) -> Any:
+    def scale(self, name: str, vector: bool = False) -> relax.Expr:
         """Return a scale: a scalar, or a vector."""
         array = self.constant(name)
         if array is None:
@@ -164,7 +173,7 @@ class _Op:
         kept = array.dtype if array.dtype in (np.float16, np.float32) else np.dtype("float32")
         return _constant(array.astype(kept), vector)
 
-    def zero_point(self, name: str, dtype: str, vector: bool = False) -> Any:
+    def zero_point(self, name: str, dtype: str, vector: bool = False) -> relax.Expr:
         """Return a zero point of the type of what is quantised."""
         given = self[name]
         if given is None:
@@ -181,17 +190,17 @@ class _Op:
         return _constant(array.astype(dtype), vector)
 
 
-def _cast(value: object, dtype: str) -> Any:
+def _cast(value: relax.Expr, dtype: str) -> relax.Call:
     return relax.op.astype(value, dtype)
 
 
-def _constant(array: Any, vector: bool) -> Any:
+def _constant(array: np.ndarray, vector: bool) -> relax.Expr:
     """Return an array of one element as a scalar, unless a vector is wanted."""
     shape: Sequence[int] = (-1,) if vector or array.size > 1 else ()
     return relax.const(np.ascontiguousarray(array).reshape(shape), str(array.dtype))
 
 
-def _clipped(op: _Op, value: object, dtype: str) -> Any:
+def _clipped(op: _Op, value: relax.Expr, dtype: str) -> relax.Expr:
     """Clip integers to the range of an op, if their type has a wider one."""
     limits = np.iinfo(dtype)
     low, high = _range(op, dtype)
@@ -210,27 +219,27 @@ def _range(op: _Op, dtype: str) -> tuple[int, int]:
 # ---- One scale, and one for each channel --------------------------------------------------------
 
 
-def _quantize_per_tensor(op: _Op) -> Any:
+def _quantize_per_tensor(op: _Op) -> relax.Expr:
     dtype = op.integer("dtype")
     scale, zero = op.scale("scale"), op.zero_point("zero_point", dtype)
     quantized = relax.op.quantize(op.value("input"), scale, zero, axis=0, out_dtype=dtype)
     return _clipped(op, op.emit(quantized), dtype)
 
 
-def _dequantize_per_tensor(op: _Op) -> Any:
+def _dequantize_per_tensor(op: _Op) -> relax.Expr:
     x = op.value("input")
     scale, zero = op.scale("scale"), op.zero_point("zero_point", str(x.ty.dtype))
     return op.emit(relax.op.dequantize(x, scale, zero, axis=0, out_dtype=_float_type(op)))
 
 
-def _quantize_per_channel(op: _Op) -> Any:
+def _quantize_per_channel(op: _Op) -> relax.Expr:
     dtype = op.integer("dtype")
     scale, zero = op.scale("scales", True), op.zero_point("zero_points", dtype, True)
     quantized = relax.op.quantize(op.value("input"), scale, zero, op["axis"], dtype)
     return _clipped(op, op.emit(quantized), dtype)
 
 
-def _dequantize_per_channel(op: _Op) -> Any:
+def _dequantize_per_channel(op: _Op) -> relax.Expr:
     x = op.value("input")
     scale, zero = op.scale("scales", True), op.zero_point("zero_points", str(x.ty.dtype), True)
     return op.emit(relax.op.dequantize(x, scale, zero, op["axis"], _float_type(op)))
@@ -270,7 +279,7 @@ class _Blocks:
         moved = [axis for axis in self._order if not _same(self._split[axis], 1)]
         self._is_contiguous = moved == sorted(moved)
 
-    def rows(self, x: object) -> Any:
+    def rows(self, x: relax.Expr) -> relax.Expr:
         """Return the tensor with a block in each row."""
         op = self._op
         array = op.constant("input")
@@ -282,7 +291,7 @@ class _Blocks:
             x = op.emit(relax.op.permute_dims(x, self._order))
         return op.emit(relax.op.reshape(x, (-1, self.elements)))
 
-    def join(self, rows: object) -> Any:
+    def join(self, rows: relax.Expr) -> relax.Var:
         """Return rows in the shape of the tensor."""
         op = self._op
         if not self._is_contiguous:
@@ -291,7 +300,7 @@ class _Blocks:
             rows = op.emit(relax.op.permute_dims(rows, back))
         return op.emit(relax.op.reshape(rows, self._shape))
 
-    def apply(self, x: object, change: Callable[[Any, int], Any]) -> Any:
+    def apply(self, x: relax.Expr, change: Callable[[relax.Expr, int], relax.Call]) -> relax.Var:
         """Quantize or dequantize along the axis of the scales, in rows if there is none."""
         if self.is_one or self.channel is not None:
             return self._op.emit(change(x, self.channel or 0))
@@ -317,31 +326,33 @@ def _affine_blocks(op: _Op) -> _Blocks:
     return _Blocks(op, op["block_size"])
 
 
-def _quantize_affine(op: _Op) -> Any:
+def _quantize_affine(op: _Op) -> relax.Expr:
     return _quantize_blocks(op, _affine_blocks(op), "scale", "zero_point", "output_dtype")
 
 
-def _quantize_blocks(op: _Op, blocks: _Blocks, scale: str, zero_point: str, kind: str) -> Any:
+def _quantize_blocks(
+    op: _Op, blocks: _Blocks, scale: str, zero_point: str, kind: str
+) -> relax.Expr:
     dtype = op.integer(kind)
     scales = op.scale(scale, not blocks.is_one)
     zeros = op.zero_point(zero_point, dtype, not blocks.is_one)
 
-    def quantize(x: object, axis: int) -> Any:
+    def quantize(x: relax.Expr, axis: int) -> relax.Call:
         return relax.op.quantize(x, scales, zeros, axis, dtype)
 
     return _clipped(op, blocks.apply(op.value("input"), quantize), dtype)
 
 
-def _dequantize_affine(op: _Op) -> Any:
+def _dequantize_affine(op: _Op) -> relax.Expr:
     return _dequantize_blocks(op, _affine_blocks(op), "scale", "zero_point")
 
 
-def _dequantize_blocks(op: _Op, blocks: _Blocks, scale: str, zero_point: str) -> Any:
+def _dequantize_blocks(op: _Op, blocks: _Blocks, scale: str, zero_point: str) -> relax.Expr:
     x = op.value("input")
     scales = op.scale(scale, not blocks.is_one)
     zeros = op.zero_point(zero_point, str(x.ty.dtype), not blocks.is_one)
 
-    def dequantize(x: object, axis: int) -> Any:
+    def dequantize(x: relax.Expr, axis: int) -> relax.Call:
         return relax.op.dequantize(x, scales, zeros, axis, _float_type(op))
 
     return blocks.apply(x, dequantize)
@@ -355,7 +366,7 @@ def _group_blocks(op: _Op) -> _Blocks:
 # ---- Scales computed at run time ----------------------------------------------------------------
 
 
-def _choose(op: _Op) -> Any:
+def _choose(op: _Op) -> relax.Expr:
     """Compute a scale and a zero point from the range of the data."""
     dtype = op.integer("dtype")
     middle = 128 if dtype == "uint8" else 0
@@ -363,7 +374,7 @@ def _choose(op: _Op) -> Any:
     return _chosen(op, op.value("input"), None, dtype, middle if is_symmetric else None)
 
 
-def _choose_affine(op: _Op) -> Any:
+def _choose_affine(op: _Op) -> relax.Expr:
     kind = op["mapping_type"]
     if kind not in ("SYMMETRIC", "ASYMMETRIC"):
         op.refuse(f"mapping_type={kind}; supported are SYMMETRIC and ASYMMETRIC")
@@ -375,7 +386,7 @@ def _choose_affine(op: _Op) -> Any:
     return _chosen(op, x, None if blocks.is_one else 1, dtype, middle)
 
 
-def _chosen(op: _Op, x: object, axis: int | None, dtype: str, middle: int | None) -> Any:
+def _chosen(op: _Op, x: relax.Expr, axis: int | None, dtype: str, middle: int | None) -> relax.Expr:
     """Return a scale of float32, and a zero point of the type that it is for.
 
     The zero point is `middle`, or else chosen for a range that is not symmetric.
@@ -402,11 +413,11 @@ def _chosen(op: _Op, x: object, axis: int | None, dtype: str, middle: int | None
     return relax.Tuple([scale, op.emit(_cast(point, dtype))])
 
 
-def _convert_type(op: _Op) -> Any:
+def _convert_type(op: _Op) -> relax.Expr:
     return op.emit(_cast(op.value("input"), op.dtype("dtype")))
 
 
-_RULES: dict[str, Callable[[_Op], Any]] = {
+_RULES: dict[str, Callable[[_Op], relax.Expr]] = {
     "quantized_decomposed.quantize_per_tensor": _quantize_per_tensor,
     "quantized_decomposed.dequantize_per_tensor": _dequantize_per_tensor,
     "quantized_decomposed.quantize_per_channel": _quantize_per_channel,

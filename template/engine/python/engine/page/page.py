@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..backend import BACKEND
 from ..profiling.result import Profile
@@ -38,8 +37,8 @@ _PICTURES = ("roofline", "memory")
 def write_page(
     path: str | os.PathLike[str],
     report: Report,
-    profile: Mapping[str, Any] | None = None,
-    accuracy: Mapping[str, Any] | None = None,
+    profile: Mapping[str, object] | None = None,
+    accuracy: Mapping[str, object] | None = None,
     title: str = "What runs where",
 ) -> None:
     """Write a report as one HTML page.
@@ -101,7 +100,7 @@ def _embedded(data: object) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _finite(value: object) -> Any:
+def _finite(value: object) -> object:
     """Return data with text for the numbers that JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -152,7 +152,7 @@ def _of_own_borders(
         yield relax.op.nn.pad(data, widths, mode), function, (data, first, last, *more)
 
 
-def _source(index: tvm.Expr, var: tvm.tirx.Var) -> Callable[[int], int]:
+def _source(index: tvm.ir.Expr, var: tvm.tirx.Var) -> Callable[[int], int]:
     """Return the function from output to input positions along an axis."""
 
     def source(place: int) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tvm import relax
 
 from ..calls import Constant, Values, resolve
@@ -138,5 +139,5 @@ class _Signs:
         return var
 
 
-def _int16(numbers: Any) -> Constant:
+def _int16(numbers: npt.ArrayLike) -> Constant:
     return relax.const(np.asarray(numbers).astype("int16"), "int16")

@@ -8,11 +8,19 @@ import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, shape_inference, version_converter
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    shape_inference,
+    version_converter,
+)
 from onnxruntime.quantization import (
     CalibrationMethod,
     QDQQuantizer,
@@ -52,7 +60,7 @@ class OnnxModel:
         An `onnx.ModelProto`, or the path of a file.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: ModelProto | str | os.PathLike[str]) -> None:
         if isinstance(model, (str, os.PathLike)):
             model = onnx.load(model)
         self.original = model
@@ -60,8 +68,8 @@ class OnnxModel:
         graph = self.reference.graph
         self._constants = {item.name: item for item in graph.initializer}
         self._nodes = {index: node for index, node in enumerate(graph.node)}
-        self._shapes: dict[str, Any] = {}
-        self._ranges: dict[str, tuple[Any, Any]] = {}
+        self._shapes: dict[str, ValueInfoProto] = {}
+        self._ranges: dict[str, tuple[np.floating, np.floating]] = {}
 
     @property
     def inputs(self) -> dict[str, tuple[str, list[int | None]]]:
@@ -173,7 +181,7 @@ class OnnxModel:
             return None
         return backend.answer(mod, len(real), len(results))
 
-    def quantize(self, plan: Plan, form: Form) -> Any:
+    def quantize(self, plan: Plan, form: Form) -> ModelProto:
         """Return the model with the ops of a plan quantised.
 
         Parameters
@@ -203,14 +211,14 @@ class OnnxModel:
 
     def _quantized(
         self,
-        model: Any,
+        model: ModelProto,
         nodes: Group,
         wanted: Collection[str],
         form: Form,
         tied: Iterable[Sequence[str]],
         entering: Iterable[str],
         wide: Tensors,
-    ) -> Any:
+    ) -> ModelProto:
         """Quantize a model, with integers only in the tensors that are wanted."""
         ranges = _one_range(self._ranges, tied)
         data = {name: TensorData(lowest=low, highest=high) for name, (low, high) in ranges.items()}
@@ -252,7 +260,7 @@ class OnnxModel:
 
     # ---- Results --------------------------------------------------------------------------------
 
-    def run(self, model: Any, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
+    def run(self, model: ModelProto, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
         """Return what ONNX Runtime computes with a model, of each batch."""
         import onnxruntime
 
@@ -278,7 +286,7 @@ class _Reader:
         return self._batches
 
 
-def _prepared(model: Any) -> Any:
+def _prepared(model: ModelProto) -> ModelProto:
     """Return the model in a recent opset, folded by ONNX Runtime, with all nodes named."""
     for node in model.graph.node:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") or "QLinear" in node.op_type:
@@ -317,11 +325,11 @@ def _prepared(model: Any) -> Any:
     return model
 
 
-def _sort(graph: Any) -> None:
+def _sort(graph: GraphProto) -> None:
     """Put nodes behind those that they read, also in subgraphs, which ONNX Runtime does not see."""
     producers = {name: node for node in graph.node for name in node.output if name}
     done: set[str] = set()
-    result: list[Any] = []
+    result: list[NodeProto] = []
     for last in list(graph.node):
         waiting = [last]
         while waiting:
@@ -343,7 +351,7 @@ def _sort(graph: Any) -> None:
     graph.node.extend(copies)
 
 
-def _name_nodes(nodes: Iterable[Any], taken: set[str]) -> None:
+def _name_nodes(nodes: Iterable[NodeProto], taken: set[str]) -> None:
     seen: set[str] = set()
     for node in nodes:
         if not node.name or node.name in seen:
@@ -356,7 +364,7 @@ def _name_nodes(nodes: Iterable[Any], taken: set[str]) -> None:
         seen.add(node.name)
 
 
-def _read(node: Any) -> list[str]:
+def _read(node: NodeProto) -> list[str]:
     """Return the tensors that a node reads, also those that its subgraphs read."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
@@ -365,13 +373,13 @@ def _read(node: Any) -> list[str]:
     return names
 
 
-def _is_real(value: Any) -> bool:
+def _is_real(value: ValueInfoProto) -> bool:
     return value.type.tensor_type.elem_type in _REAL
 
 
 def _one_range(
-    ranges: Mapping[str, tuple[Any, Any]], tied: Iterable[Sequence[str]]
-) -> dict[str, tuple[Any, Any]]:
+    ranges: Mapping[str, tuple[np.floating, np.floating]], tied: Iterable[Sequence[str]]
+) -> dict[str, tuple[np.floating, np.floating]]:
     """Give tied tensors the union of their ranges."""
     classes: dict[str, set[str]] = {}
     for names in tied:
@@ -384,14 +392,14 @@ def _one_range(
     return result
 
 
-def _without_pairs(graph: Any, wanted: Collection[str], constants: Collection[str]) -> None:
+def _without_pairs(graph: GraphProto, wanted: Collection[str], constants: Collection[str]) -> None:
     """Drop the pairs of QuantizeLinear and DequantizeLinear around tensors that stay real."""
-    by_input: dict[str, list[Any]] = {}
+    by_input: dict[str, list[NodeProto]] = {}
     for node in graph.node:
         for name in node.input:
             by_input.setdefault(name, []).append(node)
     results = {value.name for value in graph.output}
-    dropped: list[Any] = []
+    dropped: list[NodeProto] = []
     real: dict[str, str] = {}
     renamed: dict[str, str] = {}
     for node in graph.node:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import tvm
 from tvm import relax
@@ -37,8 +37,8 @@ class Details:
     def __init__(self, values: Values, earlier: Mapping[str, int]) -> None:
         self._values = values
         self._earlier = earlier
-        self._made: dict[Any, int] = {}
-        self._types: dict[Any, str] = {}
+        self._made: dict[relax.Var, int] = {}
+        self._types: dict[relax.Expr, str] = {}
 
     def of(self, binding: relax.Binding, index: int) -> Detail:
         """Return the details of an op; the ops that it reads come first.

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file simd_rows.h
+ * \brief Loops that make a number of each row. A part of simd_loops.h.
+ */
+#ifndef DRIVER_EMULATOR_KERNELS_SIMD_ROWS_H_
+#define DRIVER_EMULATOR_KERNELS_SIMD_ROWS_H_
+
+// Elements from index `i` on, all of a vector or `count` of them.
+struct Plainly {
+  const float* data;
+  V operator()(int64_t i) const { return Load(data + i); }
+  V operator()(int64_t i, int64_t count) const { return LoadPart(data + i, count); }
+};
+
+// Combines the elements that `get` returns, each of which it is asked for once.
+template <typename Combine, typename Get>
+__attribute__((always_inline)) inline float ReduceWith(Combine combine, float neutral, Get get,
+                                                       int64_t count) {
+  constexpr int kStreams = 4;
+  V sum = Splat(neutral);
+  int64_t i = 0;
+  if (count >= kStreams * kLanes) {
+    V sums[kStreams];
+    SIMD_UNROLL
+    for (int s = 0; s < kStreams; ++s) sums[s] = get(s * kLanes);
+    for (i = kStreams * kLanes; i + kStreams * kLanes <= count; i += kStreams * kLanes) {
+      SIMD_UNROLL
+      for (int s = 0; s < kStreams; ++s) sums[s] = combine(sums[s], get(i + s * kLanes));
+    }
+    sum = combine(combine(sums[0], sums[1]), combine(sums[2], sums[3]));
+  }
+  for (; i + kLanes <= count; i += kLanes) sum = combine(sum, get(i));
+  if (i < count) {
+    V part = get(i, count - i);
+    V rest = Splat(neutral);
+    __builtin_memcpy(&rest, &part, static_cast<size_t>(count - i) * sizeof(float));
+    sum = combine(sum, rest);
+  }
+  float lanes[kLanes];
+  Store(sum, lanes);
+  V4 four = LoadAs<V4>(lanes);
+  for (int lane = 4; lane < kLanes; lane += 4) four = combine(four, LoadAs<V4>(lanes + lane));
+  return combine(combine(four[0], four[1]), combine(four[2], four[3]));
+}
+
+float ReduceElements(npu_vector_opcode opcode, const float* data, int64_t count) {
+  const Plainly get = {data};
+  switch (opcode) {
+    case NPU_VECTOR_MAXIMUM:
+      return ReduceWith([](auto a, auto b) { return Maximum(a, b); }, data[0], get, count);
+    case NPU_VECTOR_MINIMUM:
+      return ReduceWith([](auto a, auto b) { return Minimum(a, b); }, data[0], get, count);
+    case NPU_VECTOR_MULTIPLY:
+      return ReduceWith([](auto a, auto b) { return a * b; }, 1, get, count);
+    default:
+      return ReduceWith([](auto a, auto b) { return a + b; }, 0, get, count);
+  }
+}
+
+// Exponentials of a row less its maximum, as they are asked for.
+struct Exponentials {
+  const float* data;
+  float maximum;
+  float* out;
+  V operator()(int64_t i) const {
+    V value = Exp(Load(data + i) - maximum);
+    Store(value, out + i);
+    return value;
+  }
+  V operator()(int64_t i, int64_t count) const {
+    V value = Exp(LoadPart(data + i, count) - maximum);
+    StorePart(value, count, out + i);
+    return value;
+  }
+};
+
+// An exponential by their sum; a division would take several times as long. The first is at most 1
+// and the second at least 1, so the product with the inverse, corrected by the remainder, is the
+// rounded quotient. Without a fused product, the remainder would be lost.
+inline V Quotient(V value, V sum, V inverse) {
+#if SIMD_BYTES >= 32
+  V quotient = value * inverse;
+  return Fma(Fma(-quotient, sum, value), inverse, quotient);
+#else
+  (void)inverse;
+  return value / sum;
+#endif
+}
+
+void SoftmaxRows(const float* data, int64_t rows, int64_t columns, float* maxima,
+                 float* exponentials, float* sums, float* quotients) {
+  // Of several rows at once: a row's last steps then do not keep the next row waiting.
+  constexpr int64_t kRows = 4;
+  for (int64_t first = 0; first < rows; first += kRows) {
+    const int64_t count = Minimum<int64_t>(kRows, rows - first);
+    float inverses[kRows];
+    for (int64_t row = 0; row < count; ++row) {
+      maxima[first + row] = ReduceElements(NPU_VECTOR_MAXIMUM, data + row * columns, columns);
+    }
+    for (int64_t row = 0; row < count; ++row) {
+      const int64_t at = row * columns;
+      const Exponentials get = {data + at, maxima[first + row], exponentials + at};
+      sums[first + row] = ReduceWith([](auto a, auto b) { return a + b; }, 0, get, columns);
+    }
+    for (int64_t row = 0; row < count; ++row) inverses[row] = 1 / sums[first + row];
+    for (int64_t row = 0; row < count && quotients != nullptr; ++row) {
+      const float* from = exponentials + row * columns;
+      float* to = quotients + row * columns;
+      const V sum = Splat(sums[first + row]), inverse = Splat(inverses[row]);
+      int64_t i = 0;
+      for (; i + kLanes <= columns; i += kLanes) {
+        Store(Quotient(Load(from + i), sum, inverse), to + i);
+      }
+      if (i == columns) continue;
+      StorePart(Quotient(LoadPart(from + i, columns - i), sum, inverse), columns - i, to + i);
+    }
+    data += count * columns;
+    exponentials += count * columns;
+    if (quotients != nullptr) quotients += count * columns;
+  }
+}
+
+#endif  // DRIVER_EMULATOR_KERNELS_SIMD_ROWS_H_
