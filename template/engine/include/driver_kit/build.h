@@ -331,6 +331,8 @@ struct Builder {
         return read(uint8_t());
       case NPU_INT16:
         return read(int16_t());
+      case NPU_INT32:
+        return read(int32_t());
       default:
         return false;
     }
