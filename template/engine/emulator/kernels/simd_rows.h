@@ -18,15 +18,16 @@ template <typename Combine, typename Get>
 __attribute__((always_inline)) inline float ReduceWith(Combine combine, float neutral, Get get,
                                                        int64_t count) {
   constexpr int kStreams = 4;
+  constexpr int64_t kStretch = int64_t{kStreams} * kLanes;
   V sum = Splat(neutral);
   int64_t i = 0;
-  if (count >= kStreams * kLanes) {
+  if (count >= kStretch) {
     V sums[kStreams];
     SIMD_UNROLL
-    for (int s = 0; s < kStreams; ++s) sums[s] = get(s * kLanes);
-    for (i = kStreams * kLanes; i + kStreams * kLanes <= count; i += kStreams * kLanes) {
+    for (int s = 0; s < kStreams; ++s) sums[s] = get(int64_t{s} * kLanes);
+    for (i = kStretch; i + kStretch <= count; i += kStretch) {
       SIMD_UNROLL
-      for (int s = 0; s < kStreams; ++s) sums[s] = combine(sums[s], get(i + s * kLanes));
+      for (int s = 0; s < kStreams; ++s) sums[s] = combine(sums[s], get(i + int64_t{s} * kLanes));
     }
     sum = combine(combine(sums[0], sums[1]), combine(sums[2], sums[3]));
   }
@@ -77,7 +78,8 @@ struct Exponentials {
 
 // An exponential by their sum; a division would take several times as long. The first is at most 1
 // and the second at least 1, so the product with the inverse, corrected by the remainder, is the
-// rounded quotient. Without a fused product, the remainder would be lost.
+// rounded quotient, but for quotients so small that the remainder is no normal number: they may be
+// off by one bit. Without a fused product, the remainder would be lost.
 inline V Quotient(V value, V sum, V inverse) {
 #if SIMD_BYTES >= 32
   V quotient = value * inverse;
