@@ -199,9 +199,10 @@ void Product(const ConvolutionArgs& args, const Plan& plan, const float* weight,
 
 // ---- Data with zeros between its elements ----
 
+// With more parts, each would have too little work.
+constexpr int64_t kMostParts = 64;
+
 bool IsSpread(const ConvolutionArgs& args) {
-  // With more parts, each would have too little work.
-  constexpr int64_t kMostParts = 64;
   int64_t parts = 1;
   for (int d = 0; d < args.spatial_rank; ++d) {
     if (args.spread[d] < 1 || args.spread[d] > kMostParts || args.strides[d] != 1) return false;
@@ -240,11 +241,12 @@ class SpreadConvolution {
     weight_ = scratch.Take<float>(weights);
     chosen_ = scratch.Take<float>(weights);
     sums_ = scratch.Take<float>(rows_ * out_size_);
-    part_.out.data = scratch.Take<float>(rows_ * out_size_);
+    lines_ = std::clamp<int64_t>(kMostJoined / size_[2], 1, size_[0] * size_[1]);
+    joined_ = scratch.Take<float>(threads * lines_ * size_[2]);
     registers_ = scratch.Take<float>(threads * Evaluator::Registers(args.epilogue));
     rest_ = scratch.Take<char>(0);
     size_t most = 0;
-    ForEachPart([&](const int64_t*, bool taps) {
+    ForEachPart([&](bool taps) {
       if (taps) most = std::max(most, ConvolutionScratch(part_, threads));
     });
     bytes = scratch.used() + most;
@@ -269,21 +271,20 @@ class SpreadConvolution {
     inner.scratch = rest_;
     Copy(dense, inner);
     part_.packed_weight = chosen_;
-    ForEachPart([&](const int64_t* place, bool taps) {
+    ForEachPart([&](bool taps) {
       if (taps) {
         Choose(weight);
         Convolution(part_, inner);
       } else {
         std::fill_n(static_cast<float*>(part_.out.data), ElementCount(part_.out), 0.0f);
       }
-      Spread(place, context);
     });
     Evaluator evaluator(args_.epilogue, args_.out, out_size_);
     Parallel(context, rows_, Grain(out_size_), [&](int64_t begin, int64_t end, int worker) {
       float* registers = registers_ + worker * Evaluator::Registers(args_.epilogue);
       evaluator.Begin(registers);
       for (int64_t row = begin; row < end; ++row) {
-        evaluator.StoreRun(sums_ + row * out_size_, out_size_, row, 0, registers);
+        JoinRow(row, evaluator, joined_ + worker * lines_ * size_[2], registers);
       }
     });
   }
@@ -291,9 +292,18 @@ class SpreadConvolution {
   size_t bytes = 0;
 
  private:
-  // Sets up `part_` and its taps, and calls `body(place, whether there are taps)`.
+  // As many elements as the first-level cache holds beside their parts.
+  static constexpr int64_t kMostJoined = 2048;
+
+  // Where the sums of a part begin, and the size of its output.
+  struct Part {
+    int64_t begin, depth, height, width;
+  };
+
+  // Sets up `part_` and its taps, and calls `body(whether there are taps)`.
   template <typename Body>
   void ForEachPart(const Body& body) {
+    int64_t begin = 0;
     for (int64_t i = 0; i < spread_[0] * spread_[1] * spread_[2]; ++i) {
       int64_t place[3] = {i / spread_[2] / spread_[1], i / spread_[2] % spread_[1], i % spread_[2]};
       bool taps = true, outputs = true;
@@ -319,7 +329,13 @@ class SpreadConvolution {
         part_.dilations[from] = step_[d] * dilation / spread;
         part_.pads_begin[from] = (before + args_.spread_first[from]) / spread;
       }
-      if (outputs) body(place, taps);
+      parts_[i] = {begin, CeilDivide(size_[0] - place[0], spread_[0]),
+                   CeilDivide(size_[1] - place[1], spread_[1]),
+                   CeilDivide(size_[2] - place[2], spread_[2])};
+      if (!outputs) continue;
+      part_.out.data = sums_ == nullptr ? nullptr : sums_ + begin;
+      begin += ElementCount(part_.out);
+      body(taps);
     }
   }
 
@@ -344,20 +360,45 @@ class SpreadConvolution {
     }
   }
 
-  // Moves results to their places.
-  void Spread(const int64_t* place, const KernelContext& context) {
-    int64_t count[3];
-    for (int d = 0; d < 3; ++d) count[d] = CeilDivide(size_[d] - place[d], spread_[d]);
-    int64_t lines = count[0] * count[1];
-    Parallel(context, rows_, Grain(lines * count[2]), [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin * lines; i < end * lines; ++i) {
-        int64_t z = place[0] + i % lines / count[1] * spread_[0];
-        int64_t y = place[1] + i % count[1] * spread_[1];
-        const float* from = static_cast<const float*>(part_.out.data) + i * count[2];
-        float* to = sums_ + ((i / lines * size_[0] + z) * size_[1] + y) * size_[2] + place[2];
-        for (int64_t x = 0; x < count[2]; ++x) to[x * spread_[2]] = from[x];
+  // Takes a row of the output from its parts, some lines at a time.
+  void JoinRow(int64_t row, const Evaluator& evaluator, float* joined, float* registers) const {
+    int64_t begin = 0, end = 0;
+    auto store = [&] {
+      const int64_t count = (end - begin) * size_[2];
+      evaluator.StoreRun(joined, count, row, begin * size_[2], registers);
+      begin = end;
+    };
+    for (int64_t z = 0; z < size_[0]; ++z) {
+      const Part* plane = parts_ + z % spread_[0] * spread_[1] * spread_[2];
+      const int64_t from = row * plane->depth + z / spread_[0];
+      for (int64_t y = 0; y < size_[1]; ++y) {
+        const Part* parts = plane + y % spread_[1] * spread_[2];
+        const int64_t line = from * parts->height + y / spread_[1];
+        JoinLine(parts, line, joined + (end - begin) * size_[2]);
+        if (++end - begin == lines_) store();
       }
-    });
+    }
+    if (begin < end) store();
+  }
+
+  // The common stride has a loop that becomes vectors.
+  void JoinLine(const Part* parts, int64_t line, float* out) const {
+    if (spread_[2] == 2) {
+      const int64_t pairs = parts[1].width;
+      const float* even = sums_ + parts[0].begin + line * parts[0].width;
+      const float* odd = sums_ + parts[1].begin + line * pairs;
+      for (int64_t x = 0; x < pairs; ++x) {
+        out[2 * x] = even[x];
+        out[2 * x + 1] = odd[x];
+      }
+      if (parts[0].width > pairs) out[2 * pairs] = even[pairs];
+      return;
+    }
+    for (int64_t place = 0; place < spread_[2]; ++place) {
+      const int64_t width = parts[place].width;
+      const float* sums = sums_ + parts[place].begin + line * width;
+      for (int64_t x = 0; x < width; ++x) out[place + x * spread_[2]] = sums[x];
+    }
   }
 
   const ConvolutionArgs& args_;
@@ -366,9 +407,14 @@ class SpreadConvolution {
   ConvolutionArgs part_;
   // The taps of the part: the first, their distance, and how many there are.
   int64_t first_[3], step_[3], count_[3];
+  // How many lines are joined at once.
+  int64_t lines_;
   float* weight_;
   float* chosen_;
+  // The sums of the parts, part by part.
   float* sums_;
+  Part parts_[kMostParts];
+  float* joined_;
   float* registers_;
   char* rest_;
 };

@@ -715,6 +715,12 @@ TEST(convolution) {
   CheckConvolution(&random, {1, 20, 9, 1, {14, 14}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}});
   CheckConvolution(&random, {1, 30, 270, 1, {3, 3}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}});
   CheckConvolution(&random, {1, 300, 11, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}});
+  // Spread data with more outputs than are joined at once.
+  for (int i = 0; i < 6; ++i) {
+    CheckConvolution(&random, {1, 2, 3, 1, {50, 61}, {2, 3}, {1, 1}, {1, 1}, {1, 0}, {1, 1}});
+    CheckConvolution(
+        &random, {1, 2, 3, 1, {7, 19, 31}, {3, 2, 2}, {1, 1, 1}, {1, 2, 1}, {1, 0, 0}, {1, 0, 0}});
+  }
   // Panels whose last columns fill little of a vector.
   for (int64_t columns : {17, 18, 19, 49, 51}) {
     CheckConvolution(&random, {1, 20, 24, 1, {1, columns}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}});
