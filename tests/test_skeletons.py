@@ -256,6 +256,15 @@ void Try(const Case& test) {
   for (const Node& node : parsed.nodes) {
     std::printf("%s(%d -> %d, %g, %g) ", NameOf(node).c_str(), parsed.At(node.inputs[0]).dtype,
                 parsed.At(node.out).dtype, node.numbers[1], node.numbers[2]);
+    // A file in which the numbers to quantize are integers.
+    if (node.kind != Kind::kQuantize || node.inputs[0] != 0 || test.from != NPU_FLOAT32) continue;
+    Program forged = parsed;
+    forged.values[0].dtype = forged.inputs[0].dtype = NPU_INT32;
+    const std::vector<uint8_t> bytes = Serialize(forged);
+    std::string refused;
+    const npu_status status =
+        npu::kit::Try(&refused, [&] { Parse(bytes.data(), bytes.size()); });
+    std::printf("forged: %s", status == NPU_OK ? "taken" : "refused");
   }
   std::puts("");
 }
@@ -496,7 +505,7 @@ def test_quantize_and_dequantize_are_nodes_of_drivers_that_know_them(tmp_path: P
     quantize, dequantize = "quantize(0 -> 2, 0.5, -3) ", "dequantize(2 -> 0, 0.5, -3) "
     mixed = "the driver kit has no nodes that mix element types"
     assert _run_with_the_kit(QUANTIZATION, tmp_path).splitlines() == [
-        quantize,
+        f"{quantize}forged: refused",
         dequantize,
         f"{dequantize}tanh(0 -> 0, 0, 0) {quantize}",
         *[mixed] * 6,

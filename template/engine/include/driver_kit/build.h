@@ -303,10 +303,6 @@ struct Builder {
     return IsResult(steps->steps[s + 1].operands[0], s) && UsesOf(steps, s) == 1;
   }
 
-  static bool IsNarrow(npu_dtype dtype) {
-    return dtype == NPU_INT8 || dtype == NPU_UINT8 || dtype == NPU_INT16;
-  }
-
   /*! \brief Reads the second operand of a step, if it is one constant number. */
   bool ReadNumber(const npu_step& step, double* number) {
     const npu_operand& operand = step.operands[1];

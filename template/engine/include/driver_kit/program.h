@@ -133,6 +133,11 @@ enum class Kind : int32_t {
 };
 constexpr int32_t kKindCount = 13;
 
+/*! \brief Whether a type is one of quantised tensors. */
+inline bool IsNarrow(npu_dtype dtype) {
+  return dtype == NPU_INT8 || dtype == NPU_UINT8 || dtype == NPU_INT16;
+}
+
 /*! \brief A node. What it computes is limited to `least` and `most`. */
 struct Node {
   Kind kind;
@@ -350,9 +355,15 @@ inline bool IsSane(const Node& node, const Program& program) {
     case Kind::kOrder:
       return node.order.axis >= 0 && node.order.axis < rank && out_rank == rank;
     case Kind::kReshape:
-    case Kind::kQuantize:
-    case Kind::kDequantize:
       return CountOf(program.At(node.inputs[0])) == CountOf(program.At(node.out));
+    case Kind::kQuantize:
+    case Kind::kDequantize: {
+      const bool quantizes = node.kind == Kind::kQuantize;
+      const Value& real = program.At(quantizes ? node.inputs[0] : node.out);
+      const Value& narrow = program.At(quantizes ? node.out : node.inputs[0]);
+      return real.dtype == NPU_FLOAT32 && IsNarrow(narrow.dtype) &&
+             CountOf(real) == CountOf(narrow);
+    }
     case Kind::kLookup:
       return CountOf(program.At(node.inputs[1])) == 256 &&
              ElementSize(program.At(node.inputs[0]).dtype) == 1 &&
