@@ -494,9 +494,14 @@ def test_it_builds_and_works_after_the_update(
 
 
 def _digest(project: Path) -> str:
-    """Name what is built: all of a tree but where it came from, and the comments in its seeds."""
+    """Name what is built: all of a tree but where it came from, and what its seeds say in words.
+
+    No row reads the seeds' pages, nor the ledger, which lists cases of other ops.
+    """
     digest = hashlib.sha256()
     for name, content in sorted(support.contents(project).items()):
+        if name.startswith("vendor/") and name.endswith((".md", "expected_failures.toml")):
+            continue
         lines = content.splitlines()
         if name.startswith("vendor/"):
             lines = [line for line in lines if not line.startswith(b"#")]
