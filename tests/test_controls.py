@@ -121,11 +121,11 @@ CONTROLS = [
     Control(
         "stale_buffer",
         EXECUTE,
-        "  for (const Step& step : steps_) {\n    if (cancel",
+        "  for (size_t i = 0; i < steps_.size();) {\n    if (cancel",
         "  // What an earlier call has left in the buffers passes for the result.\n"
         "  static std::atomic<int> calls{0};\n"
         '  if (Broken("stale_buffer") && ++calls % 2 == 0) return true;\n'
-        "  for (const Step& step : steps_) {\n    if (cancel",
+        "  for (size_t i = 0; i < steps_.size();) {\n    if (cancel",
         "contract",
         "matmul",
     ),
