@@ -208,7 +208,6 @@ int main() {
 
 
 QUANTIZATION = """
-#include <cassert>
 #include <cstdio>
 
 #include "driver_kit/build.h"

@@ -386,7 +386,7 @@ struct Builder {
       // The first operand of these steps is the data, the others are numbers of the node.
       int32_t operand_count = step.operand_count;
       npu_dtype read_type = inner;
-      if (is_quantized && s + 3 == count && IsQuantize(steps, s, out, &node)) {
+      if (is_quantized && IsQuantize(steps, s, out, &node)) {
         node.kind = Kind::kQuantize;
         operand_count = 1;
         s += 2;

@@ -306,8 +306,11 @@ class SpreadConvolution {
     int64_t begin = 0;
     for (int64_t i = 0; i < spread_[0] * spread_[1] * spread_[2]; ++i) {
       int64_t place[3] = {i / spread_[2] / spread_[1], i / spread_[2] % spread_[1], i % spread_[2]};
+      int64_t size[3];
       bool taps = true, outputs = true;
       for (int d = 0; d < 3; ++d) {
+        size[d] = CeilDivide(size_[d] - place[d], spread_[d]);
+        outputs = outputs && size[d] > 0;
         first_[d] = 0;
         step_[d] = count_[d] = 1;
         int from = d - (3 - args_.spatial_rank);
@@ -323,15 +326,12 @@ class SpreadConvolution {
         taps = taps && first_[d] < std::min(step_[d], window);
         count_[d] = std::max<int64_t>(1, CeilDivide(window - first_[d], step_[d]));
         part_.weight.dims[2 + from] = count_[d];
-        part_.out.dims[2 + from] = CeilDivide(size_[d] - place[d], spread);
-        outputs = outputs && part_.out.dims[2 + from] > 0;
+        part_.out.dims[2 + from] = size[d];
         int64_t before = args_.pads_begin[from] - place[d] - first_[d] * dilation;
         part_.dilations[from] = step_[d] * dilation / spread;
         part_.pads_begin[from] = (before + args_.spread_first[from]) / spread;
       }
-      parts_[i] = {begin, CeilDivide(size_[0] - place[0], spread_[0]),
-                   CeilDivide(size_[1] - place[1], spread_[1]),
-                   CeilDivide(size_[2] - place[2], spread_[2])};
+      parts_[i] = {begin, size[0], size[1], size[2]};
       if (!outputs) continue;
       part_.out.data = sums_ == nullptr ? nullptr : sums_ + begin;
       begin += ElementCount(part_.out);

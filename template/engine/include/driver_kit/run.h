@@ -139,24 +139,23 @@ class NodeByNode {
     };
     std::vector<NodeTime> times;
     for (const std::unique_ptr<Part>& part : parts_) {
-      NodeTime time;
+      NodeTime time = part->time;
       time.node = times.size();
       time.begin = now();
       part->graph->Run();
       time.end = now();
-      for (const Value& value : part->program.values) {
-        (value.source == Source::kNode ? time.bytes_written : time.bytes_read) += BytesOf(value);
-      }
       times.push_back(time);
     }
     return times;
   }
 
  private:
-  /*! \brief A program of one node. The graph refers to it. */
+  /*! \brief A program of one node, to which the graph refers. Of the time, only the bytes are known
+   *  before it runs. */
   struct Part {
     Program program;
     std::unique_ptr<Graph> graph;
+    NodeTime time;
   };
 
   std::unique_ptr<Part> MakePart(const Program& whole, Node node) const {
@@ -189,6 +188,10 @@ class NodeByNode {
     program.outputs.back().place = node.out;
     program.nodes.push_back(node);
     program.labels.emplace_back();
+    NodeTime& time = part->time;
+    for (const Value& value : program.values) {
+      (value.source == Source::kNode ? time.bytes_written : time.bytes_read) += BytesOf(value);
+    }
     part->graph = std::make_unique<Graph>(program, memory);
     return part;
   }
@@ -299,7 +302,6 @@ struct GraphRequest {
 
   void Run() {
     if constexpr (IsTimed<Timed>::value) {
-      events = EventList();
       if (timed != nullptr) {
         events = EventList(program, timed->RunTimed());
         return;
@@ -321,7 +323,7 @@ struct GraphRequest {
   std::vector<void*> memory;
   std::unique_ptr<Graph> graph;
   std::unique_ptr<Timed> timed;
-  /*! \brief Of the last execution. */
+  /*! \brief Of the last execution that a profile records. */
   EventList events;
 };
 

@@ -90,12 +90,11 @@ class Recorder:
     def __init__(self, machine: VirtualMachine) -> None:
         self._machine = machine
         self._regions = region_modules(machine.module)
-        self._before = {symbol: counters_of(item) for symbol, item in self._regions.items()}
         # Waiting for the NPU is not the host's work.
         waits = f"{BACKEND}.runtime.wait_all"
         self._ignored = {waits, *self._regions, *(f"{name}.submit" for name in self._regions)}
         self._open: list[list[Any]] = []
-        self.recording: Recording = {"calls": [], "host": [], "regions": []}
+        self._begin()
 
     def __enter__(self) -> Recorder:
         """Begin."""
@@ -144,8 +143,11 @@ class Recorder:
         """Drop what has been recorded so far."""
         for module in self._regions.values():
             module["profile"]()
+        self._begin()
+
+    def _begin(self) -> None:
         self._before = {symbol: counters_of(item) for symbol, item in self._regions.items()}
-        self.recording = {"calls": [], "host": [], "regions": []}
+        self.recording: Recording = {"calls": [], "host": [], "regions": []}
 
     def _note(
         self, _function: object, symbol: str, is_before: bool, _result: object, *_arguments: object
