@@ -59,11 +59,12 @@ class TileStore {
   virtual ~TileStore() = default;
   /*! \brief Prepares registers that another store may have used. */
   virtual void Begin(float* registers) const = 0;
-  /*! \brief Stores the upper left part of a tile. */
+  /*! \brief Stores the upper left part of a tile of up to kMostRows rows. */
   virtual void StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row,
                          int64_t column, float* registers) const = 0;
-  /*! \brief Says that a tile will be stored there soon. */
-  virtual void Expect(int64_t, int64_t, int64_t) const {}
+  /*! \brief Says how to finish a tile and where to, instead of storing it; false if only StoreTile
+   *  can. */
+  virtual bool Finishes(int64_t, int64_t, int64_t, ProductTile*) const { return false; }
 };
 
 /*!
@@ -103,14 +104,18 @@ class Evaluator : public TileStore {
                   int64_t column) const;
   bool StoresLines() const { return finish_; }
   /*! \brief What Simd::finish needs for a whole row, and where it goes; only if StoresLines(). */
-  Finish FinishOfRow(int64_t row) const { return FinishOf(1, row, 0); }
+  Finish FinishOfRow(int64_t row) const {
+    Finish how;
+    FinishOf(row, 0, &how);
+    return how;
+  }
   float* PlaceOfRow(int64_t row) const {
     return reinterpret_cast<float*>(out_) + row * row_length_;
   }
 
   void StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row, int64_t column,
                  float* registers) const override;
-  void Expect(int64_t rows, int64_t row, int64_t column) const override;
+  bool Finishes(int64_t rows, int64_t row, int64_t column, ProductTile* tile) const override;
 
  private:
   struct Input : Broadcast {
@@ -126,8 +131,11 @@ class Evaluator : public TileStore {
                 float* out) const;
   // Whether Simd::finish computes the program, and what it needs to.
   bool FindFinish();
-  void RowsOf(int32_t number, int64_t rows, int64_t row, int64_t column, const float** out) const;
-  Finish FinishOf(int64_t rows, int64_t row, int64_t column) const;
+  // Where an addend of a row begins, from there to the next row, and whether it has columns;
+  // returns how many rows this holds for.
+  int64_t RowsOf(int32_t number, int64_t row, int64_t column, const float** first, int64_t* stride,
+                 int* step) const;
+  int64_t FinishOf(int64_t row, int64_t column, Finish* how) const;
   void StoreBlock(const float* values, int64_t rows, int64_t columns, int64_t row, int64_t column,
                   float* registers) const;
 

@@ -22,9 +22,15 @@ constexpr int64_t kRowBlock = 256;
 constexpr int64_t kColumnBlock = 64;
 constexpr int64_t kMostColumns = 1024;
 constexpr int64_t kDepthBlock = 256;
-constexpr int64_t kTile = int64_t{kPanelRows} * kPanelColumns;
+constexpr int64_t kTile = int64_t{kMostRows} * kPanelColumns;
 // With fewer rows than this, a panel is not used often enough to be worth copying.
 constexpr int64_t kFewRows = 32;
+
+// How many rows lie in panels at the same distance, from `row` on.
+int64_t RowsOfPart(const Gemm& gemm, int64_t row, int64_t end) {
+  if (gemm.left_part == 0) return end - row;
+  return std::min(end - row, gemm.left_part - row % gemm.left_part);
+}
 
 }  // namespace
 
@@ -133,9 +139,8 @@ GemmPlan::Panel GemmPlan::RightPanel(const Simd& simd, const Gemm& gemm, int64_t
 void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int worker) const {
   const Simd& simd = ActiveSimd();
   const bool quads = values_ == Values::kQuads;
-  auto multiply = quads                       ? simd.quads->For(depth_).gemm
-                  : values_ == Values::kPairs ? simd.gemm_pairs
-                                              : simd.gemm;
+  const bool reals = values_ == Values::kReals;
+  auto multiply = quads ? simd.quads->For(depth_).gemm : simd.gemm_pairs;
   int64_t first_row = task % row_blocks_ * row_block_;
   int64_t first_column = task / row_blocks_ * column_block_;
   int64_t end_row = std::min(first_row + row_block_, rows_);
@@ -165,18 +170,33 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
     // A panel of the right operand stays in the first-level cache while the left one passes.
     for (int64_t column = first_column; column < end_column; column += kPanelColumns) {
       int64_t columns = std::min<int64_t>(kPanelColumns, end_column - column);
-      for (int64_t row = first_row; row < end_row; row += kPanelRows) {
-        int64_t rows = std::min<int64_t>(kPanelRows, end_row - row);
+      int64_t rows = 0;
+      for (int64_t row = first_row; row < end_row; row += rows) {
+        rows = std::min<int64_t>(kPanelRows, end_row - row);
+        if (reals && !single && RowsOfPart(gemm, row, end_row) >= simd.rows) rows = simd.rows;
         const float* left = gemm.left + k * kPanelRows;
         if (gemm.left_part == 0) {
           left += row * depth_;
         } else {
           left += row / gemm.left_part * gemm.left_pitch + row % gemm.left_part * depth_;
         }
-        // Sums of short columns are ready before the memory that will hold them.
-        if (last) store.Expect(rows, gemm.out_row + row, column);
+        bool stored = false;
         if (single) {
           MultiplyRow(*gemm.weights, column, k, depth, left, tile, k > 0);
+        } else if (reals) {
+          const Panel& panel = panels[(column - first_column) / kPanelColumns];
+          ProductTile product;
+          product.rows = static_cast<int>(rows);
+          product.columns = static_cast<int>(columns);
+          product.depth = depth;
+          product.left = left;
+          product.left_pitch = kPanelRows * depth_;
+          product.right = panel.data;
+          product.right_stride = panel.stride;
+          product.tile = tile;
+          product.accumulate = k > 0;
+          stored = last && store.Finishes(rows, gemm.out_row + row, column, &product);
+          simd.gemm(product);
         } else {
           const Panel& panel = panels[(column - first_column) / kPanelColumns];
           if (quads && (k == 0 || gemm.left_zero != 0)) {
@@ -187,8 +207,12 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
           multiply(static_cast<int>(rows), static_cast<int>(columns), depth, left, panel.data,
                    panel.stride, tile, quads || k > 0);
         }
-        if (last) store.StoreTile(tile, rows, columns, gemm.out_row + row, column, registers);
-        if (tile_floats_ > kTile) tile += kTile;
+        if (last && !stored) {
+          store.StoreTile(tile, rows, columns, gemm.out_row + row, column, registers);
+        }
+        if (depth_ > depth_block_) {
+          tile += CeilDivide(rows, kPanelRows) * kPanelRows * kPanelColumns;
+        }
       }
     }
     k += depth;

@@ -29,6 +29,9 @@ constexpr int kPanelRows = 8;
 constexpr int kPanelColumns = 32;
 /*! @} */
 
+/*! \brief The most rows of a tile that loops compute at once. */
+constexpr int kMostRows = 3 * kPanelRows;
+
 /*! \brief Floats that loops may read and write behind the end of scratch buffers. */
 constexpr int kSlack = 64;
 
@@ -67,15 +70,36 @@ struct Requantisation {
   int32_t zero_point = 0, least = INT32_MIN, most = INT32_MAX;
 };
 
-/*! \brief The most common end of a matrix product: sum + first + second, then limited. Of the row
- *  that begins with `first[r]`, element c is first[r][c], or first[r][0] with a step of 0. What is
- *  missing is -0 or an infinity, which change nothing. */
+/*! \brief The most common end of a matrix product: sum + first + second, then limited. Of row r,
+ *  element c is first[r * first_row + c * first_step], where a step is 0 or 1. What is missing is
+ *  -0 or an infinity, which change nothing. */
 struct Finish {
-  const float* first[kPanelRows];
-  const float* second[kPanelRows];
+  const float* first = nullptr;
+  const float* second = nullptr;
+  int64_t first_row = 0, second_row = 0;
   int first_step = 0, second_step = 0;
   /*! \brief As MAXIMUM and then MINIMUM; not NaN. */
-  float least, most;
+  float least = 0, most = 0;
+};
+
+/*! \brief A tile of a product of real numbers: element (i, j) is the sum over k of
+ *  left[i / 8 * left_pitch + k * 8 + i % 8] * right[k * right_stride + j]. */
+struct ProductTile {
+  /*! \brief At most Simd::rows, and 8 or less if they are not all of these; at most 32. */
+  int rows = 0, columns = 0;
+  int64_t depth = 0;
+  const float* left = nullptr;
+  int64_t left_pitch = 0;
+  const float* right = nullptr;
+  int64_t right_stride = 0;
+  /*! \brief Where element (i, j) goes to i * 32 + j, added to what is there if `accumulate`.
+   *  Columns up to a whole vector are read and written. */
+  float* tile = nullptr;
+  bool accumulate = false;
+  /*! \brief If not null: sums are finished and stored here, and `tile` may be written. */
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  Finish how = {};
 };
 
 /*! \brief The windows of a convolution in two dimensions, and a channel of its data. */
@@ -93,7 +117,7 @@ struct Plane {
  *  of 8 bits, signed ones in the left operand and unsigned ones in the right operand. Elements of
  *  the other type have their sign bit turned, which moves their zero point by 128. */
 struct QuadProducts {
-  /*! \brief As Simd::gemm. Sums are int32 and wrap. */
+  /*! \brief As Simd::gemm of a panel. Sums are int32 and wrap. */
   void (*gemm)(int rows, int columns, int64_t depth, const float* a, const float* b, int64_t ldb,
                float* tile, bool accumulate);
   /*! \brief So many steps of the depth of a left panel are stored row by row; 1: no. */
@@ -120,10 +144,9 @@ struct QuadProducts {
 struct Simd {
   const char* name;
 
-  /*! \brief tile[i * 32 + j] = sum over k of a[k * 8 + i] * b[k * ldb + j], added to what is there
-   *  if `accumulate`. Columns up to a whole vector are read and written, at most 32. */
-  void (*gemm)(int rows, int columns, int64_t depth, const float* a, const float* b, int64_t ldb,
-               float* tile, bool accumulate);
+  /*! \brief The most rows of a product of real numbers: 8 or kMostRows. */
+  int rows;
+  void (*gemm)(const ProductTile& product);
   /*! \brief Sum of a[k] * b[k]. */
   float (*dot)(int64_t depth, const float* a, const float* b);
   /*! \brief out[i] = over all t, weights[t] * data[offsets[t] + i] and so on. Whole vectors are
@@ -153,7 +176,8 @@ struct Simd {
    *  operand. */
   void (*apply)(npu_vector_opcode opcode, const Operand& a, const Operand& b, const Operand& c,
                 int64_t count, float* out);
-  /*! \brief As gemm, with pairs: each is a[0] * b[0] + a[1] * b[1]. Sums are int32 and wrap. */
+  /*! \brief As gemm of a panel, with pairs: each is a[0] * b[0] + a[1] * b[1]. Sums are int32 and
+   *  wrap. */
   void (*gemm_pairs)(int rows, int columns, int64_t depth, const float* a, const float* b,
                      int64_t ldb, float* tile, bool accumulate);
   /*! \brief Makes pairs of elements of int8 or uint8 in two rows, less `zero`. Without `high` the
@@ -184,7 +208,7 @@ struct Simd {
   /*! \brief sums[c] += scales[c] * the sum over all rows k of a[k * 8] * (column c - zeros[c]). */
   void (*weigh_row)(npu_dtype dtype, int bits, const void* data, int64_t rows, const float* zeros,
                     const float* scales, const float* a, float* sums);
-  /*! \brief Stores up to kPanelRows rows of sums, `stride` apart. */
+  /*! \brief Stores rows of sums, `stride` apart. */
   void (*finish)(const Finish& how, const float* sums, int64_t rows, int64_t stride,
                  int64_t columns, float* out, int64_t out_stride);
   /*! \brief Combines elements with ADD, MULTIPLY, MAXIMUM or MINIMUM; `count` is at least 1. */

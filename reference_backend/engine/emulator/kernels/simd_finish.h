@@ -54,8 +54,8 @@ void FinishRows(const Finish& how, const float* sums, int64_t rows, int64_t stri
   V least = Splat(how.least);
   V most = Splat(how.most);
   for (int64_t row = 0; row < rows; ++row) {
-    const float* first = how.first[row];
-    const float* second = how.second[row];
+    const float* first = how.first + row * how.first_row;
+    const float* second = how.second + row * how.second_row;
     V one = Splat(first[0]);
     V other = Splat(second[0]);
     auto compute = [&](V sum) __attribute__((always_inline)) {

@@ -471,13 +471,7 @@ void StoreElements(npu_dtype dtype, const float* data, int64_t count, void* out)
   }
 }
 
-// ---- Matrix products ----
-
-// The registers hold a tile of this many rows and vectors of columns.
-constexpr int kTileRows = SIMD_BYTES == 64 ? 8 : 4;
-constexpr int kTileVectors = 2;
-// Steps of the depth.
-constexpr int kAhead = 64;
+// ---- Sums of products ----
 
 // What a matrix product computes with: real numbers, or pairs of int16 and sums in int32.
 struct Reals {
@@ -523,147 +517,6 @@ struct Quads : Pairs {
   }
 };
 #endif
-
-// One tile. Few rows make chains of dependent additions, so the depth is cut to `streams` sums.
-template <typename Kind, int kRows, int kVectors>
-void GemmTile(int64_t depth, const float* a, const float* b, int64_t ldb, float* tile,
-              bool accumulate) {
-  constexpr int kStreams = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
-  using T = typename Kind::Vector;
-  T sum[kStreams][kRows][kVectors] = {};
-  if (accumulate) {
-    SIMD_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      SIMD_UNROLL
-      for (int j = 0; j < kVectors; ++j) {
-        sum[0][i][j] = LoadAs<T>(tile + i * kPanelColumns + j * kLanes);
-      }
-    }
-  }
-  auto step = [&](T(&to)[kRows][kVectors]) __attribute__((always_inline)) {
-    T right[kVectors];
-    // The left operand comes from far away, in pieces that are too short to be foreseen.
-    if constexpr (kRows == kTileRows) __builtin_prefetch(a + kAhead * kPanelRows);
-    SIMD_UNROLL
-    for (int j = 0; j < kVectors; ++j) right[j] = LoadAs<T>(b + j * kLanes);
-    SIMD_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      T left = Kind::template Spread<T>(a + i);
-      SIMD_UNROLL
-      for (int j = 0; j < kVectors; ++j) to[i][j] = Kind::MultiplyAdd(left, right[j], to[i][j]);
-    }
-    a += kPanelRows;
-    b += ldb;
-  };
-  int64_t k = 0;
-  for (; k + kStreams <= depth; k += kStreams) {
-    SIMD_UNROLL
-    for (int s = 0; s < kStreams; ++s) step(sum[s]);
-  }
-  for (; k < depth; ++k) step(sum[0]);
-  SIMD_UNROLL
-  for (int i = 0; i < kRows; ++i) {
-    SIMD_UNROLL
-    for (int j = 0; j < kVectors; ++j) {
-      T total = sum[0][i][j];
-      SIMD_UNROLL
-      for (int s = 1; s < kStreams; ++s) total = Kind::Add(total, sum[s][i][j]);
-      StoreAs(total, tile + i * kPanelColumns + j * kLanes);
-    }
-  }
-}
-
-// For columns that would fill little of a vector: the rows of a panel lie along the vector instead.
-template <typename Kind, int kColumns>
-void GemmNarrow(int64_t depth, const float* a, const float* b, int64_t ldb, float* tile,
-                bool accumulate) {
-  constexpr int kStreams = kColumns == 1 ? 4 : 2;
-  using T = typename Kind::Rows;
-  constexpr int kParts = kPanelRows * sizeof(float) / sizeof(T);
-  T sum[kStreams][kColumns][kParts] = {};
-  auto step = [&](T(&to)[kColumns][kParts]) __attribute__((always_inline)) {
-    SIMD_UNROLL
-    for (int p = 0; p < kParts; ++p) {
-      T left = LoadAs<T>(a + p * (kPanelRows / kParts));
-      SIMD_UNROLL
-      for (int j = 0; j < kColumns; ++j) {
-        to[j][p] = Kind::MultiplyAdd(left, Kind::template Spread<T>(b + j), to[j][p]);
-      }
-    }
-    a += kPanelRows;
-    b += ldb;
-  };
-  int64_t k = 0;
-  for (; k + kStreams <= depth; k += kStreams) {
-    SIMD_UNROLL
-    for (int s = 0; s < kStreams; ++s) step(sum[s]);
-  }
-  for (; k < depth; ++k) step(sum[0]);
-  for (int j = 0; j < kColumns; ++j) {
-    float totals[kPanelRows] = {};
-    for (int i = 0; accumulate && i < kPanelRows; ++i) totals[i] = tile[i * kPanelColumns + j];
-    for (int p = 0; p < kParts; ++p) {
-      float* to = totals + p * (kPanelRows / kParts);
-      T total = sum[0][j][p];
-      for (int s = 1; s < kStreams; ++s) total = Kind::Add(total, sum[s][j][p]);
-      StoreAs(accumulate ? Kind::Add(LoadAs<T>(to), total) : total, to);
-    }
-    for (int i = 0; i < kPanelRows; ++i) tile[i * kPanelColumns + j] = totals[i];
-  }
-}
-
-template <typename Kind>
-void GemmOf(int rows, int columns, int64_t depth, const float* a, const float* b, int64_t ldb,
-            float* tile, bool accumulate) {
-  using Function = void (*)(int64_t, const float*, const float*, int64_t, float*, bool);
-  static constexpr Function kNarrow[] = {GemmNarrow<Kind, 1>, GemmNarrow<Kind, 2>,
-                                         GemmNarrow<Kind, 3>};
-  static constexpr Function kTiles[][kTileVectors] = {
-      {GemmTile<Kind, 1, 1>, GemmTile<Kind, 1, 2>}, {GemmTile<Kind, 2, 1>, GemmTile<Kind, 2, 2>},
-      {GemmTile<Kind, 3, 1>, GemmTile<Kind, 3, 2>}, {GemmTile<Kind, 4, 1>, GemmTile<Kind, 4, 2>},
-#if SIMD_BYTES == 64
-      {GemmTile<Kind, 5, 1>, GemmTile<Kind, 5, 2>}, {GemmTile<Kind, 6, 1>, GemmTile<Kind, 6, 2>},
-      {GemmTile<Kind, 7, 1>, GemmTile<Kind, 7, 2>}, {GemmTile<Kind, 8, 1>, GemmTile<Kind, 8, 2>},
-#endif
-  };
-  if (columns <= 3 && rows > columns) {
-    return kNarrow[columns - 1](depth, a, b, ldb, tile, accumulate);
-  }
-#if SIMD_BYTES == 64
-  // A vector, and columns that would fill little of the next one.
-  if (columns > kLanes && columns <= kLanes + 3 && rows == kTileRows) {
-    GemmTile<Kind, kTileRows, 1>(depth, a, b, ldb, tile, accumulate);
-    return kNarrow[columns - kLanes - 1](depth, a, b + kLanes, ldb, tile + kLanes, accumulate);
-  }
-#endif
-  int vectors = (columns + kLanes - 1) / kLanes;
-#if SIMD_BYTES == 32
-  // So few sums would not hide the latency of an addition.
-  if (vectors == 1 && rows == 8) return GemmTile<Kind, 8, 1>(depth, a, b, ldb, tile, accumulate);
-  if (vectors == 3 && rows == 8) {
-    GemmTile<Kind, 4, 3>(depth, a, b, ldb, tile, accumulate);
-    return GemmTile<Kind, 4, 3>(depth, a + 4, b, ldb, tile + 4 * kPanelColumns, accumulate);
-  }
-#endif
-  for (int j = 0; j < vectors; j += kTileVectors) {
-    int wide = vectors - j < kTileVectors ? vectors - j : kTileVectors;
-    for (int i = 0; i < rows; i += kTileRows) {
-      int high = rows - i < kTileRows ? rows - i : kTileRows;
-      kTiles[high - 1][wide - 1](depth, a + i, b + j * kLanes, ldb,
-                                 tile + i * kPanelColumns + j * kLanes, accumulate);
-    }
-  }
-}
-
-void Gemm(int rows, int columns, int64_t depth, const float* a, const float* b, int64_t ldb,
-          float* tile, bool accumulate) {
-  GemmOf<Reals>(rows, columns, depth, a, b, ldb, tile, accumulate);
-}
-
-void GemmPairs(int rows, int columns, int64_t depth, const float* a, const float* b, int64_t ldb,
-               float* tile, bool accumulate) {
-  GemmOf<Pairs>(rows, columns, depth, a, b, ldb, tile, accumulate);
-}
 
 float SumOfLanes(V a) {
   for (int width = kLanes / 2; width > 0; width /= 2) {
@@ -1058,6 +911,7 @@ void Apply(npu_vector_opcode opcode, const Operand& a, const Operand& b, const O
 }
 
 #include "simd_finish.h"
+#include "simd_gemm.h"
 #if SIMD_BYTES >= 32
 #include "simd_depthwise.h"
 #else
@@ -1590,19 +1444,33 @@ void ApplyInt32(const npu_vector_instruction& instruction, const Operand& a, con
 #include "simd_rows.h"
 
 constexpr Simd Table(const char* name) {
-  return {name,          Gemm,
-          Dot,           Taps,
-          Gather,        Transpose,
-          Take,          LoadElements,
-          StoreElements, Fill,
-          Spread,        Apply,
-          GemmPairs,     Pair,
-          Join,          Chain,
-          LoadAsInt32,   StoreFromInt32,
-          ApplyInt32,    Requantise,
-          Weigh,         MultiplyWeights,
-          FinishRows,    ReduceElements,
-          ConvolvePlane, SoftmaxRows};
+  return {name,
+          SIMD_BYTES == 64 ? kMostRows : kPanelRows,
+          Gemm,
+          Dot,
+          Taps,
+          Gather,
+          Transpose,
+          Take,
+          LoadElements,
+          StoreElements,
+          Fill,
+          Spread,
+          Apply,
+          GemmPairs,
+          Pair,
+          Join,
+          Chain,
+          LoadAsInt32,
+          StoreFromInt32,
+          ApplyInt32,
+          Requantise,
+          Weigh,
+          MultiplyWeights,
+          FinishRows,
+          ReduceElements,
+          ConvolvePlane,
+          SoftmaxRows};
 }
 
 }  // namespace

@@ -112,61 +112,53 @@ bool Evaluator::FindFinish() {
   return result >= 0 && result == count - 1 && all[result].opcode != NPU_VECTOR_LOAD;
 }
 
-// Where the piece of an input that belongs to each row begins.
-void Evaluator::RowsOf(int32_t number, int64_t rows, int64_t row, int64_t column,
-                       const float** out) const {
+int64_t Evaluator::RowsOf(int32_t number, int64_t row, int64_t column, const float** first,
+                          int64_t* stride, int* step) const {
   static constexpr float kNothing = -0.0f;  // a sum with it is the same number
   if (number < 0) {
-    std::fill_n(out, rows, &kNothing);
-    return;
+    *first = &kNothing;
+    return std::numeric_limits<int64_t>::max();
   }
   const Input& input = inputs_[number];
-  auto* data = reinterpret_cast<const float*>(input.data);
+  auto* data = reinterpret_cast<const float*>(input.data) + column * input.strides[0];
+  *step = input.strides[0] != 0 ? 1 : 0;
   if (input.dense) {
-    for (int64_t r = 0; r < rows; ++r) out[r] = data + (row + r) * row_length_ + column;
-    return;
+    *first = data + row * row_length_;
+    *stride = row_length_;
+    return std::numeric_limits<int64_t>::max();
   }
-  for (int64_t r = 0; r < rows; ++r) {
-    int64_t offset = column * input.strides[0];
-    int64_t rest = row + r;
-    for (int d = 1; d < input.rank; ++d) {
-      // Usually there are only these, and no division is needed.
-      int64_t position = rest < input.sizes[d] ? rest : rest % input.sizes[d];
-      rest = rest < input.sizes[d] ? 0 : rest / input.sizes[d];
-      offset += position * input.strides[d];
-    }
-    out[r] = data + offset;
+  int64_t count = std::numeric_limits<int64_t>::max();
+  int64_t rest = row;
+  for (int d = 1; d < input.rank; ++d) {
+    // Usually there are only these, and no division is needed.
+    const bool inside = rest < input.sizes[d];
+    const int64_t position = inside ? rest : rest % input.sizes[d];
+    rest = inside ? 0 : rest / input.sizes[d];
+    data += position * input.strides[d];
+    if (d > 1) continue;
+    *stride = input.strides[d];
+    count = input.sizes[d] - position;
   }
+  *first = data;
+  return count;
 }
 
-Finish Evaluator::FinishOf(int64_t rows, int64_t row, int64_t column) const {
-  Finish how;
-  RowsOf(addends_[0], rows, row, column, how.first);
-  RowsOf(addends_[1], rows, row, column, how.second);
-  auto step = [&](int32_t input) { return input >= 0 && inputs_[input].strides[0] != 0 ? 1 : 0; };
-  how.first_step = step(addends_[0]);
-  how.second_step = step(addends_[1]);
-  how.least = least_;
-  how.most = most_;
-  return how;
+int64_t Evaluator::FinishOf(int64_t row, int64_t column, Finish* how) const {
+  how->least = least_;
+  how->most = most_;
+  return std::min(
+      RowsOf(addends_[0], row, column, &how->first, &how->first_row, &how->first_step),
+      RowsOf(addends_[1], row, column, &how->second, &how->second_row, &how->second_step));
 }
 
 void Evaluator::StoreLines(const float* values, int64_t lines, int64_t columns, int64_t stride,
                            int64_t row, int64_t column) const {
-  Finish how = FinishOf(1, row, column);
+  Finish how;
+  FinishOf(row, column, &how);
+  how.first_row = columns * how.first_step;
+  how.second_row = columns * how.second_step;
   auto* out = reinterpret_cast<float*>(out_) + row * row_length_ + column;
-  for (int64_t i = 0; i < lines; i += kPanelRows) {
-    int64_t count = std::min<int64_t>(kPanelRows, lines - i);
-    const float* first = how.first[0];
-    const float* second = how.second[0];
-    for (int64_t line = 0; line < count; ++line) {
-      how.first[line] = first + line * columns * how.first_step;
-      how.second[line] = second + line * columns * how.second_step;
-    }
-    simd_.finish(how, values + i * stride, count, stride, columns, out + i * columns, columns);
-    how.first[0] = first + count * columns * how.first_step;
-    how.second[0] = second + count * columns * how.second_step;
-  }
+  simd_.finish(how, values, lines, stride, columns, out, columns);
 }
 
 int64_t Evaluator::RowLength(const VectorProgram& program, const TensorView& out) {
@@ -337,21 +329,25 @@ void Evaluator::StoreRun(const float* values, int64_t count, int64_t row, int64_
 
 void Evaluator::StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row,
                           int64_t column, float* registers) const {
-  if (finish_) {
-    auto* out = reinterpret_cast<float*>(out_) + row * row_length_ + column;
-    simd_.finish(FinishOf(rows, row, column), tile, rows, kPanelColumns, columns, out, row_length_);
-    return;
+  for (int64_t done = 0, count = 0; done < rows; done += count) {
+    const float* sums = tile + done * kPanelColumns;
+    if (finish_) {
+      Finish how;
+      count = std::min(rows - done, FinishOf(row + done, column, &how));
+      float* out = reinterpret_cast<float*>(out_) + (row + done) * row_length_ + column;
+      simd_.finish(how, sums, count, kPanelColumns, columns, out, row_length_);
+    } else {
+      count = std::min<int64_t>(rows - done, kPanelRows);
+      StoreBlock(sums, count, columns, row + done, column, registers);
+    }
   }
-  StoreBlock(tile, rows, columns, row, column, registers);
 }
 
-void Evaluator::Expect(int64_t rows, int64_t row, int64_t column) const {
-  if (dtype_ != NPU_FLOAT32) return;
-  const float* out = reinterpret_cast<const float*>(out_) + row * row_length_ + column;
-  for (int64_t r = 0; r < rows; ++r, out += row_length_) {
-    __builtin_prefetch(out, 1);
-    __builtin_prefetch(out + kPanelColumns / 2, 1);
-  }
+bool Evaluator::Finishes(int64_t rows, int64_t row, int64_t column, ProductTile* tile) const {
+  if (!finish_ || FinishOf(row, column, &tile->how) < rows) return false;
+  tile->out = reinterpret_cast<float*>(out_) + row * row_length_ + column;
+  tile->out_stride = row_length_;
+  return true;
 }
 
 namespace {

@@ -35,8 +35,8 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
   SIMD_UNROLL
   for (int i = 0; i < kHeight * kWidth; ++i) weight[i] = Splat(weights[i]);
   const V least = Splat(how.least), most = Splat(how.most);
-  const float* first = how.first[0];
-  const float* second = how.second[0];
+  const float* first = how.first;
+  const float* second = how.second;
   const V same_first = Splat(first[0]), same_second = Splat(second[0]);
   for (int64_t top = 0; top < plane.out_height; top += kLines) {
     const int64_t bottom = Minimum<int64_t>(top + kLines, plane.out_height);

@@ -497,6 +497,7 @@ TEST(matmul) {
   }
   for (int64_t columns : {1, 2, 3, 4, 31, 33}) CheckMatMul(&random, {2}, 17, 30, columns);
   for (int64_t rows = 1; rows <= 9; ++rows) CheckMatMul(&random, {}, rows, 130, 50);
+  for (int64_t rows : {23, 24, 25, 32, 48, 63}) CheckMatMul(&random, {}, rows, 270, 67);
 }
 
 TEST(matmul_of_integers) {
@@ -721,6 +722,23 @@ TEST(convolution) {
     CheckConvolution(
         &random, {1, 2, 3, 1, {7, 19, 31}, {3, 2, 2}, {1, 1, 1}, {1, 2, 1}, {1, 0, 0}, {1, 0, 0}});
   }
+  // Tiles of several panels of rows.
+  for (int64_t outputs : {16, 24, 32, 40, 72}) {
+    for (int64_t width : {5, 14, 30, 33}) {
+      int64_t channels = random.Pick<int64_t>({3, 31});
+      int64_t stride = random.Between(1, 2);
+      CheckConvolution(&random, {2,
+                                 2 * channels,
+                                 2 * outputs,
+                                 2,
+                                 {7, width},
+                                 {3, 3},
+                                 {stride, stride},
+                                 {1, 1},
+                                 {1, 1},
+                                 {1, 1}});
+    }
+  }
   // Panels whose last columns fill little of a vector.
   for (int64_t columns : {17, 18, 19, 49, 51}) {
     CheckConvolution(&random, {1, 20, 24, 1, {1, columns}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}});
@@ -757,8 +775,10 @@ TEST(depthwise_convolution) {
 // Tiles that are computed as one may have gaps between their packed weights.
 TEST(convolution_with_weights_in_parts) {
   Random random(42);
-  constexpr int64_t kRows = 2 * kPanelRows, kGap = 13;
-  for (int64_t rows : {2 * kRows, 3 * kRows - kPanelRows}) {
+  constexpr int64_t kGap = 13;
+  for (int64_t panels : {2, 3, 5, 7, 10, 13}) {
+    const int64_t kRows = panels < 6 ? 2 * kPanelRows : 5 * kPanelRows;
+    const int64_t rows = panels * kPanelRows;
     Tensor x(&random, Shape{1, 3, 9, 11}, NPU_FLOAT32, Values::kWhole);
     Tensor w(&random, Shape{rows, 3, 3, 3}, NPU_FLOAT32, Values::kWhole);
     Tensor out(&random, Shape{1, rows, 7, 9}, NPU_FLOAT32, Values::kWhole);
@@ -788,16 +808,23 @@ TEST(convolution_with_weights_in_parts) {
 // A residual may lie where the output goes, so nothing may be stored before it is read.
 TEST(convolution_onto_its_residual) {
   Random random(41);
-  for (int64_t groups : {1, 6}) {
-    for (int64_t width : {3, 7, 11, 14, 45}) {
-      Tensor x(&random, Shape{1, 6, 5, width}, NPU_FLOAT32, Values::kWhole);
-      Tensor w(&random, Shape{6, 6 / groups, 3, 3}, NPU_FLOAT32, Values::kWhole);
+  struct Channels {
+    int64_t count, groups;
+  };
+  for (auto [count, groups] : {Channels{6, 1}, Channels{6, 6}, Channels{56, 1}}) {
+    for (int64_t width : {3, 7, 11, 14, 16, 45}) {
+      Tensor x(&random, Shape{1, count, 5, width}, NPU_FLOAT32, Values::kWhole);
+      Tensor w(&random, Shape{count, count / groups, 3, 3}, NPU_FLOAT32, Values::kWhole);
       Program epilogue;
       epilogue.tensors.emplace_back();
-      epilogue.tensors.emplace_back(&random, Shape{1, 6, 5, width}, NPU_FLOAT32, Values::kWhole);
-      epilogue.Add(NPU_VECTOR_LOAD, 0);
-      epilogue.Add(NPU_VECTOR_LOAD, 1);
-      epilogue.Add(NPU_VECTOR_ADD, 0, 1);
+      epilogue.tensors.emplace_back(&random, Shape{1, count, 5, width}, NPU_FLOAT32,
+                                    Values::kWhole);
+      epilogue.tensors.emplace_back(&random, Shape{1, count, 1, 1}, NPU_FLOAT32, Values::kWhole);
+      for (int32_t i = 0; i < 3; ++i) epilogue.Add(NPU_VECTOR_LOAD, i);
+      epilogue.Add(NPU_VECTOR_CONSTANT, 0, 0, 0, -5);
+      epilogue.Add(NPU_VECTOR_ADD, 0, 2);
+      epilogue.Add(NPU_VECTOR_ADD, 4, 1);
+      epilogue.Add(NPU_VECTOR_MAXIMUM, 5, 3);
       ConvolutionArgs args;
       args.spatial_rank = 2;
       args.groups = groups;
