@@ -344,7 +344,7 @@ random = np.random.default_rng(0)
 image = (40 * random.standard_normal((1, 3, 6, 8))).astype("float32")
 window, before = (2, 2), [0, 0, 0, 0, 1, 1, 2, 0]
 integers = np.clip(np.rint(image / 0.5) - 7, -128, 127).reshape(1, 3, 3, 2, 4, 2).max((3, 5))
-integers = np.pad(integers, [(0, 0), (0, 0), (1, 1), (2, 0)], constant_values=-7)
+integers = np.pad(integers, [(0, 0), (0, 0), (1, 1), (2, 0)], constant_values=-7).astype("int8")
 moved = run(
     image,
     lambda x: quantize(x, 0.5, -7),
@@ -352,7 +352,7 @@ moved = run(
     lambda x: op.nn.pad(x, before, pad_value=-7),
     lambda x: dequantize(x, 0.5, -7),
 )
-assert np.array_equal(moved[0], (integers + 7) * 0.5)
+assert np.array_equal(moved[0], (integers + 7.0) * 0.5)
 assert moved[1:] == (1, [])
 
 large = random.integers(0, 256, (4, 5)).astype("uint8")
@@ -372,6 +372,11 @@ two = run(matrix, lambda x: quantize(x, 0.5, 3), lambda x: dequantize(x, 0.25, 4
 assert np.array_equal(two[0], (np.rint(matrix / 0.5) - 1) * 0.25)
 assert two[1] == 1 and len(two[2]) == 1
 assert "a tensor of integers has one scale and one zero point" in two[2][0]
+each = run(integers, lambda x: dequantize(x, np.array([1, 2, 4]), 3))
+assert np.array_equal(each[0], (integers - 3.0) * np.array([[[1]], [[2]], [[4]]]))
+assert each[1] == 0 and "a tensor of integers has one scale and one zero point" in each[2][0]
+alike = run(integers, lambda x: dequantize(x, np.array([2, 2, 2]), 3))
+assert np.array_equal(alike[0], (integers - 3.0) * 2) and alike[1:] == (1, [])
 # XNNPACK refuses such a scale when it makes the graph.
 tiny = run(matrix, lambda x: quantize(x, 1e-40, 0))
 assert tiny[1] == 0 and "a scale is positive and normal" in tiny[2][0]

@@ -118,6 +118,8 @@ bool TakesIntegers(const Node& node) {
          (node.kind == Kind::kPool && node.pool.kind == NPU_POOL_MAX);
 }
 
+constexpr char kOneScale[] = "a tensor of integers has one scale and one zero point";
+
 std::string QuantizationReason(const Program& program, const Node& node) {
   const double scale = node.numbers[1], zero = node.numbers[2];
   if (!(scale > 0) || !std::isnormal(static_cast<float>(scale))) {
@@ -129,12 +131,12 @@ std::string QuantizationReason(const Program& program, const Node& node) {
   }
   if (node.kind == Kind::kQuantize) return "";
   const Node* other = ScaleOf(program, node.inputs[0]);
-  return other == nullptr || (other->numbers[1] == scale && other->numbers[2] == zero)
-             ? ""
-             : "a tensor of integers has one scale and one zero point";
+  return other == nullptr || (other->numbers[1] == scale && other->numbers[2] == zero) ? ""
+                                                                                       : kOneScale;
 }
 
 std::string Reason(const Program& program, const Node& node) {
+  if (IntegersOf(node) >= 0 && (node.inputs[1] >= 0 || node.inputs[2] >= 0)) return kOneScale;
   for (int32_t id : {node.inputs[0], node.inputs[1], node.inputs[2], node.out}) {
     if (id < 0) continue;
     const npu_dtype dtype = program.At(id).dtype;
