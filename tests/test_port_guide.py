@@ -56,7 +56,7 @@ def _first_op(vendor: Path) -> None:
     for name, edits in FIRST_OP.items():
         edit(vendor / name, edits)
     chip = re.compile(r"^CHIP = Chip\(\n.*?^\)\n", re.MULTILINE | re.DOTALL)
-    (ours,) = chip.findall((OVERLAY / "capabilities.py").read_text())
+    (ours,) = chip.findall(STAGES["3"])
     capabilities = vendor / "capabilities.py"
     changed, count = chip.subn(ours, capabilities.read_text())
     assert count == 1
@@ -66,7 +66,7 @@ def _first_op(vendor: Path) -> None:
 
 def _op_set(vendor: Path) -> None:
     # Write the files anew: the build compares modification times.
-    for name in ("driver/build.cc", "driver/run.cc", "vendor.cmake"):
+    for name in ("driver/build.cc", "driver/run.cc", "driver/scales.h", "vendor.cmake"):
         (vendor / name).write_text((OVERLAY / name).read_text())
     capabilities = vendor / "capabilities.py"
     left_out = re.findall(r"^\| `(\w+)` \| `None` \|$", STAGES["4"], re.MULTILINE)

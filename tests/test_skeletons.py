@@ -291,11 +291,136 @@ int main() {
   Try({NPU_INT8, NPU_INT8, 1, true, between});
   Try({NPU_FLOAT32, NPU_INT8, 1, false, quantize});
   Try({NPU_INT8, NPU_FLOAT32, 1, false, dequantize});
-  Try({NPU_FLOAT32, NPU_INT8, 4, true, quantize});
-  Try({NPU_INT8, NPU_FLOAT32, 4, true, dequantize});
   Try({NPU_INT8, NPU_FLOAT32, 1, true, twice});
   // An integer that is no quantized number.
   Try({NPU_INT32, NPU_FLOAT32, 1, true, dequantize});
+}
+"""
+
+
+CHANNELS = """
+#include <cmath>
+#include <cstdio>
+
+#include "driver_kit/build.h"
+
+using namespace npu::kit;
+
+const std::vector<float> kScales = {0.5f, 1, 2, 4};
+const std::vector<int8_t> kZeros = {-3, 0, 5, 7};
+const std::vector<int8_t> kSame = {-3, -3, -3, -3};
+
+/*! \\brief What a driver does with a node: its one parameter, or that of the element. */
+double ParameterOf(const Program& program, const Node& node, int which, int64_t element) {
+  if (node.inputs[which] < 0) return node.numbers[which];
+  const Value& each = program.At(node.inputs[which]);
+  const Value& data = program.At(node.inputs[0]);
+  int64_t inner = 1;
+  for (int32_t i = node.quantization.axis + 1; i < data.rank; ++i) inner *= data.dims[i];
+  const int64_t channel = element / inner % each.dims[0];
+  if (which == 1) return static_cast<const float*>(program.Data(each))[channel];
+  return static_cast<const int8_t*>(program.Data(each))[channel];
+}
+
+/*! \\brief Quantizes 2 x 4 x 1 numbers i, or dequantizes them. */
+void Run(const Program& program, const Node& node) {
+  for (int64_t i = 0; i < CountOf(program.At(node.out)); ++i) {
+    const double scale = ParameterOf(program, node, 1, i), zero = ParameterOf(program, node, 2, i);
+    const bool quantizes = node.kind == Kind::kQuantize;
+    std::printf(" %g", quantizes ? std::nearbyint(i / scale) + zero : (i - zero) * scale);
+  }
+  std::puts("");
+}
+
+struct Case {
+  bool quantizes;
+  Dims scales, zeros;
+  const std::vector<int8_t>& points;
+  bool constant = true;
+};
+
+void Try(const Case& test) {
+  Driver driver = {};
+  driver.reason = [](const Program&, const Node&) { return std::string(); };
+  driver.quantization = true;
+  Builder builder;
+  builder.driver = &driver;
+  const auto desc = [](npu_dtype dtype, const Dims& dims) {
+    npu_tensor_desc desc = {dtype, static_cast<int32_t>(dims.size()), {}};
+    for (size_t i = 0; i < dims.size(); ++i) desc.dims[i] = {dims[i], -1};
+    return desc;
+  };
+  const npu_dtype from = test.quantizes ? NPU_FLOAT32 : NPU_INT8;
+  const npu_dtype to = test.quantizes ? NPU_INT8 : NPU_FLOAT32;
+  const npu_tensor_desc data = desc(from, {2, 4, 1}), result = desc(to, {2, 4, 1});
+  const npu_tensor_desc scales = desc(NPU_FLOAT32, test.scales), zeros = desc(NPU_INT8, test.zeros);
+  builder.AddInput(&data);
+  if (test.constant) {
+    const int64_t count = CountOf(Builder::MakeValue(Source::kConstant, from, test.scales, 0));
+    builder.AddConstantTensor(&scales, kScales.data(), static_cast<size_t>(count) * sizeof(float));
+  } else {
+    builder.AddInput(&scales);
+  }
+  const int64_t count = CountOf(Builder::MakeValue(Source::kConstant, from, test.zeros, 0));
+  builder.AddConstantTensor(&zeros, test.points.data(), static_cast<size_t>(count));
+  const npu_operand x = {NPU_OPERAND_TENSOR, 0, 0}, scale = {NPU_OPERAND_TENSOR, 1, 0},
+                    zero = {NPU_OPERAND_TENSOR, 2, 0};
+  const auto step = [](int32_t s) { return npu_operand{NPU_OPERAND_STEP, s, 0}; };
+  const std::vector<npu_step> quantize = {{NPU_STEP_DIVIDE, 2, {x, scale}, ""},
+                                          {NPU_STEP_ROUND_EVEN, 1, {step(0)}, ""},
+                                          {NPU_STEP_ADD, 2, {step(1), zero}, ""}};
+  const std::vector<npu_step> dequantize = {{NPU_STEP_SUBTRACT, 2, {x, zero}, ""},
+                                            {NPU_STEP_MULTIPLY, 2, {step(0), scale}, ""}};
+  const std::vector<npu_step>& steps = test.quantizes ? quantize : dequantize;
+  npu_vector_program program = {};
+  program.steps = steps.data();
+  program.step_count = static_cast<int32_t>(steps.size());
+  npu_elementwise op = {};
+  op.size = sizeof(op);
+  op.out = builder.AddTensor(&result, Source::kNode);
+  op.program = &program;
+  std::string reason;
+  if (npu::kit::Try(&reason, [&] { builder.Add(&op); }) != NPU_OK) {
+    std::puts(reason.c_str());
+    return;
+  }
+  builder.MarkOutput(op.out);
+  builder.Finish();
+  const Program parsed = Parse(builder.bytes.data(), builder.bytes.size());
+  const Node& node = parsed.nodes.at(0);
+  std::printf("%s by %d %d:", NameOf(node).c_str(), node.inputs[1] >= 0, node.inputs[2] >= 0);
+  Run(parsed, node);
+  // Files whose parameters do not fit.
+  const auto forge = [&](auto change) {
+    if (node.inputs[1] < 0) return;
+    Program forged = parsed;
+    change(&forged.nodes[0], &forged.values[static_cast<size_t>(node.inputs[1])]);
+    const std::vector<uint8_t> bytes = Serialize(forged);
+    if (npu::kit::Try(&reason, [&] { Parse(bytes.data(), bytes.size()); }) == NPU_OK) {
+      std::puts("a forged program is taken");
+    }
+  };
+  forge([](Node* forged, Value*) { forged->quantization.axis = 0; });
+  forge([](Node* forged, Value*) { forged->quantization.axis = 3; });
+  forge([](Node* forged, Value*) { forged->quantization.axis = -1; });
+  forge([](Node* forged, Value*) { forged->inputs[1] = forged->inputs[0]; });
+  forge([](Node*, Value* each) { each->dtype = NPU_INT32; });
+  forge([](Node*, Value* each) { each->dims[0] = 3; });
+}
+
+int main() {
+  for (bool quantizes : {true, false}) {
+    Try({quantizes, {4, 1}, {1, 4, 1}, kZeros});
+    Try({quantizes, {4, 1}, {}, kZeros});
+    Try({quantizes, {1}, {4, 1}, kZeros});
+    // Equal ones are one.
+    Try({quantizes, {4, 1}, {4, 1}, kSame});
+    Try({quantizes, {1}, {4, 1}, kSame});
+    // Along two dimensions; of each element; no constants.
+    Try({quantizes, {2, 1, 1}, {4, 1}, kZeros});
+    Try({quantizes, {2, 2}, {}, kZeros});
+    Try({quantizes, {4, 1}, {}, kZeros, false});
+  }
 }
 """
 
@@ -507,8 +632,35 @@ def test_quantize_and_dequantize_are_nodes_of_drivers_that_know_them(tmp_path: P
         f"{quantize}forged: refused",
         dequantize,
         f"{dequantize}tanh(0 -> 0, 0, 0) {quantize}",
-        *[mixed] * 6,
+        *[mixed] * 4,
     ]
+
+
+def test_scales_and_zero_points_by_channel_are_constants_of_a_node(tmp_path: Path) -> None:
+    """The two numbers behind "by" tell which of them are; then follow what a driver computes."""
+    numbers = range(8)
+    scales, zeros = [0.5, 1, 2, 4] * 2, [-3, 0, 5, 7] * 2
+    mixed = "the driver kit has no nodes that mix element types"
+    expected = []
+    for name in ("quantize", "dequantize"):
+
+        def line(by: str, scales: list[float], zeros: list[int], name: str = name) -> str:
+            triples = zip(numbers, scales, zeros, strict=True)
+            if name == "quantize":
+                results = [round(i / scale) + zero for i, scale, zero in triples]
+            else:
+                results = [(i - zero) * scale for i, scale, zero in triples]
+            return f"{name} by {by}: {' '.join(f'{result:g}' for result in results)}"
+
+        expected += [
+            line("1 1", scales, zeros),
+            line("1 0", scales, [-3] * 8),
+            line("0 1", [0.5] * 8, zeros),
+            line("1 0", scales, [-3] * 8),
+            line("0 0", [0.5] * 8, [-3] * 8),
+            *[mixed] * 3,
+        ]
+    assert _run_with_the_kit(CHANNELS, tmp_path).splitlines() == expected
 
 
 def test_events_are_those_of_the_sdk_or_of_nodes_run_one_by_one(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ OPS = [
     "concat",
     "conv2d",
     "depthwise_conv2d",
+    "dequantize",
     "divide",
     "expand_dims",
     "flatten",
@@ -63,6 +64,7 @@ OPS = [
     "pad",
     "permute_dims",
     "prelu",
+    "quantize",
     "relu",
     "reshape",
     "rsqrt",
@@ -118,7 +120,7 @@ def test_the_page_says_which_nodes_the_ops_became() -> None:
     assert sorted(ops) == sorted(TAKEN | {"round"})
     defined = set(re.findall(r"xnn_define_(\w+)", (OVERLAY / "driver/run.cc").read_text()))
     shown = {node for _, row in rows for node in re.findall(r"`(\w+)`", row)}
-    assert shown - {"relu", "clip"} == defined - {"tensor_value"}
+    assert shown - {"relu", "clip"} == defined - {"tensor_value", "quantized_tensor_value"}
 
 
 def test_check_runs_an_op_on_it(python: Path, tmp_path: Path) -> None:
@@ -306,3 +308,118 @@ def test_a_model_is_entirely_on_it(model: str, ops: int, python: Path, tmp_path:
     assert found["on_host"] == []
     assert (found["on_npu"], found["regions"]) == (ops, 1)
     assert found["error"] < 1e-5
+
+
+INTEGERS = """
+import numpy as np
+import tvm
+from tvm import relax
+import tvm_xnnpack_npu as backend
+
+op = relax.op
+
+def quantize(x, scale, zero, dtype="int8"):
+    return op.quantize(x, relax.const(scale, "float32"), relax.const(zero, dtype), 1, dtype)
+
+def dequantize(x, scale, zero, dtype="int8"):
+    return op.dequantize(x, relax.const(scale, "float32"), relax.const(zero, dtype), 1)
+
+def run(x, *calls):
+    # Calls one after the other; each but the first reads the result of the one before it.
+    builder = relax.BlockBuilder()
+    value = relax.Var("x", relax.TensorType(x.shape, str(x.dtype)))
+    with builder.function("main", [value]):
+        with builder.dataflow():
+            for call in calls:
+                value = builder.emit(call(value))
+            value = builder.emit_output(value)
+        builder.emit_func_output(value)
+    module = builder.get()
+    report = backend.offload_report(backend.partition_for_xnnpack_npu(module))
+    machine = relax.VirtualMachine(backend.compile_for_xnnpack_npu(module), tvm.cpu())
+    on_host = [item.reason for item in report.on_host if not item.bookkeeping]
+    return machine["main"](tvm.runtime.tensor(x)).numpy(), len(report.regions), on_host
+
+random = np.random.default_rng(0)
+image = (40 * random.standard_normal((1, 3, 6, 8))).astype("float32")
+window, before = (2, 2), [0, 0, 0, 0, 1, 1, 2, 0]
+integers = np.clip(np.rint(image / 0.5) - 7, -128, 127).reshape(1, 3, 3, 2, 4, 2).max((3, 5))
+integers = np.pad(integers, [(0, 0), (0, 0), (1, 1), (2, 0)], constant_values=-7).astype("int8")
+moved = run(
+    image,
+    lambda x: quantize(x, 0.5, -7),
+    lambda x: op.nn.max_pool2d(x, window, window),
+    lambda x: op.nn.pad(x, before, pad_value=-7),
+    lambda x: dequantize(x, 0.5, -7),
+)
+assert np.array_equal(moved[0], (integers + 7.0) * 0.5)
+assert moved[1:] == (1, [])
+
+large = random.integers(0, 256, (4, 5)).astype("uint8")
+rescaled = run(
+    large,
+    lambda x: op.reshape(x, (2, 10)),
+    lambda x: dequantize(x, 0.25, 130, "uint8"),
+    lambda x: quantize(x, 0.125, 5, "uint8"),
+)
+expected = np.clip((large.reshape(2, 10).astype(int) - 130) * 2 + 5, 0, 255)
+assert np.array_equal(rescaled[0], expected) and rescaled[0].dtype == "uint8"
+assert rescaled[1:] == (1, [])
+
+# The integers cannot have both.
+matrix = random.standard_normal((2, 5)).astype("float32")
+two = run(matrix, lambda x: quantize(x, 0.5, 3), lambda x: dequantize(x, 0.25, 4))
+assert np.array_equal(two[0], (np.rint(matrix / 0.5) - 1) * 0.25)
+assert two[1] == 1 and len(two[2]) == 1
+assert "a tensor of integers has one scale and one zero point" in two[2][0]
+each = run(integers, lambda x: dequantize(x, np.array([1, 2, 4]), 3))
+assert np.array_equal(each[0], (integers - 3.0) * np.array([[[1]], [[2]], [[4]]]))
+assert each[1] == 0 and "a tensor of integers has one scale and one zero point" in each[2][0]
+alike = run(integers, lambda x: dequantize(x, np.array([2, 2, 2]), 3))
+assert np.array_equal(alike[0], (integers - 3.0) * 2) and alike[1:] == (1, [])
+# XNNPACK refuses such a scale when it makes the graph.
+tiny = run(matrix, lambda x: quantize(x, 1e-40, 0))
+assert tiny[1] == 0 and "a scale is positive and normal" in tiny[2][0]
+print("right")
+"""
+
+
+def test_integers_have_one_scale_and_are_moved(python: Path, tmp_path: Path) -> None:
+    script = tmp_path / "integers.py"
+    script.write_text(INTEGERS)
+    assert run(python, script, cwd=tmp_path).splitlines()[-1] == "right"
+
+
+QUANTIZED = """
+import json
+
+import numpy as np
+import tvm
+from tvm import relax
+import tvm_xnnpack_npu as backend
+from tvm_xnnpack_npu.engine.conformance.quantized_networks import read
+
+module, arguments, (expected,) = read("resnet", "qdq")
+report = backend.offload_report(backend.partition_for_xnnpack_npu(module))
+machine = relax.VirtualMachine(backend.compile_for_xnnpack_npu(module), tvm.cpu())
+found = machine["main"](*map(tvm.runtime.tensor, arguments)).numpy()
+print(json.dumps({
+    "on_host": [f"{op.op}: {op.reason}" for op in report.on_host if not op.bookkeeping],
+    "integers": sum(op.op in ("relax.quantize", "relax.dequantize") for op in report.offloaded),
+    "regions": len(report.regions),
+    "error": float(np.abs(found - expected).max() / np.abs(expected).max()),
+}))
+"""
+
+
+def test_a_quantized_model_is_entirely_on_it(python: Path, tmp_path: Path) -> None:
+    """Its products are those of real numbers, from constants that were dequantized."""
+    pytest.importorskip("onnxruntime")
+    script = tmp_path / "quantized.py"
+    script.write_text(QUANTIZED)
+    found: dict[str, Any] = json.loads(run(python, script, cwd=tmp_path).splitlines()[-1])
+    print(found)
+    assert found["on_host"] == []
+    assert found["regions"] == 1 and found["integers"] > 20
+    # A step of the result is a hundredth of its range.
+    assert found["error"] < 0.02

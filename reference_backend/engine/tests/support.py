@@ -21,7 +21,7 @@ import backend
 from backend.engine._library import IN_TREE
 from backend.engine.backend import vendor
 from backend.engine.capability import OneOf
-from backend.engine.conformance import chip, quantized
+from backend.engine.conformance import chip
 from backend.engine.conformance.cases import OPS
 from backend.engine.conformance.chip import SIZES  # noqa: F401
 from backend.engine.conformance.compiled import (  # noqa: F401
@@ -43,6 +43,7 @@ from backend.engine.conformance.model import (  # noqa: F401
     evaluate,
     plain,
 )
+from backend.engine.conformance.quantized import lacks_integers
 from backend.engine.conformance.region import ask_about, first_taken
 from backend.engine.conformance.workers import in_workers
 from backend.engine.main import main
@@ -306,19 +307,6 @@ def skip_where_declined(mod: Any) -> None:
     for op in backend.offload_report(partition_for(mod)).on_host:
         if op.declined and not IS_EMULATOR:
             pytest.skip(str(op.reason))
-
-
-@cache
-def lacks_integers(*ops: str) -> str | None:
-    """Return why the limits or the driver keep an op in float, or None if they do not."""
-    for name in ops:
-        cases = map(quantized.find, quantized.essentials())
-        work = next((work for work in cases if work.op == name), None)
-        if work is None:
-            return f"{name} does not compute with quantised tensors here"
-        if reason := work.model().decline():
-            return reason
-    return None
 
 
 def skip_without_integers(*ops: str) -> None:

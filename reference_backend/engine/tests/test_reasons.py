@@ -22,7 +22,7 @@ from backend.engine.reasons import Code
 from backend.engine.regions import Partitioner, composites
 from backend.engine.table import Table
 from backend.patterns import OPS
-from support import TABLE, build, needs, on_host, partition_for, variable
+from support import TABLE, build, needs, on_host, partition_for, skip_without_integers, variable
 
 op = relax.op
 IMAGE = (1, 8, 6, 6)
@@ -490,6 +490,7 @@ def of_conv(report):
 
 @needs("conv2d", "quantize", "dequantize")
 def test_the_type_of_an_op_is_that_of_its_composite():
+    skip_without_integers("conv2d")
     x = variable("x", *IMAGE)
     entry = of_conv(report_of(build([x], lambda emit: quantized_conv(emit, x))))
     assert (entry.composite, entry.runs_in) == ("quantized_conv2d", "int8")
@@ -502,6 +503,7 @@ def test_the_type_of_an_op_is_that_of_its_composite():
 
 @needs("conv2d", "quantize", "dequantize")
 def test_a_wider_type_has_a_code():
+    skip_without_integers("conv2d")
     x = variable("x", *IMAGE)
     mod = build([x], lambda emit: quantized_conv(emit, x, zero_points=(0, 1)))
     report = report_of(mod)

@@ -49,8 +49,8 @@ struct Driver {
    * and lookups; otherwise they are declined. In programs of integers, all values but the last are
    * then int64, accumulators apart. */
   bool integers = false;
-  /*! \brief Whether `reason` knows kQuantize and kDequantize; otherwise they are declined. Scales
-   * by channel, and those that are no constants, are declined anyhow. */
+  /*! \brief Whether `reason` knows kQuantize and kDequantize, also with scales or zero points by
+   * channel; otherwise they are declined. Those that are no constants are declined anyhow. */
   bool quantization = false;
 };
 
@@ -303,19 +303,24 @@ struct Builder {
     return IsResult(steps->steps[s + 1].operands[0], s) && UsesOf(steps, s) == 1;
   }
 
-  /*! \brief Reads the second operand of a step, if it is one constant number. */
-  bool ReadNumber(const npu_step& step, double* number) {
-    const npu_operand& operand = step.operands[1];
+  /*! \brief Reads an operand, if it is one constant number, or several equal ones. */
+  bool ReadNumber(const npu_operand& operand, double* number) {
     if (operand.kind == NPU_OPERAND_NUMBER) {
       *number = operand.number;
       return true;
     }
     if (operand.kind != NPU_OPERAND_TENSOR) return false;
     const Tensor& tensor = At(operand.index);
-    if (tensor.data == nullptr || CountOf(tensor.port) != 1) return false;
-    const auto read = [&](auto value) {
-      std::memcpy(&value, tensor.data, sizeof(value));
-      *number = static_cast<double>(value);
+    if (tensor.data == nullptr) return false;
+    const auto read = [&](auto first) {
+      const auto* bytes = static_cast<const uint8_t*>(tensor.data);
+      std::memcpy(&first, bytes, sizeof(first));
+      *number = static_cast<double>(first);
+      for (size_t at = sizeof(first); at < BytesOf(tensor.port); at += sizeof(first)) {
+        auto other = first;
+        std::memcpy(&other, bytes + at, sizeof(other));
+        if (other != first) return false;
+      }
       return true;
     };
     switch (tensor.port.dtype) {
@@ -334,13 +339,36 @@ struct Builder {
     }
   }
 
-  /*! \brief Whether steps s, s + 1 and s + 2 are the last ones, and quantize; their numbers. */
+  /*! \brief Reads the second operand of a step: a scale (1) or a zero point (2) of data with these
+   *  dimensions. Until the node is added, inputs[which] is the tensor of those by channel. */
+  bool ReadParameter(const npu_step& step, const Dims& data, int32_t which, Node* node) {
+    const npu_operand& operand = step.operands[1];
+    if (ReadNumber(operand, &node->numbers[which])) return true;
+    node->numbers[which] = 0;
+    if (operand.kind != NPU_OPERAND_TENSOR || At(operand.index).data == nullptr) return false;
+    const Value& each = At(operand.index).port;
+    if (which == 1 ? each.dtype != NPU_FLOAT32 : !IsZeroPoint(each.dtype)) return false;
+    // They broadcast: all but one of their dimensions are 1.
+    const int32_t skipped = static_cast<int32_t>(data.size()) - each.rank;
+    int32_t axis = skipped;
+    while (axis < skipped + each.rank - 1 && each.dims[axis - skipped] == 1) ++axis;
+    if (axis < 0 || each.dims[axis - skipped] != CountOf(each) ||
+        data[static_cast<size_t>(axis)] != CountOf(each) ||
+        (node->inputs[3 - which] >= 0 && node->quantization.axis != axis)) {
+      return false;
+    }
+    node->quantization.axis = axis;
+    node->inputs[which] = operand.index;
+    return true;
+  }
+
+  /*! \brief Whether steps s, s + 1 and s + 2 are the last ones, and quantize; their parameters. */
   bool IsQuantize(const npu_vector_program* steps, int32_t s, npu_tensor out, Node* node) {
     return driver->quantization && IsNarrow(At(out).port.dtype) && s + 3 == steps->step_count &&
            IsKind(steps, s, NPU_STEP_DIVIDE) && IsKind(steps, s + 1, NPU_STEP_ROUND_EVEN) &&
            IsKind(steps, s + 2, NPU_STEP_ADD) && LeadsOn(steps, s) && LeadsOn(steps, s + 1) &&
-           ReadNumber(steps->steps[s], &node->numbers[1]) &&
-           ReadNumber(steps->steps[s + 2], &node->numbers[2]);
+           ReadParameter(steps->steps[s], DimsOf(out), 1, node) &&
+           ReadParameter(steps->steps[s + 2], DimsOf(out), 2, node);
   }
 
   bool EndsWithQuantize(const npu_vector_program* steps, npu_tensor out) {
@@ -348,14 +376,14 @@ struct Builder {
     return steps != nullptr && IsQuantize(steps, steps->step_count - 3, out, &node);
   }
 
-  /*! \brief Whether steps s and s + 1 dequantize; their numbers. */
+  /*! \brief Whether steps s and s + 1 dequantize; their parameters. */
   bool IsDequantize(const npu_vector_program* steps, int32_t s, Node* node) {
     const npu_operand& data = steps->steps[s].operands[0];
     return driver->quantization && IsKind(steps, s, NPU_STEP_SUBTRACT) &&
            IsKind(steps, s + 1, NPU_STEP_MULTIPLY) && LeadsOn(steps, s) &&
            data.kind == NPU_OPERAND_TENSOR && IsNarrow(At(data.index).port.dtype) &&
-           ReadNumber(steps->steps[s], &node->numbers[2]) &&
-           ReadNumber(steps->steps[s + 1], &node->numbers[1]);
+           ReadParameter(steps->steps[s], DimsOf(data.index), 2, node) &&
+           ReadParameter(steps->steps[s + 1], DimsOf(data.index), 1, node);
   }
 
   /*! \brief Adds the steps of a program from `first` on; `result` is the value before them. */
@@ -386,15 +414,23 @@ struct Builder {
       // The first operand of these steps is the data, the others are numbers of the node.
       int32_t operand_count = step.operand_count;
       npu_dtype read_type = inner;
-      if (is_quantized && IsQuantize(steps, s, out, &node)) {
-        node.kind = Kind::kQuantize;
+      Node quantize = MakeNode(Kind::kQuantize), dequantize = MakeNode(Kind::kDequantize);
+      if (is_quantized && IsQuantize(steps, s, out, &quantize)) {
+        node = quantize;
         operand_count = 1;
         s += 2;
-      } else if (inner == NPU_FLOAT32 && IsDequantize(steps, s, &node)) {
-        node.kind = Kind::kDequantize;
+      } else if (inner == NPU_FLOAT32 && IsDequantize(steps, s, &dequantize)) {
+        node = dequantize;
         operand_count = 1;
         read_type = At(step.operands[0].index).port.dtype;
         s += 1;
+      }
+      if (node.kind != Kind::kStep) {
+        for (int32_t i : {1, 2}) {
+          if (node.inputs[i] < 0) continue;
+          const Tensor each = At(node.inputs[i]);
+          node.inputs[i] = AddConstant(each.port.dtype, {CountOf(each.port)}, each.data);
+        }
       }
       Dims dims;
       for (int32_t i = 0; i < operand_count; ++i) {

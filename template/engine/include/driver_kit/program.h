@@ -125,8 +125,13 @@ enum class Kind : int32_t {
   /*! \brief Inputs: data and table. Only for drivers with `integers`. */
   kLookup = 10,
   /*! \brief Input: data of float32. The result, of 8 or 16 bits, is data / scale, rounded to the
-   *  nearest (halves to even), plus the zero point, saturated; numbers[1] is the scale, numbers[2]
-   *  the zero point. Only for drivers with `quantization`, as kDequantize. */
+   *  nearest (halves to even), plus the zero point, saturated. numbers[1] is the scale, numbers[2]
+   *  the zero point. Only for drivers with `quantization`, as kDequantize.
+   *
+   *  Scales that differ by channel are a constant, inputs[1], of one dimension, with one for each
+   *  index of dimension `quantization.axis` of the data; so are zero points, inputs[2], whose type
+   *  is an integer one. The number is 0 then. An SDK with one scale for each tensor declines them.
+   */
   kQuantize = 11,
   /*! \brief Input: data of 8 or 16 bits. The result is (data - zero point) * scale in float32. */
   kDequantize = 12,
@@ -137,6 +142,15 @@ constexpr int32_t kKindCount = 13;
 inline bool IsNarrow(npu_dtype dtype) {
   return dtype == NPU_INT8 || dtype == NPU_UINT8 || dtype == NPU_INT16;
 }
+
+/*! \brief Whether a type is one of zero points. */
+inline bool IsZeroPoint(npu_dtype dtype) { return IsNarrow(dtype) || dtype == NPU_INT32; }
+
+/*! \brief Of kQuantize and kDequantize: the dimension of the data whose indices have scales or zero
+ *  points of their own, if they are inputs. */
+struct Quantization {
+  int32_t axis;
+};
 
 /*! \brief A node. What it computes is limited to `least` and `most`. */
 struct Node {
@@ -160,6 +174,7 @@ struct Node {
     npu_scan scan;
     npu_order order;
     npu_lookup lookup;
+    Quantization quantization;
   };
 };
 static_assert(std::is_trivially_copyable_v<Node> && std::is_trivially_copyable_v<Value>,
@@ -361,6 +376,16 @@ inline bool IsSane(const Node& node, const Program& program) {
       const bool quantizes = node.kind == Kind::kQuantize;
       const Value& real = program.At(quantizes ? node.inputs[0] : node.out);
       const Value& narrow = program.At(quantizes ? node.out : node.inputs[0]);
+      for (int32_t i : {1, 2}) {
+        if (node.inputs[i] < 0) continue;
+        const Value& each = program.At(node.inputs[i]);
+        const int32_t axis = node.quantization.axis;
+        if (each.source != Source::kConstant || each.rank != 1 || axis < 0 || axis >= rank ||
+            each.dims[0] != program.At(node.inputs[0]).dims[axis] ||
+            (i == 1 ? each.dtype != NPU_FLOAT32 : !IsZeroPoint(each.dtype))) {
+          return false;
+        }
+      }
       return real.dtype == NPU_FLOAT32 && IsNarrow(narrow.dtype) &&
              CountOf(real) == CountOf(narrow);
     }

@@ -217,6 +217,29 @@ def essentials() -> list[str]:
     return chosen
 
 
+@cache
+def lacks_integers(*ops: str) -> str | None:
+    """Return why the limits or the driver keep one of some ops in float; None if they do not.
+
+    Parameters
+    ----------
+    *ops
+        Their names in the table.
+
+    Returns
+    -------
+    reason
+        A sentence about the first case of the op.
+    """
+    for name in ops:
+        work = next((work for work in _works().values() if work.op == name), None)
+        if work is None:
+            return f"{name} does not compute with quantised tensors here"
+        if reason := work.model().decline():
+            return reason
+    return None
+
+
 def outcomes(settings: Settings) -> Iterator[Outcome]:
     """Run the cases that are asked for."""
     yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)

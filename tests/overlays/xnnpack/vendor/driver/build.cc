@@ -7,6 +7,7 @@
 #include <string>
 
 #include "driver_kit/build.h"
+#include "scales.h"
 
 namespace {
 
@@ -111,10 +112,39 @@ std::string CopyReason(const Program& program, const Node& node) {
   return "";
 }
 
+/*! \brief Whether a node moves elements, or compares them, whatever their scale. */
+bool TakesIntegers(const Node& node) {
+  return IntegersOf(node) >= 0 || node.kind == Kind::kReshape || node.kind == Kind::kCopy ||
+         (node.kind == Kind::kPool && node.pool.kind == NPU_POOL_MAX);
+}
+
+constexpr char kOneScale[] = "a tensor of integers has one scale and one zero point";
+
+std::string QuantizationReason(const Program& program, const Node& node) {
+  const double scale = node.numbers[1], zero = node.numbers[2];
+  if (!(scale > 0) || !std::isnormal(static_cast<float>(scale))) {
+    return "a scale is positive and normal";
+  }
+  const bool is_signed = program.At(IntegersOf(node)).dtype == NPU_INT8;
+  if (zero < (is_signed ? -128 : 0) || zero > (is_signed ? 127 : 255)) {
+    return "a zero point is a number of the integer type";
+  }
+  if (node.kind == Kind::kQuantize) return "";
+  const Node* other = ScaleOf(program, node.inputs[0]);
+  return other == nullptr || (other->numbers[1] == scale && other->numbers[2] == zero) ? ""
+                                                                                       : kOneScale;
+}
+
 std::string Reason(const Program& program, const Node& node) {
+  if (IntegersOf(node) >= 0 && (node.inputs[1] >= 0 || node.inputs[2] >= 0)) return kOneScale;
   for (int32_t id : {node.inputs[0], node.inputs[1], node.inputs[2], node.out}) {
-    if (id >= 0 && program.At(id).dtype != NPU_FLOAT32) return "only float32 is computed";
-    if (id >= 0 && program.At(id).rank > 4) return "a tensor has 4 dimensions at most";
+    if (id < 0) continue;
+    const npu_dtype dtype = program.At(id).dtype;
+    const bool is_byte = dtype == NPU_INT8 || dtype == NPU_UINT8;
+    if (dtype != NPU_FLOAT32 && !(is_byte && TakesIntegers(node))) {
+      return "only float32 is computed";
+    }
+    if (program.At(id).rank > 4) return "a tensor has 4 dimensions at most";
   }
   switch (node.kind) {
     case Kind::kStep:
@@ -137,6 +167,9 @@ std::string Reason(const Program& program, const Node& node) {
                  : "XNNPACK reduces only to means over rows and columns";
     case Kind::kCopy:
       return CopyReason(program, node);
+    case Kind::kQuantize:
+    case Kind::kDequantize:
+      return QuantizationReason(program, node);
     default:
       return "XNNPACK has no node for a " + NameOf(node);
   }
@@ -151,7 +184,10 @@ constexpr npu::kit::Driver kDriver = {"xnnpack",
                                       Reason,
                                       kOptions,
                                       1,
-                                      /*channels_last=*/true};
+                                      /*channels_last=*/true,
+                                      /*compile=*/nullptr,
+                                      /*integers=*/false,
+                                      /*quantization=*/true};
 
 }  // namespace
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "driver_kit/run.h"
+#include "scales.h"
 
 namespace {
 
@@ -86,8 +87,7 @@ class Graph {
       if (source == Source::kInput) flags = XNN_VALUE_FLAG_EXTERNAL_INPUT;
       if (source == Source::kNode && memory[i] != nullptr) flags = XNN_VALUE_FLAG_EXTERNAL_OUTPUT;
       if (flags != 0) external.push_back({i, memory[i]});
-      AddTensor(DimsOf(program.values[i]), source == Source::kConstant ? memory[i] : nullptr, i,
-                flags);
+      AddValue(i, source == Source::kConstant ? memory[i] : nullptr, flags);
     }
     for (const Node& node : program.nodes) Check(Define(node), "a " + NameOf(node));
     const int threads = std::stoi(program.options.at("threads"));
@@ -101,14 +101,34 @@ class Graph {
   void Run() { Check(xnn_invoke_runtime(runtime_.get()), "to run"); }
 
  private:
+  static std::vector<size_t> SizesOf(const Dims& dims) {
+    return dims.empty() ? std::vector<size_t>{1} : std::vector<size_t>(dims.begin(), dims.end());
+  }
+
   uint32_t AddTensor(const Dims& dims, const void* data, uint32_t id = XNN_INVALID_VALUE_ID,
                      uint32_t flags = 0) {
-    std::vector<size_t> sizes(dims.begin(), dims.end());
-    if (sizes.empty()) sizes = {1};
+    const std::vector<size_t> sizes = SizesOf(dims);
     Check(xnn_define_tensor_value(graph_, xnn_datatype_fp32, sizes.size(), sizes.data(), data, id,
                                   flags, &id),
           "a tensor");
     return id;
+  }
+
+  /*! \brief Integers that no node quantizes or dequantizes are only moved: any scale will do. */
+  void AddValue(uint32_t id, const void* data, uint32_t flags) {
+    const Value& value = program_.values[id];
+    if (value.dtype == NPU_FLOAT32) {
+      AddTensor(DimsOf(value), data, id, flags);
+      return;
+    }
+    const Node* node = ScaleOf(program_, static_cast<int32_t>(id));
+    const float scale = node == nullptr ? 1 : static_cast<float>(node->numbers[1]);
+    const int32_t zero_point = node == nullptr ? 0 : static_cast<int32_t>(node->numbers[2]);
+    const xnn_datatype dtype = value.dtype == NPU_INT8 ? xnn_datatype_qint8 : xnn_datatype_quint8;
+    const std::vector<size_t> sizes = SizesOf(DimsOf(value));
+    Check(xnn_define_quantized_tensor_value(graph_, dtype, zero_point, scale, sizes.size(),
+                                            sizes.data(), data, id, flags, &id),
+          "a tensor of integers");
   }
 
   xnn_status Pad(uint32_t from, const Dims& before, const Dims& after, float value, uint32_t out) {
@@ -246,8 +266,14 @@ class Graph {
         const Dims before(node.copy.out_offset, node.copy.out_offset + data.rank);
         Dims after = DimsOf(result);
         for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i] + data.dims[i];
-        return Pad(x, before, after, static_cast<float>(node.copy.fill_value), out);
+        double fill = node.copy.fill_value;
+        const Node* scale = data.dtype == NPU_FLOAT32 ? nullptr : ScaleOf(program_, node.out);
+        if (scale != nullptr) fill = (fill - scale->numbers[2]) * scale->numbers[1];
+        return Pad(x, before, after, static_cast<float>(fill), out);
       }
+      case Kind::kQuantize:
+      case Kind::kDequantize:
+        return xnn_define_convert(graph_, x, out, 0);
       default:
         return xnn_status_unsupported_parameter;
     }
