@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import time
@@ -12,28 +11,10 @@ from typing import Any
 
 import pytest
 
+from browser import NEEDS_BROWSER, open_browser
 from support import ROOT, Workshop, run
 
-MISSING = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
-if importlib.util.find_spec("selenium") is None:
-    MISSING.append("selenium")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        bool(MISSING), reason=f"needs {', '.join(MISSING)}: install chromium, chromium-driver"
-    ),
-]
-FLAGS = (
-    "headless",
-    "no-sandbox",
-    "disable-gpu",
-    "disable-quic",
-    "no-first-run",
-    "disable-background-networking",
-    "disable-component-update",
-    "disable-sync",
-    "window-size=1000,760",
-)
+pytestmark = [pytest.mark.slow, NEEDS_BROWSER]
 HERE = Path(__file__).parent
 
 
@@ -45,19 +26,6 @@ def pages(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = workshop.environment(workshop.wheel(folder / "backend"))
     run(python, HERE / "write_pages.py", folder)
     return folder
-
-
-def open_browser(profile: Path) -> Any:
-    """Start Chromium with a fresh profile."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    for flag in (*FLAGS, f"user-data-dir={profile}"):
-        options.add_argument(f"--{flag}")
-    options.binary_location = shutil.which("chromium")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
 
 
 @pytest.fixture(scope="module")

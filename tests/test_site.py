@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from browser import NEEDS_BROWSER, open_browser
 from support import ROOT, attempt, run
 
 pytestmark = pytest.mark.skipif(
@@ -80,14 +81,10 @@ def test_a_broken_link_ends_the_build(tmp_path: Path, link: str, words: str) -> 
     assert words in done.stdout, done.stdout
 
 
+@NEEDS_BROWSER
 def test_its_search_works_in_pages_that_are_opened_as_files(
     site: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
-    if missing or importlib.util.find_spec("selenium") is None:
-        pytest.skip("needs chromium, chromedriver and selenium")
-    from test_page_in_browser import open_browser
-
     browser = open_browser(tmp_path_factory.mktemp("chromium"))
     try:
         browser.get(f"file://{site}/index.html")
