@@ -14,7 +14,7 @@ import support
 from first_op import FIRST_OP, edit
 from support import CPP, ROOT, Workshop, attempt, copy_tests, run
 
-OPS = ["add", "conv2d", "max_pool2d", "relu"]
+OPS = ["add", "astype", "conv2d", "max_pool2d", "relu"]
 SKELETONS = ["graph", "commands"]
 DRIVER = {
     "emulator": set[str](),

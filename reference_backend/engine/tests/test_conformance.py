@@ -27,6 +27,7 @@ from backend.engine.conformance import (
     composites,
     runner,
 )
+from backend.engine.conformance.cases import names_dtypes
 from backend.engine.conformance.compare import (
     Step,
     allowance,
@@ -257,6 +258,15 @@ def test_names_with_brackets_are_taken_literally():
     assert statuses(apply([Entry("ops", "x[1]", "x")], [outcome], True)) == {
         "x[1]": "expected_failure"
     }
+
+
+def test_a_case_without_a_type_has_one_of_its_own():
+    """A cast to the type that its data has is no op: nothing would be tested."""
+    for op, entry in OPS.items():
+        for item in entry["cases"] if TABLE.get(op) else ():
+            case = Case(op, item)
+            _, (first, *_) = next(case.specs())
+            assert first.dtype in item.get("dtypes", [first.dtype]) or names_dtypes(item), case
 
 
 def test_a_declined_case_is_not_a_failure_unless_strict():

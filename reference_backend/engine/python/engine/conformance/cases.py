@@ -3,9 +3,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..backend import read_cases
+from ..patterns import TABLE
 
-OPS: dict[str, dict[str, Any]] = read_cases()
-"""By op: the formula in NumPy, benchmarks, the number of results, cases, and refused cases."""
+
+def dtypes_of(op: str, case: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the element types of a case's first input that this chip has, the default type first.
+
+    Parameters
+    ----------
+    op
+        An op of the table.
+    case
+        A case of it; it may name ``dtypes`` of its own.
+    """
+    entry = TABLE.get(op)
+    known = entry.inputs[0].dtypes if entry is not None and entry.inputs else ()
+    given = case.get("dtypes", known or ("float32",))
+    default = known[0] if known else "float32"
+    return tuple(sorted((d for d in given if not known or d in known), key=lambda d: d != default))
+
+
+def is_list(entry: object) -> bool:
+    """Whether an input of a case is a list of tensors."""
+    return isinstance(entry, list) and any(isinstance(item, (list, dict)) for item in entry)
+
+
+def names_dtypes(case: Mapping[str, Any]) -> bool:
+    """Return whether inputs of a case have element types of their own; others do not fit then."""
+    inputs = case["inputs"].values()
+    given = [spec for item in inputs for spec in (item if is_list(item) else [item])]
+    return any(isinstance(spec, dict) and "dtype" in spec for spec in given)
+
+
+def _on_this_chip(op: str, entry: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **entry,
+        "cases": [case for case in entry["cases"] if names_dtypes(case) or dtypes_of(op, case)],
+    }
+
+
+OPS: dict[str, dict[str, Any]] = {
+    op: _on_this_chip(op, entry) for op, entry in read_cases().items()
+}
+"""By op: the formula in NumPy, benchmarks, the number of results, cases in element types of this
+chip, and refused cases."""

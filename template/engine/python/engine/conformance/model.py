@@ -25,7 +25,7 @@ from ..options import Options
 from ..patterns import TABLE
 from ..reasons import FAILED
 from . import chip, numpy_reference
-from .cases import OPS
+from .cases import OPS, dtypes_of, names_dtypes
 from .chip import SIZES
 from .compare import Array, Step, Verdict, allowance_behind, allowance_of_host, judge
 
@@ -363,11 +363,6 @@ class Model:
         return SIZES if any("n" in argument.shape for argument in self.arguments) else SIZES[:1]
 
 
-def is_list(entry: object) -> bool:
-    """Whether an input of a case is a list of tensors."""
-    return isinstance(entry, list) and any(isinstance(item, (list, dict)) for item in entry)
-
-
 def plain(value: object) -> Any:
     """Return an attribute as Python data."""
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -388,6 +383,11 @@ def substitute(value: object, n: object) -> Any:
     return n if isinstance(value, str) and value == "n" else value
 
 
+def _default_dtype(op: str) -> str:
+    first, *_ = entry_of(op).inputs[0].dtypes or ("float32",)
+    return first
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A case of the catalogue, as this chip takes it."""
@@ -395,11 +395,15 @@ class Case:
     op: str
     entry: Mapping[str, Any]
     dtype: str = ""
-    """The default element type of the first input; "": the first that the op takes."""
+    """The element type of the first input; "": the op's first, or else the case's first."""
 
     def __post_init__(self) -> None:
         """Fit it to the chip."""
         object.__setattr__(self, "entry", chip.fitted(self.op, self.entry))
+        if not self.dtype and "dtypes" in self.entry and not names_dtypes(self.entry):
+            first, *_ = dtypes_of(self.op, self.entry) or ("",)
+            if first != _default_dtype(self.op):
+                object.__setattr__(self, "dtype", first)
 
     def __str__(self) -> str:
         """Return its name in tests."""
@@ -408,14 +412,10 @@ class Case:
     @classmethod
     def variants(cls, op: str, entry: Mapping[str, Any]) -> list[Case]:
         """Return a case in every element type of its first input, unless it names types itself."""
-        inputs = entry["inputs"].values()
-        given = [spec for item in inputs for spec in (item if is_list(item) else [item])]
-        if any(isinstance(spec, dict) and "dtype" in spec for spec in given):
+        if names_dtypes(entry):
             return [cls(op, entry)]
-        known = entry_of(op).inputs[0].dtypes
-        first, *_ = known or ("float32",)
-        dtypes = [d for d in entry.get("dtypes", known or (first,)) if not known or d in known]
-        return [cls(op, entry, "" if dtype == first else dtype) for dtype in dtypes]
+        dtypes = dtypes_of(op, entry)
+        return [cls(op, entry, "" if dtype == _default_dtype(op) else dtype) for dtype in dtypes]
 
     @classmethod
     def all(cls, op: str) -> list[Case]:
