@@ -102,6 +102,24 @@ def test_a_missing_folder_of_drivers_is_refused_in_a_sentence(tmp_path, name):
 
 
 @pytest.mark.thorough
+def test_a_folder_without_a_driver_or_with_a_broken_one_is_refused_in_a_sentence(tmp_path):
+    """A driver that did not compile must not leave the installed one in its place."""
+    variable = f"{PREFIX}DRIVER_DIR"
+    code, out, errors = python("-m", PACKAGE, "check", **{variable: str(tmp_path)})
+    assert code == 1, out + errors
+    *_, line = out.splitlines()
+    assert f"the environment variable {variable} names a folder without a driver" in line
+    library = tmp_path / _library.find("emulator" if DRIVER == "emulator" else "driver").name
+    assert str(library) in line and line.endswith("or unset it.")
+    library.write_text("nothing")
+    code, out, errors = python("-m", PACKAGE, "check", **{variable: str(tmp_path)})
+    assert code == 1, out + errors
+    *_, line = out.splitlines()
+    assert str(library) in line and "build it again, or remove it" in line
+    assert "Traceback" not in out + errors
+
+
+@pytest.mark.thorough
 def test_check_works_with_only_the_runtime():
     code, out, errors = python("-m", PACKAGE, "check", TVM_USE_RUNTIME_LIB="1")
     assert code == 0, out + errors

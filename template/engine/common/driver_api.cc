@@ -32,6 +32,17 @@ std::string OwnFolder() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
+bool Exists(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file != nullptr) std::fclose(file);
+  return file != nullptr;
+}
+
+/*! \brief The file of a role's driver; `part` is "_build" for a build half of its own. */
+std::string PathOf(const std::string& folder, const std::string& role, const char* part) {
+  return folder + "/lib" + kPackage + (role == "vendor" ? "_driver" : "_" + role) + part + kSuffix;
+}
+
 /*! \brief Where drivers are looked for. */
 std::vector<std::string> Folders() {
   std::vector<std::string> folders;
@@ -43,16 +54,18 @@ std::vector<std::string> Folders() {
                         folder +
                         "', and there is no such folder; name one with drivers, or unset it");
     }
+    const std::string vendor = PathOf(folder, "vendor", ""),
+                      emulator = PathOf(folder, "emulator", "");
+    if (!Exists(vendor) && !Exists(emulator) && !Exists(PathOf(folder, "vendor", "_build")) &&
+        !Exists(PathOf(folder, "emulator", "_build"))) {
+      throw DriverError(std::string("the environment variable ") + kDriverFolderVariable +
+                        " names a folder without a driver: there is neither " + vendor + " nor " +
+                        emulator + "; build one there, or unset it");
+    }
     folders.emplace_back(folder);
   }
   folders.push_back(OwnFolder());
   return folders;
-}
-
-bool Exists(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  if (file != nullptr) std::fclose(file);
-  return file != nullptr;
 }
 
 /*! \brief What the header of this release promises that every driver has. */
@@ -83,12 +96,10 @@ void Require(bool has, const char* function, const std::string& path) {
 
 /*! \brief The library of a role; `build` asks for one with a build half of its own first. */
 std::string FindLibrary(const std::string& role, bool build) {
-  const std::string stem =
-      std::string("/lib") + kPackage + (role == "vendor" ? "_driver" : "_" + role);
   for (const std::string& folder : Folders()) {
     for (const char* part : {"_build", ""}) {
       if (*part != '\0' && !build) continue;
-      std::string path = folder + stem + part + kSuffix;
+      std::string path = PathOf(folder, role, part);
       if (Exists(path)) return path;
     }
   }
@@ -106,6 +117,10 @@ std::string AdviceOn(const std::string& reason) {
   if (says("cannot open shared object file") || says("Library not loaded")) {
     return ". It is linked with a library that is not found here: install the SDK, or add the "
            "library's folder to LD_LIBRARY_PATH";
+  }
+  if (says("file too short") || says("invalid ELF header") || says("wrong ELF class") ||
+      says("not a mach-o file")) {
+    return ". It is not a shared library for this machine: build it again, or remove it";
   }
   return "";
 }

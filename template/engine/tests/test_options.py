@@ -419,6 +419,18 @@ def test_the_options_of_drivers_are_those_that_they_declare():
         assert str(int(default) if isinstance(default, bool) else default) == str(spec["default"])
 
 
+@pytest.mark.skipif("vendor" in module.DRIVERS, reason="programs can be made for it")
+def test_a_driver_that_makes_no_programs_is_refused_with_a_reason(monkeypatch, tmp_path):
+    monkeypatch.setattr(module._library, "find", lambda role: None)
+    with pytest.raises(ValueError, match="no driver of yours was built: NPU_VENDOR_DRIVER_SOURCES"):
+        Options.load({"driver": "vendor"})
+    monkeypatch.setattr(module._library, "find", lambda role: tmp_path / role)
+    with pytest.raises(ValueError, match="driver_build has no function npu_driver_build"):
+        Options.load({"driver": "vendor"})
+    with pytest.raises(ValueError, match=r"'other'; supported: \w+\.$"):
+        Options.load({"driver": "other"})
+
+
 def test_programs_are_for_a_driver_that_is_installed():
     assert Options().driver == next(iter(module.DRIVERS))
     with pytest.raises(ValueError, match="'driver' is 'other'; supported"):

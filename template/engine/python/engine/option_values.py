@@ -57,8 +57,10 @@ def checked(option: Field[Any], value: object) -> Any:
         or (allowed is not None and not all(allowed.accepts(item) for item in items))
     ):
         shown = plain if isinstance(plain, (dict, list, str)) else value
+        advise = option.metadata.get("advise")
         raise ValueError(
-            f"The option '{option.name}' is {shown!r}; supported: {supported(option)}."
+            f"The option '{option.name}' is {shown!r}; supported: {supported(option)}"
+            f"{advise(plain) if advise is not None else ''}."
         )
     return plain
 

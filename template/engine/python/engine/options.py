@@ -11,7 +11,7 @@ import difflib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -20,6 +20,7 @@ from typing import Any
 
 import tvm_ffi
 
+from . import _library
 from .backend import BACKEND, DEFAULTS
 from .capability import Constraint, OneOf, Range
 from .option_values import checked, kind_of, parsed, read_file, supported
@@ -34,8 +35,14 @@ _log = logging.getLogger(__name__)
 _reported: set[Override] = set()
 
 
-def _option(group: str, default: object, about: str, allowed: Constraint | None = None) -> Any:
-    metadata = {"group": group, "about": about, "allowed": allowed}
+def _option(
+    group: str,
+    default: object,
+    about: str,
+    allowed: Constraint | None = None,
+    advise: Callable[[object], str] | None = None,
+) -> Any:
+    metadata = {"group": group, "about": about, "allowed": allowed, "advise": advise}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     if isinstance(default, list):
@@ -52,6 +59,22 @@ DRIVERS = {
     for driver in tvm_ffi.get_global_func(f"{BACKEND}.codegen.drivers")()
 }
 """The descriptions of the installed drivers, by role; the first is the default."""
+
+
+def _advise_on_driver(role: object) -> str:
+    """Say why programs cannot be made for the vendor's driver."""
+    if role != "vendor":
+        return ""
+    path = _library.find("driver_build") or _library.find("driver")
+    if path is None:
+        return (
+            "; no driver of yours was built: NPU_VENDOR_DRIVER_SOURCES in vendor/vendor.cmake "
+            "names its sources"
+        )
+    return (
+        f"; {path} has no function npu_driver_build, so no programs can be made for it: compile "
+        "the driver's build half, too"
+    )
 
 
 def _read_driver_option(spec: Mapping[str, Any]) -> tuple[Any, Constraint | None]:
@@ -150,7 +173,9 @@ class Options:
     )
 
     # How programs are made, and run.
-    driver: str = _program(next(iter(DRIVERS)), "the driver that programs are for", OneOf(*DRIVERS))
+    driver: str = _program(
+        next(iter(DRIVERS)), "the driver that programs are for", OneOf(*DRIVERS), _advise_on_driver
+    )
     symbol_bound: int = _program(
         64, "the largest value of each symbolic size", Range(min=1, max=2**31 - 1)
     )
