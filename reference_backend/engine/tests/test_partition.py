@@ -13,6 +13,7 @@ from tvm import relax
 
 import backend
 import support
+from backend.engine.reasons import Code
 from backend.engine.regions import MOST_CUTS
 from support import (
     BACKEND,
@@ -536,6 +537,31 @@ def test_strict_has_exceptions_by_op_and_by_name():
         partition_for(mod, strict=True, strict_except=names)
     with pytest.raises(RuntimeError, match=f"(?s)where 1 does;.*{host}"):
         partition_for(mod, strict=True, strict_except=["nonzero"])
+
+
+@needs("relu")
+def test_a_report_says_once_what_would_move_ops_to_the_npu():
+    x = variable("x", 4)
+    mod = build([x], lambda emit: [emit(on_host(x)), emit(relax.op.nonzero(x))])
+    advice = f"[not_in_table] {Code.NOT_IN_TABLE.remedy}"
+    assert str(backend.offload_report(partition_for(mod))).splitlines()[-2] == advice
+    with pytest.raises(RuntimeError) as caught:
+        partition_for(mod, strict=True)
+    assert str(caught.value).count(advice) == 1
+
+
+@needs("relu")
+def test_names_that_no_op_has_are_a_warning(caplog):
+    x = variable("x", 4)
+    mod = build([x], lambda emit: emit(relax.op.nn.relu(emit(on_host(x)))))
+    host = on_host.__name__
+    partitioned = partition_for(mod, keep_on_host=["nn.relo"], strict_except=[host, "*", "zzz"])
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "'keep_on_host'" in first and "'nn.relo'" in first and "did you mean 'nn.relu'" in first
+    assert "'strict_except'" in second and "'zzz', which no op of the model is called." in second
+    caplog.clear()
+    partition_for(partitioned, keep_on_host=["nn.relo"])
+    assert not caplog.records
 
 
 @needs("relu")

@@ -317,8 +317,9 @@ class Report:
         )
 
     def __str__(self) -> str:
-        """Return a table with a line for each op, and the summary."""
-        return "\n".join([*aligned([_HEADER, *self._rows()]), self.summary])
+        """Return a table of all ops, what would move ops to the NPU, and the summary."""
+        lines = [*aligned([_HEADER, *self._rows()]), *advice(self.on_host), self.summary]
+        return "\n".join(lines)
 
     def show(self, file: TextIO | None = None) -> None:
         """Print the table: with colours on a terminal, else as plain text.
@@ -376,12 +377,12 @@ class Report:
 
         write_onnx(self, path)
 
-    def _blocks(self) -> tuple[TextTable, str]:
+    def _blocks(self) -> tuple[TextTable | str, ...]:
         styles = [
             "dim" if op.bookkeeping else "green" if op.placement == "npu" else "yellow"
             for op in self.ops
         ]
-        return TextTable(_HEADER, self._rows(), styles), self.summary
+        return TextTable(_HEADER, self._rows(), styles), *advice(self.on_host), self.summary
 
     def _rows(self) -> list[tuple[str, ...]]:
         alone = len({op.function for op in self.ops}) == 1
@@ -408,6 +409,23 @@ _HEADER = ("op", "name", "placement", "runs in", "MACs", "composite, or why it i
 def _why(op: OpPlacement) -> str:
     why = op.composite if op.placement == "npu" else f"[{op.code}] {op.reason}"
     return f"{why} (asked: {op.asked}; [{op.wider_code}] {op.wider})" if op.wider else why or ""
+
+
+def advice(ops: Sequence[OpPlacement]) -> list[str]:
+    """Return what would move ops to the NPU, each advice once.
+
+    Parameters
+    ----------
+    ops
+        Ops on the host.
+
+    Returns
+    -------
+    lines
+        A line for each code and advice.
+    """
+    lines = [f"[{op.code}] {op.remedy}" for op in ops if op.remedy and not op.bookkeeping]
+    return list(dict.fromkeys(lines))
 
 
 def offload_report(mod: Any) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from itertools import count
 
@@ -15,6 +16,7 @@ from .. import report
 from ..backend import BACKEND
 from ..codegen import known_bounds, symbol_bounds
 from ..options import Options
+from ..origins import is_named
 from ..passes import bound_values, drop_unused, is_opaque
 from ..reasons import Code, Reason
 from ..table import Table
@@ -84,11 +86,29 @@ class Partitioner:
                     "from there"
                 )
                 self._records.add_body(function.body, Reason(Code.RECURSION, why))
+        self._warn_of_unknown_names()
         self._raise_for_host()
         functions.update(self._regions)
         mod = tvm.IRModule(functions, attrs=self._mod.attrs, global_infos=self._mod.global_infos)
         mod = drop_unused(relax.transform.Normalize()(mod))
         return mod.with_attr(report.ATTRIBUTE, self._records.report().to_json())
+
+    def _warn_of_unknown_names(self) -> None:
+        """Warn about options that name no op, unless the model was partitioned before."""
+        if report.ATTRIBUTE in dict(self._mod.attrs or {}):
+            return
+        ops = self._records.ops
+        known = {item.title for item in ops} | {item.op.removeprefix("relax.") for item in ops}
+        for option in ("keep_on_host", "strict_except"):
+            for name in getattr(self._options, option):
+                if any(is_named([name], item.op, item.name, item.origin) for item in ops):
+                    continue
+                close = get_close_matches(name, sorted(known))
+                _log.warning(
+                    "The option '%s' of %s names '%s', which no op of the model is called%s",
+                    *(option, BACKEND, name),
+                    f"; did you mean {' or '.join(map(repr, close))}?" if close else ".",
+                )
 
     def _raise_for_host(self) -> None:
         declines = self._records.declines
@@ -101,6 +121,7 @@ class Partitioner:
         if left:
             lines = [f"{item.op} ({item.title}): {item.reason} [{item.code}]" for item in left]
             count = f"{len(left)} does" if len(left) == 1 else f"{len(left)} do"
+            lines += report.advice(left)
             raise RuntimeError(
                 f"The option 'strict' of {BACKEND} forbids that ops stay on the host, where "
                 f"{count}; 'strict_except' can name exceptions.\n  " + "\n  ".join(lines)
