@@ -97,7 +97,9 @@ def project(render: Callable[..., Path], tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def python(project: Path, workshop: Workshop) -> Path:
     """Return the Python of an environment with the backend, without an emulator."""
-    python = workshop.environment(workshop.build(project, DRIVER="vendor", EMULATOR="OFF"))
+    with (project / "vendor/vendor.cmake").open("a") as file:
+        file.write("set(NPU_VENDOR_DEFAULT_DRIVER vendor)\n")
+    python = workshop.environment(workshop.build(project, EMULATOR="OFF"))
     lend_packages(python)
     return python
 

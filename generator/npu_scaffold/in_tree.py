@@ -70,7 +70,7 @@ cmake --build build
 
 Both are linked into TVM's own libraries. The drivers are libraries beside them:
 `libtvm_{name}_emulator`, and the vendor's. `USE_{upper}_DRIVER` says for which of
-them programs are: `emulator` or `vendor`.
+them programs are (`emulator` or `vendor`), else NPU_VENDOR_DEFAULT_DRIVER of vendor.cmake.
 
 ## Use
 

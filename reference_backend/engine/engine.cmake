@@ -19,7 +19,8 @@
 #   NPU_LOWERINGS    the ops whose lowerings are compiled
 #   NPU_VENDOR_CMAKE what the vendor adds to the build; optional
 #   NPU_DRIVER       "vendor" or "emulator": the driver that programs are for unless told otherwise;
-#                    the vendor's is built wherever its sources are listed
+#                    empty: what the vendor says, or the emulator. The vendor's is built wherever
+#                    its sources are listed
 #   NPU_EMULATOR     whether to build the emulator, even if there is a vendor's driver
 #   NPU_RUNTIME, NPU_CODEGEN, NPU_TESTS, NPU_WERROR   what to build, and how
 #   NPU_SANITIZE     sanitizers for everything, e.g. "address,undefined"; optional
@@ -35,12 +36,19 @@ endif()
 # The settings that vendor/vendor.cmake may make; it explains each.
 foreach(_setting LOWERINGS LOWERING_LIBRARIES DRIVER_SOURCES DRIVER_BUILD_SOURCES
                  DRIVER_INCLUDE_DIRECTORIES DRIVER_DEFINITIONS DRIVER_OPTIONS DRIVER_LIBRARIES
-                 DRIVER_BUILD_LIBRARIES
+                 DRIVER_BUILD_LIBRARIES DEFAULT_DRIVER
 )
   set(NPU_VENDOR_${_setting} "")
 endforeach()
+set(_given "${NPU_DRIVER}")
+if(NOT _given)
+  set(NPU_DRIVER "emulator")
+endif()
 if(NPU_VENDOR_CMAKE)
   include("${NPU_VENDOR_CMAKE}")
+endif()
+if(NOT _given AND NPU_VENDOR_DEFAULT_DRIVER)
+  set(NPU_DRIVER "${NPU_VENDOR_DEFAULT_DRIVER}")
 endif()
 if(NOT NPU_DRIVER MATCHES "^(vendor|emulator)$")
   message(FATAL_ERROR "The driver is '${NPU_DRIVER}'; supported: vendor and emulator.")

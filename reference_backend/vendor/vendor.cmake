@@ -7,9 +7,10 @@
 #   NPU_VENDOR_LOWERINGS           your lowerings; they win over the engine's for the same op
 #   NPU_VENDOR_LOWERING_LIBRARIES  libraries that they link
 #
-# The driver, built if its sources are listed. Models are compiled for the emulator until you
-# build with -DUSE_EXAMPLE_NPU_DRIVER=vendor, or set the option 'driver' to "vendor":
+# The driver, built if its sources are listed. Models are compiled for the emulator until the first
+# of these is "vendor" (-DUSE_EXAMPLE_NPU_DRIVER decides for one build), or the option 'driver':
 #
+#   NPU_VENDOR_DEFAULT_DRIVER        "vendor" once your driver is what users need, in wheels too
 #   NPU_VENDOR_DRIVER_SOURCES        sources that export npu_driver_run, and also npu_driver_build
 #                                    unless the next variable is set
 #   NPU_VENDOR_DRIVER_BUILD_SOURCES  sources of a build half in a separate library, which boards

@@ -288,18 +288,27 @@ def test_a_call_that_the_vendors_function_declines_says_so():
     only(report_of(mod, table), "relax.nn.relu", Code.DECLINED_BY_SDK, "relu: the moon is full")
 
 
+def _together(function, whole):
+    return whole and function.script().count("R.nn.relu(") > 1
+
+
 @needs("relu")
-@pytest.mark.parametrize(("finish", "code"), [(False, Code.DECLINED), (True, Code.DECLINED_REGION)])
-def test_a_declined_op_has_the_drivers_reason(decline, finish, code):
-    decline(lambda function, whole: "no room" if whole == finish else "")
-    mod = with_names(relu_model(op.nn.relu))
+@pytest.mark.parametrize(
+    ("count", "declines", "code"),
+    [
+        (2, lambda function, whole: not whole, Code.DECLINED),
+        (1, lambda function, whole: whole, Code.DECLINED_REGION),
+        (2, _together, Code.DECLINED_REGION),
+    ],
+)
+def test_a_declined_op_has_the_drivers_reason(decline, count, declines, code):
+    decline(lambda function, whole: "no room" if declines(function, whole) else "")
+    mod = with_names(relu_model(*[op.nn.relu] * (count - 1)))
     report = backend.offload_report(partition_for(mod))
-    if not report.on_host:
-        pytest.skip("the driver takes parts of a region that it declines")
+    assert len(report.on_host) == count
     for entry in report.on_host:
-        assert_reason(entry, entry_code(entry), "the driver declines .*no room")
+        assert_reason(entry, code, "the driver declines .*no room")
         assert entry.declined
-    assert code.value in {entry.code for entry in report.on_host} or finish
 
 
 @needs("relu")
@@ -309,10 +318,6 @@ def test_an_op_at_which_the_driver_fails_is_not_declined(decline):
     sentence = "it cannot be compiled: relu: the driver failed: 3 positions"
     only(report, "relax.nn.relu", Code.DRIVER_FAILED, sentence)
     assert not any(entry.declined for entry in report.on_host)
-
-
-def entry_code(entry):
-    return next(code for code in Code if code.value == entry.code)
 
 
 @needs("relu", "add")
