@@ -265,6 +265,27 @@ def test_integers_are_reshaped_where_their_scales_keep_an_axis(shape, axis):
         assert last.attrs.axis == axis
 
 
+@needs("split", "quantize", "dequantize")
+@pytest.mark.parametrize("scale", [0.1, 0.3])
+def test_integers_are_split_and_rescaled_only_where_scales_differ(scale):
+    x = variable("x", 2, 8, dtype="int8")
+
+    def parts(emit):
+        both = emit(op.split(dequantize(emit, x, 0.1, 3), [3], 1))
+        items = [emit(relax.TupleGetItem(both, index)) for index in range(2)]
+        return [quantize(emit, items[0], 0.1, 3), quantize(emit, items[1], scale, 3)]
+
+    mod = build([x], parts)
+    rescaled = ["dequantize", "quantize"] if scale != 0.1 else []
+    assert ops_of(simplify(mod, Table(OPS))) == ["split", *rescaled]
+    numbers = np.arange(-8, 8, dtype="int8").reshape(2, 8)
+    machine = relax.VirtualMachine(compile_for(mod), tvm.cpu())
+    first, second = (item.numpy() for item in machine["main"](tvm.runtime.tensor(numbers)))
+    assert np.array_equal(first, numbers[:, :3])
+    real = (numbers[:, 3:] - 3.0) * np.float32(0.1)
+    assert np.array_equal(second, np.rint(real / np.float32(scale)) + 3)
+
+
 @needs("relu", "quantize", "dequantize")
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 def test_a_clip_is_dropped_if_a_rescaling_remains(dtype):

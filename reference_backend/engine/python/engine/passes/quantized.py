@@ -59,8 +59,16 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
     quantized: dict[Any, list[relax.VarBinding]] = {}
     values: dict[Any, Any] = dict(block.values)
     builder = relax.BlockBuilder()
+    splits: dict[Any, relax.Var] = {}
     result: Bindings = []
     changed = False
+
+    def keep(name: str, value: relax.Expr) -> relax.Var:
+        var = relax.DataflowVar(f"{name}_integers", value.ty)
+        result.append(relax.VarBinding(var, value))
+        values[var] = value
+        return var
+
     for binding in block.bindings:
         value: Any = binding.value
         name = op_name(value) if isinstance(binding, relax.VarBinding) else ""
@@ -70,11 +78,18 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
             if moved is not None:
                 inner, source, axis = moved
                 if not isinstance(inner, Constant):
-                    var = relax.DataflowVar(f"{binding.var.name}_integers", inner.ty)
-                    result.append(relax.VarBinding(var, inner))
-                    values[var] = inner
-                    inner = var
+                    inner = keep(binding.var.name, inner)
                 new = _dequantize_like(inner, source, axis, builder)
+        elif isinstance(value, relax.TupleGetItem):
+            whole = value.tuple_value
+            parted = _split(values.get(whole), values, table, builder)
+            if parted is not None:
+                inner, source = parted
+                if whole not in splits:
+                    splits[whole] = keep(whole.name, inner)
+                part = builder.normalize(relax.TupleGetItem(splits[whole], value.index))
+                part = keep(binding.var.name, part)
+                new = _dequantize_like(part, source, -1, builder)
         elif name == QUANTIZE:
             before: Any = values.get(value.args[0])
             alike = quantized.setdefault(value.args[0], [])
@@ -135,12 +150,35 @@ def _moved(
             return None
     except Unknown:
         return None
-    takes_reals = table.refusal(call, values, asked_later=True) is None
-    if takes_reals and table.refusal(moved, values, asked_later=True) is not None:
+    if not _is_taken_too(moved, call, values, table):
         return None
     if isinstance(data, Constant):
         moved = constant_of(moved) or moved
     return moved, source, axis
+
+
+def _split(
+    call: object, values: Values, table: Table, builder: relax.BlockBuilder
+) -> tuple[relax.Expr, relax.Call] | None:
+    """Return a split of integers, and the dequantize of what the split reads."""
+    if not isinstance(call, relax.Call) or not is_call_of("relax.split", call):
+        return None
+    source: Any = values.get(call.args[0])
+    if not is_call_of(DEQUANTIZE, source):
+        return None
+    for item in source.args[1:3]:
+        number = resolve(item, values)
+        if not isinstance(number, Constant) or number.value.numpy().size != 1:
+            return None
+    moved = relax.Call(call.op, [source.args[0], *call.args[1:]], call.attrs, call.ty_args)
+    moved = builder.normalize(moved)
+    return (moved, source) if _is_taken_too(moved, call, values, table) else None
+
+
+def _is_taken_too(moved: relax.Call, call: relax.Call, values: Values, table: Table) -> bool:
+    """Whether the table has a call with integers, if it has the one with real numbers."""
+    takes_reals = table.refusal(call, values, asked_later=True) is None
+    return not takes_reals or table.refusal(moved, values, asked_later=True) is None
 
 
 def _axis_behind(call: relax.Call, axis: int) -> int | None:
