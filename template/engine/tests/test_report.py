@@ -96,6 +96,10 @@ def test_the_report_is_data(partitioned):
         data["ops"][0]
     )
     assert backend.Report.from_json(report.to_json()) == report
+    newer = json.loads(report.to_json())
+    for item in (newer, *newer["ops"], *newer["regions"], *newer["regions"][0]["inputs"]):
+        item["more"] = 1
+    assert backend.Report.from_json(json.dumps(newer)) == report
 
 
 def test_the_report_survives_code_generation(partitioned):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from os import PathLike
 from typing import Any, TextIO
@@ -294,7 +294,7 @@ class Report:
             tuple(
                 OpPlacement(
                     **{
-                        **op,
+                        **_known(OpPlacement, op),
                         "origin": _origin(op["origin"]),
                         "reads": tuple(op["reads"]),
                         "inputs": tuple(op.get("inputs", ())),
@@ -306,10 +306,14 @@ class Report:
             tuple(
                 RegionPlacement(
                     **{
-                        **region,
+                        **_known(RegionPlacement, region),
                         "composites": tuple(region["composites"]),
-                        "inputs": tuple(Border(**item) for item in region["inputs"]),
-                        "outputs": tuple(Border(**item) for item in region["outputs"]),
+                        "inputs": tuple(
+                            Border(**_known(Border, item)) for item in region["inputs"]
+                        ),
+                        "outputs": tuple(
+                            Border(**_known(Border, item)) for item in region["outputs"]
+                        ),
                     }
                 )
                 for region in data["regions"]
@@ -409,6 +413,15 @@ _HEADER = ("op", "name", "placement", "runs in", "MACs", "composite, or why it i
 def _why(op: OpPlacement) -> str:
     why = op.composite if op.placement == "npu" else f"[{op.code}] {op.reason}"
     return f"{why} (asked: {op.asked}; [{op.wider_code}] {op.wider})" if op.wider else why or ""
+
+
+def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass, without those that only a later release has."""
+    return {item.name: data[item.name] for item in fields(kind) if item.name in data}
+
+
+def _borders(items: Sequence[Mapping[str, Any]]) -> tuple[Border, ...]:
+    return tuple(Border(**_known(Border, item)) for item in items)
 
 
 def advice(ops: Sequence[OpPlacement]) -> list[str]:
