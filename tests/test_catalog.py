@@ -126,6 +126,11 @@ def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
         (lambda e: e["rules"].append({"equal": ["data.size", 1]}), "only shape[i], rank and dtype"),
         (lambda e: e["rules"].append({"one_of": ["data.rank", 1]}), "operand must be a list."),
         (lambda e: e["rules"].append({}), "it must have one key"),
+        (lambda e: e["rules"].append({"for": ["int8"]}), "it must have one key"),
+        (
+            lambda e: e["rules"].append({"for": ["int"], "equal": ["data.rank", 1]}),
+            "for: 'int' is not one of",
+        ),
         (lambda e: e.update(operations="size(out"), "'size(out' is not an expression."),
         (lambda e: e.update(operations="size(date)"), "'date' is neither an input nor an"),
         (lambda e: e.update(operations="open(out)"), "'open(out)' is not arithmetic of size, len"),

@@ -421,11 +421,15 @@ def _rules(value: object, key: str, entry: Entry, catalog: Collection[str]) -> I
         return
     for index, rule in enumerate(value):
         where = f"{key}[{index}]"
-        if not isinstance(rule, dict) or len(rule) != 1:
-            yield f"{where}: it must have one key, which is one of {', '.join(RELATIONS)}."
+        found = [name for name in rule if name != "for"] if isinstance(rule, dict) else []
+        if len(found) != 1:
+            allowed = ", ".join(RELATIONS)
+            yield f"{where}: beside 'for', it must have one key, which is one of {allowed}."
             continue
-        yield from _keys(rule, RELATIONS, where)
-        ((relation, operands),) = rule.items()
+        yield from _keys(rule, (*RELATIONS, "for"), where)
+        if "for" in rule:
+            yield from _list_of(DTYPES)(rule["for"], f"{where}: for", entry, catalog)
+        relation, operands = found[0], rule[found[0]]
         if not isinstance(operands, list) or len(operands) != 2:
             yield f"{where}: {relation}: it must compare two operands."
             continue

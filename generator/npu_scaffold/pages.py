@@ -274,17 +274,25 @@ _RELATIONS = {
 }
 
 
+def _rule(rule: Mapping[str, list[Any]]) -> str:
+    relation = next(name for name in rule if name != "for")
+    left, right = (_operand(side) for side in rule[relation])
+    types = f" for {', '.join(rule['for'])}" if "for" in rule else ""
+    return f"{left} {_RELATIONS[relation]} {right}{types}"
+
+
+def _operand(side: object) -> str:
+    if isinstance(side, list):
+        return ", ".join(map(_value, side))
+    return str(side).removeprefix("attr.")
+
+
 def _limits(catalog: Mapping[str, Entry]) -> str:
     rows = []
     for op, entry in catalog.items():
         named = entry["attributes"].items()
         attributes = [f"{name}: {_constraint(constraint)}" for name, constraint in named]
-        rules = [
-            f"{str(operands[0]).removeprefix('attr.')} {_RELATIONS[relation]} "
-            f"{str(operands[1]).removeprefix('attr.')}"
-            for rule in entry.get("rules", [])
-            for relation, operands in rule.items()
-        ]
+        rules = [_rule(rule) for rule in entry.get("rules", [])]
         constants = [item["name"] for item in entry["inputs"] if item.get("constant")]
         rules += [f"{name} is a constant" for name in constants]
         if attributes or rules:

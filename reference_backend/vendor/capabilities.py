@@ -433,8 +433,8 @@ LIMITS: dict[str, Limits | None] = {
         data=Takes(("float32", "float16", "int8", "uint8", "int16"), range(3, 7)),
         upscale_factor=Range(1),
     ),
-    "argmax": Limits(x=Takes(WIDE, range(1, 7)), output_dtypes=("int64",)),
-    "argmin": Limits(x=Takes(WIDE, range(1, 7)), output_dtypes=("int64",)),
+    "argmax": Limits(x=Takes(NUMBERS, range(1, 7)), output_dtypes=("int64",)),
+    "argmin": Limits(x=Takes(NUMBERS, range(1, 7)), output_dtypes=("int64",)),
     "cumsum": Limits(
         data=Takes(WIDE, range(1, 7)),
         dtype=OneOf("", "float32", "float16", "int32", "int64"),
@@ -446,7 +446,7 @@ LIMITS: dict[str, Limits | None] = {
         output_dtypes=WIDE,
     ),
     "resize2d": Limits(
-        data=Takes(FLOATS, (4,)),
+        data=Takes(("float32", "float16", "int8", "uint8", "int16"), (4,)),
         layout=OneOf("NCHW", "NHWC"),
         method=OneOf("nearest_neighbor", "linear", "cubic"),
         coordinate_transformation_mode=OneOf(
@@ -466,6 +466,11 @@ LIMITS: dict[str, Limits | None] = {
             "ceil",
         ),
         out_dtype=OneOf(""),
+        rules=(
+            Equal("attr.method", "nearest_neighbor", INTEGERS),
+            NotEqual("attr.coordinate_transformation_mode", "tf_crop_and_resize", INTEGERS),
+        ),
+        quantized=("int8", "uint8"),
     ),
     "expand_dims": Limits(x=Takes(ALL, range(7))),
     "squeeze": Limits(x=Takes(ALL, range(7))),

@@ -264,6 +264,15 @@ def test_rules_compare_dtypes():
     assert reason == "relu: x.dtype must equal float16; they are float32 and float16"
 
 
+def test_a_rule_may_hold_for_some_dtypes_alone():
+    rules = (AtMost("x.rank", 1, ("float16",)),)
+    entry = Op("relu", "relax.nn.relu", inputs=(Input("x"),), rules=rules)
+    assert refusal(entry, relax.op.nn.relu(tensor(2, 2))) is None
+    assert refusal(entry, relax.op.nn.relu(tensor(2, dtype="float16"))) is None
+    reason = refusal(entry, relax.op.nn.relu(tensor(2, 2, dtype="float16")))
+    assert reason == "relu: x.rank must be at most 1 for float16; they are 2 and 1"
+
+
 def test_a_rule_that_cannot_be_decided_is_a_reason():
     entry = Op("relu", "relax.nn.relu", inputs=(Input("x"),), rules=(Equal("x.shape[1]", 2),))
     assert "is unknown for this call" in refusal(entry, relax.op.nn.relu(tensor(2)))

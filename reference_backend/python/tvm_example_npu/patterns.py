@@ -19,6 +19,7 @@ from .engine.capability import (
     Equal,
     Fuses,
     Input,
+    NotEqual,
     OneOf,
     Op,
     Quantized,
@@ -159,7 +160,7 @@ extremum = partial(
 )
 index_of = partial(
     Op,
-    inputs=(Input("x", WIDE, range(1, 7)),),
+    inputs=(Input("x", NUMBERS, range(1, 7)),),
     attributes=anything("axis", "keepdims"),
     operations="size(x)",
     output_dtypes=("int64",),
@@ -876,7 +877,7 @@ OPS: tuple[Op, ...] = (
         "resize2d",
         "relax.image.resize2d",
         engine="matrix",
-        inputs=(Input("data", FLOATS, (4,)),),
+        inputs=(Input("data", ("float32", "float16", "int8", "uint8", "int16"), (4,)),),
         attributes={
             **anything("size", "roi", "cubic_alpha", "cubic_exclude", "extrapolation_value"),
             **only(out_dtype=""),
@@ -899,7 +900,12 @@ OPS: tuple[Op, ...] = (
                 "ceil",
             ),
         },
+        rules=(
+            Equal("attr.method", "nearest_neighbor", INTEGERS),
+            NotEqual("attr.coordinate_transformation_mode", "tf_crop_and_resize", INTEGERS),
+        ),
         operations="4 * size(out)",
+        quantized=Quantized(inside="reals", dtypes=("int8", "uint8")),
         tolerance=Accumulated("16"),
     ),
     # ---- Lookup by index -------------------------------------------------------------------------

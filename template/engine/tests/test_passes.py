@@ -140,7 +140,7 @@ def shared_dequantize(emit):
 
 
 def resized_integers(emit):
-    numbers = emit(op.image.resize2d(emit(quantized(IMAGE)), (16, 16), method="nearest_neighbor"))
+    numbers = emit(op.image.resize2d(emit(quantized(IMAGE)), (16, 16), method="linear"))
     return emit(dequantized(numbers))
 
 

@@ -136,10 +136,18 @@ class Rule:
 
     An operand is `attr.<name>`, `attr.<name>[i]`, `<input>.shape[i]`, `<input>.rank` or
     `<input>.dtype`; anything else stands for itself.
+
+    Parameters
+    ----------
+    left, right
+        The operands.
+    dtypes
+        The element types of the first input for which the relation must hold; none: all.
     """
 
     left: Any
     right: Any
+    dtypes: tuple[str, ...] = ()
 
     relation = ""
 
@@ -402,6 +410,11 @@ class Op:
     def wants_constants(self) -> bool:
         """Whether some of its inputs must be constants."""
         return any(item.constant for item in self.inputs)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it multiplies two tensors on the matrix engine."""
+        return self.engine == "matrix" and len(self.inputs) > 1
 
     @property
     def inside(self) -> str:

@@ -103,6 +103,8 @@ def check(
             return no(1, code, f"{name} is {text(value)}; supported: {constraint}")
 
     for rule in entry.rules:
+        if rule.dtypes and dtypes[entry.inputs[0].name] not in rule.dtypes:
+            continue
         try:
             left, right = (
                 _operand(side, attributes, shapes, dtypes) for side in (rule.left, rule.right)
@@ -177,4 +179,5 @@ def _relation(rule: Rule) -> str:
         side.removeprefix("attr.") if isinstance(side, str) else text(as_value(side))
         for side in (rule.left, rule.right)
     )
-    return f"{left} must {rule.relation} {right}"
+    types = f" for {', '.join(rule.dtypes)}" if rule.dtypes else ""
+    return f"{left} must {rule.relation} {right}{types}"

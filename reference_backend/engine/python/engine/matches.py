@@ -125,7 +125,7 @@ def _quantized_refusal(op: Op, parts: Mapping[str, relax.Expr], values: Values) 
         dtype, shape = tensor_type(call.args[0].ty)
         axis = channel % len(shape) if index == 1 and channel is not None else None
         reason = _scale_refusal(op, call, who, values, axis)
-        if reason is None and index == 1 and dtype == "int16" and op.engine == "matrix":
+        if reason is None and index == 1 and dtype == "int16" and op.is_product:
             reason = _wide_refusal(op, who, parts["dequantize0"])
         if reason is not None:
             return reason

@@ -157,7 +157,7 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     """Generate the composites of an op that compute with quantised tensors."""
     if op.quantized is None or not op.relax:
         return
-    matrix = op.engine == "matrix"
+    matrix = op.is_product
     requantize = op.relax == "relax.quantize"
     # Scales, and what norms multiply by, are real.
     data = [index for index, item in enumerate(op.inputs) if matrix or not item.weight]

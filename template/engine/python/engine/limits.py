@@ -252,7 +252,8 @@ def _constraint(item: Constraint) -> str:
 
 
 def _rule(rule: Rule) -> str:
-    return f"{type(rule).__name__}({rule.left!r}, {rule.right!r})"
+    dtypes = f", {rule.dtypes!r}" if rule.dtypes else ""
+    return f"{type(rule).__name__}({rule.left!r}, {rule.right!r}{dtypes})"
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

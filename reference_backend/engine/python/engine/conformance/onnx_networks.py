@@ -98,12 +98,16 @@ def unet() -> Network:
 
 
 def detector() -> Network:
-    """Scores and boxes for each place of an image; the best ones are kept."""
+    """Scores and boxes for each place of an image, at two scales; the best ones are kept."""
     text = """
         detector (float[1, 3, 12, 12] x)
             => (float[1, 5] top, int64[1, 5, 1] kinds, float[1, 5, 4] corners) {
             a = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, w1, b1)
-            body = Relu(a)
+            fine = Relu(a)
+            coarse = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(fine)
+            wide = Conv<pads = [1, 1, 1, 1]>(coarse, w0, b0)
+            near = Resize<mode = "nearest">(wide, , doubled)
+            body = Concat<axis = 1>(near, fine)
             b = Conv<pads = [1, 1, 1, 1]>(body, w2, b2)
             c = Reshape(b, rows)
             d = Transpose<perm = [0, 2, 1]>(c)
@@ -123,17 +127,18 @@ def detector() -> Network:
             high = Add(center, half)
             h = Concat<axis = 2>(low, high)
             all = Clip(h, least, most)
-            columns = Expand(column, wide)
+            columns = Expand(column, corner)
             corners = GatherElements<axis = 1>(all, columns)
         }"""
     weights: dict[str, Shape | Array] = {
-        **{"w1": (8, 3, 3, 3), "b1": (8,), "w2": (4, 8, 3, 3), "b2": (4,)},
-        **{"w3": (4, 8, 3, 3), "b3": (4,)},
+        **{"w0": (8, 8, 3, 3), "b0": (8,), "w1": (8, 3, 3, 3), "b1": (8,)},
+        **{"w2": (4, 16, 3, 3), "b2": (4,), "w3": (4, 16, 3, 3), "b3": (4,)},
+        "doubled": np.array([1, 1, 2, 2], "float32"),
         "rows": np.array([1, 4, -1], "int64"),
         "five": np.array([5], "int64"),
         "halves": np.array([2, 2], "int64"),
         "last": np.array([-1], "int64"),
-        "wide": np.array([1, 5, 4], "int64"),
+        "corner": np.array([1, 5, 4], "int64"),
         "two": np.array(2, "float32"),
         "least": np.array(-4, "float32"),
         "most": np.array(4, "float32"),

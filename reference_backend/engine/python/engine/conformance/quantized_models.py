@@ -93,7 +93,7 @@ class Work:
     def model(self) -> Model:
         """Return it as a model."""
         model = Model(symbol_of(str(self)))
-        if self.entry.engine == "matrix":
+        if self.entry.is_product:
             return self._matrix(model)
         return (self._sums if self.entry.inside == "integers" else self._elementwise)(model)
 

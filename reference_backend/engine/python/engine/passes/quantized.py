@@ -32,6 +32,7 @@ MOVES = frozenset(
         "flatten",
         "strided_slice",
         "take",
+        "gather_elements",
         "broadcast_to",
         "tile",
         "repeat",
@@ -44,8 +45,29 @@ MOVES = frozenset(
 )
 """The ops whose results are elements of their first argument."""
 
+RESIZE = "relax.image.resize2d"
+
 REARRANGES = ("relax.reshape", "relax.permute_dims")
 """The ops whose results have all elements of what they read, and no others."""
+
+
+def only_moves(expr: relax.Expr) -> bool:
+    """Return whether an expression is a call whose results are elements of its first argument.
+
+    Parameters
+    ----------
+    expr
+        The expression.
+
+    Returns
+    -------
+    moves
+        True for the ops in `MOVES`, and for a resize to the nearest pixel.
+    """
+    if not isinstance(expr, relax.Call) or op_name(expr) != RESIZE:
+        return op_name(expr) in MOVES
+    is_crop = str(expr.attrs.coordinate_transformation_mode) == "tf_crop_and_resize"
+    return str(expr.attrs.method) == "nearest_neighbor" and not is_crop
 
 
 def move_integers(block: Block, table: Table) -> Bindings | None:
@@ -73,7 +95,7 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
         value: Any = binding.value
         name = op_name(value) if isinstance(binding, relax.VarBinding) else ""
         new: relax.Expr | None = None
-        if name in MOVES or name == "relax.concat" or name == "relax.nn.pad":
+        if name in ("relax.concat", "relax.nn.pad") or only_moves(value):
             moved = _moved(value, values, table, builder)
             if moved is not None:
                 inner, source, axis = moved
@@ -331,7 +353,7 @@ def interpolate_real_numbers(site: Site) -> Bindings | None:
     """
     call = site.call
     resize = site.value(call.args[0])
-    if not is_call_of("relax.image.resize2d", resize) or not site.is_used_once(call.args[0]):
+    if not is_call_of(RESIZE, resize) or not site.is_used_once(call.args[0]):
         return None
     if not _has_one_scale(site, call) or site.table.refusal(resize, site.values) is None:
         return None

@@ -109,7 +109,7 @@ class _Readers:
         for binding in self._block.bindings:
             name = op_name(binding.value)
             entries = self._table.entries_of(name) if name else []
-            is_product = any(item.engine == "matrix" and item.quantized for item in entries)
+            is_product = any(item.is_product and item.quantized for item in entries)
             if is_product or not found.isdisjoint(relax.analysis.free_vars(binding.value)):
                 found.add(binding.var)
         return found
@@ -144,7 +144,7 @@ class _Readers:
             return True
         if self._table.get("dequantize") is None:
             return False
-        if any(entry.quantized is not None for entry in entries if entry.engine == "matrix"):
+        if any(entry.quantized is not None for entry in entries if entry.is_product):
             return True
         return name in REARRANGES and self._are_weights(binding)
 

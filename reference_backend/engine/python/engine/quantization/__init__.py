@@ -136,7 +136,7 @@ def _check_method(tool: str, method: str, known: Iterable[str]) -> None:
 
 def _forms(source: object, activations: str | None) -> Iterable[Form]:
     """Generate the forms of integers to try, the preferred one first."""
-    products = [op for op in TABLE.ops if op.engine == "matrix"]
+    products = [op for op in TABLE.ops if op.is_product]
     dtypes = (name for op in products if op.quantized for name in op.quantized.dtypes)
     known = list(dict.fromkeys(dtypes))
     if not known or not computes_quantized(TABLE):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
 from tvm import relax
@@ -11,7 +11,7 @@ from tvm import relax
 from ..amounts import is_product
 from ..element_types import runs_in, wider_inside
 from ..passes.quantized import DEQUANTIZE, QUANTIZE
-from ..patterns import WEIGHT_ONLY, computes_quantized, is_quantized
+from ..patterns import TO_REAL, WEIGHT_ONLY, computes_quantized, is_quantized
 from ..reasons import Code, Reason, of_driver
 from ..table import Table
 from . import ir
@@ -115,6 +115,22 @@ class Precision:
             return [dtype for dtype in found if dtype != "int32"]
         return []
 
+    def _refusal_at(self, ends: Sequence[int]) -> Reason | None:
+        """Return why no composite of quantised tensors ends at one of these places."""
+        notes = [note for at in ends for note in self._finder.notes.get(at, ())]
+        about = (Code.QUANTIZATION, Code.OPTION)
+        chosen = [note for note in notes if note.code in about] or notes
+        if chosen:
+            return chosen[0]
+        declined = (self._finder.declined[at] for at in ends if at in self._finder.declined)
+        return next(map(of_driver, declined), None)
+
+    def _has_integer_data(self, index: int) -> bool:
+        """Whether what a product multiplies by its weight is dequantized."""
+        data = ir.operands(self._bindings[index].value)[0]
+        position = self._bindings.position
+        return data in position and self._op(position[data]) == DEQUANTIZE
+
     def _quantizes(self, index: int, reach: int = _REACH) -> Iterator[int]:
         """Generate the places of the quantizes that read an op, directly or behind others."""
         for user in self._bindings.users.get(self._bindings[index].var, ()):
@@ -126,19 +142,16 @@ class Precision:
 
     def _why(self, index: int, label: str) -> Reason | None:
         """Return why an op on the NPU computes in a wider type than asked for, if it does."""
-        if is_quantized(label):
+        if is_quantized(label) and not label.endswith(TO_REAL):
             return wider_inside(label)
-        if label.startswith(WEIGHT_ONLY):
+        if label.startswith(WEIGHT_ONLY) and not self._has_integer_data(index):
             return None
+        if label.endswith(TO_REAL):
+            return self._refusal_at(list(self._quantizes(index)))
         ends = [*self._quantizes(index), index]
-        notes = [note for at in ends for note in self._finder.notes.get(at, ())]
-        about = (Code.QUANTIZATION, Code.OPTION)
-        chosen = [note for note in notes if note.code in about] or notes
-        if chosen:
-            return chosen[0]
-        for at in ends:
-            if at in self._finder.declined:
-                return of_driver(self._finder.declined[at])
+        refusal = self._refusal_at(ends)
+        if refusal is not None:
+            return refusal
         call = self._bindings[index].value
         entries = self._table.entries_of(call.op.name)
         if not computes_quantized(self._table) or not any(entry.quantized for entry in entries):

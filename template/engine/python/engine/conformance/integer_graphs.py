@@ -103,7 +103,7 @@ class IntegerGraph:
         self._seed = choose(range(1 << 16))
         self._random = np.random.default_rng(self._seed)
         self._computed: list[Integers] = []
-        matrix, others = anchors(), [item for item in _known() if item.engine != "matrix"]
+        matrix, others = anchors(), [item for item in _known() if not item.is_product]
         means = [item for item in others if item.inside == "integers"]
         pairs = [item for item in others if len(item.inputs) == 2]
         if not matrix:
@@ -145,7 +145,7 @@ class IntegerGraph:
         model = self.model
         before = len(model.arguments), len(model.bindings)
         try:
-            if entry is not None and entry.engine == "matrix":
+            if entry is not None and entry.is_product:
                 name, result = entry.name, self._product(entry, source)
             elif source is None:
                 raise _Unfit

@@ -14,6 +14,7 @@ from functools import cache
 from itertools import cycle
 
 from ..capability import Fuses, Op
+from ..passes.quantized import only_moves
 from ..patterns import TABLE, computes_quantized
 from .cases import OPS
 from .compiled import Compiled, compile_all
@@ -120,7 +121,7 @@ def _works() -> dict[str, Work | Weights]:
         cases = [case for case in Case.all(entry.name) if not case.dtype and _suits(case)]
         if not cases:
             continue
-        matrix = entry.engine == "matrix"
+        matrix = entry.is_product
         variants = _VARIANTS if matrix else _OTHERS
         # Every case once, and every variant once.
         count = max(len(cases) if entry.inside == "integers" else 2, len(variants))
@@ -161,11 +162,11 @@ def _is_known(variant: Variant, entry: Op) -> bool:
         return False
     # Products of two activations are matmuls.
     two = variant.computed or variant.weight == "int16"
-    if two and entry.engine == "matrix" and entry.relax != "relax.matmul":
+    if two and entry.is_product and entry.relax != "relax.matmul":
         return False
     if variant.computed and TABLE.chip.constant_weights:
         return False
-    if entry.engine != "matrix":
+    if not entry.is_product:
         relu = TABLE.get("relu")
         if entry.relax in ("", "relax.quantize") and variant.activation:
             return False  # An activation alone is a case of its own, and none follows a chain.
@@ -179,7 +180,7 @@ def _is_known(variant: Variant, entry: Op) -> bool:
 def _suits(case: Case) -> bool:
     """Whether a case has two matrices, or float tensors of the same kind, and the chip takes it."""
     entry = entry_of(case.op)
-    matrix = entry.engine == "matrix"
+    matrix = entry.is_product
     specs = [spec for item, (spec, *_) in case.specs() if matrix or not item.weight]
     if case.entry.get("attributes", {}).get("out_dtype"):
         return False
@@ -192,7 +193,10 @@ def _suits(case: Case) -> bool:
         (output,) = case.model(exact=False).outputs
         if "n" not in output.shape:
             return False
-    return not case.model(exact=False).refusals(asked_later=False)
+    model = case.model(exact=False)
+    if any(only_moves(binding.value) for binding in model.bindings):
+        return False  # It has no composite of its own: it moves integers.
+    return not model.refusals(asked_later=False)
 
 
 def find(name: str) -> Work | Weights:
