@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -174,6 +176,16 @@ def test_ops_shows_the_catalogue(
     assert main(["ops", "--json"]) == 0
     # Compared as text: cases contain NaN, which differs from itself.
     assert json.dumps(json.loads(capsys.readouterr().out)) == json.dumps(catalog)
+
+
+def test_a_closed_pipe_ends_a_command_quietly() -> None:
+    command = [sys.executable, "-m", "npu_scaffold", "ops", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"{\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

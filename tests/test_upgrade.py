@@ -67,7 +67,8 @@ TEMPLATE = {
     "template/engine/lowerings/add.cc": "add\n",
     "template/vendor/capabilities.py.jinja": (
         "LIMITS = {\n{% for op in ops %}"
-        "    '{{ op }}': Limits(x=Takes(4), size=Range(min=1, max={{ catalog[op].max }})),\n"
+        "    '{{ op }}': Limits(x=Takes(4), size=Range(min=1, max={{ catalog[op].max }})"
+        "{{ ', symbols=True' if catalog[op].max > 20 }}),\n"
         "{% endfor %}}\n"
     ),
     "template/vendor/driver/driver.c": LINES,
@@ -193,6 +194,7 @@ def test_an_upgrade_shows_what_it_changes_and_stages_it(
     assert "driver API version: 1 -> 2" in said
     assert "selected with -d ops=[...]: sub" in said
     assert "conv2d: size: Range(min=1, max=16) -> Range(min=1, max=64)" in said
+    assert "  conv2d: symbols: True (new)\n" in said
     assert "~ vendor/driver/driver.c\n  + vendor/passes.py" in said
     assert shown[1].splitlines()[:-1] == said.splitlines()[:-1]
 

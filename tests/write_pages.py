@@ -89,6 +89,7 @@ def main() -> None:
     number = {"snr_db": "inf", "cosine": 1.0, "largest_error": 0.0, "largest_error_steps": None}
     layer = {**number, "name": "lv0", "float_name": "lv0", "ops": ["add"], "runs_as": ["int8"]}
     accuracy = {
+        "version": 1,
         "layers": [{**layer, "composites": ["add"]}],
         "outputs": [number],
         "differences": [],

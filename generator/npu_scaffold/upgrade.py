@@ -383,14 +383,21 @@ def _changes(old: ast.expr, new: ast.expr, where: str) -> list[str]:
     if isinstance(old, ast.Call) and isinstance(new, ast.Call):
         before = {word.arg or "": word.value for word in old.keywords}
         after = {word.arg or "": word.value for word in new.keywords}
-        same = ast.dump(old.func) == ast.dump(new.func) and len(old.args) == len(new.args)
-        if same and before.keys() == after.keys():
+        if ast.dump(old.func) == ast.dump(new.func) and len(old.args) == len(new.args):
+            places = {key: f"{where} {key}".strip() for key in before | after}
+            both = [key for key in before if key in after]
             pairs = [(a, b, where) for a, b in zip(old.args, new.args, strict=True)]
-            pairs += [(before[key], after[key], f"{where} {key}".strip()) for key in before]
-            found = [text for a, b, place in pairs for text in _changes(a, b, place)]
+            pairs += [(before[key], after[key], places[key]) for key in both]
             # Compare ranges as a whole.
-            if all(isinstance(a, ast.Constant) for a, _, _ in pairs):
+            if all(isinstance(a, ast.Constant) for a, _, _ in pairs) and where:
                 return [f"{where}: {ast.unparse(old)} -> {ast.unparse(new)}"]
+            found = [text for a, b, place in pairs for text in _changes(a, b, place)]
+            for word, known, others in (("new", after, before), ("gone", before, after)):
+                found += [
+                    f"{places[key]}: {ast.unparse(value)} ({word})"
+                    for key, value in known.items()
+                    if key not in others
+                ]
             return found
     if isinstance(old, ast.Dict) and isinstance(new, ast.Dict):
         named = [

@@ -361,6 +361,9 @@ def check(found, products):
     matrix = [item for item in found.layers if {"conv2d", "matmul"} & set(item.ops)]
     assert len(matrix) >= products
     assert {item.runs_as for item in matrix} == {("int8",)}
+    # The author's names, which say the same in both models.
+    assert all(item.origin for item in matrix)
+    assert len({item.origin for item in matrix}) == len(matrix)
     assert min(item.snr_db for item in found.layers) > 25
     assert found.outputs[0].snr_db > 15
 

@@ -257,12 +257,15 @@ def test_limits_prints_what_to_record():
     code, out, errors = run_command("limits", op)
     assert (code, errors) == (0, "")
     assert out.startswith(f'    "{op}": Limits(')
+    assert json.loads(run_command("limits", op, "--json")[1]) == {op: out.removesuffix("\n")}
     code, out, errors = run_command("limits")
     assert code == 0
     assert bool(out) == bool(TABLE.unrecorded)
     code, _, errors = run_command("limits", "nothing")
     assert code == 1
     assert errors.startswith("FAILED: This backend has no op 'nothing'")
+    name = TABLE.ops[0].name
+    assert f"Did you mean '{name}'?" in run_command("limits", f"{name}d")[2]
 
 
 def test_options_lists_what_can_be_set():

@@ -14,13 +14,14 @@ from tvm import relax
 
 import backend
 import support
+from backend.engine.backend import BACKEND
 from backend.engine.commands.calibration import read_batches
 from backend.engine.commands.problem import Problem
 from backend.engine.commands.signature import Input, Signature
 from backend.engine.comparison import compare
 from backend.engine.origins import Origin
 from backend.engine.report import OpPlacement, Report
-from support import needs_library, run_command
+from support import needs, needs_library, run_command
 
 PACKAGE = backend.__name__
 
@@ -194,6 +195,18 @@ def test_a_file_that_is_not_a_library_is_refused_before_it_is_loaded(folder, tmp
     assert "--strict is for compiling" in failure("run", folder / "model.so", "--strict")
 
 
+@needs("relu")
+def test_a_library_of_another_backend_is_refused(tmp_path):
+    x = support.variable("x", 2, 3)
+    path = tmp_path / "model.so"
+    module = support.build([x], lambda emit: emit(relax.op.nn.relu(x)))
+    support.compile_for(module).export_library(str(path))
+    name = BACKEND.encode()
+    other = name[:-1] + b"_"
+    path.write_bytes(path.read_bytes().replace(name, other))
+    assert f"needs '{other.decode()}', which is not part of {BACKEND}" in failure("run", path)
+
+
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
@@ -296,9 +309,9 @@ def test_quantize_needs_a_model_of_onnx_or_pytorch(folder):
     assert "supported are models of ONNX and PyTorch" in failure(
         "compile", folder / "model.json", "--quantize", inputs
     )
-    assert "go with --quantize FILE" in failure(
-        "compile", folder / "model.json", "--activations", "int8"
-    )
+    for option, value in (("--activations", "int8"), ("--method", "entropy")):
+        why = failure("compile", folder / "model.json", option, value)
+        assert f"{option} goes with --quantize FILE" in why
     assert "it goes with --quantize" in failure(
         "report", folder / "model.json", "--accuracy", folder / "accuracy.json"
     )
@@ -568,5 +581,11 @@ def test_compare_reports_what_moved(folder, tmp_path):
     assert run_command("compare", files[0], files[0], "--fail-if-worse")[0] == 0
     files[0].write_text("{}")
     assert "The report has the version None" in failure("compare", *files)
+    why = failure("compare", files[1], files[1], "--profiles", files[1], files[1])
+    assert f"{files[1]} is not a profile that 'profile --output' has written" in why
+    why = failure("compare", files[1], files[1], "--accuracy", files[1], files[1])
+    assert f"{files[1]} is not an accuracy report that 'report --accuracy' has written" in why
+    why = failure("report", folder / "model.json", "--output", tmp_path / "page.html")
+    assert f"--html {tmp_path / 'page.html'} writes the page" in why
     files[0].write_text("no JSON")
     assert "is not a report that 'report --output' has written" in failure("compare", *files)

@@ -180,6 +180,8 @@ def test_a_part_of_open_sizes_stands_alone(folder, sizes):
     found = parts(module)
     wholes = [name for name in found if "." not in name]
     assert len(wholes) == 2
+    listed = json.loads(support.run_command("extract", "open.json", *sizes, "--json")[1])["parts"]
+    assert list(listed) == list(found)
     for name in found:
         arguments = ("--part", name, "--inputs", "values.npz", "--output", "case.npz", *sizes)
         assert support.run_command("extract", "open.json", *arguments)[0] == 0
@@ -206,6 +208,9 @@ def test_a_model_of_which_nothing_is_on_the_npu_has_no_parts(folder):
         "extract: nothing of host.json is on the NPU, so there is no part to cut out; the command "
         "'report' says why\n",
     )
+    code, out, errors = support.run_command("extract", "host.json", "--json")
+    assert (code, json.loads(out)) == (1, {"parts": {}})
+    assert errors.startswith("extract: nothing of host.json")
 
 
 @needs("take")

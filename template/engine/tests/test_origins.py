@@ -48,6 +48,13 @@ def test_an_onnx_node_names_all_ops_that_it_becomes(onnx):
     assert "/stem/Act" in str(report_of(mod))
 
 
+def test_an_op_whose_size_depends_on_its_data_keeps_its_name(onnx):
+    model, _ = read(onnx, "g (float[3, 4] x) => (int64[2, n] y) { y = NonZero(x) }")
+    model.graph.node[0].name = "/mask/NonZero"
+    ops = report_of(backend.from_onnx(model)).ops
+    assert [(item.op, str(item.origin)) for item in ops] == [("relax.nonzero", "/mask/NonZero")]
+
+
 @pytest.mark.parametrize("name", ["resnet", "mobilenet", "bert", "gpt", "detector"])
 def test_names_of_onnx_survive_all_passes_and_change_nothing(onnx, name):
     from tvm.relax.frontend.onnx import from_onnx

@@ -79,10 +79,14 @@ def test_names_of_a_model_are_never_markup(report, tmp_path):
 
 
 def test_numbers_that_json_does_not_have_are_text(report, tmp_path):
-    accuracy = {"layers": [], "outputs": [{"snr_db": float("inf")}], "differences": []}
+    ends = (backend.Accuracy(float("inf"), 1.0, 0.0),)
+    accuracy = backend.AccuracyReport((), ends).to_dict()
     report.to_html(tmp_path / "page.html", accuracy=accuracy)
     known = json.loads(read(tmp_path / "page.html").scripts[0])
-    assert known["accuracy"]["outputs"] == [{"snr_db": "inf"}]
+    assert known["accuracy"]["outputs"][0]["snr_db"] == "inf"
+    with pytest.raises(ValueError, match="accuracy report has version 9; supported: 1"):
+        report.to_html(tmp_path / "other.html", accuracy={**accuracy, "version": 9})
+    assert not (tmp_path / "other.html").exists()
 
 
 def test_a_path_that_cannot_be_written_is_refused_and_leaves_nothing(report, tmp_path):

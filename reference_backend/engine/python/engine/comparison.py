@@ -14,7 +14,7 @@ from .report import OpPlacement, Report
 from .terminal import TextTable, aligned, show
 
 if TYPE_CHECKING:
-    from .accuracy import AccuracyReport
+    from .accuracy import AccuracyReport, LayerAccuracy
 
 VERSION = 1
 """The version of the JSON."""
@@ -249,11 +249,12 @@ def _times(before: Mapping[str, float], after: Mapping[str, float]) -> list[Chan
 
 def _accuracy(before: AccuracyReport, after: AccuracyReport) -> list[Change]:
     """Compare signal-to-noise ratios in decibels: of each layer, and of the outputs."""
-    old = {(layer.float_name, layer.summary): layer.snr_db for layer in before.layers}
-    pairs = [
-        (layer.float_name, layer.summary, old.get((layer.float_name, layer.summary)), layer.snr_db)
-        for layer in after.layers
-    ]
+
+    def key(layer: LayerAccuracy) -> tuple[str, str]:
+        return layer.origin or layer.float_name, layer.summary
+
+    old = {key(layer): layer.snr_db for layer in before.layers}
+    pairs = [(*key(layer), old.get(key(layer)), layer.snr_db) for layer in after.layers]
     pairs += [
         (f"output {index}", "the whole model", one.snr_db, two.snr_db)
         for index, (one, two) in enumerate(zip(before.outputs, after.outputs, strict=False))

@@ -202,7 +202,8 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     options.set_defaults(run=lambda found: show_options(found.json))
     limits = commands.add_parser("limits", help=f"print what to record of ops in {WHERE}")
     limits.add_argument("ops", nargs="*", metavar="OP", help="those not recorded yet, if left out")
-    limits.set_defaults(run=lambda found: show_limits(found.ops))
+    common.add_json(limits)
+    limits.set_defaults(run=lambda found: show_limits(found.ops, found.json))
     return parser, {name: commands.add_parser(name, help=text) for name, text in _KIT.items()}
 
 

@@ -357,7 +357,8 @@ class Report:
         Raises
         ------
         ValueError
-            The file cannot be written; nothing is left of it then.
+            The profile or the accuracy report is of another version, or the file cannot be written;
+            nothing is left of it then.
         """
         from .page import write_page  # Only here: it is of no use to what only reads reports.
 

@@ -205,6 +205,10 @@ class Tracer(relax.BlockBuilder):  # type: ignore[misc]
         """Bind an expression."""
         return super().emit(self._flat(expr), name_hint)
 
+    def match_cast(self, value: relax.Expr, ty: tvm.ir.Type, *hint: str) -> relax.Var:
+        """Bind an expression whose type is known better."""
+        return super().match_cast(self._flat(value), ty, *hint)
+
     def emit_output(self, output: object, name_hint: str = "") -> relax.Var:
         """Bind a result of the dataflow block."""
         if isinstance(output, (list, tuple)) and all(isinstance(x, relax.Expr) for x in output):

@@ -59,6 +59,9 @@ class LayerAccuracy(Accuracy):
         The type in which each of these ops runs on this backend, without repetition.
     composites
         The labels of the composites that run them, or "host".
+    origin
+        What the model's author calls the product among these ops, or the last of them; none if that
+        is not known.
     """
 
     name: str = ""
@@ -66,6 +69,12 @@ class LayerAccuracy(Accuracy):
     ops: tuple[str, ...] = ()
     runs_as: tuple[str, ...] = ()
     composites: tuple[str, ...] = ()
+    origin: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The author's name, or the variable's."""
+        return self.origin or self.name
 
     @property
     def summary(self) -> str:
@@ -125,7 +134,27 @@ class AccuracyReport:
         ValueError
             Another version has written it.
         """
-        data = json.loads(text)
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> AccuracyReport:
+        """Read what `to_dict` returned.
+
+        Parameters
+        ----------
+        data
+            The plain data.
+
+        Returns
+        -------
+        report
+            The report.
+
+        Raises
+        ------
+        ValueError
+            Another version has written it.
+        """
         if data.get("version") != VERSION:
             raise ValueError(
                 f"The accuracy report has version {data.get('version')}; supported: {VERSION}."
@@ -138,7 +167,7 @@ class AccuracyReport:
         """Return a table, and a line for each output."""
         rows = [("layer", "ops", "runs as", "SNR in dB", "cosine", "largest error", "composite")]
         for item in self.layers:
-            what = (item.name, item.summary, ", ".join(item.runs_as))
+            what = (item.title, item.summary, ", ".join(item.runs_as))
             rows.append((*what, *_numbers(item), ", ".join(item.composites)))
         rows += [
             (f"output {index}", "the whole model", "", *_numbers(item), "")
@@ -162,7 +191,7 @@ class AccuracyReport:
             top = height * (index + 2)
             share = min(max(item.snr_db, 0.0) / _HIGHEST, 1.0)
             kind = _kind(item)
-            what = html.escape(f"{item.name} {item.summary}")
+            what = html.escape(f"{item.title} {item.summary}")
             runs = html.escape(f"{_decibels(item.snr_db)} dB, {', '.join(item.runs_as)}")
             parts += [
                 f'<text x="{left - 6}" y="{top + 13}" text-anchor="end">{what}</text>',
@@ -195,8 +224,10 @@ def _plain(item: Accuracy) -> dict[str, Any]:
 
 def _read(kind: Any, data: Mapping[str, Any]) -> Any:
     numbers = {item.name for item in fields(Accuracy)}
-    values = dict(data)
-    for key, value in data.items():
+    known = {item.name for item in fields(kind)}
+    # A later release may have more.
+    values = {key: value for key, value in data.items() if key in known}
+    for key, value in values.items():
         if isinstance(value, list):
             values[key] = tuple(value)
         elif key in numbers and value is not None:

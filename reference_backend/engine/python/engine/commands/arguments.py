@@ -132,7 +132,7 @@ def add_model(parser: argparse.ArgumentParser, what: str) -> None:
         type=Path,
         help="quantise with real inputs from an .npz file: samples along the first axis",
     )
-    group.add_argument("--method", default="minmax", help="how ranges are found (default: minmax)")
+    group.add_argument("--method", metavar="NAME", help="how ranges are found (default: minmax)")
     group.add_argument("--activations", metavar="TYPE", help="int8, uint8 or int16")
     for name, meaning in (("--keep-float", "stays in float"), ("--int16", "is int16")):
         group.add_argument(

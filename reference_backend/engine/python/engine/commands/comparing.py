@@ -25,7 +25,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     """Run the command `compare`."""
     require_writable(arguments.output)
     before, after = (
-        read_json(path, Report.from_json, "report", "report --output")
+        read_json(path, Report.from_json, "a report", "report --output")
         for path in (arguments.before, arguments.after)
     )
     times = accuracies = None
@@ -33,13 +33,13 @@ def run_compare(arguments: argparse.Namespace) -> int:
         from ..profiling import Profile
 
         one, two = (
-            _times(read_json(path, Profile.from_json, "profile", "profile --output"))
+            _times(read_json(path, Profile.from_json, "a profile", "profile --output"))
             for path in arguments.profiles
         )
         times = (one, two)
     if arguments.accuracy is not None:
         first, second = (
-            read_json(path, AccuracyReport.from_json, "accuracy report", "report --accuracy")
+            read_json(path, AccuracyReport.from_json, "an accuracy report", "report --accuracy")
             for path in arguments.accuracy
         )
         accuracies = (first, second)
@@ -74,7 +74,7 @@ def read_json(path: Path, read: Callable[[str], _Read], what: str, command: str)
     read
         Reads its text.
     what
-        What the file should be.
+        What the file should be, with its article.
     command
         The command that writes it.
 
@@ -96,4 +96,4 @@ def read_json(path: Path, read: Callable[[str], _Read], what: str, command: str)
         reason = str(error) if "version" in str(error) else ""
     except (AttributeError, KeyError, TypeError):
         reason = ""
-    raise Problem(f"{path} is not a {what} that '{command}' has written. {reason}".strip())
+    raise Problem(f"{path} is not {what} that '{command}' has written. {reason}".strip())

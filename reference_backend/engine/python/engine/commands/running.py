@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import struct
 import time
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import tvm
 from tvm.runtime.vm import VirtualMachine
 
+from ..backend import BACKEND
 from ..whole_files import writing
 from .files import require_file, require_writable
 from .problem import Problem, needs_compiler, sentence
@@ -32,6 +34,8 @@ Array = npt.NDArray[Any]
 _LIBRARY = ".so"
 # The head of an ELF file of 64 bits: where the table of sections is, and its size.
 _ELF = struct.Struct("<4s36xQ10xHH2x")
+# What TVM says of a part of a library that no installed package loads.
+_FOREIGN = re.compile(r"created using \{(\w+)\} but a loader")
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,12 @@ def load_library(path: Path) -> Loaded:
         machine = VirtualMachine(tvm.runtime.load_module(str(path.resolve())), tvm.cpu())
         return Loaded(machine, _signature(machine))
     except Exception as error:
+        other = _FOREIGN.search(str(error))
+        if other is not None:
+            raise Problem(
+                f"{path} needs '{other[1]}', which is not part of {BACKEND}. If that is another "
+                "backend, run the library with its package."
+            ) from error
         raise Problem(f"{path} cannot be loaded: {sentence(error)}") from error
 
 

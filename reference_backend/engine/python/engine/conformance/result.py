@@ -158,7 +158,9 @@ class Result:
             if counts[status] or status == "failed":
                 parts.append(f"{counts[status]} {name}")
         ratios = [one.ratio for one in self.outcomes if one.status == "passed" and one.ratio]
-        worst = f"; the worst error is {max(ratios):.2f} of what is allowed" if ratios else ""
+        where = "" if self.ok else " where cases passed"
+        worst = f"; the worst error{where} is {max(ratios, default=0):.2f} of what is allowed"
+        worst = worst if ratios else ""
         worst = "; nothing ran on the NPU" if self.all_declined else worst
         worst = worst if self.outcomes else "; the table has no op for them"
         total = sum(self.seconds.values())

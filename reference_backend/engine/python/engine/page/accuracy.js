@@ -26,13 +26,14 @@ function accuracyTab(panel, page) {
   panel.append(make("h2", {}, "Outputs of the whole model"),
     table([{ name: "output", cell: (item) => outputs.indexOf(item) }, ...numbers], outputs).element);
   panel.append(make("h2", {}, "Layers, each from the inputs that it has in the float model"), table([
-    { name: "layer", text: true, cell: (item) => item.name, value: (item) => item.name },
+    { name: "layer", text: true, cell: (item) => item.origin || item.name, value: (item) => item.origin || item.name },
     { name: "ops", cell: (item) => item.ops.join(" + ") },
     { name: "runs as", cell: (item) => item.runs_as.join(", "), value: (item) => item.runs_as.join() },
     ...numbers,
     { name: "composite", cell: (item) => item.composites.join(", "), value: (item) => item.composites.join() },
   ], layers, (item, enter) => {
-    const op = OPS.find((one) => one.name === item.name);
+    const op = OPS.find((one) => one.name === item.name) ||
+      OPS.find((one) => item.origin && originOf(one) === item.origin);
     if (op) page.select({ op: op.index }, enter);
   }).element);
   if (differences.length)

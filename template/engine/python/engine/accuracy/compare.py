@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..amounts import is_product
 from ..batches import Batch, read_batch
 from ..element_types import runs_in
 from ..options import Options, Source
@@ -118,6 +119,7 @@ def accuracy_report(
             ops=item.ops or ("quantize",),
             runs_as=where.types_of(item),
             composites=where.composites_of(item),
+            origin=where.origin_of(item),
         )
         for item, total in zip(layers, sums, strict=True)
     ]
@@ -238,6 +240,12 @@ class _Placements:
     def composites_of(self, layer: Layer) -> tuple[str, ...]:
         """Return the labels of the composites that run a layer's ops."""
         return tuple(dict.fromkeys(item.composite or "host" for item in self._computing(layer)))
+
+    def origin_of(self, layer: Layer) -> str | None:
+        """Return what the author calls a layer's product, or its last op."""
+        named = [item for item in self._computing(layer) if item.origin]
+        products = [item for item in named if is_product(item.op)]
+        return next((str(item.origin) for item in [*products, *named[::-1]]), None)
 
     def _computing(self, layer: Layer) -> list[OpPlacement]:
         found = [item for name in layer.members for item in self._ops.get(name, ())]

@@ -91,8 +91,10 @@ def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
     options, shapes = options_of(arguments), dict(arguments.shape)
     if arguments.quantize is not None:
         require_file(arguments.quantize)
-    elif arguments.activations or arguments.keep_float or arguments.int16:
-        raise Problem("--activations, --keep-float and --int16 go with --quantize FILE.")
+    else:
+        for name in ("method", "activations", "keep_float", "int16"):
+            if getattr(arguments, name):
+                raise Problem(f"--{name.replace('_', '-')} goes with --quantize FILE.")
     steps.begin(f"reading {arguments.model}")
     file = read_model(arguments.model, shapes)
     content = file.content
@@ -125,7 +127,7 @@ def _quantized(file: ModelFile, arguments: argparse.Namespace, options: Options)
             content = quantize(
                 file.content,
                 batches,
-                method=arguments.method,
+                method=arguments.method or "minmax",
                 activations=arguments.activations,
                 keep_float=arguments.keep_float,
                 int16=arguments.int16,
@@ -224,6 +226,8 @@ def run_report(arguments: argparse.Namespace) -> int:
     """Run the command `report`."""
     for path in (arguments.output, arguments.html, arguments.accuracy, arguments.netron):
         require_writable(path)
+    if arguments.output is not None and arguments.output.suffix.lower() in (".html", ".htm"):
+        raise Problem(f"--output writes JSON; --html {arguments.output} writes the page.")
     if arguments.netron is not None:
         told(require_onnx)
     if arguments.accuracy is not None and arguments.quantize is None:
@@ -237,7 +241,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     if arguments.profile is not None:
         from ..profiling import Profile
 
-        profile = read_json(arguments.profile, Profile.from_json, "profile", "profile --output")
+        profile = read_json(arguments.profile, Profile.from_json, "a profile", "profile --output")
     accuracy = None
     with Steps(STEPS) as steps:
         prepared = prepare(arguments, steps)

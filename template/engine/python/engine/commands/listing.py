@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 
@@ -12,13 +13,15 @@ from ..limits import WHERE, text_of
 from .problem import Problem, needs_compiler, told
 
 
-def show_limits(ops: list[str]) -> None:
+def show_limits(ops: list[str], as_json: bool) -> None:
     """Print the lines of `vendor/capabilities.py` that record the engine's limits of ops.
 
     Parameters
     ----------
     ops
         Their names; none: all ops that are not recorded yet.
+    as_json
+        Whether to print JSON: the lines by the names of the ops.
 
     Raises
     ------
@@ -28,18 +31,21 @@ def show_limits(ops: list[str]) -> None:
     needs_compiler("The list of limits")
     from ..patterns import TABLE
 
+    lines: dict[str, str] = {}
     for name in ops or TABLE.unrecorded:
         op = TABLE.engine_entry(name)
         if op is None:
-            where = (
-                "The catalogue has it: select it by an update. "
-                if name in NOT_SELECTED.values()
-                else ""
-            )
+            near = difflib.get_close_matches(name, [item.name for item in TABLE.ops], 1)
+            where = f"Did you mean '{near[0]}'? " if near else ""
+            if name in NOT_SELECTED.values():
+                where = "The catalogue has it: select it by an update. "
             raise Problem(
                 f"This backend has no op '{name}'. {where}'python -m {PACKAGE} check' lists all."
             )
-        print(text_of(op))
+        lines[name] = text_of(op)
+    print(json.dumps(lines, indent=2) if as_json else "\n".join(lines.values()), end="")
+    if lines or as_json:
+        print()
     if not ops and not TABLE.unrecorded:
         print(f"{WHERE} has limits for all ops.", file=sys.stderr)
 

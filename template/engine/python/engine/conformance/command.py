@@ -15,7 +15,7 @@ from tvm import relax
 
 from ..artifacts import printable
 from ..backend import LEDGER
-from ..commands.arguments import add_shape
+from ..commands.arguments import add_json, add_shape
 from ..commands.models import KINDS, read_model, with_shapes
 from ..commands.problem import sentence
 from ..whole_files import NotWritten
@@ -214,6 +214,7 @@ def _add_extract_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--function", metavar="NAME", default="main", help="of the model")
     parser.add_argument("--output", metavar="FILE", type=Path, help="the case file to write")
+    add_json(parser)
 
 
 def _extract(arguments: argparse.Namespace) -> int:
@@ -224,30 +225,36 @@ def _extract(arguments: argparse.Namespace) -> int:
         mod = read_model(arguments.model, shapes, otherwise=".json").imported({})
         mod = with_shapes(mod, shapes, arguments.function)
         if arguments.part is None:
-            return _list_parts(mod, arguments.model)
+            return _list_parts(mod, arguments.model, arguments.json)
         inputs = _read_inputs(mod, arguments.function, arguments.inputs)
         case = extract(mod, inputs, arguments.part, arguments.function)
         path = arguments.output or Path(f"{arguments.part}.npz")
         _save(case, path)
     except Exception as error:  # TVM's, too, about a model that it cannot compile.
-        print(f"extract: {printable(sentence(error))}")
+        _tell(arguments.json, f"extract: {sentence(error)}")
         return USAGE
-    print(printable(f"written: {path}"))
+    if arguments.json:
+        print(json.dumps({"part": arguments.part, "written": str(path)}, indent=2))
+    else:
+        print(printable(f"written: {path}"))
     return 0
 
 
-def _list_parts(mod: tvm.IRModule, path: Path) -> int:
+def _list_parts(mod: tvm.IRModule, path: Path, as_json: bool) -> int:
     found = parts(mod)
-    for name, content in found.items():
+    if as_json:
+        print(json.dumps({"parts": {name: str(what) for name, what in found.items()}}, indent=2))
+    for name, content in found.items() if not as_json else ():
         print(printable(f"{name}: {content}"))
     if not found:
-        print(
-            printable(
-                f"extract: nothing of {path} is on the NPU, so there is no part to cut out; "
-                "the command 'report' says why"
-            )
-        )
+        why = f"extract: nothing of {path} is on the NPU, so there is no part to cut out; "
+        _tell(as_json, f"{why}the command 'report' says why")
     return 0 if found else 1
+
+
+def _tell(as_json: bool, text: str) -> None:
+    """Print a sentence, where it does not disturb JSON."""
+    print(printable(text), file=sys.stderr if as_json else sys.stdout)
 
 
 def _save(case: CaseFile, path: Path) -> None:

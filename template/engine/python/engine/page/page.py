@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..accuracy.result import AccuracyReport
 from ..backend import BACKEND
 from ..profiling.result import Profile
 from ..reasons import Code
@@ -57,9 +58,12 @@ def write_page(
     Raises
     ------
     ValueError
-        The profile is none, or the file cannot be written; nothing is left of it then.
+        The profile or the accuracy report is none, or of another version, or the file cannot be
+        written; nothing is left of it then.
     """
     found = Profile.from_dict(profile) if profile is not None else None
+    if accuracy is not None:
+        accuracy = AccuracyReport.from_dict(accuracy).to_dict()
     data = {
         "title": title,
         "report": report.to_dict(),
