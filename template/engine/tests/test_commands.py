@@ -406,6 +406,16 @@ def test_a_given_batch_is_folded_into_an_onnx_model(tmp_path):
         assert sentence in failure(*arguments, "--shape", shape)
 
 
+@needs_library("onnx")
+def test_an_operator_that_tvm_does_not_import_is_named(tmp_path):
+    import onnx
+
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[3] x) => (float[3] y) { y = Bernoulli(x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    why = "TVM's importer does not know the operators Bernoulli. Export the model with others"
+    assert why in failure("report", tmp_path / "model.onnx")
+
+
 def needs_integers(test):
     reason = support.lacks_integers("matmul")
     test = pytest.mark.skipif(reason is not None, reason=str(reason))(test)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from .problem import Problem, sentence
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
+
+_UNSUPPORTED = re.compile(r"operators are not supported for frontend ONNX: (.+)")
 
 Shapes = Mapping[str, Sequence[int]]
 """The sizes of inputs, by name."""
@@ -71,7 +74,14 @@ class ModelFile:
             with quiet():
                 mod = self.importer(self.content if content is None else content)
         except Exception as error:  # Importers raise countless errors.
-            raise Problem(f"{self.path} cannot be imported: {sentence(error)}") from error
+            why = sentence(error)
+            unknown = _UNSUPPORTED.search(why)
+            if unknown is not None:
+                why = (
+                    f"TVM's importer does not know the operators {unknown[1]}. Export the model with "
+                    "others, or without the part that has them."
+                )
+            raise Problem(f"{self.path} cannot be imported: {why}") from error
         return with_shapes(mod, shapes)
 
 
