@@ -31,6 +31,7 @@ PAGES = [
 ] + sorted((ROOT / "docs").rglob("*.md"))
 
 ELSEWHERE = {
+    "make build/venv/ready": (".ci/run", "make build/venv/ready"),
     "make reference": ("tests/test_reference.py", '"reference", "--write"'),
     "make demo": (".ci/run", "make demo"),
     "make docs": (".ci/run", "make docs"),
@@ -56,6 +57,12 @@ ELSEWHERE = {
         "Makefile",
         "install --quiet --disable-pip-version-check --editable",
     ),
+    "pip install --group": ("template/.github/workflows/ci.yml.jinja", "pip install --group lint"),
+    "pytest -m": ("tests/test_reference_models.py", '"-m", "thorough or not thorough"'),
+    "report_picture.py": ("tests/test_reference_models.py", "docs/report_picture.py"),
+    "tvm_x COMMAND": ("template/engine/tests/test_commands.py", '"--help"'),
+    "tvm_x COMMAND --help": ("template/engine/tests/test_commands.py", '"--help"'),
+    "tvm_x report --netron": ("template/engine/tests/test_onnx_report.py", '"--netron"'),
     "cmake -G": ("tests/test_engine.py", "Ninja"),
     "cmake --target": ("tests/test_engine.py", "--target"),
     "ctest": ("tests/test_engine.py", '"ctest"'),
@@ -63,12 +70,15 @@ ELSEWHERE = {
 }
 """Command, or command and option -> a file, and the text in it that runs the command."""
 
-NOT_RUN = {"cibuildwheel": "needs Docker; tests/test_deploy.py runs its repair step"}
+NOT_RUN = {
+    "cibuildwheel": "needs Docker; tests/test_deploy.py runs its repair step",
+    "tvm.relax.backend.contrib.acme_npu": "needs a build of TVM that contains the backend",
+}
 """Commands that no test can run, and why."""
 
 PROGRAMS = r"(?:python3?|pip|pipx|pytest|copier|npu-scaffold|make|cmake|ctest|ruff|mypy|g\+\+)"
 _INDENTED = re.compile(r"(?:^|\n\n)((?: {4}[^\n]*\n)+)")
-_SHOWN = re.compile(rf"(?:^|&& |\(|\.ci/)({PROGRAMS}\b[^`]*)")
+_INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
 
 def lines_of(text: str) -> Iterator[tuple[str, str]]:
@@ -82,6 +92,9 @@ def lines_of(text: str) -> Iterator[tuple[str, str]]:
             whole = re.sub(r"'[^'\n]*\n[^']*'", "''", block.replace("\\\n", " "))
             for line in whole.split("\n"):
                 yield language, line.strip()
+    # Commands in sentences.
+    rest = _INDENTED.sub("\n", rest)
+    yield from (("", code.strip()) for code in _INLINE.findall(rest) if " " in code.strip())
 
 
 def forms_of(line: str) -> Iterator[str]:
@@ -104,7 +117,7 @@ def forms_of(line: str) -> Iterator[str]:
         if program == "pipx" and rest[:1] == ["run"]:
             program, rest = rest[1], rest[2:]
         if program == "python" and rest[:1] == ["-m"]:
-            program = re.sub(r"^tvm_\w+$", "tvm_x", rest[1])
+            program = re.sub(r"^(tvm_(\w+|<name>)|<package>)$", "tvm_x", rest[1])
             rest = rest[2:]
         elif program == "python" and rest:
             program, rest = Path(rest[0]).name, rest[1:]

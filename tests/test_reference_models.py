@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from browser import NEEDS_BROWSER
 from npu_scaffold import pages
 from support import ROOT, WITHOUT_SUITES, Workshop, copy_tests, lend_packages, run
 
@@ -108,6 +109,17 @@ def test_a_model_of_torch_runs_on_the_npu_as_a_whole(
     assert result["error"] < 1e-4
     error = run(board, "-c", RUN_ANYWHERE, cwd=tmp_path, TVM_USE_RUNTIME_LIB="1")
     assert float(error) < 1e-4
+
+
+@NEEDS_BROWSER
+@pytest.mark.skipif(not (HAS_TORCH and HAS_ONNX_RUNTIME), reason="needs torch and onnxruntime")
+def test_the_pictures_of_the_docs_are_made_by_a_command(reference: Path, tmp_path: Path) -> None:
+    # It writes beside itself.
+    script = shutil.copy(ROOT / "docs/report_picture.py", tmp_path)
+    run(reference, script, "example_npu")
+    made = {path.name: path.read_bytes() for path in tmp_path.glob("*.png")}
+    assert made.keys() == {path.name for path in (ROOT / "docs").glob("report-*.png")}
+    assert all(data[:4] == b"\x89PNG" and len(data) > 20_000 for data in made.values())
 
 
 @pytest.mark.skipif(not HAS_ONNX_RUNTIME, reason="onnxruntime is not installed")

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -317,6 +318,15 @@ def test_quantize_needs_a_model_of_onnx_or_pytorch(folder):
     )
 
 
+def test_each_command_has_help():
+    code, out, _ = run_command("--help")
+    names = re.findall(r"^    (\w+)\b", out, re.MULTILINE)
+    assert code == 0 and {"compile", "report", "conformance"} <= {*names}
+    for name in names:
+        code, out, _ = run_command(name, "--help")
+        assert code == 0 and f"{name} [-h]" in out, name
+
+
 def test_json_of_options_and_check():
     code, out, _ = run_command("options", "--json")
     assert code == 0
@@ -410,7 +420,8 @@ def test_a_given_batch_is_folded_into_an_onnx_model(tmp_path):
 def test_an_operator_that_tvm_does_not_import_is_named(tmp_path):
     import onnx
 
-    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[3] x) => (float[3] y) { y = Bernoulli(x) }'
+    head = '<ir_version: 8, opset_import: ["" : 17]>'
+    text = f"{head} g (float[3] x) => (float[3] y) {{ y = Bernoulli(x) }}"
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
     why = "TVM's importer does not know the operators Bernoulli. Export the model with others"
     assert why in failure("report", tmp_path / "model.onnx")

@@ -7,7 +7,7 @@ from tvm import relax
 
 import backend
 from backend.engine.origins import Origin, with_span
-from support import build, needs, on_host, partition_for, skip_where_declined, variable
+from support import build, needs, on_host, partition_for, run_command, skip_where_declined, variable
 
 op = relax.op
 pytestmark = needs("relu", "add")
@@ -99,6 +99,16 @@ def test_symbols_attributes_tuples_and_other_functions_are_in_it(onnx, tmp_path)
     (call,) = (node for node in found.graph.node if node.op_type == "helper")
     size, _ = values[call.output[0]].type.tensor_type.shape.dim
     assert size.dim_param == "n" and call.domain == found.functions[-1].domain
+
+
+def test_the_command_report_writes_it(onnx, tmp_path):
+    mod = model()
+    (tmp_path / "model.json").write_text(tvm.ir.save_json(mod))
+    path = tmp_path / "report.onnx"
+    code, _, errors = run_command("report", tmp_path / "model.json", "--netron", path)
+    assert code == 0, errors
+    report = backend.offload_report(partition_for(mod))
+    assert len(onnx.load(path).graph.node) == len(report.regions) + len(report.on_host)
 
 
 def test_an_empty_report_and_a_bad_path(onnx, tmp_path):

@@ -78,8 +78,8 @@ class ModelFile:
             unknown = _UNSUPPORTED.search(why)
             if unknown is not None:
                 why = (
-                    f"TVM's importer does not know the operators {unknown[1]}. Export the model with "
-                    "others, or without the part that has them."
+                    f"TVM's importer does not know the operators {unknown[1]}. Export the model "
+                    "with others, or without the part that has them."
                 )
             raise Problem(f"{self.path} cannot be imported: {why}") from error
         return with_shapes(mod, shapes)
