@@ -2,10 +2,12 @@
 
 The test of a page runs its bash blocks as written. Other blocks contain placeholders, or take long:
 a bash block or one of the tests named here must run their program, subcommand and each option.
+So it is with commands in sentences. An option alone in a sentence must be one of a command.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from npu_scaffold import cli
 from pages import BLOCK
 from support import ROOT
 
@@ -62,6 +65,8 @@ ELSEWHERE = {
     "report_picture.py": ("tests/test_reference_models.py", "docs/report_picture.py"),
     "tvm_x COMMAND": ("template/engine/tests/test_commands.py", '"--help"'),
     "tvm_x COMMAND --help": ("template/engine/tests/test_commands.py", '"--help"'),
+    "tvm_x compare --profiles": ("template/engine/tests/test_commands.py", '"--profiles"'),
+    "tvm_x drift --record": ("template/engine/tests/test_supported_tvm.py", '"--record"'),
     "tvm_x report --netron": ("template/engine/tests/test_onnx_report.py", '"--netron"'),
     "cmake -G": ("tests/test_engine.py", "Ninja"),
     "cmake --target": ("tests/test_engine.py", "--target"),
@@ -76,9 +81,12 @@ NOT_RUN = {
 }
 """Commands that no test can run, and why."""
 
+OF_OTHERS = {"-pedantic": "of GCC", "--trust": "of Copier; the pages say that it is not needed"}
+"""Options in sentences that belong to no command of a page."""
+
 PROGRAMS = r"(?:python3?|pip|pipx|pytest|copier|npu-scaffold|make|cmake|ctest|ruff|mypy|g\+\+)"
 _INDENTED = re.compile(r"(?:^|\n\n)((?: {4}[^\n]*\n)+)")
-_INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_INLINE = re.compile(r"(?<!`)`((?:[^`\n]|\n(?!\n))+)`(?!`)")
 
 
 def lines_of(text: str) -> Iterator[tuple[str, str]]:
@@ -92,9 +100,13 @@ def lines_of(text: str) -> Iterator[tuple[str, str]]:
             whole = re.sub(r"'[^'\n]*\n[^']*'", "''", block.replace("\\\n", " "))
             for line in whole.split("\n"):
                 yield language, line.strip()
-    # Commands in sentences.
-    rest = _INDENTED.sub("\n", rest)
-    yield from (("", code.strip()) for code in _INLINE.findall(rest) if " " in code.strip())
+    yield from (("", code) for code in inline(text) if " " in code)
+
+
+def inline(text: str) -> list[str]:
+    """Find the code in the sentences of a page, which may continue on the next line."""
+    rest = _INDENTED.sub("\n", BLOCK.sub("", text))
+    return [" ".join(code.split()) for code in _INLINE.findall(rest)]
 
 
 def forms_of(line: str) -> Iterator[str]:
@@ -144,6 +156,25 @@ def _run() -> set[str]:
     return found
 
 
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _options(command)
+
+
+def _known_options() -> set[str]:
+    """Collect the options of all commands: ours, the backend's, and those that a test runs."""
+    found = {*_options(cli._parser())}
+    engine = ROOT / "template/engine"
+    for pattern in ("python/**/*.py", "benchmarks/*.py", "examples/**/*.cc"):
+        for source in engine.glob(pattern):
+            found.update(re.findall(r'"(--[a-z][a-z0-9-]*)"', source.read_text()))
+    found.update(form.split()[-1] for form in _run() if " -" in form)
+    return found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_what_a_page_shows_is_run(page: Path) -> None:
     text = page.read_text()
@@ -151,6 +182,23 @@ def test_what_a_page_shows_is_run(page: Path) -> None:
     if name not in RUN:
         assert "```bash" not in text, "only pages whose test runs them have bash blocks; write sh"
     known = _run()
-    shown = {form: line for _, line in lines_of(text) for form in forms_of(line)}
+    # In a sentence, a command of the backend stands without the program: `report --html FILE`.
+    ours = {form.split()[1] for form in known if form.startswith("tvm_x ")}
+    lines = [line for _, line in lines_of(text)]
+    lines += [
+        f"python -m tvm_x {code}"
+        for code in inline(text)
+        if code.split()[:1] and code.split()[0] in ours and " -" in code
+    ]
+    shown = {form: line for line in lines for form in forms_of(line)}
     missing = [f"{form}    in: {line}" for form, line in shown.items() if form not in known]
     assert not missing, "no test runs\n" + "\n".join(missing)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_options_in_sentences_exist(page: Path) -> None:
+    known = _known_options()
+    named = [code for code in inline(page.read_text()) if re.match(r"--?[A-Za-z]", code)]
+    options = {re.sub(r"^(-[CD]).*", r"\1", re.split("[ =]", code)[0]): code for code in named}
+    missing = [code for option, code in options.items() if option not in known | OF_OTHERS.keys()]
+    assert not missing, "no command has these options:\n" + "\n".join(missing)

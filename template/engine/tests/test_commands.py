@@ -458,6 +458,10 @@ def test_an_onnx_file_is_quantised_on_the_way(tmp_path):
     (matmul,) = [op for op in Report.from_json(out).ops if op.op == "relax.matmul"]
     assert "int8" in matmul.runs_in
     assert backend.AccuracyReport.from_json(accuracy.read_text()).outputs[0].snr_db > 25
+    report = tmp_path / "report.json"
+    report.write_text(out)
+    compared = run_command("compare", report, report, "--accuracy", accuracy, accuracy, "--json")
+    assert compared[0] == 0 and json.loads(compared[1])["changes"] == []
     np.savez(tmp_path / "images.npz", image=images[:2])
     assert "'image' has 2 samples, and the model takes 3 in a batch" in failure(*arguments)
 
@@ -599,7 +603,10 @@ def test_compare_reports_what_moved(folder, tmp_path):
     assert [item["op"] for item in data["changes"] if item["kind"] == "placement"] == moved
     assert code == (1 if moved else 0)
     assert (data["before"], data["after"]) == (before.summary, after.summary)
-    assert run_command("compare", files[0], files[0], "--fail-if-worse")[0] == 0
+    profile = tmp_path / "profile.json"
+    assert run_command("profile", folder / "model.json", "--output", profile)[0] == 0
+    times = ["--profiles", profile, profile, "--fail-if-worse"]
+    assert run_command("compare", files[0], files[0], *times)[0] == 0
     files[0].write_text("{}")
     assert "The report has the version None" in failure("compare", *files)
     why = failure("compare", files[1], files[1], "--profiles", files[1], files[1])
