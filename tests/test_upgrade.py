@@ -66,8 +66,8 @@ TEMPLATE = {
     "template/engine/lowerings/conv2d.cc": "conv2d\n",
     "template/engine/lowerings/add.cc": "add\n",
     "template/vendor/capabilities.py.jinja": (
-        "LIMITS = {\n{% for op in ops %}"
-        "    '{{ op }}': Limits(x=Takes(4), size=Range(min=1, max={{ catalog[op].max }})"
+        "RANKS = (4,)\nLIMITS = {\n{% for op in ops %}"
+        "    '{{ op }}': Limits(x=Takes(RANKS), size=Range(min=1, max={{ catalog[op].max }})"
         "{{ ', symbols=True' if catalog[op].max > 20 }}),\n"
         "{% endfor %}}\n"
     ),
@@ -140,6 +140,7 @@ def release(origin: Path, version: str = "v0.2.0") -> None:
     edit(origin / "template/vendor/driver/driver.c", "line 7\n", "line 7 of release 2\n")
     write(origin, "template/vendor/passes.py", "PASSES = []\n")
     write(origin, "template/engine/codegen/new.cc", "new\n")
+    edit(origin / "template/vendor/capabilities.py.jinja", "(4,)", "(4, 5)")
     edit(origin / "template/_catalog/ops.yml", "conv2d: {max: 16}", "conv2d: {max: 64}")
     with (origin / "template/_catalog/ops.yml").open("a") as catalog:
         catalog.write("sub: {max: 6}\n")
@@ -195,6 +196,8 @@ def test_an_upgrade_shows_what_it_changes_and_stages_it(
     assert "selected with -d ops=[...]: sub" in said
     assert "conv2d: size: Range(min=1, max=16) -> Range(min=1, max=64)" in said
     assert "  conv2d: symbols: True (new)\n" in said
+    # The vendor's file may have no such constant, or another value for it.
+    assert "  relu: x: (4,) -> (4, 5)\n" in said
     assert "~ vendor/driver/driver.c\n  + vendor/passes.py" in said
     assert shown[1].splitlines()[:-1] == said.splitlines()[:-1]
 

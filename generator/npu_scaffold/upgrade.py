@@ -356,13 +356,29 @@ def _skipped(
     return unedited, edited
 
 
+class _Spelled(ast.NodeTransformer):
+    """Puts the tuples of a module in place of their names, which its next version may redefine."""
+
+    def __init__(self, module: ast.Module) -> None:
+        self.tuples = {
+            ast.unparse(node.targets[0]): node.value
+            for node in module.body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)
+        }
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Replace a name that is read."""
+        return self.tuples.get(node.id, node) if isinstance(node.ctx, ast.Load) else node
+
+
 def _entries(tree: Tree) -> dict[str, ast.Call]:
     """Read the limits of each op that a fresh render records for the vendor."""
     found: dict[str, ast.Call] = {}
     for path, text in tree.items():
         if path != "vendor/capabilities.py" and not re.fullmatch(r"python/\w+/\w+\.py", path):
             continue
-        for node in ast.walk(ast.parse(text)):
+        module = ast.parse(text)
+        for node in ast.walk(_Spelled(module).visit(module)):
             if isinstance(node, ast.Dict):
                 for key, value in zip(node.keys, node.values, strict=True):
                     if not isinstance(key, ast.Constant) or not isinstance(value, ast.Call):
@@ -418,7 +434,7 @@ def _changes(old: ast.expr, new: ast.expr, where: str) -> list[str]:
         return [
             text for a, b in zip(old.elts, new.elts, strict=True) for text in _changes(a, b, where)
         ]
-    return [f"{where}: {ast.unparse(old)} -> {ast.unparse(new)}"]
+    return [f"{where}: {ast.unparse(old)} -> {ast.unparse(new)}".removeprefix(": ")]
 
 
 def _limits(old: Tree, new: Tree) -> list[str]:
