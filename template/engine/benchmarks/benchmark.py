@@ -464,6 +464,16 @@ def benchmark_calls() -> None:
         f" a call of a TVM llvm kernel, fused where it can be:"
         f" {best['llvm'] / length * 1e6:.2f} us)"
     )
+    single = chain(1)
+    profiled = compile_for(single)
+    backend.profile(profiled, x)
+    works = {BACKEND: on_vm(compile_for(single), x), "after a profile": on_vm(profiled, x)}
+    print_row("1000 calls", in_turns({name: many_times(work) for name, work in works.items()}))
+
+
+def many_times(work: Work) -> Work:
+    """Repeat a work that is too short for the clock."""
+    return lambda: [work() for _ in range(1000)]
 
 
 def benchmark_compile() -> None:
