@@ -691,6 +691,8 @@ def test_a_first_op_on_a_graph_sdk_takes_three_files_and_sixty_lines(
     lines = {name: edit(project / "vendor" / name, edits) for name, edits in FIRST_OP.items()}
     assert len(lines) <= 3
     assert sum(lines.values()) <= 60, lines
+    for page in ("driver.md", "port-guide.md"):
+        assert f" {sum(lines.values())} lines" in (ROOT / "docs" / page).read_text(), page
     edit(project / "vendor/tests/test_driver.py", [("WRITTEN = ()", 'WRITTEN = ("relu",)')])
     python = workshop.environment(workshop.build(project))
     setting = {"GRAPH_NPU_DRIVER": "vendor"}
@@ -782,6 +784,7 @@ def test_a_first_op_on_a_command_sdk(
     shutil.copytree(render(**_answers("commands")), project)
     lines = [edit(project / "vendor/driver" / name, edits) for name, edits in FIRST_COMMAND.items()]
     assert sum(lines) <= 60, lines
+    assert f"For relu these are {sum(lines)} lines." in (ROOT / "docs/driver.md").read_text()
     edit(project / "vendor/tests/test_driver.py", [("WRITTEN = ()", 'WRITTEN = ("relu",)')])
     # The unchanged backend, with the changed driver beside it.
     python = workshop.environment(workshop.wheel(render(**_answers("commands"))))
