@@ -413,7 +413,7 @@ class Op:
 
     @property
     def is_product(self) -> bool:
-        """Whether it multiplies two tensors on the matrix engine."""
+        """Whether it multiplies two tensors on the matrix engine, as ops of a vendor may, too."""
         return self.engine == "matrix" and len(self.inputs) > 1
 
     @property

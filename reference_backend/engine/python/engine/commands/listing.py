@@ -43,9 +43,8 @@ def show_limits(ops: list[str], as_json: bool) -> None:
                 f"This backend has no op '{name}'. {where}'python -m {PACKAGE} check' lists all."
             )
         lines[name] = text_of(op)
-    print(json.dumps(lines, indent=2) if as_json else "\n".join(lines.values()), end="")
-    if lines or as_json:
-        print()
+    for text in [json.dumps(lines, indent=2)] if as_json else lines.values():
+        print(text)
     if not ops and not TABLE.unrecorded:
         print(f"{WHERE} has limits for all ops.", file=sys.stderr)
 

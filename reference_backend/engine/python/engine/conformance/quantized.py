@@ -188,12 +188,12 @@ def _suits(case: Case) -> bool:
         return False
     if matrix and (any(len(spec.shape) < 2 for spec in specs) or "n" in specs[1].shape):
         return False
+    model = case.model(exact=False)
     if entry.inside == "integers" and "n" in specs[0].shape:
         # How many elements a mean has must be known when compiling.
-        (output,) = case.model(exact=False).outputs
+        (output,) = model.outputs
         if "n" not in output.shape:
             return False
-    model = case.model(exact=False)
     if any(only_moves(binding.value) for binding in model.bindings):
         return False  # It has no composite of its own: it moves integers.
     return not model.refusals(asked_later=False)

@@ -16,6 +16,7 @@ function accuracyTab(panel, page) {
   const full = 60; // decibels
   const error = (item) => (item.largest_error_steps === null || item.largest_error_steps === undefined
     ? Number(real(item.largest_error)).toPrecision(3) : `${Number(real(item.largest_error_steps)).toFixed(2)} steps`);
+  const title = (item) => item.origin || item.name;
   const numbers = [
     { name: "SNR in dB", number: true, cell: (item) => decibels(item.snr_db), value: (item) => real(item.snr_db) },
     { name: "", cell: (item) => make("span", { class: "bar",
@@ -26,7 +27,7 @@ function accuracyTab(panel, page) {
   panel.append(make("h2", {}, "Outputs of the whole model"),
     table([{ name: "output", cell: (item) => outputs.indexOf(item) }, ...numbers], outputs).element);
   panel.append(make("h2", {}, "Layers, each from the inputs that it has in the float model"), table([
-    { name: "layer", text: true, cell: (item) => item.origin || item.name, value: (item) => item.origin || item.name },
+    { name: "layer", text: true, cell: title, value: title },
     { name: "ops", cell: (item) => item.ops.join(" + ") },
     { name: "runs as", cell: (item) => item.runs_as.join(", "), value: (item) => item.runs_as.join() },
     ...numbers,

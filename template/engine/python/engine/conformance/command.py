@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -98,8 +99,7 @@ def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _conformance(arguments: argparse.Namespace) -> int:
     """Run the command; return 0 if all is as expected, 1 if not, or `USAGE`."""
-    # JSON is alone on standard output.
-    tell = partial(print, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+    tell = _teller(arguments)
     suites = [name.strip() for name in arguments.suite.split(",")] if arguments.suite else []
     settings = Settings(
         filters=tuple(arguments.filter),
@@ -142,6 +142,11 @@ def _conformance(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(result.to_json(), end="")
     return 0 if result.ok else 1
+
+
+def _teller(arguments: argparse.Namespace) -> Callable[[str], None]:
+    """Return what prints sentences: JSON is alone on standard output."""
+    return partial(print, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
 
 def _problem(arguments: argparse.Namespace, suites: list[str], settings: Settings) -> str:
@@ -225,13 +230,13 @@ def _extract(arguments: argparse.Namespace) -> int:
         mod = read_model(arguments.model, shapes, otherwise=".json").imported({})
         mod = with_shapes(mod, shapes, arguments.function)
         if arguments.part is None:
-            return _list_parts(mod, arguments.model, arguments.json)
+            return _list_parts(mod, arguments)
         inputs = _read_inputs(mod, arguments.function, arguments.inputs)
         case = extract(mod, inputs, arguments.part, arguments.function)
         path = arguments.output or Path(f"{arguments.part}.npz")
         _save(case, path)
     except Exception as error:  # TVM's, too, about a model that it cannot compile.
-        _tell(arguments.json, f"extract: {sentence(error)}")
+        _teller(arguments)(printable(f"extract: {sentence(error)}"))
         return USAGE
     if arguments.json:
         print(json.dumps({"part": arguments.part, "written": str(path)}, indent=2))
@@ -240,21 +245,21 @@ def _extract(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _list_parts(mod: tvm.IRModule, path: Path, as_json: bool) -> int:
+def _list_parts(mod: tvm.IRModule, arguments: argparse.Namespace) -> int:
     found = parts(mod)
-    if as_json:
+    if arguments.json:
         print(json.dumps({"parts": {name: str(what) for name, what in found.items()}}, indent=2))
-    for name, content in found.items() if not as_json else ():
-        print(printable(f"{name}: {content}"))
+    else:
+        for name, content in found.items():
+            print(printable(f"{name}: {content}"))
     if not found:
-        why = f"extract: nothing of {path} is on the NPU, so there is no part to cut out; "
-        _tell(as_json, f"{why}the command 'report' says why")
+        _teller(arguments)(
+            printable(
+                f"extract: nothing of {arguments.model} is on the NPU, so there is no part to cut "
+                "out; the command 'report' says why"
+            )
+        )
     return 0 if found else 1
-
-
-def _tell(as_json: bool, text: str) -> None:
-    """Print a sentence, where it does not disturb JSON."""
-    print(printable(text), file=sys.stderr if as_json else sys.stdout)
 
 
 def _save(case: CaseFile, path: Path) -> None:
