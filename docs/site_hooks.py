@@ -1,7 +1,8 @@
 """What the site does beside rendering docs/: pages from elsewhere in the repository, and links.
 
 The same pages are read in a clone, where links lead to files. On the site, a link to a file that
-has no page there is its text alone; a link to a file that does not exist ends the build.
+has no page there is its text alone; a link to a file that does not exist ends the build. Lists are
+indented as the site's Markdown wants.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ HEADER = "template/engine/include/npu_driver.h"
 # Code in a line comes first: what looks like a link in it is none.
 _LINK = re.compile(r"`[^`\n]*`|(!?)\[((?:`[^`]*`|[^\]`])*)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"(^```.*?^```|(?<=\n\n)(?: {4}[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+_ITEM = re.compile(r"(?:-|\d+\.) +(?=\S)")
 _SOURCES = {page: source for source, page in PAGES.items()}
 
 
@@ -65,8 +67,22 @@ def _on_site(source: str, target: str) -> str | None:
     return os.path.relpath(page, here or ".") + hash_ + anchor
 
 
+def _indented(text: str) -> str:
+    """Indent what belongs to an item of a list by four, as MkDocs wants; GitHub needs less."""
+    more = 0
+    lines = []
+    for line in text.split("\n"):
+        if line[:1].strip():
+            item = _ITEM.match(line)
+            more = max(4 - len(item[0]), 0) if item else 0
+        elif line.strip():
+            line = " " * more + line
+        lines.append(line)
+    return "\n".join(lines)
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to pages of the site."""
+    """Let links lead to pages of the site, and lists be as in a clone."""
     name = page.file.src_uri
     if name == "api/header.md":
         return markdown
@@ -81,5 +97,5 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts = _CODE.split(markdown)
     # Every other part is code, which is left alone.
-    parts[::2] = [_LINK.sub(replaced, part) for part in parts[::2]]
+    parts[::2] = [_indented(_LINK.sub(replaced, part)) for part in parts[::2]]
     return "".join(parts)

@@ -51,6 +51,15 @@ def test_it_has_all_pages_and_loads_nothing_from_elsewhere(site: Path) -> None:
         assert [url for url in loaded if "//" in url] == [], page
 
 
+def test_lists_are_as_they_are_in_a_clone(site: Path) -> None:
+    steps = (site / "driver.html").read_text().split("Render, build, test.")[1]
+    # Blocks, nested lists and tables are in the items; else the numbers begin again behind them.
+    steps = steps[: steps.index("On XNNPACK steps 2 to 4")]
+    assert steps.count("</ol>") == 1 and "<ul>" in steps and "<table>" in steps
+    changes = (site / "changelog.html").read_text()
+    assert re.search(r"<strong>Engine</strong>:\s*<ul>", changes)
+
+
 def test_the_reference_comes_from_the_docstrings(site: Path) -> None:
     backend = (site / "api/backend.html").read_text()
     for name in ("compile_for_example_npu", "from_onnx", "offload_report", "DataParallel"):
