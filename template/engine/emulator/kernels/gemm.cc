@@ -69,7 +69,7 @@ GemmPlan::GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t product
     }
   }
   count();
-  panel_floats_ = copies ? depth_block_ * column_block_ + kSlack : 0;
+  panel_floats_ = copies ? depth_block_ * kPanelColumns + kSlack : 0;
   tile_floats_ = depth > depth_block_ ? row_block_ * column_block_ : kTile;
   worker_floats_ = panel_floats_ + tile_floats_ + registers;
   workers_ = scratch->Take<float>(threads * worker_floats_);
@@ -151,25 +151,20 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
   store.Begin(registers);
   // One row is read once: there is no need for a panel of real numbers.
   bool single = gemm.weights != nullptr && rows_ == 1;
-  Panel panels[kMostColumns / kPanelColumns];
-  int32_t of_columns[kMostColumns];
+  int32_t of_columns[kPanelColumns];
   int64_t k = 0;
   do {
     int64_t depth = std::min(depth_block_, depth_ - k);
     bool last = k + depth == depth_;
-    for (int64_t column = first_column; column < end_column && !single; column += kPanelColumns) {
-      int64_t at = column - first_column;
-      panels[at / kPanelColumns] =
-          RightPanel(simd, gemm, column, k, depth, packed + at * depth_block_);
-      if (quads && gemm.left_zero != 0) {
-        const Panel& panel = panels[at / kPanelColumns];
-        SumColumns(simd, depth, gemm.left_zero, panel.data, panel.stride, of_columns + at);
-      }
-    }
     float* tile = tiles;
     // A panel of the right operand stays in the first-level cache while the left one passes.
     for (int64_t column = first_column; column < end_column; column += kPanelColumns) {
       int64_t columns = std::min<int64_t>(kPanelColumns, end_column - column);
+      Panel panel = {};
+      if (!single) panel = RightPanel(simd, gemm, column, k, depth, packed);
+      if (quads && gemm.left_zero != 0) {
+        SumColumns(simd, depth, gemm.left_zero, panel.data, panel.stride, of_columns);
+      }
       int64_t rows = 0;
       for (int64_t row = first_row; row < end_row; row += rows) {
         rows = std::min<int64_t>(kPanelRows, end_row - row);
@@ -184,7 +179,6 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
         if (single) {
           MultiplyRow(*gemm.weights, column, k, depth, left, tile, k > 0);
         } else if (reals) {
-          const Panel& panel = panels[(column - first_column) / kPanelColumns];
           ProductTile product;
           product.rows = static_cast<int>(rows);
           product.columns = static_cast<int>(columns);
@@ -198,11 +192,9 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
           stored = last && store.Finishes(rows, gemm.out_row + row, column, &product);
           simd.gemm(product);
         } else {
-          const Panel& panel = panels[(column - first_column) / kPanelColumns];
           if (quads && (k == 0 || gemm.left_zero != 0)) {
             simd.quads->start(static_cast<int>(rows), k == 0 ? gemm.of_rows + row : nullptr,
-                              gemm.left_zero != 0 ? of_columns + column - first_column : nullptr,
-                              tile);
+                              gemm.left_zero != 0 ? of_columns : nullptr, tile);
           }
           multiply(static_cast<int>(rows), static_cast<int>(columns), depth, left, panel.data,
                    panel.stride, tile, quads || k > 0);

@@ -26,11 +26,11 @@ inline Lanes LanesOf(int64_t begin, int64_t end) {
 
 // The sums of windows of kHeight x kWidth elements that move by kStride, in the order of the taps.
 // A tap in the padding adds a product with 0, so that infinite weights do what they always do.
-template <int kHeight, int kWidth, int kStride>
+// `kLines` lines of the output are summed at once: their additions do not wait for each other, and
+// they share rows of the data, where these are no dilation apart.
+template <int kHeight, int kWidth, int kStride, int kLines>
 void PlaneOf(const Plane& plane, const float* data, const float* weights, const Finish& how,
              float* out) {
-  // Lines that are computed before the next columns, so that memory is read in order.
-  constexpr int64_t kLines = 8;
   V weight[kHeight * kWidth];
   SIMD_UNROLL
   for (int i = 0; i < kHeight * kWidth; ++i) weight[i] = Splat(weights[i]);
@@ -38,8 +38,9 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
   const float* first = how.first;
   const float* second = how.second;
   const V same_first = Splat(first[0]), same_second = Splat(second[0]);
+  const bool read_first = how.first_step != 0, read_second = how.second_step != 0;
   for (int64_t top = 0; top < plane.out_height; top += kLines) {
-    const int64_t bottom = Minimum<int64_t>(top + kLines, plane.out_height);
+    const int64_t lines = Minimum<int64_t>(kLines, plane.out_height - top);
     for (int64_t left = 0; left < plane.out_width; left += kLanes) {
       const int64_t count = Minimum<int64_t>(kLanes, plane.out_width - left);
       const int64_t column = left * kStride - plane.pad_left;
@@ -52,48 +53,75 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
           lanes[x][part] = LanesOf(-at, plane.width - at);
         }
       }
-      for (int64_t line = top; line < bottom; ++line) {
-        V sum = Splat(-0.0f);
-        SIMD_UNROLL
-        for (int y = 0; y < kHeight; ++y) {
-          const int64_t row = line * kStride - plane.pad_top + y * plane.dilation_y;
-          const bool inside = row >= 0 && row < plane.height;
-          const float* from = data + row * plane.width + column;
+      V sum[kLines];
+      SIMD_UNROLL
+      for (int line = 0; line < kLines; ++line) sum[line] = Splat(-0.0f);
+      SIMD_UNROLL
+      for (int y = 0; y < (kLines - 1) * kStride + kHeight; ++y) {
+        const int64_t row = top * kStride - plane.pad_top + y * plane.dilation_y;
+        const float* from = data + row * plane.width + column;
+        V value[kWidth] = {};
+        if (row >= 0 && row < plane.height) {
+          SIMD_UNROLL
+          for (int part = 0; part < kStride; ++part) {
+            __builtin_prefetch(from + kLines * kStride * plane.width + part * kLanes);
+          }
           SIMD_UNROLL
           for (int x = 0; x < kWidth; ++x) {
-            V value = {};
-            if (inside) {
-              const float* tap = from + x * plane.dilation_x;
-              value = LoadLanes(tap, lanes[x][0]);
-              if constexpr (kStride == 2) {
-                value = Evens(value, LoadLanes(tap + kLanes, lanes[x][1]));
-              }
+            const float* tap = from + x * plane.dilation_x;
+            const V low = LoadLanes(tap, lanes[x][0]);
+            value[x] = low;
+            if constexpr (kStride == 2) {
+              const V high = LoadLanes(tap + kLanes, lanes[x][1]);
+              value[x] = Evens(low, high);
+              // Without dilation, the elements between are those of the next tap.
+              if (kLines > 1 && x + 1 < kWidth) value[++x] = Odds(low, high);
             }
-            sum = Fma(weight[y * kWidth + x], value, sum);
           }
         }
-        const int64_t at = line * plane.out_width + left;
+        SIMD_UNROLL
+        for (int line = 0; line < kLines; ++line) {
+          const int tap = (y - line * kStride) * kWidth;
+          if (tap < 0 || tap >= kHeight * kWidth) continue;
+          SIMD_UNROLL
+          for (int x = 0; x < kWidth; ++x) sum[line] = Fma(weight[tap + x], value[x], sum[line]);
+        }
+      }
+      SIMD_UNROLL
+      for (int line = 0; line < kLines; ++line) {
+        if (line >= lines) break;
+        const int64_t at = (top + line) * plane.out_width + left;
         V one = same_first, other = same_second;
-        if (how.first_step != 0) one = LoadPart(first + at, count);
-        if (how.second_step != 0) other = LoadPart(second + at, count);
-        sum = Limit(sum + one + other, least, most);
+        if (read_first) one = LoadPart(first + at, count);
+        if (read_second) other = LoadPart(second + at, count);
+        const V result = Limit(sum[line] + one + other, least, most);
         if (count == kLanes) {
-          Store(sum, out + at);
+          Store(result, out + at);
         } else {
-          StorePart(sum, count, out + at);
+          StorePart(result, count, out + at);
         }
       }
     }
   }
 }
 
+template <int kHeight, int kWidth, int kStride>
+void PlaneOfLines(const Plane& plane, const float* data, const float* weights, const Finish& how,
+                  float* out) {
+  constexpr int kLines = SIMD_BYTES == 64 ? 4 : 2;
+  const bool dense = plane.dilation_x == 1 && plane.dilation_y == 1;
+  auto compute =
+      dense ? PlaneOf<kHeight, kWidth, kStride, kLines> : PlaneOf<kHeight, kWidth, kStride, 1>;
+  compute(plane, data, weights, how, out);
+}
+
 template <int kStride>
 bool PlaneWithStride(const Plane& plane, const float* data, const float* weights, const Finish& how,
                      float* out) {
   if (plane.window_height == 3 && plane.window_width == 3) {
-    PlaneOf<3, 3, kStride>(plane, data, weights, how, out);
+    PlaneOfLines<3, 3, kStride>(plane, data, weights, how, out);
   } else if (plane.window_height == 5 && plane.window_width == 5) {
-    PlaneOf<5, 5, kStride>(plane, data, weights, how, out);
+    PlaneOfLines<5, 5, kStride>(plane, data, weights, how, out);
   } else {
     return false;
   }

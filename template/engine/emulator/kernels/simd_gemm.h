@@ -129,14 +129,14 @@ void GemmNarrow(int64_t depth, const float* a, const float* b, int64_t ldb, floa
 }
 
 // So few columns are not worth a vector.
-constexpr int kFewColumns = 3;
+constexpr int kFewColumns = 4;
 
 template <typename Kind>
 void GemmOf(int rows, int columns, int64_t depth, const float* a, const float* b, int64_t ldb,
             float* tile, bool accumulate) {
   using Function = void (*)(int64_t, const float*, const float*, int64_t, float*, bool);
   static constexpr Function kNarrow[kFewColumns] = {GemmNarrow<Kind, 1>, GemmNarrow<Kind, 2>,
-                                                    GemmNarrow<Kind, 3>};
+                                                    GemmNarrow<Kind, 3>, GemmNarrow<Kind, 4>};
   static constexpr Function kTiles[][kTileVectors] = {
       {GemmPanel<Kind, 1, 1>, GemmPanel<Kind, 1, 2>},
       {GemmPanel<Kind, 2, 1>, GemmPanel<Kind, 2, 2>},

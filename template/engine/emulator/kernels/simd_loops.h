@@ -746,15 +746,23 @@ inline void CopyLine(const float* from, int64_t count, float* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = from[i];
 }
 
-// Every second element of two vectors that lie side by side.
+// Every second element of two vectors that lie side by side, and those between.
 #if SIMD_BYTES == 64
 inline V Evens(V low, V high) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   return (V)_mm512_permutex2var_ps((__m512)low, even, (__m512)high);
 }
+inline V Odds(V low, V high) {
+  const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  return (V)_mm512_permutex2var_ps((__m512)low, odd, (__m512)high);
+}
 #elif SIMD_BYTES == 32
 inline V Evens(V low, V high) {
   __m256d pairs = (__m256d)_mm256_shuffle_ps((__m256)low, (__m256)high, 0x88);
+  return (V)_mm256_permute4x64_pd(pairs, 0xd8);
+}
+inline V Odds(V low, V high) {
+  __m256d pairs = (__m256d)_mm256_shuffle_ps((__m256)low, (__m256)high, 0xdd);
   return (V)_mm256_permute4x64_pd(pairs, 0xd8);
 }
 #endif
