@@ -39,6 +39,7 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
   const float* second = how.second;
   const V same_first = Splat(first[0]), same_second = Splat(second[0]);
   const bool read_first = how.first_step != 0, read_second = how.second_step != 0;
+  const int64_t ahead = int64_t{kLines} * kStride * plane.width;
   for (int64_t top = 0; top < plane.out_height; top += kLines) {
     const int64_t lines = Minimum<int64_t>(kLines, plane.out_height - top);
     for (int64_t left = 0; left < plane.out_width; left += kLanes) {
@@ -64,7 +65,7 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
         if (row >= 0 && row < plane.height) {
           SIMD_UNROLL
           for (int part = 0; part < kStride; ++part) {
-            __builtin_prefetch(from + kLines * kStride * plane.width + part * kLanes);
+            __builtin_prefetch(from + ahead + int64_t{part} * kLanes);
           }
           SIMD_UNROLL
           for (int x = 0; x < kWidth; ++x) {
