@@ -12,8 +12,9 @@ import tvm_ffi
 from tvm import relax
 
 from backend.engine.conformance.region import load_module, region_of
+from backend.engine.driver_options import DRIVERS
 from backend.engine.linking import link_artifacts
-from backend.engine.options import DRIVERS, Options
+from backend.engine.options import Options
 from compiled_region import Region
 from support import BACKEND, IS_EMULATOR, partition_for
 

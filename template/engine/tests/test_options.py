@@ -14,8 +14,10 @@ from tvm import relax
 
 import backend
 from backend import Options
+from backend.engine import _library
 from backend.engine import options as module
 from backend.engine.capability import OneOf
+from backend.engine.driver_options import DRIVERS
 from support import (
     BACKEND,
     OPS,
@@ -404,7 +406,7 @@ def test_options_of_run_codegen_are_those_of_the_artifact(tmp_path):
 
 def test_the_options_of_drivers_are_those_that_they_declare():
     described = {}
-    for role, driver in module.DRIVERS.items():
+    for role, driver in DRIVERS.items():
         assert set(Options(driver=role).driver_options()) == {
             str(spec["key"]) for spec in driver["options"]
         }
@@ -419,12 +421,12 @@ def test_the_options_of_drivers_are_those_that_they_declare():
         assert str(int(default) if isinstance(default, bool) else default) == str(spec["default"])
 
 
-@pytest.mark.skipif("vendor" in module.DRIVERS, reason="programs can be made for it")
+@pytest.mark.skipif("vendor" in DRIVERS, reason="programs can be made for it")
 def test_a_driver_that_makes_no_programs_is_refused_with_a_reason(monkeypatch, tmp_path):
-    monkeypatch.setattr(module._library, "find", lambda role: None)
+    monkeypatch.setattr(_library, "find", lambda role: None)
     with pytest.raises(ValueError, match="no driver of yours was built: NPU_VENDOR_DRIVER_SOURCES"):
         Options.load({"driver": "vendor"})
-    monkeypatch.setattr(module._library, "find", lambda role: tmp_path / role)
+    monkeypatch.setattr(_library, "find", lambda role: tmp_path / role)
     with pytest.raises(ValueError, match="driver_build has no function npu_driver_build"):
         Options.load({"driver": "vendor"})
     with pytest.raises(ValueError, match=r"'other'; supported: \w+\.$"):
@@ -432,7 +434,7 @@ def test_a_driver_that_makes_no_programs_is_refused_with_a_reason(monkeypatch, t
 
 
 def test_programs_are_for_a_driver_that_is_installed():
-    assert Options().driver == next(iter(module.DRIVERS))
+    assert Options().driver == next(iter(DRIVERS))
     with pytest.raises(ValueError, match="'driver' is 'other'; supported"):
         Options(driver="other")
 

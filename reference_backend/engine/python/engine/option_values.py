@@ -6,13 +6,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import Field
+from collections.abc import Callable, Mapping
+from dataclasses import Field, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm_ffi
+
+from .capability import Constraint
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,6 +22,22 @@ else:
     import tomli as tomllib
 
 _BOOLS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+
+
+def option_field(
+    group: str,
+    default: object,
+    about: str,
+    allowed: Constraint | None = None,
+    advise: Callable[[object], str] | None = None,
+) -> Any:
+    """Return a dataclass field that describes an option."""
+    metadata = {"group": group, "about": about, "allowed": allowed, "advise": advise}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    if isinstance(default, list):
+        return field(default_factory=list, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def kind_of(option: Field[Any]) -> type:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All options: one dataclass, read from arguments, mappings, files and the environment.
 
-The group "driver" comes from the installed drivers: a driver lists its options in its table
-(npu_driver.h), and its `create` gets their names and values as text.
+`driver_options` adds those of the installed drivers.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import difflib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -20,10 +19,10 @@ from typing import Any
 
 import tvm_ffi
 
-from . import _library
 from .backend import BACKEND, DEFAULTS
-from .capability import Constraint, OneOf, Range
-from .option_values import checked, kind_of, parsed, read_file, supported
+from .capability import OneOf, Range
+from .driver_options import DRIVERS, advise_on_driver, with_driver_options
+from .option_values import checked, kind_of, option_field, parsed, read_file, supported
 
 PREFIX = f"{BACKEND.upper()}_"
 """The prefix of environment variables; the name of an option follows."""
@@ -35,79 +34,9 @@ _log = logging.getLogger(__name__)
 _reported: set[Override] = set()
 
 
-def _option(
-    group: str,
-    default: object,
-    about: str,
-    allowed: Constraint | None = None,
-    advise: Callable[[object], str] | None = None,
-) -> Any:
-    metadata = {"group": group, "about": about, "allowed": allowed, "advise": advise}
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)
-    if isinstance(default, list):
-        return field(default_factory=list, metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-_placement = partial(_option, "placement")
-_program = partial(_option, "program")
-_local = partial(_option, "local")
-
-DRIVERS = {
-    str(driver["role"]): driver
-    for driver in tvm_ffi.get_global_func(f"{BACKEND}.codegen.drivers")()
-}
-"""The descriptions of the installed drivers, by role; the first is the default."""
-
-
-def _advise_on_driver(role: object) -> str:
-    """Say why programs cannot be made for the vendor's driver."""
-    if role != "vendor":
-        return ""
-    path = _library.find("driver_build") or _library.find("driver")
-    if path is None:
-        return (
-            "; no driver of yours was built: NPU_VENDOR_DRIVER_SOURCES in vendor/vendor.cmake "
-            "names its sources"
-        )
-    return (
-        f"; {path} has no function npu_driver_build, so no programs can be made for it: compile "
-        "the driver's build half, too"
-    )
-
-
-def _read_driver_option(spec: Mapping[str, Any]) -> tuple[Any, Constraint | None]:
-    """Return the default and the supported values of a driver's option."""
-    kind, default = str(spec["type"]), str(spec["default"])
-    if kind == "bool":
-        return default == "1", None
-    if kind == "int":
-        return int(default), Range(min=int(spec["least"]), max=int(spec["most"]))
-    if kind == "choice":
-        return default, OneOf(*(str(choice) for choice in spec["choices"]))
-    return default, None
-
-
-def _with_driver_options(cls: type) -> type:
-    """Add the options of all drivers as fields; the first driver with an option describes it."""
-    for role, driver in DRIVERS.items():
-        for spec in driver["options"]:
-            name = str(spec["key"])
-            default, allowed = _read_driver_option(spec)
-            known = cls.__dict__.get(name)
-            if known is None:
-                known = _option("driver", default, str(spec["about"]), allowed)
-                known.metadata = {**known.metadata, "by_role": {}}
-                cls.__annotations__[name] = type(default).__name__
-                setattr(cls, name, known)
-            elif known.metadata["group"] != "driver":
-                raise ValueError(
-                    f"The driver {driver['name']} has an option '{name}', which is one of "
-                    f"{BACKEND} already; give it another name."
-                )
-            known.metadata["by_role"][role] = (default, allowed)
-    return cls
+_placement = partial(option_field, "placement")
+_program = partial(option_field, "program")
+_local = partial(option_field, "local")
 
 
 @dataclass(frozen=True)
@@ -134,7 +63,7 @@ class Override:
 
 
 @dataclass(frozen=True, kw_only=True)
-@_with_driver_options
+@with_driver_options
 class Options:
     """All settings; each is checked when it is set.
 
@@ -174,7 +103,7 @@ class Options:
 
     # How programs are made, and run.
     driver: str = _program(
-        next(iter(DRIVERS)), "the driver that programs are for", OneOf(*DRIVERS), _advise_on_driver
+        next(iter(DRIVERS)), "the driver that programs are for", OneOf(*DRIVERS), advise_on_driver
     )
     symbol_bound: int = _program(
         64, "the largest value of each symbolic size", Range(min=1, max=2**31 - 1)

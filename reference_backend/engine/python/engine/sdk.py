@@ -8,6 +8,8 @@ from tvm import relax
 
 from .backend import BACKEND
 from .capability import Op
+from .options import Options
+from .symbols import symbol_bounds
 
 _KEPT = 256
 _answers: dict[relax.Call, str | None] = {}
@@ -42,10 +44,6 @@ def ask_driver(op: Op, call: relax.Call) -> str | None:
 
 
 def _ask(call: relax.Call) -> str | None:
-    # Both need the table, which needs this.
-    from .codegen import symbol_bounds
-    from .options import Options
-
     variables = dict.fromkeys(relax.analysis.free_vars(call))
     builder = relax.BlockBuilder()
     with builder.function("call", list(variables)):

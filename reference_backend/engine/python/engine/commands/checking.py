@@ -137,7 +137,8 @@ def _check_ops() -> None:
 
 def _tell_driver() -> None:
     """Say which driver programs are compiled for, if there is a choice."""
-    from ..options import DRIVERS, PREFIX, Options
+    from ..driver_options import DRIVERS
+    from ..options import PREFIX, Options
 
     used = Options.load(None).driver
     for other in DRIVERS.keys() - {used}:
@@ -201,7 +202,8 @@ def _check_values() -> None:
 def _example() -> Any:
     """Tell which ops the driver takes, and return a case that the NPU takes."""
     from ..conformance.region import first_taken
-    from ..options import DRIVERS, PREFIX, Options
+    from ..driver_options import DRIVERS
+    from ..options import PREFIX, Options
 
     used = Options.load(None).driver
     taken, declined = _ask_driver()

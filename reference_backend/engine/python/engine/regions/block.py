@@ -11,9 +11,9 @@ from tvm import relax
 
 from ..backend import BACKEND
 from ..calls import Constant, Values, resolve, with_arguments
-from ..codegen import BOUNDS_ATTRIBUTE, symbol_bounds
 from ..options import Options
 from ..reasons import Code, Reason, joined, of_driver
+from ..symbols import BOUNDS_ATTRIBUTE, symbol_bounds
 from . import ir
 from .composites import Bindings, Composite, CompositeFinder, Target
 from .precision import Precision

@@ -14,11 +14,11 @@ from tvm import relax
 
 from .. import report
 from ..backend import BACKEND
-from ..codegen import known_bounds, symbol_bounds
 from ..options import Options
 from ..origins import is_named
 from ..passes import bound_values, drop_unused, is_opaque
 from ..reasons import Code, Reason
+from ..symbols import known_bounds, symbol_bounds
 from ..table import Table
 from . import ir
 from .block import Block, Scope

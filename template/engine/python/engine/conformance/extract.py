@@ -19,9 +19,9 @@ import tvm
 from tvm import relax
 
 from ..backend import BACKEND
-from ..codegen import BOUNDS_ATTRIBUTE, known_bounds
 from ..passes import simplify
 from ..patterns import TABLE
+from ..symbols import BOUNDS_ATTRIBUTE, known_bounds
 from .compare import Array
 from .compiled import partition_for, run_on_host
 from .inlining import inlined

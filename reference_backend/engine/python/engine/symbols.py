@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The largest values of symbols in shapes: memory is planned for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvm import relax
+
+from .options import Options
+
+BOUNDS_ATTRIBUTE = "tir_var_upper_bound"
+"""The attribute of a function that holds the largest values of its symbols; TVM's own name."""
+
+
+def symbol_bounds(
+    function: relax.Function, options: Options, outer: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the largest value of each symbol in the shapes of a function.
+
+    Parameters
+    ----------
+    function
+        The function.
+    options
+        The options: bounds by name take precedence, the default bound comes last.
+    outer
+        Bounds from the enclosing function.
+
+    Returns
+    -------
+    bounds
+        By the name of the symbol.
+    """
+    known = {**outer, **options.symbol_bounds}
+    symbols = [
+        *relax.analysis.defined_symbolic_vars(function),
+        *relax.analysis.free_symbolic_vars(function),
+    ]
+    return {str(var.name): known.get(str(var.name), options.symbol_bound) for var in symbols}
+
+
+def known_bounds(function: relax.Function) -> dict[str, int]:
+    """Return the bounds of symbols that a function has among its attributes.
+
+    Parameters
+    ----------
+    function
+        The function.
+
+    Returns
+    -------
+    bounds
+        By the name of the symbol.
+    """
+    bounds = function.attrs.get(BOUNDS_ATTRIBUTE) if function.attrs is not None else None
+    return {str(name): int(bound) for name, bound in (bounds or {}).items()}
