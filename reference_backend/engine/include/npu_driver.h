@@ -812,7 +812,8 @@ typedef struct npu_run_api {
   /*! \brief Sets output `index`. Its buffer overlaps with no other one of the request. The shape is
    *  checked at the latest when the request is executed or submitted. */
   npu_status (*bind_output)(npu_request* request, size_t index, const npu_buffer* buffer);
-  /*! \brief Does the work and returns when it is done. Absent: submit and wait. */
+  /*! \brief Does the work and returns when it is done. Here and in `submit`, a request that lacks a
+   *  buffer is refused: an artifact may be forged. Absent: submit and wait. */
   npu_status (*execute)(npu_request* request);
   /*! \brief Starts the work and returns. Until `wait` has returned something else than NPU_TIMEOUT,
    *  bound buffers live, and the request is neither bound nor submitted. Absent: the work is

@@ -121,9 +121,18 @@ def bound_constants():
 def every_op(tmp_path_factory):
     """Compile the ops once for all tests."""
     import support
+    from backend.engine.conformance.compiled import placement
+
+    def is_on_npu(model):
+        return not placement(compiled.partitioned[model.name], model.name).on_host
 
     models = [case.model() for case in support.accepted_cases()]
     compiled = support.compile_all(models)
+    taken = [model for model in models if is_on_npu(model)]
+    if not taken:
+        pytest.skip("the driver takes none of the ops")
+    if len(taken) < len(models):  # TVM's kernels may need the compiler, or be missing.
+        models, compiled = taken, support.compile_all(taken)
     (executable,) = set(compiled.executables.values())
     library = tmp_path_factory.mktemp("every_op") / "model.so"
     executable.export_library(str(library))

@@ -3,6 +3,8 @@
 
 import json
 import struct
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +16,7 @@ from tvm import relax
 from backend.engine.conformance.region import load_module, region_of
 from backend.engine.driver_options import DRIVERS
 from backend.engine.linking import link_artifacts
+from backend.engine.loading import WITHOUT_TORCH
 from backend.engine.options import Options
 from compiled_region import Region
 from support import BACKEND, IS_EMULATOR, partition_for
@@ -422,16 +425,43 @@ FORGED_PORTS = {
 REFUSED.update({f"ports: {name}": case for name, case in FORGED_PORTS.items()})
 
 
-def test_a_program_with_other_inputs_than_its_ports_is_an_error(region):
-    """The ports match the region, but not the program: its driver compares them."""
-    for change in (
+CALL_REGIONS = """
+import numpy as np
+import tvm
+
+backend, symbol, *paths = sys.argv[1:]
+load = tvm.get_global_func("ffi.Module.load_from_bytes." + backend)
+arrays = np.load("arguments.npz")
+for path in paths:
+    with open(path, "rb") as file:
+        module = load(file.read())
+    try:
+        module[symbol](*(tvm.runtime.tensor(arrays[name]) for name in arrays.files))
+    except (ValueError, RuntimeError) as error:
+        print("refused:", str(error).splitlines()[-1])
+"""
+
+
+def test_a_program_with_other_inputs_than_its_ports_is_an_error(region, tmp_path):
+    """The ports match the region, but not the program: its driver compares them.
+
+    A driver that does not may crash, so this has a process of its own.
+    """
+    changes = (
         forge(lambda inputs, outputs: inputs.clear()),
         forge(lambda inputs, outputs: inputs.append(inputs[0])),
         forge(lambda inputs, outputs: inputs[0].update(dims=[region.inputs[0].size], order=[0])),
-    ):
-        module = load_module(change(region.bytes, Parts.read(region.bytes)))
-        with pytest.raises((ValueError, RuntimeError), match=BACKEND):
-            module[region.symbol](*region.tensors())
+    )
+    paths = [tmp_path / str(index) for index in range(len(changes))]
+    for path, change in zip(paths, changes, strict=True):
+        path.write_bytes(change(region.bytes, Parts.read(region.bytes)))
+    np.savez(tmp_path / "arguments.npz", *(tensor.numpy() for tensor in region.tensors()))
+    command = [sys.executable, "-c", WITHOUT_TORCH + CALL_REGIONS, BACKEND, region.symbol, *paths]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"the driver must refuse to execute: {done.stderr}"
+    refusals = done.stdout.splitlines()
+    assert len(refusals) == len(changes), done.stdout
+    assert all(line.startswith("refused: ") and BACKEND in line for line in refusals), refusals
 
 
 @pytest.mark.parametrize("name", REFUSED)

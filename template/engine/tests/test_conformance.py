@@ -670,6 +670,19 @@ def test_a_declined_case_is_reported_and_fails_only_if_strict(decline, suite):
     assert "nothing ran on the NPU" in lines[-1]
 
 
+@pytest.mark.thorough
+def test_a_case_to_refuse_that_the_driver_declines_is_declined(decline):
+    """The engine refuses some cases only where the driver takes the op."""
+    decline(lambda function: "not on Sundays")
+    cases = [case for case in cases_of("ops", Settings()) if "refused" in case]
+    if not cases:
+        pytest.skip("no op has a case to refuse")
+    code, lines = conformance("--suite", "ops", "--jobs", 0, "--filter", "refused")
+    assert code == 1
+    assert "nothing ran on the NPU" in lines[-1], "no case failed"
+    assert not [line for line in lines if line.startswith("FAILED ops/")]
+
+
 def test_the_reason_of_a_declined_composite_is_about_the_whole_composite(decline):
     work = next(filter(is_whole, composites.essentials()), None)
     if work is None:

@@ -99,6 +99,8 @@ def test_the_search_draws_int16_wherever_it_is_allowed():
 def test_earlier_failures_run_first(tmp_path, monkeypatch):
     good = []
     fuzz._draw(0, good.append, shrink=False)
+    if not good:
+        pytest.skip("the driver takes no graph that the search draws")
     fuzz.case_of(good[0], 1, "all", {}).save(tmp_path / "good.npz")
     (tmp_path / "not_a_case.npz").write_text("nothing")
     monkeypatch.setattr(fuzz, "REGRESSIONS", tmp_path)

@@ -74,7 +74,8 @@ def test_the_contents_of_a_library_are_printed(library, runtime_only):
                 assert f"{name}={json.dumps(value)}" in out
         for name, size in artifact.sizes.items():
             assert f"{name}={size}" in out
-        assert artifact.program.strip()
+        # A driver need not describe its programs.
+        assert artifact.program.strip() or artifact.manifest["driver"] != "emulator"
         for line in artifact.program.splitlines():
             assert line.strip() in out
         assert max(map(len, out.partition("program\n")[0].splitlines())) <= 100

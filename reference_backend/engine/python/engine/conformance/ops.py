@@ -202,7 +202,8 @@ def _judge_placement(
         if extent != "all":
             status = "declined" if all(DECLINES in reason for reason in reasons) else "failed"
             return status, f"{extent} of it is on the NPU: {'; '.join(reasons)}"
-        entries = TABLE.entries_of(_entry(work.case.op).relax)
+        entry = TABLE.get(work.case.op)
+        entries = TABLE.entries_of(entry.relax) if entry is not None else []
         known = {work.case.op, *(op.name for op in entries)}
         if len(regions) != 1 or len(regions[0]) != 1 or regions[0][0] not in known:
             # The driver may take parts of a chain that it declines as a whole.
@@ -217,13 +218,11 @@ def _judge_placement(
     if not reasons:
         return "failed", "it is on the host, and no reason is given"
     if not any(work.reason in reason for reason in reasons):
+        if all(DECLINES in reason for reason in reasons):
+            return "declined", reasons[0]  # Before the engine came to its own reason.
         status = "not_run" if edited else "failed"
         return status, f"it is refused for another reason than '{work.reason}': {reasons[0]}"
     return "", ""
-
-
-def _entry(op: str) -> Any:
-    return TABLE.get(op)
 
 
 def _judge_values(
