@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import tvm_ffi
 from tvm import relax
 
 import backend
+import support
 from backend.engine.backend import read_cases
 from backend.engine.capability import Accumulated, Buckets, Elementwise, Exact, Input, Op
 from backend.engine.conformance import (
@@ -35,6 +37,7 @@ from backend.engine.conformance.compare import (
     judge,
 )
 from backend.engine.conformance.ledger import (
+    TESTS,
     Entry,
     LedgerError,
     apply,
@@ -309,6 +312,30 @@ def test_a_ledger_is_read(tmp_path):
     assert read_ledger(path) == []
     path.write_text(ENTRY)
     assert read_ledger(path, ["ops"]) == [Entry("ops", "softmax-*", "no exponential")]
+
+
+class Item:
+    """A test as pytest collects it."""
+
+    def __init__(self, path, name):
+        self.path, self.name, self.marks = Path(path), name, []
+
+    def add_marker(self, mark):
+        self.marks.append((mark.name, mark.kwargs))
+
+
+def test_the_ledger_names_tests_that_fail(monkeypatch):
+    items = [Item("a/test_x.py", name) for name in ("test_one[1]", "test_one[2]", "test_two")]
+    entries = [Entry(TESTS, "test_x.py::test_one*", "no float16"), Entry("ops", "*", "other")]
+    monkeypatch.setattr(support, "read_ledger", lambda: entries)
+    support.expect_failures(items)
+    expected = [("xfail", {"reason": "no float16", "strict": True})]
+    assert [item.marks for item in items] == [expected, expected, []]
+    entries[0] = Entry(TESTS, "test_x.py::test_three", "stale")
+    with pytest.raises(pytest.UsageError, match="'test_x.py::test_three', which is no test"):
+        support.expect_failures(items)
+    entries[0] = Entry(TESTS, "test_y.py::test_three", "that file does not run now")
+    support.expect_failures(items)
 
 
 def test_cases_of_the_vendor_join_those_of_the_catalogue(monkeypatch, tmp_path):

@@ -22,6 +22,10 @@ else:
     import tomli as tomllib
 
 
+TESTS = "pytest"
+"""The suite of the tests in `engine/tests`, whose cases are FILE::TEST."""
+
+
 class LedgerError(Exception):
     """The ledger cannot be read; the message says where and why."""
 
@@ -46,9 +50,11 @@ class Entry:
 
     def matches(self, outcome: Outcome) -> bool:
         """Whether it matches a case."""
-        if self.suite != outcome.suite:
-            return False
-        return self.case == outcome.case or fnmatchcase(outcome.case, self.case)
+        return self.suite == outcome.suite and self.names(outcome.case)
+
+    def names(self, case: str) -> bool:
+        """Whether it names a case of its suite."""
+        return self.case == case or fnmatchcase(case, self.case)
 
 
 def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
@@ -59,7 +65,7 @@ def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
     path
         The file; a missing one counts as empty.
     suites
-        The names of all suites; none: any name will do.
+        The names of the kit's suites; none: any name will do.
 
     Returns
     -------
@@ -83,7 +89,7 @@ def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
     if content or not isinstance(found, list):
         raise LedgerError(f"{path} may hold nothing but tables named [[expected_failure]].")
     entries: list[Entry] = []
-    known = list(suites)
+    known = [*suites, TESTS] if suites else []
     for index, fields in enumerate(found, 1):
         where = f"{path}: entry {index}"
         if not isinstance(fields, dict) or fields.keys() != {"suite", "case", "reason"}:
