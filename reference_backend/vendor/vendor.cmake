@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The vendor's additions to the build; engine/engine.cmake includes this file, and no update writes it.
-# Each variable is a list and may be left out. ${CMAKE_CURRENT_LIST_DIR} is this folder. Find packages
-# here, too: find_package(acme_sdk REQUIRED). For sources in C, add enable_language(C).
+# Each variable is a list and may be left out. ${CMAKE_CURRENT_LIST_DIR} is this folder. Also find
+# packages here: find_package(acme_sdk REQUIRED). For sources in C, add enable_language(C).
 #
 #   NPU_VENDOR_LOWERINGS           your lowerings; they win over the engine's for the same op
 #   NPU_VENDOR_LOWERING_LIBRARIES  libraries that they link

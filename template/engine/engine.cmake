@@ -12,7 +12,7 @@
 # The first two load the drivers next to them. A board needs the runtime and a run half. In a TVM
 # checkout, TVM's own libraries take the place of the first two.
 #
-# Whoever includes this file sets:
+# The including file sets:
 #
 #   NPU_PACKAGE      the name of the Python package
 #   NPU_NAMES_DIR    the folder of backend.h
@@ -85,7 +85,7 @@ if(NPU_SANITIZE)
 endif()
 
 # Only kernels gain from CMake's -O3. The rest is as fast with -O1, and compiles in two thirds of the
-# time. A level that somebody chose stays.
+# time. A level chosen by the user stays.
 set(NPU_LITTLE_OPTIMIZED "")
 if(CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O3 -DNDEBUG")
   set(NPU_LITTLE_OPTIMIZED "$<$<CONFIG:Release>:-O1>")
@@ -110,7 +110,7 @@ function(npu_add_library name)
   endif()
 endfunction()
 
-# Objects, because several libraries have them, and tests of what no library exports.
+# Objects, because several libraries contain them, and tests use what no library exports.
 function(npu_add_objects name)
   add_library(${name} OBJECT ${ARGN})
   target_link_libraries(${name} PUBLIC ${NPU_PACKAGE}_options Threads::Threads)

@@ -329,7 +329,7 @@ void LayoutAdapter::Follow(npu_tensor out, std::optional<Layout> wish, Emit emit
   std::vector<Pending>& pending = At(out).pending;
   pending.push_back({label_, std::move(wish), accepts, std::move(emit)});
   if (!has_wish) return;
-  // What writes a part of a tensor waits for the other parts, which may cut a block.
+  // A write of a part waits for the other parts, which may cut a block.
   const bool waits = std::any_of(pending.begin(), pending.end(), [](const Pending& op) {
     return !op.wish.has_value() || op.wish->has_blocks();
   });

@@ -91,7 +91,7 @@ class LayoutAdapter {
     kView,
     /*! \brief Written in blocks: the elements of `source`, which has `blocks` as dimensions. */
     kBlocked,
-    /*! \brief Dimension d of it is dimension permutation[d] of `source`. */
+    /*! \brief Its dimension d is dimension permutation[d] of `source`. */
     kPermuted,
   };
 
@@ -116,7 +116,7 @@ class LayoutAdapter {
     Kind kind;
     npu_tensor_desc desc;
     int64_t argument = -1;
-    /*! \brief Of an input: it is the argument in another shape. */
+    /*! \brief For an input: whether it is the argument in another shape. */
     bool is_reshaped = false;
     const void* data = nullptr;
     size_t bytes = 0;
@@ -189,7 +189,7 @@ class LayoutAdapter {
   /*! \brief Emits an operation in the layout that `out` already has, else in the layout `wish`;
    *  without both, when its result is first read. */
   void Follow(npu_tensor out, std::optional<Layout> wish, Emit emit, const Accepts& accepts = {});
-  /*! \brief The layout in which to emit what is pending: a wish, else that of the reader, if all
+  /*! \brief The layout in which to emit pending operations: a wish, else that of the reader, if all
    *  accept it. */
   Layout LayoutOfPending(const Value& value, const std::optional<Layout>& reader);
   void EmitPending(npu_tensor tensor, const std::optional<Layout>& reader);

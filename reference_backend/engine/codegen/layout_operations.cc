@@ -161,7 +161,7 @@ void LayoutAdapter::Add(const npu_reduce& op) {
     const Order numbers = split(wish->blocks).second;
     wish->order = order_of_kept(wish->order, numbers);
     if (wish->has_blocks()) wish->blocks = Reordered(wish->blocks.data(), kept);
-    // Blocks of dimensions that the result does not have are none of it.
+    // Ignore blocks of dimensions that the result lacks.
     wish->blocks = OrNone(std::move(wish->blocks));
   }
   const Program epilogue(op.epilogue);

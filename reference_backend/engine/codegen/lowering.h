@@ -8,7 +8,7 @@
  * - REGISTER_ELEMENTWISE("relax.nn.relu", Relu): one value per output element. The same function
  *   serves the op alone and as an epilogue.
  * - REGISTER_LOWERING("relax.nn.conv2d", Conv2D): anything else. With `.TakesEpilogue()`,
- *   element-wise ops of the same composite are fused behind it and arrive as Epilogue().
+ *   element-wise ops of the same composite are fused into it and arrive as Epilogue().
  *
  * An op may have both: the element-wise function is then used when it is fused, the other one when
  * it stands alone. A lowering of the vendor's wins over the engine's, and one with a predicate
@@ -175,14 +175,14 @@ class Lowering {
    *  dequantizes, and Epilogue() leads from the accumulator to the result (only for ops that
    *  registered `.TakesQuantized()`). */
   bool IsQuantized() const;
-  /*! \brief The zero point of argument `i`: what stands for the number 0; 0 unless quantised. */
+  /*! \brief The zero point of argument `i`: the integer for the number 0; 0 unless quantised. */
   int32_t ZeroPoint(size_t i) const;
 
-  /*! \brief For a quantised op: its accumulators are sums over so many elements, and its results
-   *  the means, so Epilogue() divides. `counts` broadcast against the accumulators. */
+  /*! \brief For a quantised mean: each accumulator sums `counts` elements, by which Epilogue()
+   *  divides. `counts` broadcast against the accumulators. */
   void AverageOver(const std::vector<double>& counts, const std::vector<npu_dim>& dims = {});
-  /*! \brief What follows the op: the element-wise ops fused behind it and, if it is quantised, the
-   *  rescaling. NULL for nothing. */
+  /*! \brief The steps after the op: the element-wise ops fused into it and, if it is quantised, the
+   *  rescaling. NULL if there are none. */
   const npu_vector_program* Epilogue();
   /*! \brief An epilogue made by the lowering, given the operation's value; valid while the op is
    *  lowered. */
@@ -221,7 +221,7 @@ class Lowering {
    *  nothing has written it yet. Its dimensions are in the header's order. */
   npu_tensor AtDriver(const Tensor& tensor) const;
   /*! \brief The same in the driver's layout of `like`, a tensor of the same rank: for operations to
-   *  which the layout does not matter. It has a dimension more for each one in blocks. */
+   *  which the layout does not matter. It has one more dimension for each one in blocks. */
   npu_tensor AtDriver(const Tensor& tensor, const Tensor& like) const;
   /*! \brief The driver's struct of this name; refuses the op if it has none:
    *  op.Check(op.Extension<acme_ops>("acme.ops")->add_mish(
@@ -318,7 +318,7 @@ class Lowering {
   std::vector<npu_dim> PerChannel(size_t count) const;
   /*! \brief This element-wise call; values of `known` nodes are not loaded. */
   Value Apply(VectorBuilder* vector, const std::map<size_t, Value>& known) const;
-  /*! \brief The calls fused behind this one, given its own value. */
+  /*! \brief The calls fused into this one, given its own value. */
   Value AppendFused(VectorBuilder* vector, Value value, std::map<size_t, Value> known = {}) const;
 
   ProgramBuilder* program_;
@@ -355,7 +355,7 @@ struct OpLowering {
   npu_step_kind step = NPU_STEP_OTHER;
   std::vector<std::string> step_numbers;
 
-  /*! \brief Element-wise ops of the same composite may be fused behind this one. */
+  /*! \brief Element-wise ops of the same composite may be fused into this one. */
   OpLowering& TakesEpilogue() {
     takes_epilogue = true;
     return *this;

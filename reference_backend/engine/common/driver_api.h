@@ -3,7 +3,7 @@
  * \file driver_api.h
  * \brief The drivers installed next to this library, and their functions.
  *
- * The only place that handles versions and absent functions: everybody else sees a table with all
+ * The only place that handles versions and absent functions: all other code sees a table with all
  * fields.
  */
 #ifndef COMMON_DRIVER_API_H_
@@ -48,7 +48,7 @@ const npu_build_api& BuildDriver(const std::string& role);
 const npu_run_api& RunDriver(const std::string& name);
 
 /*!
- * \name What only a driver with `integers` may be given
+ * \name Operations only for drivers with `integers`
  * A driver that ignores zero points would compute wrong results. `is_float` tells whether a tensor
  * has real numbers.
  * @{

@@ -14,7 +14,7 @@
 
 namespace npu {
 
-/*! \brief An order of dimensions: dimension i of what is stored is dimension order[i]. */
+/*! \brief An order of dimensions: dimension i in memory is dimension order[i]. */
 using Order = std::vector<int>;
 
 inline bool IsPermutation(const Order& order) {
@@ -82,7 +82,7 @@ inline void Permute(const int64_t* dims, const Order& order, size_t element_byte
   for (size_t i = order.size(); i-- > 1;) steps[i - 1] = steps[i] * dims[i];
   std::vector<int64_t> to_dims = Reordered(dims, order);
   std::vector<int64_t> to_steps = Reordered(steps.data(), order);
-  to_dims.insert(to_dims.begin(), 1);  // Scalars need a dimension, too.
+  to_dims.insert(to_dims.begin(), 1);  // Scalars also need a dimension.
   to_steps.insert(to_steps.begin(), 0);
   for (int64_t size : to_dims) {
     if (size == 0) return;

@@ -18,7 +18,7 @@ struct Range {
   uint64_t begin, end;
 };
 
-/*! \brief The bytes of a box of a tensor, from its first to its last, counted from the tensor's. */
+/*! \brief The bytes of a tensor from the first to the last of a box. */
 Range BoxOf(const Desc& desc, const int64_t* offset, const int64_t* step, const int64_t* extent) {
   auto element = static_cast<int64_t>(ElementSize(desc.dtype));
   int64_t first = 0;

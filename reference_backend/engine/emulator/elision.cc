@@ -44,14 +44,14 @@ bool Covers(const Dim& tile, const Dim& whole, int64_t offset) {
          tile.limit <= whole.limit - offset;
 }
 
-/*! \brief Whether these bytes of `whole`, all that `tile` needs, lie side by side.
+/*! \brief Whether the bytes of `whole` that `tile` needs are contiguous.
  *
  * \param offset Where the box begins in `whole`.
  * \param bytes Set to where these bytes begin, counted from those of `whole`.
  */
 bool IsContiguous(const Desc& tile, const Desc& whole, const int64_t* offset, uint64_t* bytes) {
-  // Behind the innermost dimension in which the box is a part, all are whole; before it, there are
-  // single elements.
+  // After the innermost dimension in which the box is a part, all are whole; before it, all have
+  // one element.
   int32_t part = tile.rank - 1;
   while (part >= 0 && tile.dims[part] == whole.dims[part] && offset[part] == 0) --part;
   for (int32_t d = 0; d < part; ++d) {
@@ -221,7 +221,8 @@ class Elider {
     if (number < 0) return;
     Writer& writer = writers_[number];
     if (store) {
-      // The store moves back to when its data was written: nobody may access its memory in between.
+      // The store moves up to where its data is written, so nothing may access its memory in
+      // between.
       const Tensor& have = TensorOf(accesses_.output(number));
       const Tensor& want = TensorOf(data);
       bool whole = have.place.offset == want.place.offset && SameBytes(have, want);
@@ -292,7 +293,7 @@ class Elider {
     parts_[access.begin] = {access.end, writer};
   }
 
-  /*! \brief The first part that ends behind a piece. */
+  /*! \brief The first part that ends after a piece. */
   std::map<int32_t, Part>::iterator First(int32_t piece) {
     auto part = parts_.upper_bound(piece);
     if (part != parts_.begin() && std::prev(part)->second.end > piece) --part;

@@ -52,20 +52,20 @@ class Events {
 };
 
 /*!
- * \brief What one run of a program keeps in the scratchpad, and in the part of DRAM that
+ * \brief The allocations of one run of a program in the scratchpad, and in the part of DRAM that
  * intermediates share, by the place in memory.
  *
- * An allocation lasts from the first command that touches it to the last. What is written to the
- * same bytes later, without reading them, is another one.
+ * An allocation lasts from the first command that touches it to the last. Data written to the same
+ * bytes later, without reading them, is another one.
  */
 std::vector<npu_allocation> AllocationsOf(const Program& program, const Accesses& accesses,
                                           const Timeline& timeline);
 
-/*! \brief The memories of the machine, and what they move in a cycle. */
+/*! \brief The memories of the machine, and the bytes that they move in a cycle. */
 std::vector<npu_memory> MemoriesOf(const Machine& machine);
 
-/*! \brief The most operations in a cycle, for the element types of the program's products; with no
- *  products, for those of real numbers. */
+/*! \brief The most operations in a cycle, for the element types of the program's products; without
+ *  products, for real numbers. */
 double OperationsPerCycle(const Program& program);
 
 }  // namespace npu::emulator

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file listing.cc
- * \brief A program as a text for people.
+ * \brief A program as text for people.
  */
 #include "listing.h"
 
@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kPoolKinds[] = {"max", "average", "average_include_pad", "average_adaptive"};
 constexpr const char* kReduceKinds[] = {"sum", "mean", "max", "min", "product"};
 
-/*! \brief Text of at least so many characters, the missing ones in front or behind. */
+/*! \brief Text padded to a width, on the left or on the right. */
 std::string Right(const std::string& text, size_t width) {
   return std::string(width - std::min(width, text.size()), ' ') + text;
 }

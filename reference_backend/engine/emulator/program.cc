@@ -19,7 +19,7 @@ constexpr const char* kMemories[] = {"input", "output", "constants", "arena", "s
 
 // ---- Rules ----
 
-/*! \brief The space that a tensor takes of an input or an output, in elements.
+/*! \brief The space that a tensor takes in an input or an output, in elements.
  *
  * Such memory is only as large as the symbols at hand make it. The elements of a dense shape are a
  * factor times some symbols; of a tile, also times the rest of one symbol.
@@ -389,7 +389,7 @@ constexpr char kMagic[8] = {'N', 'P', 'U', 'E', 'M', 'U', '\r', '\n'};
 constexpr uint32_t kVersion = 4;
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "programs are little-endian");
 
-/*! \brief What the bytes begin with; the tables follow, then, aligned, the constants. */
+/*! \brief The header of the bytes; the tables follow, then the aligned constants. */
 struct Header {
   char magic[8];
   uint32_t version;
@@ -435,7 +435,7 @@ class Writer {
     auto* data = reinterpret_cast<const uint8_t*>(&value);
     bytes_.insert(bytes_.end(), data, data + sizeof(value));
   }
-  /*! \brief A length, which is followed by that many things. */
+  /*! \brief A length, followed by that many elements. */
   template <typename T>
   void Length(const T& things) {
     (*this)(static_cast<uint32_t>(things.size()));
@@ -468,7 +468,7 @@ class Reader {
     (*this)(value);
     return value;
   }
-  /*! \brief A length; what follows has at least `least` bytes for each. */
+  /*! \brief A length, followed by that many elements of at least `least` bytes. */
   uint32_t Length(size_t least) {
     auto length = Get<uint32_t>();
     Need(length * least);
@@ -721,7 +721,7 @@ Command ReadCommand(Reader& reader) {
   return command;
 }
 
-/*! \brief Reads a length and so many things of at least `least` bytes. */
+/*! \brief Reads a length and that many elements of at least `least` bytes. */
 template <typename Thing, typename Read>
 std::vector<Thing> ReadAll(Reader& reader, size_t least, const Read& read) {
   std::vector<Thing> things(reader.Length(least));

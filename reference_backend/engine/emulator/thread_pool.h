@@ -19,8 +19,8 @@ namespace npu::emulator {
  * \brief Threads that wait for loops to share. A pool of 1 starts no thread.
  *
  * Any thread may call ParallelFor at any time, except from a body of ParallelFor. The pool serves
- * one caller at a time; others run their loops alone meanwhile, so that nobody waits for another
- * caller's work.
+ * one caller at a time; others run their loops alone meanwhile, so that no caller waits for
+ * another's work.
  */
 class ThreadPool {
  public:

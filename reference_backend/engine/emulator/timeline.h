@@ -18,7 +18,7 @@ namespace npu::emulator {
 /*!
  * \brief The cost of a command with certain values of the symbols.
  *
- * - A matmul is a product for each matrix of b; where b has one, its a is one tall matrix. A
+ * - A matmul is a product for each matrix of b; if b has only one, a is one tall matrix. A
  *   convolution is a product for each group: m are the positions of all images, k the elements of
  *   a window, n the output channels. Epilogues run on the vector engine of the same core while
  *   results leave the matrix engine.

@@ -33,7 +33,7 @@ void BatchNorm(Lowering& op) {
     Value result = v.Multiply(v.Subtract(v.Load(data), v.Load(mean)), v.Load(factor));
     return has_beta ? v.Add(result, v.Load(beta)) : result;
   });
-  // Without training the statistics stay as they are, and momentum has no effect.
+  // Without training the statistics do not change, and momentum has no effect.
   op.SetOutput(1, op.Input(3));
   op.SetOutput(2, op.Input(4));
 }

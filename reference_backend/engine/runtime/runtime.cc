@@ -167,9 +167,9 @@ auto Readably(const Body& body) {
 /*!
  * \brief An artifact that TVM links into a library as an object file.
  *
- * TVM copies the bytes of modules several times when it loads a library. What is linked is mapped,
- * and shared by all processes that run it. Afterwards, the library itself stands in the place of
- * this module: both have a function that returns the address of the artifact.
+ * TVM copies the bytes of modules several times when it loads a library. A linked artifact is
+ * mapped, and shared by all processes that run it. The library then replaces this module: both have
+ * a function that returns the address of the artifact.
  */
 class ArtifactModule : public ffi::ModuleObj {
  public:
@@ -229,7 +229,7 @@ class RegionModule : public ffi::ModuleObj {
   explicit RegionModule(std::shared_ptr<const Region> region) : region_(std::move(region)) {
     resolved_.store(region_.get());
   }
-  /*! \brief A region whose artifact the first import has. */
+  /*! \brief A region whose artifact is in the first import. */
   explicit RegionModule(ArtifactReference reference)
       : reference_(std::move(reference)), is_apart_(true) {}
 
@@ -288,7 +288,7 @@ class RegionModule : public ffi::ModuleObj {
     return std::nullopt;
   }
 
-  /*! \brief What TVM saves next to the bytes of the imports: the artifact, or where it is. */
+  /*! \brief The bytes that TVM saves next to those of the imports: the artifact, or where it is. */
   ffi::Bytes SaveToBytes() const final {
     return is_apart_ ? ffi::Bytes(WriteReference(reference_)) : Whole();
   }
@@ -341,7 +341,7 @@ class RegionModule : public ffi::ModuleObj {
     throw ArtifactError("is not in the library that refers to it; export the library again");
   }
 
-  /*! \brief Lets TVM link the artifact; false if it is not known how. */
+  /*! \brief Lets TVM link the artifact; false for unknown processors. */
   bool LinkApart(const std::string& triple) {
     std::optional<Processor> processor = FindProcessor(triple);
     if (!processor.has_value() || is_apart_) return is_apart_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file codegen.cc
- * \brief What Python calls to compile a region to an artifact.
+ * \brief The functions that Python calls to compile a region to an artifact.
  */
 #include <tvm/ffi/any.h>
 #include <tvm/ffi/container/array.h>
@@ -41,7 +41,7 @@ LoweringOptions ReadOptions(const ffi::String& driver, const OptionMap& driver_o
   return options;
 }
 
-/*! \brief Runs a piece of the API; a refusal becomes an error for the user. */
+/*! \brief Runs a function of the API; a refusal becomes an error for the user. */
 template <typename Body>
 auto Refusable(const Body& body) {
   try {

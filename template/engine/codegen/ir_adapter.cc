@@ -46,11 +46,11 @@ constexpr TypeName kIndexMap = {"tirx.IndexMap"};
 constexpr TypeName kTensorType = {"relax.TensorType"};
 constexpr TypeName kPrimType = {"ir.PrimType"};
 
-/*! \brief A type and the fields of it that this file reads. */
+/*! \brief A type and its fields that this file reads. */
 struct RequiredType {
   TypeName name;
   std::vector<const char*> fields;
-  /*! \brief Those under the older name, if they have other names there. */
+  /*! \brief Their names in older versions, if different. */
   std::vector<const char*> fields_before = {};
 };
 
@@ -132,8 +132,8 @@ std::string TypeKey(const ffi::ObjectRef& object) {
   return object.defined() ? std::string(object->GetTypeKey()) : "nothing";
 }
 
-/*! \brief The name of an op's argument. Listed here are those that Relax itself omits; the table in
- *  capability.py has them too. */
+/*! \brief The name of an op's argument. Lists those that Relax omits, as does the table in
+ *  capability.py. */
 std::string ArgumentName(const ffi::ObjectRef& op, size_t index) {
   static const std::unordered_map<std::string, std::vector<std::string>> names = {
       {"relax.strided_slice", {"x", "axes", "begin", "end", "strides"}},
@@ -207,7 +207,7 @@ ffi::Any ReadIndexMap(const ffi::ObjectRef& map) {
   return result;
 }
 
-/*! \brief What a Relax variable stands for while a function is read. */
+/*! \brief The value of a Relax variable while a function is read. */
 struct Binding {
   enum class Kind { kTensor, kTuple, kShape, kNumber, kFunction };
 
@@ -591,7 +591,7 @@ class FunctionReader {
     return value.number;
   }
 
-  /*! \brief A value as JSON has it; None if there is nothing to record. */
+  /*! \brief A value in the types of JSON; None if there is nothing to record. */
   static ffi::Any ReadAttribute(const ffi::Any& value) {
     if (value == nullptr) return value;
     switch (value.type_index()) {
@@ -628,7 +628,7 @@ class FunctionReader {
   std::unordered_map<const ffi::Object*, Binding> bindings_;
   std::unordered_map<const ffi::Object*, EntryRef> constants_;
   std::unordered_map<const ffi::Object*, Dim> dims_;
-  /*! \brief Keeps alive what the maps know by address. */
+  /*! \brief Keeps alive the objects that the maps know by address. */
   std::vector<ffi::ObjectRef> keep_;
   int composite_ = -1;
   int composite_count_ = 0;

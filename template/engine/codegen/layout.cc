@@ -148,7 +148,7 @@ std::optional<Order> OrderOfView(const Dims& from, const Order& order, const Dim
   if (!factors.has_value()) return std::nullopt;
   const std::vector<int> sequence = Sequence(factors->of_a, order);
   if (Sequence(factors->of_b, identity) == sequence) return identity;
-  // Each dimension goes where its first factor is; one without factors goes behind its neighbour.
+  // Each dimension goes where its first factor is; one without factors follows its neighbour.
   std::vector<int> places(sequence.size());
   for (size_t i = 0; i < sequence.size(); ++i) places[sequence[i]] = static_cast<int>(i);
   std::vector<int> keys;

@@ -25,8 +25,8 @@ using Blocks = std::vector<int64_t>;
 /*! \brief How a tensor is stored. */
 struct Layout {
   Blocks blocks;
-  /*! \brief The order of dimensions, of which one with blocks is two: the number of the block, and
-   *  behind it the place in the block. */
+  /*! \brief The order of dimensions. One with blocks counts as two: the number of the block, then
+   *  the place in the block. */
   Order order;
 
   bool has_blocks() const { return !blocks.empty(); }
@@ -50,13 +50,13 @@ npu_tensor_desc DescOf(npu_dtype dtype, const Dims& dims);
 /*! \brief The tensor with its dimensions in that order. */
 npu_tensor_desc Stored(const npu_tensor_desc& desc, const Order& order);
 
-/*! \brief Whether each block divides its dimension; one of size 1 is a block by itself. */
+/*! \brief Whether each block divides its dimension; a dimension of size 1 is a block. */
 bool CanSplit(const Dims& dims, const Blocks& blocks);
 /*! \brief The shape in which dimensions with blocks are two. */
 Dims Split(const Dims& dims, const Blocks& blocks);
 /*! \brief Where each dimension begins in the shape that Split gives; with its rank at the end. */
 std::vector<int> SplitPlaces(const Blocks& blocks, int rank);
-/*! \brief Whole dimensions, all or some of them, in that order, as those that Split gives. */
+/*! \brief An order of all or some whole dimensions as an order of those that Split gives. */
 Order SplitOrder(const Order& order, const Blocks& blocks);
 /*! \brief Blocks by dimension, or none if all are 1. */
 Blocks OrNone(Blocks blocks);

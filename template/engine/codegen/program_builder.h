@@ -42,7 +42,7 @@ bool IsFloat(const std::string& dtype);
 /*! \brief Whether an operand is the result of an earlier step. */
 bool IsComputed(const npu_operand& operand);
 
-/*! \brief One op with what joins it: absorbed transposes before it, fused ops behind it. */
+/*! \brief One op and the ops that join it: absorbed transposes before it, fused ops after it. */
 struct Unit {
   size_t anchor = 0;
   const OpLowering* lowering = nullptr;
@@ -53,7 +53,7 @@ struct Unit {
   std::vector<size_t> dequantized;
   /*! \brief The dequantization of a constant second argument, if the op reads its integers. */
   std::optional<size_t> weights;
-  /*! \brief The element-wise calls behind the anchor, in order. */
+  /*! \brief The element-wise calls after the anchor, in order. */
   std::vector<std::pair<size_t, const OpLowering*>> epilogue;
 
   size_t Last() const { return epilogue.empty() ? anchor : epilogue.back().first; }
@@ -153,8 +153,8 @@ class ProgramBuilder {
   /*! \brief The table's entry for a call, or NULL; only element-wise ones if `elementwise`. */
   const OpLowering* Find(size_t node, bool elementwise = false) const;
 
-  /*! \brief Decides which calls are lowered together. A call that is fused behind another is
-   *  lowered at the place of the last one, where all of its operands are known. */
+  /*! \brief Decides which calls are lowered together. Fused calls are lowered at the place of the
+   *  last one, where all operands are known. */
   void FormUnits();
 
   /*! \brief Whether an argument is dequantized only for this call, in its composite. */
@@ -179,7 +179,7 @@ class ProgramBuilder {
 
   bool SwapsLastDims(size_t index) const;
 
-  /*! \brief The element-wise entry for a call that is fused behind another one, or NULL. A scale, a
+  /*! \brief The element-wise entry for a call that is fused into another one, or NULL. A scale, a
    *  bias or a residual belongs to the op before it: it needs no entry of its own. */
   const OpLowering* FindFused(size_t node) const;
 

@@ -8,7 +8,7 @@
 namespace npu {
 namespace {
 
-/*! \brief What one instruction computes, before it is rounded to float32. */
+/*! \brief The result of one instruction, before it is rounded to float32. */
 double Compute(npu_vector_opcode opcode, double a, double b, double c) {
   switch (opcode) {
     case NPU_VECTOR_ADD:

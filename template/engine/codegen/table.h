@@ -17,7 +17,7 @@ namespace npu {
 /*! \brief The least and the largest number of a quantised tensor: int8, uint8 or int16. */
 std::pair<double, double> EndsOf(npu_dtype dtype);
 
-/*! \brief What a vector program computes for all 256 numbers of a type; see npu_lookup.
+/*! \brief The results of a vector program for all 256 numbers of a type; see npu_lookup.
  *
  * In float32, as the header says, with each function rounded once.
  *

@@ -78,7 +78,7 @@ uint64_t StoredChecksum(const uint8_t* artifact);
 bool IsUtf8(std::string_view text);
 
 /*!
- * \brief Text out of an artifact, or of a driver, to be shown.
+ * \brief Text from an artifact or a driver, made safe to show.
  *
  * Invalid UTF-8 becomes question marks. Control characters, which a terminal would interpret,
  * become \xNN, except line ends and tabs if the text may have lines.

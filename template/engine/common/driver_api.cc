@@ -68,7 +68,7 @@ std::vector<std::string> Folders() {
   return folders;
 }
 
-/*! \brief What the header of this release promises that every driver has. */
+/*! \brief The table of a driver in the form of this release, if it has the required functions. */
 template <typename Api>
 Api AdoptTable(const Api* table, const std::string& path, const char* half, size_t least) {
   if (table == nullptr) {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the emulator, a driver like any other: its halves as libraries, and as objects for the tests
-# of what is inside. engine.cmake includes this.
+# Builds the emulator, a driver like any other: its halves as libraries, and as objects for the
+# tests of its internals. engine.cmake includes this.
 
 # ---- The run half, and what both halves share ----
 

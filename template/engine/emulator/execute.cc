@@ -178,8 +178,8 @@ class Execution::Preparer {
     MergeTiles(op, command);
   }
 
-  /*! \brief Tells a convolution where its data is zero, if the step before, apart from
-   *        convolutions, spread it out. */
+  /*! \brief Sets where the data of a convolution is zero, if the last step that is not a
+   *  convolution spread it out. */
   void SetSpread(const npu_convolution& op, const Command& command, ConvolutionArgs* args) {
     const auto& steps = execution_.steps_;
     size_t i = steps.size() - 1;
@@ -229,8 +229,8 @@ class Execution::Preparer {
     std::vector<Range> ranges;
   };
 
-  /*! \brief Makes one step of this convolution and the one before, if they are tiles of one, along
-   *        the output channels: otherwise each of them would rearrange the same data for itself. */
+  /*! \brief Merges this convolution with the step before if both are tiles of one convolution,
+   *  along the output channels: otherwise each would rearrange the same data. */
   void MergeTiles(const npu_convolution& op, const Command& command) {
     Tiles last = std::move(tiles_);
     tiles_ = {execution_.steps_.size(), &op, &command, RangesOf(op, command)};
@@ -280,9 +280,9 @@ class Execution::Preparer {
     tiles_ = {execution_.steps_.size(), &op, &command, std::move(merged)};
   }
 
-  /*! \brief The bytes from one part of packed weights to the next, if the weight of a tile is one
-   *        more part of the weight of those before, with the same gap; otherwise 0. Memory is
-   * handed out in aligned pieces, so weights of few channels leave gaps. */
+  /*! \brief The bytes from one part of packed weights to the next, if the weight of a tile
+   * continues that of those before, with the same gap; otherwise 0. Memory is handed out in aligned
+   * pieces, so weights of few channels leave gaps. */
   static int64_t PitchOf(const ConvolutionArgs& whole, const ConvolutionArgs& tile,
                          const Range& before, const Range& next) {
     if (tile.packed_weight == nullptr || tile.data.dtype != NPU_FLOAT32) return 0;
@@ -316,7 +316,7 @@ class Execution::Preparer {
   std::vector<Range> RangesOf(const npu_convolution& op, const Command& command) const {
     const auto& tile = std::get<ConvolutionArgs>(execution_.steps_.back());
     if (op.groups != 1 || tile.out.dims[0] != 1 || tile.out.dims[1] < 2) return {};
-    // Packed weights are panels of so many rows.
+    // Packed weights are panels of kPanelRows rows.
     if (tile.packed_weight != nullptr && tile.weight.dims[0] % kPanelRows != 0) return {};
     std::vector<Range> ranges;
     bool possible = true;

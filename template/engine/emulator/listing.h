@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file listing.h
- * \brief A program as a text for people.
+ * \brief A program as text for people.
  */
 #ifndef EMULATOR_LISTING_H_
 #define EMULATOR_LISTING_H_

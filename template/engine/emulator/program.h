@@ -46,9 +46,8 @@ struct Place {
 struct Tensor {
   Desc desc;
   Place place;
-  /*! \brief If not 0, this is the weight of one matmul or convolution, in so many bytes, as the
-   *  kernels packed it for the shape of exactly that command: it can only be moved, and be read as
-   *  that weight. */
+  /*! \brief If not 0, the size of the weight of one matmul or convolution, as the kernels packed it
+   *  for the shape of exactly that command: it can only be moved, and be read as that weight. */
   uint64_t packed_bytes = 0;
 };
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kMaxParameter = int64_t{1} << 30;
 constexpr size_t kMaxInstructions = 256;
 
-/*! \brief The number behind an enumerator; from C or from bytes, it may be anything. */
+/*! \brief The number of an enumerator; from C or from bytes, it may be anything. */
 template <typename Enum>
 int32_t Number(const Enum& value) {
   static_assert(sizeof(Enum) == sizeof(int32_t), "the C API has 32-bit enumerations");
@@ -54,13 +54,14 @@ struct Window {
     int64_t skipped = start < 0 ? (-start + dilation - 1) / dilation : 0;
     return skipped < size && start + skipped * dilation < in;
   }
-  /*! \brief Whether the windows at all of so many positions touch the data. */
+  /*! \brief Whether the windows at all positions touch the data. */
   bool AllTouch(int64_t positions) const {
     // Only windows that start before the data, and the last one, can miss it.
     if (!Touches(positions - 1)) return false;
     // Taps are never further apart than the data is long: the first window misses it first.
     if (dilation <= in) return Touches(0);
-    // Such taps jump over all of the data: nobody pads a window by that much, but forged bytes may.
+    // Such taps jump over all of the data: no model pads windows by that much, but forged bytes
+    // may.
     constexpr int64_t kMostPositions = 65536;
     if (pad_begin / stride > kMostPositions) return false;
     for (int64_t position = 0; position < positions && position * stride < pad_begin; ++position) {

@@ -74,7 +74,7 @@ inline void RequireArgument(const void* argument, const char* name) {
   if (argument == nullptr) Invalid("The argument ", name, " is null.");
 }
 
-/*! \brief Runs a piece of the C API; what it throws becomes a status and a sentence. */
+/*! \brief Runs a function of the C API; an exception becomes a status and a sentence. */
 template <typename Body>
 npu_status Guard(std::string* sentence, const Body& body) {
   try {

@@ -174,8 +174,8 @@ typedef enum npu_vector_opcode {
 typedef enum npu_rounding {
   /*! \brief Halves up: (a * b + 2^(c - 1)) >> c. TOSA's SINGLE_ROUND. */
   NPU_ROUND_HALF_UP = 0,
-  /*! \brief TOSA's DOUBLE_ROUND: as HALF_UP where c is at most 31; above, 2^30 is added before the
-   *  shift, too, where a >= 0, and subtracted where a < 0. */
+  /*! \brief TOSA's DOUBLE_ROUND: as HALF_UP where c is at most 31; above, 2^30 is also added before
+   *  the shift where a >= 0, or subtracted where a < 0. */
   NPU_ROUND_DOUBLE = 1,
   /*! \brief To the nearest, halves to even. */
   NPU_ROUND_HALF_EVEN = 2,
@@ -325,15 +325,15 @@ typedef struct npu_vector_program {
 /* ---- Operations ------------------------------------------------------------------------------
  * Each begins with its `size` as the caller knows it, sizeof(npu_matmul) and so on.
  *
- * `epilogue` is applied to each result before it is stored; NULL stores it as it is.
+ * `epilogue` is applied to each result before it is stored; NULL stores it unchanged.
  *
  * Products of integers (version 3; a driver says by npu_build_api.integers that it has them): both
  * operands of a matmul or convolution are integers of 8 bits, int8 or uint8, each its own. Operand
- * a, or data, may be int16; then operand b of a matmul may be int16, too. The result is the sum of
- * (a - a_zero_point) * (b - b_zero_point), where padding contributes nothing: it is as if it were
- * the zero point. The accumulator is an int32, the low 32 bits of the exact sum; where operand a is
- * an int16, it is an int64, of which the engine uses 48 bits. As always, the epilogue is computed
- * in int64 if the output and all that it loads are integers, and in float32 otherwise. Without an
+ * a, or data, may be int16; then operand b of a matmul may also be int16. The result is the sum of
+ * (a - a_zero_point) * (b - b_zero_point), where padding contributes nothing, as if it were the
+ * zero point. The accumulator is an int32, the low 32 bits of the exact sum; where operand a is an
+ * int16, it is an int64, of which the engine uses 48 bits. As always, the epilogue is computed in
+ * int64 if the output and all that it loads are integers, and in float32 otherwise. Without an
  * epilogue the output has the accumulator's type.
  *
  * Weights of integers (version 3; npu_build_api.integer_weights): operand a of a matmul is float32
@@ -466,7 +466,7 @@ typedef struct npu_copy {
  *  the data reads its nearest element.
  *
  * - Whole slices: out[i..., j..., k...] = data[i..., indices[j...], k...], where i... are the
- *   dimensions before the axis and k... those behind it.
+ *   dimensions before the axis and k... those after it.
  * - `elementwise` not 0: `indices` has the shape of `out`, and as many dimensions as `data`;
  *   out[i] = data[i with indices[i] in the place of i[axis]].
  */
@@ -497,7 +497,7 @@ typedef struct npu_scan {
 /*! \brief The order of the elements along an axis: out[..., i, ...] is the index of the i-th
  *  smallest, or largest (`descending` not 0) element. Equal elements keep their order; NaN counts
  * as larger than any number. `out` is int32 or int64, and may be shorter than `data` along the
- * axis: then the first ones count. */
+ * axis: then it has only the first ones. */
 typedef struct npu_order {
   uint32_t size;
   npu_tensor data, out;
@@ -553,7 +553,7 @@ typedef enum npu_operation {
  * for other sizes, declare no block. */
 typedef struct npu_layout {
   uint32_t size;
-  /*! \brief What it is asked for; shapes are in the header's order. A pool has no weight (rank 0)
+  /*! \brief The operation; shapes are in the header's order. A pool has no weight (rank 0)
    *  and one group. */
   npu_operation operation;
   npu_tensor_desc data, weight, out;
@@ -572,7 +572,7 @@ typedef struct npu_layout {
 
 /* ---- What a driver says about itself ------------------------------------------------------- */
 
-/*! \brief What an option's value is. */
+/*! \brief The type of an option's value. */
 typedef enum npu_option_type {
   /*! \brief "0" or "1". */
   NPU_OPTION_BOOL = 0,
@@ -584,12 +584,12 @@ typedef enum npu_option_type {
   NPU_OPTION_CHOICE = 3,
 } npu_option_type;
 
-/*! \brief An option of the driver: what its users may set, and `create` is given. Never grows. */
+/*! \brief An option of the driver, which users may set, and which `create` gets. Never grows. */
 typedef struct npu_option_info {
   /*! \brief Lower case, words joined by "_". */
   const char* key;
   npu_option_type type;
-  /*! \brief The value that it has when nobody sets it. */
+  /*! \brief The value if it is not set. */
   const char* default_value;
   int64_t least, most;
   const char* const* choices;
@@ -607,7 +607,7 @@ typedef enum npu_counter_kind {
 
 /*! \brief Something that the device counts; never grows. */
 typedef struct npu_counter_info {
-  /*! \brief Lower case, words joined by "_", perhaps with parts behind a ".". */
+  /*! \brief Lower case, words joined by "_", perhaps with parts after a ".". */
   const char* name;
   /*! \brief E.g. "cycles" or "bytes"; "" for plain numbers. */
   const char* unit;
@@ -630,12 +630,12 @@ typedef struct npu_event {
   const char* name;
   /*! \brief The text of set_label that it belongs to, or NULL. */
   const char* label;
-  /*! \brief The engine, e.g. "matrix", with a part behind a "." if there are several. */
+  /*! \brief The engine, e.g. "matrix", with a part after a "." if there are several. */
   const char* engine;
   /*! \brief When it began and ended, since the beginning of the execution, in event_unit.
    */
   int64_t begin, end;
-  /*! \brief For how much of this time the engine worked. */
+  /*! \brief How long the engine was busy within this interval. */
   int64_t busy;
   /*! \brief The engine whose work it had to wait for before it began, or NULL. */
   const char* waits_for;
@@ -668,7 +668,7 @@ typedef struct npu_memory {
 
 /*! \brief Which work `cancel` can end before it is done. */
 typedef enum npu_cancel_kind {
-  /*! \brief None: a call that takes too long is waited for. */
+  /*! \brief None: the engine waits even for a call that takes too long. */
   NPU_CANCEL_NOTHING = 0,
   /*! \brief What has not begun. */
   NPU_CANCEL_WAITING = 1,
@@ -804,7 +804,7 @@ typedef struct npu_run_api {
    *  the program is unloaded. Absent: "". */
   npu_status (*describe)(npu_program* program, const char** text);
   npu_status (*create_request)(npu_program* program, npu_request** request);
-  /*! \brief Accepts NULL. A request that runs is cancelled, and waited for. Absent: nothing to
+  /*! \brief Accepts NULL. Cancels a running request and waits for it. Absent: nothing to
    *  free. */
   void (*destroy_request)(npu_request* request);
   /*! \brief Sets input `index`; symbols take their values from its shape. */
@@ -815,11 +815,11 @@ typedef struct npu_run_api {
   /*! \brief Does the work and returns when it is done. Here and in `submit`, a request that lacks a
    *  buffer is refused: an artifact may be forged. Absent: submit and wait. */
   npu_status (*execute)(npu_request* request);
-  /*! \brief Starts the work and returns. Until `wait` has returned something else than NPU_TIMEOUT,
+  /*! \brief Starts the work and returns. Until `wait` has returned anything but NPU_TIMEOUT,
    *  bound buffers live, and the request is neither bound nor submitted. Absent: the work is
    *  executed, and done when this would return. */
   npu_status (*submit)(npu_request* request);
-  /*! \brief Waits until the work is done and returns its status, or NPU_TIMEOUT after so many
+  /*! \brief Waits until the work is done and returns its status, or NPU_TIMEOUT after `timeout_us`
    *  microseconds (negative: never). Called until then after each successful submit. A driver has
    *  both submit and wait, or neither. */
   npu_status (*wait)(npu_request* request, int64_t timeout_us);
@@ -835,17 +835,17 @@ typedef struct npu_run_api {
   /*! \brief The unit of the times of events, e.g. "cycles" or "ns"; NULL: there are no events.
    * Since version 3. */
   const char* event_unit;
-  /*! \brief Tells whether the next executions of a request record events. Absent: nothing has to be
-   *  told. Since version 3. */
+  /*! \brief Tells whether the next executions of a request record events. Absent: the driver need
+   *  not know. Since version 3. */
   npu_status (*record_events)(npu_request* request, int32_t on);
   /*! \brief The events of the last execution, in the order in which they began, and how many
    *  event_units a microsecond has (0: not known); valid until the request is bound, run or
-   *  destroyed. Called after an execution that succeeded, if somebody asked for a profile. Absent:
+   *  destroyed. Called after an execution that succeeded, if a profile was requested. Absent:
    *  there are no events. Since version 3. */
   npu_status (*read_events)(npu_request* request, const npu_event** events, size_t* count,
                             double* units_per_microsecond);
-  /*! \brief What the last execution kept in memories, and how long; called after read_events, valid
-   *  as long. Absent: it is not known. Since version 3. */
+  /*! \brief The allocations of the last execution in memories; called after read_events, valid as
+   *  long. Absent: it is not known. Since version 3. */
   npu_status (*read_allocations)(npu_request* request, const npu_allocation** allocations,
                                  size_t* count);
   /*! \brief How fast the device is at most, as the program of the request uses it: operations in an
@@ -865,7 +865,7 @@ typedef struct npu_faults {
   /*!
    * \brief Makes calls of the run half fail, in this process and on any thread.
    * \param call The function: "load", "create_request", "execute", "submit" or "wait".
-   * \param status What it returns. A wait does its waiting before, unless this is NPU_TIMEOUT.
+   * \param status What it returns. A wait first waits, unless this is NPU_TIMEOUT.
    * \param count How many calls fail from now on; 0 ends it.
    * \return NPU_INVALID where there is no such function or status.
    */

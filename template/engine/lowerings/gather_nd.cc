@@ -7,7 +7,7 @@
 namespace npu {
 namespace {
 
-// The last dimension of the indices holds one index for each dimension of the data behind the batch
+// The last dimension of the indices holds one index for each dimension of the data after the batch
 // dimensions, which both share. With the position in the batch, they address the data with all
 // these dimensions flattened.
 void GatherND(Lowering& op) {

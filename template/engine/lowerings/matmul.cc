@@ -45,7 +45,7 @@ void MatMulOfVector(Lowering& op) {
     op.SetOutput(0, op.View(product, op.OutputDims()));
     return;
   }
-  // The epilogue's inputs have the shape of the result: a sum over single elements leads there.
+  // The epilogue's inputs have the shape of the result, as has a sum over dimensions of size 1.
   npu_reduce reduce = {};
   reduce.data = product.id;
   reduce.out = op.Output().id;

@@ -105,8 +105,8 @@ inline void LowerAverageOfIntegers(Lowering& op, const npu_pool& pool) {
   op.Emit(sums);
 }
 
-/*! \brief Lowers an adaptive mean of integers: windows that share the data out evenly are those of
- *  an ordinary pool; other sums are products with a matrix of ones and zeros. */
+/*! \brief Lowers an adaptive mean of integers: windows that divide the data evenly are those of an
+ *  ordinary pool; other sums are products with a matrix of ones and zeros. */
 inline void LowerAdaptiveAverageOfIntegers(Lowering& op, npu_pool pool) {
   const Tensor data = op.Input(0);
   const std::vector<npu_dim> out = op.OutputDims();

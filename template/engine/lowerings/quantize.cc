@@ -19,7 +19,7 @@ void QuantizeByChannel(Lowering& op) {
   });
 }
 
-// Behind a dequantize of its composite, this rescales integers.
+// After a dequantize of its composite, this rescales integers.
 REGISTER_ELEMENTWISE("relax.quantize", Quantize).When(HasOneScale).TakesQuantized();
 REGISTER_LOWERING("relax.quantize", QuantizeByChannel);
 

@@ -404,7 +404,7 @@ PendingRequests::~PendingRequests() {
   try {
     WaitAll();
   } catch (const std::exception&) {
-    // The thread ends: nobody is left to catch it.
+    // The thread is ending; nothing could catch the exception.
   }
 }
 

@@ -27,7 +27,7 @@ struct RuntimePort {
   /*! \brief The shape of the argument that is permuted; empty for its own. A size of -1 is known at
    *  the call, from the number of elements. */
   std::vector<int64_t> dims;
-  /*! \brief Which of these dimensions each dimension of the program's is. */
+  /*! \brief For each dimension of the program's, which of these it is. */
   Order order;
 };
 

@@ -597,7 +597,8 @@ class Search {
         Tiling next = *tiling;
         next.sizes[i] = smaller;
         Estimate(&next);
-        // Few cycles, and less memory as long as it is too much. Sums in parts are the last resort.
+        // Minimize cycles; reduce memory only while the tile does not fit. Sums in parts are the
+        // last resort.
         double score =
             static_cast<double>(next.cycles) * static_cast<double>(std::max(next.bytes, space_));
         if (machine_.max_tile_bytes > 0) {

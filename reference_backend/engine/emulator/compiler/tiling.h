@@ -4,7 +4,7 @@
  * \brief Tiling of operations to fit into the scratchpad.
  *
  * Every operation is a loop over axes, and each dimension of its operands follows an axis. A tile
- * is a range of each axis. Tiles along partial axes (what is summed) add to the same results.
+ * is a range of each axis. Tiles along partial (summed) axes add to the same results.
  */
 #ifndef EMULATOR_COMPILER_TILING_H_
 #define EMULATOR_COMPILER_TILING_H_
@@ -64,7 +64,7 @@ struct Link {
     kWhole,
     /*! \brief The tile's range. */
     kRange,
-    /*! \brief What the windows at the tile's positions cover. */
+    /*! \brief The elements that the windows at the tile's positions cover. */
     kWindows,
     /*! \brief The channels that the tile's features are computed from. */
     kChannels,
@@ -153,8 +153,8 @@ class Tiler {
  public:
   explicit Tiler(const Machine& machine) : machine_(machine) {}
 
-  /*! \brief The cheapest way found whose buffers have at most `space` bytes; count is 0 if there is
-   *  none. If the output is resident, its memory does not count. */
+  /*! \brief The cheapest tiling found whose buffers have at most `space` bytes; count is 0 if there
+   *  is none. If the output is resident, its memory does not count. */
   const Tiling& Find(const Loop& loop, const Operation& operation, int64_t space);
 
  private:
@@ -163,7 +163,7 @@ class Tiler {
   std::map<std::vector<int64_t>, Tiling> found_;
 };
 
-/*! \brief The way with the least memory. */
+/*! \brief The tiling with the least memory. */
 Tiling SmallestTiling(const Loop& loop, const Operation& operation, const Machine& machine);
 
 /*! \brief Whether a part is contiguous, at a place known at compile time. */

@@ -17,7 +17,7 @@ namespace npu::emulator {
 
 namespace {
 
-// Groups of one input channel and few outputs. Their weights are packed as they are.
+// Groups of one input channel and few outputs. Packing leaves their weights unchanged.
 bool IsDepthwise(const TensorView& weight, int64_t groups) {
   return groups > 1 && weight.dims[1] == 1 && weight.dims[0] <= 4 * groups &&
          ElementCount(weight) > 0;
@@ -57,7 +57,7 @@ void PackWeight(const TensorView& weight, int64_t groups, const KernelContext& c
   Parallel(context, groups * panels, Grain(source.depth * kPanelRows), pack);
 }
 
-// Which algorithm computes what, and with which memory.
+// The choice of the algorithm, and its memory.
 struct Plan {
   Plan(const ConvolutionArgs& args, int threads, Scratch scratch)
       : windows(args.data, args.out, args.spatial_rank, args.weight.dims + 2, args.strides,
@@ -94,7 +94,7 @@ struct Plan {
 
   Windows windows;
   bool depthwise;
-  // The data is used as it is.
+  // The data is used in place.
   bool plain = false;
   int64_t channels, outputs, depth;
   int64_t plane_floats = 0, line_floats = 0, worker_floats = 0;
@@ -360,7 +360,7 @@ class SpreadConvolution {
     }
   }
 
-  // Takes a row of the output from its parts, some lines at a time.
+  // Assembles a row of the output from its parts, several lines at a time.
   void JoinRow(int64_t row, const Evaluator& evaluator, float* joined, float* registers) const {
     int64_t begin = 0, end = 0;
     auto store = [&] {
@@ -381,7 +381,7 @@ class SpreadConvolution {
     if (begin < end) store();
   }
 
-  // The common stride has a loop that becomes vectors.
+  // The common stride has a loop that compilers vectorize.
   void JoinLine(const Part* parts, int64_t line, float* out) const {
     if (spread_[2] == 2) {
       const int64_t pairs = parts[1].width;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file evaluator.cc
- * \brief The evaluation of vector programs in float32, and the kernel that is nothing else.
+ * \brief The evaluation of vector programs in float32, and the element-wise kernel.
  */
 #include "evaluator.h"
 
@@ -253,7 +253,7 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
   int64_t count = run ? columns : rows * kPanelColumns;
   char* out = out_ + index * static_cast<int64_t>(element_);
   int last = program_.instruction_count - 1;
-  // Where the value of an instruction is: a value that lies in memory as needed is not copied.
+  // Where the value of an instruction is. Loads that need no conversion are not copied.
   auto value = [&](int32_t i) -> Operand {
     const npu_vector_instruction& instruction = program_.instructions[i];
     float* own = registers + i * kBlock;

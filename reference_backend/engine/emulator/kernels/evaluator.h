@@ -62,7 +62,7 @@ class TileStore {
   /*! \brief Stores the upper left part of a tile of up to kMostRows rows. */
   virtual void StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row,
                          int64_t column, float* registers) const = 0;
-  /*! \brief Says how to finish a tile and where to, instead of storing it; false if only StoreTile
+  /*! \brief Sets how and where to finish a tile, instead of storing it; false if only StoreTile
    *  can. */
   virtual bool Finishes(int64_t, int64_t, int64_t, ProductTile*) const { return false; }
 };
@@ -103,7 +103,8 @@ class Evaluator : public TileStore {
   void StoreLines(const float* values, int64_t lines, int64_t columns, int64_t stride, int64_t row,
                   int64_t column) const;
   bool StoresLines() const { return finish_; }
-  /*! \brief What Simd::finish needs for a whole row, and where it goes; only if StoresLines(). */
+  /*! \brief The arguments of Simd::finish for a whole row, and where it goes; only if
+   *  StoresLines(). */
   Finish FinishOfRow(int64_t row) const {
     Finish how;
     FinishOf(row, 0, &how);
@@ -121,7 +122,7 @@ class Evaluator : public TileStore {
   struct Input : Broadcast {
     // It is contiguous.
     bool dense;
-    // It is one number; it is one number per row; rows lie in memory as needed.
+    // It is one number; it is one number per row; its rows need no conversion.
     bool uniform, uniform_rows, plain_rows;
   };
 
@@ -129,10 +130,10 @@ class Evaluator : public TileStore {
   void LoadRun(const Input& input, int64_t index, int64_t count, float* out) const;
   void LoadTile(const Input& input, int64_t rows, int64_t columns, int64_t row, int64_t column,
                 float* out) const;
-  // Whether Simd::finish computes the program, and what it needs to.
+  // Whether Simd::finish can compute the program; sets its arguments.
   bool FindFinish();
-  // Where an addend of a row begins, from there to the next row, and whether it has columns;
-  // returns how many rows this holds for.
+  // Where an addend of a row begins, its row stride and column step; returns for how many rows they
+  // hold.
   int64_t RowsOf(int32_t number, int64_t row, int64_t column, const float** first, int64_t* stride,
                  int* step) const;
   int64_t FinishOf(int64_t row, int64_t column, Finish* how) const;
@@ -145,7 +146,8 @@ class Evaluator : public TileStore {
   npu_dtype dtype_;
   size_t element_;
   int64_t row_length_;
-  // In int32: the type that lies in memory as values do in registers, and how others get there.
+  // Whether values are int32; the type that needs no conversion, and conversions from and to
+  // others.
   bool integers_;
   npu_dtype plain_;
   void (*load_)(npu_dtype dtype, const void* data, int64_t count, float* out);

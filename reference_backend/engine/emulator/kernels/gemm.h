@@ -47,9 +47,9 @@ struct Gemm {
   /*! \brief Row k of the right operand begins at data + offsets[k]. */
   const float* data = nullptr;
   const int64_t* offsets = nullptr;
-  /*! \brief Column panels of pairs of elements of 8 bits, as they are. */
+  /*! \brief Column panels of pairs of unconverted 8-bit elements. */
   const char* narrow = nullptr;
-  /*! \brief The rows of a right operand, of elements of 8 bits, as they are. */
+  /*! \brief The rows of a right operand of unconverted 8-bit elements. */
   const char* elements = nullptr;
   /*! \brief The elements of the depth of `narrow` and `elements`. */
   int64_t element_rows = 0;
@@ -57,7 +57,7 @@ struct Gemm {
   const Weights* weights = nullptr;
   npu_dtype dtype = NPU_FLOAT32;
   int32_t zero_point = 0;
-  /*! \brief Of quads: the left operand's zero point, and what its rows add to the result. */
+  /*! \brief For quads: the left operand's zero point, and the addends of its rows. */
   int32_t left_zero = 0;
   const int32_t* of_rows = nullptr;
   /*! \brief Where the result begins in the output as a matrix. */
@@ -73,7 +73,7 @@ struct GatheredColumns {
   int64_t depth_stride = 0, height_stride = 0;
   /*! \brief If not 0: all columns lie side by side, and rows are this far apart. */
   int64_t row_stride = 0;
-  /*! \brief Nothing behind the last element may be read. */
+  /*! \brief Nothing after the last element may be read. */
   bool exact = false;
 };
 
@@ -81,7 +81,7 @@ struct GatheredColumns {
 class GemmPlan {
  public:
   GemmPlan() = default;
-  /*! \brief Plans for loops over `products` products, whose results need so many `registers`.
+  /*! \brief Plans for loops over `products` products, whose results need `registers` registers.
    *  `copies`: panels of the right operand are made where they are needed. */
   GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t products,
            const GatheredColumns* gathered, bool copies, Values values, int64_t registers,

@@ -31,7 +31,7 @@ PanelSource Matrix(const PanelSource& source, int64_t index) {
   return matrix;
 }
 
-// Which algorithm computes what, and with which memory.
+// The choice of the algorithm, and its memory.
 struct Plan {
   Plan(const MatMulArgs& args, int threads, Scratch scratch)
       : a(Source(args.a, args.transpose_a, true)),
@@ -78,7 +78,7 @@ struct Plan {
   int32_t weight_bits;
   // Few rows by rows of `b`: not worth packing.
   bool dots;
-  // `b` is used as it lies in memory, or packed panel by panel.
+  // `b` is used in place, or packed panel by panel.
   bool gathered;
   // One product with the rows of all matrices.
   bool collapsed;
@@ -107,7 +107,7 @@ void Pack(const PanelSource& source, int64_t count, int width, const KernelConte
   Parallel(context, count * panels_each, Grain(source.depth * width), pack);
 }
 
-// Panels [begin, end) of a matrix; each row has 32 columns, of which missing ones are 0.
+// Panels [begin, end) of a matrix; rows are zero-padded to 32 columns.
 void PackWeights(const PanelSource& source, int32_t bits, int64_t begin, int64_t end,
                  uint8_t* panels) {
   const auto* data = static_cast<const uint8_t*>(source.data);

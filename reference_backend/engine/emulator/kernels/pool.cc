@@ -75,7 +75,7 @@ void Fixed(const PoolArgs& args, const KernelContext& context) {
           static_cast<const char*>(args.data.data) + i * windows.in_size * element;
       windows.Fill(simd, channel, padding, line, plane);
       auto store = [&](int64_t first, int64_t count, float* values) {
-        // Pieces are whole lines. A window of nothing is 0.
+        // Pieces are whole lines. An empty window gives 0.
         for (int64_t at = first; at < first + count && !maximum; at += windows.out[2]) {
           int64_t y = at / windows.out[2];
           float outer = plan.counts[0][y / windows.out[1]] * plan.counts[1][y % windows.out[1]];

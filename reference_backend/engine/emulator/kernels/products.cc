@@ -6,8 +6,8 @@
  * Elements of 8 bits, less their zero points, fit into int16. Two steps of the depth are a pair,
  * which instructions of all processors multiply and add at once, exactly; see simd.h. So products
  * are those of real numbers, with pairs for floats: the same panels, tiles and planes. Padding and
- * what is missing at the edges are zeros after the subtraction. Some processors multiply four steps
- * at once, as elements of 8 bits: there, quads are used like pairs; see quads.h.
+ * missing elements at the edges are zeros after the subtraction. Some processors multiply four
+ * steps at once, as elements of 8 bits: there, quads are used like pairs; see quads.h.
  */
 #include "products.h"
 
@@ -83,7 +83,7 @@ class Recognizer {
   Requantisation how;
 
  private:
-  // How far the values after the sum have come.
+  // The step that the values after the sum have reached.
   enum Stage { kNothing, kSum, kBiased, kRescaled, kMoved, kLimited };
 
   bool Step(const npu_vector_instruction& instruction) {
@@ -175,7 +175,7 @@ class Recognizer {
 // Sums in int32 on their way through the epilogue.
 class SumStore : public TileStore {
  public:
-  // Of the result, rows or columns (`by_column`) are `channels`; see Recognizer for `memory`.
+  // The result's rows, or columns (`by_column`), are `channels`; see Recognizer for `memory`.
   SumStore(const VectorProgram& epilogue, const TensorView& out, int64_t row_length,
            const Interval& sums, int64_t channels, bool by_column, int32_t* memory)
       : simd_(ActiveSimd()),
@@ -265,7 +265,7 @@ class SumStore : public TileStore {
   }
 
   const Simd& simd_;
-  // The epilogue is of integers; and can be computed in int32; and that at once.
+  // The epilogue is of integers; int32 suffices for it; Simd::requantise computes it.
   bool integers_, fits_, requantises_ = false;
   int64_t row_length_, channels_;
   Requantisation how_;
@@ -338,7 +338,7 @@ void Pack(const Matrix& matrix, int64_t count, int width, const KernelContext& c
   });
 }
 
-// The same of a panel of quads. What fills it up is the zero point.
+// The same for a panel of quads, padded with the zero point.
 void PackQuadPanel(const Simd& simd, const Matrix& matrix, bool left, int64_t index, float* panel) {
   const int width = left ? kPanelRows : kPanelColumns;
   const bool turn = IsTurned(matrix.dtype, left);
@@ -437,7 +437,7 @@ struct MatMulPlan {
   bool collapsed;
   Values values = Values::kPairs;
   int64_t a_floats = 0, b_floats = 0, a_panel_rows = 0;
-  // Of a matrix that is packed as elements of 8 bits.
+  // For a matrix that is packed as 8-bit elements.
   int64_t b_bytes = 0;
   float* a_panels = nullptr;
   float* b_panels = nullptr;
@@ -583,11 +583,11 @@ struct ConvolutionPlan {
   bool plain;
   int64_t outputs, group_channels;
   Values values;
-  // Otherwise, pairs or quads of channels are planes; of a depthwise one, pairs or quads of taps.
+  // Otherwise, planes are pairs or quads of channels; if depthwise, of taps.
   int64_t group_planes, depth;
   // Of panels.
   int64_t group_rows = 0;
-  // Of a depthwise one with quads.
+  // For a depthwise one with quads.
   Windows lines;
   int64_t line_bytes = 0;
   int64_t weight_bytes = 0, channel_floats = 0, plane_floats = 0, buffer_floats = 0;
@@ -757,7 +757,7 @@ void WidenToQuads(const ConvolutionArgs& args, const ConvolutionPlan& plan, cons
   });
 }
 
-// A plane of quads, of so many channels from this one on, or of four.
+// Fills a plane of quads with up to four of `channels` channels, from `channel` on.
 void FillQuads(const ConvolutionArgs& args, const ConvolutionPlan& plan, int64_t channel,
                int64_t channels, float* cells, float* plane) {
   const Simd& simd = ActiveSimd();
@@ -1001,7 +1001,7 @@ class WideProduct {
   size_t bytes = 0;
 
  private:
-  // A product of bytes, of which the sum has so many.
+  // A product of bytes; the sum has this many of them.
   struct Part {
     Args args;
     int64_t factor;

@@ -17,14 +17,14 @@
 
 namespace npu::emulator {
 
-/*! \brief Whether an operand's sign bits are turned. */
+/*! \brief Whether an operand's sign bits are flipped. */
 inline bool IsTurned(npu_dtype dtype, bool left) { return (dtype == NPU_UINT8) == left; }
 /*! \brief The zero point of an operand as it is multiplied. */
 inline int32_t ZeroOfQuads(npu_dtype dtype, int32_t zero_point, bool left) {
   if (!IsTurned(dtype, left)) return zero_point;
   return left ? zero_point - 128 : zero_point + 128;
 }
-/*! \brief An element that is the zero point, as it lies in memory. */
+/*! \brief The zero point as an element in memory. */
 inline uint8_t ZeroByte(int32_t zero_point) { return static_cast<uint8_t>(zero_point & 0xff); }
 /*! \brief A quad of zero points of a right operand. */
 float ZeroQuad(npu_dtype dtype, int32_t zero_point);

@@ -18,7 +18,7 @@ inline V LoadLanes(const float* data, Lanes lanes) {
 }
 inline V LoadPart(const float* data, int64_t count) { return LoadLanes(data, FirstLanes(count)); }
 inline void StorePart(V value, int64_t count, float* out) {
-  // Many processors take long for a store with a mask.
+  // Masked stores are slow on many processors.
   float part[kLanes];
   Store(value, part);
   if (count >= 4) return CopyEnds<V4>(part, count, out);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file simd_generic.cc
- * \brief Inner loops for baseline of the processor (128-bit vectors).
+ * \brief Inner loops for the processor's baseline (128-bit vectors).
  */
 #define SIMD_BYTES 16
 #include "simd_loops.h"

@@ -43,7 +43,7 @@ struct Windows {
    *  padding is there from the channel before. */
   void Fill(const Simd& simd, const void* channel, float padding, float* line, float* plane,
             bool pad = true) const;
-  /*! \brief The same of a channel of floats, or of anything else of 4 bytes. */
+  /*! \brief The same for a channel of floats, or other elements of 4 bytes. */
   void FillCells(const Simd& simd, const float* channel, float padding, float* plane,
                  bool pad = true) const;
 
@@ -63,7 +63,7 @@ struct Windows {
   void ApplyLines(const Simd& simd, Tap kind, const int64_t* offsets, const float* weights,
                   const float* plane, float* buffer, const Body& body) const;
 
-  /*! \brief Hands them to `store`, as row `row` of the output: lines where it takes them. */
+  /*! \brief Passes them to `store`, as row `row` of the output: as lines if it accepts them. */
   template <typename Store>
   void ApplyTo(const Store& store, const Simd& simd, Tap kind, const int64_t* offsets,
                const float* weights, const float* plane, float* buffer, int64_t row,

@@ -114,7 +114,7 @@ const std::map<std::string, std::string>& NumpyTypes() {
   return types;
 }
 
-/*! \brief The text between two others, behind a key of the header. */
+/*! \brief The text between two others, after a key of the header. */
 std::optional<std::string> Field(const std::string& header, const std::string& key,
                                  const std::string& open, const std::string& close) {
   size_t at = header.find("'" + key + "'");
@@ -241,8 +241,8 @@ ffi::Tensor ReadInput(const std::string& text) {
 
 // ---- The model ----
 
-/*! \brief Refuses a file that would crash the dynamic loader (it maps without looking), or whose
- *  refusal the loader explains badly. */
+/*! \brief Refuses a file that would crash the dynamic loader (it maps without checks), or that the
+ *  loader would refuse with a poor message. */
 void CheckLibrary(const std::string& path) {
   constexpr size_t kHeader = 64, kMachine = 18, kTable = 40, kEntry = 58, kCount = 60;
   char header[kHeader] = {}, mine[kHeader] = {};
@@ -297,7 +297,7 @@ ffi::Module LoadModel(const std::string& path) {
   return machine;
 }
 
-/*! \brief Prints what the NPU counted, for each region of the model. */
+/*! \brief Prints the NPU's counters for each region of the model. */
 void PrintCounters(const ffi::Module& module) {
   if (module->kind() == std::string(kBackend)) {
     std::string symbol = CallOf(module, "get_symbol").cast<ffi::String>();

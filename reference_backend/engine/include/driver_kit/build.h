@@ -50,19 +50,19 @@ struct Driver {
    * then int64, accumulators apart. */
   bool integers = false;
   /*! \brief Whether `reason` knows kQuantize and kDequantize, also with scales or zero points by
-   * channel; otherwise they are declined. Those that are no constants are declined anyhow. */
+   * channel; otherwise they are declined. Those that are not constant are always declined. */
   bool quantization = false;
 };
 
 /*! \brief A tensor of the builder. */
 struct Tensor {
-  /*! \brief As the caller sees it; of an input, with its number. */
+  /*! \brief As the caller sees it; for an input, with its number. */
   Value port = {};
-  /*! \brief Of a constant. */
+  /*! \brief For a constant. */
   const void* data = nullptr;
   /*! \brief The tensor that owns its elements: itself, unless it is a view. */
   npu_tensor root = -1;
-  /*! \brief Its value, as soon as something reads or has written it. */
+  /*! \brief Its value, once something reads or has written it. */
   int32_t value = -1;
 };
 
@@ -81,7 +81,7 @@ struct Builder {
   std::vector<Piece> constants;
   std::vector<uint8_t> bytes;
   std::string error;
-  /*! \brief Of the operations that follow. */
+  /*! \brief The label of the operations that follow. */
   std::string label;
 
   // ---- Tensors and values ----
@@ -144,7 +144,7 @@ struct Builder {
     return id;
   }
 
-  /*! \brief Takes back the last constant. */
+  /*! \brief Removes the last constant. */
   void DropConstant() {
     program.constant_bytes = static_cast<size_t>(constants.back().value.place);
     constants.pop_back();
@@ -340,7 +340,7 @@ struct Builder {
   }
 
   /*! \brief Reads the second operand of a step: a scale (1) or a zero point (2) of data with these
-   *  dimensions. Until the node is added, inputs[which] is the tensor of those by channel. */
+   *  dimensions. Until the node is added, inputs[which] is the tensor with those by channel. */
   bool ReadParameter(const npu_step& step, const Dims& data, int32_t which, Node* node) {
     const npu_operand& operand = step.operands[1];
     if (ReadNumber(operand, &node->numbers[which])) return true;
@@ -786,7 +786,7 @@ npu_build_api BuildTable() {
   };
   api.finish = [](npu_builder* builder, const uint8_t** bytes, size_t* size) {
     return Try(&builder->error, [&] {
-      // A driver with `compile` may decline the whole; asking costs as much as compiling.
+      // A driver with `compile` may decline the whole program; asking costs as much as compiling.
       if (bytes == nullptr && kDriver.compile == nullptr) return;
       builder->Finish();
       if (bytes == nullptr) return;

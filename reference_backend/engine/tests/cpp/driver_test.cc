@@ -2024,7 +2024,7 @@ TEST(WarmCallsAllocateNothing) {
   npu_request* request = machine.request();
   const Shape shapes[] = {{3, 2, 4, 4}, {2, 2, 4, 4}}, out_shapes[] = {{3, 6}, {2, 6}};
   auto call = [&](int i) {
-    // The symbol changes, too.
+    // The symbol also changes.
     const Shape& shape = shapes[i / 3 % 2];
     const Shape& out_shape = out_shapes[i / 3 % 2];
     const Floats& in = i % 2 == 0 ? data : other;

@@ -57,7 +57,7 @@ void Space::Release(int64_t offset, int64_t size) {
 
 namespace {
 
-/*! \brief What begins or ends at a command; begins come first. */
+/*! \brief A lifetime begins or ends at a command; beginnings come first. */
 struct Event {
   int32_t command;
   bool ends;

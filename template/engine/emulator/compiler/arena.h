@@ -20,7 +20,7 @@ class Space {
  public:
   explicit Space(int64_t size) { Release(0, size / Unit() * Unit()); }
 
-  /*! \brief The offset of free memory at or behind `from`, else anywhere; -1 if there is none. */
+  /*! \brief The offset of free memory at or after `from`, else anywhere; -1 if there is none. */
   int64_t Allocate(int64_t size, int64_t from);
   /*! \brief Gives memory back. */
   void Release(int64_t offset, int64_t size);

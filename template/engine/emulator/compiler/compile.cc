@@ -46,7 +46,7 @@ struct Option {
   Placement placement;
   /*! \brief What remains of the scratchpad. */
   Space space{0};
-  /*! \brief Behind the last buffer. */
+  /*! \brief The end of the last buffer. */
   int64_t cursor = 0;
   /*! \brief The value whose memory the output takes over, or -1. */
   npu_tensor replaced = -1;
@@ -123,7 +123,7 @@ class Compiler {
       state.stored = values[i].source == Source::kInput || values[i].source == Source::kConstant;
       state.packed = values[i].source == Source::kConstant;
     }
-    // Constants are packed unless something reads them as they are.
+    // Constants are packed unless something reads them unpacked.
     for (npu_tensor output : graph_.outputs()) StateOf(output).packed = false;
     for (const Operation& operation : operations) {
       npu_tensor weight = WeightOf(operation);
@@ -145,8 +145,8 @@ class Compiler {
     return -1;
   }
 
-  /*! \brief With precision float16, values that neither come from outside nor leave are stored as
-   *  float16. Copies, gathers and lookups do not convert: what they connect has one type. */
+  /*! \brief With precision float16, internal values are stored as float16. Copies, gathers and
+   *  lookups do not convert: the values that they connect have one type. */
   void ChooseTypes() {
     const auto& values = graph_.values();
     std::vector<npu_tensor> group(values.size());
@@ -326,7 +326,7 @@ class Compiler {
       size_t operands = 0;
       for (const Operand& operand : loop.reads) operands += Base(operand.value) == Base(value);
       bool alone = operands == 1;
-      // It may be read as a main operand, too.
+      // It may also be read as a main operand.
       for (size_t k = 0; k + operation.inputs.size() < loop.roles.size() + first; ++k) {
         alone = alone && Base(loop.reads[loop.roles[k]].value) != Base(value);
       }
@@ -517,7 +517,7 @@ class Compiler {
   Assembler assembler_;
   Tiler tiler_;
   Space space_;
-  /*! \brief Behind the buffers of the last operation. */
+  /*! \brief The end of the buffers of the last operation. */
   int64_t cursor_ = 0;
   std::vector<npu_tensor> residents_;
   /*! \brief The current operation. */

@@ -18,7 +18,7 @@ namespace npu::emulator {
 struct StoredConstant {
   /*! \brief The value whose data it is: a constant, or a view of one. */
   npu_tensor value = -1;
-  /*! \brief The box that is packed; what is not packed is stored as a whole. */
+  /*! \brief The box that is packed; an unpacked constant is stored whole. */
   int64_t begin[NPU_MAX_RANK] = {};
   int64_t extent[NPU_MAX_RANK] = {};
   /*! \brief If not -1, packed for this operation, a matmul or a convolution. */

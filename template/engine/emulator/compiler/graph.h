@@ -108,7 +108,7 @@ class Graph : private OperationRules {
   void MarkOutput(npu_tensor tensor);
   /*! \brief Checks the rules that only the whole graph can break. */
   void Finish() const;
-  /*! \brief Computes copies of constants now, whose results become constants, too: a weight that is
+  /*! \brief Computes copies of constants now, so that their results are constants: a weight that is
    *  transposed or flipped can be packed like any other. Only for a graph that has passed
    *  Finish. */
   void FoldCopies();

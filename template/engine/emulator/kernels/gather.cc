@@ -12,7 +12,7 @@ namespace npu::emulator {
 
 namespace {
 
-// Slices of `inner` elements, which are copied at once unless they are single ones.
+// Slices of `inner` elements, each copied at once unless it is a single element.
 template <typename T, typename Index>
 void GatherSlices(const GatherArgs& args, int64_t outer, int64_t size, int64_t inner,
                   const KernelContext& context) {
@@ -112,7 +112,7 @@ void Lookup(const LookupArgs& args, const KernelContext& context) {
     const T* table = static_cast<const T*>(args.table.data);
     const auto* data = static_cast<const uint8_t*>(args.data.data);
     T* out = static_cast<T*>(args.out.data);
-    // The numbers of int8, with the first bit turned, are in the order of the table.
+    // With the sign bit flipped, int8 numbers are in the order of the table.
     uint8_t turned = args.data.dtype == NPU_INT8 ? 0x80 : 0;
     Parallel(context, ElementCount(args.out), Grain(1), [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) out[i] = table[data[i] ^ turned];

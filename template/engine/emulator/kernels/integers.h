@@ -31,8 +31,8 @@ struct Interval {
  *  input 0 is in the interval. */
 bool FitsInt32(const VectorProgram& program, Interval accumulator, bool epilogue);
 
-/*! \brief Evaluates a vector program in int64; otherwise as Evaluator does, with as many registers
- *  and blocks as large. */
+/*! \brief Evaluates a vector program in int64; otherwise like Evaluator, with registers and blocks
+ *  of the same size. */
 class IntegerEvaluator {
  public:
   IntegerEvaluator(const VectorProgram& program, const TensorView& out);

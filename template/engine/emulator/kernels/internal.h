@@ -17,7 +17,7 @@ namespace npu::emulator {
 /*! \brief How many pieces of size `b` hold `a`. */
 inline int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/*! \brief As many floats, in whole cache lines: vectors that straddle two are slower. */
+/*! \brief Rounds floats up to whole cache lines: vectors that straddle two are slower. */
 inline int64_t WholeLines(int64_t floats) { return CeilDivide(floats, 16) * 16; }
 
 /*! \brief How many matrices a tensor has. */
@@ -79,7 +79,7 @@ void Parallel(const KernelContext& context, int64_t count, int64_t grain, const 
   }
 }
 
-/*! \brief How many items make a chunk that is worth a thread, if each costs so many operations. */
+/*! \brief How many items of this cost make a chunk that is worth a thread. */
 inline int64_t Grain(int64_t operations) {
   constexpr int64_t kWorthwhile = 65536;
   return operations < 1 ? kWorthwhile : CeilDivide(kWorthwhile, operations);

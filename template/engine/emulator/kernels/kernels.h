@@ -75,7 +75,7 @@ size_t ElementSize(npu_dtype dtype);
 int64_t ElementCount(const TensorView& tensor);
 
 /*! \brief A vector program over tensors in memory; an epilogue of no instructions stores results
- *  as they are. At most NPU_MAX_VECTOR_INPUTS inputs. */
+ *  unchanged. At most NPU_MAX_VECTOR_INPUTS inputs. */
 struct VectorProgram {
   const npu_vector_instruction* instructions = nullptr;
   int32_t instruction_count = 0;
@@ -138,8 +138,8 @@ struct ConvolutionArgs {
   /*! \brief `weight` packed by PackConvolutionWeight, or null. If given, `weight.data` is not
    *  read. */
   const void* packed_weight = nullptr;
-  /*! \brief If not 0: the packed weight of float32 lies in parts of so many output channels, which
-   *  begin `weight_pitch` bytes apart. */
+  /*! \brief If not 0: the packed weight of float32 consists of parts of `weight_part` output
+   *  channels, which begin `weight_pitch` bytes apart. */
   int64_t weight_part = 0, weight_pitch = 0;
   VectorProgram epilogue;
 };
@@ -165,8 +165,8 @@ struct ElementwiseArgs {
 
 /*! \brief Operands of Reduce. `out` has the kept dimensions, with or without the reduced ones as
  *  1. Over no elements, a sum is 0, a product 1, a mean NaN, a maximum -infinity, a minimum
- *  +infinity. Integers have no mean; `out` and what the epilogue loads are integers, too; and over
- *  no elements, a maximum is the least number of the data's type, a minimum the largest. */
+ *  +infinity. Integers have no mean; then `out` and all that the epilogue loads are integers, and
+ *  over no elements, a maximum is the least number of the data's type, a minimum the largest. */
 struct ReduceArgs {
   TensorView data, out;
   npu_reduce_kind kind = NPU_REDUCE_SUM;
@@ -240,9 +240,9 @@ struct LookupArgs {
 
 /*!
  * \name Packed constants
- * Operands in the order in which the kernels read them, real numbers as float32, integers as they
- * are, or in half a byte. `weight_bits` is what WeightBits says. The layout does not depend on the
- * machine (but for its byte order, little-endian): programs may store it.
+ * Operands in the order in which the kernels read them, real numbers as float32, integers
+ * unchanged, or in half a byte. `weight_bits` comes from WeightBits. The layout does not depend on
+ * the machine (but for its byte order, little-endian): programs may store it.
  * @{
  */
 size_t PackedMatMulBBytes(const TensorView& b, bool transpose_b, int32_t weight_bits);

@@ -274,7 +274,7 @@ T ToInteger(double value) {
   return static_cast<T>(rounded);
 }
 
-// Stores what products of integers sum up to, by way of the epilogue.
+// Stores the sum of products of integers, through the epilogue.
 void FinishSum(const VectorProgram& program, const TensorView& out, const Index& index,
                npu_dtype operand, int64_t sum) {
   // With operands of 8 bits, the low 32 bits.

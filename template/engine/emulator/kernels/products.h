@@ -13,7 +13,7 @@
 namespace npu::emulator {
 
 /*!
- * \name What the functions of the like names in kernels.h do where operands are integers
+ * \name The functions of similar names in kernels.h, for operands of integers
  * @{
  */
 size_t PackedIntegerMatMulBBytes(const TensorView& b, bool transpose_b);

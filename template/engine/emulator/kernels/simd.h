@@ -32,7 +32,7 @@ constexpr int kPanelColumns = 32;
 /*! \brief The most rows of a tile that loops compute at once. */
 constexpr int kMostRows = 3 * kPanelRows;
 
-/*! \brief Floats that loops may read and write behind the end of scratch buffers. */
+/*! \brief Floats that loops may read and write after the end of scratch buffers. */
 constexpr int kSlack = 64;
 
 /*! \brief What `Simd::taps` does with the elements of a window. */
@@ -46,7 +46,7 @@ struct Segment {
 };
 
 /*! \brief An operand of an instruction: element i is data[i & mask]. The mask is -1, or 0 for the
- *  same number everywhere, which then is there kSplat times. */
+ *  same number everywhere, which is then stored kSplat times. */
 struct Operand {
   const float* data = nullptr;
   int64_t mask = -1;
@@ -115,23 +115,24 @@ struct Plane {
 
 /*! \brief Loops for products of quads: a value in a panel is four steps of the depth as elements
  *  of 8 bits, signed ones in the left operand and unsigned ones in the right operand. Elements of
- *  the other type have their sign bit turned, which moves their zero point by 128. */
+ *  the other type have their sign bit flipped, which moves their zero point by 128. */
 struct QuadProducts {
   /*! \brief As Simd::gemm of a panel. Sums are int32 and wrap. */
   void (*gemm)(int rows, int columns, int64_t depth, const float* a, const float* b, int64_t ldb,
                float* tile, bool accumulate);
-  /*! \brief So many steps of the depth of a left panel are stored row by row; 1: no. */
+  /*! \brief Steps of the depth in a block of a left panel, which is stored row by row; 1: no
+   *  blocks. */
   int block;
   /*! \brief Makes quads of the elements in four rows; those of a null row are `missing`. With
-   *  `turn`, sign bits are turned. */
+   *  `turn`, sign bits are flipped. */
   void (*join)(const uint8_t* const* rows, int64_t count, uint8_t missing, bool turn, float* out);
   /*! \brief Makes quads of successive rows of `count` pairs of elements, a multiple of 8. */
   void (*join_pairs)(const uint8_t* pairs, int64_t rows, int64_t count, bool turn, float* out);
   /*! \brief out[i] is the quad that begins with line[i * stride]; kSlack bytes more are read, and
    *  whole vectors are written. */
   void (*cells)(const uint8_t* line, int64_t count, int64_t stride, bool turn, float* out);
-  /*! \brief tile[i * 32 + j] = rows[i] + columns[j]. Without `rows`, what is there is added
-   *  instead; without `columns`, 0. */
+  /*! \brief tile[i * 32 + j] = rows[i] + columns[j]. Without `rows`, adds to the tile instead;
+   *  without `columns`, 0. */
   void (*start)(int rows, const int32_t* of_rows, const int32_t* of_columns, float* tile);
   /*! \brief A faster product for operands of less than `deep` steps. */
   const QuadProducts* shallow = nullptr;
@@ -150,8 +151,8 @@ struct Simd {
   /*! \brief Sum of a[k] * b[k]. */
   float (*dot)(int64_t depth, const float* a, const float* b);
   /*! \brief out[i] = over all t, weights[t] * data[offsets[t] + i] and so on. Whole vectors are
-   * read and written. `weights` is for products only; of quads, the one behind the last is what
-   * sums begin with. `taps` is at least 1. */
+   * read and written. `weights` is for products only; for quads, the entry after the last is the
+   * initial value of sums. `taps` is at least 1. */
   void (*taps)(Tap kind, int64_t taps, const int64_t* offsets, const float* weights,
                const float* data, int64_t count, float* out);
   /*! \brief panel[k * 32 + column + i] = data[offsets[k] + base + i] for each segment. Unless

@@ -18,7 +18,7 @@
 #define SIMD_UNROLL _Pragma("unroll")
 #else
 #define SIMD_UNROLL _Pragma("GCC unroll 16")
-// All that passes vectors has internal linkage, so no other code depends on how they are passed.
+// Functions that pass vectors have internal linkage, so no other code depends on their ABI.
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
 
@@ -390,7 +390,7 @@ inline VI ToWholeInt(V a, float low, float high) {
 
 inline VU8 ToBool(V a) { return ToBytes(a != 0 ? VI{} + 1 : VI{}); }
 
-// Calls `get` on each vector of elements of `kSize` bytes; the last is filled up with zeros.
+// Calls `get` on each vector of elements of `kSize` bytes; the last is padded with zeros.
 template <int kSize, typename Get>
 inline void LoadLoop(const void* data, int64_t count, float* out, Get get) {
   const char* bytes = static_cast<const char*>(data);
@@ -684,7 +684,7 @@ void Gather(int64_t depth, const int64_t* offsets, int segments, const Segment* 
         Store(Load(row + last), to + last);
       }
     } else if (!exact && column + kLanes <= kPanelColumns) {
-      // What is written too much is written again by the next segment, or is not a column.
+      // Excess elements are overwritten by the next segment or lie outside the columns.
       for (int64_t k = 0; k < depth; ++k, to += kPanelColumns) Store(Load(from + offsets[k]), to);
     } else {
       for (int64_t k = 0; k < depth; ++k, to += kPanelColumns) {
@@ -769,7 +769,7 @@ inline V Odds(V low, V high) {
 
 inline void TakeEven(const float* from, int64_t count, float* to) {
   int64_t i = 0;
-  // Not the last element: behind it nothing may be read.
+  // Exclude the last element: nothing after it may be read.
 #if SIMD_BYTES >= 32
   for (; i + kLanes < count; i += kLanes) {
     Store(Evens(Load(from + 2 * i), Load(from + 2 * i + kLanes)), to + i);
@@ -813,7 +813,7 @@ void Spread(int64_t rows, const float* values, float* tile) {
 
 // ---- Vector programs ----
 
-// Calls `function` on each vector of the operands; the last is filled up with zeros.
+// Calls `function` on each vector of the operands; the last is padded with zeros.
 template <typename Function, typename... Operands>
 inline void Map(int64_t count, float* out, Function function, Operands... operands) {
   constexpr int kUnroll = 4;
@@ -1160,7 +1160,7 @@ struct WeighRow {
   }
 };
 
-// Calls what there is for a type and a number of bits.
+// Calls the loop for a type and a number of bits.
 template <template <typename, int> class How, typename... Arguments>
 inline void OfWeights(npu_dtype dtype, int bits, const void* data, Arguments... arguments) {
   const char* bytes = static_cast<const char*>(data);

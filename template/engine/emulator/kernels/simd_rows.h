@@ -13,7 +13,7 @@ struct Plainly {
   V operator()(int64_t i, int64_t count) const { return LoadPart(data + i, count); }
 };
 
-// Combines the elements that `get` returns, each of which it is asked for once.
+// Combines the elements that `get` returns; asks for each once.
 template <typename Combine, typename Get>
 __attribute__((always_inline)) inline float ReduceWith(Combine combine, float neutral, Get get,
                                                        int64_t count) {
@@ -78,8 +78,8 @@ struct Exponentials {
 
 // An exponential by their sum; a division would take several times as long. The first is at most 1
 // and the second at least 1, so the product with the inverse, corrected by the remainder, is the
-// rounded quotient, but for quotients so small that the remainder is no normal number: they may be
-// off by one bit. Without a fused product, the remainder would be lost.
+// rounded quotient, except for quotients so small that the remainder is subnormal: they may be off
+// by one bit. Without a fused product, the remainder would be lost.
 inline V Quotient(V value, V sum, V inverse) {
 #if SIMD_BYTES >= 32
   V quotient = value * inverse;

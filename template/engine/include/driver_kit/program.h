@@ -39,7 +39,7 @@ struct Failure {
 
 [[noreturn]] inline void Refuse(const std::string& reason) { throw Failure{NPU_INVALID, reason}; }
 
-/*! \brief Runs a function of a table; what it throws becomes a status and a sentence. */
+/*! \brief Runs a function of a table; an exception becomes a status and a sentence. */
 template <typename F>
 npu_status Try(std::string* reason, F&& function) {
   try {

@@ -9,10 +9,10 @@
  *  public:
  *   // Makes the SDK's graph of the nodes, and throws a Failure where it cannot. memory[i] has the
  *   // elements of value i where it is a constant, an input, or an output: the same for as long as
- *   // the graph lives, aligned to 64 bytes, and with 64 bytes behind it that may be read.
+ *   // the graph lives, aligned to 64 bytes, and followed by 64 readable bytes.
  *   Graph(const npu::kit::Program& program, const std::vector<void*>& memory);
  *   void Run();
- *   // Only if the SDK tells how long nodes took: does what Run does, and returns that.
+ *   // Only if the SDK reports how long nodes took: runs, and returns these times.
  *   std::vector<npu::kit::NodeTime> RunTimed();
  * };
  *
@@ -202,7 +202,7 @@ class NodeByNode {
   std::vector<std::unique_ptr<Part>> parts_;
 };
 
-/*! \brief Whether a graph tells the times of nodes. */
+/*! \brief Whether a graph reports the times of nodes. */
 template <typename Graph, typename = void>
 struct IsTimed : std::false_type {};
 template <typename Graph>
@@ -223,7 +223,7 @@ inline uint64_t OperationsOf(const Program& program, const Node& node) {
   return 2 * static_cast<uint64_t>(CountOf(out)) * static_cast<uint64_t>(summed);
 }
 
-/*! \brief What read_events answers. */
+/*! \brief The answer to read_events. */
 struct EventList {
   std::vector<npu_event> events;
   std::vector<npu_traffic> traffic;

@@ -1024,7 +1024,7 @@ TEST(instructions) {
   }
   oracle::Store(c.View(), 0, 5);
   oracle::Store(c.View(), 1, NAN);
-  // What follows is for integers only.
+  // The rest is for integers only.
   for (int opcode = NPU_VECTOR_ADD; opcode < NPU_VECTOR_RESCALE; ++opcode) {
     Program program;
     program.tensors = {a, b, c};
@@ -1205,7 +1205,7 @@ TEST(instructions_on_integers) {
   }
 }
 
-// What the driver's header says, in numbers.
+// The rules of the driver's header, in numbers.
 TEST(integers_wrap_and_quotients_are_whole) {
   auto compute = [](npu_vector_opcode opcode, int64_t x, int64_t y, npu_dtype dtype = NPU_INT64) {
     Program program;
@@ -1774,7 +1774,7 @@ TEST(lookup) {
 }
 
 TEST(rescale) {
-  // By hand: a * b / 2^c, and what each rounding makes of it.
+  // By hand: a * b / 2^c, and its result with each rounding.
   struct Case {
     int64_t a, b, c, half_up, twice, half_even, half_away, down, to_zero;
   };
