@@ -375,6 +375,11 @@ def computed_calls():
         yield op.gather_elements(x, constant(RNG.integers(0, 5, (2, 3))), 1)
         yield op.gather_nd(x, constant([[0, 1], [3, 4]]))
         yield op.index_tensor(x, [constant([0, 2]), constant([[1], [4]])])
+        if dtype == "float32":
+            for number, axis in ((0.1, -1), (np.full(5, 3e-39), -1), (RNG.random(4) + 0.1, 0)):
+                for kind in ("int8", "uint8", "int16", "uint16"):
+                    zeros = constant(np.full(np.shape(number), 3), kind)
+                    yield op.quantize(x, constant(number, dtype), zeros, axis, kind)
         yield op.meshgrid([constant(numbers(dtype)[0]), constant(numbers(dtype)[1])], "ij")
         if not dtype.startswith("float"):
             for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
