@@ -274,6 +274,71 @@ def test_weights_stay_quantised_and_biases_become_floats():
     assert [item.dtype for item in arrays if item.shape == (1, 16, 1, 1)] == ["float32"]
 
 
+@needs("conv2d", "reshape", "matmul", "quantize", "dequantize")
+def test_float_weights_that_a_model_quantizes_are_quantized_when_it_is_compiled():
+    """Exporters of models that were trained with quantisation write weights like this."""
+    skip_without_integers("conv2d", "matmul")
+    scales = [RNG.uniform(0.01, 0.02, count).astype("float32") for count in (16, 10)]
+    reals = [RNG.standard_normal(shape) for shape in ((16, 8, 3, 3), (10, 1600))]
+    reals[0][0, 0, 0] = [np.inf, -1e30, 2.5 * scales[0][0]]
+
+    def trained(emit):
+        zeros = [relax.const(np.zeros(item.size, "int8")) for item in scales]
+        steps = [relax.const(item) for item in scales]
+        weights = [relax.const(item.astype("float32")) for item in reals]
+        conv, fc = (
+            emit(op.dequantize(emit(op.quantize(weight, step, zero, 0, "int8")), step, zero, 0))
+            for weight, step, zero in zip(weights, steps, zeros, strict=True)
+        )
+        value = both(emit, emit(op.nn.conv2d(both(emit, IMAGE, 0.02, 3), conv)), 0.1, 0)
+        flat = emit(op.reshape(value, (1, 1600)))
+        return both(emit, emit(op.matmul(flat, emit(op.permute_dims(fc)))), 0.5, 0)
+
+    mod = build([IMAGE], trained)
+    # Only the argument and the results are quantized when the model runs.
+    simple = simplify(mod, Table(OPS))
+    assert ops_of(simple).count("quantize") == 3
+    arguments = [item for one in bindings_of(simple) for item in getattr(one.value, "args", ())]
+    arrays = [item.value.numpy() for item in arguments if isinstance(item, Constant)]
+    assert sorted(str(item.dtype) for item in arrays if item.size > 100) == ["int8"] * 2
+    (numbers,) = (item for item in arrays if item.shape == (16, 8, 3, 3))
+    assert numbers[0, 0, 0].tolist() == [127, -128, 2]
+    (labels,) = support.placement(support.partition_for(mod), "main").regions
+    assert {"quantized_conv2d", "quantized_matmul"} <= set(labels)
+    found, expected = on_both(mod, RNG.standard_normal((1, 8, 12, 12)).astype("float32"))
+    assert np.abs(found - expected).max() <= 0.5 + 1e-5
+
+
+@needs("matmul", "multiply", "permute_dims", "quantize", "dequantize")
+@pytest.mark.parametrize("reals", ["", "data", "weights"])
+@pytest.mark.parametrize("turned", [True, False])
+def test_the_factors_of_a_gemm_are_in_its_scales_and_its_bias(reals, turned):
+    """TVM's importer multiplies the first matrix by alpha, and the bias by beta."""
+    skip_without_integers("matmul")
+    shape = (16, 3) if turned else (3, 16)
+    x = variable("x", *shape)
+    matrix = RNG.uniform(-1, 1, (16, 5)).astype("float32")
+
+    def gemm(emit):
+        data = x if reals == "data" else both(emit, x, 0.02, 3)
+        data = emit(op.multiply(data, relax.const(np.float32(0.3))))
+        data = emit(op.permute_dims(data, [1, 0])) if turned else data
+        weight = relax.const(matrix) if reals == "weights" else weights(emit, (16, 5), 1)[0]
+        bias = relax.const(np.linspace(-1, 1, 5).astype("float32"))
+        bias = emit(op.multiply(bias, relax.const(np.float32(0.7))))
+        product = emit(op.add(emit(op.matmul(data, weight)), bias))
+        return both(emit, product, 0.02, 0)
+
+    mod = build([x], gemm)
+    ops = backend.offload_report(support.partition_for(mod)).ops
+    (product,) = (item for item in ops if item.op == "relax.matmul")
+    begin = {"": "quantized_", "data": "weight_only_", "weights": ""}[reals]
+    assert product.composite.replace("_transposed_0", "") == f"{begin}matmul_bias"
+    assert "relax.multiply" not in {item.op for item in ops}
+    found, expected = on_both(mod, RNG.standard_normal(shape).astype("float32"))
+    assert np.abs(found - expected).max() <= 0.02 + 1e-5
+
+
 # ---- What is exact ------------------------------------------------------------------------------
 
 

@@ -134,6 +134,11 @@ def scaled_product(emit):
     return emit(op.multiply(product, scales))
 
 
+def factor_of_a_product(emit):
+    real = emit(op.multiply(emit(dequantized(emit(quantized(SQUARE)))), relax.const(0.5)))
+    return emit(op.matmul(real, SQUARE))
+
+
 def shared_dequantize(emit):
     real = emit(dequantized(emit(quantized(X))))
     return emit(quantized(emit(op.add(emit(op.sigmoid(real)), emit(op.tanh(real))))))
@@ -166,6 +171,7 @@ EXAMPLES = {
     ),
     "ComputeBiases": ([X], bias_of_integers),
     "ScaleWeights": ([X], scaled_product),
+    "ScaleFactors": ([SQUARE], factor_of_a_product),
     "SignIntegers": ([X], unsigned_integers),
     "MoveIntegers": ([X], moved_integers),
     "InterpolateReals": ([IMAGE], resized_integers),
@@ -375,6 +381,11 @@ def computed_calls():
         yield op.gather_elements(x, constant(RNG.integers(0, 5, (2, 3))), 1)
         yield op.gather_nd(x, constant([[0, 1], [3, 4]]))
         yield op.index_tensor(x, [constant([0, 2]), constant([[1], [4]])])
+        if dtype == "float32":
+            for number, axis in ((0.1, -1), (np.full(5, 3e-39), -1), (RNG.random(4) + 0.1, 0)):
+                for kind in ("int8", "uint8", "int16", "uint16"):
+                    zeros = constant(np.full(np.shape(number), 3), kind)
+                    yield op.quantize(x, constant(number, dtype), zeros, axis, kind)
         yield op.meshgrid([constant(numbers(dtype)[0]), constant(numbers(dtype)[1])], "ij")
         if not dtype.startswith("float"):
             for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):

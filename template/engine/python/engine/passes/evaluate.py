@@ -219,13 +219,6 @@ def _smaller(attributes: Attributes, x: Array, y: Array) -> Array | None:
     return None if _has_nan(x, y) else np.where(x < y, x, y)
 
 
-def _equal(function: Callable[..., Any]) -> Callable[..., Array]:
-    def compute(attributes: Attributes, x: Array, y: Array) -> Array:
-        return np.asarray(function(x, y))
-
-    return compute
-
-
 def _logical(function: Callable[..., Any]) -> Callable[..., Array | None]:
     def compute(attributes: Attributes, *arrays: Array) -> Array | None:
         boolean = all(array.dtype == bool for array in arrays)
@@ -277,6 +270,17 @@ def _cast(attributes: Attributes, x: Array) -> Array | None:
     if x.dtype == "float64" and dtype == "float16":
         return None  # TVM rounds twice on some targets.
     return x.astype(dtype)
+
+
+def _quantize(attributes: Attributes, x: Array, scale: Array, zero_point: Array) -> Array | None:
+    dtype, axis = attributes["dtype"], int(attributes["axis"])
+    if x.dtype != "float32" or scale.dtype != "float32" or dtype == "int32" or _has_nan(x, scale):
+        return None
+    along = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)]
+    steps, zeros = (item.reshape(along if item.size > 1 else ()) for item in (scale, zero_point))
+    limits = np.iinfo(dtype)
+    whole = np.rint(x / steps) + zeros.astype("float32")
+    return None if _has_nan(whole) else np.clip(whole, limits.min, limits.max).astype(dtype)
 
 
 def _cumulative(attributes: Attributes, x: Array) -> Array | None:
@@ -388,17 +392,9 @@ def _index(attributes: Attributes, x: Array, indices: list[Array]) -> Array | No
     return np.asarray(x[tuple(parts)])
 
 
-def _flip(attributes: Attributes, x: Array) -> Array:
-    return np.flip(x, attributes["axis"])
-
-
 def _repeat(attributes: Attributes, x: Array) -> Array:
     axis = attributes["axis"]
     return np.repeat(x, attributes["repeats"], axis if isinstance(axis, int) else None)
-
-
-def _tile(attributes: Attributes, x: Array) -> Array:
-    return np.tile(x, attributes["repeats"])
 
 
 def _triangle(function: Callable[[Array, int], Array]) -> Callable[..., Array | None]:
@@ -445,7 +441,7 @@ _FUNCTIONS: dict[str, Callable[..., Array | Sequence[Array] | None]] = {
     "equal": _plain(np.equal),
     "expand_dims": _reshape,
     "flatten": _reshape,
-    "flip": _flip,
+    "flip": lambda attributes, x: np.flip(x, attributes["axis"]),
     "floor": _of_floats(np.floor),
     "floor_divide": _trapping(np.floor_divide),
     "floor_mod": _trapping(np.mod),
@@ -477,6 +473,7 @@ _FUNCTIONS: dict[str, Callable[..., Array | Sequence[Array] | None]] = {
     "ones_like": _full_of(1),
     "permute_dims": _transpose,
     "prod": _reduced(np.prod, of_floats=False),
+    "quantize": _quantize,
     "repeat": _repeat,
     "reshape": _reshape,
     "right_shift": _shifted(np.right_shift),
@@ -489,7 +486,7 @@ _FUNCTIONS: dict[str, Callable[..., Array | Sequence[Array] | None]] = {
     "subtract": _plain(np.subtract),
     "sum": _reduced(np.sum, of_floats=False),
     "take": _take,
-    "tile": _tile,
+    "tile": lambda attributes, x: np.tile(x, attributes["repeats"]),
     "tril": _triangle(np.tril),
     "triu": _triangle(np.triu),
     "trunc": _of_floats(np.trunc),

@@ -30,8 +30,8 @@ LARGEST_CONSTANT = 4 * 2**20
 MADE_OF_NOTHING = tuple(
     f"relax.{name}" for name in ("zeros", "ones", "full", "arange", "eye", "eye_like")
 )
-_NOT_FOLDED = ("relax.quantize", "relax.dequantize")
-"""A quantised constant is smaller than its value, and the NPU computes with it."""
+_DEQUANTIZE = "relax.dequantize"
+"""Not folded: a quantised constant is smaller than its value, and the NPU computes with it."""
 
 
 def materialize(site: Site) -> Bindings | None:
@@ -137,7 +137,7 @@ def _may_fold(call: relax.Call, operands: Sequence[relax.Expr]) -> bool:
     name = op_name(call)
     if name == "relax.shape_to_tensor":
         return True
-    if not operands or name in _NOT_FOLDED:
+    if not operands or name == _DEQUANTIZE:
         return False
     if name == "relax.tensor_to_shape":
         return True
