@@ -183,6 +183,37 @@ def test_amounts_of_ops_regions_and_borders_add_up():
     assert report.summary == f"2 of 3 ops on the NPU, 100.0 % of {conv.macs:,} MACs, regions: 1"
 
 
+def test_macs_that_are_not_known_are_no_zeros_in_the_summary():
+    op = backend.OpPlacement
+
+    def placed(*macs):
+        places = ["host", "npu"]
+        ops = [op("main", f"lv{at}", "f", places[at % 2], macs=one) for at, one in enumerate(macs)]
+        return backend.Report(tuple(ops))
+
+    report = placed(None, 10240, None, 0, None)
+    assert report.summary == (
+        "2 of 5 ops on the NPU, at least 10,240 MACs on the NPU and 0 on the host: those of 3 ops "
+        "are not known (3 on the host), regions: 0"
+    )
+    found = report.to_dict()["totals"]["macs"]
+    assert (found["unknown"], found["unknown_npu"], found["total"]) == (3, 0, 10240)
+    assert "7 on the host: those of 1 op are not known (0 on the host)" in placed(7, None).summary
+    assert placed(3, 1).summary == "1 of 2 ops on the NPU, 25.0 % of 4 MACs, regions: 0"
+    shapes = backend.Report((op("main", "lv", "f", "host", macs=None, bookkeeping=True),))
+    assert shapes.totals["macs"].unknown == 0
+
+
+def test_sizes_that_are_computed_of_a_symbol_count_with_its_bound():
+    n = tvm.tirx.Var("n", "int64")
+    x = variable("x", 1, 8, (n - 1) // 2 + 1, n)
+    call = relax.op.nn.conv2d(x, relax.const(np.ones((4, 8, 1, 1), "float32")))
+    call = relax.BlockBuilder().normalize(call)
+    assert Amounts({"n": 64}).macs(call) == 32 * 64 * 4 * 8
+    assert Amounts({"n": 64}).bytes_of(x) == 4 * 8 * 32 * 64
+    assert Amounts({}).macs(call) is None
+
+
 @needs("conv2d", "relu")
 def test_a_table_is_coloured_on_a_terminal_and_plain_text_elsewhere(partitioned):
     rich = pytest.importorskip("rich", reason="rich is not installed")

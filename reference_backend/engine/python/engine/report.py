@@ -179,14 +179,18 @@ class Share:
     ----------
     npu, total
         The amounts; what is not known counts as nothing.
+    unknown_npu, unknown
+        Of how many ops the amount is not known.
     """
 
     npu: int
     total: int
+    unknown_npu: int = 0
+    unknown: int = 0
 
     @property
     def percent(self) -> float:
-        """The part on the NPU; 100 of nothing."""
+        """The part on the NPU of what is known; 100 of nothing."""
         return 100.0 * self.npu / self.total if self.total else 100.0
 
 
@@ -225,13 +229,19 @@ class Report:
         """The ops, MACs and bytes (read and written) on the NPU and in all."""
         npu = self.offloaded
 
-        def moved(ops: Sequence[OpPlacement]) -> int:
-            return sum((op.bytes_read or 0) + (op.bytes_written or 0) for op in ops)
+        def share(*amounts: str) -> Share:
+            known, unknown = [], []
+            for ops in (npu, self.ops):
+                found = [(op, [getattr(op, name) for name in amounts]) for op in ops]
+                known.append(sum(item or 0 for _, items in found for item in items))
+                # Bookkeeping computes no tensor.
+                unknown.append(sum(None in items and not op.bookkeeping for op, items in found))
+            return Share(*known, *unknown)
 
         return {
             "ops": Share(len(npu), len(self.ops)),
-            "macs": Share(sum(op.macs or 0 for op in npu), sum(op.macs or 0 for op in self.ops)),
-            "bytes": Share(moved(npu), moved(self.ops)),
+            "macs": share("macs"),
+            "bytes": share("bytes_read", "bytes_written"),
         }
 
     @property
@@ -239,8 +249,8 @@ class Report:
         """The report in one line."""
         totals = self.totals
         text = f"{totals['ops'].npu} of {totals['ops'].total} ops on the NPU"
-        if totals["macs"].total:
-            text += f", {totals['macs'].percent:.1f} % of {totals['macs'].total:,} MACs"
+        if totals["macs"].total or totals["macs"].unknown:
+            text += f", {_macs(totals['macs'])}"
         text += f", regions: {len(self.regions)}"
         if self.wider:
             text += f", wider than asked for: {len(self.wider)}"
@@ -414,6 +424,18 @@ _HEADER = ("op", "name", "placement", "runs in", "MACs", "composite, or why it i
 def _why(op: OpPlacement) -> str:
     why = op.composite if op.placement == "npu" else f"[{op.code}] {op.reason}"
     return f"{why} (asked: {op.asked}; [{op.wider_code}] {op.wider})" if op.wider else why or ""
+
+
+def _macs(share: Share) -> str:
+    """Return the part of the MACs on the NPU; without a percentage where some are not known."""
+    if not share.unknown:
+        return f"{share.percent:.1f} % of {share.total:,} MACs"
+    ops = "1 op" if share.unknown == 1 else f"{share.unknown} ops"
+    on_host = share.unknown - share.unknown_npu
+    return (
+        f"at least {share.npu:,} MACs on the NPU and {share.total - share.npu:,} on the host: "
+        f"those of {ops} are not known ({on_host} on the host)"
+    )
 
 
 def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
