@@ -12,9 +12,10 @@ from tvm.relax.frontend.onnx import from_onnx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ..origins import Origin, Tracer, with_classes, with_span
+from .failures import at_node, unknown_operators
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
     from tvm import relax
 
 
@@ -25,6 +26,16 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         super().__init__(*args, **options)
         self.bb = Tracer()
         self._author_names = names
+
+    def _check_for_unsupported_ops(self, graph: GraphProto) -> None:
+        """Refuse operators that TVM does not know, by node; it names their kinds, in any order."""
+        try:
+            super()._check_for_unsupported_ops(graph)
+        except tvm.error.OpNotImplemented as error:
+            kinds = str(error).rpartition("ONNX: ")[2].split(", ")
+            nodes = [_title(node) for node in graph.node if node.op_type in kinds]
+            message = unknown_operators(nodes) if nodes else str(error)
+            raise tvm.error.OpNotImplemented(message) from None
 
     def _parse_value_proto(self, value_proto: ValueInfoProto | NodeProto) -> str:
         """Return the name of a value, or of a node; TVM hands it on to the operator."""
@@ -45,12 +56,19 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             name = original
         outer, self.bb.span = self.bb.span, Origin(name).span() if name else None
         try:
-            result = super()._convert_operator(op_name, inputs, attrs, opset)
+            with at_node(f"{name} ({op_name})" if name else op_name):
+                result = super()._convert_operator(op_name, inputs, attrs, opset)
             span = self.bb.span
         finally:
             self.bb.span = outer
         is_call = isinstance(result, tvm.relax.Call) and result.span is None
         return with_span(result, span) if is_call and span is not None else result
+
+
+def _title(node: NodeProto) -> str:
+    """Return a node for messages: its name, or its first output, and its operator."""
+    domain = f"{node.domain}." if node.domain else ""
+    return f"{node.name or next(iter(node.output), '')} ({domain}{node.op_type})"
 
 
 def read(model: ModelProto, original: ModelProto, **options: object) -> tvm.IRModule:
