@@ -56,6 +56,29 @@ def test_an_op_whose_size_depends_on_its_data_keeps_its_name(onnx):
     assert [(item.op, str(item.origin)) for item in ops] == [("relax.nonzero", "/mask/NonZero")]
 
 
+def test_the_choice_of_a_branch_has_an_entry_with_its_name(onnx):
+    text = """g (float[4] x, bool c, bool d) => (float[4] y) {
+        a = Acosh(x)
+        b = If(c) <then_branch = t () => (float[4] p) {
+            p = If(d) <then_branch = u () => (float[4] q) { q = Sinh(a) },
+                       else_branch = v () => (float[4] r) { r = Cosh(a) }> },
+            else_branch = w () => (float[4] s) { s = Asinh(a) }>
+        y = Atanh(b)
+    }"""
+    model, _ = read(onnx, text)
+    model.graph.node[1].name = "/choose"
+    report = report_of(backend.from_onnx(model))
+    ops = report.ops
+    chosen = {item.title: item for item in ops if item.op == "relax.If"}
+    assert sorted(chosen) == ["/choose", "p"]
+    entry, inner = chosen["/choose"], chosen["p"]
+    assert (entry.placement, entry.code, entry.bookkeeping) == ("host", "control_flow", True)
+    assert ops[entry.reads[0]] == inner and ops[entry.reads[1]].op == "relax.asinh"
+    assert entry.inputs == ("c",)
+    assert [ops[at].op for at in inner.reads] == ["relax.sinh", "relax.cosh"]
+    assert [ops[at].title for at in ops[-1].reads] == ["/choose"]
+
+
 @pytest.mark.parametrize("name", ["resnet", "mobilenet", "bert", "gpt", "detector"])
 def test_names_of_onnx_survive_all_passes_and_change_nothing(onnx, name):
     from tvm.relax.frontend.onnx import from_onnx

@@ -215,6 +215,7 @@ class Partitioner:
         value = binding.value
         if isinstance(value, relax.If):
             yes, no = self._rewrite_body(value.true_branch), self._rewrite_body(value.false_branch)
+            self._records.add_branch(binding)
             return relax.VarBinding(binding.var, relax.If(value.cond, yes, no, value.span))
         if isinstance(value, relax.Function):
             self._records.add_local(value)

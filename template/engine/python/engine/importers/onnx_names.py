@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tvm
+from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
@@ -16,15 +17,48 @@ from .failures import at_node, unknown_operators
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
-    from tvm import relax
+
+
+class _Builder(Tracer):
+    """A block builder that also names choices of branches: for these, TVM asks no converter.
+
+    Parameters
+    ----------
+    graph
+        The graph that is read.
+    """
+
+    def __init__(self, graph: GraphProto) -> None:
+        super().__init__()
+        self._branches = _branches(graph)
+
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        """Bind an expression."""
+        name = next(self._branches, "") if isinstance(expr, relax.If) else ""
+        if name:
+            span = Origin(name).span()
+            expr = relax.If(expr.cond, expr.true_branch, expr.false_branch, span)
+        return super().emit(expr, name_hint)
+
+
+def _branches(graph: GraphProto) -> Iterator[str]:
+    """Generate the names of the nodes If, in the order in which TVM is done with them."""
+    for node in graph.node:
+        if node.op_type == "If":
+            # TVM reads this one first, whichever comes first in the file.
+            for item in sorted(node.attribute, key=lambda item: item.name != "then_branch"):
+                yield from _branches(item.g)
+            yield node.name or next(iter(node.output), "")
 
 
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer, whose block builder knows the node that is read."""
 
-    def __init__(self, names: set[str], *args: object, **options: object) -> None:
+    def __init__(
+        self, names: set[str], graph: GraphProto, *args: object, **options: object
+    ) -> None:
         super().__init__(*args, **options)
-        self.bb = Tracer()
+        self.bb = _Builder(graph)
         self._author_names = names
 
     def _check_for_unsupported_ops(self, graph: GraphProto) -> None:
@@ -89,5 +123,5 @@ def read(model: ModelProto, original: ModelProto, **options: object) -> tvm.IRMo
         A module with the function `main`.
     """
     names = {str(node.name or next(iter(node.output), "")) for node in original.graph.node}
-    ours = with_classes(from_onnx, ONNXGraphImporter=partial(_Importer, names))
+    ours = with_classes(from_onnx, ONNXGraphImporter=partial(_Importer, names, model.graph))
     return ours(model, **options)
