@@ -301,8 +301,9 @@ def test_report_prints_and_writes_the_same(folder, tmp_path):
     assert out.strip() == path.read_text()
     report = Report.from_json(out)
     assert [op.op for op in report.ops] == ["relax.subtract", "relax.exp"]
-    code, out, _ = run_command("report", folder / "model.json")
-    assert out.strip() == str(report)
+    for more in ((), ("--all",)):
+        code, out, _ = run_command("report", folder / "model.json", *more)
+        assert out.strip() == str(report)
 
 
 def test_quantize_needs_a_model_of_onnx_or_pytorch(folder):

@@ -14,7 +14,8 @@ from .backend import BACKEND
 from .origins import Origin
 from .plain_data import plain
 from .reasons import Code
-from .terminal import TextTable, aligned, show
+from .report_text import blocks_of, text_of
+from .terminal import show
 
 ATTRIBUTE = f"{BACKEND}.offload_report"
 """The attribute of an IRModule that holds the report as JSON."""
@@ -331,19 +332,20 @@ class Report:
         )
 
     def __str__(self) -> str:
-        """Return a table of all ops, what would move ops to the NPU, and the summary."""
-        lines = [*aligned([_HEADER, *self._rows()]), *advice(self.on_host), self.summary]
-        return "\n".join(lines)
+        """Return a table of all ops, the regions, what would move ops, and the summary."""
+        return text_of(self)
 
-    def show(self, file: TextIO | None = None) -> None:
-        """Print the table: with colours on a terminal, else as plain text.
+    def show(self, file: TextIO | None = None, *, all_ops: bool = False) -> None:
+        """Print it: plain text, or on a terminal coloured tables that fit into its width.
 
         Parameters
         ----------
         file
             Where to print; standard output if it is left out.
+        all_ops
+            Whether a terminal shows all ops of a large model, too. Plain text has all.
         """
-        show(self, self._blocks, file)
+        show(self, lambda: blocks_of(self, all_ops), file)
 
     def to_html(
         self,
@@ -392,38 +394,9 @@ class Report:
 
         write_onnx(self, path)
 
-    def _blocks(self) -> tuple[TextTable | str, ...]:
-        styles = [
-            "dim" if op.bookkeeping else "green" if op.placement == "npu" else "yellow"
-            for op in self.ops
-        ]
-        return TextTable(_HEADER, self._rows(), styles), *advice(self.on_host), self.summary
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        alone = len({op.function for op in self.ops}) == 1
-        return [
-            (
-                op.op,
-                op.title if alone else f"{op.function}.{op.title}",
-                op.region or op.placement,
-                op.runs_in or "",
-                f"{op.macs:,}" if op.macs else "",
-                _why(op),
-            )
-            for op in self.ops
-        ]
-
 
 def _origin(data: Mapping[str, Any] | None) -> Origin | None:
     return Origin(**{**data, "others": tuple(data.get("others", ()))}) if data else None
-
-
-_HEADER = ("op", "name", "placement", "runs in", "MACs", "composite, or why it is on the host")
-
-
-def _why(op: OpPlacement) -> str:
-    why = op.composite if op.placement == "npu" else f"[{op.code}] {op.reason}"
-    return f"{why} (asked: {op.asked}; [{op.wider_code}] {op.wider})" if op.wider else why or ""
 
 
 def _macs(share: Share) -> str:
@@ -445,23 +418,6 @@ def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _borders(items: Sequence[Mapping[str, Any]]) -> tuple[Border, ...]:
     return tuple(Border(**_known(Border, item)) for item in items)
-
-
-def advice(ops: Sequence[OpPlacement]) -> list[str]:
-    """Return what would move ops to the NPU, each advice once.
-
-    Parameters
-    ----------
-    ops
-        Ops on the host.
-
-    Returns
-    -------
-    lines
-        A line for each code and advice.
-    """
-    lines = [f"[{op.code}] {op.remedy}" for op in ops if op.remedy and not op.bookkeeping]
-    return list(dict.fromkeys(lines))
 
 
 def offload_report(mod: Any) -> Report:
