@@ -67,6 +67,7 @@ ELSEWHERE = {
     "tvm_x COMMAND --help": ("template/engine/tests/test_commands.py", '"--help"'),
     "tvm_x compare --profiles": ("template/engine/tests/test_commands.py", '"--profiles"'),
     "tvm_x drift --record": ("template/engine/tests/test_supported_tvm.py", '"--record"'),
+    "tvm_x report --all": ("template/engine/tests/test_commands.py", '"--all"'),
     "tvm_x report --netron": ("template/engine/tests/test_onnx_report.py", '"--netron"'),
     "cmake -G": ("tests/test_engine.py", "Ninja"),
     "cmake --target": ("tests/test_engine.py", "--target"),

@@ -3,6 +3,7 @@
 
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from tvm import relax
 
 import backend
 from backend.engine.amounts import Amounts
+from backend.engine.origins import Origin
+from backend.engine.report import Border, RegionPlacement
 from support import BACKEND, SINGLE, TABLE, build, needs, needs_single, partition_for, variable
 
 pytestmark = needs_single
@@ -111,7 +114,7 @@ def test_the_table_has_a_line_for_each_op_and_one_of_totals(partitioned):
     report = backend.offload_report(partitioned)
     lines = str(report).splitlines()
     remedies = {(op.code, op.remedy) for op in report.on_host if not op.bookkeeping}
-    assert len(lines) == 1 + len(report.ops) + len(remedies) + 1
+    assert len(lines) == 1 + len(report.ops) + len(report.regions) + len(remedies) + 1
     count, total = len(report.offloaded), len(report.ops)
     assert lines[-1] == report.summary
     assert report.summary.startswith(f"{count} of {total} ops on the NPU, ")
@@ -120,6 +123,9 @@ def test_the_table_has_a_line_for_each_op_and_one_of_totals(partitioned):
         assert entry.op in line
         assert entry.name in line
         assert (entry.reason or entry.composite) in line
+    for region, line in zip(report.regions, lines[1 + len(report.ops) :], strict=False):
+        size = f"{region.bytes_in:,} bytes in and {region.bytes_out:,} bytes out at each call"
+        assert line.startswith(f"region {region.symbol}: 1 op, ") and line.endswith(size)
 
 
 def test_a_module_without_a_report_is_an_error_that_says_what_to_do():
@@ -183,6 +189,102 @@ def test_amounts_of_ops_regions_and_borders_add_up():
     assert report.summary == f"2 of 3 ops on the NPU, 100.0 % of {conv.macs:,} MACs, regions: 1"
 
 
+def test_macs_that_are_not_known_are_no_zeros_in_the_summary():
+    op = backend.OpPlacement
+
+    def placed(*macs):
+        places = ["host", "npu"]
+        ops = [op("main", f"lv{at}", "f", places[at % 2], macs=one) for at, one in enumerate(macs)]
+        return backend.Report(tuple(ops))
+
+    report = placed(None, 10240, None, 0, None)
+    assert report.summary == (
+        "2 of 5 ops on the NPU, at least 10,240 MACs on the NPU and 0 on the host: those of 3 ops "
+        "are not known (3 on the host), regions: 0"
+    )
+    found = report.to_dict()["totals"]["macs"]
+    assert (found["unknown"], found["unknown_npu"], found["total"]) == (3, 0, 10240)
+    assert "7 on the host: those of 1 op are not known (0 on the host)" in placed(7, None).summary
+    assert placed(3, 1).summary == "1 of 2 ops on the NPU, 25.0 % of 4 MACs, regions: 0"
+    shapes = backend.Report((op("main", "lv", "f", "host", macs=None, bookkeeping=True),))
+    assert shapes.totals["macs"].unknown == 0
+
+
+def test_sizes_that_are_computed_of_a_symbol_count_with_its_bound():
+    n = tvm.tirx.Var("n", "int64")
+    x = variable("x", 1, 8, (n - 1) // 2 + 1, n)
+    call = relax.op.nn.conv2d(x, relax.const(np.ones((4, 8, 1, 1), "float32")))
+    call = relax.BlockBuilder().normalize(call)
+    assert Amounts({"n": 64}).macs(call) == 32 * 64 * 4 * 8
+    assert Amounts({"n": 64}).bytes_of(x) == 4 * 8 * 32 * 64
+    assert Amounts({}).macs(call) is None
+
+
+class Terminal(io.StringIO):
+    """A terminal without colours."""
+
+    def isatty(self):
+        return True
+
+
+def shown(report, monkeypatch, width, **how):
+    pytest.importorskip("rich", reason="rich is not installed")
+    for name, value in (("COLUMNS", str(width)), ("NO_COLOR", "1"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    report.show(terminal, **how)
+    return re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
+
+
+def a_report(count):
+    """Make a report of products on the NPU, with an op on the host behind each."""
+    ops = []
+    for at in range(count):
+        name, region = f"layer{at}._native_batch_norm_legit", f"{BACKEND}_main_{at}"
+        npu = {"origin": Origin(name), "region": region, "composite": "conv2d_bias_relu"}
+        ops.append(backend.OpPlacement("main", f"lv{at}", "relax.f", "npu", macs=at + 1, **npu))
+        why = {"code": "dtype", "reason": "g: 'x' is float64; supported: float32"}
+        host = {**why, "remedy": "Cast.", "origin": Origin(f"/head/to_double_{at}")}
+        ops.append(backend.OpPlacement("main", f"gv{at}", "relax.g", "host", **host))
+    border = Border("x", "float32[512]", 2048)
+    regions = [
+        RegionPlacement(op.region, "main", 1, (op.composite,), op.macs, 0, 0, (border,), ())
+        for op in ops[::2]
+    ]
+    return backend.Report(tuple(ops), tuple(regions))
+
+
+@pytest.mark.parametrize("width", [80, 110, 200])
+def test_a_terminal_shows_names_and_reasons_whole_at_any_width(monkeypatch, width):
+    report = a_report(3)
+    text = shown(report, monkeypatch, width)
+    assert max(map(len, text.splitlines())) <= width
+    for at in range(3):
+        assert f"layer{at}._native_batch_norm_legit  main_{at}" in text
+        percent = f"{100 * (at + 1) / 6:.1f}"
+        assert re.search(rf"{BACKEND}_main_{at} +1 +{at + 1} +{percent} +2.05 k", text)
+    assert "\n[dtype] Cast.\n  g: 'x' is float64; supported: float32" in text
+    names = ", ".join(f"/head/to_double_{at}" for at in range(3))
+    assert names in text and text.count("is float64") == 1
+    assert ("conv2d_bias_relu" in text) == (width > 80)
+    assert ("(a wider terminal shows, too: " in text) == (width == 80)
+    assert report.summary in " ".join(text.split())
+
+
+def test_of_many_ops_a_terminal_shows_the_largest_and_those_on_the_host(monkeypatch):
+    report = a_report(30)
+    text = shown(report, monkeypatch, 120)
+    assert "The 10 ops with the most MACs" in text and "layer29." in text and "layer19." not in text
+    assert "/head/to_double_11, and 18 more" in " ".join(text.split())
+    assert "60 ops: --all" in text
+    everything = shown(report, monkeypatch, 120, all_ops=True)
+    assert "layer0." in everything and "/head/to_double_29" in everything
+    assert "--all" not in everything
+    plain = io.StringIO()
+    report.show(plain)
+    assert plain.getvalue() == f"{report}\n" and "layer0." in plain.getvalue()
+
+
 @needs("conv2d", "relu")
 def test_a_table_is_coloured_on_a_terminal_and_plain_text_elsewhere(partitioned):
     rich = pytest.importorskip("rich", reason="rich is not installed")
@@ -191,10 +293,6 @@ def test_a_table_is_coloured_on_a_terminal_and_plain_text_elsewhere(partitioned)
     plain = io.StringIO()
     report.show(plain)
     assert plain.getvalue() == f"{report}\n"
-
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
 
     terminal = Terminal()
     report.show(terminal)

@@ -301,8 +301,9 @@ def test_report_prints_and_writes_the_same(folder, tmp_path):
     assert out.strip() == path.read_text()
     report = Report.from_json(out)
     assert [op.op for op in report.ops] == ["relax.subtract", "relax.exp"]
-    code, out, _ = run_command("report", folder / "model.json")
-    assert out.strip() == str(report)
+    for more in ((), ("--all",)):
+        code, out, _ = run_command("report", folder / "model.json", *more)
+        assert out.strip() == str(report)
 
 
 def test_quantize_needs_a_model_of_onnx_or_pytorch(folder):
@@ -421,10 +422,28 @@ def test_an_operator_that_tvm_does_not_import_is_named(tmp_path):
     import onnx
 
     head = '<ir_version: 8, opset_import: ["" : 17]>'
-    text = "g (float[3] x) => (float[3] y) { y = Bernoulli(x) }"
-    onnx.save(onnx.parser.parse_model(head + text), tmp_path / "model.onnx")
-    why = "TVM's importer does not know the operators Bernoulli. Export the model with others"
+    text = "g (float[3] x) => (float[3] y) { z = Celu(x) w = acme.MyOp(z) y = Bernoulli(w) }"
+    model = onnx.parser.parse_model(head.replace("17]", '17, "acme" : 1]') + text)
+    model.graph.node[1].name = "author_custom"
+    onnx.save(model, tmp_path / "model.onnx")
+    why = (
+        "TVM's importer does not know the operators of the nodes z (Celu), author_custom "
+        "(acme.MyOp), y (Bernoulli). Export the model with others"
+    )
     assert why in failure("report", tmp_path / "model.onnx")
+
+
+@needs_library("onnx")
+def test_a_node_that_tvm_cannot_read_is_named(tmp_path):
+    import onnx
+
+    head = '<ir_version: 8, opset_import: ["" : 17]>'
+    text = "g (float[3] x, int64[1] n) => (float[m] y) { y = Expand(x, n) }"
+    model = onnx.parser.parse_model(head + text)
+    model.graph.node[0].name, model.graph.node[0].op_type = "/head/Resize", "Resize"
+    onnx.save(model, tmp_path / "model.onnx")
+    why = failure("report", tmp_path / "model.onnx")
+    assert "model.onnx cannot be imported: at the node /head/Resize (Resize): " in why
 
 
 def needs_integers(test):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names that a model's author gave its ops, from the importers to the report."""
 
+import re
 import warnings
 
 import pytest
@@ -55,6 +56,29 @@ def test_an_op_whose_size_depends_on_its_data_keeps_its_name(onnx):
     assert [(item.op, str(item.origin)) for item in ops] == [("relax.nonzero", "/mask/NonZero")]
 
 
+def test_the_choice_of_a_branch_has_an_entry_with_its_name(onnx):
+    text = """g (float[4] x, bool c, bool d) => (float[4] y) {
+        a = Acosh(x)
+        b = If(c) <then_branch = t () => (float[4] p) {
+            p = If(d) <then_branch = u () => (float[4] q) { q = Sinh(a) },
+                       else_branch = v () => (float[4] r) { r = Cosh(a) }> },
+            else_branch = w () => (float[4] s) { s = Asinh(a) }>
+        y = Atanh(b)
+    }"""
+    model, _ = read(onnx, text)
+    model.graph.node[1].name = "/choose"
+    report = report_of(backend.from_onnx(model))
+    ops = report.ops
+    chosen = {item.title: item for item in ops if item.op == "relax.If"}
+    assert sorted(chosen) == ["/choose", "p"]
+    entry, inner = chosen["/choose"], chosen["p"]
+    assert (entry.placement, entry.code, entry.bookkeeping) == ("host", "control_flow", True)
+    assert ops[entry.reads[0]] == inner and ops[entry.reads[1]].op == "relax.asinh"
+    assert entry.inputs == ("c",)
+    assert [ops[at].op for at in inner.reads] == ["relax.sinh", "relax.cosh"]
+    assert [ops[at].title for at in ops[-1].reads] == ["/choose"]
+
+
 @pytest.mark.parametrize("name", ["resnet", "mobilenet", "bert", "gpt", "detector"])
 def test_names_of_onnx_survive_all_passes_and_change_nothing(onnx, name):
     from tvm.relax.frontend.onnx import from_onnx
@@ -89,6 +113,41 @@ def test_a_torch_node_gives_its_name_module_and_line():
     assert last.op == "relax.acosh" and last.origin.name == "acosh"
     assert "test_origins.py" in last.origin.location and "in forward" in last.origin.location
     assert ops[0].title == f"stem.0 ({ops[0].origin.name})"
+
+
+def test_the_line_of_a_torch_module_is_the_users():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+
+        def forward(self, x):
+            return self.stem(x)
+
+    program = torch.export.export(Net().eval(), (torch.rand(1, 3, 8, 8),))
+    for item in report_of(backend.from_exported_program(program)).ops:
+        assert "test_origins.py" in item.origin.location and "in forward" in item.origin.location
+    # Nothing of the user calls its modules.
+    program = torch.export.export(Net().stem.eval(), (torch.rand(1, 3, 8, 8),))
+    ops = report_of(backend.from_exported_program(program)).ops
+    assert {item.origin.location for item in ops} == {""}
+
+
+def test_a_torch_op_that_tvm_does_not_know_is_named_with_its_line():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return torch.special.i0(x), torch.special.erfcx(x)
+
+    program = torch.export.export(Net().eval(), (torch.rand(2),))
+    with pytest.raises(ValueError) as error:
+        backend.from_exported_program(program)
+    line = r"File \".*test_origins.py\", line \d+, in forward"
+    nodes = rf"i0 \(aten.i0.default, {line}\), special_erfcx \(aten.special_erfcx.default, {line}\)"
+    assert re.search(f"does not know the operators of the nodes {nodes}", str(error.value))
 
 
 def test_names_are_in_strict_errors_and_choose_exceptions():

@@ -430,6 +430,18 @@ def test_functions_and_what_is_in_them_have_codes():
     only(report_of(foreign), "helper", Code.OTHER_BACKEND, "it is a region of some_npu")
 
 
+def test_the_choice_of_a_branch_says_so():
+    x, flag = variable("x", 4), relax.Var("flag", relax.TensorType((), "bool"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, flag]):
+        branches = [relax.SeqExpr([], value) for value in (on_host(x), x)]
+        choice = relax.If(flag, *branches, Origin("author/choice").span())
+        builder.emit_func_output(builder.emit(choice))
+    entry = only(report_of(builder.get()), "relax.If", Code.CONTROL_FLOW, "it chooses a branch")
+    assert entry.bookkeeping and entry.arguments == ("bool[]",)
+    report_of(builder.get(), strict=True, strict_except=[on_host.__name__])
+
+
 def test_a_kernel_of_the_importer_says_so():
     x = variable("x", 4)
     builder = relax.BlockBuilder()

@@ -54,13 +54,13 @@ _MARK = "origin of an op:\n"
 """Tells these spans from those of others, such as TVMScript's."""
 
 
-def origin_of(call: relax.Call) -> Origin | None:
+def origin_of(call: relax.Call | relax.If) -> Origin | None:
     """Return the origin of a call.
 
     Parameters
     ----------
     call
-        A call.
+        A call, or the choice of a branch.
 
     Returns
     -------
@@ -222,6 +222,8 @@ class Tracer(relax.BlockBuilder):  # type: ignore[misc]
             return relax.Tuple([self._bound(item) for item in expr.fields])
         if isinstance(expr, relax.TupleGetItem):
             return relax.TupleGetItem(self._bound(expr.tuple_value), expr.index)
+        if isinstance(expr, relax.If) and expr.span is None and self.span is not None:
+            return relax.If(expr.cond, expr.true_branch, expr.false_branch, self.span)
         if not _is_call(expr):
             return expr
         arguments = [self._bound(item) for item in expr.args]

@@ -180,6 +180,11 @@ class Code(Enum):
         "it calls a function, whose own ops are listed apart",
         "Nothing to do: the ops of the function have their own entries.",
     )
+    CONTROL_FLOW = (
+        "control_flow",
+        "it chooses a branch, whose own ops are listed apart",
+        "Nothing to do: the ops of the branches have their own entries.",
+    )
     OTHER_BACKEND = (
         "other_backend",
         "it is a region of another backend",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 Row = tuple[str, ...]
@@ -27,6 +27,13 @@ class TextTable:
         What stands above it on a terminal.
     numbers
         Whether all columns but the first are numbers.
+    figures
+        The columns that are numbers, by index.
+    kept
+        How many columns stay where the terminal is too narrow, of which the last is left out first;
+        0: all.
+    folded
+        The column that is broken into several lines if these are still too wide.
     """
 
     header: Row
@@ -34,6 +41,77 @@ class TextTable:
     styles: Sequence[str] = ()
     title: str = ""
     numbers: bool = False
+    figures: Sequence[int] = ()
+    kept: int = 0
+    folded: int = 0
+
+    def fitting(self, width: int) -> TextTable:
+        """Return the table with the columns that fit.
+
+        Parameters
+        ----------
+        width
+            How many characters a line has.
+
+        Returns
+        -------
+        table
+            At least the columns to be kept.
+        """
+        if not self.kept:
+            return self
+        rows = (self.header, *self.rows)
+        widths = [max(len(row[at]) for row in rows) for at in range(len(self.header))]
+        count = len(self.header)
+        while count > self.kept and sum(widths[:count]) + len(_GAP) * (count - 1) > width:
+            count -= 1
+        shown = [row[:count] for row in self.rows]
+        return replace(self, header=self.header[:count], rows=shown)
+
+
+@dataclass(frozen=True)
+class Indented:
+    """A text whose lines are all indented.
+
+    Parameters
+    ----------
+    text
+        The text.
+    by
+        The number of spaces.
+    style
+        Its colour; "": none.
+    """
+
+    text: str
+    by: int = 0
+    style: str = ""
+
+
+Block = str | Indented | TextTable
+"""What a terminal shows."""
+_GAP = "  "
+
+
+def short(number: int) -> str:
+    """Return a number with three digits that count.
+
+    Parameters
+    ----------
+    number
+        Not negative.
+
+    Returns
+    -------
+    text
+        Such as "640", "14.2 M".
+    """
+    amount, unit = float(number), ""
+    for unit in ("", " k", " M", " G", " T"):
+        if amount < 999.5 or unit == " T":
+            break
+        amount /= 1000
+    return f"{number}" if not unit else f"{amount:.3g}{unit}"
 
 
 def aligned(rows: Sequence[Row]) -> list[str]:
@@ -53,13 +131,11 @@ def aligned(rows: Sequence[Row]) -> list[str]:
     lines = []
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append("  ".join([*cells, row[-1]]).rstrip())
+        lines.append(_GAP.join([*cells, row[-1]]).rstrip())
     return lines
 
 
-def show(
-    plain: object, blocks: Callable[[], Iterable[str | TextTable]], file: TextIO | None
-) -> None:
+def show(plain: object, blocks: Callable[[], Iterable[Block]], file: TextIO | None) -> None:
     """Print something.
 
     Parameters
@@ -74,6 +150,7 @@ def show(
     stream = sys.stdout if file is None else file
     try:
         from rich.console import Console
+        from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
     except ImportError:  # A board has the runtime alone.
@@ -83,14 +160,32 @@ def show(
     if not console.is_terminal:
         print(plain, file=stream)
         return
-    for block in blocks():
+    for number, block in enumerate(blocks()):
+        if number and not isinstance(block, Indented):
+            console.print()
         # As text: names may have brackets.
         if isinstance(block, str):
             console.print(Text(block, style="bold"))
             continue
+        if isinstance(block, Indented):
+            console.print(Padding(Text(block.text, style=block.style), (0, 0, 0, block.by)))
+            continue
+        shown = block.fitting(console.width)
         table = Table(title=block.title or None, header_style="bold")
-        for index, name in enumerate(block.header):
-            table.add_column(name, justify="right" if block.numbers and index else "left")
-        for index, row in enumerate(block.rows):
+        if left_out := block.header[len(shown.header) :]:
+            table.caption = f"(a wider terminal shows, too: {', '.join(left_out)})"
+            table.caption_justify = "left"
+        if block.kept:  # Lines between columns would take the place of the text.
+            table.box, table.pad_edge, table.padding = None, False, (0, len(_GAP), 0, 0)
+            table.title_justify, table.title_style = "left", "bold"
+        for index, name in enumerate(shown.header):
+            number = index in block.figures or (block.numbers and index > 0)
+            table.add_column(
+                name,
+                justify="right" if number else "left",
+                overflow="fold",
+                no_wrap=bool(block.kept) and index != block.folded,
+            )
+        for index, row in enumerate(shown.rows):
             table.add_row(*map(Text, row), style=block.styles[index] if block.styles else None)
         console.print(table)

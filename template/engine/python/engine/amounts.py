@@ -10,7 +10,7 @@ from functools import cache
 import tvm
 from tvm import relax
 
-from .calls import Constant, Size, Unknown, tensor_type
+from .calls import Analyzer, Constant, Size, Unknown, tensor_type
 
 _CONVOLUTION = "relax.nn.conv"
 _ATTENTION = ("relax.nn.attention", "relax.nn.attention_bias")
@@ -52,13 +52,27 @@ class Amounts:
 
     def shape(self, ty: tvm.ir.Type) -> tuple[int, ...]:
         """Return the sizes of a tensor; raise `Unknown` if they cannot be told."""
-        sizes = tensor_type(ty)[1]
+        try:
+            sizes = tensor_type(ty)[1]
+        except Unknown:
+            sizes = tensor_type(self._at_bounds(ty))[1]
         if any(isinstance(size, Size) and size.name not in self._bounds for size in sizes):
             raise Unknown("unknown bound of")
         return tuple(
             size.factor * self._bounds[size.name] if isinstance(size, Size) else size
             for size in sizes
         )
+
+    def _at_bounds(self, ty: tvm.ir.Type) -> tvm.ir.Type:
+        """Return a type whose sizes are those for the largest values of their symbols."""
+        if not isinstance(getattr(ty, "shape", None), relax.ShapeExpr):
+            return ty
+        analyzer = Analyzer()
+        for var in relax.analysis.tir_vars_in_type(ty):
+            if str(var.name) in self._bounds:
+                analyzer.bind(var, tvm.tirx.const(self._bounds[str(var.name)], var.ty.dtype))
+        sizes = [analyzer.simplify(size) for size in ty.shape.values]
+        return relax.TensorType(relax.ShapeExpr(sizes), ty.dtype, ty.vdevice)
 
     def bytes_of(self, expr: relax.Expr) -> int | None:
         """Return the bytes of a value, 0 if it is not a tensor; None if its size is not known.

@@ -68,6 +68,9 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
 def _add_report(parser: argparse.ArgumentParser) -> None:
     common.add_model(parser, "the model: .onnx, .pt2, .tflite, or .json of tvm.ir.save_json")
     common.add_output(parser, "write the report as JSON")
+    parser.add_argument(
+        "--all", action="store_true", help="show all ops of a large model on a terminal, too"
+    )
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page")
     parser.add_argument(
         "--netron", metavar="FILE", type=Path, help="write an ONNX file, which Netron shows"

@@ -14,7 +14,8 @@ from .backend import BACKEND
 from .origins import Origin
 from .plain_data import plain
 from .reasons import Code
-from .terminal import TextTable, aligned, show
+from .report_text import blocks_of, text_of
+from .terminal import show
 
 ATTRIBUTE = f"{BACKEND}.offload_report"
 """The attribute of an IRModule that holds the report as JSON."""
@@ -179,14 +180,18 @@ class Share:
     ----------
     npu, total
         The amounts; what is not known counts as nothing.
+    unknown_npu, unknown
+        Of how many ops the amount is not known.
     """
 
     npu: int
     total: int
+    unknown_npu: int = 0
+    unknown: int = 0
 
     @property
     def percent(self) -> float:
-        """The part on the NPU; 100 of nothing."""
+        """The part on the NPU of what is known; 100 of nothing."""
         return 100.0 * self.npu / self.total if self.total else 100.0
 
 
@@ -225,13 +230,19 @@ class Report:
         """The ops, MACs and bytes (read and written) on the NPU and in all."""
         npu = self.offloaded
 
-        def moved(ops: Sequence[OpPlacement]) -> int:
-            return sum((op.bytes_read or 0) + (op.bytes_written or 0) for op in ops)
+        def share(*amounts: str) -> Share:
+            known, unknown = [], []
+            for ops in (npu, self.ops):
+                found = [(op, [getattr(op, name) for name in amounts]) for op in ops]
+                known.append(sum(item or 0 for _, items in found for item in items))
+                # Bookkeeping computes no tensor.
+                unknown.append(sum(None in items and not op.bookkeeping for op, items in found))
+            return Share(*known, *unknown)
 
         return {
             "ops": Share(len(npu), len(self.ops)),
-            "macs": Share(sum(op.macs or 0 for op in npu), sum(op.macs or 0 for op in self.ops)),
-            "bytes": Share(moved(npu), moved(self.ops)),
+            "macs": share("macs"),
+            "bytes": share("bytes_read", "bytes_written"),
         }
 
     @property
@@ -239,8 +250,8 @@ class Report:
         """The report in one line."""
         totals = self.totals
         text = f"{totals['ops'].npu} of {totals['ops'].total} ops on the NPU"
-        if totals["macs"].total:
-            text += f", {totals['macs'].percent:.1f} % of {totals['macs'].total:,} MACs"
+        if totals["macs"].total or totals["macs"].unknown:
+            text += f", {_macs(totals['macs'])}"
         text += f", regions: {len(self.regions)}"
         if self.wider:
             text += f", wider than asked for: {len(self.wider)}"
@@ -321,19 +332,20 @@ class Report:
         )
 
     def __str__(self) -> str:
-        """Return a table of all ops, what would move ops to the NPU, and the summary."""
-        lines = [*aligned([_HEADER, *self._rows()]), *advice(self.on_host), self.summary]
-        return "\n".join(lines)
+        """Return a table of all ops, the regions, what would move ops, and the summary."""
+        return text_of(self)
 
-    def show(self, file: TextIO | None = None) -> None:
-        """Print the table: with colours on a terminal, else as plain text.
+    def show(self, file: TextIO | None = None, *, all_ops: bool = False) -> None:
+        """Print it: plain text, or on a terminal coloured tables that fit into its width.
 
         Parameters
         ----------
         file
             Where to print; standard output if it is left out.
+        all_ops
+            Whether a terminal shows all ops of a large model, too. Plain text has all.
         """
-        show(self, self._blocks, file)
+        show(self, lambda: blocks_of(self, all_ops), file)
 
     def to_html(
         self,
@@ -382,38 +394,21 @@ class Report:
 
         write_onnx(self, path)
 
-    def _blocks(self) -> tuple[TextTable | str, ...]:
-        styles = [
-            "dim" if op.bookkeeping else "green" if op.placement == "npu" else "yellow"
-            for op in self.ops
-        ]
-        return TextTable(_HEADER, self._rows(), styles), *advice(self.on_host), self.summary
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        alone = len({op.function for op in self.ops}) == 1
-        return [
-            (
-                op.op,
-                op.title if alone else f"{op.function}.{op.title}",
-                op.region or op.placement,
-                op.runs_in or "",
-                f"{op.macs:,}" if op.macs else "",
-                _why(op),
-            )
-            for op in self.ops
-        ]
-
 
 def _origin(data: Mapping[str, Any] | None) -> Origin | None:
     return Origin(**{**data, "others": tuple(data.get("others", ()))}) if data else None
 
 
-_HEADER = ("op", "name", "placement", "runs in", "MACs", "composite, or why it is on the host")
-
-
-def _why(op: OpPlacement) -> str:
-    why = op.composite if op.placement == "npu" else f"[{op.code}] {op.reason}"
-    return f"{why} (asked: {op.asked}; [{op.wider_code}] {op.wider})" if op.wider else why or ""
+def _macs(share: Share) -> str:
+    """Return the part of the MACs on the NPU; without a percentage where some are not known."""
+    if not share.unknown:
+        return f"{share.percent:.1f} % of {share.total:,} MACs"
+    ops = "1 op" if share.unknown == 1 else f"{share.unknown} ops"
+    on_host = share.unknown - share.unknown_npu
+    return (
+        f"at least {share.npu:,} MACs on the NPU and {share.total - share.npu:,} on the host: "
+        f"those of {ops} are not known ({on_host} on the host)"
+    )
 
 
 def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -423,23 +418,6 @@ def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _borders(items: Sequence[Mapping[str, Any]]) -> tuple[Border, ...]:
     return tuple(Border(**_known(Border, item)) for item in items)
-
-
-def advice(ops: Sequence[OpPlacement]) -> list[str]:
-    """Return what would move ops to the NPU, each advice once.
-
-    Parameters
-    ----------
-    ops
-        Ops on the host.
-
-    Returns
-    -------
-    lines
-        A line for each code and advice.
-    """
-    lines = [f"[{op.code}] {op.remedy}" for op in ops if op.remedy and not op.bookkeeping]
-    return list(dict.fromkeys(lines))
 
 
 def offload_report(mod: Any) -> Report:

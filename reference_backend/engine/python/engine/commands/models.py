@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import re
+import io
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import tvm
 from tvm import relax
 
+from ..importers.failures import node_of
 from ..quantization.console import quiet
 from .files import read_text, require_file
 from .problem import Problem, sentence
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
-
-_UNSUPPORTED = re.compile(r"operators are not supported for frontend ONNX: (.+)")
 
 Shapes = Mapping[str, Sequence[int]]
 """The sizes of inputs, by name."""
@@ -71,16 +70,12 @@ class ModelFile:
             An operator is not supported, or a shape does not suit the model.
         """
         try:
-            with quiet():
+            # TVM prints what it cannot convert.
+            with quiet(), redirect_stdout(io.StringIO()):
                 mod = self.importer(self.content if content is None else content)
         except Exception as error:  # Importers raise countless errors.
-            why = sentence(error)
-            unknown = _UNSUPPORTED.search(why)
-            if unknown is not None:
-                why = (
-                    f"TVM's importer does not know the operators {unknown[1]}. Export the model "
-                    "with others, or without the part that has them."
-                )
+            node, why = node_of(error), sentence(error)
+            why = f"at the node {node}: {why}" if node and node not in why else why
             raise Problem(f"{self.path} cannot be imported: {why}") from error
         return with_shapes(mod, shapes)
 

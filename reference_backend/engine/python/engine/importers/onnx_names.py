@@ -3,28 +3,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tvm
+from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ..origins import Origin, Tracer, with_classes, with_span
+from .failures import at_node, unknown_operators
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, ValueInfoProto
-    from tvm import relax
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+
+class _Builder(Tracer):
+    """A block builder that also names choices of branches: for these, TVM asks no converter.
+
+    Parameters
+    ----------
+    graph
+        The graph that is read.
+    """
+
+    def __init__(self, graph: GraphProto) -> None:
+        super().__init__()
+        self._branches = _branches(graph)
+
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        """Bind an expression."""
+        name = next(self._branches, "") if isinstance(expr, relax.If) else ""
+        if name:
+            span = Origin(name).span()
+            expr = relax.If(expr.cond, expr.true_branch, expr.false_branch, span)
+        return super().emit(expr, name_hint)
+
+
+def _branches(graph: GraphProto) -> Iterator[str]:
+    """Generate the names of the nodes If, in the order in which TVM is done with them."""
+    for node in graph.node:
+        if node.op_type == "If":
+            # TVM reads this one first, whichever comes first in the file.
+            for item in sorted(node.attribute, key=lambda item: item.name != "then_branch"):
+                yield from _branches(item.g)
+            yield node.name or next(iter(node.output), "")
 
 
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer, whose block builder knows the node that is read."""
 
-    def __init__(self, names: set[str], *args: object, **options: object) -> None:
+    def __init__(
+        self, names: set[str], graph: GraphProto, *args: object, **options: object
+    ) -> None:
         super().__init__(*args, **options)
-        self.bb = Tracer()
+        self.bb = _Builder(graph)
         self._author_names = names
+
+    def _check_for_unsupported_ops(self, graph: GraphProto) -> None:
+        """Refuse operators that TVM does not know, by node; it names their kinds, in any order."""
+        try:
+            super()._check_for_unsupported_ops(graph)
+        except tvm.error.OpNotImplemented as error:
+            kinds = str(error).rpartition("ONNX: ")[2].split(", ")
+            nodes = [_title(node) for node in graph.node if node.op_type in kinds]
+            message = unknown_operators(nodes) if nodes else str(error)
+            raise tvm.error.OpNotImplemented(message) from None
 
     def _parse_value_proto(self, value_proto: ValueInfoProto | NodeProto) -> str:
         """Return the name of a value, or of a node; TVM hands it on to the operator."""
@@ -45,12 +90,19 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             name = original
         outer, self.bb.span = self.bb.span, Origin(name).span() if name else None
         try:
-            result = super()._convert_operator(op_name, inputs, attrs, opset)
+            with at_node(f"{name} ({op_name})" if name else op_name):
+                result = super()._convert_operator(op_name, inputs, attrs, opset)
             span = self.bb.span
         finally:
             self.bb.span = outer
         is_call = isinstance(result, tvm.relax.Call) and result.span is None
         return with_span(result, span) if is_call and span is not None else result
+
+
+def _title(node: NodeProto) -> str:
+    """Return a node for messages: its name, or its first output, and its operator."""
+    domain = f"{node.domain}." if node.domain else ""
+    return f"{node.name or next(iter(node.output), '')} ({domain}{node.op_type})"
 
 
 def read(model: ModelProto, original: ModelProto, **options: object) -> tvm.IRModule:
@@ -71,5 +123,5 @@ def read(model: ModelProto, original: ModelProto, **options: object) -> tvm.IRMo
         A module with the function `main`.
     """
     names = {str(node.name or next(iter(node.output), "")) for node in original.graph.node}
-    ours = with_classes(from_onnx, ONNXGraphImporter=partial(_Importer, names))
+    ours = with_classes(from_onnx, ONNXGraphImporter=partial(_Importer, names, model.graph))
     return ours(model, **options)

@@ -46,16 +46,20 @@ class Details:
         Parameters
         ----------
         binding
-            The binding of a call.
+            The binding of a call, or of the choice of a branch.
         index
             The place of its entry in the report.
         """
         call = binding.value
+        read = [call]
+        if isinstance(call, relax.If):
+            read = [call.cond, call.true_branch.body, call.false_branch.body]
+        arguments = read[:1] if isinstance(call, relax.If) else call.args
         self._made[binding.var] = index
         return {
-            "reads": tuple(dict.fromkeys(self._makers(call))),
-            "inputs": tuple(dict.fromkeys(self._parameters(call))),
-            "arguments": tuple(self._argument(item) for item in call.args if _holds_tensors(item)),
+            "reads": tuple(dict.fromkeys(at for item in read for at in self._makers(item))),
+            "inputs": tuple(dict.fromkeys(at for item in read for at in self._parameters(item))),
+            "arguments": tuple(self._argument(item) for item in arguments if _holds_tensors(item)),
             "result": self.type_of(binding.var),
             "attributes": self._attributes(call),
         }
@@ -77,7 +81,7 @@ class Details:
         return kind + self.type_of(expr)
 
     def _makers(self, expr: relax.Expr) -> Iterator[int]:
-        """Generate the ops whose results an expression reads, through tuples and branches."""
+        """Generate the ops whose results an expression reads, through tuples."""
         for var in ir.operands(expr):
             if var in self._made:
                 yield self._made[var]
@@ -86,10 +90,7 @@ class Details:
                 yield self._earlier[str(var.name)]
                 continue
             value = self._values.get(var)
-            if isinstance(value, relax.If):
-                for part in (value.cond, value.true_branch.body, value.false_branch.body):
-                    yield from self._makers(part)
-            elif value is not None and not isinstance(value, relax.Call):
+            if value is not None and not isinstance(value, relax.Call):
                 yield from self._makers(value)
 
     def _parameters(self, expr: relax.Expr) -> Iterator[str]:
@@ -100,7 +101,7 @@ class Details:
             value = self._values.get(var)
             if value is None:
                 yield str(var.name)
-            elif not isinstance(value, (relax.Call, relax.If)):
+            elif not isinstance(value, relax.Call):
                 yield from self._parameters(value)
 
     def _attributes(self, call: relax.Call) -> dict[str, str]:

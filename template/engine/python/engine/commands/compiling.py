@@ -267,7 +267,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(report.to_json())
     else:
-        report.show()
+        report.show(all_ops=arguments.all)
         if accuracy is not None:
             print(f"\n{accuracy}")
     return 0

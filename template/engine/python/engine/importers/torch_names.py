@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import tvm.relax.frontend.torch as frontend
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ..origins import Origin, Tracer, with_classes
+from .failures import at_node, unknown_operators
 
 if TYPE_CHECKING:
     from torch import fx
@@ -40,6 +42,16 @@ class _Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         """Add converters."""
         super().update_convert_map(self._telling(custom_convert_map))
 
+    def _check_unsupported_func_type(self, nodes: Sequence[fx.Node]) -> None:
+        """Refuse ops without a converter, by node; TVM names their kinds, in any order."""
+        missing = [
+            _title(node)
+            for node in nodes
+            if node.op == "call_function" and node.target.__name__ not in self.convert_map
+        ]
+        if missing:
+            raise ValueError(unknown_operators(missing))
+
     def _telling(self, converters: dict[str, Converter]) -> dict[str, Converter]:
         return {name: self._teller(convert) for name, convert in converters.items()}
 
@@ -48,7 +60,8 @@ class _Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
             builder = self._builder
             outer, builder.span = builder.span, _origin_of(node).span()
             try:
-                return convert(node, *importer)
+                with at_node(_title(node)):
+                    return convert(node, *importer)
             finally:
                 builder.span = outer
 
@@ -65,9 +78,20 @@ def _origin_of(node: fx.Node) -> Origin:
     frames = [
         line.strip()
         for line in str(node.meta.get("stack_trace") or "").splitlines()
-        if line.lstrip().startswith('File "')
+        if line.lstrip().startswith('File "') and not _OF_TORCH.search(line)
     ]
     return Origin(str(node.name), path, frames[-1] if frames else "")
+
+
+_OF_TORCH = re.compile(r"[/\\](site|dist)-packages[/\\]torch[/\\]")
+"""A file of PyTorch itself, also on the machine where the program was exported."""
+
+
+def _title(node: fx.Node) -> str:
+    """Return a node for messages: its name, op, module and line."""
+    origin = _origin_of(node)
+    about = [str(node.target), origin.module and f"module {origin.module}", origin.location]
+    return f"{origin.name} ({', '.join(item for item in about if item)})"
 
 
 from_exported_program = with_classes(

@@ -18,6 +18,7 @@ from ..options import Options
 from ..origins import is_named
 from ..passes import bound_values, drop_unused, is_opaque
 from ..reasons import Code, Reason
+from ..report_text import advice
 from ..symbols import known_bounds, symbol_bounds
 from ..table import Table
 from . import ir
@@ -121,7 +122,7 @@ class Partitioner:
         if left:
             lines = [f"{item.op} ({item.title}): {item.reason} [{item.code}]" for item in left]
             count = f"{len(left)} does" if len(left) == 1 else f"{len(left)} do"
-            lines += report.advice(left)
+            lines += advice(left)
             raise RuntimeError(
                 f"The option 'strict' of {BACKEND} forbids that ops stay on the host, where "
                 f"{count}; 'strict_except' can name exceptions.\n  " + "\n  ".join(lines)
@@ -215,6 +216,7 @@ class Partitioner:
         value = binding.value
         if isinstance(value, relax.If):
             yes, no = self._rewrite_body(value.true_branch), self._rewrite_body(value.false_branch)
+            self._records.add_branch(binding)
             return relax.VarBinding(binding.var, relax.If(value.cond, yes, no, value.span))
         if isinstance(value, relax.Function):
             self._records.add_local(value)

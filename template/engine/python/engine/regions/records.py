@@ -237,6 +237,30 @@ class Records:
             )
         )
 
+    def add_branch(self, binding: relax.Binding) -> None:
+        """Add the choice of a branch, behind the ops of its branches.
+
+        Parameters
+        ----------
+        binding
+            The binding of a `relax.If`.
+        """
+        reason = Reason(Code.CONTROL_FLOW, "it chooses a branch, whose own ops are listed apart")
+        self.ops.append(
+            OpPlacement(
+                function=self.function,
+                name=str(binding.var.name),
+                op="relax.If",
+                placement="host",
+                origin=origin_of(binding.value),
+                code=reason.code.value,
+                reason=str(reason),
+                remedy=reason.remedy,
+                bookkeeping=True,
+                **self._details.of(binding, len(self._offloaded) + len(self.ops)),
+            )
+        )
+
     def add_body(self, body: relax.SeqExpr, reason: Reason) -> None:
         """Add all calls of a body, which stays on the host as it is.
 
@@ -253,6 +277,7 @@ class Records:
                 if isinstance(value, relax.If):
                     self.add_body(value.true_branch, reason)
                     self.add_body(value.false_branch, reason)
+                    self.add_branch(binding)
                 elif isinstance(value, relax.Function):
                     self.add_body(value.body, reason)
                 elif isinstance(value, relax.Call):
