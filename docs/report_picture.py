@@ -75,9 +75,6 @@ def take_pictures(pages: dict[str, Path], folder: Path) -> None:
         browser.find_element("id", f"tab-{tab}").click()
         if clicked is not None:
             browser.find_element("css selector", clicked).click()
-        else:
-            heading = browser.find_element("css selector", f"#panel-{tab} svg.timeline")
-            browser.execute_script("arguments[0].scrollIntoView()", heading)
         browser.save_screenshot(str(DOCS / f"{shot}.png"))
     browser.quit()
 

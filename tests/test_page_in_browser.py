@@ -44,7 +44,13 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
 
     browser.get((pages / f"{count}.html").as_uri())
     assert f"of {count} ops" in find("#summary").text
-    assert "not_in_table" in find("#panel-overview").text
+    reasons = find("#panel-overview").text
+    # The names of the author, and once what holds for all of them.
+    assert "not_in_table" in reasons and f"name{count // 2}<i>, name{count - 1}<i>" in reasons
+    assert reasons.count("supported: float32") == 1
+    for tab in browser.find_elements("css selector", "[role=tab]"):
+        tab.click()
+        assert_fits(browser, tab.get_attribute("aria-controls"))
 
     find("#tab-ops").click()
     rows = "#panel-ops tbody tr"
@@ -52,7 +58,9 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
     assert find("#panel-ops").text.count("1,234") == count - 2
     find("#search").send_keys(f"name{count - 1}<i>")
     (row,) = browser.find_elements("css selector", rows)
+    assert "supported: float32, float16" in row.find_element("css selector", "td.text").text
     row.send_keys(Keys.ENTER)
+    assert_fits(browser, "panel-ops")
     assert "Write it otherwise." in find("#details").text
     assert "float32[1, 8]" in find("#details").text
     assert "axis" in find("#details").text
@@ -63,14 +71,18 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
     assert (kind.text, kind.size["height"] <= row.size["height"]) == ("nonzero", True)
     assert not browser.find_elements("css selector", "#details i")
 
+    # The details belong to what was seen.
     find("#tab-ops").send_keys(Keys.ARROW_RIGHT)
+    assert not find("#details").is_displayed()
     assert find("#panel-regions").is_displayed() and "1,000" in find("#panel-regions").text
+    assert "name1<i>" in find("#panel-regions").text and "lv1" not in find("#panel-regions").text
     start = time.perf_counter()
     find("#tab-graph").click()
     boxes = browser.find_elements("css selector", "#canvas g.op")
     assert time.perf_counter() - start < 20
     assert len(boxes) == count
     assert len(browser.find_elements("css selector", "#canvas g.region")) == 2
+    assert boxes[3].text.splitlines() == ["name3<i>", "add · float32[1, 8]", "in add_relu"]
     places = {box.get_attribute("transform") for box in boxes}
     assert len(places) == count and not any("NaN" in place for place in places)
 
@@ -81,16 +93,32 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
     chosen.send_keys(Keys.ARROW_DOWN)
     assert find("#canvas g.op.selected").get_attribute("data-op") == "4"
     assert len(browser.find_elements("css selector", "#canvas .edge.near")) >= 2
+    # From one op on the host to the next.
+    for op, told in ((count // 2, "1/2"), (count - 1, "2/2"), (count // 2, "1/2")):
+        find("#next-host").click()
+        assert find("#canvas g.op.selected").get_attribute("data-op") == str(op)
+        assert find("#next-host").text == f"next on the host ({told})"
+    find("#canvas").send_keys("n")
+    assert find("#canvas g.op.selected").get_attribute("data-op") == str(count - 1)
+    hosts = browser.find_elements("css selector", "#minimap rect.host")
+    assert [item.size["height"] > 2 for item in hosts] == [True, True]
+    if count > 10:
+        find("#canvas").send_keys("0")
+        assert scale_of(browser) == 0.5
     find("#collapse").click()
+    assert scale_of(browser) >= 1
     assert len(browser.find_elements("css selector", "#canvas g.op")) == 2
 
     find("#tab-profile").click()
     told = find("#panel-profile").get_attribute("textContent")
     assert "dma" in told and f"{64 * (count - 2):,}" in told and "cycles" in told
-    events = browser.find_elements("css selector", ".timeline rect")
+    events = browser.find_elements("css selector", "#engines rect")
     assert len(events) == count - 2
     # The second region comes after the first one.
-    assert float(events[count // 2].get_attribute("x")) > 600
+    assert float(events[count // 2].get_attribute("x")) > 500
+    told = [item.get_attribute("textContent") for item in events[:2]]
+    assert "dma: add, 0 to 1,234 (1,234 cycles), name0<i>" in told[0] and "(lv1)" not in told[1]
+    assert browser.execute_script(SMALLEST_TEXT, find("#panel-profile")) >= 11
     pictures = browser.find_elements("css selector", "#panel-profile svg.picture")
     assert [item.get_attribute("role") for item in pictures] == ["group", "group"]
     roofline, memory = pictures
@@ -106,6 +134,27 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
     wide = "return document.documentElement.scrollWidth <= innerWidth"
     assert browser.execute_script(wide)
     assert browser.get_log("browser") == []
+
+
+SMALLEST_TEXT = """
+const sizes = [...arguments[0].querySelectorAll("svg text")].map((item) =>
+  parseFloat(getComputedStyle(item).fontSize) * item.getScreenCTM().a);
+return Math.min(...sizes);
+"""
+
+
+def assert_fits(browser: Any, panel: str) -> None:
+    """Check that nothing of a tab is beyond its right border."""
+    wide = "const item = document.getElementById(arguments[0]);"
+    wide += "return [item.scrollWidth, item.clientWidth]"
+    needed, shown = browser.execute_script(wide, panel)
+    assert needed <= shown, panel
+
+
+def scale_of(browser: Any) -> float:
+    """Return how large the graph is drawn."""
+    moved = browser.find_element("css selector", "#canvas > g").get_attribute("transform")
+    return float(re.findall(r"scale\((.*)\)", moved)[0])
 
 
 class Keyboard:
@@ -245,8 +294,8 @@ def test_keys_alone_do_all(browser: Any, pages: Path, count: int) -> None:
     # All that it reads are links of the pane, and the picture moves along.
     keys.press(Keys.ENTER)
     assert keys.has("#details h2")
-    reads = find("#details h3 ~ h3 ~ h3 + div + div .link").text
-    assert reads == "add name0<i>"
+    reads = find("#details h3 ~ h3 ~ h3 + div + div").text
+    assert reads == "name0<i> add"
     keys.go("#details h3 ~ h3 ~ h3 + div + div .link")
     keys.press(Keys.ENTER)
     assert selected() == "0" and keys.has("#details h2")
@@ -277,33 +326,36 @@ def test_keys_alone_do_all(browser: Any, pages: Path, count: int) -> None:
     keys.press(" ")
     keys.go("#canvas")
     keys.press(Keys.ENTER)
-    assert keys.has("#canvas g.region[data-region=region_0]")
+    assert keys.has("#canvas g.region[data-region=example_npu_main_0]")
     for key, box in (
         (Keys.ARROW_RIGHT, f"[data-op='{count // 2}']"),
-        (Keys.ARROW_DOWN, "[data-region=region_1]"),
+        (Keys.ARROW_DOWN, "[data-region=example_npu_main_1]"),
         (Keys.ARROW_UP, f"[data-op='{count // 2}']"),
-        (Keys.ARROW_RIGHT, "[data-region=region_1]"),
+        (Keys.ARROW_RIGHT, "[data-region=example_npu_main_1]"),
     ):
         keys.press(key)
         assert keys.has(f"#canvas g{box}")
     keys.press(Keys.ENTER)
-    assert keys.has("#details h2") and find("#details h2").text == "region_1"
+    assert keys.has("#details h2") and find("#details h2").text == "main_1"
     keys.press(Keys.ESCAPE)
-    assert keys.has("#canvas g.region[data-region=region_1]")
+    assert keys.has("#canvas g.region[data-region=example_npu_main_1]")
 
     # The profile: the work of the engines, and a picture as one stop.
     keys.go("#tab-graph", back=True)
     keys.press(Keys.ARROW_RIGHT)
-    keys.go(".timeline")
+    keys.go("#engines")
     keys.press("+", Keys.ARROW_DOWN, Keys.ARROW_DOWN)
-    told = find("#panel-profile [role=status]").text
-    assert "add, 1,234 to 2,468 (1,234 cycles)" in told
+    told = find("#engines + [role=status]").text
+    assert "add, 1,234 to 2,468 (1,234 cycles), name1<i>, waited 1,234 cycles for dma" in told
+    # What is chosen stays where it can be seen.
+    keys.press("+", "+", "+", "+")
+    chosen = find("#engines rect.chosen")
+    assert float(chosen.get_attribute("x")) > 100 and float(chosen.get_attribute("width")) > 20
     keys.press(Keys.ENTER)
     assert keys.has("#details h2") and "name1<i>" in find("#details").text
     keys.press(Keys.ESCAPE)
-    assert keys.has(".timeline")
-    keys.press(Keys.TAB)
-    assert keys.has("#panel-profile .picture [role=button]")
+    assert keys.has("#engines")
+    keys.go("#panel-profile .picture [role=button]")
     keys.press(Keys.END, Keys.ENTER)
     assert f"name{count - 2}<i>" in find("#details").text
     keys.press(Keys.ESCAPE, Keys.TAB)
@@ -331,3 +383,50 @@ def test_a_weight_is_drawn_beside_what_reads_it(browser: Any, pages: Path) -> No
     for weight in range(120):
         (_, above), (_, below) = places[weight], places[120 + weight]
         assert 0 < below - above < 100, weight
+
+
+def test_amounts_that_are_not_known_make_no_percentage(browser: Any, pages: Path) -> None:
+    browser.get((pages / "unknown.html").as_uri())
+    (ops, macs, moved) = browser.find_elements("css selector", "#panel-overview .card")
+    assert "80.0 %" in ops.text
+    assert macs.text.splitlines()[1:] == [
+        "at least 900",
+        "at least 800 on the NPU; those of 1 op are not known",
+    ]
+    assert "%" not in moved.text and "those of 1 op are not known" in moved.text
+    assert [len(item.find_elements("css selector", ".unknown")) for item in (ops, macs)] == [0, 1]
+
+
+def test_a_profile_is_told_per_call(browser: Any, pages: Path) -> None:
+    browser.get((pages / "calls.html").as_uri())
+    browser.find_element("id", "tab-profile").click()
+    panel = browser.find_element("id", "panel-profile")
+    first = panel.text.split("Timelines of")[0]
+    for text in (
+        "19.5 µs on the host's clock",
+        "18 µs, 92.3 % regions of the NPU",
+        "0.5 µs, 2.6 % functions of the host",
+        "1 µs, 5.1 % unaccounted",
+        "the NPU takes 9,872 cycles (9.9 µs)",
+    ):
+        assert text in first
+    # One call at a time, with both clocks.
+    choose = panel.find_element("css selector", "select")
+    assert [item.text for item in choose.find_elements("css selector", "option")] == [
+        f"call {index} of 3: 19.5 µs" for index in (1, 2, 3)
+    ]
+    for _ in range(2):
+        assert len(panel.find_elements("css selector", "#engines rect")) == 8
+        names = [item.text for item in panel.find_elements("css selector", "#clock text.name")]
+        assert names == ["main_0", "main_1"]
+        choose.send_keys("call 3")
+    ticks = [item.text for item in panel.find_elements("css selector", "#engines text.tick")]
+    assert ticks[:3] == ["0", "2,000", "4,000"]
+    rows = [row.text.split() for row in panel.find_elements("css selector", "tbody tr")]
+    assert ["main_0", "9", "6,170", "48.6", "%", "32.4", "%", "320", "B", "160", "B"] in rows
+    assert ["vm.builtin.alloc_storage", "1", "0.5", "2.6", "%"] in rows
+    assert ["name0<i>", "add_relu", "1,234", "12.5"] in rows
+    # The sums come last, and closed.
+    closed = panel.find_element("css selector", "details")
+    assert closed.text == "Sums of 3 calls"
+    assert browser.get_log("browser") == []

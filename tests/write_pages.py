@@ -11,6 +11,8 @@ from tvm_example_npu.engine.origins import Origin
 from tvm_example_npu.engine.profiling import Profile
 from tvm_example_npu.engine.report import Border, OpPlacement, RegionPlacement, Report
 
+REASON = "nonzero: 'x1' is float64[1, 8]; supported: float32, float16, int32, int64, int8, bool"
+
 
 def report_of(count: int) -> Report:
     """Return a chain with shortcuts: two regions, and two ops on the host."""
@@ -25,10 +27,10 @@ def report_of(count: int) -> Report:
                 op="relax.nonzero" if host else "relax.add",
                 placement="host" if host else "npu",
                 origin=Origin(f"name{index}<i>"),
-                region=None if host else f"region_{int(index > half)}",
-                composite=None if host else "add",
+                region=None if host else f"example_npu_main_{int(index > half)}",
+                composite=None if host else "add_relu",
                 code="not_in_table" if host else None,
-                reason="The table has no such op." if host else None,
+                reason=REASON if host else None,
                 remedy="Write it otherwise." if host else None,
                 macs=100,
                 bytes_read=64,
@@ -36,13 +38,16 @@ def report_of(count: int) -> Report:
                 runs_in="float32",
                 reads=tuple(item for item in (index - 1, index - 7) if item >= 0),
                 arguments=("float32[1, 8]",),
-                result="float32[1, 8]",
+                result="(float32[1, 8, 16, 4], int64[1, 8, 16, 4])" if host else "float32[1, 8]",
                 attributes={"axis": "[0, 1]"},
             )
         )
     border = (Border("x", "float32[1, 250]", 1000),)
+    leaving = (Border("lv1", "float32[1, 8]", 32),)
     regions = tuple(
-        RegionPlacement(f"region_{index}", "main", half, ("add",), 100, 64, 32, border, border)
+        RegionPlacement(
+            f"example_npu_main_{index}", "main", half, ("add_relu",), 100, 64, 32, border, leaving
+        )
         for index in range(2)
     )
     return Report(tuple(ops), regions)
@@ -51,7 +56,8 @@ def report_of(count: int) -> Report:
 def weights_report(layers: int) -> Report:
     """Return a chain in which each op reads its own weight; all weights come first."""
     report = report_of(2 * layers)
-    ops = [replace(op, placement="npu", region="region_0", code=None) for op in report.ops]
+    region = report.regions[0].symbol
+    ops = [replace(op, placement="npu", region=region, code=None) for op in report.ops]
     for index in range(layers):
         ops[index] = replace(ops[index], reads=())
         before = (layers + index - 1,) if index else ()
@@ -59,7 +65,14 @@ def weights_report(layers: int) -> Report:
     return Report(tuple(ops), report.regions[:1])
 
 
-def profile_of(report: Report) -> Profile:
+def unknown_report() -> Report:
+    """Return a report in which the amounts of an op on the host are not known."""
+    report = report_of(10)
+    ops = [*report.ops[:-1], replace(report.ops[-1], macs=None, bytes_read=None)]
+    return Report(tuple(ops), report.regions)
+
+
+def profile_of(report: Report, calls: int = 1) -> Profile:
     """Return a profile of a device with two engines, which runs one op after the other."""
     recorded = []
     for at, region in enumerate(report.regions):
@@ -76,12 +89,17 @@ def profile_of(report: Report) -> Profile:
             | {"begin": 1234 * index, "end": 1234 * (index + 2)}
             for index, label in enumerate(labels)
         ]
-        call = {"begin_us": 10.0 * at, "end_us": 10.0 * at + 9}
-        call |= {"events": events, "allocations": allocations}
+        runs = [
+            {"begin_us": begin, "end_us": begin + 9}
+            | {"events": events, "allocations": allocations if begin < 20 else []}
+            for begin in (20.0 * call + 10.0 * at for call in range(calls))
+        ]
         peaks = {"operations": 2.0, "memories": {"dram": {"bytes": 0, "bytes_per_unit": 0.1}}}
-        told = {"unit": "cycles", "ticks_per_us": 1000.0, "peaks": peaks, "calls": [call]}
+        told = {"unit": "cycles", "ticks_per_us": 1000.0, "peaks": peaks, "calls": runs}
         recorded.append({"symbol": region.symbol, "counters": {}, "profile": told})
-    return Profile.from_recording({"calls": [[0.0, 20.0]], "host": [], "regions": recorded}, report)
+    model = [[20.0 * call, 20.0 * call + 19.5] for call in range(calls)]
+    host = [["vm.builtin.alloc_storage", begin + 9.2, begin + 9.7] for begin, _ in model]
+    return Profile.from_recording({"calls": model, "host": host, "regions": recorded}, report)
 
 
 def main() -> None:
@@ -99,7 +117,11 @@ def main() -> None:
         profile = profile_of(report).to_dict()
         path = Path(sys.argv[1]) / f"{count}.html"
         report.to_html(path, title="A <b>chain", profile=profile, accuracy=accuracy)
-    weights_report(120).to_html(Path(sys.argv[1]) / "weights.html")
+    folder = Path(sys.argv[1])
+    weights_report(120).to_html(folder / "weights.html")
+    unknown_report().to_html(folder / "unknown.html")
+    report = report_of(10)
+    report.to_html(folder / "calls.html", profile=profile_of(report, calls=3).to_dict())
 
 
 if __name__ == "__main__":

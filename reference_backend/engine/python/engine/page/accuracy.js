@@ -20,7 +20,7 @@ function accuracyTab(panel, page) {
   const numbers = [
     { name: "SNR in dB", number: true, cell: (item) => decibels(item.snr_db), value: (item) => real(item.snr_db) },
     { name: "", cell: (item) => make("span", { class: "bar",
-      style: `width:${Math.min(1, Math.max(0, real(item.snr_db) / full)) * 120}px` }) },
+      style: `width:${Math.min(1, Math.max(0, real(item.snr_db) / full)) * 80}px` }) },
     { name: "cosine", number: true, cell: (item) => Number(real(item.cosine)).toFixed(6), value: (item) => real(item.cosine) },
     { name: "largest error", number: true, cell: error, value: (item) => real(item.largest_error) },
   ];
@@ -28,10 +28,11 @@ function accuracyTab(panel, page) {
     table([{ name: "output", cell: (item) => outputs.indexOf(item) }, ...numbers], outputs).element);
   panel.append(make("h2", {}, "Layers, each from the inputs that it has in the float model"), table([
     { name: "layer", text: true, cell: title, value: title },
-    { name: "ops", cell: (item) => item.ops.join(" + ") },
-    { name: "runs as", cell: (item) => item.runs_as.join(", "), value: (item) => item.runs_as.join() },
+    { name: "ops, and composite", text: true, value: (item) => item.composites.join(),
+      cell: (item) => [make("div", {}, item.ops.join(" + ")), make("div", { class: "dim" }, item.composites.join(", "))] },
+    // A type may have a comma of its own.
+    { name: "runs as", value: (item) => item.runs_as.join(), cell: (item) => item.runs_as.map((type) => make("div", {}, type)) },
     ...numbers,
-    { name: "composite", cell: (item) => item.composites.join(", "), value: (item) => item.composites.join() },
   ], layers, (item, enter) => {
     const op = OPS.find((one) => one.name === item.name) ||
       OPS.find((one) => item.origin && originOf(one) === item.origin);

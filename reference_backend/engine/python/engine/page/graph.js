@@ -2,16 +2,18 @@
 // The tab Graph: the picture, moved with the mouse, the wheel or the keys.
 "use strict";
 
+const READABLE = 1;
+
 function graphTab(panel, page) {
   const functions = [...new Set(OPS.map((op) => op.function))];
   const view = { x: 0, y: 0, scale: 1 };
   const drawn = { ops: new Map(), regions: new Map(), edges: [], size: { width: 1, height: 1 } };
   const layer = draw("g");
   const canvas = draw("svg", { id: "canvas", role: "application", tabindex: 0,
-    "aria-label": "The partitioned model. Enter goes to an op. From there, up goes to what it reads, down to what reads it, left and right to its neighbours, and Enter opens it. Plus and minus zoom, 0 shows all, arrows with Shift move the picture." }, marker(), layer);
-  const choose = make("select", { id: "function", "aria-label": "Function", onchange: () => { rebuild(); fit(); } },
+    "aria-label": "The partitioned model. Enter goes to an op. From there, up goes to what it reads, down to what reads it, left and right to its neighbours, and Enter opens it. Plus and minus zoom, 0 shows all, arrows with Shift move the picture, N goes to the next op on the host, Shift and N to the one before." }, marker(), layer);
+  const choose = make("select", { id: "function", "aria-label": "Function", onchange: () => { rebuild(); fit(READABLE); } },
     functions.map((name) => make("option", { value: name }, name)));
-  const collapse = make("input", { type: "checkbox", id: "collapse", onchange: () => { rebuild(); fit(); } });
+  const collapse = make("input", { type: "checkbox", id: "collapse", onchange: () => { rebuild(); fit(READABLE); } });
   const find = make("input", { type: "search", id: "find", placeholder: "Find an op, press Enter",
     "aria-label": "Find in the graph. Enter goes from one to the next, arrow down into the picture.",
     onkeydown: (event) => {
@@ -20,17 +22,26 @@ function graphTab(panel, page) {
     } });
   const found = make("span", { class: "dim", role: "status" });
   const button = (text, label, action) => make("button", { type: "button", "aria-label": label, onclick: action }, text);
+  const host = OPS.filter((op) => stateOf(op) === "host").map((op) => op.index);
+  const nextHost = host.length ? make("button", { type: "button", id: "next-host", onclick: () => goToHost(1) }) : null;
+  const map = minimap((x, y) => {
+    view.x = canvas.clientWidth / 2 - x * view.scale;
+    view.y = canvas.clientHeight / 2 - y * view.scale;
+    apply();
+  });
   panel.append(make("div", { class: "tools" }, functions.length > 1 ? choose : null, find,
     button("+", "Larger", () => zoom(1.3)), button("−", "Smaller", () => zoom(1 / 1.3)),
-    button("Fit", "Show all", () => fit()), make("label", {}, collapse, " collapse regions"), found,
-    legend()), canvas);
+    button("Fit", "Show all", () => fit()), nextHost, make("label", {}, collapse, " collapse regions"), found),
+  make("div", { class: "graph" }, canvas, map.element, legend()));
 
   function rebuild() {
     const picture = layOutFunction(choose.value || functions[0], collapse.checked);
     Object.assign(drawn, { ops: new Map(), regions: new Map(), edges: [], size: picture.size });
-    const [back, lines, front] = [draw("g"), draw("g"), draw("g")];
+    // Edges pass behind the titles of regions.
+    const [back, lines, titles, front] = [draw("g"), draw("g"), draw("g", { class: "titles" }), draw("g")];
     for (const node of picture.nodes) {
       if (node.region) back.append(regionBox(node));
+      if (node.region) titles.append(...regionTitle(node));
       if (node.region && collapse.checked) {
         for (const box of node.members) drawn.ops.set(box.id, { box, group: drawn.regions.get(node.region).group });
         continue;
@@ -42,39 +53,46 @@ function graphTab(panel, page) {
       drawn.edges.push({ ...edge, path });
       lines.append(path);
     }
-    layer.replaceChildren(back, lines, front);
+    layer.replaceChildren(back, lines, titles, front);
+    map.fill(picture);
     canvas.dataset.nodes = picture.nodes.reduce((total, node) => total + node.members.length, 0);
     mark();
   }
 
   function opBox(box) {
     const { op } = box;
-    const below = op.code || op.runs_in || "";
+    const fusion = fusionOf(op);
+    const lines = [`${kindOf(op)} · ${op.result}`, op.code ? `⚑ ${op.code}` : fusion && `in ${fusion}`].filter(Boolean);
+    const top = lines.length > 1 ? 16 : 22;
     const group = draw("g", { class: `op ${stateOf(op)}`, tabindex: -1, role: "button", "data-op": op.index,
       "aria-label": `${kindOf(op)} ${titleOf(op)}, ${op.placement}${op.code ? ", " + op.code : ""}`,
       transform: `translate(${box.x - box.width / 2} ${box.y - box.height / 2})`,
       onclick: () => page.select({ op: op.index }), onkeydown: (event) => walk(event, { op: op.index }, [op]) },
-      draw("title", {}, `${kindOf(op)} ${titleOf(op)}\n${op.result}${op.reason ? `\n${op.code}: ${op.reason}` : ""}`),
+      draw("title", {}, `${titleOf(op)}\n${lines.join("\n")}${op.reason ? `\n${op.code}: ${op.reason}` : ""}`),
       draw("rect", { class: "box", width: box.width, height: box.height }),
-      draw("text", { x: 8, y: 17 }, cut(kindOf(op), 24)),
-      draw("text", { x: 8, y: 32, class: "small" }, cut(op.code ? `⚑ ${below}` : `${below}  ${op.result.replace(/^\w+/, "")}`, 30)));
+      draw("text", { x: 8, y: top }, tail(titleOf(op), 29)),
+      lines.map((line, row) => draw("text", { x: 8, y: top + 15 + 14 * row, class: "small" }, cut(line, 38))));
     drawn.ops.set(op.index, { box, group });
     return group;
   }
 
   function regionBox(node) {
-    const region = REGIONS.get(node.region);
-    const small = collapse.checked;
     const group = draw("g", { class: "region", tabindex: -1, role: "button", "data-region": node.region, "aria-label": `Region ${node.region}`,
       transform: `translate(${node.x - node.width / 2} ${node.y - node.height / 2})`,
       onclick: () => page.select({ region: node.region }),
       onkeydown: (event) => walk(event, { region: node.region }, node.members.map(({ op }) => op)) },
       draw("title", {}, `${node.region}: ${plural(node.members.length, "op")}`),
-      draw("rect", { class: "box", width: node.width, height: node.height }),
-      draw("text", { x: 8, y: 17 }, cut(node.region, Math.max(20, Math.floor(node.width / 8)))),
-      small ? draw("text", { x: 8, y: 32, class: "small" }, `${plural(node.members.length, "op")}, ${region ? short(region.macs || 0) : "?"} MACs`) : null);
+      draw("rect", { class: "box", width: node.width, height: node.height }));
     drawn.regions.set(node.region, { box: node, group });
     return group;
+  }
+
+  function regionTitle(node) {
+    const region = REGIONS.get(node.region);
+    const at = (y, kind, text) => draw("text", { x: node.x - node.width / 2 + 8, y: node.y - node.height / 2 + y, class: kind }, text);
+    const title = at(17, null, cut(regionName(node.region), Math.max(26, Math.floor(node.width / 8))));
+    if (!collapse.checked) return [title];
+    return [title, at(32, "small", plural(node.members.length, "op")), at(46, "small", `${region ? short(region.macs || 0) : "?"} MACs`)];
   }
 
   // Enter goes into the pane, arrows to what a box of ops reads, what reads it, and its neighbours in the order.
@@ -102,6 +120,19 @@ function graphTab(panel, page) {
     page.select({ region: op.region });
   }
 
+  // The ops on the host, one after the other.
+  function goToHost(step) {
+    if (!host.length) return;
+    const now = page.selected && page.selected.op !== undefined ? page.selected.op : recent;
+    const before = host.filter((index) => (step > 0 ? index <= now : index < now)).length;
+    const next = host.at((before + (step > 0 ? 0 : -1)) % host.length);
+    page.showInGraph(next, document.activeElement === nextHost);
+  }
+  function tellHost() {
+    const at = page.selected ? host.indexOf(page.selected.op) + 1 : 0;
+    if (nextHost) nextHost.textContent = `next on the host (${at || "–"}/${host.length})`;
+  }
+
   // The keys go to what is selected, else to where they were, else to the first op.
   function enter() {
     const place = chosen();
@@ -124,6 +155,7 @@ function graphTab(panel, page) {
 
   function apply() {
     layer.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.scale})`);
+    map.move(view, canvas.clientWidth, canvas.clientHeight);
   }
   function zoom(factor, x = canvas.clientWidth / 2, y = canvas.clientHeight / 2) {
     const scale = Math.min(3, Math.max(0.01, view.scale * factor));
@@ -132,14 +164,16 @@ function graphTab(panel, page) {
     view.scale = scale;
     apply();
   }
-  // All of it if it can be read then, else its top.
-  function fit(all = true) {
+  // All of it, unless that is too small to be recognised: then its top.
+  function fit(least = 0.5) {
     const { width, height } = drawn.size;
     const [wide, high] = [canvas.clientWidth - 40, canvas.clientHeight - 40];
-    view.scale = Math.min(1.2, wide / width, all ? high / height : 9);
-    if (!all) view.scale = Math.max(view.scale, 0.5);
-    view.x = Math.max((canvas.clientWidth - width * view.scale) / 2, all ? 20 : -1e9);
-    view.y = Math.max(20, (all ? (canvas.clientHeight - height * view.scale) / 2 : 20));
+    view.scale = Math.max(least, Math.min(1.2, wide / width, high / height));
+    const isWide = width * view.scale > wide;
+    // The first op, where all of them do not fit.
+    const start = drawn.ops.size ? [...drawn.ops.values()][0].box.x : 0;
+    view.x = isWide ? canvas.clientWidth / 2 - start * view.scale : (canvas.clientWidth - width * view.scale) / 2;
+    view.y = Math.max(20, (canvas.clientHeight - height * view.scale) / 2);
     apply();
   }
   function centre(box) {
@@ -168,6 +202,7 @@ function graphTab(panel, page) {
     if (event.key === "+" || event.key === "=") zoom(1.3);
     else if (event.key === "-") zoom(1 / 1.3);
     else if (event.key === "0") fit();
+    else if (event.key === "n" || event.key === "N") goToHost(event.shiftKey ? -1 : 1);
     else if (event.key === "Enter" && event.target === canvas) enter();
     else if (step) { view.x += step[0]; view.y += step[1]; apply(); }
     else return;
@@ -182,6 +217,7 @@ function graphTab(panel, page) {
   const chosen = () => boxOf() && boxOf().group;
 
   function mark() {
+    tellHost();
     layer.querySelectorAll(".selected, .near").forEach((node) => node.classList.remove("selected", "near"));
     const { op } = page.selected || {};
     const box = boxOf();
@@ -196,7 +232,7 @@ function graphTab(panel, page) {
     if (ready || !OPS.length) return;
     ready = true;
     rebuild();
-    fit(false);
+    fit(READABLE);
   }
   function show(index, keep) {
     opened();

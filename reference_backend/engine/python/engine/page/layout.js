@@ -8,7 +8,7 @@
 
 const SLICE = 100;
 const GAP = 34;
-const BOX = { width: 172, height: 40 };
+const BOX = { width: 226, height: 54 };
 const HEAD = 26;
 
 // Nodes are {id, width, height}; edges are [from, to]. Sets x and y (the middle) of each
@@ -126,7 +126,9 @@ function layOutFunction(name, collapsed) {
     for (const source of op.reads) {
       const [from, to] = [boxOf.get(source), boxOf.get(op.index)];
       if (!from || (collapsed && from.outer === to.outer && to.outer.region)) continue;
-      edges.push({ from: from.box, to: to.box, way: ways.get(`${source}>${op.index}`),
+      const isOuter = [from, to].every(({ outer: node }) => collapsed || !node.region);
+      const way = isOuter ? size.bends.get(`${from.outer.id}>${to.outer.id}`) : ways.get(`${source}>${op.index}`);
+      edges.push({ from: from.box, to: to.box, way,
         border: from.outer !== to.outer && Boolean(from.outer.region || to.outer.region) });
     }
   return { size, nodes: [...outer.values()], edges };

@@ -1,50 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tabs Overview, Ops and Regions.
+// The tabs Ops and Regions.
 "use strict";
 
-function overviewTab(panel, page) {
-  const names = { ops: "ops", macs: "operations (MACs)", bytes: "bytes read and written" };
-  const cards = Object.entries(REPORT.totals).map(([name, share]) => {
-    const shown = name === "bytes" ? bytes : number;
-    return make("div", { class: "card" }, make("span", { class: "dim" }, names[name]),
-      make("b", {}, `${share.percent.toFixed(1)} %`), " on the NPU",
-      make("span", { class: "dim" }, `${shown(share.npu)} of ${shown(share.total)}`),
-      make("div", { class: "meter" }, make("i", { style: `width:${share.percent}%` })));
-  });
-  const host = OPS.filter((op) => op.placement === "host" && !op.bookkeeping);
-  panel.append(make("div", { class: "cards" }, cards), make("h2", {}, "What stays on the host"));
-  panel.append(host.length ? reasons(host, "code", page) : make("p", {}, "No op that computes a tensor."));
-  const wider = OPS.filter((op) => op.wider);
-  if (wider.length)
-    panel.append(make("h2", {}, "What runs in a wider type than the model asks"), reasons(wider, "wider_code", page));
-  const small = OPS.filter((op) => op.bookkeeping).length;
-  if (small)
-    panel.append(make("p", { class: "dim" }, `${plural(small, "op")} of bookkeeping (shapes, tuples, memory) ${small === 1 ? "is" : "are"} not listed here.`));
-  panel.append(make("h2", {}, "Regions"), regionTable(page));
-}
-
-// Ops by code, the one with the most bytes first.
-function reasons(ops, field, page) {
-  const groups = new Map();
-  for (const op of ops) groups.set(op[field], [...(groups.get(op[field]) || []), op]);
-  const moved = (group) => sum(group, "bytes_read") + sum(group, "bytes_written");
-  const rows = [...groups].sort((one, other) => moved(other[1]) - moved(one[1]));
-  const several = (items) => {
-    const texts = [...new Set(items.filter(Boolean))];
-    return [...texts.slice(0, 3).map((text) => make("div", {}, text)),
-      texts.length > 3 ? make("div", { class: "dim" }, `and ${texts.length - 3} more`) : null];
-  };
-  const columns = [
-    { name: "reason", text: true, cell: ([code]) => [make("b", {}, code), make("div", { class: "dim" }, MEANINGS[code] || "")] },
-    { name: "ops", number: true, cell: ([, group]) => number(group.length) },
-    { name: "bytes", number: true, cell: ([, group]) => bytes(moved(group)) },
-    { name: "which", cell: ([, group]) => [...new Set(group.map(kindOf))].slice(0, 6).join(", ") },
-    { name: "why", text: true, cell: ([, group]) => several(group.map((op) => (field === "code" ? op.reason : op.wider))) },
-  ];
-  if (field === "code")
-    columns.push({ name: "what would change it", text: true, cell: ([, group]) => several(group.map((op) => op.remedy)) });
-  return make("div", { class: "scroll" },
-    table(columns, rows, ([code]) => page.searchOps(code)).element);
+function whyLines(op) {
+  const line = (code, text, kind) => make("div", { class: `reason ${kind}` }, make("b", {}, code), ` ${cut(text || "", 120)}`);
+  return [op.code ? line(op.code, op.reason, "host") : null, op.wider ? line(op.wider_code, op.wider, "wider") : null];
 }
 
 function opsTab(panel, page) {
@@ -52,25 +12,21 @@ function opsTab(panel, page) {
   const timed = DATA.cyclesOf.size > 0;
   const columns = [
     { name: "#", number: true, cell: (op) => op.index, value: (op) => op.index },
-    { name: "op", cell: kindOf, value: kindOf },
-    { name: "name", text: true, cell: titleOf, value: titleOf },
+    { name: "op", value: kindOf, cell: (op) => [make("div", {}, kindOf(op)),
+      fusionOf(op) ? make("div", { class: "dim fused" }, `in ${fusionOf(op)}`) : null] },
+    { name: "name, and why", text: true, value: titleOf, cell: (op) => [make("div", {}, titleOf(op)), ...whyLines(op)] },
     ...(alone ? [] : [{ name: "function", cell: (op) => op.function, value: (op) => op.function }]),
-    { name: "placement", value: (op) => op.region || op.placement,
-      cell: (op) => make("span", { class: `chip ${op.placement}` }, op.region || op.placement) },
-    { name: "runs in", value: (op) => op.runs_in || "",
+    // Those on the host by reason.
+    { name: "placement", value: (op) => op.region || `${op.placement} ${op.code || ""}`,
+      cell: (op) => make("span", { class: `chip ${op.placement}` }, op.region ? regionName(op.region) : op.placement) },
+    { name: "runs in", minor: true, value: (op) => op.runs_in || "",
       cell: (op) => make("span", { class: op.wider ? "wider" : null }, op.runs_in || "") },
-    { name: "result", cell: (op) => make("code", {}, op.result), value: (op) => op.result },
-    { name: "MACs", number: true, cell: (op) => (op.macs ? short(op.macs) : op.macs === null ? "?" : ""), value: (op) => op.macs },
-    { name: "bytes", number: true, cell: (op) => bytes(sum([op], "bytes_read") + sum([op], "bytes_written")),
+    { name: "result", minor: true, cell: (op) => make("code", { class: "clip", title: op.result }, op.result), value: (op) => op.result },
+    { name: "MACs", number: true, minor: true, cell: (op) => (op.macs ? short(op.macs) : op.macs === null ? "?" : ""), value: (op) => op.macs },
+    { name: "bytes", number: true, minor: true, cell: (op) => bytes(sum([op], "bytes_read") + sum([op], "bytes_written")),
       value: (op) => sum([op], "bytes_read") + sum([op], "bytes_written") },
-    ...(timed ? [{ name: "cycles", number: true, value: (op) => DATA.cyclesOf.get(op.index) ?? -1,
+    ...(timed ? [{ name: UNIT, hint: "of one call", number: true, value: (op) => DATA.cyclesOf.get(op.index) ?? -1,
       cell: (op) => (DATA.cyclesOf.has(op.index) ? number(DATA.cyclesOf.get(op.index)) : "") }] : []),
-    { name: "why", text: true, value: (op) => op.code || op.wider_code || "", cell: (op) => {
-      const why = [];
-      if (op.code) why.push(make("div", {}, make("b", {}, op.code), ` ${cut(op.reason || "", 90)}`));
-      if (op.wider) why.push(make("div", { class: "wider" }, make("b", {}, op.wider_code), ` ${cut(op.wider, 90)}`));
-      return why;
-    } },
   ];
   const list = table(columns, OPS, (op, enter) => page.select({ op: op.index }, enter));
   const found = make("span", { class: "dim", role: "status" });
@@ -111,7 +67,7 @@ function regionTable(page) {
   const border = (name, field) => ({ name, number: true, value: (region) => sum(region[field], "bytes"),
     cell: (region) => bytes(sum(region[field], "bytes")) });
   const list = table([
-    { name: "region", cell: (region) => region.symbol, value: (region) => region.symbol },
+    { name: "region", cell: (region) => regionName(region.symbol), value: (region) => region.symbol },
     column("ops", "ops", number),
     { name: "composites", number: true, cell: (region) => region.composites.length, value: (region) => region.composites.length },
     column("MACs", "macs", number), column("reads", "bytes_read", bytes), column("writes", "bytes_written", bytes),
@@ -123,13 +79,13 @@ function regionTable(page) {
 function regionsTab(panel, page) {
   panel.append(regionTable(page), make("h2", {}, "What crosses the borders at each call"));
   const rows = REPORT.regions.flatMap((region) => [
-    ...region.inputs.map((item) => ({ ...item, region, way: "enters" })),
-    ...region.outputs.map((item) => ({ ...item, region, way: "leaves" })),
+    ...region.inputs.map((item) => ({ ...item, region, tensor: tensorName(region, item), way: "enters" })),
+    ...region.outputs.map((item) => ({ ...item, region, tensor: tensorName(region, item), way: "leaves" })),
   ]);
   panel.append(table([
-    { name: "region", cell: (row) => row.region.symbol, value: (row) => row.region.symbol },
+    { name: "region", cell: (row) => regionName(row.region.symbol), value: (row) => row.region.symbol },
     { name: "way", cell: (row) => row.way, value: (row) => row.way },
-    { name: "tensor", text: true, cell: (row) => row.name, value: (row) => row.name },
+    { name: "tensor", text: true, cell: (row) => row.tensor, value: (row) => row.tensor },
     { name: "type", cell: (row) => make("code", {}, row.type), value: (row) => row.type },
     { name: "bytes", number: true, cell: (row) => number(row.bytes), value: (row) => row.bytes },
   ], rows, (row, enter) => page.select({ region: row.region.symbol }, enter)).element);

@@ -15,6 +15,16 @@ function originOf(op) {
 }
 const titleOf = (op) => originOf(op) || op.name;
 const kindOf = (op) => op.op.replace(/^relax\./, "");
+// The composite that fuses an op with others, or has another name than the op.
+const fusionOf = (op) => (op.composite && op.composite !== kindOf(op).split(".").at(-1) ? op.composite : "");
+// A region's symbol without the backend's name, which all of them begin with.
+const regionName = (symbol) => (symbol.startsWith(`${REPORT.backend}_`) ? symbol.slice(REPORT.backend.length + 1) : symbol);
+const RESULTS = new Map(OPS.map((op) => [`${op.function} ${op.name}`, op]));
+// A tensor at the border of a region: the author's name of the op that computes it, else the variable.
+function tensorName(region, item) {
+  const op = RESULTS.get(`${region.function} ${item.name}`);
+  return (op && originOf(op)) || item.name;
+}
 const stateOf = (op) => (op.bookkeeping ? "bookkeeping" : op.placement);
 const sum = (items, field) => items.reduce((total, item) => total + (item[field] || 0), 0);
 
@@ -26,7 +36,7 @@ function pairs(entries) {
 function linkTo(index, page) {
   const op = OPS[index];
   return make("div", {}, make("button", { class: "link", type: "button",
-    onclick: () => page.follow({ op: index }) }, `${kindOf(op)} ${titleOf(op)}`));
+    onclick: () => page.follow({ op: index }) }, titleOf(op)), make("span", { class: "dim" }, ` ${kindOf(op)}`));
 }
 
 function whyBoxes(op) {
@@ -46,21 +56,22 @@ function opDetails(op, page) {
       indices.length > 30 ? make("div", { class: "dim" }, `and ${indices.length - 30} more`) : null]
     : [];
   const region = op.region && make("button", { class: "link", type: "button",
-    onclick: () => page.follow({ region: op.region }) }, op.region);
+    onclick: () => page.follow({ region: op.region }) }, regionName(op.region));
   const attributes = Object.entries(op.attributes);
   const cycles = DATA.cyclesOf.get(op.index);
   return [
-    make("h2", {}, kindOf(op)),
+    make("h2", {}, titleOf(op)),
+    make("div", { class: "dim" }, kindOf(op)),
     make("span", { class: `chip ${op.placement}` }, op.placement === "npu" ? "NPU" : "host"),
     op.bookkeeping ? make("span", { class: "chip" }, "bookkeeping") : null,
     ...whyBoxes(op),
-    pairs([["name", titleOf(op)], ["stands for", op.origin && (op.origin.others || []).join(", ")], ["module", op.origin && op.origin.module],
+    pairs([["stands for", op.origin && (op.origin.others || []).join(", ")], ["module", op.origin && op.origin.module],
       ["location", op.origin && op.origin.location],
       ["variable", op.name], ["function", op.function], ["region", region || null],
       ["composite", op.composite], ["runs in", op.runs_in],
       ["result", make("code", {}, op.result)],
       ["MACs", number(op.macs)], ["reads", bytes(op.bytes_read)], ["writes", bytes(op.bytes_written)],
-      ["cycles", cycles === undefined ? null : number(cycles)]]),
+      [`${UNIT} per call`, cycles === undefined ? null : number(cycles)]]),
     make("h3", {}, "Arguments"),
     ...op.arguments.map((text) => make("div", {}, make("code", {}, text))),
     ...(attributes.length ? [make("h3", {}, "Attributes"), pairs(attributes)] : []),
@@ -72,11 +83,11 @@ function opDetails(op, page) {
 
 function regionDetails(region, page) {
   const border = (title, items) => [make("h3", {}, `${title} (${bytes(sum(items, "bytes"))})`),
-    ...items.map((item) => make("div", {}, `${item.name} `, make("code", {}, item.type), ` ${bytes(item.bytes)}`))];
+    ...items.map((item) => make("div", {}, `${tensorName(region, item)} `, make("code", {}, item.type), ` ${bytes(item.bytes)}`))];
   const ops = OPS.filter((op) => op.region === region.symbol);
   return [
-    make("h2", {}, region.symbol),
-    pairs([["function", region.function], ["ops", number(region.ops)], ["composites", number(region.composites.length)],
+    make("h2", {}, regionName(region.symbol)),
+    pairs([["symbol", region.symbol], ["function", region.function], ["ops", number(region.ops)], ["composites", number(region.composites.length)],
       ["MACs", number(region.macs)], ["reads", bytes(region.bytes_read)], ["writes", bytes(region.bytes_written)]]),
     ...border("Enters", region.inputs),
     ...border("Leaves", region.outputs),

@@ -39,11 +39,16 @@ function short(value) {
   return String(value);
 }
 
+// The end of a name says more than its beginning.
+const tail = (text, length) => (text.length > length ? "…" + text.slice(1 - length) : text);
 const cut = (text, length) => (text.length > length ? text.slice(0, length - 1) + "…" : text);
 
-// A table: columns are {name, cell(row), value(row), number, text}; with `value` a column can be sorted. A column of
-// text, such as names, stays readable and wraps anywhere. Its rows are one stop of the Tab key, in which arrows move.
+// A table: columns are {name, cell(row), value(row), number, text, minor, hint}; with `value` a column can be sorted. A column
+// of text, such as names, stays readable and wraps anywhere; a minor one is left out where space is short. Its rows are one stop of the Tab key, in which arrows move.
 // `onPick(row, enter)` is told whether a key picked the row.
+const classOf = ({ number: isNumber, text, minor }) =>
+  [isNumber ? "number" : text ? "text" : "", minor ? "minor" : ""].join(" ").trim() || null;
+
 function table(columns, rows, onPick) {
   const body = make("tbody");
   const state = { column: null, down: false, shown: rows };
@@ -53,7 +58,7 @@ function table(columns, rows, onPick) {
     const label = column.value
       ? make("button", { type: "button", onclick: () => sort(column) }, column.name)
       : make("span", {}, column.name);
-    return make("th", { class: column.number ? "number" : null, scope: "col" }, label);
+    return make("th", { class: classOf(column), scope: "col", title: column.hint }, label);
   });
   function sort(column) {
     state.down = state.column === column ? !state.down : Boolean(column.number);
@@ -86,7 +91,7 @@ function table(columns, rows, onPick) {
   }
   function lineOf(row) {
     const cells = columns.map((column) =>
-      make("td", { class: column.number ? "number" : column.text ? "text" : null }, column.cell(row)));
+      make("td", { class: classOf(column) }, column.cell(row)));
     if (!onPick) return make("tr", {}, cells);
     const pick = (enter) => {
       leaveRow();

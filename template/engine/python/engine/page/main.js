@@ -13,7 +13,11 @@
   at("backend").textContent = REPORT.backend;
   at("summary").textContent = REPORT.summary;
 
+  let current = null;
   page.open = (id) => {
+    // The details belong to what was seen.
+    if (id !== current) leave();
+    current = id;
     for (const [other] of known) {
       const open = other === id;
       at(`tab-${other}`).setAttribute("aria-selected", open);
@@ -47,14 +51,17 @@
     page.select(what, true);
     if (!at("panel-graph").hidden) graph.reveal();
   };
-  function close() {
-    const inside = pane.contains(document.activeElement) || document.activeElement === document.body;
-    const inGraph = !at("panel-graph").hidden && graph.chosen();
-    const place = inGraph || origin;
+  function leave() {
     pane.hidden = true;
     page.selected = null;
     leaveRow();
     graph.mark();
+  }
+  function close() {
+    const inside = pane.contains(document.activeElement) || document.activeElement === document.body;
+    const inGraph = !at("panel-graph").hidden && graph.chosen();
+    const place = inGraph || origin;
+    leave();
     if (!inside) return;
     const isShown = place && place.isConnected && place !== document.body && place.getClientRects().length > 0;
     (isShown ? place : tabs.querySelector("[aria-selected=true]")).focus({ preventScroll: Boolean(inGraph) });

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..accuracy.result import AccuracyReport
 from ..backend import BACKEND
+from ..profiling.drawing import PALETTE
 from ..profiling.result import Profile
 from ..reasons import Code
 from ..report import Report
@@ -23,9 +24,12 @@ _SCRIPTS = (
     "dagre.min.js",
     "elements.js",
     "details.js",
+    "overview.js",
     "tables.js",
     "layout.js",
     "graph.js",
+    "minimap.js",
+    "timeline.js",
     "profile.js",
     "accuracy.js",
     "main.js",
@@ -68,7 +72,8 @@ def write_page(
         "title": title,
         "report": report.to_dict(),
         "meanings": {code.value: code.meaning for code in Code},
-        "profile": profile,
+        "profile": found.to_dict() if found is not None else None,
+        "palette": PALETTE,
         "pictures": {name: found.to_svg(name) for name in _PICTURES} if found is not None else {},
         "accuracy": accuracy,
     }
