@@ -134,7 +134,7 @@ class Options:
     overrides: tuple[Override, ...] = field(default=(), repr=False)
     """The options set by environment variables; filled by `load`."""
 
-    def __new__(cls, **settings: Any) -> Options:
+    def __new__(cls, **settings: object) -> Options:
         """Refuse unknown names, and list the known ones."""
         _refuse_unknown({name: value for name, value in settings.items() if name != "overrides"})
         return super().__new__(cls)
@@ -170,7 +170,9 @@ class Options:
             raise ValueError(reason)
 
     @classmethod
-    def load(cls, source: Options | Mapping[str, Any] | str | os.PathLike[str] | None) -> Options:
+    def load(
+        cls, source: Options | Mapping[str, object] | str | os.PathLike[str] | None
+    ) -> Options:
         """Read options; missing ones get their default, and environment variables override.
 
         Parameters
@@ -199,7 +201,7 @@ class Options:
         return cls.from_dict(_with_chosen_driver({} if source is None else source))._overridden()
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Options:
+    def from_dict(cls, values: Mapping[str, object]) -> Options:
         """Read what `to_dict` wrote, or a part of it.
 
         Parameters
@@ -222,10 +224,11 @@ class Options:
                 f"options is a {type(values).__name__}; supported: Options, a mapping of names to "
                 "values, and the path of a .toml or .json file."
             )
-        values = {str(name): value for name, value in values.items()}
-        overrides = _read_overrides(values.pop("overrides", ()))
-        _refuse_unknown(values)
-        return cls(**values, overrides=overrides)
+        # __post_init__ checks the types.
+        known: dict[str, Any] = {str(name): value for name, value in values.items()}
+        overrides = _read_overrides(known.pop("overrides", ()))
+        _refuse_unknown(known)
+        return cls(**known, overrides=overrides)
 
     def merged(self, **settings: Any) -> Options:
         """Return these options with some of them set; environment variables still override.
@@ -318,7 +321,7 @@ class Options:
         return replace(self, **values, overrides=tuple(found.values()))
 
 
-Source = Options | Mapping[str, Any] | str | os.PathLike[str] | None
+Source = Options | Mapping[str, object] | str | os.PathLike[str] | None
 """Where options come from; a string or a path names a file that ends in .toml or .json."""
 
 
@@ -387,7 +390,7 @@ def describe() -> str:
     return "\n".join(lines)
 
 
-def _with_chosen_driver(values: Mapping[str, object]) -> Mapping[str, Any]:
+def _with_chosen_driver(values: Mapping[str, object]) -> Mapping[str, object]:
     """Let the environment choose the driver whose options may be set."""
     driver = os.environ.get(f"{PREFIX}DRIVER")
     if driver not in DRIVERS or not isinstance(values, Mapping):

@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import tvm_ffi
 
@@ -223,7 +223,7 @@ def _backend(artifact: bytes, section_count: int) -> str | None:
 def _read_manifest(text: str) -> dict[str, Any]:
     """Read a manifest; a forged one may contain anything."""
 
-    def refuse(what: str) -> Any:
+    def refuse(what: str) -> NoReturn:
         raise ValueError(
             f"the artifact is corrupt: its manifest {what}; copy it again, or compile the model "
             "again"

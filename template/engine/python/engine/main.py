@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from . import _library, loading
 from .backend import PACKAGE, read_vendor_cases
@@ -32,7 +32,7 @@ _KIT = {
 _CODES = "exit code: 0 if all is well, 1 if not (a sentence says why), 2 for wrong arguments"
 
 
-def _kit() -> Any:
+def _kit() -> ModuleType:
     needs_compiler("The kit")
     told(read_vendor_cases)
     from .conformance import command
