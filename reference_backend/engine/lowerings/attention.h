@@ -3,8 +3,8 @@
  * \file attention.h
  * \brief Shared code of attention with and without a bias.
  */
-#ifndef OPS_ATTENTION_H_
-#define OPS_ATTENTION_H_
+#ifndef LOWERINGS_ATTENTION_H_
+#define LOWERINGS_ATTENTION_H_
 
 #include <cmath>
 #include <cstddef>
@@ -114,4 +114,4 @@ inline void LowerAttention(Lowering& op, bool has_bias) {
 
 }  // namespace npu
 
-#endif  // OPS_ATTENTION_H_
+#endif  // LOWERINGS_ATTENTION_H_

@@ -3,8 +3,8 @@
  * \file convolution.h
  * \brief Shared code of the convolutions.
  */
-#ifndef OPS_CONVOLUTION_H_
-#define OPS_CONVOLUTION_H_
+#ifndef LOWERINGS_CONVOLUTION_H_
+#define LOWERINGS_CONVOLUTION_H_
 
 #include <cstdint>
 #include <string>
@@ -139,4 +139,4 @@ inline void LowerTransposedConvolution(Lowering& op, int spatial_rank) {
 
 }  // namespace npu
 
-#endif  // OPS_CONVOLUTION_H_
+#endif  // LOWERINGS_CONVOLUTION_H_

@@ -3,8 +3,8 @@
  * \file triangle.h
  * \brief Shared code of tril and triu.
  */
-#ifndef OPS_TRIANGLE_H_
-#define OPS_TRIANGLE_H_
+#ifndef LOWERINGS_TRIANGLE_H_
+#define LOWERINGS_TRIANGLE_H_
 
 #include <cstdint>
 #include <numeric>
@@ -38,4 +38,4 @@ inline void LowerTriangle(Lowering& op, bool upper) {
 
 }  // namespace npu
 
-#endif  // OPS_TRIANGLE_H_
+#endif  // LOWERINGS_TRIANGLE_H_

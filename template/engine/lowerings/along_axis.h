@@ -3,8 +3,8 @@
  * \file along_axis.h
  * \brief Shared code of ops that process elements in order along an axis.
  */
-#ifndef OPS_ALONG_AXIS_H_
-#define OPS_ALONG_AXIS_H_
+#ifndef LOWERINGS_ALONG_AXIS_H_
+#define LOWERINGS_ALONG_AXIS_H_
 
 #include <cstdint>
 #include <vector>
@@ -69,4 +69,4 @@ inline void LowerScan(Lowering& op, npu_scan_kind kind) {
 
 }  // namespace npu
 
-#endif  // OPS_ALONG_AXIS_H_
+#endif  // LOWERINGS_ALONG_AXIS_H_

@@ -3,8 +3,8 @@
  * \file conversion.h
  * \brief Conversion between element types.
  */
-#ifndef OPS_CONVERSION_H_
-#define OPS_CONVERSION_H_
+#ifndef LOWERINGS_CONVERSION_H_
+#define LOWERINGS_CONVERSION_H_
 
 #include "lowering.h"
 
@@ -20,4 +20,4 @@ inline Value Convert(VectorBuilder& v, const Tensor& data, npu_dtype dtype) {
 
 }  // namespace npu
 
-#endif  // OPS_CONVERSION_H_
+#endif  // LOWERINGS_CONVERSION_H_

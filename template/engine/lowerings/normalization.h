@@ -3,8 +3,8 @@
  * \file normalization.h
  * \brief Shared code of the normalizations that compute their own statistics.
  */
-#ifndef OPS_NORMALIZATION_H_
-#define OPS_NORMALIZATION_H_
+#ifndef LOWERINGS_NORMALIZATION_H_
+#define LOWERINGS_NORMALIZATION_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -70,4 +70,4 @@ inline void Normalize(Lowering& op, const Tensor& data, const std::vector<int64_
 
 }  // namespace npu
 
-#endif  // OPS_NORMALIZATION_H_
+#endif  // LOWERINGS_NORMALIZATION_H_

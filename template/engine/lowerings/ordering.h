@@ -3,8 +3,8 @@
  * \file ordering.h
  * \brief Shared code of topk, sort and argsort.
  */
-#ifndef OPS_ORDERING_H_
-#define OPS_ORDERING_H_
+#ifndef LOWERINGS_ORDERING_H_
+#define LOWERINGS_ORDERING_H_
 
 #include <cstdint>
 
@@ -28,4 +28,4 @@ inline int64_t LowerOrder(Lowering& op, const Tensor& data, bool descending,
 
 }  // namespace npu
 
-#endif  // OPS_ORDERING_H_
+#endif  // LOWERINGS_ORDERING_H_

@@ -3,8 +3,8 @@
  * \file pool.h
  * \brief Shared code of the pools.
  */
-#ifndef OPS_POOL_H_
-#define OPS_POOL_H_
+#ifndef LOWERINGS_POOL_H_
+#define LOWERINGS_POOL_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -204,4 +204,4 @@ inline void LowerAdaptiveAvgPool(Lowering& op, int spatial_rank) {
 
 }  // namespace npu
 
-#endif  // OPS_POOL_H_
+#endif  // LOWERINGS_POOL_H_

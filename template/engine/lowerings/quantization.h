@@ -3,8 +3,8 @@
  * \file quantization.h
  * \brief Shared code of quantize and dequantize.
  */
-#ifndef OPS_QUANTIZATION_H_
-#define OPS_QUANTIZATION_H_
+#ifndef LOWERINGS_QUANTIZATION_H_
+#define LOWERINGS_QUANTIZATION_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -41,4 +41,4 @@ inline bool HasOneScale(const Lowering& op) {
 
 }  // namespace npu
 
-#endif  // OPS_QUANTIZATION_H_
+#endif  // LOWERINGS_QUANTIZATION_H_

@@ -3,8 +3,8 @@
  * \file reduction.h
  * \brief Shared code of the reductions over axes. The shape of the output implies keepdims.
  */
-#ifndef OPS_REDUCTION_H_
-#define OPS_REDUCTION_H_
+#ifndef LOWERINGS_REDUCTION_H_
+#define LOWERINGS_REDUCTION_H_
 
 #include <cstdint>
 #include <numeric>
@@ -49,4 +49,4 @@ inline void LowerVariance(Lowering& op, bool root) {
 
 }  // namespace npu
 
-#endif  // OPS_REDUCTION_H_
+#endif  // LOWERINGS_REDUCTION_H_

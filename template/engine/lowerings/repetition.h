@@ -3,8 +3,8 @@
  * \file repetition.h
  * \brief Shared code of tile and repeat.
  */
-#ifndef OPS_REPETITION_H_
-#define OPS_REPETITION_H_
+#ifndef LOWERINGS_REPETITION_H_
+#define LOWERINGS_REPETITION_H_
 
 #include <cstdint>
 #include <vector>
@@ -56,4 +56,4 @@ inline void LowerRepetition(Lowering& op, const std::vector<Repetition>& repetit
 
 }  // namespace npu
 
-#endif  // OPS_REPETITION_H_
+#endif  // LOWERINGS_REPETITION_H_

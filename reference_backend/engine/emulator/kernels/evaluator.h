@@ -3,8 +3,8 @@
  * \file evaluator.h
  * \brief The evaluation of vector programs.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_EVALUATOR_H_
-#define DRIVER_EMULATOR_KERNELS_EVALUATOR_H_
+#ifndef EMULATOR_KERNELS_EVALUATOR_H_
+#define EMULATOR_KERNELS_EVALUATOR_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -161,4 +161,4 @@ class Evaluator : public TileStore {
 
 }  // namespace npu::emulator
 
-#endif  // DRIVER_EMULATOR_KERNELS_EVALUATOR_H_
+#endif  // EMULATOR_KERNELS_EVALUATOR_H_

@@ -3,8 +3,8 @@
  * \file gemm.h
  * \brief Matrix products, the core of matmul and convolution.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_GEMM_H_
-#define DRIVER_EMULATOR_KERNELS_GEMM_H_
+#ifndef EMULATOR_KERNELS_GEMM_H_
+#define EMULATOR_KERNELS_GEMM_H_
 
 #include <cstdint>
 
@@ -128,4 +128,4 @@ void PackPanels(const PanelSource& source, int width, int64_t begin, int64_t end
 
 }  // namespace npu::emulator
 
-#endif  // DRIVER_EMULATOR_KERNELS_GEMM_H_
+#endif  // EMULATOR_KERNELS_GEMM_H_

@@ -17,8 +17,8 @@
  * Memory of `out` may not overlap that of inputs, with one exception: an input of a vector program
  * (also of an epilogue, then not input 0) with the shape and type of `out` may be `out` itself.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_KERNELS_H_
-#define DRIVER_EMULATOR_KERNELS_KERNELS_H_
+#ifndef EMULATOR_KERNELS_KERNELS_H_
+#define EMULATOR_KERNELS_KERNELS_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -298,4 +298,4 @@ const char* KernelInstructionSet();
 
 }  // namespace npu::emulator
 
-#endif  // DRIVER_EMULATOR_KERNELS_KERNELS_H_
+#endif  // EMULATOR_KERNELS_KERNELS_H_

@@ -3,8 +3,8 @@
  * \file products.h
  * \brief Matmul and Convolution of integers.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_PRODUCTS_H_
-#define DRIVER_EMULATOR_KERNELS_PRODUCTS_H_
+#ifndef EMULATOR_KERNELS_PRODUCTS_H_
+#define EMULATOR_KERNELS_PRODUCTS_H_
 
 #include <cstddef>
 
@@ -28,4 +28,4 @@ void IntegerConvolution(const ConvolutionArgs& args, const KernelContext& contex
 
 }  // namespace npu::emulator
 
-#endif  // DRIVER_EMULATOR_KERNELS_PRODUCTS_H_
+#endif  // EMULATOR_KERNELS_PRODUCTS_H_

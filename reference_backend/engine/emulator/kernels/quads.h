@@ -8,8 +8,8 @@
  * of the depth. Steps that only fill up the depth must have y in the left operand or z in the right
  * one. All of it wraps, so it is exact where the result is.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_QUADS_H_
-#define DRIVER_EMULATOR_KERNELS_QUADS_H_
+#ifndef EMULATOR_KERNELS_QUADS_H_
+#define EMULATOR_KERNELS_QUADS_H_
 
 #include <cstdint>
 
@@ -42,4 +42,4 @@ constexpr int64_t kMostSteps = 256;
 
 }  // namespace npu::emulator
 
-#endif  // DRIVER_EMULATOR_KERNELS_QUADS_H_
+#endif  // EMULATOR_KERNELS_QUADS_H_

@@ -7,8 +7,8 @@
  * linker keeps any one copy, and the processor may not have its instructions. So this header and
  * simd_loops.h use no C++ standard library beyond types.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_SIMD_H_
-#define DRIVER_EMULATOR_KERNELS_SIMD_H_
+#ifndef EMULATOR_KERNELS_SIMD_H_
+#define EMULATOR_KERNELS_SIMD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -253,4 +253,4 @@ bool SelectSimd(const char* name);
 
 }  // namespace npu::emulator
 
-#endif  // DRIVER_EMULATOR_KERNELS_SIMD_H_
+#endif  // EMULATOR_KERNELS_SIMD_H_

@@ -3,8 +3,8 @@
  * \file simd_finish.h
  * \brief The most common end of a product, and vectors in part. A part of simd_loops.h.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_SIMD_FINISH_H_
-#define DRIVER_EMULATOR_KERNELS_SIMD_FINISH_H_
+#ifndef EMULATOR_KERNELS_SIMD_FINISH_H_
+#define EMULATOR_KERNELS_SIMD_FINISH_H_
 
 // Some elements of a vector alone, or the first ones; the others are zeros, or not stored.
 #if SIMD_BYTES == 32
@@ -90,4 +90,4 @@ void FinishRows(const Finish& how, const float* sums, int64_t rows, int64_t stri
   }
 }
 
-#endif  // DRIVER_EMULATOR_KERNELS_SIMD_FINISH_H_
+#endif  // EMULATOR_KERNELS_SIMD_FINISH_H_

@@ -3,8 +3,8 @@
  * \file simd_gemm.h
  * \brief Matrix products. A part of simd_loops.h.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_SIMD_GEMM_H_
-#define DRIVER_EMULATOR_KERNELS_SIMD_GEMM_H_
+#ifndef EMULATOR_KERNELS_SIMD_GEMM_H_
+#define EMULATOR_KERNELS_SIMD_GEMM_H_
 
 // Offsets inside of a panel fit into int.
 // NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
@@ -249,4 +249,4 @@ void GemmPairs(int rows, int columns, int64_t depth, const float* a, const float
 
 // NOLINTEND(bugprone-implicit-widening-of-multiplication-result)
 
-#endif  // DRIVER_EMULATOR_KERNELS_SIMD_GEMM_H_
+#endif  // EMULATOR_KERNELS_SIMD_GEMM_H_

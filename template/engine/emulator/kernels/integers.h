@@ -3,8 +3,8 @@
  * \file integers.h
  * \brief Vector programs and reductions in int64.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_INTEGERS_H_
-#define DRIVER_EMULATOR_KERNELS_INTEGERS_H_
+#ifndef EMULATOR_KERNELS_INTEGERS_H_
+#define EMULATOR_KERNELS_INTEGERS_H_
 
 #include <cstdint>
 
@@ -57,4 +57,4 @@ class IntegerEvaluator {
 
 }  // namespace npu::emulator
 
-#endif  // DRIVER_EMULATOR_KERNELS_INTEGERS_H_
+#endif  // EMULATOR_KERNELS_INTEGERS_H_

@@ -3,8 +3,8 @@
  * \file internal.h
  * \brief Shared by all kernels: scratch memory and loops.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_INTERNAL_H_
-#define DRIVER_EMULATOR_KERNELS_INTERNAL_H_
+#ifndef EMULATOR_KERNELS_INTERNAL_H_
+#define EMULATOR_KERNELS_INTERNAL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -87,4 +87,4 @@ inline int64_t Grain(int64_t operations) {
 
 }  // namespace npu::emulator
 
-#endif  // DRIVER_EMULATOR_KERNELS_INTERNAL_H_
+#endif  // EMULATOR_KERNELS_INTERNAL_H_

@@ -7,8 +7,8 @@
  * of a vector program is rounded to float32, as the kernels' are. Integers are computed in 128
  * bits, and each instruction is cut to 64.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_ORACLE_H_
-#define DRIVER_EMULATOR_KERNELS_ORACLE_H_
+#ifndef EMULATOR_KERNELS_ORACLE_H_
+#define EMULATOR_KERNELS_ORACLE_H_
 
 #include <cstdint>
 
@@ -44,4 +44,4 @@ void Lookup(const LookupArgs& args);
 
 }  // namespace npu::emulator::oracle
 
-#endif  // DRIVER_EMULATOR_KERNELS_ORACLE_H_
+#endif  // EMULATOR_KERNELS_ORACLE_H_

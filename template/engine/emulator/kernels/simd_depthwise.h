@@ -4,8 +4,8 @@
  * \brief Windows of a single channel, without a copy of it that has its padding. A part of
  *        simd_loops.h, which includes it where vectors can be loaded in part.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_SIMD_DEPTHWISE_H_
-#define DRIVER_EMULATOR_KERNELS_SIMD_DEPTHWISE_H_
+#ifndef EMULATOR_KERNELS_SIMD_DEPTHWISE_H_
+#define EMULATOR_KERNELS_SIMD_DEPTHWISE_H_
 
 // The lanes of a vector that are elements [begin, end) of something.
 #if SIMD_BYTES == 64
@@ -135,4 +135,4 @@ bool ConvolvePlane(const Plane& plane, const float* data, const float* weights, 
   return plane.stride == 2 && PlaneWithStride<2>(plane, data, weights, how, out);
 }
 
-#endif  // DRIVER_EMULATOR_KERNELS_SIMD_DEPTHWISE_H_
+#endif  // EMULATOR_KERNELS_SIMD_DEPTHWISE_H_

@@ -3,8 +3,8 @@
  * \file simd_rows.h
  * \brief Loops that make a number of each row. A part of simd_loops.h.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_SIMD_ROWS_H_
-#define DRIVER_EMULATOR_KERNELS_SIMD_ROWS_H_
+#ifndef EMULATOR_KERNELS_SIMD_ROWS_H_
+#define EMULATOR_KERNELS_SIMD_ROWS_H_
 
 // Elements from index `i` on, all of a vector or `count` of them.
 struct Plainly {
@@ -123,4 +123,4 @@ void SoftmaxRows(const float* data, int64_t rows, int64_t columns, float* maxima
   }
 }
 
-#endif  // DRIVER_EMULATOR_KERNELS_SIMD_ROWS_H_
+#endif  // EMULATOR_KERNELS_SIMD_ROWS_H_

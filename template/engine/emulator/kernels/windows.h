@@ -3,8 +3,8 @@
  * \file windows.h
  * \brief The windows of convolutions and pools, rearranged for simple loops.
  */
-#ifndef DRIVER_EMULATOR_KERNELS_WINDOWS_H_
-#define DRIVER_EMULATOR_KERNELS_WINDOWS_H_
+#ifndef EMULATOR_KERNELS_WINDOWS_H_
+#define EMULATOR_KERNELS_WINDOWS_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -131,4 +131,4 @@ void Windows::ApplyTo(const Store& store, const Simd& simd, Tap kind, const int6
 
 }  // namespace npu::emulator
 
-#endif  // DRIVER_EMULATOR_KERNELS_WINDOWS_H_
+#endif  // EMULATOR_KERNELS_WINDOWS_H_
