@@ -24,7 +24,7 @@ class TextTable:
     styles
         The colour of each line on a terminal; none: no colours.
     title
-        What stands above it on a terminal.
+        The text above it on a terminal.
     numbers
         Whether all columns but the first are numbers.
     """
@@ -65,7 +65,7 @@ def show(
     Parameters
     ----------
     plain
-        What is printed where there is no terminal.
+        The text that is printed without a terminal.
     blocks
         Returns tables, and lines of text, for a terminal.
     file

@@ -51,7 +51,7 @@ class Amounts:
         self._known: dict[relax.Expr, int | None] = {}
 
     def shape(self, ty: tvm.ir.Type) -> tuple[int, ...]:
-        """Return the sizes of a tensor; raise `Unknown` if they cannot be told."""
+        """Return the sizes of a tensor; raise `Unknown` if they are not known."""
         sizes = tensor_type(ty)[1]
         if any(isinstance(size, Size) and size.name not in self._bounds for size in sizes):
             raise Unknown("unknown bound of")
@@ -99,12 +99,12 @@ class Amounts:
         return total([self.bytes_of(item) for item in arguments.values()])
 
     def macs(self, call: relax.Call) -> int | None:
-        """Return the multiplications with addition of a call; None if they cannot be told.
+        """Return the multiplications with addition of a call; None if they are not known.
 
         Parameters
         ----------
         call
-            The call. Other ops than products have none.
+            The call. Ops other than products have none.
         """
         name = str(getattr(call.op, "name", ""))
         if not name or name.startswith("relax.call_"):
@@ -125,7 +125,7 @@ class Amounts:
     def _of_convolution(self, name: str, call: relax.Call) -> int:
         data, weight = (self.shape(item.ty) for item in call.args[:2])
         layout = str(call.attrs.kernel_layout)
-        # Of a transposed one, each element of the input meets all outputs of its group.
+        # In a transposed one, each element of the input meets all outputs of its group.
         kept = "I" if name.endswith("_transpose") else "O"
         window = math.prod(weight) // weight[layout.index(kept)]
         return (math.prod(data) if kept == "I" else math.prod(self.shape(call.ty))) * window

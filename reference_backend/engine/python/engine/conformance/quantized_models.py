@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of the suite of quantised tensors, with the integers that must come out of them."""
+"""The models of the suite of quantised tensors, with the integers that they must return."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .model import Arrays, Case, Model, Spec, Tensor, compute, entry_of, sums_of
 
 @dataclass(frozen=True)
 class Variant:
-    """What surrounds an op."""
+    """The types and scales around an op."""
 
     data: str = "int8"
     weight: str = "int8"
@@ -206,7 +206,7 @@ class Work:
         )
 
     def _spec(self, shape: Any, dtype: str, axis: int) -> Spec:
-        """Return the numbers of an input; at the ends, they are alike but along one axis."""
+        """Return the numbers of an input; at the ends, they differ only along one axis."""
         if not self.variant.ends:
             return Spec(shape, dtype)
         limits, sizes = np.iinfo(dtype), list(shape)

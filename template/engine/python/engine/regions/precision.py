@@ -18,7 +18,7 @@ from . import ir
 from .composites import Bindings, Composite, CompositeFinder
 
 _REACH = 3
-"""How many ops behind an op its quantize may be: a bias, a residual and an activation."""
+"""How many ops after an op its quantize may be: a bias, a residual and an activation."""
 
 
 class Types(TypedDict, total=False):
@@ -31,7 +31,7 @@ class Types(TypedDict, total=False):
 
 
 class Precision:
-    """Tells in which types the ops of a block compute.
+    """Finds the types in which the ops of a block compute.
 
     Parameters
     ----------
@@ -126,13 +126,13 @@ class Precision:
         return next(map(of_driver, declined), None)
 
     def _has_integer_data(self, index: int) -> bool:
-        """Whether what a product multiplies by its weight is dequantized."""
+        """Whether the data of a product is dequantized."""
         data = ir.operands(self._bindings[index].value)[0]
         position = self._bindings.position
         return data in position and self._op(position[data]) == DEQUANTIZE
 
     def _quantizes(self, index: int, reach: int = _REACH) -> Iterator[int]:
-        """Generate the places of the quantizes that read an op, directly or behind others."""
+        """Generate the places of the quantizes that read an op, directly or after others."""
         for user in self._bindings.users.get(self._bindings[index].var, ()):
             at = self._bindings.position[user]
             if self._op(at) == QUANTIZE:
