@@ -135,7 +135,7 @@ class Rule:
     """A relation between two operands.
 
     An operand is `attr.<name>`, `attr.<name>[i]`, `<input>.shape[i]`, `<input>.rank` or
-    `<input>.dtype`; anything else stands for itself.
+    `<input>.dtype`; anything else is a literal.
 
     Parameters
     ----------

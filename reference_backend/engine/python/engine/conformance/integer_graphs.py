@@ -478,4 +478,4 @@ class IntegerGraph:
 
 
 class _Unfit(Exception):
-    """An op does not go with a tensor."""
+    """An op does not fit a tensor."""

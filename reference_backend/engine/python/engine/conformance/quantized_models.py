@@ -27,7 +27,7 @@ class Variant:
     result: str = "int8"
     """The element types; "" for a result of real numbers."""
     zero_points: tuple[int, int, int] = (0, 0, 0)
-    """Those of the two inputs and of the result, from the middle of their types."""
+    """Zero points of both inputs and of the result, from the middle of their types."""
     per_channel: bool = True
     bias: bool = False
     residual: bool = False

@@ -78,8 +78,8 @@ class Node:
 Group = tuple[Node, ...]
 Tensors = frozenset[str]
 Ask = Callable[[Group, Tensors], str | None]
-"""What the backend does with these ops as integers: `COMPUTES`, `MOVES`, or None. Of the tensors
-that they read and return, some are int16."""
+"""What the backend does with these ops as integers: `COMPUTES`, `MOVES`, or None. Some of the
+tensors that they read and return are int16."""
 _Answer = Callable[[Group], str | None]
 
 
