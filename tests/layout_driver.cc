@@ -114,8 +114,8 @@ bool IsDepthwise(int64_t groups, const npu_tensor_desc& weight) {
   return groups > 1 && weight.dims[1].size == 1;
 }
 
-/*! \brief How a tensor is stored: the order of its dimensions, of which the first ones may be two,
- *  blocks and places in them. */
+/*! \brief How a tensor is stored: the order of its dimensions. The first ones may be two, blocks
+ *  and places in them. */
 struct Form {
   Order order;
   std::vector<bool> blocked;
@@ -264,7 +264,7 @@ npu_status AddConvolution(npu_builder* b, const npu_convolution* op) {
   const Form data_form = DataForm(is_blocked(op->data), rank);
   const Form out_form = DataForm(is_blocked(op->out), rank);
   const npu_tensor_desc weight = BookOf(b).descs[op->weight];
-  // A depthwise weight arrives with the 1 of its second dimension in front, or behind the kernel.
+  // A depthwise weight arrives with the 1 of its second dimension in front, or after the kernel.
   const bool depthwise = weight.rank == rank ? op->groups > 1 && weight.dims[0].size == 1 &&
                                                    weight.dims[rank - 1].size % op->groups == 0
                                              : weight.rank == rank + 1;

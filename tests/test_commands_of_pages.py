@@ -2,7 +2,7 @@
 
 The test of a page runs its bash blocks as written. Other blocks contain placeholders, or take long:
 a bash block or one of the tests named here must run their program, subcommand and each option.
-So it is with commands in sentences. An option alone in a sentence must be one of a command.
+The same holds for commands in sentences. An option alone in a sentence must be one of a command.
 """
 
 from __future__ import annotations

@@ -303,7 +303,7 @@ text = subprocess.run(
 ).stdout
 assert "ports=" in text, text
 
-# Requests that are submitted: the second reads what the first writes, before anybody waits.
+# Requests that are submitted: the second reads what the first writes, before any wait.
 mod = backend.partition_for_last(build(lambda x: op.nn.relu(conv(x, 4, 4)), X))
 (module,) = relax.transform.RunCodegen({"last": {}})(mod).attrs["external_mods"]
 symbol = str(module["get_symbol"]())

@@ -30,7 +30,7 @@ STAGES = dict(
 
 @dataclass
 class Port:
-    """The folder of somebody who follows the guide, and the last finished stage."""
+    """The folder of a reader who follows the guide, and the last finished stage."""
 
     folder: Path
     python: Path

@@ -53,7 +53,7 @@ def test_it_has_all_pages_and_loads_nothing_from_elsewhere(site: Path) -> None:
 
 def test_lists_are_as_they_are_in_a_clone(site: Path) -> None:
     steps = (site / "driver.html").read_text().split("Render, build, test.")[1]
-    # Blocks, nested lists and tables are in the items; else the numbers begin again behind them.
+    # Blocks, nested lists and tables are in the items; else the numbers restart after them.
     steps = steps[: steps.index("On XNNPACK steps 2 to 4")]
     assert steps.count("</ol>") == 1 and "<ul>" in steps and "<table>" in steps
     changes = (site / "changelog.html").read_text()

@@ -637,7 +637,7 @@ def test_quantize_and_dequantize_are_nodes_of_drivers_that_know_them(tmp_path: P
 
 
 def test_scales_and_zero_points_by_channel_are_constants_of_a_node(tmp_path: Path) -> None:
-    """The two numbers behind "by" tell which of them are; then follow what a driver computes."""
+    """The two numbers after "by" say which are by channel; the driver's results follow."""
     numbers = range(8)
     scales, zeros = [0.5, 1, 2, 4] * 2, [-3, 0, 5, 7] * 2
     mixed = "the driver kit has no nodes that mix element types"

@@ -493,7 +493,7 @@ def _parts(value: object, key: str, entry: Entry, catalog: Collection[str]) -> I
 def _activation(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     yield from _flag(value, key, entry, catalog)
     if len(_names(entry, "inputs")) != 1:
-        yield f"{key}: only an op of one tensor can be fused behind another one."
+        yield f"{key}: only an op of one tensor can be fused after another one."
 
 
 def _indices(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:

@@ -324,4 +324,4 @@ def _fused(catalog: Mapping[str, Entry]) -> str:
         "\nBetween `dequantize` and `quantize`, each of these is one composite of int8, uint8 or "
         f"int16 ([quantized.md](quantized.md)): {quantized}.\n"
     )
-    return f"{text}\n{_table(['op', 'before it', 'behind it'], rows)}{end if quantized else ''}"
+    return f"{text}\n{_table(['op', 'before it', 'after it'], rows)}{end if quantized else ''}"

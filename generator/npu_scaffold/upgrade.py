@@ -474,7 +474,7 @@ def _files_shown(before: Tree, after: Tree) -> list[str]:
             for mark, word in (("+", "added"), ("~", "changed"), ("-", "removed"))
         ]
         lines.append(f"{title}: {', '.join(counts)}")
-        # Nobody edits the engine: a few files are enough.
+        # Vendors do not edit the engine: a few files are enough.
         most = _SHOWN if owned else len(changed)
         lines += [f"  {sign} {path}" for sign, path in changed[:most]]
         if len(changed) > most:

@@ -483,7 +483,7 @@ OPS: tuple[Op, ...] = (
         attributes=anything("alpha"),
         tolerance=Elementwise(),
     ),
-    Op(  # x, or where it is negative a multiple of it that each channel has
+    Op(  # x, or a multiple of it by channel where it is negative
         "prelu",
         "relax.nn.prelu",
         inputs=(
@@ -494,7 +494,7 @@ OPS: tuple[Op, ...] = (
         tolerance=Elementwise(),
     ),
     activation("selu", "relax.nn.selu", tolerance=Elementwise(atol=1e-06)),
-    activation(  # x times about the normal distribution of x (the tanh form of GELU)
+    activation(  # x times an approximate normal distribution of x (the tanh form of GELU)
         "gelu_tanh",
         "relax.nn.gelu_tanh",
         chains=(
@@ -597,7 +597,7 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("tensors", ALL, range(1, 7), is_tuple=True),),
         attributes=anything("axis"),
     ),
-    Op(  # a border, constant or made of the data
+    Op(  # pad by a constant, or by reflecting, replicating or wrapping the data
         "pad",
         "relax.nn.pad",
         engine="memory",
@@ -616,7 +616,7 @@ OPS: tuple[Op, ...] = (
         attributes={"upscale_factor": Range(1)},
     ),
     view("expand_dims", "relax.expand_dims", attributes=anything("axis")),
-    view("squeeze", "relax.squeeze", attributes=anything("axis")),  # fewer dimensions of size 1
+    view("squeeze", "relax.squeeze", attributes=anything("axis")),  # remove dimensions of size 1
     Op(  # all dimensions but the first as one
         "batch_flatten",
         "relax.nn.batch_flatten",
@@ -684,10 +684,10 @@ OPS: tuple[Op, ...] = (
     # ---- Element-wise functions of one tensor ----------------------------------------------------
     transcendental("erf", "relax.erf"),  # the error function
     of_signed("abs", "relax.abs"),  # the value without its sign
-    exact("ceil", "relax.ceil"),  # the next integer upwards
-    exact("floor", "relax.floor"),  # the next integer downwards
+    exact("ceil", "relax.ceil"),  # the next higher integer
+    exact("floor", "relax.floor"),  # the next lower integer
     exact("round", "relax.round"),  # the nearest integer, halves to even
-    exact("trunc", "relax.trunc"),  # the integer without the fraction
+    exact("trunc", "relax.trunc"),  # the integer part
     transcendental("exp", "relax.exp"),  # e to the power of x
     transcendental("log", "relax.log"),  # natural logarithm
     root("sqrt", "relax.sqrt"),  # square root
@@ -698,7 +698,7 @@ OPS: tuple[Op, ...] = (
     transcendental("sin", "relax.sin"),  # sine
     transcendental("cos", "relax.cos"),  # cosine
     transcendental("tan", "relax.tan"),  # tangent
-    transcendental("atan", "relax.atan"),  # the angle of a tangent
+    transcendental("atan", "relax.atan"),  # inverse tangent
     # ---- Comparisons, logic and selection --------------------------------------------------------
     negation("logical_not", "relax.logical_not"),  # true where x is false
     equality("equal", "relax.equal"),  # true where both are equal
@@ -865,7 +865,7 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("data", WIDE, range(1, 7)),),
         attributes=anything("axis", "descending"),
     ),
-    Op(  # which element comes first, second, ... along an axis
+    Op(  # indices of the elements in order along an axis
         "argsort",
         "relax.argsort",
         inputs=(Input("data", WIDE, range(1, 7)),),
@@ -873,7 +873,7 @@ OPS: tuple[Op, ...] = (
         output_dtypes=("int32", "int64"),
     ),
     # ---- Images ----------------------------------------------------------------------------------
-    Op(  # images in another size, by the nearest pixel or interpolated
+    Op(  # resized images, by the nearest pixel or interpolated
         "resize2d",
         "relax.image.resize2d",
         engine="matrix",
@@ -930,7 +930,7 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("data", ALL, range(1, 7)), Input("indices", ("int64",), range(1, 7))),
         attributes={"batch_dims": Range(0)},
     ),
-    Op(  # vectors with one element that differs, by index
+    Op(  # one-hot vectors, by index
         "one_hot",
         "relax.one_hot",
         inputs=(Input("indices", ("int64", "int32"), range(6)),),

@@ -44,8 +44,8 @@ struct DriverBuilder {
   void Require(bool has, const char* function, const std::string& who) const;
 };
 
-/*! \brief Stands between lowerings and a driver that declares layouts. It numbers tensors itself;
- *  errors are Refusals. */
+/*! \brief Stands between lowerings and a driver that declares layouts. It has its own numbers of
+ *  tensors; errors are Refusals. */
 class LayoutAdapter {
  public:
   /*! \brief Permuted constants are kept in `constants`, which outlives the builder. */

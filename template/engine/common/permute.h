@@ -74,7 +74,7 @@ void PermuteElements(const std::vector<int64_t>& dims, const std::vector<int64_t
 /*!
  * \brief Copies a row-major tensor.
  * \param dims The dimensions of `from`.
- * \param order Which of them each dimension of `to` is.
+ * \param order For each dimension of `to`, which dimension of `from` it is.
  */
 inline void Permute(const int64_t* dims, const Order& order, size_t element_bytes, const void* from,
                     void* to) {

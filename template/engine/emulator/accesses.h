@@ -33,7 +33,7 @@ class Accesses {
   /*! \brief Takes O(n log n). */
   explicit Accesses(const Program& program);
 
-  /*! \brief What a command accesses: its reads in the order of ForEachRead, then its output. */
+  /*! \brief The accesses of a command: its reads in the order of ForEachRead, then its output. */
   const Access* begin(size_t command) const { return accesses_.data() + first_[command]; }
   const Access* end(size_t command) const { return accesses_.data() + first_[command + 1]; }
   /*! \brief The output alone. */

@@ -70,7 +70,7 @@ bool IsContiguous(const Desc& tile, const Desc& whole, const int64_t* offset, ui
   return true;
 }
 
-/*! \brief Goes through the commands and remembers which of them wrote what. Times are command
+/*! \brief Goes through the commands and remembers what each one wrote. Times are command
  *  numbers. */
 class Elider {
  public:
@@ -102,7 +102,7 @@ class Elider {
   }
 
  private:
-  /*! \brief What a command wrote to the scratchpad. */
+  /*! \brief A write of a command to the scratchpad. */
   struct Writer {
     /*! \brief Whether it is tentatively elsewhere instead. */
     bool moved = false;

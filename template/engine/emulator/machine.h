@@ -101,7 +101,7 @@ int64_t VectorCycles(const Machine& machine, int64_t elements, int64_t instructi
 /*! \brief Instructions per element for sorting the first `count` of a row: 1 + ceil(log2(count))
  *  comparisons, with a sorted list of the first ones so far. */
 int64_t OrderInstructions(int64_t count);
-/*! \brief A transfer of `runs` pieces of `run_bytes` each, of which DRAM moves whole bursts: the
+/*! \brief A transfer of `runs` pieces of `run_bytes` each, which DRAM moves in whole bursts: the
  *  latency, and bursts * 64 bytes at the bandwidth, rounded up. */
 int64_t DmaCycles(const Machine& machine, int64_t runs, int64_t run_bytes);
 /*! @} */

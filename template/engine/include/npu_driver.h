@@ -166,7 +166,7 @@ typedef enum npu_vector_opcode {
   NPU_VECTOR_RESCALE = 29,
 } npu_vector_opcode;
 
-/*! \brief How many of them this header has. */
+/*! \brief The number of opcodes in this header. */
 #define NPU_VECTOR_OPCODE_COUNT 30
 
 /*! \brief How NPU_VECTOR_RESCALE rounds; >> is the arithmetic shift, which rounds down. With c = 0
@@ -383,7 +383,7 @@ typedef struct npu_convolution {
   int32_t data_zero_point, weight_zero_point;
 } npu_convolution;
 
-/*! \brief What a pool computes from a window. */
+/*! \brief The result of a pool for a window. */
 typedef enum npu_pool_kind {
   NPU_POOL_MAX = 0,
   /*! \brief The mean of the elements inside the data. */
@@ -477,7 +477,7 @@ typedef struct npu_gather {
   int32_t elementwise;
 } npu_gather;
 
-/*! \brief What a scan collects. */
+/*! \brief The result that a scan accumulates. */
 typedef enum npu_scan_kind {
   NPU_SCAN_SUM = 0,
   NPU_SCAN_PRODUCT = 1,
@@ -594,7 +594,7 @@ typedef struct npu_option_info {
   int64_t least, most;
   const char* const* choices;
   size_t choice_count;
-  /*! \brief What it means, for people: half a sentence without a full stop. */
+  /*! \brief Its meaning, for people: a phrase without a full stop. */
   const char* about;
 } npu_option_info;
 
@@ -612,7 +612,7 @@ typedef struct npu_counter_info {
   /*! \brief E.g. "cycles" or "bytes"; "" for plain numbers. */
   const char* unit;
   npu_counter_kind kind;
-  /*! \brief What it means, for people: half a sentence without a full stop. */
+  /*! \brief Its meaning, for people: a phrase without a full stop. */
   const char* about;
 } npu_counter_info;
 
@@ -626,7 +626,7 @@ typedef struct npu_traffic {
 /*! \brief One stretch of work of one engine; never grows. Work that keeps two engines busy is one
  * event for each, with the traffic at the first. */
 typedef struct npu_event {
-  /*! \brief What it is, e.g. "convolution". */
+  /*! \brief Its kind, e.g. "convolution". */
   const char* name;
   /*! \brief The text of set_label that it belongs to, or NULL. */
   const char* label;
@@ -670,9 +670,9 @@ typedef struct npu_memory {
 typedef enum npu_cancel_kind {
   /*! \brief None: the engine waits even for a call that takes too long. */
   NPU_CANCEL_NOTHING = 0,
-  /*! \brief What has not begun. */
+  /*! \brief Work that has not begun. */
   NPU_CANCEL_WAITING = 1,
-  /*! \brief Also what has begun. */
+  /*! \brief Also work that has begun. */
   NPU_CANCEL_RUNNING = 2,
 } npu_cancel_kind;
 

@@ -12,8 +12,8 @@
 
 namespace npu {
 
-/*! \brief Writes to `indices` which element comes first, second, ... along an axis, as many as it
- *  has room for, and returns the axis counted from the front. */
+/*! \brief Writes to `indices` the indices of the elements in order along an axis, as many as fit,
+ *  and returns the axis counted from the front. */
 inline int64_t LowerOrder(Lowering& op, const Tensor& data, bool descending,
                           const Tensor& indices) {
   const int64_t rank = data.rank();

@@ -71,7 +71,7 @@ struct Requantisation {
 };
 
 /*! \brief The most common end of a matrix product: sum + first + second, then limited. Of row r,
- *  element c is first[r * first_row + c * first_step], where a step is 0 or 1. What is missing is
+ *  element c is first[r * first_row + c * first_step], where a step is 0 or 1. A missing operand is
  *  -0 or an infinity, which change nothing. */
 struct Finish {
   const float* first = nullptr;

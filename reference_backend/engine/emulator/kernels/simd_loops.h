@@ -473,7 +473,7 @@ void StoreElements(npu_dtype dtype, const float* data, int64_t count, void* out)
 
 // ---- Sums of products ----
 
-// What a matrix product computes with: real numbers, or pairs of int16 and sums in int32.
+// The numbers of a matrix product: real ones, or pairs of int16 and sums in int32.
 struct Reals {
   using Vector = V;
   using Rows = VR;

@@ -59,7 +59,7 @@ float ReduceElements(npu_vector_opcode opcode, const float* data, int64_t count)
   }
 }
 
-// Exponentials of a row less its maximum, as they are asked for.
+// Exponentials of a row less its maximum, computed on request.
 struct Exponentials {
   const float* data;
   float maximum;

@@ -35,7 +35,7 @@ KNOWN_TVM = ("0.26", "0.27")
 """The versions of TVM with which the engine was tried."""
 
 ANY_TVM = f"{BACKEND.upper()}_ANY_TVM"
-"""The environment variable that, set to 1, tries other versions of TVM and tvm-ffi, too."""
+"""The environment variable that, set to 1, allows other versions of TVM and tvm-ffi."""
 
 loaded: dict[str, object] = {}
 """The loaded libraries by role: "runtime" and, where a compiler is installed, "codegen".
@@ -146,7 +146,7 @@ def version(distribution: str) -> str:
 
 
 def _built_in() -> dict[str, Any]:
-    """Find out with what of this backend TVM was built."""
+    """Find out which parts of this backend TVM was built with."""
     import tvm_ffi
 
     functions = {"runtime": "runtime.info", "codegen": "codegen.missing_ir"}
@@ -165,7 +165,7 @@ def _built_in() -> dict[str, Any]:
 
 
 def open_library(role: str) -> Any:
-    """Open a library of this backend, whatever TVM it meets.
+    """Open a library of this backend, whatever the installed TVM.
 
     Parameters
     ----------

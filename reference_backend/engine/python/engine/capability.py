@@ -135,7 +135,7 @@ class Rule:
     """A relation between two operands.
 
     An operand is `attr.<name>`, `attr.<name>[i]`, `<input>.shape[i]`, `<input>.rank` or
-    `<input>.dtype`; anything else stands for itself.
+    `<input>.dtype`; anything else is a literal.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Fuses:
-    """What may be fused behind an op, in this order.
+    """What may be fused after an op, in this order.
 
     Parameters
     ----------
@@ -380,9 +380,9 @@ class Op:
     chains
         The forms in which front ends emit it as several ops; see `chains.py`.
     activation
-        Whether it may be fused behind ops that have `fuses`; it must be element-wise.
+        Whether it may be fused after ops that have `fuses`; it must be element-wise.
     fuses
-        What may be fused behind it.
+        What may be fused after it.
     quantized
         How it computes with quantised tensors; none: not as one composite.
     absorbs_transpose
@@ -413,7 +413,7 @@ class Op:
 
     @property
     def is_product(self) -> bool:
-        """Whether it multiplies two tensors on the matrix engine, as ops of a vendor may, too."""
+        """Whether it multiplies two tensors on the matrix engine, as a vendor's ops also may."""
         return self.engine == "matrix" and len(self.inputs) > 1
 
     @property

@@ -34,7 +34,7 @@ def check(
     ty
         The type of its result.
     values
-        What variables are bound to.
+        The values of variables.
     bind_constants
         Whether constants become part of the program.
     symbols

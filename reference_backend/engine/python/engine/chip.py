@@ -142,9 +142,9 @@ class Limits:
     output_dtypes
         The element types of the result; none: those of the engine.
     fuses
-        What may be fused behind it; none: whatever the engine can fuse.
+        What may be fused after it; none: whatever the engine can fuse.
     activation
-        Whether it may be fused behind another op.
+        Whether it may be fused after another op.
     quantized
         The element types of the quantised tensors that it computes with; none: it computes with
         real numbers. With 8 bits, a matmul also multiplies real numbers by weights of integers.

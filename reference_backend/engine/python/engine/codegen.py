@@ -41,7 +41,7 @@ def compile_regions(
     functions
         The regions.
     options
-        What `RunCodegen` was given for this backend.
+        The options of `RunCodegen` for this backend.
     constant_names
         TVM's names of the constants.
 

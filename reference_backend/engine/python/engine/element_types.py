@@ -16,7 +16,7 @@ _INSIDE = {
 
 
 def entry_of(label: str) -> Op | None:
-    """Return the entry that a composite of quantised tensors is made around.
+    """Return the entry of the main op of a composite of quantised tensors.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ def link_artifacts(mod: tvm.IRModule, target: Any) -> tvm.IRModule:
     mod
         A module after `RunCodegen`.
     target
-        What the host part is compiled for.
+        The target of the host part.
 
     Returns
     -------

@@ -65,7 +65,7 @@ def overlapping_pipeline(target: object) -> tvm.transform.Pass:
     Parameters
     ----------
     target
-        What the host part is compiled for.
+        The target of the host part.
 
     Returns
     -------

@@ -10,7 +10,7 @@ DECLINES = "the driver declines"
 """The beginning of the reason of an op that the driver declines."""
 
 FAILED = "the driver failed"
-"""What codegen says before the driver's sentence, where its status is not that it declines."""
+"""Codegen's text before the driver's sentence, where its status is not a decline."""
 
 _CAPABILITIES = "vendor/capabilities.py"
 _IN_REACH = "The engine can compile it: if the chip can run it, widen the limit in "

@@ -24,7 +24,7 @@ class TextTable:
     styles
         The colour of each line on a terminal; none: no colours.
     title
-        What stands above it on a terminal.
+        The text above it on a terminal.
     numbers
         Whether all columns but the first are numbers.
     figures
@@ -141,7 +141,7 @@ def show(plain: object, blocks: Callable[[], Iterable[Block]], file: TextIO | No
     Parameters
     ----------
     plain
-        What is printed where there is no terminal.
+        The text that is printed without a terminal.
     blocks
         Returns tables, and lines of text, for a terminal.
     file

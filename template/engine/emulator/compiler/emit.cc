@@ -305,7 +305,7 @@ class Emitter {
       instructions = operation_.instructions;
       return;
     }
-    // The first part of a sum is stored as it is; the next ones are added to it.
+    // The first part of a sum is stored unchanged; the next ones are added to it.
     if (first) return;
     if (inputs.empty()) inputs.push_back(-1);
     auto loaded = static_cast<int32_t>(inputs.size());

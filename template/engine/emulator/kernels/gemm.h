@@ -32,7 +32,7 @@ void Weigh(const Weights& weights, int64_t column, int64_t k, int64_t rows, floa
 void MultiplyRow(const Weights& weights, int64_t column, int64_t k, int64_t rows, const float* a,
                  float* tile, bool accumulate);
 
-/*! \brief What the values in panels are; see simd.h. */
+/*! \brief The values in panels; see simd.h. */
 enum class Values { kReals, kPairs, kQuads };
 
 /*! \brief A matrix product, of real numbers, pairs or quads. Its left operand is packed;

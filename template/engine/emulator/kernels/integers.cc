@@ -168,7 +168,7 @@ bool Inside(const Interval& inner, const Interval& outer) {
   return inner.low >= outer.low && inner.high <= outer.high;
 }
 
-// What a tensor holds; of a large one, what its type can hold.
+// The range of a tensor; for a large one, that of its type.
 Interval IntervalOf(const TensorView& tensor) {
   switch (tensor.dtype) {
     case NPU_INT8:

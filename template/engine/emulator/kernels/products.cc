@@ -180,7 +180,7 @@ class SumStore : public TileStore {
            const Interval& sums, int64_t channels, bool by_column, int32_t* memory)
       : simd_(ActiveSimd()),
         integers_(IsIntegerEpilogue(epilogue, out.dtype)),
-        // Sums that are stored as they are have wrapped already.
+        // Sums that are stored unchanged have wrapped already.
         fits_(integers_ && (epilogue.instruction_count == 0 || FitsInt32(epilogue, sums, true))),
         row_length_(row_length),
         channels_(channels),
@@ -402,7 +402,7 @@ bool HasQuads(int64_t rows, npu_dtype left, int32_t left_zero_point) {
          (rows >= kFewRows || ZeroOfQuads(left, left_zero_point, true) == 0);
 }
 
-// Which algorithm computes what, and with which memory.
+// The choice of the algorithm, and its memory.
 struct MatMulPlan {
   MatMulPlan(const MatMulArgs& args, int threads, Scratch scratch)
       : a(MatrixOf(args.a, args.transpose_a, true, args.a_zero_point)),
@@ -441,7 +441,7 @@ struct MatMulPlan {
   int64_t b_bytes = 0;
   float* a_panels = nullptr;
   float* b_panels = nullptr;
-  // What rows add to a product of quads.
+  // The addends of rows for a product of quads.
   int32_t* of_rows = nullptr;
   int32_t* parameters = nullptr;
   GemmPlan gemm;
@@ -450,7 +450,7 @@ struct MatMulPlan {
 
 // ---- Operands of convolution ----
 
-// Groups of one input channel and few outputs. Their weights are packed as they are.
+// Groups of one input channel and few outputs. Packing leaves their weights unchanged.
 bool IsDepthwise(const TensorView& weight, int64_t groups) {
   return groups > 1 && weight.dims[1] == 1 && weight.dims[0] <= 4 * groups &&
          ElementCount(weight) > 0;
@@ -522,7 +522,7 @@ Windows QuadLinesOf(const ConvolutionArgs& args) {
   return Windows(data, args.out, args.spatial_rank, window, strides, args.dilations, pads);
 }
 
-// Which algorithm computes what, and with which memory.
+// The choice of the algorithm, and its memory.
 struct ConvolutionPlan {
   ConvolutionPlan(const ConvolutionArgs& args, int threads, Scratch scratch)
       : windows(args.data, args.out, args.spatial_rank, args.weight.dims + 2, args.strides,
@@ -579,7 +579,7 @@ struct ConvolutionPlan {
 
   Windows windows;
   bool depthwise;
-  // The data is used as it is.
+  // The data is used in place.
   bool plain;
   int64_t outputs, group_channels;
   Values values;
@@ -594,7 +594,7 @@ struct ConvolutionPlan {
   int64_t worker_floats = 0;
   char* weight = nullptr;
   float* weights = nullptr;
-  // What rows add to a product of quads.
+  // The addends of rows for a product of quads.
   int32_t* of_rows = nullptr;
   int64_t* offsets = nullptr;
   TapPairs pairs;

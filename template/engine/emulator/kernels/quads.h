@@ -30,12 +30,12 @@ inline uint8_t ZeroByte(int32_t zero_point) { return static_cast<uint8_t>(zero_p
 float ZeroQuad(npu_dtype dtype, int32_t zero_point);
 
 /*! \brief Finishes a left panel, where step k of row i is panel[k * kPanelRows + i]: puts it in the
- *  order that the processor wants, and writes what its rows add to the product. */
+ *  order that the processor wants, and writes its rows' addends to the product. */
 void FinishLeftPanel(const Simd& simd, int64_t depth, int32_t left_zero, int32_t right_zero,
                      float* panel, int32_t* of_rows);
 
-/*! \brief What the columns of a right panel, `stride` apart, add to the product. There are at most
- *  kMostSteps. */
+/*! \brief The addends of the columns of a right panel, `stride` apart, to the product. There are at
+ *  most kMostSteps. */
 void SumColumns(const Simd& simd, int64_t depth, int32_t left_zero, const float* panel,
                 int64_t stride, int32_t* of_columns);
 constexpr int64_t kMostSteps = 256;

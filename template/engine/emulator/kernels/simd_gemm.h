@@ -15,7 +15,7 @@ constexpr int kTileVectors = 2;
 // Steps of the depth.
 constexpr int kAhead = 64;
 
-// The sums of a tile, of which `kFirst` rows lie in one panel and the others in the next one. Few
+// The sums of a tile with `kFirst` rows in one panel and the others in the next one. Few
 // rows make chains of dependent additions, so the depth is cut to `streams` sums.
 template <typename Kind, int kRows, int kVectors, int kFirst = kRows>
 struct GemmTile {

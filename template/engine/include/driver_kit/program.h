@@ -152,7 +152,7 @@ struct Quantization {
   int32_t axis;
 };
 
-/*! \brief A node. What it computes is limited to `least` and `most`. */
+/*! \brief A node. Its results are limited to `least` and `most`. */
 struct Node {
   Kind kind;
   npu_step_kind step;
@@ -216,7 +216,7 @@ inline std::string NameOf(const Node& node) {
 constexpr size_t kAlignment = 64;
 inline size_t Aligned(size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
-/*! \brief What the build half passes to the run half. */
+/*! \brief The data that the build half passes to the run half. */
 struct Program {
   /*! \brief The values of the driver's options. */
   std::map<std::string, std::string> options;

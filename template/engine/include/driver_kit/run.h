@@ -108,7 +108,7 @@ struct NodeTime {
   int64_t begin = 0, end = 0;
   /*! \brief How much it moved from and to the device's DRAM; 0: not known. */
   uint64_t bytes_read = 0, bytes_written = 0;
-  /*! \brief What it ran on; a literal. */
+  /*! \brief The engine that it ran on; a literal. */
   const char* engine = "npu";
 };
 

@@ -113,12 +113,12 @@ class Amounts:
         return total([self.bytes_of(item) for item in arguments.values()])
 
     def macs(self, call: relax.Call) -> int | None:
-        """Return the multiplications with addition of a call; None if they cannot be told.
+        """Return the multiplications with addition of a call; None if they are not known.
 
         Parameters
         ----------
         call
-            The call. Other ops than products have none.
+            The call. Ops other than products have none.
         """
         name = str(getattr(call.op, "name", ""))
         if not name or name.startswith("relax.call_"):
@@ -139,7 +139,7 @@ class Amounts:
     def _of_convolution(self, name: str, call: relax.Call) -> int:
         data, weight = (self.shape(item.ty) for item in call.args[:2])
         layout = str(call.attrs.kernel_layout)
-        # Of a transposed one, each element of the input meets all outputs of its group.
+        # In a transposed one, each element of the input meets all outputs of its group.
         kept = "I" if name.endswith("_transpose") else "O"
         window = math.prod(weight) // weight[layout.index(kept)]
         return (math.prod(data) if kept == "I" else math.prod(self.shape(call.ty))) * window

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads inputs of a model that users give, and says what is wrong with them."""
+"""Reads the inputs that users give to a model, and reports what is wrong with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Batch = dict[str, np.ndarray]
 """The inputs of a model, by name."""
 
 Inputs = Mapping[str, tuple[str, Sequence[int | None]]]
-"""The element type and the shape of each input, with None for a size that may be any."""
+"""The element type and the shape of each input, with None for any size."""
 
 
 def read_batch(item: object, where: str, inputs: Inputs) -> Batch:
@@ -25,7 +25,7 @@ def read_batch(item: object, where: str, inputs: Inputs) -> Batch:
     where
         How errors name it.
     inputs
-        What the model takes.
+        The inputs of the model.
 
     Returns
     -------

@@ -65,7 +65,7 @@ def resolve(expr: relax.Expr, values: Values) -> relax.Expr:
     expr
         An expression.
     values
-        What variables are bound to.
+        The values of variables.
 
     Returns
     -------
@@ -177,7 +177,7 @@ def attributes_of(call: relax.Call, values: Values) -> dict[str, object]:
     call
         The call.
     values
-        What variables are bound to.
+        The values of variables.
 
     Returns
     -------

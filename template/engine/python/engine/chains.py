@@ -104,7 +104,7 @@ def find(chain: Chain, var: relax.Var, values: Values) -> Iterator[Found]:
     var
         The variable.
     values
-        What variables are bound to.
+        The values of variables.
 
     Yields
     ------

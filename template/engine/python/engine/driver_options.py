@@ -35,8 +35,8 @@ def advise_on_driver(role: object) -> str:
             "names its sources"
         )
     return (
-        f"; {path} has no function npu_driver_build, so no programs can be made for it: compile "
-        "the driver's build half, too"
+        f"; {path} has no function npu_driver_build, so no programs can be made for it: also "
+        "compile the driver's build half"
     )
 
 

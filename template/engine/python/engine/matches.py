@@ -97,7 +97,7 @@ def refusal_of(table: Table, op: Op, match: relax.transform.PatternCheckContext)
 
 
 def _through_dequantize(parts: Mapping[str, relax.Expr], values: Values) -> Values:
-    """Let what the composite itself dequantizes be as constant as the integers are."""
+    """Treat values that the composite dequantizes as constant if their integers are."""
     arguments = parts["anchor"].args
     inside = {
         arguments[int(name.removeprefix("dequantize"))]: call.args[0]
@@ -106,7 +106,7 @@ def _through_dequantize(parts: Mapping[str, relax.Expr], values: Values) -> Valu
     }
     if "weight" in parts:
         inside[arguments[1]] = parts["weight"].args[0]
-    # Nobody writes into it.
+    # Nothing writes into it.
     return (
         ChainMap(inside, cast(MutableMapping[relax.Var, relax.Expr], values)) if inside else values
     )

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What errors of libraries say, without what stands around it."""
+"""The essential line of the errors of libraries."""
 
 from __future__ import annotations
 
 
 def last_line(error: Exception | str) -> str:
-    """Return the last line of a message: of many, it says what is wrong.
+    """Return the last line of a message, which usually says what is wrong.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ class Options:
     files and the environment.
     """
 
-    # What goes to the NPU.
+    # The choice of ops for the NPU.
     bind_constants: bool = _placement(
         DEFAULTS["bind_constants"],
         "whether weights become part of the program, or are passed at each call",

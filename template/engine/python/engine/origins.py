@@ -2,7 +2,7 @@
 """The names that the author of a model gave its ops; calls carry them in their spans.
 
 TVM's passes keep the span of a call, and ignore it when they compare. The importers of this package
-attach the spans, and `passes.rewriting` hands them on to what replaces a call.
+attach the spans, and `passes.rewriting` passes them on to the replacement of a call.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ def with_absorbed(
     Parameters
     ----------
     call
-        What replaces an op.
+        The replacement of an op.
     before
-        What it replaces: the last op of a chain.
+        The op that it replaces: the last one of a chain.
     values
         What the variables were bound to before.
     kept
-        The variables that are still there; what else the op read, is part of the call.
+        The variables that remain; other values that the op read are part of the call.
 
     Returns
     -------
@@ -174,7 +174,7 @@ def with_classes(function: Any, **classes: object) -> Any:
     Parameters
     ----------
     function
-        The function, which stays as it is.
+        The function, which stays unchanged.
     **classes
         By the names that it has for them.
 
@@ -190,7 +190,7 @@ def with_classes(function: Any, **classes: object) -> Any:
 
 
 class Tracer(relax.BlockBuilder):  # type: ignore[misc]
-    """A block builder for importers: what it binds gets the span of the current node."""
+    """A block builder for importers: its bindings get the span of the current node."""
 
     def __init__(self) -> None:
         super().__init__()

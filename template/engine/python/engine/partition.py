@@ -50,7 +50,7 @@ def partition_for(
     Returns
     -------
     mod
-        A module with a function per region; `offload_report` tells what is where.
+        A module with a function per region; `offload_report` shows where each op runs.
 
     Raises
     ------
@@ -85,11 +85,11 @@ def compile_for(
     params
         Weights to bind, as for the partitioning.
     target
-        What the host part is compiled for.
+        The target of the host part.
     options
         `Options`, a mapping, or the path of a .toml or .json file.
     **settings
-        Single options, which go before those.
+        Single options, which take precedence over those.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def compile_partitioned(
     options
         The options that it was partitioned with.
     target
-        What the host part is compiled for.
+        The target of the host part.
 
     Returns
     -------

@@ -2,7 +2,7 @@
 """The composites of this backend, derived from its table.
 
 Each op of the table is a composite on its own, and one with what it `fuses`: a scale, bias,
-residual and activation behind it, a transposed operand before it. There is one pattern per last op;
+residual and activation after it, a transposed operand before it. There is one pattern per last op;
 all parts before it are optional, which keeps the number of patterns small. They are ordinary TVM
 patterns registered as `<backend>.<label>`, so TVM's own `FuseOpsByPattern` works with them too.
 Labels are for people: the codegen reads the body of a composite.
@@ -91,7 +91,7 @@ Parts = dict[str, DFPattern]
 Rank = tuple[int, ...]
 
 
-# The rank of a chain without an op before it: what is behind an op that fuses nothing but a chain.
+# The rank of a chain without an op before it.
 _CHAIN = 100
 # Composites of weights that stay integers hold those of real numbers, as those of quantised tensors
 # hold both.
@@ -130,7 +130,7 @@ def _composites(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
 def _around(
     op: Op, table: Table, label: str, anchor: DFPattern, parts: Parts
 ) -> Iterator[tuple[Rank, Pattern]]:
-    """Generate the composites of an op with all that it fuses behind it."""
+    """Generate the composites of an op with all that it fuses."""
     yield (0,), _pattern(table, op, label, anchor, parts)
     for rank, (end, pattern, known) in enumerate(_tails(op, table, anchor, parts), 1):
         yield (rank,), _pattern(table, op, f"{label}_{end}", pattern, known)
@@ -159,7 +159,7 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
         return
     matrix = op.is_product
     requantize = op.relax == "relax.quantize"
-    # Scales, and what norms multiply by, are real.
+    # Scales, and the factors of norms, are real.
     data = [index for index, item in enumerate(op.inputs) if matrix or not item.weight]
     places = range(len(op.inputs))
     # Products take only integers; element-wise ops may read real numbers as well.
@@ -282,7 +282,7 @@ def _chain_tails(
 def _sums(
     op: Op, pattern: DFPattern, parts: Parts, residual: DFPattern | None = None
 ) -> Iterator[tuple[str, DFPattern, Parts]]:
-    """Generate the sums behind an op; a residual may also be what `residual` matches."""
+    """Generate the sums after an op; a residual may also be what `residual` matches."""
     fuses = op.fuses or Fuses()
     for role, wanted in (
         ("scale", fuses.scale),
@@ -366,7 +366,7 @@ def label_of(label: str, parts: Mapping[str, Any], table: Table) -> str:
 
 
 def _with_chain(label: str, roles: list[str], table: Table) -> str:
-    """Insert roles between the name of an op and the chain behind it."""
+    """Insert roles between the name of an op and the chain after it."""
     names = (entry.name for entry in table.ops if label.endswith(f"_{entry.name}"))
     chain = max(names, key=len)
     return "_".join([label.removesuffix(f"_{chain}"), *roles, chain])

@@ -18,7 +18,7 @@ def plain(item: object) -> Any:
     Returns
     -------
     data
-        Lists, dictionaries, and what else stands in them.
+        Lists, dictionaries, and the plain values in them.
     """
     if isinstance(item, (tuple, list)):
         return [plain(one) for one in item]

@@ -23,7 +23,7 @@ Decline = Callable[[Op, relax.Call], str | None]
 """A vendor's check of a call within the table's limits: None, or the reason against it."""
 
 CHIP_LIMIT = " (a limit of this chip)"
-"""What the reason of a refusal ends with where the engine could compile the call."""
+"""The end of the reason of a refusal where the engine could compile the call."""
 
 
 class Table:
@@ -36,7 +36,7 @@ class Table:
     declined_by_sdk
         Asked about each call that matches an entry; see `vendor/capabilities.py`.
     chip
-        What holds for all ops of the chip.
+        The limits of all ops of the chip.
     limits
         The chip's limits of each op; None leaves the op to the host. Other ops have the engine's
         limits.
@@ -134,7 +134,7 @@ class Table:
         return known and self.get("dequantize") is not None
 
     def activations_of(self, op: Op) -> list[Op]:
-        """Return the entries that may be fused behind an op."""
+        """Return the entries that may be fused after an op."""
         if op.fuses is None:
             return []
         named = op.fuses.activations
@@ -158,7 +158,7 @@ class Table:
         call
             The call.
         values
-            What variables are bound to.
+            The values of variables.
         bind_constants
             Whether constants become part of the program.
         op
@@ -242,7 +242,7 @@ class Table:
         call
             The last call of the chain.
         values
-            What variables are bound to.
+            The values of variables.
         bind_constants
             Whether constants become part of the program.
 
@@ -263,7 +263,7 @@ class Table:
         call
             The call.
         values
-            What variables are bound to.
+            The values of variables.
         bounds
             Values for symbols, by name.
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 UNFINISHED = ".unfinished-"
-"""How the names of the folders begin in which files are written; one that died may leave such."""
+"""The prefix of the folders in which files are written; a killed process may leave one."""
 
 
 class NotWritten(ValueError):
@@ -25,7 +25,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[Path]:
     Parameters
     ----------
     path
-        The file; one that is there is replaced, and stays as it is if that fails.
+        The file; an existing one is replaced, and stays unchanged if that fails.
 
     Yields
     ------
@@ -62,7 +62,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     path
         The file.
     text
-        Its text; a lone surrogate, which a name in a model may hold, is no UTF-8, and becomes "?".
+        Its text; a lone surrogate, which a name in a model may hold, is not UTF-8, and becomes "?".
 
     Raises
     ------

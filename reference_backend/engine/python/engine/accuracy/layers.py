@@ -69,7 +69,7 @@ def cut(graph: Graph, pairs: Pairs) -> list[Layer]:
     graph
         The quantised model.
     pairs
-        What `match` found.
+        The result of `match`.
 
     Returns
     -------
@@ -84,7 +84,7 @@ class _Cutter:
         self._graph, self._pairs = graph, pairs
         self._place = {var: index for index, var in enumerate(graph.values)}
         self._edges: dict[relax.Var, relax.Call] = {}
-        """For the integers between two layers, what dequantizes them."""
+        """The calls that dequantize the integers between two layers."""
         for var, value in graph.values.items():
             if var in graph.constants or not self._has_known_scale(value):
                 continue

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matches a quantised model with the float one that it was made from.
 
-Both are walked in parallel from their outputs, before any pass. Quantize and dequantize are looked
-through, and so is what quantization folds away: a batch_norm in the weights, a relu or clip in the
-range of a quantize.
+Both are walked in parallel from their outputs, before any pass. Matching looks through quantize and
+dequantize, and through ops that quantization folds away: a batch_norm in the weights, a relu or
+clip in the range of a quantize.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Graph:
     mod
         The model.
     what
-        What messages call it.
+        Its name in messages.
 
     Raises
     ------
@@ -126,7 +126,7 @@ class Graph:
         return self.constants.issuperset(ir.operands(expr))
 
     def value(self, expr: relax.Expr) -> Any:
-        """Return what computes a value.
+        """Return the call that computes a value.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class Graph:
         return self.values.get(expr) if isinstance(expr, relax.Var) else None
 
     def origin(self, expr: relax.Expr) -> tuple[relax.Expr, bool]:
-        """Return the value that others stand for as integers, and whether those are limited.
+        """Return the value that integers represent, and whether quantization limits it.
 
         Parameters
         ----------
@@ -151,7 +151,7 @@ class Graph:
         Returns
         -------
         origin, limited
-            What was quantised, and whether it was, rather than read as it is.
+            The original value, and whether a quantize or a clip limits it.
         """
         limited = False
         while (value := self.value(expr)) is not None:
@@ -273,7 +273,7 @@ class _Matcher:
         )
 
     def _skips(self, one: relax.Expr, other: relax.Expr, limited: bool, exact: bool) -> bool:
-        """Look through what quantization folds away."""
+        """Look through ops that quantization folds away."""
         call, theirs = self._quantized.value(one), self._real.value(other)
         behind = self._without(theirs, limited)
         if behind is not None and not self._are_same(call, theirs):
@@ -296,7 +296,7 @@ class _Matcher:
         return [(self._quantized, call), (self._real, theirs)]
 
     def _without(self, value: relax.Expr, limited: bool) -> relax.Expr | None:
-        """Return what a value was made of that a quantised model may do without."""
+        """Return the operand of an op that a quantised model may lack."""
         if limited and op_name(value) in _LIMITS:
             return value.args[0]
         if isinstance(value, relax.TupleGetItem) and value.index == 0:
@@ -392,7 +392,7 @@ _REDUCE = tuple(f"relax.{name}" for name in ("mean", "sum", "max", "min", "prod"
 
 
 def _offset(graph: Graph, value: relax.Expr) -> relax.Expr | None:
-    """Return what a constant is added to."""
+    """Return the value that a constant is added to."""
     if not is_call_of("relax.add", value):
         return None
     constant = [graph.is_constant(item) for item in value.args]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite of fusions: each op with everything that may be fused before and behind it.
+"""The suite of fusions: each op with everything that may be fused before and after it.
 
 All cases are derived from the table. Each must be one composite with the right label in one region
-and match NumPy. The parts behind an op are tested alone and in all combinations; the first op is
+and match NumPy. The parts after an op are tested alone and in all combinations; the first op is
 tested with all activations, the others take turns with some.
 """
 
@@ -58,7 +58,7 @@ class Composite:
 
     @property
     def tails(self) -> list[str]:
-        """The parts behind the op."""
+        """The parts after the op."""
         return [*self.sums, self.activation] if self.activation else [*self.sums]
 
     @property
@@ -145,7 +145,7 @@ def _swap_last(model: Model, tensor: Tensor) -> Tensor:
 
 @cache
 def _first_cases(op: str) -> list[Case]:
-    """Return cases of an op, those last that the chip does not take."""
+    """Return cases of an op, those that the chip does not support last."""
 
     def is_refused(case: Case) -> bool:
         return bool(case.model(exact=False).refusals(asked_later=False))
@@ -188,7 +188,7 @@ def _works() -> dict[str, Composite]:
     for sample in _samples():
         if not sample.transposed and not sample.tails:
             continue  # This is the op alone.
-        # An input that must be a constant has only one form, and so have the parts behind it.
+        # An input that must be a constant has only one form, and so have the parts after it.
         constant = entry_of(sample.op).wants_constants
         for way in ["constants"] if constant else WAYS:
             # A constant is transposed when the model is compiled: nothing is left to absorb.
@@ -226,7 +226,7 @@ def essentials() -> list[str]:
 
 
 def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run the cases that are asked for."""
+    """Run the selected cases."""
     yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
 
 
@@ -278,12 +278,12 @@ def run_as_one(
     misnamed
         Returns what is wrong with the composite's label; "" if nothing is.
     composites
-        How many it must be, where it is not one.
+        How many composites it must be.
 
     Returns
     -------
     outcome
-        The case as it went.
+        The completed case.
     """
     try:
         found = placement(compiled.partitioned[model.name], model.name)
@@ -312,7 +312,7 @@ def run_as_one(
 
 
 def _misplaced(found: Placement, composites: int) -> str:
-    """Return what is wrong with the placement; "" if it is so many composites in one region."""
+    """Return what is wrong with the placement; "" if all composites are in one region."""
     if found.on_host:
         return f"{found.extent} of it is on the NPU: {'; '.join(found.on_host)}"
     if [len(labels) for labels in found.regions] != [composites]:

@@ -103,7 +103,7 @@ def _has_float16(mod: tvm.IRModule) -> bool:
 
 
 def limits(expected: Sequence[Array], coarse: bool = False) -> list[Array]:
-    """Return the allowed error of each element behind several ops.
+    """Return the allowed error of each element after several ops.
 
     Parameters
     ----------

@@ -89,7 +89,7 @@ def cases(settings: Settings) -> list[str]:
 
 
 def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run what is asked for."""
+    """Run the selected cases."""
     chosen = settings.choose(SUITE, cases(settings))
     paths = [str(path) for path in _regressions() if path.name in chosen]
     for outcome in in_workers(files.SUITE, paths, settings.jobs):
@@ -341,7 +341,7 @@ def _options(seed: int, integers: bool) -> dict[str, object]:
 
 @cache
 def _known_options() -> dict[str, tuple[object, ...]]:
-    """Return the options that can be set: a driver may lack some, or mean others."""
+    """Return the options that can be set: a driver may lack some, or define them differently."""
     usual = Options.load(None)
 
     def is_possible(name: str, value: object) -> bool:

@@ -3,7 +3,7 @@
 
 A graph begins with a case of some op. Then ops are appended, with cases adapted to the existing
 shapes and attributes equal or close to those of other cases; ops with chains also appear as chains,
-now and then with a wrong number. What does not fit is dropped. So a new op needs nothing here.
+now and then with a wrong number. Ops that do not fit are dropped. So a new op needs no change here.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class Graph:
     def whole(self) -> bool:
         """Whether it is one region.
 
-        Ops on constants alone may form another one, and so may readers of one dequantize: what may
-        compute with integers gets a copy.
+        Ops on constants alone may form another one, and so may readers of one dequantize: ops that
+        may compute with integers get a copy.
         """
         if any(tensor in self._constants for tensor in self._computed):
             return False
@@ -133,7 +133,7 @@ class Graph:
         return limits([output.values[n] for output in self.model.outputs], self.coarse)
 
     def misnamed(self, regions: Sequence[Sequence[str]]) -> str:
-        """Return which composite is not what it should be, or nothing: all may be."""
+        """Return which composite has a wrong label, or nothing: here all are allowed."""
         return ""
 
     def _begin(self, first: str) -> bool:
@@ -186,7 +186,7 @@ class Graph:
             self.asks_host &= host_knows and not self.coarse
             return True
         except (ArithmeticError, IndexError, TypeError, ValueError):
-            pass  # It, or NumPy, cannot compute it.
+            pass  # TVM or NumPy cannot compute it.
         self._noisy = noisy_before
         for items, length in zip(grown, before, strict=True):
             del items[length:]

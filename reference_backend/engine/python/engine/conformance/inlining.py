@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.relax.utils import copy_with_new_vars
 
 Sizes = dict[tvm.tirx.Var, relax.Expr]
-"""What a symbolic size of a function is where the function is called."""
+"""The values of symbolic sizes where the function is called."""
 
 
 def inlined(mod: tvm.IRModule, function: relax.Function) -> tvm.IRModule:
@@ -106,7 +106,7 @@ class _Inliner:
 
 
 def _sizes_at(params: Sequence[relax.Var], arguments: Sequence[relax.Expr]) -> Sizes:
-    """Return what the symbolic sizes of parameters are for some arguments."""
+    """Return the values of the symbolic sizes of parameters for some arguments."""
     sizes: Sizes = {}
 
     def match(wanted: relax.Type, given: tvm.ir.Type) -> None:

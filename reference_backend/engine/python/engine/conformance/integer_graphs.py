@@ -30,14 +30,14 @@ Choose = Callable[[Sequence[Any]], Any]
 
 _MATRIX = ("matmul", "conv2d", "depthwise_conv2d")
 _TIE = 2e-3
-"""How near to a tie, in steps, real numbers may be rounded in another way."""
+"""How close to a tie, in steps, real numbers may round differently."""
 _WIDE_TIE = 2e-2
 """The same where results use all of the range of int16."""
 
 
 @dataclass(frozen=True, eq=False)
 class Integers:
-    """A quantised tensor of a graph: integers, and what they stand for."""
+    """A quantised tensor of a graph: integers, and the real numbers that they represent."""
 
     tensor: Tensor
     scale: float
@@ -45,7 +45,7 @@ class Integers:
 
     @property
     def real(self) -> Array:
-        """What they stand for, in float64."""
+        """The real numbers, in float64."""
         return (self.tensor.values[1].astype(np.float64) - self.zero) * self.scale
 
 
@@ -376,7 +376,7 @@ class IntegerGraph:
             raise _Unfit
         (value,) = compute(entry.name, call, [item.real for item in operands], attributes, 1)
         dtype = self._choose(self._types(entry))
-        # An int16 that needs more bits of a float32 may be rounded in another way further away.
+        # A large int16 leaves a float32 fewer bits, so it may round differently further from a tie.
         wide = dtype == "int16" and self._choose([False, True])
         count, tie = (128, _WIDE_TIE) if wide else (1, _TIE)
         step = self._scale(float(np.abs(value).max()) / count / self._choose([100, 200]))
@@ -478,4 +478,4 @@ class IntegerGraph:
 
 
 class _Unfit(Exception):
-    """An op does not go with a tensor."""
+    """An op does not fit a tensor."""

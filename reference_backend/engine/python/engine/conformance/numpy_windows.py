@@ -16,7 +16,7 @@ from .compare import Array
 
 
 def _behind(dimensions: int, index: Iterable[int | slice]) -> tuple[int | slice, ...]:
-    """Return an index of the dimensions behind the first ones, which are taken whole."""
+    """Return an index of the dimensions after the first ones, which are taken whole."""
     return (slice(None),) * dimensions + tuple(index)
 
 
@@ -104,7 +104,7 @@ def _pool_taps(
         size, before, after = sizes[axis], padding[axis], padding[spatial + axis]
         room = size + before + after - (pool_size[axis] - 1) * dilation[axis] - 1
         count = (room + (strides[axis] - 1 if ceil_mode else 0)) // strides[axis] + 1
-        # Drop windows that would start in the padding behind the data.
+        # Drop windows that would start in the padding after the data.
         if ceil_mode and (count - 1) * strides[axis] >= size + before:
             count -= 1
         # Elements that ceil mode adds beyond the padding never count.
@@ -159,14 +159,14 @@ def pool_counts(
     count_include_pad: bool,
     **_: object,
 ) -> Array:
-    """How many elements each mean of a pool is made of."""
+    """How many elements each mean of a pool averages."""
     kind = "avg_padded" if count_include_pad else "avg"
     taps = _pool_taps(data.shape[2:], kind, pool_size, strides, padding, dilation, ceil_mode)
     return _products([[len(window) for window in windows] for windows in taps])
 
 
 def _shares(sizes: Sequence[int], output_size: Sequence[int] | None) -> list[list[slice]]:
-    """The windows that share each dimension out evenly."""
+    """The windows that divide each dimension evenly."""
     pairs = zip(sizes, sizes if output_size is None else output_size, strict=True)
     return [
         [slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
@@ -175,13 +175,13 @@ def _shares(sizes: Sequence[int], output_size: Sequence[int] | None) -> list[lis
 
 
 def adaptive_counts(data: Array, output_size: Sequence[int] | None, **_: object) -> Array:
-    """How many elements each mean of an adaptive pool is made of."""
+    """How many elements each mean of an adaptive pool averages."""
     shares = _shares(data.shape[2:], output_size)
     return _products([[one.stop - one.start for one in windows] for windows in shares])
 
 
 def counts(data: Array, attributes: Mapping[str, Any]) -> Array | int:
-    """How many elements each mean of a pool or a reduction is made of."""
+    """How many elements each mean of a pool or a reduction averages."""
     if "pool_size" in attributes:
         return pool_counts(data, **attributes)
     if "output_size" in attributes:
@@ -199,7 +199,7 @@ def _products(counts: Sequence[Sequence[int]]) -> Array:
 
 
 def adaptive_pool(data: Array, output_size: Sequence[int] | None) -> Array:
-    """Mean of [N, C, ...] over windows that share the data out evenly."""
+    """Mean of [N, C, ...] over windows that divide the data evenly."""
     shares = _shares(data.shape[2:], output_size)
     out = np.zeros([*data.shape[:2], *map(len, shares)])
     for position in itertools.product(*(range(len(windows)) for windows in shares)):
@@ -232,7 +232,7 @@ def _resize_position(mode: str, i: int, old: int, new: int, start: float, end: f
 def _resize_taps(
     position: Fraction, old: int, mode: str, method: str, rounding: str, alpha: float, exclude: bool
 ) -> list[tuple[int, float]]:
-    """The elements that one of the output is made of, with their weights."""
+    """The input elements of an output element, with their weights."""
     if method == "nearest_neighbor":
         half = Fraction(1, 2)
         rounded = {

@@ -129,7 +129,7 @@ class Result:
     @property
     def all_declined(self) -> bool:
         """Whether nothing ran because the driver declines everything that the table accepts."""
-        # What stays on the host as it should proves nothing about the driver.
+        # Ops that should stay on the host prove nothing about the driver.
         ran = [one for one in self.outcomes if one.status == "passed" and one.expected != "none"]
         return self.counts()["declined"] > 0 and not ran
 

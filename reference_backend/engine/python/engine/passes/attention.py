@@ -169,7 +169,7 @@ def _safe_attention() -> tuple[Chain, ...]:
 
 
 def guard_behind_attention(site: Site) -> Bindings | None:
-    """Move the guard for fully masked queries behind the attention, or drop it if there are none.
+    """Move the guard for fully masked queries after the attention, or drop it if there are none.
 
     The guard turns NaN weights into zeros; turning their products with the values into zeros is
     equivalent. The bias alone shows which queries are fully masked.
@@ -228,7 +228,7 @@ def swap_key(site: Site) -> Bindings | None:
 
 
 def turn_guard(site: Site) -> Bindings | None:
-    """Move the guard for fully masked queries behind a transposition."""
+    """Move the guard for fully masked queries after a transposition."""
     call = site.call
     if not _has_attention(site.table) or not site.is_used_once(call.args[0]):
         return None

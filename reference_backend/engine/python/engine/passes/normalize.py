@@ -44,7 +44,7 @@ def as_clip(call: relax.Call, values: Values) -> relax.Call | None:
     call
         A call of `relax.minimum`.
     values
-        What variables are bound to.
+        The values of variables.
 
     Returns
     -------

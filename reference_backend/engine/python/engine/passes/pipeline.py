@@ -74,7 +74,7 @@ def _of_tvm(name: str, own: Callable[[tvm.IRModule], tvm.IRModule]) -> Pass:
 _VIEWS = ("relax.broadcast_to", "relax.astype", "relax.expand_dims", "relax.squeeze")
 
 CANONICALIZATION: tuple[Pass, ...] = (
-    # All other passes rewrite dataflow blocks only. TVM's pass resolves aliases, too.
+    # All other passes rewrite dataflow blocks only. TVM's pass also resolves aliases.
     _of_tvm("ToDataflow", relax.transform.ConvertToDataflow(min_size=1)),
     # First, since importers' kernels hide ops.
     _calls("RecoverOps", kernels.recover_op, "relax.call_tir"),

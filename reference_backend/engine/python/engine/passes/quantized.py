@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brings quantised models to one form: dequantize, op, quantize.
 
-Exporters put these in different places: one dequantize for several readers, none around what only
-moves data, limits that the following quantize has anyway. A composite wants each op between a
+Exporters put these in different places: one dequantize for several readers, none around ops that
+only move data, limits that the following quantize has anyway. A composite wants each op between a
 dequantize of its own and a quantize.
 """
 
@@ -71,10 +71,11 @@ def only_moves(expr: relax.Expr) -> bool:
 
 
 def move_integers(block: Block, table: Table) -> Bindings | None:
-    """Move integers instead of what they stand for, and drop what quantizes to the same integers.
+    """Move integers instead of real numbers, and drop calls that quantize to the same integers.
 
     `reshape(dequantize(x))` becomes `dequantize(reshape(x))`, and `quantize(dequantize(x))` with
-    the same scale becomes `x`. What several calls quantize in the same way is quantized once.
+    the same scale becomes `x`. A value that several calls quantize in the same way is quantized
+    once.
     """
     if DEQUANTIZE not in block.by_op:
         return None
@@ -204,7 +205,7 @@ def _is_taken_too(moved: relax.Call, call: relax.Call, values: Values, table: Ta
 
 
 def _axis_behind(call: relax.Call, axis: int) -> int | None:
-    """Return where an axis is behind a transposition, or a reshape that keeps it as it is."""
+    """Return where an axis is after a transposition, or a reshape that keeps it."""
     order = transposed_axes(call)
     if order:
         return order.index(axis % len(order))
@@ -351,7 +352,7 @@ def drop_limits(site: Site) -> Bindings | None:
         if any(not isinstance(item, int | float) for item in bounds):
             return None
         lower, upper = map(float, bounds)
-    # What is beyond a limit becomes the integer that the limit becomes.
+    # Values beyond a limit saturate to the limit's integer.
     least, most = (np.rint(steps.dtype.type(item) / steps) + zeros for item in (lower, upper))
     is_wider = (least <= ends.min).all() and (most >= ends.max).all()
     if not is_wider or _ends_a_chain(site, call.args[0]) or _is_alone(site, limit):
@@ -362,7 +363,7 @@ def drop_limits(site: Site) -> Bindings | None:
 
 
 def _is_alone(site: Site, limit: relax.Call) -> bool:
-    """Whether a limit is all that is computed between two types that nothing rescales."""
+    """Whether a limit is the only op between two types, at least one of which nothing rescales."""
     source: Any = site.value(limit.args[0])
     if not is_call_of(DEQUANTIZE, source):
         return False

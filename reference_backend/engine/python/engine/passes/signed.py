@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes quantised tensors of uint16 tensors of int16, which the chip computes with."""
+"""Turns quantised tensors of uint16 into int16, which the chip computes with."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .quantized import DEQUANTIZE, MOVES, QUANTIZE
 from .rewriting import Bindings, Block, op_name
 
 _MIDDLE = 1 << 15
-"""The difference between a number of uint16 and that of int16 in its place."""
+"""The difference between a number of uint16 and its replacement in int16."""
 
 
 def sign_integers(block: Block, table: Table) -> Bindings | None:
     """Turn uint16 with a zero point z into int16 with the zero point z - 32768, which is exact.
 
-    What a model takes or returns stays uint16, and so does what other ops read: the difference is
-    added there. Nothing changes if the table lacks int16.
+    Inputs and outputs of a model stay uint16, and so do values that other ops read: the difference
+    is added there. Nothing changes if the table lacks int16.
     """
     entry = table.get("dequantize")
     if entry is None or "int16" not in entry.inputs[0].dtypes:
@@ -45,7 +45,7 @@ def sign_integers(block: Block, table: Table) -> Bindings | None:
 
 
 def _quantizing(block: Block) -> list[relax.Call]:
-    """Return all that quantizes or dequantizes in a block."""
+    """Return all calls in a block that quantize or dequantize."""
     found = [index for name in (QUANTIZE, DEQUANTIZE) for index in block.by_op.get(name, ())]
     return [block.bindings[index].value for index in found]
 
@@ -64,11 +64,11 @@ class _Signs:
         self.changed = False
         self._values = values
         self._signed: dict[relax.Var, relax.Expr] = {}
-        """What tensors of uint16 are as int16, where that is known."""
+        """The tensors of int16 for those of uint16, where known."""
         self._builder = relax.BlockBuilder()
 
     def quantize(self, binding: relax.VarBinding) -> None:
-        """Quantize to int16, and make uint16 of that for other readers."""
+        """Quantize to int16, and convert that to uint16 for other readers."""
         call = binding.value
         zeros = self._zero_points(call)
         if not _is_unsigned(call) or zeros is None:
@@ -91,7 +91,7 @@ class _Signs:
         self.changed = True
 
     def move(self, binding: relax.VarBinding) -> None:
-        """Move int16, if that is what is moved."""
+        """Move int16 instead of uint16, if that is known."""
         call = binding.value
         first = resolve(call.args[0], self._values)
         fields = list(first.fields) if isinstance(first, relax.Tuple) else [call.args[0]]
@@ -108,7 +108,7 @@ class _Signs:
         if not isinstance(known, Constant):
             return None
         numbers = known.value.numpy().astype("int64")
-        # Those of int32 may be beyond the range of both.
+        # Zero points of int32 may be beyond the range of both.
         inside = ((numbers >= 0) & (numbers < 2 * _MIDDLE)).all()
         return _int16(numbers - _MIDDLE) if inside else None
 
@@ -123,7 +123,7 @@ class _Signs:
         return self._signed[data]
 
     def _replace(self, binding: relax.VarBinding, call: relax.Call) -> None:
-        """Bind a result of int16, and what it was before; nothing may read that."""
+        """Bind a result of int16, and its uint16 value, which may remain unread."""
         signed = self._add(call, binding.var)
         self._signed[binding.var] = signed
         wide = self._add(relax.op.astype(signed, "int32"), binding.var)

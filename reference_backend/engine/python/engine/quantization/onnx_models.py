@@ -46,7 +46,7 @@ METHODS = {
 
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
-_FUSED = "/MatMulAddFusion"  # What ONNX Runtime adds to the name of a matrix product with a bias.
+_FUSED = "/MatMulAddFusion"  # Suffix of a matrix product with a bias in ONNX Runtime.
 _LEAST_OPSET, _OPSET = 13, 17
 _TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType.QInt16}
 
@@ -73,7 +73,7 @@ class OnnxModel:
 
     @property
     def inputs(self) -> dict[str, tuple[str, list[int | None]]]:
-        """The element type and shape of each input, with None for a size that may be any."""
+        """The element type and shape of each input, with None for any size."""
         found = {}
         for value in self.reference.graph.input:
             tensor = value.type.tensor_type
@@ -176,7 +176,7 @@ class OnnxModel:
             quantized = self._quantized(model, group, {*real, *results}, form, moved, real, wide)
             mod = from_onnx(quantized)
         except Exception as error:
-            # What the tools cannot quantize or read stays real.
+            # Ops that the tools cannot quantize or read stay real.
             backend.reasons.setdefault(f"{group[0].names[0]}: {error}")
             return None
         return backend.answer(mod, len(real), len(results))
@@ -225,7 +225,7 @@ class OnnxModel:
         types = sorted({self._nodes[node.index].op_type for node in nodes})
         overrides = set(wide)
         for node in reversed(nodes):
-            # ONNX Runtime gives what only moves elements the type of what it reads.
+            # ONNX Runtime gives ops that only move elements the type of their input.
             if not overrides.isdisjoint(node.outputs):
                 overrides.update(name for name in node.inputs if name not in wanted)
         options = {
@@ -261,7 +261,7 @@ class OnnxModel:
     # ---- Results --------------------------------------------------------------------------------
 
     def run(self, model: ModelProto, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
-        """Return what ONNX Runtime computes with a model, of each batch."""
+        """Return ONNX Runtime's results of a model for each batch."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -326,7 +326,7 @@ def _prepared(model: ModelProto) -> ModelProto:
 
 
 def _sort(graph: GraphProto) -> None:
-    """Put nodes behind those that they read, also in subgraphs, which ONNX Runtime does not see."""
+    """Put nodes after those that they read, also in subgraphs, which ONNX Runtime does not see."""
     producers = {name: node for node in graph.node for name in node.output if name}
     done: set[str] = set()
     result: list[NodeProto] = []
@@ -407,7 +407,7 @@ def _without_pairs(graph: GraphProto, wanted: Collection[str], constants: Collec
             continue
         after = [item for item in by_input[node.output[0]] if item.op_type == "DequantizeLinear"]
         names = {item.output[0] for item in after} & results
-        # ONNX Runtime renames what it quantizes of the model's results.
+        # ONNX Runtime renames those of the model's results that it quantizes.
         tensor = names.pop() if names else node.input[0]
         if tensor in wanted:
             continue

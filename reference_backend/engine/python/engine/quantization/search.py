@@ -27,7 +27,7 @@ def matching(nodes: Sequence[Node], names: Collection[str], argument: str) -> se
     names
         Names of ops or of their results, or patterns.
     argument
-        What the user calls them.
+        The name of the argument, for messages.
 
     Returns
     -------

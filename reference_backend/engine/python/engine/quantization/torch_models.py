@@ -103,7 +103,7 @@ class TorchModel:
 
     @property
     def inputs(self) -> dict[str, tuple[str, list[int | None]]]:
-        """The element type and shape of each input, with None for a size that may be any."""
+        """The element type and shape of each input, with None for any size."""
         found = {}
         for node in self._module.graph.find_nodes(op="placeholder"):
             value = node.meta["val"]
@@ -160,17 +160,17 @@ class TorchModel:
             try:
                 with quiet():
                     program, inputs = self._between_integers(nodes, form, wide)
-                    # Decompositions take most of the time, and change nothing of the answer.
+                    # Decompositions take most of the time, and do not change the answer.
                     mod = from_exported_program(program, run_ep_decomposition=False)
             except Exception as error:
-                # What the tools cannot export or read stays real.
+                # Ops that the tools cannot export or read stay real.
                 backend.reasons.setdefault(f"{group[0].names[0]}: {error}")
             else:
                 self._answers[key] = backend.answer(mod, inputs, 1)
         return self._answers[key]
 
     def _described(self, nodes: Sequence[fx.Node], wide: Tensors) -> str:
-        """Return all of some ops but the values of constants."""
+        """Return a description of some ops, without the values of constants."""
         known: dict[fx.Node, int] = {}
 
         def tensor(node: fx.Node) -> str:
@@ -276,7 +276,7 @@ class TorchModel:
     def run(
         self, model: torch.export.ExportedProgram, batches: Sequence[Batch]
     ) -> list[list[np.ndarray]]:
-        """Return what PyTorch computes with a program, of each batch."""
+        """Return PyTorch's results of a program for each batch."""
         module = model.module()
         results = []
         with quiet(), torch.no_grad():
@@ -301,7 +301,7 @@ class _Captures(Quantizer):  # type: ignore[misc]
 
 
 class _Annotates(Quantizer):  # type: ignore[misc]
-    """Annotates what a plan says."""
+    """Annotates the ops of a plan."""
 
     def __init__(
         self,
@@ -414,7 +414,7 @@ def _is_real(node: fx.Node) -> bool:
 
 
 def _paths(node: fx.Node) -> list[str]:
-    """Return the path of the module that an op is of, as users know it."""
+    """Return the path of an op's module, as users know it."""
     stack = node.meta.get("nn_module_stack") or {}
     names = [str(item[0]) for item in stack.values() if item and item[0]]
     return names[-1:]
@@ -472,7 +472,7 @@ def _dynamic(
     inputs: Mapping[str, tuple[str, Sequence[int | None]]],
     example: tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]],
 ) -> dict[str, dict[int, object]] | tuple[dict[int, object], ...] | None:
-    """Return which sizes of the inputs may be any, as torch.export wants it."""
+    """Return which sizes of the inputs are dynamic, as torch.export wants it."""
     sizes = [
         {axis: torch.export.Dim.AUTO for axis, size in enumerate(shape) if size is None}
         for _, shape in inputs.values()

@@ -392,7 +392,7 @@ class Block:
             return note
         # An op that the table has as a part of a chain only.
         code = note.code if reason.code is Code.NOT_IN_TABLE else reason.code
-        return Reason(code, f"{reason} (behind another op: {note})", reason.of_chip)
+        return Reason(code, f"{reason} (after another op: {note})", reason.of_chip)
 
 
 def _assign_phases(units: list[_Unit], bindings: Bindings, merge: bool) -> None:

@@ -18,7 +18,7 @@ from . import ir
 from .composites import Bindings, Composite, CompositeFinder
 
 _REACH = 3
-"""How many ops behind an op its quantize may be: a bias, a residual and an activation."""
+"""How many ops after an op its quantize may be: a bias, a residual and an activation."""
 
 
 class Types(TypedDict, total=False):
@@ -31,7 +31,7 @@ class Types(TypedDict, total=False):
 
 
 class Precision:
-    """Tells in which types the ops of a block compute.
+    """Finds the types in which the ops of a block compute.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class Precision:
         return Reason(Code.QUANTIZATION, why)
 
     def _quantizes(self, index: int, reach: int = _REACH) -> Iterator[int]:
-        """Generate the places of the quantizes that read an op, directly or behind others."""
+        """Generate the places of the quantizes that read an op, directly or after others."""
         for user in self._bindings.users.get(self._bindings[index].var, ()):
             at = self._bindings.position[user]
             if self._op(at) == QUANTIZE:

@@ -63,7 +63,7 @@ def _earlier_report(mod: tvm.IRModule) -> Report:
 
 
 def _with_earlier_reads(ops: Sequence[OpPlacement], earlier: Report) -> list[OpPlacement]:
-    """Return ops that read what they read in an earlier partitioning; a region hides it."""
+    """Return ops with their reads in an earlier partitioning, which a region hides."""
     places = {(op.function, op.name): place for place, op in enumerate(ops)}
     makers = {
         (op.function, op.name): [(earlier.ops[i].function, earlier.ops[i].name) for i in op.reads]
@@ -78,7 +78,7 @@ def _with_earlier_reads(ops: Sequence[OpPlacement], earlier: Report) -> list[OpP
 
 
 _VARIABLE = re.compile(r"(?<=\w \()\w+(?=\))|(?<=')\w+(?=' inside of it)")
-"""What is a variable in a sentence of the engine or a driver: "relax.add (lv)". Other names in
+"""Matches a variable in a sentence of the engine or a driver: "relax.add (lv)". Other names in
 quotes are those of an op's arguments."""
 
 
@@ -137,7 +137,7 @@ class Records:
         self._details = Details(bound_values(body), known)
 
     def report(self) -> Report:
-        """Return the report; what an earlier partitioning put on the NPU comes first.
+        """Return the report; ops that an earlier partitioning put on the NPU come first.
 
         Returns
         -------
@@ -160,7 +160,7 @@ class Records:
         inputs: Sequence[relax.Expr],
         outputs: Sequence[relax.Var],
     ) -> None:
-        """Note what crosses the border of a region.
+        """Record the inputs and outputs of a region.
 
         Parameters
         ----------
@@ -169,7 +169,7 @@ class Records:
         composites
             The labels of its composites.
         inputs, outputs
-            What it reads and gives, as it is called outside.
+            Its inputs and outputs, by their outer names.
         """
         borders = [
             tuple(self._border(item) for item in items if isinstance(item.ty, relax.TensorType))
@@ -262,7 +262,7 @@ class Records:
         )
 
     def add_body(self, body: relax.SeqExpr, reason: Reason) -> None:
-        """Add all calls of a body, which stays on the host as it is.
+        """Add all calls of a body, which stays on the host unchanged.
 
         Parameters
         ----------
@@ -300,8 +300,7 @@ class Records:
         Parameters
         ----------
         binding
-            The binding of the op; others than calls do not count.
-        reason
+            The binding of the op; only calls count. reason
             The driver's sentence.
         """
         if isinstance(binding.value, relax.Call):
@@ -311,7 +310,7 @@ class Records:
             self.declines.append(named + reason.removeprefix(who).rstrip(".") + ".")
 
     def no_op(self, call: relax.Call) -> Reason | None:
-        """Return why a call that is none of a Relax op stays on the host.
+        """Return why a call of anything but a Relax op stays on the host.
 
         Parameters
         ----------

@@ -37,7 +37,7 @@ def accuracy_report(
     """Compare a quantised model with the float model that it was made from.
 
     Each layer runs on this backend with the float model's values as its inputs, so that errors do
-    not accumulate; the whole model runs as it is. The float model runs on the host, with TVM's own
+    not accumulate; the whole model runs unchanged. The float model runs on the host, with TVM's own
     kernels. All of its values that layers read are in memory for one batch at a time.
 
     Parameters
@@ -47,7 +47,7 @@ def accuracy_report(
     inputs
         The inputs of the model, or a sequence of such batches, all of the same shapes.
     target
-        What the host part is compiled for.
+        The target of the host part.
     options
         `Options`, a mapping, or the path of a .toml or .json file.
     **settings
@@ -77,7 +77,7 @@ def accuracy_report(
     _check_models(real, quantized)
     pairs, differences = match(quantized, real)
     where = _Placements(partition_for(quantized.mod, options=loaded))
-    # The passes drop what quantizes the same integers again.
+    # The passes drop calls that quantize the same integers again.
     layers = [item for item in cut(quantized, pairs) if item.ops or where.composites_of(item)]
     if not layers:
         raise ValueError(
@@ -218,7 +218,7 @@ class _Placements:
         self.partitioned = partitioned
         self._ops: dict[str, list[OpPlacement]] = {}
         for item in offload_report(partitioned).ops:
-            # The passes call it so where they move integers instead of real numbers.
+            # The passes append this where they move integers instead of real numbers.
             self._ops.setdefault(item.name.removesuffix("_integers"), []).append(item)
         self._dtypes: dict[str, str] = {}
 
@@ -242,7 +242,7 @@ class _Placements:
         return tuple(dict.fromkeys(item.composite or "host" for item in self._computing(layer)))
 
     def origin_of(self, layer: Layer) -> str | None:
-        """Return what the author calls a layer's product, or its last op."""
+        """Return the author's name of a layer's product, or of its last op."""
         named = [item for item in self._computing(layer) if item.origin]
         products = [item for item in named if is_product(item.op)]
         return next((str(item.origin) for item in [*products, *named[::-1]]), None)

@@ -60,8 +60,7 @@ class LayerAccuracy(Accuracy):
     composites
         The labels of the composites that run them, or "host".
     origin
-        What the model's author calls the product among these ops, or the last of them; none if that
-        is not known.
+        The author's name of the product among these ops, or of the last one; none if unknown.
     """
 
     name: str = ""

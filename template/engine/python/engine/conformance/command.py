@@ -145,12 +145,12 @@ def _conformance(arguments: argparse.Namespace) -> int:
 
 
 def _teller(arguments: argparse.Namespace) -> Callable[[str], None]:
-    """Return what prints sentences: JSON is alone on standard output."""
+    """Return the function that prints sentences: JSON is alone on standard output."""
     return partial(print, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
 
 def _problem(arguments: argparse.Namespace, suites: list[str], settings: Settings) -> str:
-    """Return what is invalid; bad files raise a ValueError themselves."""
+    """Return what is invalid; bad files raise a ValueError."""
     for suite in suites:
         if suite not in SUITES:
             return f"there is no suite '{suite}'; the suites are {', '.join(SUITES)}"
@@ -235,7 +235,7 @@ def _extract(arguments: argparse.Namespace) -> int:
         case = extract(mod, inputs, arguments.part, arguments.function)
         path = arguments.output or Path(f"{arguments.part}.npz")
         _save(case, path)
-    except Exception as error:  # TVM's, too, about a model that it cannot compile.
+    except Exception as error:  # Also TVM's, about a model that it cannot compile.
         _teller(arguments)(printable(f"extract: {sentence(error)}"))
         return USAGE
     if arguments.json:

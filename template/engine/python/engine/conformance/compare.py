@@ -134,7 +134,7 @@ def _typical(magnitude: Array) -> float:
 
 
 def allowance_behind(steps: Sequence[Step], expected: Array) -> Array:
-    """Return the allowed error of each element behind several calls.
+    """Return the allowed error of each element after several calls.
 
     Parameters
     ----------

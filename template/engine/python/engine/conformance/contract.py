@@ -353,7 +353,7 @@ def cases(settings: Settings) -> list[str]:
 
 
 def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Make the checks that are asked for."""
+    """Make the selected checks."""
     yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
 
 

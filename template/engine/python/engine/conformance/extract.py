@@ -141,7 +141,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
     path
         The file.
     kind
-        What such files are called in messages.
+        The name of such files in messages.
 
     Returns
     -------
@@ -334,7 +334,7 @@ def _name(callee: object) -> str:
 def _without_shapes(
     function: relax.Function, arguments: Sequence[Array]
 ) -> tuple[relax.Function, list[Array]]:
-    """Fix the sizes that are arguments of their own: a case has arrays alone."""
+    """Fix the sizes that are arguments of their own: a case has only arrays."""
     shapes: dict[relax.Var, relax.ShapeExpr] = {}
     sizes: dict[tvm.tirx.Var, int] = {}
     for param, argument in zip(function.params, arguments, strict=True):

@@ -266,7 +266,7 @@ def reasons_of(ops: Sequence[OpPlacement]) -> str:
 
 
 def excuse(ops: Sequence[OpPlacement]) -> str:
-    """Return who keeps calls on the host, if it is the driver or the chip.
+    """Return whether the driver or the chip keeps calls on the host.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ def excuse(ops: Sequence[OpPlacement]) -> str:
 
 
 def _is_narrowed(op: OpPlacement) -> bool:
-    """Whether an entry would take a call but for the chip's limits."""
+    """Whether an entry would take a call without the chip's limits."""
     return CHIP_LIMIT in str(op.reason)
 
 

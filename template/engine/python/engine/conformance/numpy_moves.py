@@ -67,7 +67,7 @@ def gather_elements(data: Array, indices: Array, axis: int) -> Array:
 
 
 def gather_nd(data: Array, indices: Array, batch_dims: int) -> Array:
-    """Pick slices by indices of the dimensions behind those of the batch."""
+    """Pick slices by indices of the dimensions after those of the batch."""
     batch, count = data.shape[:batch_dims], indices.shape[-1]
     if indices.shape[:batch_dims] != batch:
         raise ValueError("there is no index for each member of the batch")

@@ -363,7 +363,7 @@ SMALL: dict[str, Callable[[], Network]] = {
     "lstm": lstm,
     "detector": detector,
 }
-"""What makes a network."""
+"""The function that makes a network."""
 
 
 def read(name: str) -> tuple[tvm.IRModule, list[Array], list[Array]]:
@@ -377,7 +377,7 @@ def read(name: str) -> tuple[tvm.IRModule, list[Array], list[Array]]:
     Returns
     -------
     module, arguments, expected
-        The module of TVM, arrays, and what ONNX's own evaluator computes from them.
+        The module of TVM, arrays, and the results of ONNX's own evaluator.
     """
     from onnx.reference import ReferenceEvaluator
 

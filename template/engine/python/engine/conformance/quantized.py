@@ -70,7 +70,7 @@ _ENDS = (
 )
 
 
-# Of other ops. Some zero points are at the ends of their range, so that half of the results are.
+# For other ops. Some zero points are at the ends of their range, so that half of the results are.
 _OTHERS = (
     Variant(),
     Variant(activation="relu", zero_points=(3, 0, -9)),
@@ -197,7 +197,7 @@ def _suits(case: Case) -> bool:
         return False
     model = case.model(exact=False)
     if entry.inside == "integers" and "n" in specs[0].shape:
-        # How many elements a mean has must be known when compiling.
+        # The number of elements of a mean must be known when compiling.
         (output,) = model.outputs
         if "n" not in output.shape:
             return False
@@ -252,7 +252,7 @@ def lacks_integers(*ops: str) -> str | None:
 
 
 def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run the cases that are asked for."""
+    """Run the selected cases."""
     yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
 
 
@@ -270,14 +270,14 @@ def run(names: Sequence[str], announce: Announce, bind_constants: bool) -> Itera
     names
         The names of the cases.
     announce
-        Is told which case comes next.
+        Receives the name of the next case.
     bind_constants
         The option of this name.
 
     Yields
     ------
     outcome
-        What each case shows, in their order.
+        The outcome of each case, in their order.
     """
     works = [find(name) for name in names]
     models = {str(work): work.model() for work in works}

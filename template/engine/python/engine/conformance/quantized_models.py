@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of the suite of quantised tensors, with the integers that must come out of them."""
+"""The models of the suite of quantised tensors, with the integers that they must return."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .model import Arrays, Case, Model, Spec, Tensor, compute, entry_of, sums_of
 
 @dataclass(frozen=True)
 class Variant:
-    """What surrounds an op."""
+    """The types and scales around an op."""
 
     data: str = "int8"
     weight: str = "int8"
     result: str = "int8"
     """The element types; "" for a result of real numbers."""
     zero_points: tuple[int, int, int] = (0, 0, 0)
-    """Those of the two inputs and of the result, from the middle of their types."""
+    """Zero points of both inputs and of the result, from the middle of their types."""
     per_channel: bool = True
     bias: bool = False
     residual: bool = False
@@ -212,7 +212,7 @@ class Work:
         )
 
     def _spec(self, shape: Any, dtype: str, axis: int) -> Spec:
-        """Return the numbers of an input; at the ends, they are alike but along one axis."""
+        """Return the numbers of an input; at the ends, they differ only along one axis."""
         if not self.variant.ends:
             return Spec(shape, dtype)
         limits, sizes = np.iinfo(dtype), list(shape)

@@ -186,7 +186,7 @@ def read(name: str, form: str, **options: Any) -> tuple[tvm.IRModule, list[Array
     Returns
     -------
     module, arguments, expected
-        The module of TVM, arrays, and what ONNX Runtime computes from them.
+        The module of TVM, arrays, and the results of ONNX Runtime.
     """
     from ..importers import from_onnx
 
@@ -250,7 +250,7 @@ def export(name: str, **options: Any) -> tuple[tvm.IRModule, list[Array], list[A
     Returns
     -------
     module, arguments, expected
-        The module of TVM, arrays, and what torch computes from them.
+        The module of TVM, arrays, and the results of torch.
     """
     import torch
 

@@ -18,7 +18,7 @@ from .suite import NotRun, Settings
 
 SUITES: dict[str, str] = {
     "ops": "each op of the table alone: values, placement, edge cases",
-    "composites": "what is fused behind and before ops: labels, placement, values",
+    "composites": "what is fused before and after ops: labels, placement, values",
     "quantized": "what computes with quantised tensors: bit for bit, placement",
     "contract": "what every backend owes to its callers: loading, calls, failures of the device",
     "onnx_nodes": "the node cases of the onnx package, through TVM's importer",

@@ -249,7 +249,7 @@ class Encoder(nn.Module):  # type: ignore[misc]
 
 
 class BertLayer(nn.Module):  # type: ignore[misc]
-    """Attention and a feed-forward network, each with a norm behind it."""
+    """Attention and a feed-forward network, each with a norm after it."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -370,7 +370,7 @@ def make(
     Returns
     -------
     network, inputs
-        What they have made.
+        The network and its inputs.
     """
     torch.manual_seed(0)
     network = build()
@@ -413,7 +413,7 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], Callable[[], Sequence[Tensor]]]]
     "gru": (lambda: Recurrent(nn.GRU), _sequence),
     "detector": (Detector, _image(32)),
 }
-"""What makes a network that is a case of seconds, and its inputs."""
+"""The functions that make a network that runs in seconds, and its inputs."""
 
 
 def export(name: str) -> tuple[tvm.IRModule, list[np.ndarray], list[np.ndarray]]:
@@ -427,7 +427,7 @@ def export(name: str) -> tuple[tvm.IRModule, list[np.ndarray], list[np.ndarray]]
     Returns
     -------
     module, arguments, expected
-        The module of TVM, arrays, and what torch computes from them.
+        The module of TVM, arrays, and the results of torch.
     """
     import warnings
 

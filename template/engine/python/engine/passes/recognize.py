@@ -94,7 +94,7 @@ def _as_call(
 
 
 def split_results(block: Block, table: Table) -> Bindings | None:
-    """Bind each used result of a call with several results to a variable, right behind it."""
+    """Bind each used result of a call with several results to a variable, right after it."""
     bindings = block.bindings
     if not any(table.entries_of(name) for name in block.by_op):
         return None

@@ -121,7 +121,7 @@ def with_constants(call: relax.Call, values: Values) -> relax.Call:
     call
         The call.
     values
-        What variables are bound to.
+        The values of variables.
 
     Returns
     -------

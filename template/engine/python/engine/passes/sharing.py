@@ -47,7 +47,7 @@ def dequantize_for_each(block: Block, table: Table) -> Bindings | None:
                 if real is not None:
                     reals[var] = replaced[var] = real
                     continue
-            # The first takes what is there, unless others share it.
+            # The first keeps the existing one, unless others share it.
             if readers.needs_own(binding, source) and (var in seen or readers.share(var, source)):
                 copy = relax.DataflowVar(str(var.name), var.ty)
                 # Composites are found by the identity of values.
@@ -77,7 +77,7 @@ def _with(value: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> relax.Exp
 
 
 class _Readers:
-    """What reads the values of a block."""
+    """The readers of the values of a block."""
 
     def __init__(self, block: Block, table: Table) -> None:
         self._block, self._table = block, table

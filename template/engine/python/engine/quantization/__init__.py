@@ -143,7 +143,7 @@ def _forms(source: object, activations: str | None) -> Iterable[Form]:
         raise ValueError(
             "This backend computes no products of integers. Its table needs quantize, dequantize, "
             "and a convolution or matmul whose limits name types in quantized; dtypes of CHIP in "
-            "vendor/capabilities.py must have these types, too."
+            "vendor/capabilities.py must also have these types."
         )
     if activations is not None and activations not in known:
         raise ValueError(f"activations is '{activations}'; this backend has {', '.join(known)}.")

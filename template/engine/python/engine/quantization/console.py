@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users see while a model is quantised."""
+"""The output that users see while a model is quantised."""
 
 from __future__ import annotations
 

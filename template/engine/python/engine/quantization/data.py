@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads calibration data, and says what is wrong with it."""
+"""Reads calibration data, and reports what is wrong with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ..batches import Batch, Inputs, read_batch
 
 ENOUGH = 8
-"""Fewer samples than this are warned about."""
+"""Fewer samples than this cause a warning."""
 
 _ENOUGH_TO_JUDGE = 1000
 
@@ -58,7 +58,7 @@ def read(data: Sequence[object], inputs: Inputs) -> list[Batch]:
         Each batch is a mapping of names to arrays, a sequence of arrays in the order of the inputs,
         or the array of a single input.
     inputs
-        The element type and the shape of each input, with None for a size that may be any.
+        The element type and the shape of each input, with None for any size.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def _samples(batch: Batch) -> int:
 
 
 def _noise(values: np.ndarray) -> str:
-    """Return which noise values look like, "" if none: neighbours have nothing in common."""
+    """Return which noise values look like, "" if none: in noise, neighbours are unrelated."""
     count = values.size
     if values.dtype.kind != "f" or count < _ENOUGH_TO_JUDGE:
         return ""

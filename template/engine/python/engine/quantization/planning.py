@@ -78,8 +78,8 @@ class Node:
 Group = tuple[Node, ...]
 Tensors = frozenset[str]
 Ask = Callable[[Group, Tensors], str | None]
-"""What the backend does with these ops as integers: `COMPUTES`, `MOVES`, or None. Of the tensors
-that they read and return, some are int16."""
+"""What the backend does with these ops as integers: `COMPUTES`, `MOVES`, or None. Some of the
+tensors that they read and return are int16."""
 _Answer = Callable[[Group], str | None]
 
 
@@ -90,8 +90,8 @@ class Plan:
     Parameters
     ----------
     groups
-        Products, each with what is computed in the same composite. Inside of one all is real.
-    others
+        Products, each with what is computed in the same composite. Inside of one, all values are
+    real. others
         Other ops between tensors of integers.
     tied
         Tensors that have one scale, since an op only moves their elements.
@@ -148,8 +148,8 @@ def edges_of(group: Group) -> Tensors:
 class Planner:
     """Chooses the ops to quantize.
 
-    Products are quantised if the backend computes them with integers, together with what it fuses
-    behind them. Other ops are if all their operands are integers already and an op of integers
+    Products are quantised if the backend computes them with integers, together with the ops that it
+    fuses after them. Others are if all their operands are already integers and an op of integers
     reads them: a result for an op on real numbers is not rounded.
 
     Parameters
@@ -186,7 +186,7 @@ class Planner:
         while True:
             chosen = self._plan(excluded, wide)
             tensors = _wide_tensors(chosen, wide)
-            # Neighbours that do not compute with both types are int16, too.
+            # Neighbours that cannot mix the two types become int16 as well.
             unfit = {
                 node.index
                 for group in chosen.units
@@ -226,7 +226,7 @@ class Planner:
             others = self._graph.others(groups, answer)
             quantized = {name for group in groups for name in group[-1].outputs}
             quantized |= {name for node in others for name in node.outputs}
-            # A tensor that is quantised only in order to be added is better added as it is.
+            # Do not quantize a tensor just for an addition.
             alone = {
                 node.index
                 for group in groups
@@ -284,7 +284,7 @@ class _Graph:
         return tuple(groups)
 
     def _longer(self, group: Group, taken: set[int]) -> Group:
-        """Return the group with the next ops that leave it one result; empty if there are none."""
+        """Extend the group by the following ops as long as it has one result; empty if none."""
         members = list(group)
         while len(members) < _LONGEST:
             inside = {member.index for member in members}
@@ -321,7 +321,7 @@ class _Graph:
         integers = set(fixed)
         chosen: list[Node] = []
         for node in self.nodes:
-            # What the model returns is only rounded where a product reads it, too.
+            # Quantize a model output only if a product also reads it.
             known = node.inputs and (integers - self.results).issuperset(node.inputs)
             free = node.index not in grouped and node.is_real and not node.is_product
             if known and free and ask((node,)) is not None:

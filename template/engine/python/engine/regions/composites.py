@@ -284,7 +284,7 @@ class CompositeFinder:
         return self._surroundings_at[index, depth]
 
     def _results(self, index: int) -> list[int] | None:
-        """Return the bindings of the used results, which `SplitResults` puts right behind."""
+        """Return the bindings of the used results, which `SplitResults` puts right after it."""
         bindings = self._bindings
         binding = bindings[index]
         if not isinstance(binding.value.ty, relax.TupleType):
