@@ -294,6 +294,18 @@ def test_strict_lists_all_that_is_on_the_host(folder, tmp_path):
     assert code == 0, out + errors
 
 
+def test_a_target_that_tvm_does_not_know_is_refused_before_the_work(folder, tmp_path):
+    for command in ("compile", "report"):
+        why = failure(command, folder / "model.json", "--target", "bogus")
+        assert "--target bogus: " in why and '"bogus" is not defined' in why
+
+
+def test_the_page_has_the_name_of_the_model(folder, tmp_path):
+    page = tmp_path / "page.html"
+    assert run_command("report", folder / "model.json", "--html", page)[0] == 0
+    assert "<title>model.json - " in page.read_text(encoding="utf-8")
+
+
 def test_report_prints_and_writes_the_same(folder, tmp_path):
     path = tmp_path / "report.json"
     code, out, _ = run_command("report", folder / "model.json", "--json", "--output", path)
@@ -629,7 +641,10 @@ def test_compare_reports_what_moved(folder, tmp_path):
     files[0].write_text("{}")
     assert "The report has the version None" in failure("compare", *files)
     why = failure("compare", files[1], files[1], "--profiles", files[1], files[1])
-    assert f"{files[1]} is not a profile that 'profile --output' has written" in why
+    sentence = f"{files[1]} is not a profile that 'profile --output' has written; it is a report."
+    assert sentence in why
+    why = failure("compare", profile, files[1])
+    assert f"{profile} is not a report that 'report --output' has written; it is a profile." in why
     why = failure("compare", files[1], files[1], "--accuracy", files[1], files[1])
     assert f"{files[1]} is not an accuracy report that 'report --accuracy' has written" in why
     why = failure("report", folder / "model.json", "--output", tmp_path / "page.html")

@@ -769,9 +769,9 @@ def test_check_takes_what_the_driver_takes(decline):
     ],
 )
 def test_meaningless_arguments_are_refused_in_a_sentence(arguments, sentence):
-    code, lines = conformance(*arguments)
-    assert code == 2
-    assert sentence in lines[-1]
+    code, out, errors = run_command("conformance", *arguments)
+    assert (code, out) == (2, "")
+    assert errors.startswith("FAILED: ") and sentence in errors
 
 
 @pytest.mark.thorough

@@ -102,8 +102,8 @@ def command(folder, tmp_path):
     (tmp_path / "model.json").write_text(tvm.ir.save_json(builder.get()))
 
     def run(*arguments):
-        code, out, _ = support.run_command(*arguments)
-        return code, out.splitlines()[-1]
+        code, out, errors = support.run_command(*arguments)
+        return code, (out + errors).splitlines()[-1]
 
     return run
 
@@ -153,8 +153,8 @@ def test_a_part_that_cannot_be_extracted_is_reported_in_a_sentence(command, tmp_
         ),
     ):
         code, line = command("extract", *arguments)
-        assert code == 2
-        assert line.startswith("extract: ")
+        assert code == 1
+        assert line.startswith("FAILED: ")
         assert sentence in line
 
 
@@ -202,15 +202,16 @@ def test_a_model_of_which_nothing_is_on_the_npu_has_no_parts(folder):
     x = support.variable("x", 2, 3)
     module = support.build([x], lambda emit: emit(relax.op.acosh(x)))
     (folder / "host.json").write_text(tvm.ir.save_json(module))
-    code, out, _ = support.run_command("extract", "host.json")
-    assert (code, out) == (
+    code, out, errors = support.run_command("extract", "host.json")
+    assert (code, out, errors) == (
         1,
-        "extract: nothing of host.json is on the NPU, so there is no part to cut out; the command "
-        "'report' says why\n",
+        "",
+        "FAILED: Nothing of host.json is on the NPU, so there is no part to cut out; the command "
+        "'report' says why.\n",
     )
     code, out, errors = support.run_command("extract", "host.json", "--json")
     assert (code, json.loads(out)) == (1, {"parts": {}})
-    assert errors.startswith("extract: nothing of host.json")
+    assert errors.startswith("FAILED: Nothing of host.json")
 
 
 @needs("take")
@@ -256,5 +257,5 @@ def test_a_file_that_is_not_a_case_is_refused(command, tmp_path):
         code, line = command("conformance", *arguments)
         assert (code, line) == (
             2,
-            "conformance: text is not a case file, as 'extract' writes them",
+            "FAILED: text is not a case file, as 'extract' writes them",
         )

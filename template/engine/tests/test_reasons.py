@@ -430,6 +430,21 @@ def test_functions_and_what_is_in_them_have_codes():
     only(report_of(foreign), "helper", Code.OTHER_BACKEND, "it is a region of some_npu")
 
 
+@needs("conv2d", "depthwise_conv2d", "relu")
+def test_only_the_nearest_entries_say_why_and_sizes_have_no_types():
+    n = tvm.tirx.Var("n", "int64")
+    x = variable("x", 1, 4, (n - 1) // 2 + 1, n)
+    weight = relax.const(np.ones((4, 4, 1, 1), "float32"))
+    mod = build([x], lambda emit: emit(op.nn.relu(emit(op.nn.conv2d(x, weight)))))
+    report = report_of(mod)
+    why = r"^conv2d: a size that is not a multiple of one symbol \(\(n - 1\) // 2 \+ 1\) in 'data'$"
+    entry = only(report, "relax.nn.conv2d", Code.UNKNOWN_TYPE, why)
+    assert entry.arguments[0] == "float32[1, 4, (n - 1) // 2 + 1, n]"
+    assert "--shape x=1,3,64,64" in entry.remedy
+    entry = only(report, "relax.nn.relu", Code.UNKNOWN_TYPE, r"\(behind another op: conv2d: ")
+    assert "depthwise" not in entry.reason
+
+
 def test_the_choice_of_a_branch_says_so():
     x, flag = variable("x", 4), relax.Var("flag", relax.TensorType((), "bool"))
     builder = relax.BlockBuilder()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -126,7 +127,26 @@ def _size(dim: object) -> int | Size:
             for factor, symbol in ((attempt.a, attempt.b), (attempt.b, attempt.a)):
                 if isinstance(factor, tvm.tirx.IntImm) and isinstance(symbol, tvm.tirx.Var):
                     return Size(int(factor.value), symbol.name, hash(symbol))
-    raise Unknown(f"a size that is not a multiple of one symbol ({dim}) in")
+    raise Unknown(f"a size that is not a multiple of one symbol ({size_text(dim)}) in")
+
+
+def size_text(size: object) -> str:
+    """Return a size as its author would write it, such as "n // 2 + 1".
+
+    Parameters
+    ----------
+    size
+        A number or an expression of TVM, whose own text names the type of each number.
+
+    Returns
+    -------
+    text
+        Without types.
+    """
+    return _NUMBER.sub(r"\1", str(getattr(size, "value", size)))
+
+
+_NUMBER = re.compile(r"T\.u?int\d+\((-?\d+)\)")
 
 
 _ARGUMENTS = {"relax.strided_slice": ("x", "axes", "begin", "end", "strides")}
@@ -227,5 +247,5 @@ def plain(value: object) -> Any:
         try:
             return _size(value)
         except Unknown:
-            pass
+            return size_text(value)
     return str(value)

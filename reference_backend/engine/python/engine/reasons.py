@@ -15,6 +15,8 @@ FAILED = "the driver failed"
 _CAPABILITIES = "vendor/capabilities.py"
 _IN_REACH = "The engine can compile it: if the chip can run it, widen the limit in "
 
+_ON_COMMAND_LINE = "On the command line, `--shape x=1,3,64,64` fixes the sizes of the input x."
+
 
 class Code(Enum):
     """A kind of reason: of being on the host, or of computing in a wider type.
@@ -49,7 +51,7 @@ class Code(Enum):
         "unknown_type",
         "the dtype, rank, shape or device of a tensor is not known, or no size that can be planned",
         "Import the model with shapes and dtypes that are known; each size is a positive number or "
-        "a multiple of one symbol.",
+        f"a multiple of one symbol. {_ON_COMMAND_LINE}",
     )
     DTYPE = (
         "dtype",
@@ -64,7 +66,7 @@ class Code(Enum):
     SYMBOLIC_SIZE = (
         "symbolic_size",
         "a size is a symbol, where the op or the chip needs a number",
-        "Import the model with fixed sizes.",
+        f"Import the model with fixed sizes. {_ON_COMMAND_LINE}",
     )
     LAYOUT = (
         "layout",
@@ -228,24 +230,30 @@ class Reason(str):
         The sentence, with the value and what is allowed.
     of_chip
         Whether the engine could compile the op, and a limit of the chip forbids it.
+    closeness
+        How closely the op matches the entry of the table that refuses it, the larger the closer:
+        attributes that do not suit, negative, and the stage of the check.
     """
 
     code: Code
     of_chip: bool
+    closeness: tuple[int, int]
 
-    def __new__(cls, code: Code, text: str, of_chip: bool = False) -> Reason:
+    def __new__(
+        cls, code: Code, text: str, of_chip: bool = False, closeness: tuple[int, int] = (0, 5)
+    ) -> Reason:
         """Make a sentence."""
         reason = super().__new__(cls, text)
-        reason.code, reason.of_chip = code, of_chip
+        reason.code, reason.of_chip, reason.closeness = code, of_chip, closeness
         return reason
 
     def after(self, start: str) -> Reason:
         """Return it with something before it."""
-        return Reason(self.code, f"{start}{self}", self.of_chip)
+        return Reason(self.code, f"{start}{self}", self.of_chip, self.closeness)
 
     def limited(self, end: str) -> Reason:
         """Return it as a limit of the chip, which the end says."""
-        return Reason(self.code, f"{self}{end}", True)
+        return Reason(self.code, f"{self}{end}", True, self.closeness)
 
     @property
     def remedy(self) -> str:
@@ -277,8 +285,8 @@ def of_driver(answer: str, what: str = "it", code: Code = Code.DECLINED) -> Reas
     return Reason(code, f"{DECLINES} {what}: {answer}")
 
 
-def joined(reasons: Sequence[Reason]) -> Reason:
-    """Return several reasons as one sentence, with the code of the first.
+def nearest(reasons: Sequence[Reason]) -> Reason:
+    """Return the reasons of the entries that come closest, as one sentence.
 
     Parameters
     ----------
@@ -288,7 +296,8 @@ def joined(reasons: Sequence[Reason]) -> Reason:
     Returns
     -------
     reason
-        Without repetitions.
+        With the code of the first, and without repetitions.
     """
-    first = reasons[0]
-    return Reason(first.code, "; ".join(dict.fromkeys(reasons)), first.of_chip)
+    closest = max(reason.closeness for reason in reasons)
+    near = [reason for reason in reasons if reason.closeness == closest]
+    return Reason(near[0].code, "; ".join(dict.fromkeys(near)), near[0].of_chip, closest)

@@ -12,11 +12,11 @@ from tvm import relax
 from .backend import NOT_SELECTED
 from .calls import Size, Values, arguments_of, plain, tensor_type
 from .capability import Op
-from .checks import check
+from .checks import check, misfits
 from .chip import Chip, Limits
 from .formulas import count
 from .limits import WHERE, Excluded, narrow
-from .reasons import Code, Reason, joined
+from .reasons import Code, Reason, nearest
 from .sdk import ask_driver
 
 Decline = Callable[[Op, relax.Call], str | None]
@@ -190,10 +190,9 @@ class Table:
             )
             if reason is None:
                 return None
-            refusals.append((stage, reason))
-        # Report the entries that matched furthest.
-        furthest = max(stage for stage, _ in refusals)
-        return joined([reason for stage, reason in refusals if stage == furthest])
+            reason.closeness = (-misfits(entry, attributes), stage)
+            refusals.append(reason)
+        return nearest(refusals)
 
     def _check(
         self,

@@ -137,6 +137,28 @@ def check(
     return 4, None
 
 
+def misfits(entry: Op, attributes: Mapping[str, object]) -> int:
+    """Return how many attributes of a call do not suit an entry, whatever its tensors are.
+
+    Parameters
+    ----------
+    entry
+        The entry.
+    attributes
+        The attributes of the call.
+
+    Returns
+    -------
+    count
+        Without axes, whose range depends on the tensors.
+    """
+    return sum(
+        name not in entry.attributes or not _accepts(entry.attributes[name], value, None)
+        for name, value in attributes.items()
+        if name not in ("axis", "axes")
+    )
+
+
 def _accepts(constraint: Constraint, value: object, rank: int | None) -> bool:
     """Whether the value is supported; axes may count from either end."""
     if constraint.accepts(value):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -89,6 +90,9 @@ def read_json(path: Path, read: Callable[[str], _Read], what: str, command: str)
         It is something else, or of another version.
     """
     text = read_text(path)
+    other = _kind_of(text)
+    if other not in ("", what):
+        raise Problem(f"{path} is not {what} that '{command}' has written; it is {other}.")
     try:
         return read(text)
     except ValueError as error:
@@ -97,3 +101,22 @@ def read_json(path: Path, read: Callable[[str], _Read], what: str, command: str)
     except (AttributeError, KeyError, TypeError):
         reason = ""
     raise Problem(f"{path} is not {what} that '{command}' has written. {reason}".strip())
+
+
+_FIELDS = {
+    "events": "a profile",
+    "layers": "an accuracy report",
+    "changes": "a comparison",
+    "regions": "a report",
+}
+"""A field that only JSON of this kind has, or none of those before it."""
+
+
+def _kind_of(text: str) -> str:
+    """Return what has been written as JSON; "" if that cannot be told."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return ""
+    found = (kind for name, kind in _FIELDS.items() if isinstance(data, dict) and name in data)
+    return next(found, "")

@@ -12,7 +12,7 @@ from tvm import relax
 from ..backend import BACKEND
 from ..calls import Constant, Values, resolve, with_arguments
 from ..options import Options
-from ..reasons import Code, Reason, joined, of_driver
+from ..reasons import Code, Reason, nearest, of_driver
 from ..symbols import BOUNDS_ATTRIBUTE, symbol_bounds
 from . import ir
 from .composites import Bindings, Composite, CompositeFinder, Target
@@ -387,7 +387,7 @@ class Block:
         notes = self._finder.notes.get(index)
         if not notes:
             return reason or Reason(Code.NO_PATTERN, "no pattern matches it")
-        note = joined(notes)
+        note = nearest(notes)
         if reason is None:
             return note
         # An op that the table has as a part of a chain only.

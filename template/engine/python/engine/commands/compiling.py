@@ -89,6 +89,7 @@ def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
         The model or an argument is not supported, or an op stays on the host against `--strict`.
     """
     options, shapes = options_of(arguments), dict(arguments.shape)
+    _require_target(arguments.target)
     if arguments.quantize is not None:
         require_file(arguments.quantize)
     else:
@@ -109,6 +110,13 @@ def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
     except Exception as error:
         raise Problem(sentence(error)) from error
     return Prepared(file, mod, partitioned, options, signature)
+
+
+def _require_target(target: str) -> None:
+    try:
+        tvm.target.Target(target)
+    except Exception as error:
+        raise Problem(f"--target {target}: {sentence(error)}") from error
 
 
 def _quantized(file: ModelFile, arguments: argparse.Namespace, options: Options) -> Any:
@@ -261,6 +269,7 @@ def run_report(arguments: argparse.Namespace) -> int:
             report,
             profile.to_dict() if profile is not None else None,
             accuracy.to_dict() if accuracy is not None else None,
+            title=arguments.model.name,
         )
     if arguments.netron is not None:
         report.to_onnx(arguments.netron)

@@ -18,7 +18,7 @@ from ..artifacts import printable
 from ..backend import LEDGER
 from ..commands.arguments import add_json, add_shape
 from ..commands.models import KINDS, read_model, with_shapes
-from ..commands.problem import sentence
+from ..commands.problem import Problem, sentence
 from ..whole_files import NotWritten
 from .compare import Array
 from .extract import CaseFile, extract, misfit, parts, read_arrays
@@ -29,7 +29,7 @@ from .runner import SUITES, cases_of, meant, run
 from .suite import NotRun, Settings
 
 USAGE = 2
-"""The exit code for invalid arguments."""
+"""The exit code where nothing could be judged: invalid arguments, and files that are no cases."""
 MOST_JOBS = 256
 MOST_SECONDS = 7 * 24 * 60 * 60
 
@@ -120,8 +120,7 @@ def _conformance(arguments: argparse.Namespace) -> int:
             return 0
         result = run(suites, settings, arguments.ledger, tell)
     except (ValueError, LedgerError) as error:
-        tell(f"conformance: {printable(str(error))}")
-        return USAGE
+        return _cannot_run(printable(str(error)))
     for outcome in result.bad[:50]:
         tell(printable(f"{outcome.status.upper()} {outcome.id}: {outcome.reason}"))
     if len(result.bad) > 50:
@@ -132,16 +131,20 @@ def _conformance(arguments: argparse.Namespace) -> int:
         try:
             paths = result.write(arguments.output)
         except OSError as error:
-            tell(f"conformance: nothing can be written to {arguments.output}: {error.strerror}")
-            return USAGE
+            return _cannot_run(f"Nothing can be written to {arguments.output}: {error.strerror}.")
         except NotWritten as error:
-            tell(f"conformance: {error}")
-            return USAGE
+            return _cannot_run(str(error))
         tell(f"written: {', '.join(map(str, paths))}")
     tell(result.summary())
     if arguments.json:
         print(result.to_json(), end="")
     return 0 if result.ok else 1
+
+
+def _cannot_run(why: str) -> int:
+    """Print why nothing was judged; return `USAGE`, as 1 says that cases failed."""
+    print(f"FAILED: {why}", file=sys.stderr, flush=True)
+    return USAGE
 
 
 def _teller(arguments: argparse.Namespace) -> Callable[[str], None]:
@@ -223,21 +226,21 @@ def _add_extract_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _extract(arguments: argparse.Namespace) -> int:
-    """Run the command; return 0, 1 if there is no part to list, or `USAGE`."""
+    """Run the command; raise a `Problem` if there is no such part, or none at all."""
     try:
         shapes = dict(arguments.shape)
         # A module need not have a name that ends in .json.
         mod = read_model(arguments.model, shapes, otherwise=".json").imported({})
         mod = with_shapes(mod, shapes, arguments.function)
         if arguments.part is None:
-            return _list_parts(mod, arguments)
+            _list_parts(mod, arguments)
+            return 0
         inputs = _read_inputs(mod, arguments.function, arguments.inputs)
         case = extract(mod, inputs, arguments.part, arguments.function)
         path = arguments.output or Path(f"{arguments.part}.npz")
         _save(case, path)
     except Exception as error:  # Also TVM's, about a model that it cannot compile.
-        _teller(arguments)(printable(f"extract: {sentence(error)}"))
-        return USAGE
+        raise Problem(printable(sentence(error))) from error
     if arguments.json:
         print(json.dumps({"part": arguments.part, "written": str(path)}, indent=2))
     else:
@@ -245,7 +248,7 @@ def _extract(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _list_parts(mod: tvm.IRModule, arguments: argparse.Namespace) -> int:
+def _list_parts(mod: tvm.IRModule, arguments: argparse.Namespace) -> None:
     found = parts(mod)
     if arguments.json:
         print(json.dumps({"parts": {name: str(what) for name, what in found.items()}}, indent=2))
@@ -253,13 +256,10 @@ def _list_parts(mod: tvm.IRModule, arguments: argparse.Namespace) -> int:
         for name, content in found.items():
             print(printable(f"{name}: {content}"))
     if not found:
-        _teller(arguments)(
-            printable(
-                f"extract: nothing of {arguments.model} is on the NPU, so there is no part to cut "
-                "out; the command 'report' says why"
-            )
+        raise Problem(
+            f"Nothing of {arguments.model} is on the NPU, so there is no part to cut out; the "
+            "command 'report' says why."
         )
-    return 0 if found else 1
 
 
 def _save(case: CaseFile, path: Path) -> None:
