@@ -126,10 +126,16 @@ function layOutFunction(name, collapsed) {
     for (const source of op.reads) {
       const [from, to] = [boxOf.get(source), boxOf.get(op.index)];
       if (!from || (collapsed && from.outer === to.outer && to.outer.region)) continue;
-      const isOuter = [from, to].every(({ outer: node }) => collapsed || !node.region);
-      const way = isOuter ? size.bends.get(`${from.outer.id}>${to.outer.id}`) : ways.get(`${source}>${op.index}`);
+      const way = from.outer === to.outer ? ways.get(`${source}>${op.index}`)
+        : aroundOthers(from.box, to.box, size.bends.get(`${from.outer.id}>${to.outer.id}`), collapsed);
       edges.push({ from: from.box, to: to.box, way,
         border: from.outer !== to.outer && Boolean(from.outer.region || to.outer.region) });
     }
   return { size, nodes: [...outer.values()], edges };
+}
+
+// The way between boxes of different regions: around what lies between the regions.
+function aroundOthers(from, to, bends, collapsed) {
+  if (!bends || collapsed) return bends;
+  return [{ x: from.x, y: from.y + from.height / 2 }, ...bends.slice(1, -1), { x: to.x, y: to.y - to.height / 2 - 3 }];
 }

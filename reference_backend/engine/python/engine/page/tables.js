@@ -12,9 +12,9 @@ function opsTab(panel, page) {
   const timed = DATA.cyclesOf.size > 0;
   const columns = [
     { name: "#", number: true, cell: (op) => op.index, value: (op) => op.index },
-    { name: "op", value: kindOf, cell: (op) => [make("div", {}, kindOf(op)),
-      fusionOf(op) ? make("div", { class: "dim fused" }, `in ${fusionOf(op)}`) : null] },
-    { name: "name, and why", text: true, value: titleOf, cell: (op) => [make("div", {}, titleOf(op)), ...whyLines(op)] },
+    { name: "op", cell: kindOf, value: kindOf },
+    { name: "name, composite, and why", text: true, value: titleOf, cell: (op) => [make("div", {}, titleOf(op)),
+      fusionOf(op) ? make("div", { class: "reason dim" }, `in ${fusionOf(op)}`) : null, ...whyLines(op)] },
     ...(alone ? [] : [{ name: "function", cell: (op) => op.function, value: (op) => op.function }]),
     // Those on the host by reason.
     { name: "placement", value: (op) => op.region || `${op.placement} ${op.code || ""}`,

@@ -2,7 +2,7 @@
 // A map of the whole graph at its side: where the regions, the ops of the host and the view are.
 "use strict";
 
-const MAP = { width: 90, marker: 3 };
+const MAP = { width: 90, marker: 3, clear: 8 };
 
 // `look(x, y)` moves the view to a point of the picture.
 function minimap(look) {
@@ -11,11 +11,14 @@ function minimap(look) {
   const element = draw("svg", { id: "minimap", "aria-hidden": true, preserveAspectRatio: "none" }, marks, frame);
   let size = { width: 1, height: 1 };
 
-  // Long pictures are squeezed: the map always has all of it.
+  // Long pictures are squeezed: the map has all of them.
   function fillMap(picture) {
     size = { width: Math.max(1, picture.size.width), height: Math.max(1, picture.size.height) };
     element.setAttribute("viewBox", `0 0 ${size.width} ${size.height}`);
-    const least = MAP.marker * size.height / (element.clientHeight || 600);
+    const natural = MAP.width * size.height / size.width;
+    element.style.maxHeight = `${Math.max(40, natural)}px`;
+    const scale = Math.min(natural, element.clientHeight || 600) / size.height;
+    const least = MAP.marker / scale;
     const place = (node, kind, high = node.height) => draw("rect", { class: kind, x: node.x - node.width / 2,
       y: node.y - high / 2, width: node.width, height: high });
     const outer = picture.nodes.filter((node) => node.region || stateOf(node.members[0].op) !== "host");
@@ -23,8 +26,9 @@ function minimap(look) {
     marks.replaceChildren(
       ...outer.map((node) => place(node, node.region ? "region" : stateOf(node.members[0].op), Math.max(node.height, least))),
       ...outer.filter((node) => node.region).flatMap((node) => node.members.map((box) => place(box, "npu"))),
-      // Those on the host reach across: they are what one looks for.
-      ...host.map((node) => place({ ...node, x: size.width / 2, width: size.width }, "host", Math.max(node.height, least))));
+      // Those on the host are what one looks for: they reach across where boxes are small.
+      ...host.map((node) => place(node.height * scale < MAP.clear ? { ...node, x: size.width / 2, width: size.width } : node,
+        "host", Math.max(node.height, least))));
   }
   // The part that is seen; without a map if that is all.
   function move(view, wide, high) {

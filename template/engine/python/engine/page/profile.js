@@ -9,14 +9,16 @@ const UNIT = (DATA.profile && DATA.profile.unit) || "";
 const CALLS = Math.max(1, DATA.profile ? DATA.profile.calls.length : 1);
 const perCall = (value) => Math.round(value / CALLS);
 // The part of the whole time that is an op's, if the profile tells it, else the sum of its events, which overlap.
-const costOf = (entry) => entry.cycles ?? entry.span;
+const IS_EXACT = Boolean(DATA.profile && DATA.profile.ops.some((entry) => entry.attributed));
+const costOf = (entry) => (IS_EXACT ? entry.attributed : entry.span);
 DATA.cyclesOf = new Map(((DATA.profile && DATA.profile.ops) || [])
   .filter((entry) => opOf(entry) !== undefined).map((entry) => [opOf(entry), perCall(costOf(entry))]));
 
 const micros = (value) => `${value.toLocaleString("en-US", { maximumFractionDigits: value < 100 ? 1 : 0 })} µs`;
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const nameOf = (entry) => (OPS[opOf(entry)] ? titleOf(OPS[opOf(entry)]) : entry.origin || entry.label || "no op of the model");
-const hostName = (name) => name.replace(/^vm\.builtin\./, "");
+// A function of the host, by the op that it computes if that is known.
+const hostName = (item) => item.origin || item.name;
 
 function profileTab(panel, page) {
   const { totals, ops, events, regions, host } = DATA.profile;
@@ -73,7 +75,7 @@ function timelines(call, page) {
     .filter((run) => callOf(run) === call).sort((one, other) => one.begin_us - other.begin_us);
   const timed = (item, lane, title, colour) => ({ lane, title, colour, start: item.begin_us - begin, end: item.end_us - begin,
     about: `${lane}: ${title}, ${number(rounded(item.begin_us - begin))} to ${number(rounded(item.end_us - begin))} µs (${micros(item.end_us - item.begin_us)})` });
-  const clock = [...host.filter((item) => callOf(item) === call).map((item) => timed(item, "host", hostName(item.name), "var(--host-line)")),
+  const clock = [...host.filter((item) => callOf(item) === call).map((item) => timed(item, "host", hostName(item).replace(/^vm\.builtin\./, ""), "var(--host-line)")),
     ...runs.map((run) => timed(run, "NPU", regionName(run.symbol), "var(--npu-line)"))];
   const found = clock.length ? [make("h3", {}, "On the host's clock, in µs"),
     timeline(clock, { id: "clock", end: calls[call] && calls[call].end_us - begin, lanes: host.length ? ["host", "NPU"] : ["NPU"], name: "The host and the regions over time.", page })] : [];
@@ -155,23 +157,26 @@ function enginesOfCall(events, totals) {
 }
 
 function longest(known, page) {
-  const most = Math.max(...known.map(costOf));
-  const total = sum(known, "cycles") || sum(known, "span");
+  const most = Math.max(1, ...known.map(costOf));
+  const total = known.reduce((all, entry) => all + costOf(entry), 0) || 1;
   const rows = known.sort((one, other) => costOf(other) - costOf(one)).slice(0, 50);
-  return table([
+  const told = IS_EXACT ? "Each instant is that of one op: the numbers add up to the whole."
+    : "The sum of an op's work on all engines: they work at the same time, so the numbers add up to more than the whole.";
+  return make("div", {}, make("p", { class: "dim" }, told), table([
     { name: "op", text: true, cell: nameOf },
     { name: "composite", text: true, minor: true, cell: (entry) => entry.composite || "" },
     { name: UNIT, number: true, cell: (entry) => number(perCall(costOf(entry))) },
     { name: "%", number: true, cell: (entry) => (100 * costOf(entry) / total).toFixed(1) },
     { name: "", cell: (entry) => make("span", { class: "bar", style: `width:${200 * costOf(entry) / most}px` }) },
-  ], rows, (entry, enter) => opOf(entry) !== undefined && page.select({ op: opOf(entry) }, enter)).element;
+  ], rows, (entry, enter) => opOf(entry) !== undefined && page.select({ op: opOf(entry) }, enter)).element);
 }
 
 function hostFunctions(host, totals) {
   const found = new Map();
   for (const item of host) {
-    const row = found.get(item.name) || { name: item.name, calls: 0, us: 0 };
-    found.set(item.name, Object.assign(row, { calls: row.calls + 1, us: row.us + item.end_us - item.begin_us }));
+    const name = hostName(item);
+    const row = found.get(name) || { name, calls: 0, us: 0 };
+    found.set(name, Object.assign(row, { calls: row.calls + 1, us: row.us + item.end_us - item.begin_us }));
   }
   const rows = [...found.values()].sort((one, other) => other.us - one.us);
   return make("div", {}, table([
@@ -207,7 +212,7 @@ function picture(name, page) {
       } }, []);
   }
   if (marks.length) moveTo.stop(marks[0]);
-  return svg;
+  return make("div", { class: "scroll" }, svg);
 }
 
 function sums(totals) {

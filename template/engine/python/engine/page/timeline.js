@@ -39,10 +39,9 @@ function timeline(events, { id, lanes, end, name, help, page }) {
     const [start, end] = [place(event.start), place(event.end)];
     const size = Math.max(end - start, 0.5);
     const marks = [];
-    if (event.waits) {
-      const from = place(event.start - event.waits);
+    const from = place(event.start - (event.waits || 0));
+    if (start - from > 3)
       marks.push(draw("path", { class: "wait", d: `M${from} ${top + (ROW - 8) / 2}H${start}` }));
-    }
     const kind = `${event === chosen ? "chosen" : ""} ${size > 4 ? "" : "thin"}`.trim();
     marks.push(draw("rect", { class: kind || null, x: start, y: top, width: size, height: ROW - 8,
       style: event.colour ? `--own:${event.colour}` : null,
