@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("bound_constants")
 needs = support.needs
 quantize_for = getattr(backend, f"quantize_for_{BACKEND}")
 PRODUCTS = ("relax.matmul", "relax.nn.conv2d", "relax.nn.conv2d_transpose")
+ACTIVATIONS = ("relax.nn.relu", "relax.nn.gelu", "relax.nn.silu", "relax.sigmoid", "relax.clip")
 INTEGERS = ("conv2d", "matmul", "quantize", "dequantize")
 thorough = pytest.mark.thorough
 
@@ -61,6 +62,16 @@ def alone(ops, name):
         for item in ops
         if item.op == f"relax.{name}" and not (item.composite or "").startswith("quantized_")
     ]
+
+
+def in_float(ops):
+    """Return the names of ops on real numbers, outside of integer composites."""
+    return {
+        item.op
+        for item in ops
+        if not (item.composite or "").startswith("quantized_")
+        and "float" in (item.runs_in or "float")
+    }
 
 
 def labels_of(ops):
@@ -197,6 +208,7 @@ def check(mod, arguments, expected, exact):
     labels = labels_of(ops)
     assert len(labels) > 2
     assert [label for label in labels if not label.startswith("quantized_")] == []
+    assert in_float(ops).isdisjoint(ACTIVATIONS)
     # A needless quantize would be followed by a dequantize.
     assert len(alone(ops, "quantize")) <= len(labels)
     for one, right, real in zip(run(mod, arguments), expected, exact, strict=True):
@@ -747,6 +759,182 @@ def test_modules_are_kept_in_float_by_name(names, left):
     network = torch_network()
     labels = torch_labels(quantize_for(network, images(), keep_float=names))
     assert sum(label.startswith("quantized_") for label in labels) == left
+
+
+def layers(name):
+    """Return a small model and the shape of its input."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class Layers(nn.Module):
+        def __init__(self, compute, **parts):
+            super().__init__()
+            self.compute = compute
+            for key, part in parts.items():
+                setattr(self, key, part)
+
+        def forward(self, x):
+            return self.compute(self, x)
+
+    def normal_weights(*shape):
+        return nn.Parameter(torch.from_numpy(normal(*shape)))
+
+    def c2f(m, x):
+        parts = list(functional.silu(m.a(x)).chunk(2, 1))
+        parts.append(functional.silu(m.b(parts[-1])))
+        return m.c(torch.cat(parts, 1))
+
+    convolutions = {"a": nn.Conv2d(4, 8, 4, padding="same"), "b": nn.Conv2d(8, 4, 3)}
+    torch.manual_seed(0)
+    return {
+        "mlp": lambda: (nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)), (2, 7, 16)),
+        "patches": lambda: (
+            Layers(
+                lambda m, x: m.b(m.a(x).flatten(2).transpose(1, 2)),
+                a=nn.Conv2d(4, 8, 2, 2),
+                b=nn.Linear(8, 6),
+            ),
+            (1, 4, 8, 8),
+        ),
+        "same": lambda: (
+            Layers(lambda m, x: m.b(torch.relu(m.a(x))), **convolutions),
+            (1, 4, 8, 8),
+        ),
+        "pixels": lambda: (
+            nn.Sequential(nn.Conv2d(4, 16, 3), nn.PixelShuffle(2), nn.Conv2d(4, 4, 1)),
+            (1, 4, 8, 8),
+        ),
+        "c2f": lambda: (
+            Layers(
+                c2f,
+                a=nn.Conv2d(4, 16, 1),
+                b=nn.Conv2d(8, 8, 3, padding=1),
+                c=nn.Conv2d(24, 8, 1),
+            ),
+            (1, 4, 8, 8),
+        ),
+        "addmm": lambda: (
+            Layers(
+                lambda m, x: torch.relu(torch.addmm(m.b, x, m.w)) @ m.v.T,
+                b=normal_weights(5),
+                w=normal_weights(8, 5),
+                v=normal_weights(6, 5),
+            ),
+            (4, 8),
+        ),
+        "batches": lambda: (
+            Layers(
+                lambda m, x: torch.bmm(torch.relu(torch.baddbmm(m.b, x, m.w)), m.v),
+                b=normal_weights(1, 5),
+                w=normal_weights(2, 8, 5),
+                v=normal_weights(2, 5, 6),
+            ),
+            (2, 4, 8),
+        ),
+        "weight_norm": lambda: (
+            nn.Sequential(
+                nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 8, 3)),
+                nn.ReLU(),
+                nn.Conv2d(8, 4, 1),
+            ),
+            (1, 4, 8, 8),
+        ),
+        "attention": lambda: (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), (2, 6, 16)),
+        "lstm": lambda: (nn.LSTM(8, 16, batch_first=True), (4, 3, 8)),
+        "einsum": lambda: (
+            Layers(lambda m, x: torch.einsum("bij,jk->bik", x, m.w), w=normal_weights(8, 5)),
+            (2, 4, 8),
+        ),
+    }[name]()
+
+
+def quantized_layers(name):
+    """Return the placed ops of the quantised model, having compared its results."""
+    import torch
+
+    network, shape = layers(name)
+    network.eval()
+    batches = [[2 * item[0]] for item in images(8, shape)]
+    inputs = tuple(map(torch.from_numpy, batches[0]))
+    program = quantize_for(network, batches)
+    with torch.no_grad():
+        results, exact = (
+            [item.numpy() for item in torch.utils._pytree.tree_leaves(module(*inputs))]
+            for module in (program.module(), network)
+        )
+    mod = backend.from_exported_program(program)
+    for one, right, real in zip(run(mod, batches[0]), results, exact, strict=True):
+        assert np.abs(one - right).max() <= 0.05 * np.abs(right).max() + 1e-6
+        assert decibels(one, real) > 20
+    return placed(mod)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("mlp", marks=needs("gelu")),
+        pytest.param("patches", marks=needs("permute_dims", "reshape")),
+        "same",
+        pytest.param("pixels", marks=needs("permute_dims", "reshape")),
+        pytest.param("c2f", marks=needs("silu", "strided_slice", "concat")),
+        "addmm",
+        "batches",
+        "weight_norm",
+    ],
+)
+def test_only_the_edges_of_layers_are_real_numbers(name):
+    ops = quantized_layers(name)
+    assert in_float(ops) == set()
+    assert len(alone(ops, "quantize")) == 1
+    assert {label.startswith("quantized_") for label in labels_of(ops)} == {True}
+
+
+@needs_torch
+@needs("layer_norm", "permute_dims", "reshape")
+def test_the_products_of_a_transformer_layer_are_integers():
+    ops = quantized_layers("attention")
+    labels = labels_of(ops)
+    assert sum(label.startswith("quantized_") for label in labels) == 4
+    assert in_float(ops).isdisjoint(ACTIVATIONS)
+
+
+@needs_torch
+@needs("permute_dims", "reshape", "strided_slice")
+@pytest.mark.parametrize("name, count", [("lstm", 3), ("einsum", 1)])
+def test_products_inside_of_larger_ops_are_integers(name, count):
+    labels = labels_of(quantized_layers(name))
+    assert sum(label.startswith("quantized_") for label in labels) == len(labels) == count
+
+
+@needs_torch
+def test_a_layer_whose_data_are_0_stays_in_float():
+    import torch
+
+    network = torch_network()
+    with torch.no_grad():
+        network.body[0].bias -= 1e4
+    network.body = torch.nn.Sequential(*network.body, torch.nn.Conv2d(8, 8, 1))
+    sentence = "'relu_1' is 0 throughout .* 'conv2d_2', which reads it, stays in float"
+    with pytest.warns(UserWarning, match=sentence):
+        program = quantize_for(network, images())
+    kinds = [label.startswith("quantized_") for label in torch_labels(program)]
+    assert kinds == [True, True, False, True]
+
+
+@needs_onnx
+@pytest.mark.filterwarnings("ignore:The tensor 'b' is 0")
+def test_a_node_whose_data_are_0_stays_in_float():
+    lines = ("a = Conv x w", "s = Sub a t", "r = Relu s", "b = Conv r v", "c = Conv b v")
+    weights = {"w": normal(4, 3, 1, 1), "t": np.float32(1e4), "v": normal(4, 4, 1, 1)}
+    model = onnx_model(lines, [2, 3, 8, 8], ["c"], weights)
+    with pytest.warns(UserWarning, match="'r' is 0 throughout .* 'b', .* stays in float"):
+        found = quantize_for(model, images())
+    kinds = [
+        label.startswith("quantized_") for label in labels_of(placed(backend.from_onnx(found)))
+    ]
+    assert kinds == [True, False, False]
 
 
 @needs_torch

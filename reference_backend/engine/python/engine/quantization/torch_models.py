@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import copy
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +16,22 @@ from ..importers import from_exported_program
 from .console import quiet
 from .data import check_range
 from .planning import Backend, Form, Group, Node, Plan, Tensors, inputs_of
+from .torch_graphs import (
+    PRODUCTS,
+    TYPES,
+    WIDE,
+    Zeros,
+    both,
+    channel,
+    constants_of,
+    dequantized,
+    dynamic_shapes,
+    hint,
+    is_real,
+    paths_of,
+    value_of,
+)
+from .torch_programs import exported, fold_weights, reads_differently, simplified
 
 with quiet():  # The first import reports libraries for other processors.
     from torchao.quantization.pt2e.observer import (
@@ -43,28 +58,6 @@ METHODS = {
 }
 """Observers of torchao; "mse" is the histogram, whose range has the least squared error."""
 
-_ATEN = torch.ops.aten
-# The argument that is the weight, and the axis of its channels.
-_PRODUCTS = {
-    _ATEN.conv1d.default: 0,
-    _ATEN.conv2d.default: 0,
-    _ATEN.conv3d.default: 0,
-    _ATEN.conv1d.padding: 0,
-    _ATEN.conv2d.padding: 0,
-    _ATEN.conv3d.padding: 0,
-    _ATEN.conv_transpose1d.default: 1,
-    _ATEN.conv_transpose2d.input: 1,
-    _ATEN.conv_transpose3d.input: 1,
-    _ATEN.linear.default: 0,
-    _ATEN.matmul.default: -1,
-    _ATEN.mm.default: -1,
-    _ATEN.bmm.default: -1,
-}
-_TYPES = {"int8": torch.int8, "uint8": torch.uint8, "int16": torch.int16}
-_WIDE = Form("int16", symmetric=True)
-# The scale and zero point with which the backend is asked.
-_STEP, _ZERO = 0.05, 3
-
 
 class TorchModel:
     """A float model in PyTorch that can be quantised, in whole or in part.
@@ -82,7 +75,7 @@ class TorchModel:
     ) -> None:
         self.original = model
         if isinstance(model, torch.nn.Module):
-            model = _exported(model, example)
+            model = exported(model, example)
         self._example = tuple(model.example_inputs[0]), dict(model.example_inputs[1] or {})
         given = (*self._example[0], *self._example[1].values())
         if not all(isinstance(item, torch.Tensor) for item in given):
@@ -92,13 +85,17 @@ class TorchModel:
         self.reference = model
         captured = _Captures()
         with quiet():
-            prepare_pt2e(model.module(), captured)
+            prepare_pt2e(simplified(model).module(), captured)
         assert captured.graph is not None
         self._module = captured.graph
+        fold_weights(self._module)
         self._nodes = {index: node for index, node in enumerate(self._module.graph.nodes)}
-        self._constants = _constants(self._module.graph)
+        self._constants = constants_of(self._module.graph)
+        self._table = torch.export.default_decompositions()
         self._answers: dict[str, str | None] = {}
-        self._batches: Sequence[Batch] = ()
+        self._batches: Sequence[Batch] | None = None
+        self.zeros: set[str] = set()
+        """The tensors that are 0 throughout for the calibration data, but for the inputs."""
         self._observer: type[ObserverBase] = MinMaxObserver
 
     @property
@@ -121,11 +118,11 @@ class TorchModel:
         return [
             Node(
                 index,
-                (node.name, *_paths(node)),
-                tuple(item.name for item in self._read(node) if _is_real(item)),
+                (node.name, *paths_of(node)),
+                tuple(item.name for item in self._read(node) if is_real(item)),
                 (node.name,),
-                node.target in _PRODUCTS,
-                node.op == "call_function" and _is_real(node) and node not in self._constants,
+                node.target in PRODUCTS,
+                node.op == "call_function" and is_real(node) and node not in self._constants,
             )
             for index, node in self._nodes.items()
             if node.op in ("call_function", "call_module") and node not in self._constants
@@ -146,6 +143,12 @@ class TorchModel:
         form
             How tensors are written as integers.
         """
+        if self._batches is not batches:
+            finder = Zeros(self._module)
+            with quiet(), torch.no_grad():
+                for batch in batches:
+                    finder.run(*_tensors(batch), enable_io_processing=False)
+            self.zeros = finder.found
         self._batches, self._observer = batches, METHODS[method]
         self._answers = {}
 
@@ -160,8 +163,9 @@ class TorchModel:
             try:
                 with quiet():
                     program, inputs = self._between_integers(nodes, form, wide)
-                    # Decompositions take most of the time, and do not change the answer.
-                    mod = from_exported_program(program, run_ep_decomposition=False)
+                    mod = from_exported_program(
+                        program, run_ep_decomposition=reads_differently(nodes, self._table)
+                    )
             except Exception as error:
                 # Ops that the tools cannot export or read stay real.
                 backend.reasons.setdefault(f"{group[0].names[0]}: {error}")
@@ -197,7 +201,7 @@ class TorchModel:
 
         def constant(node: fx.Node) -> fx.Node:
             if node not in made and node.op == "get_attr":
-                made[node] = buffer(_value(self._module, node.target))
+                made[node] = buffer(value_of(self._module, node.target))
             elif node not in made:
                 made[node] = graph.node_copy(node, constant)
             return made[node]
@@ -210,30 +214,28 @@ class TorchModel:
         outside = [item for node in nodes for item in self._read(node) if item not in nodes]
         for node in dict.fromkeys(outside):
             value = node.meta["val"]
-            sizes = [_hint(size) for size in value.shape]
+            sizes = [hint(size) for size in value.shape]
             arguments.append(torch.zeros(sizes, dtype=value.dtype))
             made[node] = graph.placeholder(node.name)
         for node in dict.fromkeys(outside):
-            if _is_real(node):
+            if is_real(node):
                 real += 1
-                made[node] = _both(graph, made[node], _WIDE if node.name in wide else form)
+                made[node] = both(graph, made[node], WIDE if node.name in wide else form)
         for node in nodes:
             replaced: dict[fx.Node, fx.Node] = {}
-            if node.target in _PRODUCTS:
+            if node.target in PRODUCTS:
                 first, second = node.args[:2]
                 if first in self._constants:
                     raise ValueError("the first operand of a product is a constant")
                 if second in self._constants:
-                    if second.op != "get_attr":
-                        raise ValueError("the weights are computed from constants")
-                    weight = _value(self._module, second.target).detach()
-                    replaced[second] = _weight(graph, buffer, weight, _channel(node), form)
+                    weight = value_of(self._module, second.target).detach()
+                    replaced[second] = dequantized(graph, buffer, weight, channel(node), form)
             known = {**made, **replaced}
             made[node] = graph.node_copy(
                 node, lambda item, known=known: known.get(item) or constant(item)
             )
-        of_result = _WIDE if nodes[-1].name in wide else form
-        graph.output((_both(graph, made[nodes[-1]], of_result),))
+        of_result = WIDE if nodes[-1].name in wide else form
+        graph.output((both(graph, made[nodes[-1]], of_result),))
         module = fx.GraphModule(root, graph)
         return torch.export.export(module, tuple(arguments)), real
 
@@ -254,11 +256,11 @@ class TorchModel:
         program
             An `ExportedProgram`.
         """
-        dynamic = _dynamic(self.inputs, self._example)
+        dynamic = dynamic_shapes(self.inputs, self._example)
         with quiet(), torch.no_grad():
             annotates = _Annotates(plan, form, self._observer, self._nodes, self._constants)
             prepared = prepare_pt2e(copy.deepcopy(self._module), annotates)
-            for batch in self._batches:
+            for batch in self._batches or ():
                 self._call(prepared, batch)
             _check_observers(prepared)
             converted = convert_pt2e(prepared)
@@ -267,7 +269,7 @@ class TorchModel:
 
     def _call(self, module: torch.nn.Module, batch: Batch) -> object:
         arguments, named = self._example
-        tensors = [torch.from_numpy(np.ascontiguousarray(item)) for item in batch.values()]
+        tensors = _tensors(batch)
         keys = list(named)
         return module(
             *tensors[: len(arguments)], **dict(zip(keys, tensors[len(arguments) :], strict=True))
@@ -315,7 +317,7 @@ class _Annotates(Quantizer):  # type: ignore[misc]
         self._plan, self._form = plan, form
         self._names = {index: node.name for index, node in nodes.items()}
         self._constants = {node.name for node in constants}
-        self._activations = [_activation(item, observer) for item in (form, _WIDE)]
+        self._activations = [_activation(item, observer) for item in (form, WIDE)]
 
     def _spec(self, node: fx.Node) -> QuantizationSpec:
         return self._activations[node.name in self._plan.wide]
@@ -332,7 +334,7 @@ class _Annotates(Quantizer):  # type: ignore[misc]
                 specs: dict[fx.Node, QuantizationSpec | SharedQuantizationSpec] = {
                     item: self._spec(item) for item in read
                 }
-                if node.target in _PRODUCTS and node.args[1].name in self._constants:
+                if node.target in PRODUCTS and node.args[1].name in self._constants:
                     specs[node.args[1]] = self._weight(node)
                 result = None
                 if member is group[-1] and node.name in self._plan.quantized:
@@ -360,126 +362,25 @@ class _Annotates(Quantizer):  # type: ignore[misc]
         return QuantizationSpec(
             observer_or_fake_quant_ctr=PerChannelMinMaxObserver,
             qscheme=torch.per_channel_symmetric,
-            ch_axis=_channel(node),
+            ch_axis=channel(node),
             **common,
         )
 
 
 def _activation(form: Form, observer: type[ObserverBase]) -> QuantizationSpec:
-    dtype = _TYPES[form.activations]
+    dtype = TYPES[form.activations]
     ends = torch.iinfo(dtype)
     return QuantizationSpec(
         dtype=dtype,
-        observer_or_fake_quant_ctr=observer.with_args(eps=2**-20 if form != _WIDE else 2**-28),
+        observer_or_fake_quant_ctr=observer.with_args(eps=2**-20 if form != WIDE else 2**-28),
         quant_min=ends.min,
         quant_max=ends.max,
         qscheme=torch.per_tensor_symmetric if form.symmetric else torch.per_tensor_affine,
     )
 
 
-# ---- Graphs -------------------------------------------------------------------------------------
-
-
-def _exported(model: torch.nn.Module, example: Any) -> torch.export.ExportedProgram:
-    if model.training:
-        raise ValueError("The model is in training mode: call model.eval() first.")
-    if isinstance(example, Mapping):
-        arguments, named = (), {name: torch.as_tensor(item) for name, item in example.items()}
-    else:
-        given = [example] if hasattr(example, "shape") else list(example or ())
-        arguments, named = tuple(map(torch.as_tensor, given)), {}
-    try:
-        with quiet(), torch.no_grad():
-            return torch.export.export(model, arguments, named)
-    except Exception as error:
-        raise ValueError(
-            "torch.export cannot export the model with the first batch of calibration_data: "
-            f"{error}"
-        ) from error
-
-
-def _constants(graph: fx.Graph) -> dict[fx.Node, None]:
-    """Return the values known before the model runs: its weights, and those computed from them."""
-    found: dict[fx.Node, None] = {}
-    for node in graph.nodes:
-        known = bool(node.all_input_nodes) and all(item in found for item in node.all_input_nodes)
-        if node.op == "get_attr" or (node.op == "call_function" and known):
-            found[node] = None
-    return found
-
-
-def _is_real(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
-
-
-def _paths(node: fx.Node) -> list[str]:
-    """Return the path of an op's module, as users know it."""
-    stack = node.meta.get("nn_module_stack") or {}
-    names = [str(item[0]) for item in stack.values() if item and item[0]]
-    return names[-1:]
-
-
-def _value(module: torch.nn.Module, path: str) -> torch.Tensor:
-    value: torch.Tensor = operator.attrgetter(path)(module)
-    return value
-
-
-def _hint(size: int | torch.SymInt) -> int:
-    return size if isinstance(size, int) else int(size.node.hint)
-
-
-def _channel(node: fx.Node) -> int:
-    axis = _PRODUCTS[node.target]
-    rank = node.args[1].meta["val"].ndim
-    return int(axis % rank)
-
-
-def _both(graph: fx.Graph, value: fx.Node, form: Form) -> fx.Node:
-    """Quantize and dequantize."""
-    ops, dtype = torch.ops.quantized_decomposed, _TYPES[form.activations]
-    ends = torch.iinfo(dtype)
-    zero = (ends.min + ends.max + 1) // 2 if form.symmetric else ends.min + _ZERO
-    given = (_STEP, zero, ends.min, ends.max, dtype)
-    integers = graph.call_function(ops.quantize_per_tensor.default, (value, *given))
-    return graph.call_function(ops.dequantize_per_tensor.default, (integers, *given))
-
-
-def _weight(
-    graph: fx.Graph,
-    buffer: Callable[[torch.Tensor], fx.Node],
-    value: torch.Tensor,
-    axis: int,
-    form: Form,
-) -> fx.Node:
-    """Dequantize weights."""
-    ops = torch.ops.quantized_decomposed
-    if not form.per_channel:
-        step = float(value.abs().max()) / 127 or 1.0
-        integers = buffer((value / step).round().to(torch.int8))
-        given = (step, 0, -127, 127, torch.int8)
-        return graph.call_function(ops.dequantize_per_tensor.default, (integers, *given))
-    others = [index for index in range(value.ndim) if index != axis]
-    steps = value.abs().amax(others, keepdim=True).clamp(min=1e-12) / 127
-    integers = buffer((value / steps).round().to(torch.int8))
-    scales = buffer(steps.reshape(-1))
-    zeros = buffer(torch.zeros(value.shape[axis], dtype=torch.int64))
-    arguments = (integers, scales, zeros, axis, -127, 127, torch.int8)
-    return graph.call_function(ops.dequantize_per_channel.default, arguments)
-
-
-def _dynamic(
-    inputs: Mapping[str, tuple[str, Sequence[int | None]]],
-    example: tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]],
-) -> dict[str, dict[int, object]] | tuple[dict[int, object], ...] | None:
-    """Return which sizes of the inputs are dynamic, as torch.export wants it."""
-    sizes = [
-        {axis: torch.export.Dim.AUTO for axis, size in enumerate(shape) if size is None}
-        for _, shape in inputs.values()
-    ]
-    if not any(sizes):
-        return None
-    return dict(zip(inputs, sizes, strict=True)) if example[1] else tuple(sizes)
+def _tensors(batch: Batch) -> list[torch.Tensor]:
+    return [torch.from_numpy(np.ascontiguousarray(item)) for item in batch.values()]
 
 
 def _check_observers(prepared: fx.GraphModule) -> None:

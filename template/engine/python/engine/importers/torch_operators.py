@@ -37,7 +37,7 @@ def read(program: torch.export.ExportedProgram, **options: Any) -> tvm.IRModule:
     if options.pop("run_ep_decomposition", True):
         # Some ops of torchao would be taken apart; they have converters here.
         table = torch.export.default_decompositions()
-        for target in found:
+        for target in (*found, torch.ops.aten.linear.default, torch.ops.aten.matmul.default):
             table.pop(target, None)
         program = program.run_decompositions(table)
     convert = _Converters(program, keep_parameters=bool(options.get("keep_params_as_input")))

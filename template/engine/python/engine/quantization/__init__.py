@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,7 @@ def quantize_for(
             source.calibrate(batches, method, form)
             nodes = source.nodes()
             excluded = matching(nodes, keep_float, "keep_float")
+            excluded |= _without_scale(nodes, source.zeros, excluded)
             wide = matching(nodes, int16, "int16") - excluded
 
             def ask(group: Group, tensors: Tensors, form: Form = form) -> str | None:
@@ -85,6 +87,22 @@ def quantize_for(
             return source.quantize(chosen, form)
         search = Search(source, planner, form, batches, progress)
         return search.within(max_loss, evaluate, excluded, wide)
+
+
+def _without_scale(nodes: Iterable[Node], zeros: set[str], excluded: set[int]) -> set[int]:
+    """Return the ops that read a tensor from whose values no scale follows."""
+    found = set()
+    for node in nodes:
+        read = zeros.intersection(node.inputs)
+        if read:
+            found.add(node.index)
+        if read and node.is_product and node.index not in excluded:
+            warnings.warn(
+                f"The tensor '{min(read)}' is 0 throughout for the calibration data, so that it "
+                f"has no scale: '{node.names[0]}', which reads it, stays in float.",
+                stacklevel=4,
+            )
+    return found
 
 
 def _check_wide(nodes: Iterable[Node], wide: set[int], chosen: Plan, backend: Backend) -> None:

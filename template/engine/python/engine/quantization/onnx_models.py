@@ -83,6 +83,12 @@ class OnnxModel:
         return found
 
     @property
+    def zeros(self) -> set[str]:
+        """The tensors that are 0 throughout for the calibration data, but for the inputs."""
+        found = {name for name, (low, high) in self._ranges.items() if low == high == 0}
+        return found.difference(self.inputs)
+
+    @property
     def results(self) -> list[str]:
         """The names of its results."""
         return [value.name for value in self.reference.graph.output]
