@@ -1,8 +1,12 @@
-"""The first op on an SDK that builds graphs: what XNNPACK's relu adds to the skeleton."""
+"""The first op on an SDK that builds graphs: what XNNPACK's relu adds to the skeleton.
+
+``python first_op.py vendor`` adds it to the unchanged skeleton in the folder ``vendor``.
+"""
 
 from __future__ import annotations
 
 import difflib
+import sys
 from pathlib import Path
 
 
@@ -102,3 +106,14 @@ FIRST_OP = {
         ),
     ],
 }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python first_op.py VENDOR_FOLDER")
+    for name, edits in FIRST_OP.items():
+        try:
+            count = edit(Path(sys.argv[1]) / name, edits)
+        except (AssertionError, OSError) as error:
+            sys.exit(f"This is not the unchanged skeleton of driver=graph: {error}")
+        print(f"{name}: {count} lines")

@@ -82,7 +82,11 @@ NOT_RUN = {
 }
 """Commands that no test can run, and why."""
 
-OF_OTHERS = {"-pedantic": "of GCC", "--trust": "of Copier; the pages say that it is not needed"}
+OF_OTHERS = {
+    "-pedantic": "of GCC",
+    "--exclude": "of auditwheel",
+    "--trust": "of Copier; the pages say that it is not needed",
+}
 """Options in sentences that belong to no command of a page."""
 
 PROGRAMS = r"(?:python3?|pip|pipx|pytest|copier|npu-scaffold|make|cmake|ctest|ruff|mypy|g\+\+)"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, run
+from support import ROOT, attempt, run
 
 pytestmark = pytest.mark.slow
 
@@ -40,9 +40,42 @@ def test_it_builds_without_warnings_and_passes_its_tests(tmp_path: Path) -> None
     run("cmake", "--build", tmp_path, "--target", "npu_fuzz_test")
     run(tmp_path / "npu_fuzz_test", "20", "7")
 
-    # Lowerings are many and similar: check some that vendors copy.
+
+WITHOUT_EMULATOR = """
+cmake_minimum_required(VERSION 3.20)
+project(board LANGUAGES CXX)
+set(NPU_PACKAGE tvm_acme_npu)
+set(NPU_NAMES_DIR "${{CMAKE_CURRENT_SOURCE_DIR}}")
+set(NPU_VENDOR_CMAKE "${{CMAKE_CURRENT_SOURCE_DIR}}/vendor.cmake")
+set(NPU_EMULATOR OFF)
+include("{engine}/engine.cmake")
+get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
+message(STATUS "targets: ${{targets}}")
+"""
 
 
+@pytest.mark.parametrize("default", ["", "vendor"])
+def test_a_build_without_the_emulator_needs_another_default_driver(
+    tmp_path: Path, default: str
+) -> None:
+    """It used to contain the emulator all the same."""
+    (tmp_path / "CMakeLists.txt").write_text(WITHOUT_EMULATOR.format(engine=ENGINE))
+    (tmp_path / "driver.cc").write_text("int main() {}\n")
+    lines = ['set(NPU_VENDOR_DRIVER_SOURCES "${CMAKE_CURRENT_LIST_DIR}/driver.cc")']
+    lines += [f"set(NPU_VENDOR_DEFAULT_DRIVER {default})"] * bool(default)
+    (tmp_path / "vendor.cmake").write_text("\n".join(lines))
+    done = attempt("cmake", "-S", tmp_path, "-B", tmp_path / "build")
+    if default:
+        assert done.returncode == 0, done.stdout
+        assert "targets: tvm_acme_npu_options;tvm_acme_npu_driver\n" in done.stdout
+    else:
+        assert done.returncode != 0, done.stdout
+        sentence = " ".join(done.stdout.split())
+        assert "leaves it out (USE_ACME_NPU_EMULATOR is OFF)" in sentence
+        assert "USE_ACME_NPU_DRIVER=vendor or NPU_VENDOR_DEFAULT_DRIVER in" in sentence
+
+
+# Lowerings are many and similar: check some that vendors copy.
 LINTED = ("conv2d", "matmul", "pad", "softmax", "tril")
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ctypes.util
 import re
 import shutil
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from first_op import FIRST_OP, edit
+from first_op import edit
 from pages import Part, without_quotes
-from support import ROOT, Workshop, copy_template, run
+from support import ROOT, Workshop, run, sources
 
 MISSING = [name for name in ("XNNPACK", "pthreadpool") if ctypes.util.find_library(name) is None]
 
@@ -22,7 +23,8 @@ pytestmark = [
 ]
 
 PAGE = ROOT / "docs/port-guide.md"
-OVERLAY = ROOT / "tests/overlays/xnnpack/vendor"
+NEEDED = ("copier.yml", "template", "docs/demo", "tests/first_op.py", "tests/overlays/xnnpack")
+"""What the page needs of a clone."""
 STAGES = dict(
     re.findall(r"^## (\d)\. [^\n]*\n(.*?)(?=^## )", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 )
@@ -44,17 +46,29 @@ class Port:
 @pytest.fixture(scope="module")
 def port(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Port:
     folder = tmp_path_factory.mktemp("port")
-    copy_template(folder / "scaffold")
-    shutil.copytree(ROOT / "docs/demo", folder / "scaffold/docs/demo")
+    _clone(folder / "scaffold")
     python = workshop.environment(workshop.wheel(ROOT / "reference_backend"))
     run(python, "-m", "pip", "uninstall", "-q", "-y", "tvm-example-npu")
     run(python, "-m", "pip", "install", "-q", "onnx", "onnxruntime")
     return Port(folder, python)
 
 
+def _clone(scaffold: Path) -> None:
+    """Make a clone whose only release is older than what the page describes."""
+    scaffold.mkdir()
+    run("git", "init", "-q", cwd=scaffold)
+    run("git", "commit", "-q", "--allow-empty", "-m", "An old release", cwd=scaffold)
+    run("git", "tag", "v0.1.0", cwd=scaffold)
+    for path in sources(ROOT):
+        name = path.relative_to(ROOT)
+        if any(name.is_relative_to(needed) for needed in NEEDED):
+            (scaffold / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, scaffold / name)
+    run("git", "add", ".", cwd=scaffold)
+    run("git", "commit", "-q", "-m", "The current state", cwd=scaffold)
+
+
 def _first_op(vendor: Path) -> None:
-    for name, edits in FIRST_OP.items():
-        edit(vendor / name, edits)
     chip = re.compile(r"^CHIP = Chip\(\n.*?^\)\n", re.MULTILINE | re.DOTALL)
     (ours,) = chip.findall(STAGES["3"])
     capabilities = vendor / "capabilities.py"
@@ -65,9 +79,6 @@ def _first_op(vendor: Path) -> None:
 
 
 def _op_set(vendor: Path) -> None:
-    # Write the files anew: the build compares modification times.
-    for name in ("driver/build.cc", "driver/run.cc", "driver/scales.h", "vendor.cmake"):
-        (vendor / name).write_text((OVERLAY / name).read_text())
     capabilities = vendor / "capabilities.py"
     left_out = re.findall(r"^\| `(\w+)` \| `None` \|$", STAGES["4"], re.MULTILINE)
     assert left_out
@@ -85,7 +96,12 @@ def _integers(vendor: Path) -> None:
     edit(vendor / "capabilities.py", [('    dtypes=("float32",),\n', dtypes)])
 
 
-WRITTEN = {"3": _first_op, "4": _op_set, "6": _integers}
+def _without_integers(vendor: Path) -> None:
+    dtypes = '    dtypes=("float32", "int8", "int32"),\n'
+    edit(vendor / "capabilities.py", [(dtypes, '    dtypes=("float32",),\n')])
+
+
+WRITTEN = {"3": _first_op, "4": _op_set, "6": _integers, "7": _without_integers}
 """The vendor's edits before the commands of a stage."""
 
 
@@ -98,6 +114,17 @@ def test_a_stage_ends_with_what_the_guide_shows(port: Port, stage: str) -> None:
     part = Part("\n" + without_quotes(STAGES[stage]))
     print(part.execute(port.folder, port.python, None if stage == "1" else port.project))
     port.done += 1
+
+
+def test_the_boards_wheel_has_nothing_that_compiles_and_no_emulator(port: Port) -> None:
+    if port.done < 7:
+        pytest.skip(f"stage {port.done + 1} failed")
+    (wheel,) = (port.project / "dist/board").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = {name for name in archive.namelist() if name.endswith(".so")}
+    assert libraries == {
+        f"tvm_acme_npu/libtvm_acme_npu_{part}.so" for part in ("driver", "runtime")
+    }
 
 
 def test_only_what_is_the_vendors_was_written(port: Port) -> None:

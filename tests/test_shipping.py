@@ -7,8 +7,10 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from support import ROOT, attempt, run
 
@@ -69,9 +71,12 @@ def _lint(actionlint: Path, text: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("name", ["ci", "weekly", "wheels"])
+NAMES = ("ci", "hardware", "weekly", "wheels")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_actionlint_passes(actionlint: Path, name: str) -> None:
-    assert {path.stem for path in WORKFLOWS.iterdir()} == {"ci", "weekly", "wheels"}
+    assert {path.stem for path in WORKFLOWS.iterdir()} == {*NAMES}
     code, output = _lint(actionlint, (WORKFLOWS / f"{name}.yml").read_text())
     assert code == 0, output
 
@@ -81,3 +86,44 @@ def test_actionlint_finds_mistakes(actionlint: Path) -> None:
     code, output = _lint(actionlint, text.replace("needs: wheel", "needs: whel"))
     assert code == 1
     assert 'needs job "whel" which does not exist' in output
+
+
+def _workflow(name: str) -> dict[str, Any]:
+    # YAML 1.1 reads the key `on` as true.
+    read: dict[Any, Any] = yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text())
+    return {"on": read.pop(True), **read}
+
+
+def test_only_a_label_runs_code_on_the_vendors_machine() -> None:
+    """A later push to a labelled pull request used to run there, too, unread."""
+    own = {
+        name
+        for name in NAMES
+        for job in _workflow(name)["jobs"].values()
+        if job["runs-on"] == "self-hosted"
+    }
+    assert own == {"hardware"}
+    hardware = _workflow("hardware")
+    assert hardware["on"] == {"pull_request": {"types": ["labeled"]}}
+    (job,) = hardware["jobs"].values()
+    assert job["if"] == "github.event.label.name == 'hardware'"
+    # Labels run nothing else.
+    assert _workflow("ci")["on"]["pull_request"] is None
+
+
+@pytest.mark.parametrize("place", ["/home/me/npu-scaffold", "'~/npu-scaffold'", "../npu-scaffold"])
+def test_the_weekly_update_says_that_it_cannot_reach_a_local_template(
+    tmp_path: Path, place: str
+) -> None:
+    answers = tmp_path / ".copier-answers.yml"
+    _, step, *_ = _workflow("weekly")["jobs"]["update"]["steps"]
+    answers.write_text("_commit: v0.3.0\n_src_path: https://example.com/npu-scaffold.git\n")
+    assert run("bash", "-e", "-c", step["run"], cwd=tmp_path) == ""
+    answers.write_text(f"_commit: v0.3.0\n_src_path: {place}\n")
+    done = attempt("bash", "-e", "-c", step["run"], cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.startswith(
+        "::error::_src_path in .copier-answers.yml is a path of your machine"
+    )
+    assert "npu-scaffold upgrade --template URL" in done.stdout
+    assert done.stdout.count("\n") == 1

@@ -59,8 +59,14 @@ if(NPU_DRIVER STREQUAL "vendor" AND NOT NPU_VENDOR_DRIVER_SOURCES)
                 "NPU_VENDOR_DRIVER_SOURCES in ${NPU_VENDOR_CMAKE}, or build with the emulator."
   )
 endif()
-if(NPU_DRIVER STREQUAL "emulator")
-  set(NPU_EMULATOR ON)
+if(NPU_DRIVER STREQUAL "emulator" AND NOT NPU_EMULATOR)
+  string(TOUPPER "${NPU_PACKAGE}" _option)
+  string(REGEX REPLACE "^TVM_" "USE_" _option "${_option}")
+  message(
+    FATAL_ERROR "The emulator is the default driver, but the build leaves it out (${_option}_EMULATOR "
+                "is OFF). Make the vendor's driver the default, with ${_option}_DRIVER=vendor or "
+                "NPU_VENDOR_DEFAULT_DRIVER in ${NPU_VENDOR_CMAKE}, or build the emulator."
+  )
 endif()
 
 # The settings that all targets share.

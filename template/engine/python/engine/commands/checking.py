@@ -211,11 +211,17 @@ def _example() -> Any:
         raise Problem("capabilities.py refuses every case of every op.")
     count = len(taken) + len(declined)
     if not declined:
-        print(f"the driver '{used}' takes all {count} ops that have cases")
+        print(
+            f"the driver '{used}' takes at least one case of each of the {count} ops that have "
+            "cases"
+        )
     elif taken:
         few = len(taken) <= len(declined)
-        names = ": " + ", ".join(taken) if few else ", and declines " + ", ".join(declined)
-        print(f"of {count} ops that have cases, the driver '{used}' takes {len(taken)}{names}")
+        names = ": " + ", ".join(taken) if few else ", and no case of " + ", ".join(declined)
+        print(
+            f"of the {count} ops that have cases, the driver '{used}' takes at least one case of "
+            f"{len(taken)}{names}"
+        )
     case, reasons = first_taken(taken.values())
     if case is None:
         reasons = [*reasons, *declined.values()]
