@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -587,6 +588,26 @@ def test_ops_are_compared_by_their_names():
     assert json.loads(found.to_json()) == found.to_dict()
     assert compare(before, before).changes == ()
     assert "Nothing differs." in str(compare(before, before))
+
+
+def test_an_op_is_compared_with_the_one_that_stands_for_it():
+    relu = placement("/act/Relu", "relax.nn.relu", runs_in="float32")
+    whole = replace(
+        placement("q", "relax.quantize", runs_in="int8"), origin=Origin("q", others=("/act/Relu",))
+    )
+    found = compare(Report((relu,)), Report((whole,)))
+    assert [(item.kind, item.name, item.op, item.before, item.after) for item in found.changes] == [
+        ("added", "q", "relax.quantize", None, "npu"),
+        ("type", "/act/Relu", "relax.nn.relu", "float32", "int8"),
+    ]
+    found = compare(Report((whole,)), Report((relu,)))
+    assert [(item.kind, item.name) for item in found.changes] == [
+        ("type", "/act/Relu"),
+        ("removed", "q"),
+    ]
+    moved = replace(whole, placement="host", code="dtype", reason="it is too wide")
+    (change,) = compare(Report((relu,)), Report((moved,))).worse
+    assert (change.kind, change.name, change.after) == ("placement", "/act/Relu", "host")
 
 
 def test_times_and_accuracy_are_compared_beyond_what_clocks_and_rounding_change():

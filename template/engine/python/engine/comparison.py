@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .backend import BACKEND
@@ -164,8 +164,8 @@ def compare(
 ) -> Comparison:
     """Compare two reports: with different options, tables, drivers or versions of a model.
 
-    Ops are the same if their author gave them the same name; others if they are the same op at the
-    same place among those of its kind.
+    Ops are the same if their author gave them the same name, also where one stands for several;
+    others if they are the same op at the same place among those of its kind.
 
     Parameters
     ----------
@@ -198,10 +198,28 @@ def _pairs(
     """Return the pairs of ops, in the order of the later model, and the unpaired ops."""
     # Bookkeeping computes nothing, and depends on the importer.
     old, new = (_by_key(op for op in ops if not op.bookkeeping) for ops in (before, after))
+    parts_of_old, parts_of_new = _by_part(old.values()), _by_part(new.values())
     pairs: list[tuple[OpPlacement | None, OpPlacement | None]] = [
-        (old.get(key), op) for key, op in new.items()
+        (old.get(key) or _renamed(parts_of_old, op), op) for key, op in new.items()
     ]
-    return [*pairs, *((op, None) for key, op in old.items() if key not in new)]
+    gone = [op for key, op in old.items() if key not in new]
+    return [*pairs, *((op, _renamed(parts_of_new, op)) for op in gone)]
+
+
+_Parts = Mapping[tuple[str, str], OpPlacement]
+
+
+def _by_part(ops: Iterable[OpPlacement]) -> _Parts:
+    """Return ops by function and each of the other names that they stand for."""
+    return {
+        (op.function, name): op for op in ops if op.origin is not None for name in op.origin.others
+    }
+
+
+def _renamed(parts: _Parts, op: OpPlacement) -> OpPlacement | None:
+    """Return the op of the other report that stands for this one, too, under its name."""
+    whole = parts.get((op.function, str(op.origin or "")))
+    return None if whole is None else replace(whole, name=op.name, op=op.op, origin=op.origin)
 
 
 _Key = tuple[str, str, str, int]

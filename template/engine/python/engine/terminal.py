@@ -171,13 +171,11 @@ def show(plain: object, blocks: Callable[[], Iterable[Block]], file: TextIO | No
             console.print(Padding(Text(block.text, style=block.style), (0, 0, 0, block.by)))
             continue
         shown = block.fitting(console.width)
-        table = Table(title=block.title or None, header_style="bold")
-        if left_out := block.header[len(shown.header) :]:
-            table.caption = f"(a wider terminal shows, too: {', '.join(left_out)})"
-            table.caption_justify = "left"
+        table = Table(title=None if block.kept else block.title or None, header_style="bold")
         if block.kept:  # Lines between columns would take the place of the text.
             table.box, table.pad_edge, table.padding = None, False, (0, len(_GAP), 0, 0)
-            table.title_justify, table.title_style = "left", "bold"
+            if block.title:  # That of a table is broken where the table ends.
+                console.print(Text(block.title, style="bold"))
         for index, name in enumerate(shown.header):
             number = index in block.figures or (block.numbers and index > 0)
             table.add_column(
@@ -189,3 +187,6 @@ def show(plain: object, blocks: Callable[[], Iterable[Block]], file: TextIO | No
         for index, row in enumerate(shown.rows):
             table.add_row(*map(Text, row), style=block.styles[index] if block.styles else None)
         console.print(table)
+        if left_out := block.header[len(shown.header) :]:
+            text = f"(a wider terminal shows, too: {', '.join(left_out)})"
+            console.print(Text(text, style="dim"))
