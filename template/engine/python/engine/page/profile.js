@@ -163,7 +163,7 @@ function longest(known, page) {
   const told = IS_EXACT ? "Each instant is that of one op: the numbers add up to the whole."
     : "The sum of an op's work on all engines: they work at the same time, so the numbers add up to more than the whole.";
   return make("div", {}, make("p", { class: "dim" }, told), table([
-    { name: "op", text: true, cell: nameOf },
+    { name: "op", text: true, cell: (entry) => breakable(nameOf(entry)) },
     { name: "composite", text: true, minor: true, cell: (entry) => entry.composite || "" },
     { name: UNIT, number: true, cell: (entry) => number(perCall(costOf(entry))) },
     { name: "%", number: true, cell: (entry) => (100 * costOf(entry) / total).toFixed(1) },
