@@ -97,8 +97,9 @@ function timeline(events, { id, lanes, end, name, help, page }) {
 
 // The end of a name; that of a path is often the kind of the op, which says less than what is before.
 function brief(title, room) {
-  const isPath = title.split("/").length > 3;
-  return tail(title.length > room && isPath ? title.slice(0, title.lastIndexOf("/")) : title, room);
+  const parts = title.split("/").length;
+  if (parts === 1) return cut(title, room);
+  return tail(title.length > room && parts > 3 ? title.slice(0, title.lastIndexOf("/")) : title, room);
 }
 
 // Round numbers between two, at most `most` of them.
