@@ -58,7 +58,7 @@ def write_page(backend, name: str, model: onnx.ModelProto, path: Path, title: st
     executable = getattr(backend, f"compile_for_{name}")(module)
     report = backend.offload_report(partitioned)
     x = torch.randn(1, 3, 224, 224).numpy()
-    profile = backend.profile(executable, x, report=report)
+    profile = backend.profile(executable, x, report=report, calls=5)
     report.to_html(path, title=title, profile=profile.to_dict())
 
 

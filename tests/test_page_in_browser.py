@@ -100,6 +100,13 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
         assert find("#next-host").text == f"next on the host ({told})"
     find("#canvas").send_keys("n")
     assert find("#canvas g.op.selected").get_attribute("data-op") == str(count - 1)
+    # What is selected is beside the details, and the map leads away from it.
+    box, canvas = find("#canvas g.op.selected").rect, find("#canvas").rect
+    assert canvas["x"] <= box["x"] and box["x"] + box["width"] <= canvas["x"] + canvas["width"]
+    assert canvas["x"] + canvas["width"] <= find("#minimap").rect["x"]
+    find("#minimap").click()
+    moved = find("#canvas g.op.selected").rect
+    assert moved["y"] > box["y"]
     hosts = browser.find_elements("css selector", "#minimap rect.host")
     assert [item.size["height"] > 2 for item in hosts] == [True, True]
     if count > 10:
@@ -403,7 +410,7 @@ def test_a_profile_is_told_per_call(browser: Any, pages: Path) -> None:
     panel = browser.find_element("id", "panel-profile")
     first = panel.text.split("Timelines of")[0]
     for text in (
-        "19.5 µs on the host's clock",
+        "19.5 µs on the host's clock on average; 19.5 µs to 19.5 µs in 3 calls",
         "18 µs, 92.3 % regions of the NPU",
         "0.5 µs, 2.6 % functions of the host",
         "1 µs, 5.1 % unaccounted",

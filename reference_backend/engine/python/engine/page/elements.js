@@ -41,6 +41,8 @@ function short(value) {
 
 // The end of a name says more than its beginning.
 const tail = (text, length) => (text.length > length ? "…" + text.slice(1 - length) : text);
+// A name that a line may end in behind its parts.
+const breakable = (text) => text.split(/(?<=[/_.:])(?=\w)/).flatMap((part, index) => (index ? [make("wbr"), part] : [part]));
 const cut = (text, length) => (text.length > length ? text.slice(0, length - 1) + "…" : text);
 
 // A table: columns are {name, cell(row), value(row), number, text, minor, hint}; with `value` a column can be sorted. A column

@@ -153,7 +153,9 @@ function graphTab(panel, page) {
 
   // ---- The view ----
 
+  let width = 0;
   function apply() {
+    width = canvas.clientWidth;
     layer.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.scale})`);
     map.move(view, canvas.clientWidth, canvas.clientHeight);
   }
@@ -182,6 +184,15 @@ function graphTab(panel, page) {
     view.y = canvas.clientHeight / 2 - box.y * view.scale;
     apply();
   }
+  // The details take a part of the width: what was in the middle, or is selected, stays seen.
+  new ResizeObserver(() => {
+    if (!width || !canvas.clientWidth || canvas.clientWidth === width) return;
+    view.x += (canvas.clientWidth - width) / 2;
+    const box = boxOf() && boxOf().box;
+    const reach = box && box.width / 2 * view.scale;
+    if (box) view.x = Math.max(reach - box.x * view.scale, Math.min(view.x, canvas.clientWidth - reach - box.x * view.scale));
+    apply();
+  }).observe(canvas);
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
     const place = canvas.getBoundingClientRect();

@@ -27,7 +27,7 @@ function accuracyTab(panel, page) {
   panel.append(make("h2", {}, "Outputs of the whole model"),
     table([{ name: "output", cell: (item) => outputs.indexOf(item) }, ...numbers], outputs).element);
   panel.append(make("h2", {}, "Layers, each from the inputs that it has in the float model"), table([
-    { name: "layer", text: true, cell: title, value: title },
+    { name: "layer", text: true, cell: (item) => breakable(title(item)), value: title },
     { name: "ops, and composite", text: true, value: (item) => item.composites.join(),
       cell: (item) => [make("div", {}, item.ops.join(" + ")), make("div", { class: "dim" }, item.composites.join(", "))] },
     // A type may have a comma of its own.

@@ -60,7 +60,7 @@ function opDetails(op, page) {
   const attributes = Object.entries(op.attributes);
   const cycles = DATA.cyclesOf.get(op.index);
   return [
-    make("h2", {}, titleOf(op)),
+    make("h2", {}, breakable(titleOf(op))),
     make("div", { class: "dim" }, kindOf(op)),
     make("span", { class: `chip ${op.placement}` }, op.placement === "npu" ? "NPU" : "host"),
     op.bookkeeping ? make("span", { class: "chip" }, "bookkeeping") : null,

@@ -26,13 +26,14 @@ function profileTab(panel, page) {
   const shown = make("div");
   const showCall = (call) => shown.replaceChildren(...timelines(call, page));
   panel.append(shown);
+  const usual = usualCall();
   if (CALLS > 1) {
     const choose = make("select", { "aria-label": "Call", onchange: () => showCall(Number(choose.value)) },
       DATA.profile.calls.map((call, index) =>
-        make("option", { value: index }, `call ${index + 1} of ${CALLS}: ${micros(call.end_us - call.begin_us)}`)));
+        make("option", { value: index, selected: index === usual }, `call ${index + 1} of ${CALLS}: ${micros(lengthOf(call))}`)));
     shown.before(make("div", { class: "tools" }, make("label", {}, "Timelines of ", choose)));
   }
-  showCall(0);
+  showCall(usual);
   if (regions.length) panel.append(make("h2", {}, "Regions"), regionsOfCall(regions));
   if (events.length) panel.append(make("h2", {}, "Engines"), enginesOfCall(events, totals));
   const known = ops.filter((entry) => entry.span);
@@ -44,14 +45,23 @@ function profileTab(panel, page) {
   panel.append(make("details", {}, make("summary", {}, `Sums of ${plural(CALLS, "call")}`), sums(totals)));
 }
 
+const lengthOf = (call) => call.end_us - call.begin_us;
+
+// The call of the median length.
+function usualCall() {
+  const { calls } = DATA.profile;
+  const order = calls.map((call, index) => index).sort((one, other) => lengthOf(calls[one]) - lengthOf(calls[other]));
+  return order.length ? order[Math.floor((order.length - 1) / 2)] : 0;
+}
+
 // The host's clock: regions of the NPU, functions of the host, and what is between them.
 function whole(totals) {
   const [wall, npu, host] = [totals.wall_us, totals.npu_us, totals.host_us].map((value) => (value || 0) / CALLS);
   const parts = [["npu", "regions of the NPU", npu], ["host", "functions of the host", host],
     ["rest", "unaccounted: TVM's virtual machine, and the recording", Math.max(0, wall - npu - host)]];
   const all = parts.reduce((total, [, , value]) => total + value, 0) || 1;
-  const lengths = DATA.profile.calls.map((call) => call.end_us - call.begin_us).sort((one, other) => one - other);
-  const range = CALLS > 1 ? `, ${micros(lengths[0])} to ${micros(lengths.at(-1))} in ${CALLS} calls` : "";
+  const lengths = DATA.profile.calls.map(lengthOf).sort((one, other) => one - other);
+  const range = CALLS > 1 ? ` on average; ${micros(lengths[0])} to ${micros(lengths.at(-1))} in ${CALLS} calls` : "";
   const own = UNIT ? [make("p", { class: "dim" }, `On its own clock, the NPU takes ${number(perCall(totals.span))} ${UNIT}`
     + (DATA.profile.ticks_per_us ? ` (${micros(totals.span / CALLS / DATA.profile.ticks_per_us)}).` : "."))] : [];
   return make("div", { class: "whole" },
@@ -163,7 +173,7 @@ function longest(known, page) {
   const told = IS_EXACT ? "Each instant is that of one op: the numbers add up to the whole."
     : "The sum of an op's work on all engines: they work at the same time, so the numbers add up to more than the whole.";
   return make("div", {}, make("p", { class: "dim" }, told), table([
-    { name: "op", text: true, cell: nameOf },
+    { name: "op", text: true, cell: (entry) => breakable(nameOf(entry)) },
     { name: "composite", text: true, minor: true, cell: (entry) => entry.composite || "" },
     { name: UNIT, number: true, cell: (entry) => number(perCall(costOf(entry))) },
     { name: "%", number: true, cell: (entry) => (100 * costOf(entry) / total).toFixed(1) },

@@ -13,7 +13,7 @@ function opsTab(panel, page) {
   const columns = [
     { name: "#", number: true, cell: (op) => op.index, value: (op) => op.index },
     { name: "op", cell: kindOf, value: kindOf },
-    { name: "name, composite, and why", text: true, value: titleOf, cell: (op) => [make("div", {}, titleOf(op)),
+    { name: "name, composite, and why", text: true, value: titleOf, cell: (op) => [make("div", {}, breakable(titleOf(op))),
       fusionOf(op) ? make("div", { class: "reason dim" }, `in ${fusionOf(op)}`) : null, ...whyLines(op)] },
     ...(alone ? [] : [{ name: "function", cell: (op) => op.function, value: (op) => op.function }]),
     // Those on the host by reason.
@@ -85,7 +85,7 @@ function regionsTab(panel, page) {
   panel.append(table([
     { name: "region", cell: (row) => regionName(row.region.symbol), value: (row) => row.region.symbol },
     { name: "way", cell: (row) => row.way, value: (row) => row.way },
-    { name: "tensor", text: true, cell: (row) => row.tensor, value: (row) => row.tensor },
+    { name: "tensor", text: true, cell: (row) => breakable(row.tensor), value: (row) => row.tensor },
     { name: "type", cell: (row) => make("code", {}, row.type), value: (row) => row.type },
     { name: "bytes", number: true, cell: (row) => number(row.bytes), value: (row) => row.bytes },
   ], rows, (row, enter) => page.select({ region: row.region.symbol }, enter)).element);

@@ -47,7 +47,7 @@ function timeline(events, { id, lanes, end, name, help, page }) {
       style: event.colour ? `--own:${event.colour}` : null,
       onclick: () => { choose(event); if (OPS[event.index]) page.select({ op: event.index }); } }, draw("title", {}, event.about)));
     const room = Math.floor((size - 8) / 6.6);
-    if (room > 5) marks.push(draw("text", { class: "name", x: start + 4, y: top + 14 }, tail(event.title, room)));
+    if (room > 5) marks.push(draw("text", { class: "name", x: start + 4, y: top + 14 }, brief(event.title, room)));
     return marks;
   }
   function choose(event) {
@@ -93,6 +93,13 @@ function timeline(events, { id, lanes, end, name, help, page }) {
   }).observe(svg);
   show();
   return make("div", {}, svg, told);
+}
+
+// The end of a name; that of a path is often the kind of the op, which says less than what is before.
+function brief(title, room) {
+  const parts = title.split("/").length;
+  if (parts === 1) return cut(title, room);
+  return tail(title.length > room && parts > 3 ? title.slice(0, title.lastIndexOf("/")) : title, room);
 }
 
 // Round numbers between two, at most `most` of them.
