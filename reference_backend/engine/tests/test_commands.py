@@ -233,10 +233,14 @@ def test_inputs_that_do_not_fit_the_model_are_refused(folder, tmp_path, arrays, 
 
 
 def test_a_file_without_arrays_is_refused(folder, tmp_path):
-    (tmp_path / "inputs.npz").write_text("x")
-    assert "has no arrays; write it with numpy.savez(" in failure(
-        "run", folder / "model.so", "--inputs", tmp_path / "inputs.npz"
-    )
+    path = tmp_path / "inputs.npz"
+    command = ("run", folder / "model.so", "--inputs", path)
+    np.savez(path)
+    assert "has no arrays; write it with numpy.savez(" in failure(*command)
+    path.write_text("x")
+    assert "is no file of arrays of numbers; write it with numpy.savez(" in failure(*command)
+    np.savez(path, x=np.array([1, None]))
+    assert "is no file of arrays of numbers; write it with numpy.savez(" in failure(*command)
 
 
 def test_an_output_that_cannot_be_written_is_reported_before_the_work(folder, tmp_path):

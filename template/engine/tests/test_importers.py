@@ -845,6 +845,42 @@ def test_a_network_that_torchao_has_quantised(name):
     assert {str(array.dtype) for array in constants(module)} == {"int8"}
 
 
+def by_torchao(config, shape):
+    """Return a program that torchao has quantised, its input and its result."""
+    import torch
+    from torchao import quantization
+
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(shape[-1], 24)).eval()
+    quantization.quantize_(network, config)
+    x = floats(0, *shape)
+    with torch.no_grad():
+        expected = network(torch.from_numpy(x)).numpy()
+        return torch.export.export(network, (torch.from_numpy(x),)), x, expected
+
+
+@needs_library("torch", "torchao")
+@pytest.mark.parametrize("shape", [(3, 64), (2, 3, 64)])
+def test_products_of_integers_by_torchao(shape):
+    from torchao import quantization
+
+    config = quantization.Int8DynamicActivationInt8WeightConfig()
+    program, x, expected = by_torchao(config, shape)
+    module = backend.from_exported_program(program, unwrap_unit_return_tuple=True)
+    # Ties of the data may be rounded to the neighbour.
+    np.testing.assert_allclose(run(module, [x])[0], expected, atol=0.01 * np.abs(expected).max())
+
+
+@needs_library("torch", "torchao")
+def test_floats_of_8_bits_are_refused():
+    from torchao import quantization
+
+    program, _, _ = by_torchao(quantization.Float8WeightOnlyConfig(), (3, 64))
+    sentence = "torch node '.*elements of type float8_e4m3fn are not supported; supported are"
+    with pytest.raises(ValueError, match=sentence):
+        backend.from_exported_program(program)
+
+
 @needs_library("torch", "torchao")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_weights_of_4_bits_in_groups_by_torchao(dynamic):
@@ -857,13 +893,7 @@ def test_weights_of_4_bits_in_groups_by_torchao(dynamic):
         if dynamic
         else quantization.IntxWeightOnlyConfig(torch.int4, group)
     )
-    torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Linear(64, 24)).eval()
-    quantization.quantize_(network, config)
-    x = floats(0, 3, 64)
-    with torch.no_grad():
-        expected = network(torch.from_numpy(x)).numpy()
-        program = torch.export.export(network, (torch.from_numpy(x),))
+    program, x, expected = by_torchao(config, (3, 64))
     module = backend.from_exported_program(program, unwrap_unit_return_tuple=True)
     np.testing.assert_allclose(run(module, [x])[0], expected, rtol=1e-4, atol=1e-5)
     (found,) = constants(module)

@@ -588,6 +588,7 @@ def with_value(value):
     [
         ([], "calibration_data is empty: .*at least 8 samples"),
         (None, "calibration_data is empty"),
+        (5, "calibration_data is one int; supported: an iterable of batches"),
         (images()[0][0], "calibration_data is one ndarray; supported: an iterable of batches"),
         ([{"image": images()[0][0]}], "batch 0: for 'image'; the model's inputs are 'x'"),
         ([images()[0] * 2], "batch 0: 2 arrays; the model's inputs are 'x'"),
@@ -621,11 +622,39 @@ def test_a_tensor_that_becomes_infinite_is_named():
         ({"keep_float": ["head"]}, "no op or result is called 'head'; the products are a, b, c"),
         ({"int16": ["head"]}, "int16: no op or result is called 'head'; the products are a, b, c"),
         ({"max_loss": 0.1}, "max_loss and evaluate go together"),
+        ({"max_loss": "1", "evaluate": id}, "max_loss is '1'; supported: a number from 0"),
+        ({"max_loss": -0.1, "evaluate": id}, "max_loss is -0.1; supported: a number from 0"),
+        ({"max_loss": float("nan"), "evaluate": id}, "max_loss is nan; supported: a number"),
+        (
+            {"max_loss": 0.1, "evaluate": lambda model: "0.9"},
+            "evaluate returns '0.9' of type str; supported: a number",
+        ),
+        ({"max_loss": 0.1, "evaluate": lambda model: None}, "evaluate returns None of type None"),
     ],
 )
 def test_bad_arguments_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         quantize_for(branches(), images(), **options)
+
+
+@needs_onnx
+def test_weights_without_a_range_are_refused_unless_they_stay_in_float():
+    weights = {"v": normal(16, 16), "w": normal(16, 4)}
+    weights["w"][0, 0] = np.nan
+    model = onnx_model(("a = MatMul x v", "b = MatMul a w"), [8, 16], ["b"], weights)
+    with pytest.raises(ValueError, match="weights of 'b' have NaN or infinity .* keep_float"):
+        quantize_for(model, images(shape=(8, 16)))
+    found = quantize_for(model, images(shape=(8, 16)), keep_float=["b"])
+    assert integer_weights(found) == [(16, 16)]
+
+
+@needs_onnx
+def test_products_of_onnx_that_stay_in_float_are_named():
+    model = onnx_model(
+        ("e = Einsum x w equation='ij,jk->ik'",), [8, 16], ["e"], {"w": normal(16, 4)}
+    )
+    with pytest.raises(ValueError, match="'e' is Einsum, which stays in float, unlike Conv"):
+        quantize_for(model, images(shape=(8, 16)))
 
 
 @needs_onnx
@@ -992,3 +1021,40 @@ def test_unsupported_torch_models_are_refused():
         quantize_for(network, [*images(4), *images(4, (2, 3, 8, 9))])
     with pytest.raises(ValueError, match="'image' is 0 throughout .* keep_float"):
         quantize_for(network, [[0 * images()[0][0]]] * 8)
+
+
+@needs_torch
+def test_torch_layers_that_cannot_be_quantised_are_named():
+    import torch
+
+    network = torch_network()
+    with torch.no_grad():
+        network.head.weight[0] = np.inf
+    with pytest.raises(ValueError, match="weights of 'head' have NaN or infinity .* keep_float"):
+        quantize_for(network, images())
+    halves = [[item[0].astype("float16")] for item in images()]
+    sentence = "'conv2d' computes with float16, and float32 is quantised: model.float"
+    with pytest.raises(ValueError, match=sentence):
+        quantize_for(torch_network().half(), halves)
+
+    class Dot(torch.nn.Module):
+        def forward(self, x):
+            return torch.mv(x, x[0])
+
+    with pytest.raises(ValueError, match="'mv' is aten.mv.default, which stays in float"):
+        quantize_for(Dot().eval(), images(shape=(8, 8)))
+
+
+@needs_torch
+def test_a_module_that_must_lose_nothing_is_returned_as_a_program():
+    import torch
+
+    network = torch_network()
+
+    def evaluate(model):
+        return 1.0 if model is network else 0.0
+
+    names = ["body.*", "head"]
+    found = quantize_for(network, images(), keep_float=names, max_loss=0.5, evaluate=evaluate)
+    assert isinstance(found, torch.export.ExportedProgram)
+    assert not any(label.startswith("quantized_") for label in torch_labels(found))

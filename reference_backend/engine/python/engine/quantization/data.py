@@ -35,12 +35,13 @@ def listed(data: Iterable[Any] | None) -> list[Any]:
     ValueError
         There are none, or it is not an iterable of batches.
     """
-    if isinstance(data, Mapping | str) or hasattr(data, "shape"):
+    batched = data is None or hasattr(data, "__iter__") or hasattr(data, "__getitem__")
+    if isinstance(data, Mapping | str) or hasattr(data, "shape") or not batched:
         raise ValueError(
             f"calibration_data is one {type(data).__name__}; supported: an iterable of batches, "
             "such as [{'image': array}, ...] or [[array], ...]."
         )
-    batches = list(data or ())
+    batches = [] if data is None else list(data)
     if not batches:
         raise ValueError(
             "calibration_data is empty: scales come from the values that tensors have for real "
@@ -167,4 +168,26 @@ def check_range(name: str, low: object, high: object, reader: str) -> None:
             f"The tensor '{name}' is 0 throughout for the calibration data, so that it has no "
             f"scale. Give data for which it is not, or leave '{reader}', which reads it, in float "
             "with keep_float."
+        )
+
+
+def check_weights(values: np.ndarray, layer: str) -> None:
+    """Refuse weights that have no range.
+
+    Parameters
+    ----------
+    values
+        The weights or biases.
+    layer
+        The product that reads them.
+
+    Raises
+    ------
+    ValueError
+        One is not finite.
+    """
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError(
+            f"The weights of '{layer}' have NaN or infinity in them, so that they have no scale. "
+            f"Mend the model, or leave '{layer}' in float with keep_float."
         )

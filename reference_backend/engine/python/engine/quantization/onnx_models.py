@@ -18,6 +18,7 @@ from onnx import (
     TensorProto,
     ValueInfoProto,
     helper,
+    numpy_helper,
     shape_inference,
     version_converter,
 )
@@ -33,7 +34,7 @@ from onnxruntime.quantization.calibrate import TensorData, TensorsData
 from ..batches import Batch
 from ..importers import from_onnx
 from .console import quiet
-from .data import check_finite, check_range
+from .data import check_finite, check_range, check_weights
 from .planning import Backend, Form, Group, Node, Plan, Tensors
 
 METHODS = {
@@ -45,6 +46,7 @@ METHODS = {
 """ONNX Runtime's ways to find the range of a tensor, and their options."""
 
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_OTHER_PRODUCTS = ("Einsum", "GRU", "LSTM", "RNN", "Attention", "MultiHeadAttention")
 _REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _FUSED = "/MatMulAddFusion"  # Suffix of a matrix product with a bias in ONNX Runtime.
 _LEAST_OPSET, _OPSET = 13, 17
@@ -68,6 +70,7 @@ class OnnxModel:
         graph = self.reference.graph
         self._constants = {item.name: item for item in graph.initializer}
         self._nodes = {index: node for index, node in enumerate(graph.node)}
+        self._checked: set[str] = set()
         self._shapes: dict[str, ValueInfoProto] = {}
         self._ranges: dict[str, tuple[np.floating, np.floating]] = {}
 
@@ -81,6 +84,20 @@ class OnnxModel:
             sizes = [size.dim_value or None for size in tensor.shape.dim]
             found[value.name] = (dtype, sizes)
         return found
+
+    @property
+    def unchanged(self) -> ModelProto:
+        """What is returned if nothing is quantised."""
+        return self.original
+
+    @property
+    def unsupported(self) -> list[str]:
+        """Which products stay in float, and why."""
+        return [
+            f"'{node.name}' is {node.op_type}, which stays in float, unlike {', '.join(_PRODUCTS)}"
+            for node in self._nodes.values()
+            if node.op_type in _OTHER_PRODUCTS
+        ]
 
     @property
     def zeros(self) -> set[str]:
@@ -155,6 +172,7 @@ class OnnxModel:
     def ask(self, backend: Backend, form: Form, group: Group, wide: Tensors) -> str | None:
         """Return what the backend does with some ops between quantize and dequantize."""
         nodes = [self._nodes[node.index] for node in group]
+        self._check_weights(nodes)
         made = {name for node in nodes for name in node.output}
         read = [name for node in nodes for name in _read(node) if name not in made]
         outside = [name for name in dict.fromkeys(read) if name not in self._constants]
@@ -186,6 +204,14 @@ class OnnxModel:
             backend.reasons.setdefault(f"{group[0].names[0]}: {error}")
             return None
         return backend.answer(mod, len(real), len(results))
+
+    def _check_weights(self, nodes: Iterable[NodeProto]) -> None:
+        for node in nodes:
+            if node.op_type in _PRODUCTS and node.name not in self._checked:
+                for name in self._constants.keys() & set(node.input):
+                    values = numpy_helper.to_array(self._constants[name])
+                    check_weights(values, node.name.removesuffix(_FUSED))
+                self._checked.add(node.name)
 
     def quantize(self, plan: Plan, form: Form) -> ModelProto:
         """Return the model with the ops of a plan quantised.
@@ -227,7 +253,12 @@ class OnnxModel:
     ) -> ModelProto:
         """Quantize a model, with integers only in the tensors that are wanted."""
         ranges = _one_range(self._ranges, tied)
-        data = {name: TensorData(lowest=low, highest=high) for name, (low, high) in ranges.items()}
+        data = {
+            name: TensorData(lowest=low, highest=high)
+            for name, (low, high) in ranges.items()
+            # ONNX Runtime stops at others, also where the tensor stays real.
+            if np.isfinite([low, high]).all()
+        }
         types = sorted({self._nodes[node.index].op_type for node in nodes})
         overrides = set(wide)
         for node in reversed(nodes):

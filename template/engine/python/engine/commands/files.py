@@ -85,7 +85,10 @@ def read_arrays(path: Path) -> Arrays:
         found = np.load(path, allow_pickle=False)
         arrays = {"arr_0": found} if isinstance(found, np.ndarray) else dict(found)
     except Exception:  # NumPy and the readers below it raise countless errors.
-        arrays = {}
+        raise Problem(
+            f"{path} is no file of arrays of numbers; write it with "
+            f"numpy.savez('{path}', name=array)."
+        ) from None
     if not arrays:
         raise Problem(f"{path} has no arrays; write it with numpy.savez('{path}', name=array).")
     return arrays

@@ -21,16 +21,25 @@ _NAMESPACES = ("quantized_decomposed", "torchao", "quantized", "pt2e_quant")
 """Libraries of quantised ops; only some ops of the first two are supported."""
 
 _INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.uint16}
+_OTHERS = {torch.int32, torch.int64, torch.uint32, torch.uint64, torch.bool}
+_REALS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def read(program: torch.export.ExportedProgram, **options: Any) -> tvm.IRModule:
     """Read a program; `from_exported_program` of the package says more."""
     given = dict(options.pop("custom_convert_map", None) or {})
-    found = {
-        node.target
+    nodes = [
+        node
         for module in program.graph_module.modules()
         for node in getattr(getattr(module, "graph", None), "nodes", ())
-        if node.op == "call_function" and getattr(node.target, "namespace", "") in _NAMESPACES
+    ]
+    for node in nodes:
+        _check_type(node)
+    found = {
+        node.target
+        for node in nodes
+        if node.op == "call_function"
+        and (getattr(node.target, "namespace", "") in _NAMESPACES or _op_name(node) in _RULES)
     }
     if not found:
         return from_exported_program(program, custom_convert_map=given or None, **options)
@@ -61,8 +70,19 @@ def _op_name(node: torch.fx.Node) -> str:
 
 def _check_op(node: torch.fx.Node, given: Mapping[str, object]) -> None:
     if _op_name(node) not in _RULES and node.target.__name__ not in given:
-        names = ", ".join(sorted(_RULES))
+        names = ", ".join(sorted(name for name in _RULES if not name.startswith("aten")))
         _refuse(node, f"this op is not supported; supported are {names}")
+
+
+def _check_type(node: torch.fx.Node) -> None:
+    value = node.meta.get("val")
+    kind = value.dtype if isinstance(value, torch.Tensor) else None
+    if kind is not None and kind not in _INTEGERS | _OTHERS | _REALS:
+        _refuse(
+            node,
+            f"elements of type {str(kind).removeprefix('torch.')} are not supported; supported are "
+            "floats of 16, 32 and 64 bits, integers and bool",
+        )
 
 
 class _Converters:
@@ -417,6 +437,12 @@ def _convert_type(op: _Op) -> relax.Expr:
     return op.emit(_cast(op.value("input"), op.dtype("dtype")))
 
 
+def _multiply(op: _Op) -> relax.Expr:
+    """Multiply matrices of 8 bits, of which one may be signed and the other not."""
+    wide = [op.emit(_cast(op.value(name), "int32")) for name in ("self", "mat2")]
+    return op.emit(relax.op.matmul(*wide))
+
+
 _RULES: dict[str, Callable[[_Op], relax.Expr]] = {
     "quantized_decomposed.quantize_per_tensor": _quantize_per_tensor,
     "quantized_decomposed.dequantize_per_tensor": _dequantize_per_tensor,
@@ -431,6 +457,7 @@ _RULES: dict[str, Callable[[_Op], relax.Expr]] = {
     "quantized_decomposed.choose_qparams": _choose,
     "quantized_decomposed.choose_qparams_symmetric": _choose,
     "quantized_decomposed.convert_element_type": _convert_type,
+    "aten._int_mm": _multiply,
     "torchao.quantize_affine": _quantize_affine,
     "torchao.dequantize_affine": _dequantize_affine,
     "torchao.choose_qparams_affine": _choose_affine,

@@ -17,7 +17,7 @@ from ..patterns import TABLE, computes_quantized
 from . import data
 from .console import Progress, quiet
 from .planning import Backend, Form, Group, Node, Plan, Planner, Tensors
-from .search import Search, matching
+from .search import Search, check_loss, matching
 
 if TYPE_CHECKING:
     from .onnx_models import OnnxModel
@@ -47,6 +47,8 @@ def quantize_for(
         raise ValueError(
             "max_loss and evaluate go together: one is the limit of what the other measures."
         )
+    if max_loss is not None:
+        check_loss(max_loss)
     keep_float, int16 = ((item,) if isinstance(item, str) else item for item in (keep_float, int16))
     given = data.listed(calibration_data)
     source = _open(model, method, given[0])
@@ -72,7 +74,8 @@ def quantize_for(
                 _check_wide(nodes, wide, chosen, backend)
                 break
         else:
-            reasons = "; ".join(list(backend.reasons)[:_REASONS])
+            found = [*list(backend.reasons)[:_REASONS], *source.unsupported[:_REASONS]]
+            reasons = "; ".join(found)
             names = ", ".join(node.names[0] for node in nodes if node.is_product)
             reasons = reasons or (
                 f"none of {names} is one composite between dequantize and quantize"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -109,15 +110,16 @@ class Search:
             Quantised; the float model if nothing less is accurate enough.
         """
         self._progress.show("evaluating the float model")
-        goal = evaluate(self._source.original) - max_loss
-        if np.isnan(goal):
+        accuracy = _measured(evaluate(self._source.original))
+        if np.isnan(accuracy):
             raise ValueError("evaluate returns NaN for the float model.")
+        goal = accuracy - max_loss
         kept, widened = set(excluded), set(wide)
         order: list[tuple[Group, set[int], str]] | None = None
         while (chosen := self._planner.plan(kept, widened)).groups:
             self._progress.show("evaluating the quantised model")
             model = self._source.quantize(chosen, self._form)
-            accuracy = evaluate(model)
+            accuracy = _measured(evaluate(model))
             if accuracy >= goal:
                 return model
             if order is None:
@@ -132,7 +134,7 @@ class Search:
             self._progress.tell(
                 f"accuracy {accuracy:.4g}, wanted {goal:.4g}: '{worst[0].names[0]}' {what}"
             )
-        return self._source.original
+        return self._source.unchanged
 
     def _by_harm(self, chosen: Plan) -> list[Group]:
         """Return the groups, the one that hurts most last."""
@@ -144,6 +146,36 @@ class Search:
             model = self._source.quantize(Plan((group,), (), ()), self._form)
             harm[group[0].index] = _error(self._source.run(model, self._batches), exact)
         return sorted(chosen.groups, key=lambda group: harm[group[0].index])
+
+
+def check_loss(max_loss: object) -> None:
+    """Refuse a limit that is no number, or that no model can meet.
+
+    Parameters
+    ----------
+    max_loss
+        What the user gives.
+
+    Raises
+    ------
+    ValueError
+        It is not a number from 0.
+    """
+    if not isinstance(max_loss, numbers.Real) or not float(max_loss) >= 0:
+        raise ValueError(f"max_loss is {max_loss!r}; supported: a number from 0, such as 0.01.")
+
+
+def _measured(accuracy: Any) -> float:
+    """Return what a function of the user measures as a number."""
+    try:
+        if not isinstance(accuracy, str | bytes):
+            return float(accuracy)
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(
+        f"evaluate returns {accuracy!r} of type {type(accuracy).__name__}; supported: a number, "
+        "higher for a better model."
+    )
 
 
 def _error(found: Sequence[Sequence[np.ndarray]], exact: Sequence[Sequence[np.ndarray]]) -> float:

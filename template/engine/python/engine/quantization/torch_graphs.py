@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import fx
@@ -28,6 +28,15 @@ PRODUCTS = {
     _ATEN.bmm.default: -1,
 }
 """Products of the first argument by the second, and the axis of the channels in the second."""
+
+_OTHER_PRODUCTS = {
+    _ATEN.addbmm.default,
+    _ATEN.addmv.default,
+    _ATEN.bilinear.default,
+    _ATEN.dot.default,
+    _ATEN.mv.default,
+    _ATEN.scaled_dot_product_attention.default,
+}
 
 TYPES = {"int8": torch.int8, "uint8": torch.uint8, "int16": torch.int16}
 """The types of activations."""
@@ -54,6 +63,22 @@ def is_real(node: fx.Node) -> bool:
     """Whether the result of a node is a tensor of float32."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.dtype == torch.float32
+
+
+def unsupported(nodes: Iterable[fx.Node]) -> list[str]:
+    """Return which products stay in float, and why."""
+    found = []
+    for node in nodes:
+        value = node.meta.get("val")
+        if node.target in _OTHER_PRODUCTS:
+            found.append(f"'{node.name}' is {node.target}, which stays in float")
+        elif node.target in PRODUCTS and isinstance(value, torch.Tensor) and not is_real(node):
+            kind = str(value.dtype).removeprefix("torch.")
+            found.append(
+                f"'{node.name}' computes with {kind}, and float32 is quantised: model.float() "
+                "converts a module"
+            )
+    return found
 
 
 def paths_of(node: fx.Node) -> list[str]:

@@ -14,7 +14,7 @@ from torch import fx
 from ..batches import Batch
 from ..importers import from_exported_program
 from .console import quiet
-from .data import check_range
+from .data import check_range, check_weights
 from .planning import Backend, Form, Group, Node, Plan, Tensors, inputs_of
 from .torch_graphs import (
     PRODUCTS,
@@ -29,6 +29,7 @@ from .torch_graphs import (
     hint,
     is_real,
     paths_of,
+    unsupported,
     value_of,
 )
 from .torch_programs import exported, fold_weights, reads_differently, simplified
@@ -93,6 +94,7 @@ class TorchModel:
         self._constants = constants_of(self._module.graph)
         self._table = torch.export.default_decompositions()
         self._answers: dict[str, str | None] = {}
+        self._checked: set[fx.Node] = set()
         self._batches: Sequence[Batch] | None = None
         self.zeros: set[str] = set()
         """The tensors that are 0 throughout for the calibration data, but for the inputs."""
@@ -107,6 +109,16 @@ class TorchModel:
             sizes = [size if isinstance(size, int) else None for size in value.shape]
             found[node.name] = (str(value.dtype).removeprefix("torch."), sizes)
         return found
+
+    @property
+    def unchanged(self) -> torch.export.ExportedProgram:
+        """What is returned if nothing is quantised."""
+        return self.reference
+
+    @property
+    def unsupported(self) -> list[str]:
+        """Which products stay in float, and why."""
+        return unsupported(self._nodes.values())
 
     @property
     def results(self) -> list[str]:
@@ -157,6 +169,8 @@ class TorchModel:
     def ask(self, backend: Backend, form: Form, group: Group, wide: Tensors) -> str | None:
         """Return what the backend does with some ops between quantize and dequantize."""
         nodes = [self._nodes[node.index] for node in group]
+        for node in nodes:
+            self._check_weights(node)
         key = self._described(nodes, wide)
         if key not in self._answers:
             self._answers[key] = None
@@ -172,6 +186,14 @@ class TorchModel:
             else:
                 self._answers[key] = backend.answer(mod, inputs, 1)
         return self._answers[key]
+
+    def _check_weights(self, node: fx.Node) -> None:
+        if node.target in PRODUCTS and node not in self._checked:
+            for item in node.all_input_nodes:
+                if item.op == "get_attr":
+                    values = value_of(self._module, str(item.target)).detach()
+                    check_weights(values.numpy(), [node.name, *paths_of(node)][-1])
+            self._checked.add(node)
 
     def _described(self, nodes: Sequence[fx.Node], wide: Tensors) -> str:
         """Return a description of some ops, without the values of constants."""
