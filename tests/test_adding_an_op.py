@@ -42,6 +42,16 @@ def test_the_op_is_new_and_its_entry_is_right(extended: Path) -> None:
     assert f"ops=[{OP}, relu]" in PAGE.read_text(), "the command of the page renders the op"
 
 
+def test_the_commit_of_the_page_has_the_new_files(tmp_path: Path) -> None:
+    """Copier renders commits, so a lowering that Git does not track is missing."""
+    (line,) = re.findall(r"^    (git add -A && git commit -m .*)$", PAGE.read_text(), re.MULTILINE)
+    run("git", "init", "-q", cwd=tmp_path)
+    (tmp_path / LOWERINGS).mkdir(parents=True)
+    (tmp_path / LOWERINGS / f"{OP}.cc").write_text(block("cpp"))
+    run("bash", "-c", line, cwd=tmp_path)
+    assert run("git", "ls-tree", "-r", "--name-only", "HEAD", cwd=tmp_path).endswith(f"{OP}.cc\n")
+
+
 @pytest.mark.slow
 def test_the_new_op_passes_the_conformance_kit(
     extended: Path, workshop: Workshop, tmp_path: Path

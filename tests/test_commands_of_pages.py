@@ -69,6 +69,10 @@ ELSEWHERE = {
     "tvm_x drift --record": ("template/engine/tests/test_supported_tvm.py", '"--record"'),
     "tvm_x report --all": ("template/engine/tests/test_commands.py", '"--all"'),
     "tvm_x report --netron": ("template/engine/tests/test_onnx_report.py", '"--netron"'),
+    "git add -A": ("tests/test_adding_an_op.py", r"(git add -A && git commit -m "),
+    "git clone": ("tests/test_graft.py", '"git", "clone"'),
+    "git diff": ("tests/test_port_guide.py", '"git", "diff"'),
+    "git status": ("tests/test_port_guide.py", '"git", "status"'),
     "cmake -G": ("tests/test_engine.py", "Ninja"),
     "cmake --target": ("tests/test_engine.py", "--target"),
     "ctest": ("tests/test_engine.py", '"ctest"'),
@@ -79,6 +83,12 @@ ELSEWHERE = {
 NOT_RUN = {
     "cibuildwheel": "needs Docker; tests/test_deploy.py runs its repair step",
     "tvm.relax.backend.contrib.acme_npu": "needs a build of TVM that contains the backend",
+    "git diff --staged": "of Git, in sentences about what an upgrade has left",
+    "git log": "of Git, in a sentence about the history of a file",
+    "git log --follow": "the same",
+    "git log -p": "the same",
+    "git reset": "of Git, in sentences about how to undo an upgrade",
+    "git reset --hard": "the same",
 }
 """Commands that no test can run, and why."""
 
@@ -89,7 +99,11 @@ OF_OTHERS = {
 }
 """Options in sentences that belong to no command of a page."""
 
-PROGRAMS = r"(?:python3?|pip|pipx|pytest|copier|npu-scaffold|make|cmake|ctest|ruff|mypy|g\+\+)"
+PROGRAMS = (
+    r"(?:python3?|pip|pipx|pytest|copier|npu-scaffold|make|cmake|ctest|ruff|mypy|g\+\+"
+    r"|git|cp|mkdir|auditwheel|qemu-\w+|cibuildwheel)"
+)
+WITH_SUBCOMMANDS = ["tvm_x", "pip", "copier", "npu-scaffold", "make", "ruff", "git", "auditwheel"]
 _INDENTED = re.compile(r"(?:^|\n\n)((?: {4}[^\n]*\n)+)")
 _INLINE = re.compile(r"(?<!`)`((?:[^`\n]|\n(?!\n))+)`(?!`)")
 
@@ -139,14 +153,18 @@ def forms_of(line: str) -> Iterator[str]:
         elif program == "python" and rest:
             program, rest = Path(rest[0]).name, rest[1:]
         name = program
-        if program in ("tvm_x", "pip", "copier", "npu-scaffold", "make", "ruff") and rest:
+        if program in WITH_SUBCOMMANDS and rest:
             name = f"{program} {rest.pop(0)}"
         yield name
         for word in rest:
             if re.match(r"--?[A-Za-z]", word):
                 option = re.split(r"[=]", word)[0]
                 option = re.sub(r"^-(C|D).*", r"-\1", option)
-                yield f"{name} {option}"
+                # Git takes letters together.
+                together = program == "git" and re.fullmatch(r"-[a-z]{2,}", option)
+                yield from (f"{name} -{letter}" for letter in (option[1:] if together else ""))
+                if not together:
+                    yield f"{name} {option}"
 
 
 def _run() -> set[str]:

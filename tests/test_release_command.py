@@ -126,6 +126,27 @@ def test_a_release_that_asks_something_of_vendors_is_not_minor(
     assert "so the major version must increase" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("part", ["Ops", "Limits", "Driver interface", "Rendered files", "Seeds"])
+def test_a_release_that_adds_something_is_not_a_patch(
+    clone: Path, capsys: pytest.CaptureFixture[str], part: str
+) -> None:
+    adding = CHANGELOG.replace("faster.", f"faster.\n- **{part}**: more.\n- **You must**: nothing.")
+    (clone / "CHANGELOG.md").write_text(adding)
+    git(clone, "commit", "-qam", "Add")
+    before = _state(clone)
+    assert main(["release", "0.1.1", "--template", str(clone)]) == 1
+    assert (
+        f"CHANGELOG.md has the part '{part}', and a patch only fixes ('Engine'): increase the "
+        "minor version."
+    ) in capsys.readouterr().err
+    assert _state(clone) == before
+    assert main(["release", "0.2.0", "--template", str(clone)]) == 0
+
+
+def test_a_patch_fixes(clone: Path) -> None:
+    assert main(["release", "0.1.1", "--template", str(clone)]) == 0
+
+
 def test_a_release_that_git_refuses_leaves_nothing(
     clone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -155,7 +155,7 @@ def _unreleased(changelog: str) -> str:
 
 
 def _require_honest(version: str, highest: tuple[int, ...], part: str) -> None:
-    """Refuse a version that hides from vendors that they must do something."""
+    """Refuse a version that hides from vendors what they must do, or what is new."""
     asks = re.search(r"^- \*\*You must\*\*: (?!nothing)", part, re.MULTILINE | re.IGNORECASE)
     # Before 1.0.0, a minor version may ask something of vendors.
     level = 0 if highest[0] else 1
@@ -164,6 +164,13 @@ def _require_honest(version: str, highest: tuple[int, ...], part: str) -> None:
         raise ScaffoldError(
             f"{CHANGELOG} asks something of vendors ('You must'), so the {kind} version must "
             "increase."
+        )
+    parts = re.findall(r"^- \*\*([^*]+)\*\*:", part, re.MULTILINE)
+    added = [name for name in parts if name.lower() not in ("engine", "you must")]
+    if added and _key(version)[:2] == highest[:2]:
+        raise ScaffoldError(
+            f"{CHANGELOG} has the part '{added[0]}', and a patch only fixes ('Engine'): increase "
+            "the minor version."
         )
 
 

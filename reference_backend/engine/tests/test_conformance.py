@@ -433,7 +433,7 @@ def test_a_crash_is_the_failure_of_one_case(behaviours):
 def test_a_case_that_hangs_fails(behaviours):
     found = behaviours("a", "hang", "b", seconds=8.0)
     assert statuses(found.values()) == {"a": "passed", "hang": "failed", "b": "passed"}
-    assert "did not come to an end within 8 s" in found["hang"].reason
+    assert "did not finish within 8 s" in found["hang"].reason
 
 
 @pytest.mark.thorough

@@ -501,7 +501,7 @@ def test_an_op_inside_of_a_local_function_says_so():
         builder.emit_func_output(builder.emit(relax.Call(local, [x])))
     found = [item for item in report_of(builder.get()).on_host if item.title == "author/inside"]
     assert len(found) == 1
-    assert_reason(found[0], Code.LOCAL_FUNCTION, "inside of a local function; run LambdaLift")
+    assert_reason(found[0], Code.LOCAL_FUNCTION, "inside a local function; run LambdaLift")
 
 
 # ---- Types: wider than the model asks -----------------------------------------------------------

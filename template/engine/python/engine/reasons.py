@@ -49,7 +49,7 @@ class Code(Enum):
     )
     UNKNOWN_TYPE = (
         "unknown_type",
-        "the dtype, rank, shape or device of a tensor is not known, or no size that can be planned",
+        "the dtype, rank, shape or device of a tensor is not known, or a size cannot be planned",
         "Import the model with shapes and dtypes that are known; each size is a positive number or "
         f"a multiple of one symbol. {_ON_COMMAND_LINE}",
     )
@@ -93,7 +93,7 @@ class Code(Enum):
     OPTION = (
         "option",
         "an option excludes it: bind_constants is off, or keep_on_host names it",
-        "Set the option that the sentence names in another way.",
+        "Change the option named in the reason.",
     )
     QUANTIZATION = (
         "quantization",
@@ -107,12 +107,12 @@ class Code(Enum):
     )
     REAL_INSIDE = (
         "real_inside",
-        "the op reads and gives integers, and computes with real numbers between them",
+        "the op reads and writes integers, and computes in floating point between them",
         "Nothing to do: its results are integers, as the model asks.",
     )
     USED_ELSEWHERE = (
         "used_elsewhere",
-        "a value inside of the composite that would hold it is used elsewhere too",
+        "a value inside the composite that would hold it is used elsewhere too",
         "Compute the value a second time for its other reader.",
     )
     TUPLE = (
@@ -149,7 +149,7 @@ class Code(Enum):
     DRIVER_FAILED = (
         "driver_failed",
         "the driver reports a mistake in what was compiled, or fails, where it could decline",
-        "Mend the lowering or the driver: the sentence is the driver's.",
+        "Fix the lowering or the driver: the sentence is the driver's.",
     )
     TOO_SMALL = (
         "too_small",
@@ -199,8 +199,8 @@ class Code(Enum):
     )
     LOCAL_FUNCTION = (
         "local_function",
-        "it is inside of a local function",
-        "Run `relax.transform.LambdaLift` before.",
+        "it is inside a local function",
+        "Run `relax.transform.LambdaLift` first.",
     )
     RECURSION = (
         "recursion",

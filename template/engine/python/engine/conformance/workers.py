@@ -239,7 +239,7 @@ class _Worker:
     def end(self) -> str:
         """Return how it ended."""
         if self._timed_out:
-            return f"crashed: it did not come to an end within {self._seconds:.0f} s"
+            return f"crashed: it did not finish within {self._seconds:.0f} s"
         code = self._process.returncode
         try:
             how = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"

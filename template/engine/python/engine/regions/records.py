@@ -291,7 +291,7 @@ class Records:
         function
             The function.
         """
-        why = "it is inside of a local function; run LambdaLift before"
+        why = "it is inside a local function; run LambdaLift first"
         self.add_body(function.body, Reason(Code.LOCAL_FUNCTION, why))
 
     def add_decline(self, binding: relax.Binding, reason: str) -> None:
