@@ -592,6 +592,28 @@ def test_times_and_accuracy_are_compared_beyond_what_clocks_and_rounding_change(
     assert json.loads(found.to_json())["changes"][2]["before"] == "inf"
 
 
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_inputs_are_looked_at_before_the_model_is_compiled(command, folder, tmp_path, monkeypatch):
+    from backend.engine.commands import compiling
+
+    monkeypatch.setattr(compiling, "compile_prepared", lambda *_: pytest.fail("compiles"))
+    model, path = folder / "model.json", tmp_path / "inputs.npz"
+    assert f"There is no file {path}." in failure(command, model, "--inputs", path)
+    np.savez(path, x=np.zeros((3, 4), "float32"), y=np.zeros((1, 4), "float32"))
+    assert "'y' has the shape (1, 4)" in failure(command, model, "--inputs", path)
+
+
+@pytest.mark.parametrize("command", ["report", "profile"])
+def test_a_file_has_a_name(command, folder):
+    why = failure(command, folder / "model.json", "--output", "-")
+    assert "'-' is not a file: name one. --json prints on standard output." in why
+
+
+def test_the_time_of_a_single_repetition_is_no_median(folder):
+    code, out, _ = run_command("run", folder / "model.so", "--repeat", 2)
+    assert code == 0 and re.search(r"time: [\d.]+ ms, of the second call; the first took", out)
+
+
 def test_compare_reports_what_moved(folder, tmp_path):
     files = [tmp_path / name for name in ("before.json", "after.json")]
     for path, more in zip(files, ([], ["--keep-on-host", "exp"]), strict=True):

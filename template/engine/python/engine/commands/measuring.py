@@ -9,7 +9,7 @@ from ..whole_files import write_text
 from .files import require_writable
 from .problem import Problem, sentence
 from .progress import Steps
-from .running import inputs_of, load
+from .running import load
 
 
 def run_profile(arguments: argparse.Namespace) -> int:
@@ -20,10 +20,11 @@ def run_profile(arguments: argparse.Namespace) -> int:
         require_writable(path)
     with Steps(6) as steps:
         loaded = load(arguments, steps)
-        inputs = inputs_of(arguments, loaded.signature)
         steps.begin("profiling")
         try:
-            found = profile(loaded.machine, *inputs, calls=arguments.repeat, report=loaded.report)
+            found = profile(
+                loaded.machine, *loaded.inputs, calls=arguments.repeat, report=loaded.report
+            )
         except Exception as error:
             raise Problem(f"The model cannot be profiled: {sentence(error)}") from error
     if arguments.output is not None:
