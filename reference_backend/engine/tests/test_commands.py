@@ -592,6 +592,34 @@ def test_times_and_accuracy_are_compared_beyond_what_clocks_and_rounding_change(
     assert json.loads(found.to_json())["changes"][2]["before"] == "inf"
 
 
+def test_a_profile_of_a_library_has_the_names_of_its_report(folder, tmp_path):
+    library, known, written = (tmp_path / name for name in ("m.so", "report.json", "profile.json"))
+    arguments = [folder / "model.json", "--output", library, "--report", known]
+    assert run_command("compile", *arguments)[0] == 0
+    profiled = ["profile", library, "--report", known]
+    trace = tmp_path / "trace.json"
+    assert run_command(*profiled, "--output", written, "--trace", trace, "--all")[0] == 0
+    assert json.loads(trace.read_text())["traceEvents"]
+    regions = [item["symbol"] for item in json.loads(known.read_text())["regions"]]
+    assert [item["symbol"] for item in json.loads(written.read_text())["regions"]] == regions
+    why = failure("profile", folder / "model.json", "--report", known)
+    assert "--report goes with a library" in why
+    data = json.loads(known.read_text())
+    known.write_text(json.dumps({**data, "regions": [], "ops": []}))
+    if regions:
+        why = failure(*profiled)
+        assert f"{known} is not the report of {library}: the profile has the region" in why
+        page = tmp_path / "page.html"
+        other = json.loads(written.read_text())
+        other["regions"][0]["symbol"] = "another"
+        written.write_text(json.dumps(other))
+        arguments = [folder / "model.json", "--profile", written, "--html", page]
+        assert "The profile is of another model than the report: the" in failure(
+            "report", *arguments
+        )
+        assert not page.exists()
+
+
 @pytest.mark.parametrize("command", ["run", "profile"])
 def test_inputs_are_looked_at_before_the_model_is_compiled(command, folder, tmp_path, monkeypatch):
     from backend.engine.commands import compiling

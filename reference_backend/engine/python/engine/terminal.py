@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Literal, TextIO
 
 Row = tuple[str, ...]
 
@@ -90,7 +90,9 @@ def show(
             continue
         table = Table(title=block.title or None, header_style="bold")
         for index, name in enumerate(block.header):
-            table.add_column(name, justify="right" if block.numbers and index else "left")
+            # A name that is too long goes on in the next line: it is never cut.
+            justify: Literal["left", "right"] = "right" if block.numbers and index else "left"
+            table.add_column(name, justify=justify, overflow="fold")
         for index, row in enumerate(block.rows):
             table.add_row(*map(Text, row), style=block.styles[index] if block.styles else None)
         console.print(table)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..accuracy.result import AccuracyReport
 from ..backend import BACKEND
+from ..profiling.names import require_match
 from ..profiling.result import Profile
 from ..reasons import Code
 from ..report import Report
@@ -58,17 +59,19 @@ def write_page(
     Raises
     ------
     ValueError
-        The profile or the accuracy report is none, or of another version, or the file cannot be
-        written; nothing is left of it then.
+        The profile or the accuracy report is none, or of another version, the profile is of another
+        model, or the file cannot be written; nothing is left of it then.
     """
     found = Profile.from_dict(profile) if profile is not None else None
+    if found is not None:
+        require_match(found, report)
     if accuracy is not None:
         accuracy = AccuracyReport.from_dict(accuracy).to_dict()
     data = {
         "title": title,
         "report": report.to_dict(),
         "meanings": {code.value: code.meaning for code in Code},
-        "profile": profile,
+        "profile": found.to_dict() if found is not None else None,
         "pictures": {name: found.to_svg(name) for name in _PICTURES} if found is not None else {},
         "accuracy": accuracy,
     }
