@@ -288,6 +288,7 @@ def test_pictures_have_a_mark_for_each_event_and_op(profile):
         boxes = root.findall("{http://www.w3.org/2000/svg}rect")
         assert len(boxes) == len(marks) > 0
         assert all(float(box.get("width")) > 0 for box in boxes)
+        assert "stem (conv)" in svg
         assert "currentColor" in svg and "http" not in svg.replace("http://www.w3.org/2000/svg", "")
 
 

@@ -3,8 +3,10 @@
 
 import io
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import backend
 from backend.engine.comparison import compare
 from backend.engine.origins import Origin
 from backend.engine.profiling import HostCall
+from backend.engine.profiling.drawing import ticks
 from backend.engine.profiling.names import mismatch, named_host_calls
 from backend.engine.profiling.parts import Event, Run
 from backend.engine.profiling.sums import attributed_to, waits_of
@@ -28,6 +31,8 @@ from support import (
     skip_where_declined,
     variable,
 )
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def event(label, engine, begin, end, waits_for=None, call=0, region="r"):
@@ -108,6 +113,7 @@ def test_the_times_and_bytes_of_ops_add_up_to_the_whole(shape, channels, regions
     assert sum(op.attributed_share for op in profile.ops) == pytest.approx(1, abs=1e-5)
     assert any(op.waits for op in profile.ops)
     assert "dma_in" in next(op for op in profile.ops if op.waits).waits
+    assert_picture_has_ticks(profile.to_svg("roofline"))
     assert_largest_come_first(profile)
     if max(shape) > 100:
         matrix = [item for item in profile.events if item.engine == "matrix.0" and not item.call]
@@ -118,6 +124,47 @@ def test_the_times_and_bytes_of_ops_add_up_to_the_whole(shape, channels, regions
         for name in ("attributed", "attributed_share", "waits"):
             del op[name]
     assert backend.Profile.from_json(json.dumps(data)) == profile
+
+
+def assert_picture_has_ticks(svg):
+    """Check that each axis of a roofline has two numbers or more."""
+    texts = ElementTree.fromstring(svg).findall(f"{SVG}text")
+    numbers = [item for item in texts if re.fullmatch(r"[\d.,e+-]+", item.text)]
+    across = [item for item in numbers if item.get("text-anchor") == "middle"]
+    assert len(across) >= 2 and len(numbers) - len(across) >= 2
+
+
+def test_names_in_a_roofline_are_not_over_other_points():
+    """Three points are side by side, with names to the right that would be over the next."""
+    events = [
+        {
+            "name": "matmul",
+            "label": f"relax.matmul (layer_{index})",
+            "engine": "matrix",
+            "begin": 1000 * index,
+            "end": 1000 * (index + 1),
+            "busy": 1000,
+            "waits_for": None,
+            "traffic": {"dram": [traffic, 0]},
+            "operations": operations,
+        }
+        for index, (traffic, operations) in enumerate([(100, 900), (90, 900), (81, 900), (9, 9000)])
+    ]
+    calls = [{"begin_us": 0.0, "end_us": 9.0, "events": events}]
+    told = {"unit": "cycles", "ticks_per_us": 1000.0, "calls": calls}
+    regions = [{"symbol": "r", "counters": {}, "profile": told}]
+    profile = backend.Profile.from_recording({"calls": [[0, 9]], "host": [], "regions": regions})
+    root = ElementTree.fromstring(profile.to_svg("roofline"))
+    names = [item for item in root.iter(f"{SVG}text") if item.text.startswith("layer_")]
+    assert len(names) == 4
+    for item in names:
+        x, y = float(item.get("x")), float(item.get("y")) - 4
+        width = 6 * len(item.text)
+        left = {"start": x, "middle": x - width / 2, "end": x - width}[item.get("text-anchor")]
+        for circle in root.iter(f"{SVG}circle"):
+            center, radius = float(circle.get("cx")), float(circle.get("r"))
+            beside = center + radius <= left or left + width <= center - radius
+            assert beside or abs(float(circle.get("cy")) - y) >= radius + 5, item.text
 
 
 def assert_largest_come_first(profile):
@@ -133,6 +180,14 @@ def assert_largest_come_first(profile):
         assert f"{sum(op.attributed for op in others):,}" in lines[begin + 2]
     whole = str(profile)
     assert "--all" not in whole and all(op.title in whole for op in profile.ops)
+
+
+def test_ticks_are_round():
+    assert ticks(49_270) == [0, 10_000, 20_000, 30_000, 40_000]
+    assert ticks(18_688, 4) == [0, 5_000, 10_000, 15_000]
+    assert ticks(6) == [0, 1, 2, 3, 4, 5, 6] and ticks(0) == [0] and ticks(1) == [0, 1]
+    for most in range(1, 3000, 7):
+        assert 3 <= len(ticks(most)) <= 7 or most < 3
 
 
 # ---- Two profiles -------------------------------------------------------------------------------
