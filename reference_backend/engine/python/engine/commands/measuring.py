@@ -35,7 +35,7 @@ def run_profile(arguments: argparse.Namespace) -> int:
             found = profile(loaded.machine, *loaded.inputs, calls=arguments.repeat, report=known)
         except Exception as error:
             raise Problem(f"The model cannot be profiled: {sentence(error)}") from error
-    why = mismatch(found, known) if known is not None else None
+    why = mismatch(found, known) if known is not None and arguments.report is not None else None
     if why is not None:
         raise Problem(
             f"{arguments.report} is not the report of {arguments.model}: {why}. Give the one that "

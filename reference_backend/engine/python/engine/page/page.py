@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..accuracy.result import AccuracyReport
 from ..backend import BACKEND
-from ..profiling.names import require_match
+from ..profiling.names import named, require_match
 from ..profiling.result import Profile
 from ..reasons import Code
 from ..report import Report
@@ -65,6 +65,7 @@ def write_page(
     found = Profile.from_dict(profile) if profile is not None else None
     if found is not None:
         require_match(found, report)
+        found = named(found, report)
     if accuracy is not None:
         accuracy = AccuracyReport.from_dict(accuracy).to_dict()
     data = {

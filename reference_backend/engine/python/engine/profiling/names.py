@@ -94,8 +94,35 @@ def _listed(symbols: Iterable[str]) -> str:
     return f"the {noun} {', '.join(names)}" if names else "no regions"
 
 
+def named(profile: Profile, report: Report) -> Profile:
+    """Return a profile with the names that a report has for its ops and functions of the host.
+
+    Parameters
+    ----------
+    profile
+        The profile, of the same model.
+    report
+        The report.
+
+    Returns
+    -------
+    profile
+        The profile with them.
+    """
+    placed = {(op.region, op.name): op for op in report.ops}
+    ops = []
+    for op in profile.ops:
+        place = placed.get((op.region, op.variable)) if op.variable is not None else None
+        if place is not None:
+            origin = str(place.origin) if place.origin else None
+            op = replace(op, origin=origin, composite=place.composite)
+        ops.append(op)
+    host = named_host_calls(profile.host, profile.calls, report)
+    return replace(profile, ops=tuple(ops), host=host)
+
+
 def named_host_calls(
-    host: Sequence[HostCall], calls: Sequence[Run], report: Report | None
+    host: Sequence[HostCall], calls: Sequence[Run], report: Report
 ) -> tuple[HostCall, ...]:
     """Give functions of the host the names of the ops that they compute.
 
@@ -109,7 +136,7 @@ def named_host_calls(
     calls
         The calls of the model.
     report
-        Where its ops run; none if it is not known.
+        Where its ops run.
 
     Returns
     -------
@@ -117,7 +144,7 @@ def named_host_calls(
         The same functions.
     """
     ops: dict[str, list[OpPlacement]] = {}
-    for op in () if report is None else report.on_host:
+    for op in report.on_host:
         if not op.bookkeeping:
             ops.setdefault(_kernel(op), []).append(op)
     if not ops or not calls:

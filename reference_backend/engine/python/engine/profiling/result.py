@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ..backend import BACKEND
 from ..plain_data import plain
-from .names import named_host_calls, split_label
+from .names import named, split_label
 from .parts import (
     Allocation,
     Busy,
@@ -124,22 +124,22 @@ class Profile:
         known = [(unit, data["ticks_per_us"]) for unit, data in units if unit is not None]
         # A region that did not run does not know its frequency.
         unit, ticks = max(known, key=lambda item: item[1], default=(None, 0.0))
-        of_model = tuple(run(*call) for call in calls)
-        host = [
+        host = tuple(
             HostCall(name, round(begin - origin, 3), round(end - origin, 3))
             for name, begin, end in recording["host"]
-        ]
-        return cls(
+        )
+        profile = cls(
             unit,
             float(ticks),
             recording.get("device"),
-            of_model,
+            tuple(run(*call) for call in calls),
             tuple(regions),
             tuple(events),
-            _ops(events, report),
-            named_host_calls(host, of_model, report),
+            _ops(events),
+            host,
             tuple(allocations),
         )
+        return profile if report is None else named(profile, report)
 
     @property
     def busy(self) -> Busy:
@@ -348,14 +348,12 @@ def _length(items: Iterable[Run | HostCall]) -> float:
     return round(sum(item.end_us - item.begin_us for item in items), 3)
 
 
-def _ops(events: Sequence[Event], report: Report | None) -> tuple[OpProfile, ...]:
+def _ops(events: Sequence[Event]) -> tuple[OpProfile, ...]:
     """Sum the events of each label, in the order in which they begin."""
-    placed = {(op.region, op.name): op for op in (report.ops if report is not None else ())}
     whole = sum(event.end - event.begin for event in events)
     found = []
     for (region, label), mine in by_op(events).items():
         op, variable = split_label(label)
-        place = placed.get((region, variable)) if variable is not None else None
         span = sum(event.end - event.begin for event in mine)
         found.append(
             OpProfile(
@@ -363,8 +361,8 @@ def _ops(events: Sequence[Event], report: Report | None) -> tuple[OpProfile, ...
                 label=label,
                 op=op,
                 variable=variable,
-                origin=str(place.origin) if place is not None and place.origin else None,
-                composite=place.composite if place is not None else None,
+                origin=None,
+                composite=None,
                 span=span,
                 busy=busy_of(mine),
                 traffic=traffic_of(mine),
