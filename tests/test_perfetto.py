@@ -177,11 +177,23 @@ def test_each_engine_has_a_track_and_the_host_too(
     expected = Counter({("host of NPU 0", "calls"): 3})
     expected["host of NPU 0", "functions"] = len(data["host"])
     for region in data["regions"]:
-        expected["NPU 0", f"{region['symbol']}: on the host"] = region["calls"]
+        expected["host of NPU 0", "regions"] += region["calls"]
     for event in data["events"]:
-        expected["NPU 0", f"{event['region']}: {event['engine']}"] += 1
+        expected["NPU 0", event["engine"]] += 1
     assert found == expected
-    assert len(data["regions"]) == 2 and len(found) == 2 + 2 * 5
+    assert len(data["regions"]) == 2 and len(found) == 3 + 4
+
+
+def test_a_search_finds_the_ops_of_the_model(
+    trace: TraceProcessor, profile: tuple[dict[str, Any], bytes]
+) -> None:
+    data, _ = profile
+    names = {op["label"]: op["origin"] or op["label"] for op in data["ops"]}
+    counts = "SELECT name, COUNT(*) AS count FROM slice WHERE category = 'npu' GROUP BY name"
+    rows = trace.query(counts)
+    assert {row["name"]: row["count"] for row in rows} == Counter(
+        f"{event['name']}: {names[event['label']]}" for event in data["events"]
+    )
 
 
 def test_its_parts_add_up_to_the_profile(
@@ -193,16 +205,17 @@ def test_its_parts_add_up_to_the_profile(
     cycles = "EXTRACT_ARG(arg_set_id, 'args.end') - EXTRACT_ARG(arg_set_id, 'args.begin')"
     assert trace.query(f"SELECT name FROM slice WHERE category = 'npu' AND dur != {cycles}") == []
     sums = """
-        SELECT thread.name AS track, SUM(EXTRACT_ARG(arg_set_id, 'args.busy')) AS busy,
+        SELECT thread.name AS track, EXTRACT_ARG(arg_set_id, 'args.region') AS region,
+               SUM(EXTRACT_ARG(arg_set_id, 'args.busy')) AS busy,
                SUM(EXTRACT_ARG(arg_set_id, 'args.traffic.dram[0]')) AS reads,
                SUM(EXTRACT_ARG(arg_set_id, 'args.traffic.dram[1]')) AS writes
         FROM slice JOIN thread_track ON slice.track_id = thread_track.id JOIN thread USING (utid)
-        WHERE category = 'npu' GROUP BY track
+        WHERE category = 'npu' GROUP BY track, region
     """
     rows = trace.query(sums)
     for region in data["regions"]:
-        mine = [row for row in rows if row["track"].startswith(f"{region['symbol']}: ")]
-        assert {row["track"].split(": ")[1]: row["busy"] for row in mine} == region["busy"]
+        mine = [row for row in rows if row["region"] == region["symbol"]]
+        assert {row["track"]: row["busy"] for row in mine} == region["busy"]
         traffic = [sum(row[way] or 0 for row in mine) for way in ("reads", "writes")]
         assert traffic == region["traffic"]["dram"] and all(traffic)
     spans = """

@@ -648,6 +648,56 @@ def test_times_and_accuracy_are_compared_beyond_what_clocks_and_rounding_change(
     assert json.loads(found.to_json())["changes"][2]["before"] == "inf"
 
 
+def test_a_profile_of_a_library_has_the_names_of_its_report(folder, tmp_path):
+    library, known, written = (tmp_path / name for name in ("m.so", "report.json", "profile.json"))
+    arguments = [folder / "model.json", "--output", library, "--report", known]
+    assert run_command("compile", *arguments)[0] == 0
+    profiled = ["profile", library, "--report", known]
+    trace = tmp_path / "trace.json"
+    assert run_command(*profiled, "--output", written, "--trace", trace, "--all")[0] == 0
+    assert json.loads(trace.read_text())["traceEvents"]
+    regions = [item["symbol"] for item in json.loads(known.read_text())["regions"]]
+    assert [item["symbol"] for item in json.loads(written.read_text())["regions"]] == regions
+    why = failure("profile", folder / "model.json", "--report", known)
+    assert "--report goes with a library" in why
+    data = json.loads(known.read_text())
+    known.write_text(json.dumps({**data, "regions": [], "ops": []}))
+    if regions:
+        why = failure(*profiled)
+        assert f"{known} is not the report of {library}: the profile has the region" in why
+        page = tmp_path / "page.html"
+        other = json.loads(written.read_text())
+        other["regions"][0]["symbol"] = "another"
+        written.write_text(json.dumps(other))
+        arguments = [folder / "model.json", "--profile", written, "--html", page]
+        assert "The profile is of another model than the report: the" in failure(
+            "report", *arguments
+        )
+        assert not page.exists()
+
+
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_inputs_are_looked_at_before_the_model_is_compiled(command, folder, tmp_path, monkeypatch):
+    from backend.engine.commands import compiling
+
+    monkeypatch.setattr(compiling, "compile_prepared", lambda *_: pytest.fail("compiles"))
+    model, path = folder / "model.json", tmp_path / "inputs.npz"
+    assert f"There is no file {path}." in failure(command, model, "--inputs", path)
+    np.savez(path, x=np.zeros((3, 4), "float32"), y=np.zeros((1, 4), "float32"))
+    assert "'y' has the shape (1, 4)" in failure(command, model, "--inputs", path)
+
+
+@pytest.mark.parametrize("command", ["report", "profile"])
+def test_a_file_has_a_name(command, folder):
+    why = failure(command, folder / "model.json", "--output", "-")
+    assert "'-' is not a file: name one. --json prints on standard output." in why
+
+
+def test_the_time_of_a_single_repetition_is_no_median(folder):
+    code, out, _ = run_command("run", folder / "model.so", "--repeat", 2)
+    assert code == 0 and re.search(r"time: [\d.]+ ms, of the second call; the first took", out)
+
+
 def test_compare_reports_what_moved(folder, tmp_path):
     files = [tmp_path / name for name in ("before.json", "after.json")]
     for path, more in zip(files, ([], ["--keep-on-host", "exp"]), strict=True):

@@ -238,16 +238,43 @@ def test_the_trace_has_a_track_for_each_engine_and_the_host(profile):
     tracks = assert_is_trace(profile.to_trace())
     assert [event["name"] for event in tracks["calls"]] == ["call 0", "call 1"]
     assert len(tracks["functions"]) == len(profile.host)
-    for region in profile.regions:
-        assert len(tracks[f"{region.symbol}: on the host"]) == 2
-        for engine, busy in region.busy.items():
-            events = tracks[f"{region.symbol}: {engine}"]
-            assert sum(event["args"]["busy"] for event in events) == busy
-            per_us = profile.ticks_per_us or 1
-            for event in events:
-                length = event["args"]["end"] - event["args"]["begin"]
-                assert event["dur"] == pytest.approx(length / per_us, abs=1e-5)
+    runs = [(region.symbol, call) for call in (0, 1) for region in profile.regions]
+    assert [(event["name"], event["args"]["call"]) for event in tracks["regions"]] == runs
+    per_us = profile.ticks_per_us or 1
+    assert set(tracks) == {"calls", "functions", "regions", *profile.busy}
+    for engine, busy in profile.busy.items():
+        assert sum(event["args"]["busy"] for event in tracks[engine]) == busy
+        for event in tracks[engine]:
+            length = event["args"]["end"] - event["args"]["begin"]
+            assert event["dur"] == pytest.approx(length / per_us, abs=1e-5)
+        found = Counter(event["args"]["region"] for event in tracks[engine])
+        mine = [event.region for event in profile.events if event.engine == engine]
+        assert found == Counter(mine)
     assert sum(map(len, tracks.values())) == 2 + len(profile.host) + 4 + len(profile.events)
+
+
+@needs_emulator
+def test_the_trace_has_the_names_of_the_author(profile):
+    trace = json.loads(profile.to_trace())["traceEvents"]
+    origins = {op.label: op.origin for op in profile.ops}
+    mine = [event for event in trace if event.get("cat") == "npu"]
+    for event in mine:
+        label = event["args"]["label"]
+        assert event["args"]["origin"] == origins[label]
+        assert event["name"].endswith(f": {origins[label] or label}")
+    assert any(event["name"].endswith(": stem (conv)") for event in mine)
+
+
+def test_regions_that_are_in_flight_together_have_tracks_of_their_own(profile):
+    """Their runs overlap on the host; on an engine, one comes after the other."""
+    regions = tuple(
+        replace(item, runs=tuple(replace(run, begin_us=1.0, end_us=9.0) for run in item.runs[:1]))
+        for item in profile.regions
+    )
+    events = tuple(event for event in profile.events if event.call == 0)
+    tracks = assert_is_trace(replace(profile, regions=regions, events=events).to_trace())
+    assert [event["name"] for event in tracks["regions"]] == [regions[0].symbol]
+    assert [event["name"] for event in tracks["regions 2"]] == [regions[1].symbol]
 
 
 @needs_emulator
@@ -261,6 +288,7 @@ def test_pictures_have_a_mark_for_each_event_and_op(profile):
         boxes = root.findall("{http://www.w3.org/2000/svg}rect")
         assert len(boxes) == len(marks) > 0
         assert all(float(box.get("width")) > 0 for box in boxes)
+        assert "stem (conv)" in svg
         assert "currentColor" in svg and "http" not in svg.replace("http://www.w3.org/2000/svg", "")
 
 

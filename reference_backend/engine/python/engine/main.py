@@ -119,6 +119,13 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     _add_inputs(parser, 10)
     common.add_output(parser, "write the profile as JSON")
     parser.add_argument("--trace", metavar="FILE", type=Path, help="write a trace, for Perfetto")
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        type=Path,
+        help="what 'compile --report' has written with the library: for the author's names",
+    )
+    parser.add_argument("--all", action="store_true", help="print all ops, not the largest alone")
     parser.set_defaults(run=_implementation("measuring", "run_profile"))
 
 

@@ -15,6 +15,7 @@ from .terminal import TextTable, aligned, show
 
 if TYPE_CHECKING:
     from .accuracy import AccuracyReport, LayerAccuracy
+    from .profiling import Profile
 
 VERSION = 1
 """The version of the JSON."""
@@ -31,19 +32,21 @@ class Change:
     Parameters
     ----------
     kind
-        "placement", "type", "time", "accuracy", "added" or "removed".
+        "placement", "type", "time", "span", "accuracy", "added" or "removed". A "time" is in
+        microseconds, a "span" in the unit of the device's clock.
     name
         The op, by the name that its author gave it; a region, a layer, or the whole model.
     op
         The Relax op; "" if it is none.
     before, after
-        What it was and what it is: npu or host, a type, microseconds, decibels. None if it is not
-        there.
+        What it was and what it is: npu or host, a type, a time, decibels. None if it is not there.
     worse
         Whether it moved to the host, got slower or less exact, or computes in a wider type than the
         model asks for.
     reason
         Why, as far as the report says it.
+    unit
+        Of numbers: "us", "cycles", "dB".
     """
 
     kind: str
@@ -53,6 +56,7 @@ class Change:
     after: str | float | None
     worse: bool = False
     reason: str = ""
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,11 +69,14 @@ class Comparison:
         The summaries of both.
     changes
         What differs, in the order of the model.
+    whole
+        The times of a call of the model, whether they differ or not; none without profiles.
     """
 
     before: str
     after: str
     changes: tuple[Change, ...]
+    whole: tuple[Change, ...] = ()
 
     @property
     def worse(self) -> tuple[Change, ...]:
@@ -99,14 +106,8 @@ class Comparison:
             "before": self.before,
             "after": self.after,
             "worse": len(self.worse),
-            "changes": [
-                {
-                    # JSON has no infinity, which is the ratio of an exact result.
-                    name: str(value) if value in (math.inf, -math.inf) else value
-                    for name, value in asdict(change).items()
-                }
-                for change in self.changes
-            ],
+            "changes": [_plain(change) for change in self.changes],
+            "whole": [_plain(change) for change in self.whole],
         }
 
     def to_json(self) -> str:
@@ -115,7 +116,7 @@ class Comparison:
 
     def __str__(self) -> str:
         """Return both summaries, and a table for each kind of change."""
-        lines = [f"before: {self.before}", f"after:  {self.after}"]
+        lines = [self._summary]
         for kind, title in _TITLES.items():
             rows = [_row(change) for change in self.of(kind)]
             if rows:
@@ -134,8 +135,17 @@ class Comparison:
         """
         show(self, self._blocks, file)
 
+    @property
+    def _summary(self) -> str:
+        lines = [f"before: {self.before}", f"after:  {self.after}"]
+        for change in self.whole:
+            before, after = (_text(value, change.unit) for value in (change.before, change.after))
+            more = f": {change.reason}" if change.reason else ""
+            lines.append(f"{change.name}: {before} before, {after} after{more}")
+        return "\n".join(lines)
+
     def _blocks(self) -> Iterator[str | TextTable]:
-        yield f"before: {self.before}\nafter:  {self.after}"
+        yield self._summary
         for kind, title in _TITLES.items():
             changes = self.of(kind)
             if changes:
@@ -146,9 +156,18 @@ class Comparison:
             yield "Nothing differs."
 
 
+def _plain(change: Change) -> dict[str, Any]:
+    """Return plain data; JSON has no infinity, which is the ratio of an exact result."""
+    return {
+        name: str(value) if value in (math.inf, -math.inf) else value
+        for name, value in asdict(change).items()
+    }
+
+
 _TITLES = {
     "placement": "moved",
     "type": "computes in another type",
+    "span": "slower or faster on the NPU",
     "time": "slower or faster",
     "accuracy": "less or more exact",
     "added": "only after",
@@ -161,6 +180,7 @@ def compare(
     after: Report,
     times: tuple[Mapping[str, float], Mapping[str, float]] | None = None,
     accuracies: tuple[AccuracyReport, AccuracyReport] | None = None,
+    profiles: tuple[Profile, Profile] | None = None,
 ) -> Comparison:
     """Compare two reports: with different options, tables, drivers or versions of a model.
 
@@ -172,24 +192,36 @@ def compare(
     before, after
         The reports.
     times
-        Of both, microseconds by the name of an op or of the whole call, as profiles have them;
-        none: nothing is said of times.
+        Of both, microseconds by the name of whatever was measured; none: nothing is said of these.
     accuracies
         The accuracy reports of both; none: nothing is said of that.
+    profiles
+        The profiles of both; none: nothing is said of times.
 
     Returns
     -------
     comparison
         What differs.
+
+    Raises
+    ------
+    ValueError
+        A profile is of another model than its report.
     """
     changes: list[Change] = []
     for one, two in _pairs(before.ops, after.ops):
         changes += _op_changes(one, two)
     if times is not None:
         changes += _times(*times)
+    whole: tuple[Change, ...] = ()
+    if profiles is not None:
+        from .profiling.differences import differences  # It is of no use without profiles.
+
+        whole, found = differences((before, after), profiles)
+        changes += found
     if accuracies is not None:
         changes += _accuracy(*accuracies)
-    return Comparison(before.summary, after.summary, tuple(changes))
+    return Comparison(before.summary, after.summary, tuple(changes), whole)
 
 
 def _pairs(
@@ -261,7 +293,7 @@ def _times(before: Mapping[str, float], after: Mapping[str, float]) -> list[Chan
         known = before.get(name, 0.0)
         if known > 0 and time > 0 and not known / SLOWER < time < known * SLOWER:
             factor = f"{time / known:.2f} times as long"
-            changes.append(Change("time", name, "", known, time, time > known, factor))
+            changes.append(Change("time", name, "", known, time, time > known, factor, "us"))
     return changes
 
 
@@ -278,7 +310,7 @@ def _accuracy(before: AccuracyReport, after: AccuracyReport) -> list[Change]:
         for index, (one, two) in enumerate(zip(before.outputs, after.outputs, strict=False))
     ]
     return [
-        Change("accuracy", name, what, one, two, two < one)
+        Change("accuracy", name, what, one, two, two < one, unit="dB")
         for name, what, one, two in pairs
         # Both may be infinite, where nothing is lost.
         if one is not None and one != two and abs(one - two) >= LESS_EXACT
@@ -286,12 +318,15 @@ def _accuracy(before: AccuracyReport, after: AccuracyReport) -> list[Change]:
 
 
 def _row(change: Change) -> tuple[str, ...]:
-    units = {"time": "us", "accuracy": "dB"}.get(change.kind)
-    both = (_text(value, units) for value in (change.before, change.after))
+    both = (_text(value, change.unit) for value in (change.before, change.after))
     return (change.op, change.name, *both, change.reason)
 
 
-def _text(value: str | float | None, unit: str | None) -> str:
-    if isinstance(value, float):
-        return "exact" if value == math.inf else f"{value:.1f} {unit}"
-    return value or ""
+def _text(value: str | float | None, unit: str) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if value == math.inf:
+        return "exact"
+    number = f"{value:,.1f}"
+    # Times of a driver are whole, unless its runs differ.
+    return f"{number if unit in ('us', 'dB') else number.removesuffix('.0')} {unit}"

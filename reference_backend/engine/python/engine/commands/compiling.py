@@ -248,11 +248,14 @@ def run_report(arguments: argparse.Namespace) -> int:
     profile = None
     if arguments.profile is not None:
         from ..profiling import Profile
+        from ..profiling.names import require_match
 
         profile = read_json(arguments.profile, Profile.from_json, "a profile", "profile --output")
     accuracy = None
     with Steps(STEPS) as steps:
         prepared = prepare(arguments, steps)
+        if profile is not None:
+            told(lambda: require_match(profile, prepared.report))
         if arguments.accuracy is not None:
             steps.begin("comparing the layers")
             accuracy = _accuracy(prepared, arguments)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..backend import BACKEND
-from .files import Arrays, read_arrays
+from .files import Arrays
 from .problem import Problem
 
 if TYPE_CHECKING:
@@ -133,14 +133,16 @@ def _size(value: object) -> int | str:
     return int(value.value) if hasattr(value, "value") else str(value)
 
 
-def read_inputs(path: Path, signature: Signature) -> list[np.ndarray]:
-    """Read the inputs of a model from a file, and check them.
+def suitable(arrays: Arrays, path: Path, signature: Signature) -> list[np.ndarray]:
+    """Return the inputs of a model, after a check.
 
     Parameters
     ----------
+    arrays
+        An array for each input, by name or in order, as `numpy.savez` writes both; one of an .npy
+        file for a model of one input. Other arrays are ignored.
     path
-        An .npz file with an array for each input, by name or in order, as `numpy.savez` writes
-        both; or an .npy file for a model of one input. Other arrays are ignored.
+        The file that they are from.
     signature
         What the model takes.
 
@@ -154,7 +156,7 @@ def read_inputs(path: Path, signature: Signature) -> list[np.ndarray]:
     Problem
         An array is missing, or has another element type or shape.
     """
-    inputs = chosen(read_arrays(path), path, signature)
+    inputs = chosen(arrays, path, signature)
     sizes: dict[str, int] = {}
     for item, array in zip(signature.inputs, inputs, strict=True):
         dtype = str(array.dtype)

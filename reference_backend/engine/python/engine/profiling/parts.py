@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Busy = Mapping[str, int]
 """How long each engine worked."""
@@ -194,6 +194,13 @@ class OpProfile:
         Arithmetic, as of events.
     active
         How long at least one engine had work of it.
+    attributed
+        Its part of the time of its region: each instant is that of one op, so that the parts add
+        up to the whole. See `sums.attributed_to`.
+    attributed_share
+        The part of the time of all regions that this is.
+    waits
+        For how long engines stood still since it began, by the engine that they waited for.
     """
 
     region: str
@@ -208,6 +215,9 @@ class OpProfile:
     share: float
     operations: int = 0
     active: int = 0
+    attributed: int = 0
+    attributed_share: float = 0.0
+    waits: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -225,8 +235,16 @@ class HostCall:
         The function.
     begin_us, end_us
         When, from the begin of the first call of the model.
+    origin
+        The name that the author of the model gave the op that it computes; none if not known.
     """
 
     name: str
     begin_us: float
     end_us: float
+    origin: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The name by which a user knows it."""
+        return self.origin or self.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from .drawing import WIDTH, Marks, box, colours_of, line, nothing, picture, short, text
+from .drawing import WIDTH, Marks, box, colours_of, line, nothing, picture, short, text, time_axis
 from .memory_map import memory_svg
 from .parts import Event
 from .result import Profile
@@ -43,6 +43,7 @@ def timeline_svg(profile: Profile) -> str:
     shown = [event for event in profile.events if event.call == 0]
     engines = list(dict.fromkeys(event.engine for event in shown))
     colours = colours_of(profile.ops)
+    origins = {(op.region, op.label): op.origin for op in profile.ops}
     scale = (WIDTH - _LEFT - 10) / max(begin, 1)
     top = 30
     for event in sorted(shown, key=lambda item: item.begin - item.end)[:_MOST_MARKS]:
@@ -56,7 +57,7 @@ def timeline_svg(profile: Profile) -> str:
                 width,
                 _ROW - 4,
                 colours[event.region, event.label],
-                _about(event, profile),
+                _about(event, profile, origins[event.region, event.label]),
             )
         )
     bottom = top + len(engines) * _ROW
@@ -67,12 +68,11 @@ def timeline_svg(profile: Profile) -> str:
         marks.append(line(x, top - 6, x, bottom, ' stroke-opacity="0.4" stroke-dasharray="3 3"'))
         if span * scale > 7 * len(symbol):
             marks.append(text(x + 3, top - 10, symbol))
-    marks.append(text(_LEFT, bottom + 16, "0"))
-    marks.append(text(WIDTH - 10, bottom + 16, f"{begin:,} {profile.unit}", "end"))
+    marks += time_axis(begin, _LEFT, WIDTH - 10, top - 6, bottom, profile.unit or "")
     hidden = len(shown) - _MOST_MARKS
     if hidden > 0:
-        marks.append(text(_LEFT + 60, bottom + 16, f"without the {hidden:,} shortest events"))
-    return picture(bottom + 26, "What each engine did", marks)
+        marks.append(text(_LEFT, bottom + 32, f"without the {hidden:,} shortest events"))
+    return picture(bottom + 42, "What each engine did", marks)
 
 
 def top_ops_svg(profile: Profile, most: int = 15) -> str:
@@ -90,27 +90,28 @@ def top_ops_svg(profile: Profile, most: int = 15) -> str:
     svg
         A bar for each op, as long as its share.
     """
-    ops = sorted(profile.ops, key=lambda op: -op.span)[:most]
+    ops = sorted(profile.ops, key=lambda op: -op.attributed)[:most]
     if not ops:
         return nothing("The driver has no events.")
     colours = colours_of(profile.ops)
-    scale = (WIDTH - _LEFT - 230) / max(ops[0].span, 1)
+    scale = (WIDTH - _LEFT - 230) / max(ops[0].attributed, 1)
     marks = []
     for index, op in enumerate(ops):
         y = 10 + index * _ROW
         title = f"{op.composite or op.op or ''} {op.title} in {op.region}"
-        width = op.span * scale
+        width = op.attributed * scale
         marks.append(text(_LEFT - 8, y + 14, short(op.title), "end"))
         marks.append(box(_LEFT, y, max(width, 0.5), _ROW - 4, colours[op.region, op.label], title))
-        share = format(op.share, ".1%")
-        label = f"{share}, {op.span:,} {profile.unit}"
+        share = format(op.attributed_share, ".1%")
+        label = f"{share}, {op.attributed:,} {profile.unit}"
         marks.append(text(_LEFT + width + 6, y + 14, label))
     return picture(20 + len(ops) * _ROW, "The ops that need the most time", marks)
 
 
-def _about(event: Event, profile: Profile) -> str:
+def _about(event: Event, profile: Profile, origin: str | None) -> str:
+    label = event.label or "no op"
     lines = [
-        f"{event.name}: {event.label or 'no op'}",
+        f"{event.name}: {label}" if origin is None else f"{event.name}: {origin}\n{label}",
         f"{event.region}, {event.engine}",
         f"{event.begin:,} to {event.end:,} {profile.unit}, busy {event.busy:,}",
     ]

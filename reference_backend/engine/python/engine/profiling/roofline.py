@@ -8,7 +8,7 @@ for Multicore Architectures", Communications of the ACM 52 (4), 2009.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .drawing import WIDTH, Marks, attribute, colours_of, escaped, line, nothing, picture, short
@@ -17,6 +17,14 @@ from .parts import OpProfile
 from .result import Profile
 
 _LEFT, _RIGHT, _TOP, _HEIGHT = 70, WIDTH - 20, 30, 300
+_FEW_POWERS = 3
+"""On an axis of fewer powers of ten, these alone would be too few ticks."""
+_LETTER, _LINE = 7, 14
+"""About the width of a letter, and the height of a line."""
+
+
+_Box = tuple[float, float, float, float]
+"""The left, upper, right and lower end of something."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +198,7 @@ def roofline_svg(profile: Profile) -> str:
 
 
 class _Axis:
-    """A logarithmic axis of whole powers of ten, with room at its end.
+    """A logarithmic axis with room at its end; its ticks are powers of ten, or 1, 2 and 5 of each.
 
     Parameters
     ----------
@@ -207,7 +215,14 @@ class _Axis:
         most = max(math.log10(max(values)) + room, self._least + 1)
         self._begin, self._end = begin, end
         self._scale = (end - begin) / (most - self._least)
-        self.ticks = [10.0**power for power in range(math.ceil(self._least), math.floor(most) + 1)]
+        powers = range(math.floor(self._least), math.floor(most) + 1)
+        steps = (1, 2, 5) if most - self._least < _FEW_POWERS else (1,)
+        self.ticks = [
+            step * 10.0**power
+            for power in powers
+            for step in steps
+            if self._least <= math.log10(step) + power <= most
+        ]
         self.least, self.most = 10**self._least, 10**most
 
     def at(self, value: float) -> float:
@@ -244,8 +259,8 @@ def _roof_marks(roof: Roof, across: _Axis, upright: _Axis, memory: str, unit: st
 def _point_marks(profile: Profile, points: Sequence[Point], across: _Axis, upright: _Axis) -> Marks:
     colours, numbers = colours_of(profile.ops), {id(op): at for at, op in enumerate(profile.ops)}
     marks = []
-    named = sorted(points, key=lambda point: -point.op.share)[:5]
-    for point in sorted(points, key=lambda point: -point.op.share):
+    named = sorted(points, key=lambda point: -point.op.attributed_share)[:5]
+    for point in sorted(points, key=lambda point: -point.op.attributed_share):
         op = point.op
         x, y = across.at(point.intensity), upright.at(point.speed)
         title = (
@@ -253,22 +268,50 @@ def _point_marks(profile: Profile, points: Sequence[Point], across: _Axis, uprig
             f"{op.active:,} {profile.unit}\n{point.speed:,.1f} operations per "
             f"{_one(profile.unit or '')}"
         )
-        radius = 4 + 10 * math.sqrt(op.share)
         marks.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill-opacity="0.8" '
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_radius(point):.1f}" fill-opacity="0.8" '
             f'fill="{colours[op.region, op.label]}" stroke="none"'
             f"{attribute('data-op', numbers[id(op)])}><title>{escaped(title)}</title></circle>"
         )
-    taken: list[tuple[float, float]] = []
+    return [*marks, *_names(named, points, across, upright)]
+
+
+def _radius(point: Point) -> float:
+    return 4 + 10 * math.sqrt(point.op.attributed_share)
+
+
+def _names(
+    named: Sequence[Point], points: Sequence[Point], across: _Axis, upright: _Axis
+) -> Iterator[str]:
+    """Return the names of points, each beside its point where nothing else is."""
+    taken: list[_Box] = []
+    for point in points:
+        x, y, radius = across.at(point.intensity), upright.at(point.speed), _radius(point)
+        taken.append((x - radius, y - radius, x + radius, y + radius))
     for point in named:
-        x, y = across.at(point.intensity), upright.at(point.speed)
-        if all(abs(y - other_y) > 14 or abs(x - other_x) > 190 for other_x, other_y in taken):
-            taken.append((x, y))
-            is_right = x > (_LEFT + _RIGHT) / 2
-            gap = 8 + 10 * math.sqrt(point.op.share)
-            place = x - gap if is_right else x + gap
-            marks.append(words(place, y + 4, short(point.op.title), "end" if is_right else "start"))
-    return marks
+        x, y, gap = across.at(point.intensity), upright.at(point.speed), _radius(point) + 4
+        name = short(point.op.title)
+        width = len(name) * _LETTER
+        for left, middle in (
+            (x + gap, y),
+            (x - gap - width, y),
+            (x - width / 2, y - gap - _LINE / 2),
+            (x - width / 2, y + gap + _LINE / 2),
+        ):
+            place = left, middle - _LINE / 2, left + width, middle + _LINE / 2
+            is_inside = left >= _LEFT and left + width <= _RIGHT
+            if is_inside and not any(_overlap(place, other) for other in taken):
+                taken.append(place)
+                # A name is seldom as wide as that: it stays near its point.
+                anchor, at = ("end", left + width) if left + width <= x else ("start", left)
+                if left < x < left + width:
+                    anchor, at = "middle", x
+                yield words(at, middle + 4, name, anchor)
+                break
+
+
+def _overlap(one: _Box, other: _Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _one(unit: str) -> str:

@@ -14,24 +14,26 @@ from .result import Profile
 _MOST_HOST_FUNCTIONS = 10
 
 
-def as_text(profile: Profile) -> str:
+def as_text(profile: Profile, most: int | None = None) -> str:
     """Return the tables as plain text, and the summary.
 
     Parameters
     ----------
     profile
         The profile.
+    most
+        How many ops are shown, the longest first; none: all.
 
     Returns
     -------
     text
         Columns of the same width, a table after the other.
     """
-    blocks = ["\n".join(aligned([item.header, *item.rows])) for item in _tables(profile)]
+    blocks = ["\n".join(aligned([item.header, *item.rows])) for item in _tables(profile, most)]
     return "\n\n".join([*blocks, profile.summary])
 
 
-def show(profile: Profile, file: TextIO | None) -> None:
+def show(profile: Profile, file: TextIO | None, most: int | None = None) -> None:
     """Print the tables: with colours on a terminal, else as plain text.
 
     Parameters
@@ -40,11 +42,14 @@ def show(profile: Profile, file: TextIO | None) -> None:
         The profile.
     file
         Where to print; none: standard output.
+    most
+        How many ops are shown, the longest first; none: all.
     """
-    terminal.show(profile, lambda: [*_tables(profile), profile.summary], file)
+    plain = as_text(profile, most)
+    terminal.show(plain, lambda: [*_tables(profile, most), profile.summary], file)
 
 
-def _tables(profile: Profile) -> list[TextTable]:
+def _tables(profile: Profile, most: int | None) -> list[TextTable]:
     """Return the tables that have lines, each with its header."""
     tables: list[TextTable] = []
     unit = profile.unit or "-"
@@ -71,41 +76,42 @@ def _tables(profile: Profile) -> list[TextTable]:
             )
         )
     if profile.ops:
-        header = ("op", "name", "share", unit, "busy", "traffic")
-        ordered = sorted(profile.ops, key=lambda item: -item.span)
-        tables.append(
-            TextTable(
-                header,
-                [
-                    (
-                        item.composite or item.op or "",
-                        item.title,
-                        format(item.share, ".1%"),
-                        f"{item.span:,}",
-                        _parts(f"{name} {n:,}" for name, n in item.busy.items()),
-                        traffic_text(item.traffic),
-                    )
-                    for item in ordered
-                ],
-                numbers=True,
+        columns = ("op", "name", "share", unit, "busy", "waits for", "traffic")
+        ordered = sorted(profile.ops, key=lambda item: -item.attributed)
+        shown, rest = ordered[:most], ordered[len(ordered[:most]) :]
+        rows: list[Row] = [
+            (
+                item.composite or item.op or "",
+                item.title,
+                format(item.attributed_share, ".1%"),
+                f"{item.attributed:,}",
+                _amounts(item.busy),
+                _amounts(item.waits),
+                traffic_text(item.traffic),
             )
-        )
+            for item in shown
+        ]
+        if rest:
+            share = format(sum(item.attributed_share for item in rest), ".1%")
+            time = f"{sum(item.attributed for item in rest):,}"
+            rows.append((f"({len(rest):,} others)", "--all shows them", share, time, "", "", ""))
+        tables.append(TextTable(columns, rows, numbers=True))
     times = host_times(profile)
     if times:
-        rows: list[Row] = [
-            (name, str(count), f"{time:,.1f}") for name, (count, time) in times.items()
+        lines: list[Row] = [
+            (name, origin or "", str(count), f"{time:,.1f}")
+            for (name, origin), (count, time) in times.items()
         ]
-        more = len(rows) - _MOST_HOST_FUNCTIONS
-        shown = rows[:_MOST_HOST_FUNCTIONS]
-        if more > 0:
-            rest = list(times.values())[_MOST_HOST_FUNCTIONS:]
-            sums = str(sum(count for count, _ in rest)), f"{sum(time for _, time in rest):,.1f}"
-            shown.append((f"({more} others)", *sums))
-        tables.append(TextTable(("on the host", "calls", "us"), shown, numbers=True))
+        if most is not None and len(lines) > _MOST_HOST_FUNCTIONS:
+            others = list(times.values())[_MOST_HOST_FUNCTIONS:]
+            sums = str(sum(count for count, _ in others)), f"{sum(time for _, time in others):,.1f}"
+            del lines[_MOST_HOST_FUNCTIONS:]
+            lines.append((f"({len(others):,} others)", "--all shows them", *sums))
+        tables.append(TextTable(("on the host", "name", "calls", "us"), lines, numbers=True))
     return tables
 
 
-def host_times(profile: Profile) -> Mapping[str, tuple[int, float]]:
+def host_times(profile: Profile) -> Mapping[tuple[str, str | None], tuple[int, float]]:
     """Return how often each function of the host was called, and how long in all.
 
     Parameters
@@ -116,12 +122,13 @@ def host_times(profile: Profile) -> Mapping[str, tuple[int, float]]:
     Returns
     -------
     times
-        Counts and us by name, the longest first.
+        Counts and us by the name of the function and that of its op, the longest first.
     """
-    found: dict[str, tuple[int, float]] = {}
+    found: dict[tuple[str, str | None], tuple[int, float]] = {}
     for item in profile.host:
-        count, time = found.get(item.name, (0, 0.0))
-        found[item.name] = count + 1, time + item.end_us - item.begin_us
+        key = item.name, item.origin
+        count, time = found.get(key, (0, 0.0))
+        found[key] = count + 1, time + item.end_us - item.begin_us
     return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
 
@@ -139,6 +146,10 @@ def traffic_text(traffic: Traffic) -> str:
         A line.
     """
     return _parts(f"{name} {read:,} + {written:,} B" for name, (read, written) in traffic.items())
+
+
+def _amounts(amounts: Mapping[str, int]) -> str:
+    return _parts(f"{name} {amount:,}" for name, amount in amounts.items())
 
 
 def _parts(parts: Iterable[str]) -> str:

@@ -7,17 +7,14 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ..accuracy import AccuracyReport
 from ..comparison import compare
 from ..report import Report
 from ..whole_files import write_text
 from .files import read_text, require_writable
-from .problem import Problem
-
-if TYPE_CHECKING:
-    from ..profiling import Profile
+from .problem import Problem, told
 
 _Read = TypeVar("_Read")
 
@@ -29,22 +26,22 @@ def run_compare(arguments: argparse.Namespace) -> int:
         read_json(path, Report.from_json, "a report", "report --output")
         for path in (arguments.before, arguments.after)
     )
-    times = accuracies = None
+    profiles = accuracies = None
     if arguments.profiles is not None:
         from ..profiling import Profile
 
         one, two = (
-            _times(read_json(path, Profile.from_json, "a profile", "profile --output"))
+            read_json(path, Profile.from_json, "a profile", "profile --output")
             for path in arguments.profiles
         )
-        times = (one, two)
+        profiles = (one, two)
     if arguments.accuracy is not None:
         first, second = (
             read_json(path, AccuracyReport.from_json, "an accuracy report", "report --accuracy")
             for path in arguments.accuracy
         )
         accuracies = (first, second)
-    found = compare(before, after, times, accuracies)
+    found = told(lambda: compare(before, after, accuracies=accuracies, profiles=profiles))
     if arguments.output is not None:
         write_text(arguments.output, found.to_json())
     if arguments.json:
@@ -52,17 +49,6 @@ def run_compare(arguments: argparse.Namespace) -> int:
     else:
         found.show()
     return 1 if arguments.fail_if_worse and found.worse else 0
-
-
-def _times(profile: Profile) -> dict[str, float]:
-    """Return microseconds by the name of the op."""
-    calls = max(len(profile.calls), 1)
-    if not profile.ticks_per_us:
-        return {"the whole call": profile.totals["wall_us"] / calls}
-    times: dict[str, float] = {}
-    for op in profile.ops:
-        times[op.title] = times.get(op.title, 0.0) + op.span / profile.ticks_per_us / calls
-    return times
 
 
 def read_json(path: Path, read: Callable[[str], _Read], what: str, command: str) -> _Read:

@@ -109,6 +109,8 @@ def require_writable(path: Path | None) -> None:
     """
     if path is None:
         return
+    if str(path) == "-":
+        raise Problem("'-' is not a file: name one. --json prints on standard output.")
     folder = path.parent
     if path.is_dir():
         raise Problem(f"{path} is a folder; name a file to be written.")

@@ -4,28 +4,43 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from ..whole_files import write_text
 from .files import require_writable
-from .problem import Problem, sentence
+from .problem import Problem, needs_compiler, sentence
 from .progress import Steps
-from .running import inputs_of, load
+from .running import LIBRARY, load
+
+if TYPE_CHECKING:
+    from ..report import Report
+
+MOST_OPS = 20
+"""How many ops a table on the terminal has, unless all are asked for."""
 
 
 def run_profile(arguments: argparse.Namespace) -> int:
     """Run the command `profile`."""
     from ..profiling import profile
+    from ..profiling.names import mismatch
 
     for path in (arguments.output, arguments.trace):
         require_writable(path)
+    known = _report(arguments)
     with Steps(6) as steps:
         loaded = load(arguments, steps)
-        inputs = inputs_of(arguments, loaded.signature)
         steps.begin("profiling")
+        known = known or loaded.report
         try:
-            found = profile(loaded.machine, *inputs, calls=arguments.repeat, report=loaded.report)
+            found = profile(loaded.machine, *loaded.inputs, calls=arguments.repeat, report=known)
         except Exception as error:
             raise Problem(f"The model cannot be profiled: {sentence(error)}") from error
+    why = mismatch(found, known) if known is not None and arguments.report is not None else None
+    if why is not None:
+        raise Problem(
+            f"{arguments.report} is not the report of {arguments.model}: {why}. Give the one that "
+            "'compile --report FILE' has written with the library."
+        )
     if arguments.output is not None:
         write_text(arguments.output, found.to_json())
     if arguments.trace is not None:
@@ -33,5 +48,21 @@ def run_profile(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(found.to_json())
     else:
-        found.show()
+        found.show(most=None if arguments.all else MOST_OPS)
     return 0
+
+
+def _report(arguments: argparse.Namespace) -> Report | None:
+    """Return the report of a library; one of a model file is made when it is compiled."""
+    if arguments.report is None:
+        return None
+    if arguments.model.suffix != LIBRARY:
+        raise Problem(
+            f"--report goes with a library; {arguments.model} is compiled now, and its report is "
+            "known."
+        )
+    needs_compiler("--report")
+    from ..report import Report
+    from .comparing import read_json
+
+    return read_json(arguments.report, Report.from_json, "a report", "compile --report")

@@ -21,17 +21,18 @@ from tvm.runtime.vm import VirtualMachine
 
 from ..backend import BACKEND
 from ..whole_files import writing
-from .files import require_file, require_writable
+from .files import Arrays, read_arrays, require_file, require_writable
 from .problem import Problem, needs_compiler, sentence
 from .progress import Steps
-from .signature import FUNCTION, Input, Signature, random_inputs, read_inputs
+from .signature import FUNCTION, Input, Signature, random_inputs, suitable
 
 if TYPE_CHECKING:
     from ..report import Report
 
 Array = npt.NDArray[Any]
 
-_LIBRARY = ".so"
+LIBRARY = ".so"
+"""How the names of compiled libraries end."""
 # The head of an ELF file of 64 bits: where the table of sections is, and its size.
 _ELF = struct.Struct("<4s36xQ10xHH2x")
 # What TVM says of a part of a library that no installed package loads.
@@ -40,7 +41,7 @@ _FOREIGN = re.compile(r"created using \{(\w+)\} but a loader")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model that can be run.
+    """A model that can be run, with its inputs.
 
     Parameters
     ----------
@@ -48,12 +49,15 @@ class Loaded:
         The virtual machine of TVM that runs it.
     signature
         What it takes and returns.
+    inputs
+        The inputs in order.
     report
         Where its ops run; none for a library.
     """
 
     machine: VirtualMachine
     signature: Signature
+    inputs: list[Array]
     report: Report | None = None
 
     def run(self, inputs: list[Any]) -> list[Any]:
@@ -81,12 +85,12 @@ class Loaded:
 
 
 def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
-    """Load a compiled library, or compile a model file.
+    """Load a compiled library, or compile a model file, and read the inputs.
 
     Parameters
     ----------
     arguments
-        Those of `add_model`.
+        Those of `add_model`, and `inputs` and `seed`.
     steps
         Shows what is done.
 
@@ -98,24 +102,28 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
     Raises
     ------
     Problem
-        It cannot be loaded or compiled.
+        It cannot be loaded or compiled, or the inputs do not suit it.
     """
     path: Path = arguments.model
-    if path.suffix == _LIBRARY:
+    # What is wrong with them is said before the model is compiled, which takes a while.
+    arrays = read_arrays(arguments.inputs) if arguments.inputs is not None else None
+    if path.suffix == LIBRARY:
         _refuse_settings(arguments)
         steps.begin(f"loading {path}")
-        return load_library(path)
+        machine, signature = load_library(path)
+        return Loaded(machine, signature, _inputs(arguments, arrays, signature))
     require_file(path)
     needs_compiler(f"{path}, which is not compiled yet,")
     from .compiling import compile_prepared, prepare
 
     prepared = prepare(arguments, steps)
+    inputs = _inputs(arguments, arrays, prepared.signature)
     steps.begin("compiling")
-    executable = compile_prepared(prepared, arguments.target)
-    return Loaded(VirtualMachine(executable, tvm.cpu()), prepared.signature, prepared.report)
+    machine = VirtualMachine(compile_prepared(prepared, arguments.target), tvm.cpu())
+    return Loaded(machine, prepared.signature, inputs, prepared.report)
 
 
-def load_library(path: Path) -> Loaded:
+def load_library(path: Path) -> tuple[VirtualMachine, Signature]:
     """Load a compiled library.
 
     Parameters
@@ -125,8 +133,8 @@ def load_library(path: Path) -> Loaded:
 
     Returns
     -------
-    loaded
-        The model.
+    machine, signature
+        The model, and what it takes and returns.
 
     Raises
     ------
@@ -136,7 +144,7 @@ def load_library(path: Path) -> Loaded:
     _require_complete(path)
     try:
         machine = VirtualMachine(tvm.runtime.load_module(str(path.resolve())), tvm.cpu())
-        return Loaded(machine, _signature(machine))
+        return machine, _signature(machine)
     except Exception as error:
         other = _FOREIGN.search(str(error))
         if other is not None:
@@ -192,32 +200,16 @@ def _tensors(result: Any) -> Iterator[object]:
             yield from _tensors(item)
 
 
-def inputs_of(arguments: argparse.Namespace, signature: Signature) -> list[Array]:
-    """Return the inputs that the arguments ask for.
-
-    Parameters
-    ----------
-    arguments
-        With `inputs`, `shape` and `seed`.
-    signature
-        What the model takes.
-
-    Returns
-    -------
-    inputs
-        The inputs in order.
-
-    Raises
-    ------
-    Problem
-        They do not suit the model.
-    """
+def _inputs(
+    arguments: argparse.Namespace, arrays: Arrays | None, signature: Signature
+) -> list[Array]:
+    """Return the inputs that the arguments ask for: arrays of a file, or random ones."""
     names = [item.name for item in signature.inputs]
     for name, _ in arguments.shape:
         if name not in names:
             raise Problem(f"--shape {name}=...: the model's inputs are {', '.join(names)}.")
-    if arguments.inputs is not None:
-        return read_inputs(arguments.inputs, signature)
+    if arrays is not None:
+        return suitable(arrays, arguments.inputs, signature)
     return random_inputs(signature, dict(arguments.shape), arguments.seed)
 
 
@@ -229,9 +221,8 @@ def run_run(arguments: argparse.Namespace) -> int:
     require_writable(output)
     with Steps(6) as steps:
         loaded = load(arguments, steps)
-        inputs = inputs_of(arguments, loaded.signature)
         steps.begin("running")
-        tensors = [tvm.runtime.tensor(array) for array in inputs]
+        tensors = [tvm.runtime.tensor(array) for array in loaded.inputs]
         seconds = []
         for _ in range(arguments.repeat):
             begun = time.perf_counter()
@@ -274,6 +265,8 @@ def _times(seconds: list[float]) -> str:
     first, *others = (1000 * item for item in seconds)
     if not others:
         return f"time: {first:.3f} ms, of the first call; --repeat 10 measures more"
+    if len(others) == 1:
+        return f"time: {others[0]:.3f} ms, of the second call; the first took {first:.3f} ms"
     return (
         f"time: {statistics.median(others):.3f} ms, the median of {len(others)} calls "
         f"({min(others):.3f} to {max(others):.3f}) after the first, {first:.3f} ms"

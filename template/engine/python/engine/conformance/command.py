@@ -17,6 +17,7 @@ from tvm import relax
 from ..artifacts import printable
 from ..backend import LEDGER
 from ..commands.arguments import add_json, add_shape
+from ..commands.files import require_writable
 from ..commands.models import KINDS, read_model, with_shapes
 from ..commands.problem import Problem, sentence
 from ..whole_files import NotWritten
@@ -172,7 +173,7 @@ def _problem(arguments: argparse.Namespace, suites: list[str], settings: Setting
     if arguments.ledger != LEDGER and not os.path.isfile(arguments.ledger):
         return f"there is no file {arguments.ledger}"
     if arguments.output is not None:
-        if os.path.isfile(arguments.output):
+        if str(arguments.output) == "-" or os.path.isfile(arguments.output):
             return f"{arguments.output} is a file; --output wants a folder"
         # Fail now, not after everything has run.
         try:
@@ -228,6 +229,7 @@ def _add_extract_arguments(parser: argparse.ArgumentParser) -> None:
 def _extract(arguments: argparse.Namespace) -> int:
     """Run the command; raise a `Problem` if there is no such part, or none at all."""
     try:
+        require_writable(arguments.output)
         shapes = dict(arguments.shape)
         # A module need not have a name that ends in .json.
         mod = read_model(arguments.model, shapes, otherwise=".json").imported({})

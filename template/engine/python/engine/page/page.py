@@ -13,6 +13,7 @@ from pathlib import Path
 from ..accuracy.result import AccuracyReport
 from ..backend import BACKEND
 from ..profiling.drawing import PALETTE
+from ..profiling.names import named, require_match
 from ..profiling.result import Profile
 from ..reasons import Code
 from ..report import Report
@@ -62,10 +63,13 @@ def write_page(
     Raises
     ------
     ValueError
-        The profile or the accuracy report is none, or of another version, or the file cannot be
-        written; nothing is left of it then.
+        The profile or the accuracy report is none, or of another version, the profile is of another
+        model, or the file cannot be written; nothing is left of it then.
     """
     found = Profile.from_dict(profile) if profile is not None else None
+    if found is not None:
+        require_match(found, report)
+        found = named(found, report)
     if accuracy is not None:
         accuracy = AccuracyReport.from_dict(accuracy).to_dict()
     data = {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
@@ -123,6 +124,52 @@ def attribute(name: str, value: str | int) -> str:
         Its text.
     """
     return f" {name}={quoteattr(_allowed(str(value)))}"
+
+
+def ticks(most: float, count: int = 6) -> list[int]:
+    """Return round numbers from 0 to the end of an axis: steps of 1, 2 or 5 by powers of ten.
+
+    Parameters
+    ----------
+    most
+        The end of the axis.
+    count
+        About how many there are; at most one more.
+
+    Returns
+    -------
+    ticks
+        The numbers.
+    """
+    power = 10 ** max(math.floor(math.log10(max(most, 1) / count)), 0)
+    step = next(power * factor for factor in (1, 2, 5, 10) if most <= power * factor * count)
+    return list(range(0, int(most) + 1, step))
+
+
+def time_axis(whole: int, left: float, right: float, top: float, bottom: float, unit: str) -> Marks:
+    """Return an axis of time below a picture, with faint lines through it.
+
+    Parameters
+    ----------
+    whole
+        The time at its end; it begins at 0.
+    left, right, top, bottom
+        The place of the picture.
+    unit
+        The unit.
+
+    Returns
+    -------
+    marks
+        Lines, and numbers below them.
+    """
+    marks: Marks = []
+    for value in ticks(whole):
+        x = left + (right - left) * value / max(whole, 1)
+        marks.append(line(x, top, x, bottom, ' stroke-opacity="0.15"'))
+        anchor = "middle" if value and x < right - 30 else "end" if value else "start"
+        marks.append(text(x, bottom + 16, f"{value:,}", anchor))
+    return [*marks, text(right, bottom + 32, f"{unit}, {whole:,} in all", "end")]
 
 
 def short(content: str, most: int = 28) -> str:

@@ -3,11 +3,27 @@
 
 from __future__ import annotations
 
-from .drawing import WIDTH, Marks, attribute, box, colours_of, line, nothing, picture, text
+from .drawing import (
+    WIDTH,
+    Marks,
+    attribute,
+    box,
+    colours_of,
+    line,
+    nothing,
+    picture,
+    short,
+    text,
+    ticks,
+    time_axis,
+)
 from .parts import Allocation
 from .result import Profile
 
-_LEFT, _RIGHT, _TOP, _HEIGHT, _GAP = 120, WIDTH - 10, 34, 200, 46
+_LEFT, _RIGHT, _TOP, _HEIGHT, _GAP = 120, WIDTH - 10, 34, 200, 62
+_LETTER, _LINE = 7, 16
+"""About the width of a letter, and the height of a line."""
+_FEWEST_LETTERS = 4
 _MOST_MARKS = 4000
 """How many rectangles a browser draws at once; larger ones go first."""
 
@@ -32,6 +48,9 @@ def memory_svg(profile: Profile) -> str:
     scale = (_RIGHT - _LEFT) / max(whole, 1)
     colours = colours_of(profile.ops)
     numbers = {(op.region, op.label): index for index, op in enumerate(profile.ops)}
+    titles: dict[tuple[str, str | None], str] = {
+        (op.region, op.label): op.title for op in profile.ops if op.label is not None
+    }
     marks: Marks = []
     top = _TOP
     for memory, peak in profile.memory.items():
@@ -41,36 +60,48 @@ def memory_svg(profile: Profile) -> str:
         marks.append(text(_LEFT, top - 10, f"{memory}: {peak:,}{of} bytes in use at most"))
         mine = [item for item in profile.allocations if item.memory == memory]
         shown = sorted(mine, key=lambda item: (item.begin - item.end) * item.bytes)
+        labels: Marks = []
         for item in shown[:_MOST_MARKS]:
             op = item.region, item.label
-            height = item.bytes * high
+            height, width = item.bytes * high, (item.end - item.begin) * scale
+            x = _LEFT + (begins[item.region] + item.begin) * scale
+            y = bottom - item.offset * high - height
             number = numbers.get(op)
             marks.append(
                 box(
-                    _LEFT + (begins[item.region] + item.begin) * scale,
-                    bottom - item.offset * high - height,
-                    max((item.end - item.begin) * scale, 0.5),
+                    x,
+                    y,
+                    max(width, 0.5),
                     max(height, 0.5),
                     colours.get(op, "#888888"),
-                    _about(item, profile),
+                    _about(item, profile, titles.get(op)),
                     ' fill-opacity="0.75"'
                     + (attribute("data-op", number) if number is not None else ""),
                 )
             )
+            letters = int(width / _LETTER) - 1
+            if height >= _LINE and letters >= _FEWEST_LETTERS and op in titles:
+                label = short(titles[op], letters)
+                place = x + width / 2, y + height / 2 + 4
+                labels.append(text(*place, label, "middle", ' pointer-events="none"'))
+        marks += labels
         marks.append(line(_LEFT, top, _RIGHT, top, ' stroke-dasharray="3 3"'))
         marks.append(line(_LEFT, bottom, _RIGHT, bottom))
         marks.append(text(_LEFT - 8, top + 5, f"{peak:,}", "end"))
-        marks.append(text(_LEFT - 8, bottom + 4, "0", "end"))
+        for value in ticks(peak, 4):
+            y = bottom - value * high
+            if y > top + _LINE:  # Else it is over the number of the peak.
+                marks.append(line(_LEFT, y, _RIGHT, y, ' stroke-opacity="0.15"'))
+                marks.append(text(_LEFT - 8, y + 4, f"{value:,}", "end"))
         for begin in begins.values():
             x = _LEFT + begin * scale
             marks.append(line(x, top, x, bottom, ' stroke-opacity="0.4" stroke-dasharray="3 3"'))
-        marks.append(text(_LEFT, bottom + 16, "0"))
-        marks.append(text(_RIGHT, bottom + 16, f"{whole:,} {profile.unit}", "end"))
+        marks += time_axis(whole, _LEFT, _RIGHT, top, bottom, profile.unit or "")
         if len(shown) > _MOST_MARKS:
             hidden = f"without the {len(shown) - _MOST_MARKS:,} smallest"
-            marks.append(text((_LEFT + _RIGHT) / 2, bottom + 16, hidden, "middle"))
+            marks.append(text(_LEFT, bottom + 32, hidden))
         top = bottom + _GAP
-    return picture(top - _GAP + 26, "What lies in the memories", marks)
+    return picture(top - _GAP + 42, "What lies in the memories", marks)
 
 
 def _begins(profile: Profile) -> tuple[dict[str, int], int]:
@@ -91,8 +122,9 @@ def _size(profile: Profile, memory: str) -> int:
     return 0
 
 
-def _about(item: Allocation, profile: Profile) -> str:
+def _about(item: Allocation, profile: Profile, title: str | None) -> str:
+    name = f"{title}\n" if title is not None else ""
     return (
-        f"{item.label or 'no op'}\n{item.region}, {item.memory}\n{item.bytes:,} bytes at "
+        f"{name}{item.label or 'no op'}\n{item.region}, {item.memory}\n{item.bytes:,} bytes at "
         f"{item.offset:,}\n{item.begin:,} to {item.end:,} {profile.unit}"
     )

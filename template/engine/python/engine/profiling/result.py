@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..backend import BACKEND
 from ..plain_data import plain
+from .names import named, split_label
 from .parts import (
     Allocation,
     Busy,
@@ -24,6 +23,7 @@ from .parts import (
     Run,
     Traffic,
 )
+from .sums import active_of, attributed_to, busy_of, by_op, traffic_of, waits_of
 
 if TYPE_CHECKING:
     from ..report import Report
@@ -104,7 +104,7 @@ class Profile:
                     for item in call.get("allocations", ())
                 ]
             span = sum(item.span for item in runs)
-            busy = _busy(mine)
+            busy = busy_of(mine)
             regions.append(
                 RegionProfile(
                     symbol=symbol,
@@ -114,7 +114,7 @@ class Profile:
                     runs=tuple(runs),
                     busy=busy,
                     utilisation={name: round(n / span, 6) for name, n in busy.items() if span},
-                    traffic=_traffic(mine),
+                    traffic=traffic_of(mine),
                     counters=region["counters"],
                     operations=sum(event.operations for event in mine),
                     peaks=_peaks(region["profile"].get("peaks")),
@@ -124,30 +124,32 @@ class Profile:
         known = [(unit, data["ticks_per_us"]) for unit, data in units if unit is not None]
         # A region that did not run does not know its frequency.
         unit, ticks = max(known, key=lambda item: item[1], default=(None, 0.0))
-        return cls(
+        host = tuple(
+            HostCall(name, round(begin - origin, 3), round(end - origin, 3))
+            for name, begin, end in recording["host"]
+        )
+        profile = cls(
             unit,
             float(ticks),
             recording.get("device"),
             tuple(run(*call) for call in calls),
             tuple(regions),
             tuple(events),
-            _ops(events, report),
-            tuple(
-                HostCall(name, round(begin - origin, 3), round(end - origin, 3))
-                for name, begin, end in recording["host"]
-            ),
+            _ops(events),
+            host,
             tuple(allocations),
         )
+        return profile if report is None else named(profile, report)
 
     @property
     def busy(self) -> Busy:
         """How long each engine worked, in all regions."""
-        return _busy(self.events)
+        return busy_of(self.events)
 
     @property
     def traffic(self) -> Traffic:
         """The bytes that each memory was read and written, in all regions."""
-        return _traffic(self.events)
+        return traffic_of(self.events)
 
     @property
     def memory(self) -> dict[str, int]:
@@ -259,6 +261,10 @@ class Profile:
                 f"The profile has the version {version!r}; supported: {VERSION}, as `to_json` of a "
                 "profile writes it. Make it again with this release."
             )
+        events = tuple(_event(item) for item in data["events"])
+        ops = tuple(_read(OpProfile, item) for item in data["ops"])
+        if not all("attributed" in item for item in data["ops"]):  # An earlier release wrote it.
+            ops = _with_times(ops, events)
         return cls(
             data["unit"],
             data["ticks_per_us"],
@@ -275,8 +281,8 @@ class Profile:
                 )
                 for item in data["regions"]
             ),
-            tuple(_event(item) for item in data["events"]),
-            tuple(_read(OpProfile, item) for item in data["ops"]),
+            events,
+            ops,
             tuple(_read(HostCall, item) for item in data["host"]),
             tuple(_read(Allocation, item) for item in data.get("allocations", ())),
         )
@@ -320,54 +326,34 @@ class Profile:
 
         return as_text(self)
 
-    def show(self, file: TextIO | None = None) -> None:
+    def show(self, file: TextIO | None = None, most: int | None = None) -> None:
         """Print the tables: with colours on a terminal, else as plain text.
 
         Parameters
         ----------
         file
             Where to print; standard output if it is left out.
+        most
+            How many ops are shown, the longest first; all if it is left out.
         """
         from .tables import show
 
-        show(self, file)
+        show(self, file, most)
 
 
 # ---- Sums ---------------------------------------------------------------------------------------
-
-
-def _busy(events: Iterable[Event]) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for event in events:
-        found[event.engine] += event.busy
-    return dict(found)
-
-
-def _traffic(events: Iterable[Event]) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
-    for event in events:
-        for memory, (read, written) in event.traffic.items():
-            before = found.get(memory, (0, 0))
-            found[memory] = before[0] + read, before[1] + written
-    return found
 
 
 def _length(items: Iterable[Run | HostCall]) -> float:
     return round(sum(item.end_us - item.begin_us for item in items), 3)
 
 
-def _ops(events: Sequence[Event], report: Report | None) -> tuple[OpProfile, ...]:
+def _ops(events: Sequence[Event]) -> tuple[OpProfile, ...]:
     """Sum the events of each label, in the order in which they begin."""
-    placed = {(op.region, op.name): op for op in (report.ops if report is not None else ())}
-    groups: dict[tuple[str, str | None], list[Event]] = {}
-    for event in events:
-        groups.setdefault((event.region, event.label), []).append(event)
     whole = sum(event.end - event.begin for event in events)
     found = []
-    for (region, label), mine in groups.items():
-        match = re.fullmatch(r"(\S+) \((.*)\)", label or "")
-        op, variable = match.groups() if match else (label, None)
-        place = placed.get((region, variable)) if variable is not None else None
+    for (region, label), mine in by_op(events).items():
+        op, variable = split_label(label)
         span = sum(event.end - event.begin for event in mine)
         found.append(
             OpProfile(
@@ -375,28 +361,30 @@ def _ops(events: Sequence[Event], report: Report | None) -> tuple[OpProfile, ...
                 label=label,
                 op=op,
                 variable=variable,
-                origin=str(place.origin) if place is not None and place.origin else None,
-                composite=place.composite if place is not None else None,
+                origin=None,
+                composite=None,
                 span=span,
-                busy=_busy(mine),
-                traffic=_traffic(mine),
+                busy=busy_of(mine),
+                traffic=traffic_of(mine),
                 share=round(span / whole, 6) if whole else 0.0,
                 operations=sum(event.operations for event in mine),
-                active=_active(mine),
+                active=active_of(mine),
             )
         )
+    return _with_times(found, events)
+
+
+def _with_times(ops: Iterable[OpProfile], events: Sequence[Event]) -> tuple[OpProfile, ...]:
+    """Give ops their parts of the whole time, and what they waited for."""
+    times, waits = attributed_to(events), waits_of(events)
+    whole = sum(times.values())
+    found = []
+    for op in ops:
+        time = times.get((op.region, op.label), 0)
+        share = round(time / whole, 6) if whole else 0.0
+        mine = waits.get((op.region, op.label), {})
+        found.append(replace(op, attributed=time, attributed_share=share, waits=mine))
     return tuple(found)
-
-
-def _active(events: Iterable[Event]) -> int:
-    """Return how long at least one of the events lasted; those of another run are apart."""
-    total, call, reached = 0, -1, 0
-    for event in sorted(events, key=lambda item: (item.call, item.begin)):
-        if event.call != call:
-            call, reached = event.call, event.begin
-        total += max(event.end, reached) - max(event.begin, reached)
-        reached = max(event.end, reached)
-    return total
 
 
 # ---- Plain data ---------------------------------------------------------------------------------
