@@ -441,7 +441,7 @@ def test_only_the_nearest_entries_say_why_and_sizes_have_no_types():
     entry = only(report, "relax.nn.conv2d", Code.UNKNOWN_TYPE, why)
     assert entry.arguments[0] == "float32[1, 4, (n - 1) // 2 + 1, n]"
     assert "--shape x=1,3,64,64" in entry.remedy
-    entry = only(report, "relax.nn.relu", Code.UNKNOWN_TYPE, r"\(behind another op: conv2d: ")
+    entry = only(report, "relax.nn.relu", Code.UNKNOWN_TYPE, r"\(after another op: conv2d: ")
     assert "depthwise" not in entry.reason
 
 
