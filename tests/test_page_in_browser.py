@@ -75,7 +75,10 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
     find("#tab-ops").send_keys(Keys.ARROW_RIGHT)
     assert not find("#details").is_displayed()
     assert find("#panel-regions").is_displayed() and "1,000" in find("#panel-regions").text
-    assert "name1<i>" in find("#panel-regions").text and "lv1" not in find("#panel-regions").text
+    crossing = find("#panel-regions").text
+    assert "name1<i>" in crossing and f"name{count // 2}<i>[1] int64" in crossing
+    assert "enters y int64" in crossing
+    assert "lv" not in crossing
     start = time.perf_counter()
     find("#tab-graph").click()
     boxes = browser.find_elements("css selector", "#canvas g.op")

@@ -13,6 +13,8 @@ from tvm_example_npu.engine.report import Border, OpPlacement, RegionPlacement, 
 
 REASON = "nonzero: 'x1' is float64[1, 8]; supported: float32, float16, int32, int64, int8, bool"
 
+TUPLE = "(float32[1, 8, 16, 4], int64[1, 8, 16, 4])"
+
 
 def report_of(count: int) -> Report:
     """Return a chain with shortcuts: two regions, and two ops on the host."""
@@ -38,17 +40,20 @@ def report_of(count: int) -> Report:
                 runs_in="float32",
                 reads=tuple(item for item in (index - 1, index - 7) if item >= 0),
                 arguments=("float32[1, 8]",),
-                result="(float32[1, 8, 16, 4], int64[1, 8, 16, 4])" if host else "float32[1, 8]",
+                result=TUPLE if index == half else "float32[1, 8]",
                 attributes={"axis": "[0, 1]"},
             )
         )
-    border = (Border("x", "float32[1, 250]", 1000),)
+    ops[0] = replace(ops[0], inputs=("x", "y"))
+    border = (Border("x", "float32[1, 250]", 1000), Border("y", "int64[1, 8, 16, 4]", 4096))
     leaving = (Border("lv1", "float32[1, 8]", 32),)
+    # A part of the tuple of the op on the host in the middle is no op.
+    part = Border(f"lv{count}", "int64[1, 8, 16, 4]", 4096)
     regions = tuple(
         RegionPlacement(
-            f"example_npu_main_{index}", "main", half, ("add_relu",), 100, 64, 32, border, leaving
+            f"example_npu_main_{index}", "main", half, ("add_relu",), 100, 64, 32, entering, leaving
         )
-        for index in range(2)
+        for index, entering in enumerate((border, (*border, part)))
     )
     return Report(tuple(ops), regions)
 

@@ -20,11 +20,24 @@ const fusionOf = (op) => (op.composite && op.composite !== kindOf(op).split(".")
 // A region's symbol without the backend's name, which all of them begin with.
 const regionName = (symbol) => (symbol.startsWith(`${REPORT.backend}_`) ? symbol.slice(REPORT.backend.length + 1) : symbol);
 const RESULTS = new Map(OPS.map((op) => [`${op.function} ${op.name}`, op]));
+const INPUTS = new Set(OPS.flatMap((op) => (op.inputs || []).map((name) => `${op.function} ${name}`)));
 // A tensor at the border of a region: the author's name of the op that computes it, else the variable.
 function tensorName(region, item) {
   const op = RESULTS.get(`${region.function} ${item.name}`);
-  return (op && originOf(op)) || item.name;
+  return (op ? originOf(op) : partOf(region, item)) || item.name;
 }
+// A part of a tuple is no op of the report: it is known by its type, if only one tuple has such a part.
+function partOf(region, item) {
+  if (INPUTS.has(`${region.function} ${item.name}`)) return "";
+  const isLeaving = region.outputs.includes(item);
+  const makers = OPS.filter((op) => op.function === region.function && isLeaving === (op.region === region.symbol)
+    && partsOf(op).includes(item.type));
+  if (makers.length !== 1 || !originOf(makers[0])) return "";
+  const parts = partsOf(makers[0]);
+  const at = parts.indexOf(item.type);
+  return originOf(makers[0]) + (at === parts.lastIndexOf(item.type) ? `[${at}]` : ` (${item.name})`);
+}
+const partsOf = (op) => (op.result.startsWith("(") ? op.result.slice(1, -1).split(/(?<=\]), /) : []);
 const stateOf = (op) => (op.bookkeeping ? "bookkeeping" : op.placement);
 const sum = (items, field) => items.reduce((total, item) => total + (item[field] || 0), 0);
 
