@@ -327,6 +327,6 @@ def _text(value: str | float | None, unit: str) -> str:
         return value or ""
     if value == math.inf:
         return "exact"
-    number = f"{value:,.1f}"
+    number = f"{value:,.3f}" if unit == "us" and 0 < value < 10 else f"{value:,.1f}"
     # Times of a driver are whole, unless its runs differ.
     return f"{number if unit in ('us', 'dB') else number.removesuffix('.0')} {unit}"

@@ -15,6 +15,9 @@ WIDTH = 960
 PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#bbbbbb")
 """Colours that can be told apart, also on black and by those who do not see red or green."""
 
+GRID = ' stroke-opacity="0.15" pointer-events="none"'
+"""What lines through a picture look like: they are in the way of no click."""
+
 Marks = list[str]
 """Elements of SVG, in the order in which they are drawn."""
 
@@ -166,7 +169,7 @@ def time_axis(whole: int, left: float, right: float, top: float, bottom: float, 
     marks: Marks = []
     for value in ticks(whole):
         x = left + (right - left) * value / max(whole, 1)
-        marks.append(line(x, top, x, bottom, ' stroke-opacity="0.15"'))
+        marks.append(line(x, top, x, bottom, GRID))
         anchor = "middle" if value and x < right - 30 else "end" if value else "start"
         marks.append(text(x, bottom + 16, f"{value:,}", anchor))
     return [*marks, text(right, bottom + 32, f"{unit}, {whole:,} in all", "end")]

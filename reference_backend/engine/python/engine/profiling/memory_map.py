@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from .drawing import (
+    GRID,
     WIDTH,
     Marks,
     attribute,
@@ -91,7 +92,7 @@ def memory_svg(profile: Profile) -> str:
         for value in ticks(peak, 4):
             y = bottom - value * high
             if y > top + _LINE:  # Else it is over the number of the peak.
-                marks.append(line(_LEFT, y, _RIGHT, y, ' stroke-opacity="0.15"'))
+                marks.append(line(_LEFT, y, _RIGHT, y, GRID))
                 marks.append(text(_LEFT - 8, y + 4, f"{value:,}", "end"))
         for begin in begins.values():
             x = _LEFT + begin * scale

@@ -11,7 +11,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .drawing import WIDTH, Marks, attribute, colours_of, escaped, line, nothing, picture, short
+from .drawing import (
+    GRID,
+    WIDTH,
+    Marks,
+    attribute,
+    colours_of,
+    escaped,
+    line,
+    nothing,
+    picture,
+    short,
+)
 from .drawing import text as words
 from .parts import OpProfile
 from .result import Profile
@@ -173,11 +184,11 @@ def roofline_svg(profile: Profile) -> str:
     marks: Marks = []
     for value in across.ticks:
         x = across.at(value)
-        marks.append(line(x, _TOP, x, bottom, ' stroke-opacity="0.15"'))
+        marks.append(line(x, _TOP, x, bottom, GRID))
         marks.append(words(x, bottom + 16, f"{value:,g}", "middle"))
     for value in upright.ticks:
         y = upright.at(value)
-        marks.append(line(_LEFT, y, _RIGHT, y, ' stroke-opacity="0.15"'))
+        marks.append(line(_LEFT, y, _RIGHT, y, GRID))
         marks.append(words(_LEFT - 6, y + 4, f"{value:,g}", "end"))
     marks.append(words(_LEFT, _TOP - 12, f"operations per {_one(unit)}"))
     marks.append(words(_RIGHT, bottom + 34, f"operations per byte of {memory}", "end"))
