@@ -18,7 +18,7 @@ import yaml
 import support
 from npu_scaffold.cli import main
 from npu_scaffold.render import MANIFEST
-from npu_scaffold.upgrade import read_releases
+from npu_scaffold.versions import read_releases
 from support import ROOT
 
 LIST = ROOT / "releases.yml"

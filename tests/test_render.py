@@ -185,6 +185,18 @@ def test_the_engine_holds_no_jinja() -> None:
         assert not found, f"{path.name} holds {found and found.group()!r}"
 
 
+def test_python_modules_are_short() -> None:
+    """As CONTRIBUTING.md says."""
+    modules = [
+        path
+        for folder in ("generator/npu_scaffold", "template/engine/python/engine")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    assert len(modules) > 100
+    lines = {path: path.read_bytes().count(b"\n") for path in modules}
+    assert {path: count for path, count in lines.items() if count > 500} == {}
+
+
 def test_rendered_files_and_seeds_are_short() -> None:
     reference = ROOT / "reference_backend"
     lines: Counter[str] = Counter()

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .catalog import ENGINES, Entry, load_catalog
+from .catalog import load_catalog
+from .entries import ENGINES, Entry
 from .errors import ScaffoldError
 
 PAGE = Path("docs/ops.md")

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from .errors import ScaffoldError
-from .upgrade import RELEASES, read_releases
+from .versions import RELEASES, read_releases
 
 CHANGELOG = Path("CHANGELOG.md")
 _VERSION_OF_ENGINE = Path("engine/python/engine/version.py")
