@@ -412,6 +412,43 @@ def test_only_what_the_backend_computes_with_integers_is_quantised(monkeypatch):
 
 
 @needs_onnx
+@needs("depthwise_conv2d", "hard_swish", "hard_sigmoid", "mean", "multiply", "add")
+def test_activations_of_several_ops_belong_to_the_products_before_them():
+    """A block of MobileNetV3, whose results are rounded once."""
+    lines = (
+        "a = Conv x w0 b0",
+        "b = HardSwish a",
+        "c = Conv b w1 b0 group=6 pads=[1,1,1,1]",
+        "d = HardSwish c",
+        "g = GlobalAveragePool d",
+        "e = Conv g w2 b2",
+        "h = Relu e",
+        "f = Conv h w3 b0",
+        "s = HardSigmoid f alpha=1/6 beta=0.5",
+        "m = Mul d s",
+        "n = Conv m w4 b4",
+        "o = Add n x",
+        "p = HardSwish o",
+        "y = Conv p w5",
+    )
+    shapes = {
+        **{"w0": (6, 3, 1, 1), "w1": (6, 1, 3, 3), "w2": (4, 6, 1, 1), "w3": (6, 4, 1, 1)},
+        **{"w4": (3, 6, 1, 1), "w5": (5, 3, 1, 1), "b0": (6,), "b2": (4,), "b4": (3,)},
+    }
+    weights = {name: normal(*shape, scale=0.8) for name, shape in shapes.items()}
+    model = onnx_model(lines, [2, 3, 8, 8], ["y"], weights)
+    found = quantize_for(model, images())
+    ops = placed(backend.from_onnx(found))
+    labels = labels_of(ops)
+    for end in ("conv2d_bias", "depthwise_conv2d_bias", "conv2d_bias_residual"):
+        assert f"quantized_{end}_hard_swish" in labels
+    assert "hard_swish" not in {item.composite for item in ops}
+    (result,) = run(backend.from_onnx(found), images()[0])
+    (expected,) = quantized_networks.run_onnx(found, images()[0])
+    assert np.abs(result - expected).max() <= 0.03 * np.abs(expected).max()
+
+
+@needs_onnx
 def test_a_result_that_a_relu_reads_keeps_its_negative_values():
     lines = ("a = Conv x w", "r = Relu a", "b = Conv r v")
     weights = {"w": normal(4, 3, 3, 3), "v": normal(4, 4, 3, 3)}

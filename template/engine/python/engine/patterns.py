@@ -186,6 +186,12 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
                 quantize = _call("relax.quantize", last, wildcard(), wildcard())
                 known = {**known, "quantize": quantize}
                 yield (_QUANTIZED, count, rank, 1), _pattern(table, op, label, quantize, known)
+            for size, entry, last, known in _chain_tails(op, table, anchor, parts, _dequantized()):
+                label = f"quantized_{op.name}_{entry.name}"
+                quantize = _call("relax.quantize", last, wildcard(), wildcard())
+                known = {**known, "quantize": quantize}
+                composite = _pattern(table, op, label, quantize, known, entry)
+                yield (_QUANTIZED, count, _CHAIN, size), composite
 
 
 def _quantized_chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
@@ -263,12 +269,12 @@ def _tails(
 
 
 def _chain_tails(
-    op: Op, table: Table, pattern: DFPattern, parts: Parts
+    op: Op, table: Table, pattern: DFPattern, parts: Parts, residual: DFPattern | None = None
 ) -> Iterator[tuple[int, Op, DFPattern, Parts]]:
     """Generate the patterns that end in a chain, one each: a chain is not optional."""
     for entry in table.activations_of(op):
         for chain in chains_of(entry) if not entry.relax else ():
-            for _, before, known in _ends(op, pattern, parts):
+            for _, before, known in _ends(op, pattern, parts, residual):
                 last = pattern_of(chain.node, {entry.inputs[0].name: before})
                 yield count_steps(chain.node), entry, last, {**known, "chain": last}
 

@@ -153,7 +153,9 @@ class Work:
         step = np.float32(variant.step)
         middle = _middle(variant.result) + variant.zero_points[2] if variant.result else 0
         rule = TABLE.chip.requantize
-        if variant.activation == "sigmoid" or not variant.result:
+        # Behind other activations than limits, the sums become real numbers first.
+        real = variant.activation not in ("", "relu", "clip") or not variant.result
+        if real:
             values = {n: value * wide for n, value in sums.items()}
         else:
             values = {
@@ -165,14 +167,17 @@ class Work:
         if variant.residual:
             other_step = np.float32(0.03)
             other = model.argument(Spec(Tensor(expr, {}).shape, variant.data), f"{self} residual")
-            expr = model.bind(
-                relax.op.add(expr, _dequantized(model, other, other_step, zeros[0], -1).expr)
-            )
+            added_real = _dequantized(model, other, other_step, zeros[0], -1)
+            expr = model.bind(relax.op.add(expr, added_real.expr))
             factor = np.float64(other_step) / np.float64(step)
             values = {
                 n: value
-                + numpy_reference.requantize(
-                    other.values[n].astype(np.float64) - zeros[0], factor, rule
+                + (
+                    added_real.values[n]
+                    if real
+                    else numpy_reference.requantize(
+                        other.values[n].astype(np.float64) - zeros[0], factor, rule
+                    )
                 )
                 for n, value in values.items()
             }
@@ -184,9 +189,10 @@ class Work:
             expr = model.bind(relax.op.clip(expr, 0.5, 3.0))
             least, most = (np.rint(limit / np.float64(step)) for limit in (0.5, 3.0))
         elif variant.activation:
-            expr = model.bind(relax.op.sigmoid(expr))
-            step = np.float32(1 / np.iinfo(variant.result).max)
-            values = {n: np.rint(numpy_reference.sigmoid(v) / step) for n, v in values.items()}
+            expr, values = _activated(model, variant.activation, Tensor(expr, values))
+            peak = max([1.0, *(float(np.abs(v).max()) for v in values.values())])
+            step = np.float32(peak / np.iinfo(variant.result).max)
+            values = {n: np.rint(v / np.float64(step)) for n, v in values.items()}
         if not variant.result:
             model.outputs = [Tensor(expr, {n: v.astype(np.float32) for n, v in values.items()})]
             return _judged(model, Elementwise(8, atol=1e-5))
@@ -202,7 +208,7 @@ class Work:
             middle,
             variant.result,
             values,
-            Buckets(1) if variant.activation == "sigmoid" else Exact(),
+            Buckets(1) if real else Exact(),
         )
 
     def _spec(self, shape: Any, dtype: str, axis: int) -> Spec:
@@ -457,6 +463,14 @@ def _dequantized(
     wide = scale.astype(np.float64).reshape(along) if scale.size > 1 else np.float64(scale)
     values = {n: (v.astype(np.float64) - zero) * wide for n, v in tensor.values.items()}
     return Tensor(model.bind(call), values)
+
+
+def _activated(model: Model, name: str, data: Tensor) -> tuple[relax.Expr, dict[int, Array]]:
+    """Apply an activation, with the attributes of its first case."""
+    attributes = Case.all(name)[0].entry.get("attributes", {})
+    call = model.normalize(name, [data], attributes)
+    values = {n: compute(name, call, [v], attributes, n)[0] for n, v in data.values.items()}
+    return model.bind(call), values
 
 
 def _quantized(

@@ -49,6 +49,13 @@ _VARIANTS = (
     Variant("int16", "int8", "int16", bias=True, activation="sigmoid", step=0.02),
     Variant("int16", "int16", "int16", (0, 0, 0), False, computed=True),
     Variant("int16", "int16", "int16", (-9, 700, 1200), residual=True, activation="relu"),
+    Variant("uint8", "int8", "uint8", (9, 0, -40), True, True, True, "hard_swish"),
+    Variant("int16", "int8", "int16", bias=True, activation="hard_swish"),
+    *(
+        Variant("int8", "int8", "int8", (3, 0, -20), bias=True, activation=item.name)
+        for item in TABLE.ops
+        if item.activation and item.name in OPS and item.name not in ("relu", "clip", "sigmoid")
+    ),
 )
 _LONG: dict[str, dict[str, object]] = {
     "matmul": {"x1": [2, 3, 700], "x2": [700, 5]},
