@@ -134,6 +134,11 @@ def scaled_product(emit):
     return emit(op.multiply(product, scales))
 
 
+def factor_of_a_product(emit):
+    real = emit(op.multiply(emit(dequantized(emit(quantized(SQUARE)))), relax.const(0.5)))
+    return emit(op.matmul(real, SQUARE))
+
+
 def shared_dequantize(emit):
     real = emit(dequantized(emit(quantized(X))))
     return emit(quantized(emit(op.add(emit(op.sigmoid(real)), emit(op.tanh(real))))))
@@ -166,6 +171,7 @@ EXAMPLES = {
     ),
     "ComputeBiases": ([X], bias_of_integers),
     "ScaleWeights": ([X], scaled_product),
+    "ScaleFactors": ([SQUARE], factor_of_a_product),
     "SignIntegers": ([X], unsigned_integers),
     "MoveIntegers": ([X], moved_integers),
     "InterpolateReals": ([IMAGE], resized_integers),

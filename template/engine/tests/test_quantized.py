@@ -309,6 +309,36 @@ def test_float_weights_that_a_model_quantizes_are_quantized_when_it_is_compiled(
     assert np.abs(found - expected).max() <= 0.5 + 1e-5
 
 
+@needs("matmul", "multiply", "permute_dims", "quantize", "dequantize")
+@pytest.mark.parametrize("reals", ["", "data", "weights"])
+@pytest.mark.parametrize("turned", [True, False])
+def test_the_factors_of_a_gemm_are_in_its_scales_and_its_bias(reals, turned):
+    """TVM's importer multiplies the first matrix by alpha, and the bias by beta."""
+    skip_without_integers("matmul")
+    shape = (16, 3) if turned else (3, 16)
+    x = variable("x", *shape)
+    matrix = RNG.uniform(-1, 1, (16, 5)).astype("float32")
+
+    def gemm(emit):
+        data = x if reals == "data" else both(emit, x, 0.02, 3)
+        data = emit(op.multiply(data, relax.const(np.float32(0.3))))
+        data = emit(op.permute_dims(data, [1, 0])) if turned else data
+        weight = relax.const(matrix) if reals == "weights" else weights(emit, (16, 5), 1)[0]
+        bias = relax.const(np.linspace(-1, 1, 5).astype("float32"))
+        bias = emit(op.multiply(bias, relax.const(np.float32(0.7))))
+        product = emit(op.add(emit(op.matmul(data, weight)), bias))
+        return both(emit, product, 0.02, 0)
+
+    mod = build([x], gemm)
+    ops = backend.offload_report(support.partition_for(mod)).ops
+    (product,) = (item for item in ops if item.op == "relax.matmul")
+    begin = {"": "quantized_", "data": "weight_only_", "weights": ""}[reals]
+    assert product.composite.replace("_transposed_0", "") == f"{begin}matmul_bias"
+    assert "relax.multiply" not in {item.op for item in ops}
+    found, expected = on_both(mod, RNG.standard_normal(shape).astype("float32"))
+    assert np.abs(found - expected).max() <= 0.02 + 1e-5
+
+
 # ---- What is exact ------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from . import (
     normalize,
     quantized,
     recognize,
+    scales,
     sharing,
     signed,
     views,
@@ -86,9 +87,11 @@ CANONICALIZATION: tuple[Pass, ...] = (
     # Before folding, which leaves a dequantize of constants alone.
     _calls("ComputeBiases", quantized.compute_bias, quantized.DEQUANTIZE),
     # Before folding, which computes weights that are cast.
-    _calls("ScaleWeights", quantized.scale_weights, "relax.multiply"),
+    _calls("ScaleWeights", scales.scale_weights, "relax.multiply"),
     # Before all passes that read constants and the sizes in them.
     Pass("FoldConstants", fold.fold_constants),
+    # After folding, which computes factors, and before transpositions are moved.
+    _calls("ScaleFactors", scales.scale_factors, "relax.matmul"),
     # After folding, which computes zero points.
     _blocks("SignIntegers", signed.sign_integers),
     # After folding, which leaves a dequantize of constants alone, and before ops are put together.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..calls import Constant, Unknown, Values, resolve, tensor_type, with_arguments
+from ..calls import Constant, Unknown, Values, resolve, tensor_type
 from ..chains import chains_of, find, transposed_axes
 from ..table import Table
 from .evaluate import constant_of, fixed_shape
@@ -266,51 +266,6 @@ def compute_bias(site: Site) -> Bindings | None:
         return None
     real = real_of(site.call, data, site.values)
     return None if real is None else site.bind(real)
-
-
-def scale_weights(site: Site) -> Bindings | None:
-    """Turn `matmul(x, astype(weight)) * scale` into a matmul of a dequantized weight.
-
-    Scales are by column, or one; torchao writes weights of 8 bits like this.
-    """
-    for product, factor in (site.call.args, site.call.args[::-1]):
-        matmul = site.value(product)
-        scale = _known(factor, site.values)
-        if not is_call_of("relax.matmul", matmul) or scale is None:
-            continue
-        cast = site.value(matmul.args[1])
-        if not is_call_of("relax.astype", cast) or not site.is_used_once(product):
-            continue
-        data = cast.args[0]
-        numbers = _known(data, site.values)
-        takes = site.table.takes_integer_weights("relax.matmul")
-        if numbers is None or str(numbers.ty.dtype) not in ("int8", "uint8") or not takes:
-            continue
-        steps, shape = scale.value.numpy(), list(numbers.value.shape)
-        of_columns = steps.ndim <= 1 or steps.size == steps.shape[-1]
-        by_column = of_columns and len(shape) > 1 and steps.size == shape[-1]
-        if not (by_column or steps.size == 1) or str(scale.ty.dtype) != str(cast.ty.dtype):
-            continue
-        steps = steps.reshape(-1) if steps.size > 1 else steps.reshape(())
-        zeros = relax.const(np.zeros(steps.shape, str(numbers.ty.dtype)))
-        added = Steps(site)
-        weight = added.add(
-            relax.op.dequantize(numbers, relax.const(steps), zeros, -1, str(cast.ty.dtype))
-        )
-        return added.end(relax.op.matmul(matmul.args[0], weight, matmul.attrs.out_dtype))
-    return None
-
-
-def _known(expr: relax.Expr, values: Values) -> Constant | None:
-    """Return the constant that an expression is, also behind a reshape or a transposition."""
-    found = resolve(expr, values)
-    found = values.get(found, found)
-    if isinstance(found, relax.Call) and op_name(found) in REARRANGES:
-        source = _known(found.args[0], values)
-        if source is None:
-            return None
-        found = constant_of(with_arguments(found, [source, *found.args[1:]]))
-    return found if isinstance(found, Constant) else None
 
 
 def quantize_before_moving(site: Site) -> Bindings | None:

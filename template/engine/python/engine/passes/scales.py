@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts factors beside products of integers into the scales of what they multiply."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ..calls import Constant, Values, resolve, with_arguments
+from .evaluate import constant_of
+from .quantized import DEQUANTIZE, REARRANGES
+from .rewriting import Bindings, Site, Steps, is_call_of, op_name
+
+
+def scale_weights(site: Site) -> Bindings | None:
+    """Turn `matmul(x, astype(weight)) * scale` into a matmul of a dequantized weight.
+
+    Scales are by column, or one; torchao writes weights of 8 bits like this.
+    """
+    for product, factor in (site.call.args, site.call.args[::-1]):
+        matmul = site.value(product)
+        scale = _known(factor, site.values)
+        if not is_call_of("relax.matmul", matmul) or scale is None:
+            continue
+        cast = site.value(matmul.args[1])
+        if not is_call_of("relax.astype", cast) or not site.is_used_once(product):
+            continue
+        data = cast.args[0]
+        numbers = _known(data, site.values)
+        takes = site.table.takes_integer_weights("relax.matmul")
+        if numbers is None or str(numbers.ty.dtype) not in ("int8", "uint8") or not takes:
+            continue
+        steps, shape = scale.value.numpy(), list(numbers.value.shape)
+        of_columns = steps.ndim <= 1 or steps.size == steps.shape[-1]
+        by_column = of_columns and len(shape) > 1 and steps.size == shape[-1]
+        if not (by_column or steps.size == 1) or str(scale.ty.dtype) != str(cast.ty.dtype):
+            continue
+        steps = steps.reshape(-1) if steps.size > 1 else steps.reshape(())
+        zeros = relax.const(np.zeros(steps.shape, str(numbers.ty.dtype)))
+        added = Steps(site)
+        weight = added.add(
+            relax.op.dequantize(numbers, relax.const(steps), zeros, -1, str(cast.ty.dtype))
+        )
+        return added.end(relax.op.matmul(matmul.args[0], weight, matmul.attrs.out_dtype))
+    return None
+
+
+def _known(expr: relax.Expr, values: Values) -> Constant | None:
+    """Return the constant that an expression is, also behind a reshape or a transposition."""
+    found = resolve(expr, values)
+    found = values.get(found, found)
+    if isinstance(found, relax.Call) and op_name(found) in REARRANGES:
+        source = _known(found.args[0], values)
+        if source is None:
+            return None
+        found = constant_of(with_arguments(found, [source, *found.args[1:]]))
+    return found if isinstance(found, Constant) else None
+
+
+def scale_factors(site: Site) -> Bindings | None:
+    """Turn `matmul(dequantize(x, s) * c, y)` into `matmul(dequantize(x, s * c), y)`.
+
+    ONNX's Gemm has such a factor. If only y is dequantized, its scales are multiplied.
+    """
+    call = site.call
+    for index, operand in enumerate(call.args):
+        found = _factor_in(site, operand)
+        if found is None:
+            continue
+        product, factor, data = found
+        other = call.args[1 - index]
+        for source, is_scaled in ((data, True), (other, False)):
+            end = _first(site, source)
+            scaled = _scaled(site, end, factor)
+            if scaled is None:
+                continue
+            steps = Steps(site)
+            new = _moved(site, steps, source, end, steps.add(scaled))
+            plain = _moved(site, steps, operand, product, new if is_scaled else data)
+            operands = [other if is_scaled else new] * 2
+            operands[index] = plain
+            return steps.end(relax.op.matmul(*operands, call.attrs.out_dtype))
+    return None
+
+
+def _factor_in(site: Site, expr: relax.Expr) -> tuple[relax.Expr, np.float64, relax.Expr] | None:
+    """Return the multiplication by a number behind a value, the number, and what it multiplies."""
+    end = _first(site, expr, once=True)
+    value = site.value(end)
+    if not is_call_of("relax.multiply", value) or not site.is_used_once(end):
+        return None
+    for data, factor in (value.args, value.args[::-1]):
+        number = site.constant(factor)
+        if number is not None and number.value.numpy().shape == ():
+            return end, np.float64(number.value.numpy()), data
+    return None
+
+
+def _first(site: Site, expr: relax.Expr, once: bool = False) -> relax.Expr:
+    """Return what a value is before it is reshaped and transposed."""
+    while op_name(site.value(expr)) in REARRANGES and (not once or site.is_used_once(expr)):
+        expr = site.value(expr).args[0]
+    return expr
+
+
+def _moved(
+    site: Site, steps: Steps, expr: relax.Expr, end: relax.Expr, new: relax.Expr
+) -> relax.Expr:
+    """Reshape and transpose another value as a value was."""
+    if expr.same_as(end):
+        return new
+    value = site.value(expr)
+    inner = _moved(site, steps, value.args[0], end, new)
+    return steps.add(with_arguments(value, [inner, *value.args[1:]]))
+
+
+def _scaled(site: Site, expr: relax.Expr, factor: np.float64) -> relax.Call | None:
+    """Return a dequantize with its scale multiplied; None if a value is nothing of that kind."""
+    value = site.value(expr)
+    scale = site.constant(value.args[1]) if is_call_of(DEQUANTIZE, value) else None
+    if scale is None:
+        return None
+    product = (scale.value.numpy() * factor).astype(str(scale.ty.dtype))
+    # Others are no scales that a composite takes.
+    if not (np.isfinite(product) & (product > 0)).all():
+        return None
+    data, _, zero_point = value.args
+    return with_arguments(value, [data, relax.const(product), zero_point])
