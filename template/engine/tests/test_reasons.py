@@ -531,6 +531,81 @@ def test_a_wider_type_has_a_code():
     assert entry.wider == "conv2d has no form for quantised tensors in the table"
 
 
+@needs("matmul", "reshape", "quantize", "dequantize")
+@pytest.mark.parametrize("result", ["quantized", "real"])
+@pytest.mark.parametrize(
+    "kinds, sentence",
+    [
+        (("blocks", "one"), "'x1' has scales of blocks; supported: one, or of weights one per"),
+        (("one", "blocks"), "'x2' has scales of blocks; supported: one, or of weights one per"),
+        (("real", "one"), ""),
+        (("one", "real"), "'x2' is a real number: no dequantize is before it"),
+    ],
+)
+def test_a_product_of_an_operand_that_is_no_integer_says_which(kinds, sentence, result):
+    skip_without_integers("matmul")
+    x = variable("x", 4, 64)
+    matrix = relax.const(np.arange(64 * 8).reshape(64, 8).astype("float32"))
+
+    def both(emit, value, kind):
+        if kind == "real":
+            return value
+        shape, one, zero = value.ty.shape, relax.const(0.5), relax.const(0, "int8")
+        if kind == "blocks":
+            # A block of 32 elements of a column or a row in each row of a matrix.
+            value = emit(op.reshape(value, (-1, 32)))
+            count = int(value.ty.shape[0])
+            one = relax.const(np.linspace(0.5, 1, count).astype("float32"))
+            zero = relax.const(np.zeros(count, "int8"))
+        numbers = emit(op.quantize(value, one, zero, 0, "int8"))
+        return emit(op.reshape(emit(op.dequantize(numbers, one, zero, 0)), shape))
+
+    def body(emit):
+        operands = [both(emit, *pair) for pair in zip((x, matrix), kinds, strict=True)]
+        value = emit(op.matmul(*operands))
+        return both(emit, value, "one" if result == "quantized" else "real")
+
+    entries = report_of(build([x], body)).ops
+    (product,) = (item for item in entries if item.op == "relax.matmul")
+    assert (product.wider or "").startswith(sentence) and bool(product.wider) == bool(sentence)
+    assert product.wider_code == (Code.QUANTIZATION.value if sentence else None)
+
+
+@needs("conv2d", "quantize", "dequantize")
+@pytest.mark.parametrize("weights", ["integers", "reals"])
+def test_a_convolution_of_an_operand_that_is_no_integer_says_which(weights):
+    skip_without_integers("conv2d")
+    x = variable("x", *IMAGE)
+    scale, zero = relax.const(0.5), relax.const(0, "int8")
+
+    def body(emit):
+        data, kernel = x, weight(4, 8, 1, 1)
+        if weights == "integers":
+            kernel = emit(op.dequantize(relax.const(np.ones((4, 8, 1, 1), "int8")), scale, zero))
+        else:
+            data = emit(op.dequantize(emit(op.quantize(x, scale, zero)), scale, zero))
+        return emit(op.quantize(emit(op.nn.conv2d(data, kernel)), scale, zero))
+
+    entry = of_conv(report_of(build([x], body)))
+    name = "data" if weights == "integers" else "weight"
+    assert entry.wider == f"'{name}' is a real number: no dequantize is before it"
+
+
+@needs("conv2d", "quantize", "dequantize")
+def test_a_convolution_of_too_large_sums_has_the_reason_of_the_driver():
+    skip_without_integers("conv2d")
+    x = variable("x", 1, 7500, 3, 3, dtype="uint8")
+
+    def body(emit):
+        one, zero = relax.const(1.0), relax.const(255, "uint8")
+        kernel = relax.const(np.full((2, 7500, 3, 3), -128, "int8"))
+        kernel = emit(op.dequantize(kernel, one, relax.const(0, "int8")))
+        value = emit(op.nn.conv2d(emit(op.dequantize(x, one, zero)), kernel))
+        return emit(op.quantize(value, relax.const(1e7), relax.const(0, "int8")))
+
+    assert "sums of 67500 products may be larger" in of_conv(report_of(build([x], body))).wider
+
+
 @needs("sigmoid", "quantize", "dequantize")
 def test_an_op_that_computes_in_float_between_integers_says_so():
     x = variable("x", *IMAGE)

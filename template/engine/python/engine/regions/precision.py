@@ -10,7 +10,7 @@ from tvm import relax
 
 from ..amounts import is_product
 from ..element_types import runs_in, wider_inside
-from ..passes.quantized import DEQUANTIZE, QUANTIZE
+from ..passes.quantized import DEQUANTIZE, QUANTIZE, REARRANGES
 from ..patterns import TO_REAL, WEIGHT_ONLY, computes_quantized, is_quantized
 from ..reasons import Code, Reason, of_driver
 from ..table import Table
@@ -105,12 +105,11 @@ class Precision:
 
     def _asked(self, index: int) -> list[str]:
         """Return the integer types that an op is to compute with; none if with reals."""
-        position = self._bindings.position
         found: dict[str, None] = {}
         for var in ir.operands(self._bindings[index].value):
-            if var in position and self._op(position[var]) == DEQUANTIZE:
-                integers = self._bindings[position[var]].value.args[0]
-                found[str(integers.ty.dtype)] = None
+            source = self._dequantize_behind(var)
+            if source is not None:
+                found[str(source.args[0].ty.dtype)] = None
         if found and (is_product(self._op(index)) or any(self._quantizes(index))):
             return [dtype for dtype in found if dtype != "int32"]
         return []
@@ -119,17 +118,37 @@ class Precision:
         """Return why no composite of quantised tensors ends at one of these places."""
         notes = [note for at in ends for note in self._finder.notes.get(at, ())]
         about = (Code.QUANTIZATION, Code.OPTION)
-        chosen = [note for note in notes if note.code in about] or notes
+        chosen = [note for note in notes if note.code in about]
         if chosen:
             return chosen[0]
+        # What the driver was asked about had matched.
         declined = (self._finder.declined[at] for at in ends if at in self._finder.declined)
-        return next(map(of_driver, declined), None)
+        return next(map(of_driver, declined), next(iter(notes), None))
 
-    def _has_integer_data(self, index: int) -> bool:
-        """Whether what a product multiplies by its weight is dequantized."""
-        data = ir.operands(self._bindings[index].value)[0]
+    def _dequantize_behind(self, operand: relax.Expr) -> relax.Call | None:
+        """Return the dequantize of an operand, which may be reshaped and transposed since then."""
         position = self._bindings.position
-        return data in position and self._op(position[data]) == DEQUANTIZE
+        while isinstance(operand, relax.Var) and operand in position:
+            value = self._bindings[position[operand]].value
+            if self._op(position[operand]) == DEQUANTIZE:
+                return value
+            if self._op(position[operand]) not in REARRANGES:
+                break
+            operand = value.args[0]
+        return None
+
+    def _operand_refusal(self, operand: relax.Expr, name: str) -> Reason | None:
+        """Return why an operand is not one of a composite of quantised tensors."""
+        source = self._dequantize_behind(operand)
+        if source is None:
+            why = f"'{name}' is a real number: no dequantize is before it"
+        elif source.same_as(self._bindings.values.get(operand)):
+            return None
+        elif source.args[1].ty.ndim:
+            why = f"'{name}' has scales of blocks; supported: one, or of weights one per channel"
+        else:
+            why = f"'{name}' is dequantized before it is moved; supported: integers that are moved"
+        return Reason(Code.QUANTIZATION, why)
 
     def _quantizes(self, index: int, reach: int = _REACH) -> Iterator[int]:
         """Generate the places of the quantizes that read an op, directly or behind others."""
@@ -144,7 +163,8 @@ class Precision:
         """Return why an op on the NPU computes in a wider type than asked for, if it does."""
         if is_quantized(label) and not label.endswith(TO_REAL):
             return wider_inside(label)
-        if label.startswith(WEIGHT_ONLY) and not self._has_integer_data(index):
+        call = self._bindings[index].value
+        if label.startswith(WEIGHT_ONLY) and self._dequantize_behind(call.args[0]) is None:
             return None
         if label.endswith(TO_REAL):
             return self._refusal_at(list(self._quantizes(index)))
@@ -152,19 +172,17 @@ class Precision:
         refusal = self._refusal_at(ends)
         if refusal is not None:
             return refusal
-        call = self._bindings[index].value
         entries = self._table.entries_of(call.op.name)
         if not computes_quantized(self._table) or not any(entry.quantized for entry in entries):
             names = ", ".join(entry.name for entry in entries) or call.op.name
             return Reason(
                 Code.NO_INTEGER_FORM, f"{names} has no form for quantised tensors in the table"
             )
+        named = zip(call.args, (item.name for item in entries[0].inputs), strict=False)
+        refusal = next(filter(None, (self._operand_refusal(*pair) for pair in named)), None)
+        if refusal is not None:
+            return refusal
         if not ends[:-1]:
             return Reason(Code.QUANTIZATION, "its result is not quantized")
-        position = self._bindings.position
-        for var in ir.operands(call):
-            if var in position and self._op(position[var]) != DEQUANTIZE:
-                why = f"'{var.name}' is a real number: no dequantize is before it"
-                return Reason(Code.QUANTIZATION, why)
         why = "no composite pattern of quantised tensors matches here"
         return Reason(Code.NO_PATTERN, why)
