@@ -171,6 +171,10 @@ EXAMPLES = {
     ),
     "ComputeBiases": ([X], bias_of_integers),
     "ScaleWeights": ([X], scaled_product),
+    "UnstackPairs": (
+        [X],
+        lambda emit: emit(op.min(emit(op.stack([X, emit(op.exp(X))], 1)), [1])),
+    ),
     "ScaleFactors": ([SQUARE], factor_of_a_product),
     "SignIntegers": ([X], unsigned_integers),
     "MoveIntegers": ([X], moved_integers),

@@ -383,6 +383,80 @@ def test_integers_are_split_and_rescaled_only_where_scales_differ(scale):
     assert np.array_equal(second, np.rint(real / np.float32(scale)) + 3)
 
 
+MOVED = {
+    "max": lambda emit, x, y: op.max(x, [-1]),
+    "min": lambda emit, x, y: op.min(x, [0, 1], True),
+    "where": lambda emit, x, y: op.where(relax.const(np.arange(3) % 2 > 0), x, y),
+    "where of a number": lambda emit, x, y: op.where(
+        relax.const(np.arange(3) % 2 > 0), x, relax.const(np.float32(-0.5))
+    ),
+    "stack": lambda emit, x, y: op.stack([x, y], 1),
+    "pad by reflect": lambda emit, x, y: op.nn.pad(x, [0, 0, 1, 2], "reflect"),
+    "pad by replicate": lambda emit, x, y: op.nn.pad(x, [1, 0, 0, 2], "replicate"),
+    "pad by 0.5": lambda emit, x, y: op.nn.pad(x, [1, 0, 0, 2], "constant", 0.5),
+}
+
+
+@needs("max", "min", "where", "stack", "pad", "quantize", "dequantize")
+@pytest.mark.parametrize("name", MOVED)
+def test_what_selects_integers_of_one_scale_moves_them(name):
+    x, y = (variable(item, 4, 3, dtype="int8") for item in "xy")
+
+    def moved(emit, other=0.125):
+        reals = [dequantize(emit, item, step, 3) for item, step in ((x, 0.125), (y, other))]
+        return quantize(emit, emit(MOVED[name](emit, *reals)), 0.125, 3)
+
+    mod = build([x, y], moved)
+    table = Table(OPS)
+    assert {"quantize", "dequantize"}.isdisjoint(ops_of(simplify(mod, table)))
+    arguments = [RNG.integers(-128, 128, (4, 3)).astype("int8") for _ in range(2)]
+    found, expected = (
+        relax.VirtualMachine(program, tvm.cpu())["main"](*map(tvm.runtime.tensor, arguments))
+        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+    )
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    if name in ("where", "stack"):
+        other = simplify(build([x, y], lambda emit: moved(emit, 0.25)), table)
+        assert ops_of(other).count("dequantize") == 2
+
+
+@needs("pad", "where", "quantize", "dequantize")
+def test_numbers_that_no_integer_stands_for_stay_real():
+    x = variable("x", 4, 3, dtype="int8")
+    for number in (0.3, -100.0, -np.inf):
+
+        def body(emit, number=number):
+            real = dequantize(emit, x, 0.125, 3)
+            return quantize(emit, emit(op.nn.pad(real, [0, 1] * 2, "constant", number)), 0.125, 3)
+
+        assert ops_of(simplify(build([x], body), Table(OPS))) == ["dequantize", "pad", "quantize"]
+
+
+@needs("maximum", "minimum", "quantize", "dequantize")
+@pytest.mark.parametrize("reduction, pair", [("max", "maximum"), ("min", "minimum")])
+def test_the_larger_of_two_tensors_is_computed_in_pairs(reduction, pair):
+    """TVM's importer of ONNX broadcasts and stacks them."""
+    skip_without_integers(pair)
+    x, y = variable("x", 4, 3), variable("y", 3)
+
+    def body(emit):
+        parts = [both(emit, x, 0.05, 3), emit(op.broadcast_to(both(emit, y, 0.03, 1), (4, 3)))]
+        value = emit(getattr(op, reduction)(emit(op.stack(parts, 0)), [0]))
+        return both(emit, value, 0.05, 3)
+
+    mod = build([x, y], body)
+    ops = backend.offload_report(support.partition_for(mod)).ops
+    (found,) = (item for item in ops if item.op == f"relax.{pair}")
+    assert found.composite == f"quantized_{pair}"
+    assert {"relax.stack", f"relax.{reduction}"}.isdisjoint({item.op for item in ops})
+    arguments = [RNG.standard_normal(shape).astype("float32") for shape in ((4, 3), (3,))]
+    found, expected = (
+        relax.VirtualMachine(program, tvm.cpu())["main"](*map(tvm.runtime.tensor, arguments))
+        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+    )
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=1e-6)
+
+
 @needs("relu", "quantize", "dequantize")
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 def test_a_clip_is_dropped_if_a_rescaling_remains(dtype):

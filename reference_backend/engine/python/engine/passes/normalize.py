@@ -71,6 +71,44 @@ def _number(expr: relax.Expr) -> float | int | None:
     return None if math.isnan(number) else number
 
 
+_PAIRWISE = {
+    "relax.max": "relax.maximum",
+    "relax.min": "relax.minimum",
+    "relax.sum": "relax.add",
+}
+"""What computes a reduction of two tensors in a stack."""
+
+
+def unstack(site: Site) -> Bindings | None:
+    """Turn `max(stack(a, b), 0)` into `maximum(a, b)`; ONNX's Max, Min and Sum are read so."""
+    call = site.call
+    name = _PAIRWISE[op_name(call)]
+    stack = site.value(call.args[0])
+    if not is_call_of("relax.stack", stack) or not site.is_used_once(call.args[0]):
+        return None
+    rank, axes = call.args[0].ty.ndim, call.attrs.axis
+    along = [int(axis) % rank for axis in axes or ()]
+    parts = resolve(stack.args[0], site.values)
+    if along != [int(stack.attrs.axis or 0) % rank] or not isinstance(parts, relax.Tuple):
+        return None
+    if not site.table.entries_of(name) or len(parts.fields) < 2:
+        return None
+    steps = Steps(site)
+    last, *others = (_before_broadcast(site, item) for item in parts.fields)
+    for index, other in enumerate(others):
+        pair = function_of(name)(last, other)
+        if index == len(others) - 1:
+            return steps.end(pair)
+        last = steps.add(pair)
+    return None
+
+
+def _before_broadcast(site: Site, expr: relax.Expr) -> relax.Expr:
+    """Return what was broadcast, since element-wise ops broadcast it themselves."""
+    value = site.value(expr)
+    return value.args[0] if is_call_of("relax.broadcast_to", value) else expr
+
+
 def merge_clips(site: Site) -> Bindings | None:
     """Merge consecutive clips: front ends clip one end after the other."""
     limits: list[list[Any]] = []

@@ -90,6 +90,8 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("ScaleWeights", scales.scale_weights, "relax.multiply"),
     # Before all passes that read constants and the sizes in them.
     Pass("FoldConstants", fold.fold_constants),
+    # Before integers are moved, since element-wise ops compute with them.
+    _calls("UnstackPairs", normalize.unstack, "relax.max", "relax.min", "relax.sum"),
     # After folding, which computes factors, and before transpositions are moved.
     _calls("ScaleFactors", scales.scale_factors, "relax.matmul"),
     # After folding, which computes zero points.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..calls import Constant, Unknown, Values, resolve, tensor_type
+from ..calls import Constant, Unknown, Values, resolve, tensor_type, with_arguments
 from ..chains import chains_of, find, transposed_axes
 from ..table import Table
 from .evaluate import constant_of, fixed_shape
@@ -38,12 +38,19 @@ MOVES = frozenset(
         "repeat",
         "flip",
         "nn.batch_flatten",
+        "max",
+        "min",
         "nn.max_pool1d",
         "nn.max_pool2d",
         "nn.max_pool3d",
     )
 )
 """The ops whose results are elements of their first argument."""
+
+_JOINS = ("relax.concat", "relax.stack", "relax.where", "relax.nn.pad")
+"""The ops whose results are elements of several arguments, or numbers of their own."""
+
+_COMPARES = ("relax.max", "relax.min", "relax.nn.max_pool")
 
 RESIZE = "relax.image.resize2d"
 
@@ -95,7 +102,7 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
         value: Any = binding.value
         name = op_name(value) if isinstance(binding, relax.VarBinding) else ""
         new: relax.Expr | None = None
-        if name in ("relax.concat", "relax.nn.pad") or only_moves(value):
+        if name in _JOINS or only_moves(value):
             moved = _moved(value, values, table, builder)
             if moved is not None:
                 inner, source, axis = moved
@@ -135,14 +142,19 @@ def _moved(
     call: relax.Call, values: Values, table: Table, builder: relax.BlockBuilder
 ) -> tuple[relax.Expr, relax.Call, int] | None:
     """Return a call that moves integers, the dequantize of what it reads, and its new axis."""
+    name = op_name(call)
     first = resolve(call.args[0], values)
-    fields = list(first.fields) if isinstance(first, relax.Tuple) else [call.args[0]]
+    if name == "relax.where":
+        fields = list(call.args[1:3])
+    else:
+        fields = list(first.fields) if isinstance(first, relax.Tuple) else [call.args[0]]
     sources: list[Any] = [values.get(field) for field in fields]
-    source = sources[0]
-    if not all(is_call_of(DEQUANTIZE, item) for item in sources):
+    known = [item for item in sources if is_call_of(DEQUANTIZE, item)]
+    if not known:
         return None
-    dtypes = {str(item.args[0].ty.dtype) for item in sources}
-    alike = all(_same_parameters(source, item, values) for item in sources[1:])
+    source = known[0]
+    dtypes = {str(item.args[0].ty.dtype) for item in known}
+    alike = all(_same_parameters(source, item, values) for item in known[1:])
     if len(dtypes) > 1 or not alike:
         return None
     scale, zero_point = (resolve(item, values) for item in source.args[1:3])
@@ -154,17 +166,29 @@ def _moved(
         if found is None:
             return None
         axis = found
-    integers = [item.args[0] for item in sources]
+    integers: list[relax.Expr] = []
+    for field, item in zip(fields, sources, strict=True):
+        is_known = is_call_of(DEQUANTIZE, item)
+        one = item.args[0] if is_known else _integers_of(resolve(field, values), source, values)
+        if one is None:
+            return None
+        integers.append(one)
     data = relax.Tuple(integers) if isinstance(first, relax.Tuple) else integers[0]
     attributes = call.attrs
-    if op_name(call) == "relax.nn.pad":
-        if str(attributes.pad_mode) != "constant" or float(attributes.pad_value) != 0:
+    if name == "relax.nn.pad":
+        number: Any = zero_point
+        if str(attributes.pad_mode) == "constant" and float(attributes.pad_value) != 0:
+            border = np.float32(attributes.pad_value)
+            number = _integers_of(relax.const(border), source, values)
+        if number is None:
             return None
-        number = float(zero_point.value.numpy().flat[0])
-        moved = relax.op.nn.pad(data, attributes.pad_width, "constant", number)
+        value = float(number.value.numpy().flat[0])
+        moved = relax.op.nn.pad(data, attributes.pad_width, attributes.pad_mode, value)
+    elif name == "relax.where":
+        moved = relax.op.where(call.args[0], *integers)
     else:
         moved = relax.Call(call.op, [data, *call.args[1:]], attributes, call.ty_args)
-    if op_name(call).startswith("relax.nn.max_pool") and scale.value.numpy().flat[0] <= 0:
+    if name.startswith(_COMPARES) and scale.value.numpy().flat[0] <= 0:
         return None
     moved = builder.normalize(moved)
     try:
@@ -177,6 +201,18 @@ def _moved(
     if isinstance(data, Constant):
         moved = constant_of(moved) or moved
     return moved, source, axis
+
+
+def _integers_of(number: relax.Expr, source: relax.Call, values: Values) -> Constant | None:
+    """Return the integers that a dequantize turns into a constant of real numbers, if there are."""
+    like = relax.op.quantize(number, *source.args[1:3], -1, str(source.args[0].ty.dtype))
+    constants = [resolve(item, values) for item in like.args]
+    if not all(isinstance(item, Constant) for item in constants):
+        return None
+    integers = constant_of(relax.BlockBuilder().normalize(with_arguments(like, constants)))
+    real = real_of(source, integers, values) if isinstance(integers, Constant) else None
+    same = real is not None and np.array_equal(real.value.numpy(), number.value.numpy())
+    return integers if same else None
 
 
 def _split(
