@@ -420,6 +420,25 @@ def test_what_selects_integers_of_one_scale_moves_them(name):
         assert ops_of(other).count("dequantize") == 2
 
 
+@needs("conv2d_transpose", "add", "quantize", "dequantize")
+def test_the_groups_of_a_transposed_convolution_share_the_scales_of_its_weight():
+    skip_without_integers("conv2d_transpose")
+
+    def body(emit):
+        weight, scales = weights(emit, (8, 3, 2, 2), 1)
+        bias = np.rint(RNG.uniform(-900, 900, 6)) * 0.02 * np.tile(scales, 2)
+        real = emit(op.nn.conv2d_transpose(both(emit, IMAGE, 0.02, 3), weight, 2, groups=2))
+        bias = relax.const(bias.reshape(1, 6, 1, 1).astype("float32"))
+        return both(emit, emit(op.add(real, bias)), 0.02, 0)
+
+    mod = build([IMAGE], body)
+    (labels,) = support.placement(support.partition_for(mod), "main").regions
+    assert "quantized_conv2d_transpose_bias" in labels
+    found, expected = on_both(mod, RNG.standard_normal((1, 8, 12, 12)).astype("float32"))
+    assert np.abs(found - expected).max() <= 0.02 + 1e-6
+    assert (found != expected).mean() < 0.01
+
+
 @needs("pad", "where", "quantize", "dequantize")
 def test_numbers_that_no_integer_stands_for_stay_real():
     x = variable("x", 4, 3, dtype="int8")

@@ -179,6 +179,15 @@ std::vector<double> Lowering::AccumulatorScale() const {
     }
     scale = std::move(product);
   }
+  if (scale.size() > 1) {
+    // The weight of a transposed convolution has the channels of one group.
+    const std::vector<npu_dim> out = OutputDims();
+    const int channel = unit_->lowering->channel;
+    const auto channels =
+        static_cast<size_t>(out[channel < 0 ? out.size() + channel : channel].size);
+    const size_t count = scale.size();
+    while (scale.size() < channels) scale.push_back(scale[scale.size() - count]);
+  }
   if (counts_.empty()) return scale;
   std::vector<double> means;
   for (double count : counts_) means.push_back(scale.at(0) / count);

@@ -131,7 +131,9 @@ def _quantized_refusal(op: Op, parts: Mapping[str, relax.Expr], values: Values) 
             return reason
         scales = resolve(call.args[1], values).value.numpy().size
         channels = tensor_type(parts["anchor"].ty)[1][of_result] if scales > 1 else scales
-        if channels != scales:
+        # The groups of a transposed convolution share the channels of its weight.
+        groups = int(parts["anchor"].attrs.groups) if channel == 1 and scales > 1 else 1
+        if channels != scales * groups:
             return Reason(
                 Code.QUANTIZATION,
                 f"{who} has {scales} scales for {channels} channels of the result",

@@ -107,8 +107,9 @@ class Work:
         spec = self._spec(weight_spec.shape, variant.weight, axis or 0)
         weight = (model.argument if variant.computed else model.constant)(spec, f"{self} weight")
         channels = 1
-        grouped = axis == 1 and self.case.entry.get("attributes", {}).get("groups", 1) > 1
-        if variant.per_channel and axis is not None and not grouped:
+        # The groups of a transposed convolution share the channels of its weight.
+        groups = self.case.entry.get("attributes", {}).get("groups", 1) if axis == 1 else 1
+        if variant.per_channel and axis is not None:
             channels = weight.values[1].shape[axis]
         zeros = [
             _middle(variant.data) + variant.zero_points[0],
@@ -133,6 +134,7 @@ class Work:
         channel = rank - 1 if entry.relax == "relax.matmul" else 1
         along = [-1 if index == channel else 1 for index in range(rank)]
         scale = np.float64(scales[0]) * scales[1].astype(np.float64)
+        scale = np.tile(scale, groups) if channels > 1 else scale
         wide = scale.reshape(along) if channels > 1 else scale.reshape(())
         sums = {}
         for n in data.values:
