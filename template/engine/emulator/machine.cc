@@ -182,6 +182,15 @@ int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n, in
   return Times(Times(2 * rows + columns + m - 2, CeilDivide(k, rows)), CeilDivide(n, columns));
 }
 
+int64_t GroupedMatrixCycles(const Machine& machine, int64_t groups, int64_t m, int64_t k, int64_t n,
+                            int64_t steps) {
+  if (m == 0 || k == 0 || n == 0) return 0;
+  const int64_t at_once = std::min(machine.matrix_rows / CeilDivide(k, steps),  //
+                                   machine.matrix_columns / n);
+  return Times(CeilDivide(groups, std::max<int64_t>(1, at_once)),
+               MatrixCycles(machine, m, k, n, steps));
+}
+
 int64_t VectorCycles(const Machine& machine, int64_t elements, int64_t instructions) {
   return Times(CeilDivide(elements, machine.vector_lanes), instructions);
 }

@@ -96,6 +96,10 @@ int64_t StepsOfCell(npu_dtype a, npu_dtype b);
  *  Methodology for Characterizing Scalability of DNN Accelerators using SCALE-Sim", ISPASS 2020,
  *  equation 4 with S_R = k, S_C = n, T = m. Here k is divided by `steps`, of StepsOfCell. */
 int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n, int64_t steps = 1);
+/*! \brief `groups` such products on data of their own, as in a depthwise convolution: as many at
+ * once as fit into the array side by side, on its diagonal. */
+int64_t GroupedMatrixCycles(const Machine& machine, int64_t groups, int64_t m, int64_t k, int64_t n,
+                            int64_t steps = 1);
 /*! \brief A vector program: one instruction for `vector_lanes` elements in a cycle. */
 int64_t VectorCycles(const Machine& machine, int64_t elements, int64_t instructions);
 /*! \brief Instructions per element for sorting the first `count` of a row: 1 + ceil(log2(count))

@@ -44,11 +44,10 @@ class Worker {
     return VectorCycles(program_.machine, elements, instructions);
   }
 
-  /*! \brief Adds the products of a matmul or convolution. */
-  void AddProducts(int64_t steps, const TensorView& out, int64_t products, int64_t m, int64_t k,
-                   int64_t n) {
+  /*! \brief Adds the products of a matmul or convolution, which take some cycles. */
+  void AddProducts(const TensorView& out, int64_t k, int64_t cycles) {
     work_.matrix_operations = Times(2, Times(ElementCount(out), k));
-    work_.cycles[kEngineMatrix] = Times(products, MatrixCycles(program_.machine, m, k, n, steps));
+    work_.cycles[kEngineMatrix] = cycles;
     work_.cycles[kEngineVector] = Vector(ElementCount(out), Instructions());
   }
 
@@ -70,16 +69,20 @@ class Worker {
     int64_t products = ElementCount(out) / (m * n);
     bool one = true;
     for (int32_t d = 0; d < b.rank - 2; ++d) one = one && b.dims[d] == 1;
-    AddProducts(StepsOfCell(a.dtype, b.dtype), out, one ? 1 : products, one ? products * m : m, k,
-                n);
+    const int64_t steps = StepsOfCell(a.dtype, b.dtype);
+    const int64_t rows = one ? products * m : m;
+    AddProducts(out, k,
+                Times(one ? 1 : products, MatrixCycles(program_.machine, rows, k, n, steps)));
   }
 
   void Add(const npu_convolution& op, const TensorView& out) {
     AddOperands();
     TensorView weight = View(op.weight);
     const int64_t steps = StepsOfCell(View(op.data).dtype, weight.dtype);
-    AddProducts(steps, out, op.groups, ElementCount(out) / out.dims[1],
-                ElementCount(weight) / weight.dims[0], weight.dims[0] / op.groups);
+    const int64_t depth = ElementCount(weight) / weight.dims[0];
+    AddProducts(out, depth,
+                GroupedMatrixCycles(program_.machine, op.groups, ElementCount(out) / out.dims[1],
+                                    depth, weight.dims[0] / op.groups, steps));
   }
 
   void Add(const npu_pool& op, const TensorView& out) {

@@ -508,6 +508,22 @@ TEST(CostsAreThoseOfTheModel) {
   CHECK_EQ(DmaCycles(machine, kMaxElements, kMaxElements), kMaxCount);
 }
 
+TEST(GroupsShareTheArrayWhereTheyFit) {
+  Machine machine;  // 32 x 32
+  const int64_t once = MatrixCycles(machine, 49, 9, 1);
+  // A kernel of 3 x 3 has 9 rows, and 3 of int8: 3 or 10 channels at once.
+  CHECK_EQ(GroupedMatrixCycles(machine, 512, 49, 9, 1), 171 * once);
+  CHECK_EQ(GroupedMatrixCycles(machine, 512, 49, 9, 1, StepsOfCell(NPU_INT8, NPU_INT8)), 52 * once);
+  // On the diagonal, they are one product, of as many rows and columns.
+  CHECK_EQ(GroupedMatrixCycles(machine, 3, 49, 9, 1), MatrixCycles(machine, 49, 27, 3));
+  CHECK_EQ(GroupedMatrixCycles(machine, 4, 49, 4, 16), 2 * MatrixCycles(machine, 49, 8, 32));
+  // One that fills the array is on its own.
+  CHECK_EQ(GroupedMatrixCycles(machine, 2, 49, 33, 1), 2 * MatrixCycles(machine, 49, 33, 1));
+  CHECK_EQ(GroupedMatrixCycles(machine, 2, 49, 4, 33), 2 * MatrixCycles(machine, 49, 4, 33));
+  CHECK_EQ(GroupedMatrixCycles(machine, 1, 49, 4, 3), MatrixCycles(machine, 49, 4, 3));
+  CHECK_EQ(GroupedMatrixCycles(machine, 2, 0, 4, 3), 0);
+}
+
 TEST(WorkIsCountedPerOperation) {
   Maker maker = Everything();
   const Program& program = maker.program;

@@ -305,9 +305,9 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
     int64_t groups = group == 0 ? 1 : std::max<int64_t>(1, sizes[1] / group);
     int64_t features = std::max<int64_t>(1, sizes[1] / groups);
     int64_t depth = elements_read(1) / std::max<int64_t>(1, sizes[1]);
-    int64_t matrix = MatrixCycles(machine, out / std::max<int64_t>(1, features * groups), depth,
-                                  features, steps());
-    return std::max(vector, Times(groups, matrix));
+    int64_t positions = out / std::max<int64_t>(1, features * groups);
+    return std::max(vector,
+                    GroupedMatrixCycles(machine, groups, positions, depth, features, steps()));
   }
   if (auto* pool = std::get_if<npu_pool>(&operation.op)) {
     if (pool->kind == NPU_POOL_AVERAGE_ADAPTIVE) return VectorCycles(machine, elements_read(0), 1);
