@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("bound_constants")
 needs = support.needs
 quantize_for = getattr(backend, f"quantize_for_{BACKEND}")
 PRODUCTS = ("relax.matmul", "relax.nn.conv2d", "relax.nn.conv2d_transpose")
-ACTIVATIONS = ("relax.nn.relu", "relax.nn.gelu", "relax.nn.silu", "relax.sigmoid", "relax.clip")
+ACTIVATIONS = ("relax.nn.relu", "relax.nn.gelu", "relax.nn.silu", "relax.sigmoid")
 INTEGERS = ("conv2d", "matmul", "quantize", "dequantize")
 thorough = pytest.mark.thorough
 
@@ -806,6 +806,10 @@ def layers(name):
             ),
             (1, 4, 8, 8),
         ),
+        "glu": lambda: (
+            nn.Sequential(nn.Conv2d(4, 16, 3), nn.GLU(1), nn.Conv2d(8, 4, 1)),
+            (1, 4, 8, 8),
+        ),
         "addmm": lambda: (
             Layers(
                 lambda m, x: torch.relu(torch.addmm(m.b, x, m.w)) @ m.v.T,
@@ -871,6 +875,7 @@ def quantized_layers(name):
         "same",
         pytest.param("pixels", marks=needs("permute_dims", "reshape")),
         pytest.param("c2f", marks=needs("silu", "strided_slice", "concat")),
+        pytest.param("glu", marks=needs("sigmoid", "multiply", "strided_slice")),
         "addmm",
         "batches",
         "weight_norm",
@@ -896,8 +901,10 @@ def test_the_products_of_a_transformer_layer_are_integers():
 @needs("permute_dims", "reshape", "strided_slice")
 @pytest.mark.parametrize("name, count", [("lstm", 3), ("einsum", 1)])
 def test_products_inside_of_larger_ops_are_integers(name, count):
-    labels = labels_of(quantized_layers(name))
+    ops = quantized_layers(name)
+    labels = labels_of(ops)
     assert sum(label.startswith("quantized_") for label in labels) == len(labels) == count
+    assert alone(ops, "dequantize") == []
 
 
 @needs_torch
