@@ -200,7 +200,8 @@ def test_a_network_of_torch(name):
             [item.numpy() for item in torch.utils._pytree.tree_leaves(module(*inputs))]
             for module in (found.module(), network)
         )
-    check(backend.from_exported_program(found), arguments, results, exact)
+    ops = check(backend.from_exported_program(found), arguments, results, exact)
+    assert in_float(ops).isdisjoint(ACTIVATIONS)
 
 
 def check(mod, arguments, expected, exact):
@@ -208,7 +209,6 @@ def check(mod, arguments, expected, exact):
     labels = labels_of(ops)
     assert len(labels) > 2
     assert [label for label in labels if not label.startswith("quantized_")] == []
-    assert in_float(ops).isdisjoint(ACTIVATIONS)
     # A needless quantize would be followed by a dequantize.
     assert len(alone(ops, "quantize")) <= len(labels)
     for one, right, real in zip(run(mod, arguments), expected, exact, strict=True):
@@ -217,6 +217,7 @@ def check(mod, arguments, expected, exact):
         # An off-by-one result in one layer may grow in the next.
         assert np.abs(one.astype("float64") - right).max() <= 0.05 * np.abs(right).max() + 1e-6
         assert decibels(one, real) > 25
+    return ops
 
 
 # ---- Small models -------------------------------------------------------------------------------
