@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("bound_constants")
 needs = support.needs
 quantize_for = getattr(backend, f"quantize_for_{BACKEND}")
 PRODUCTS = ("relax.matmul", "relax.nn.conv2d", "relax.nn.conv2d_transpose")
-ACTIVATIONS = ("relax.nn.relu", "relax.nn.gelu", "relax.nn.silu", "relax.sigmoid", "relax.clip")
+ACTIVATIONS = ("relax.nn.relu", "relax.nn.gelu", "relax.nn.silu", "relax.sigmoid")
 INTEGERS = ("conv2d", "matmul", "quantize", "dequantize")
 thorough = pytest.mark.thorough
 
@@ -200,7 +200,8 @@ def test_a_network_of_torch(name):
             [item.numpy() for item in torch.utils._pytree.tree_leaves(module(*inputs))]
             for module in (found.module(), network)
         )
-    check(backend.from_exported_program(found), arguments, results, exact)
+    ops = check(backend.from_exported_program(found), arguments, results, exact)
+    assert in_float(ops).isdisjoint(ACTIVATIONS)
 
 
 def check(mod, arguments, expected, exact):
@@ -208,7 +209,6 @@ def check(mod, arguments, expected, exact):
     labels = labels_of(ops)
     assert len(labels) > 2
     assert [label for label in labels if not label.startswith("quantized_")] == []
-    assert in_float(ops).isdisjoint(ACTIVATIONS)
     # A needless quantize would be followed by a dequantize.
     assert len(alone(ops, "quantize")) <= len(labels)
     for one, right, real in zip(run(mod, arguments), expected, exact, strict=True):
@@ -217,6 +217,7 @@ def check(mod, arguments, expected, exact):
         # An off-by-one result in one layer may grow in the next.
         assert np.abs(one.astype("float64") - right).max() <= 0.05 * np.abs(right).max() + 1e-6
         assert decibels(one, real) > 25
+    return ops
 
 
 # ---- Small models -------------------------------------------------------------------------------
@@ -843,6 +844,10 @@ def layers(name):
             ),
             (1, 4, 8, 8),
         ),
+        "glu": lambda: (
+            nn.Sequential(nn.Conv2d(4, 16, 3), nn.GLU(1), nn.Conv2d(8, 4, 1)),
+            (1, 4, 8, 8),
+        ),
         "addmm": lambda: (
             Layers(
                 lambda m, x: torch.relu(torch.addmm(m.b, x, m.w)) @ m.v.T,
@@ -908,6 +913,7 @@ def quantized_layers(name):
         "same",
         pytest.param("pixels", marks=needs("permute_dims", "reshape")),
         pytest.param("c2f", marks=needs("silu", "strided_slice", "concat")),
+        pytest.param("glu", marks=needs("sigmoid", "multiply", "strided_slice")),
         "addmm",
         "batches",
         "weight_norm",
@@ -933,8 +939,10 @@ def test_the_products_of_a_transformer_layer_are_integers():
 @needs("permute_dims", "reshape", "strided_slice")
 @pytest.mark.parametrize("name, count", [("lstm", 3), ("einsum", 1)])
 def test_products_inside_of_larger_ops_are_integers(name, count):
-    labels = labels_of(quantized_layers(name))
+    ops = quantized_layers(name)
+    labels = labels_of(ops)
     assert sum(label.startswith("quantized_") for label in labels) == len(labels) == count
+    assert alone(ops, "dequantize") == []
 
 
 @needs_torch

@@ -17,7 +17,7 @@ import tvm
 from ..options import Source
 from ..partition import partition_for
 from ..passes.quantized import DEQUANTIZE, QUANTIZE
-from ..patterns import TABLE, is_quantized
+from ..patterns import TABLE, TO_REAL, is_quantized
 from ..report import OpPlacement, offload_report
 
 COMPUTES, MOVES = "computes", "moves"
@@ -378,6 +378,8 @@ class Backend:
         edges = [row.op for row in rows if not _is_of_integers(row)]
         if "relax.concat" in edges and len(edges) < len(rows):
             return None  # Rescaled parts lose bits, so joined tensors get one scale instead.
+        if any((row.composite or "").endswith(TO_REAL) for row in rows):
+            return None  # A real number leads from one composite to the next.
         if edges.count(QUANTIZE) > inputs or edges.count(DEQUANTIZE) > results:
             for row in rows:
                 if row.reason:

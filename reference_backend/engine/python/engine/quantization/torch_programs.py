@@ -139,7 +139,8 @@ def _scaled_sum(
 
 
 def _chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
-    return _split(x, -(-x.shape[dim] // chunks), dim)
+    whole = x.shape[dim]
+    return _split(x, -(-whole // chunks), dim) if isinstance(whole, int) else NotImplemented
 
 
 def _split(x: torch.Tensor, size: int, dim: int = 0) -> Any:
@@ -159,6 +160,11 @@ def _parts(x: torch.Tensor, sizes: Sequence[int], dim: int = 0) -> Any:
     ]
 
 
+def _glu(x: torch.Tensor, dim: int = -1) -> Any:
+    parts = _chunk(x, 2, dim)
+    return parts if parts is NotImplemented else parts[0] * parts[1].sigmoid()
+
+
 def _unbind(x: torch.Tensor, dim: int = 0) -> list[torch.Tensor]:
     return [_ATEN.select.int(x, dim, index) for index in range(x.shape[dim])]
 
@@ -167,6 +173,7 @@ _RULES = {
     _ATEN.addmm.default: _addmm,
     _ATEN.baddbmm.default: _baddbmm,
     _ATEN.chunk.default: _chunk,
+    _ATEN.glu.default: _glu,
     _ATEN.split.Tensor: _split,
     _ATEN.split_with_sizes.default: _parts,
     _ATEN.unbind.int: _unbind,
