@@ -42,6 +42,12 @@ def test_each_op_of_the_model_has_one_entry_in_the_order_of_the_model(partitione
     assert len(report.ops) == (1 + len(HOST)) * len(SINGLE)
 
 
+@pytest.mark.parametrize("mod", [None, "model.onnx", tvm.IRModule({})], ids=str)
+def test_a_report_needs_a_partitioned_module(mod):
+    with pytest.raises(ValueError, match=f"has no report: .* partition_for_{BACKEND} returned"):
+        backend.offload_report(mod)
+
+
 def test_what_is_on_the_npu_has_a_region_and_a_composite(partitioned):
     report = backend.offload_report(partitioned)
     names = {str(item.name_hint) for item in partitioned.get_global_vars()}

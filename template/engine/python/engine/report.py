@@ -420,7 +420,7 @@ def _borders(items: Sequence[Mapping[str, Any]]) -> tuple[Border, ...]:
     return tuple(Border(**_known(Border, item)) for item in items)
 
 
-def offload_report(mod: Any) -> Report:
+def offload_report(mod: object) -> Report:
     """Return where each op of a partitioned module runs, and why.
 
     Parameters
@@ -438,10 +438,12 @@ def offload_report(mod: Any) -> Report:
     ValueError
         The module was not partitioned by this backend.
     """
-    text = mod.attrs.get(ATTRIBUTE) if mod.attrs is not None else None
+    attrs = getattr(mod, "attrs", None)
+    text = attrs.get(ATTRIBUTE) if attrs is not None else None
     if text is None:
         raise ValueError(
-            f"The module has no report: partition it with partition_for_{BACKEND} first."
+            f"This {type(mod).__name__} has no report: give the module that "
+            f"partition_for_{BACKEND} returned."
         )
     return _read(str(text))
 
