@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 import tvm.relax.frontend.torch as frontend
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
@@ -83,8 +86,11 @@ def _origin_of(node: fx.Node) -> Origin:
     return Origin(str(node.name), path, frames[-1] if frames else "")
 
 
-_OF_TORCH = re.compile(r"[/\\](site|dist)-packages[/\\]torch[/\\]")
-"""A file of PyTorch itself, also on the machine where the program was exported."""
+_OF_TORCH = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\]torch[/\\]|"
+    + re.escape(f'"{Path(torch.__file__).parent}{os.sep}')
+)
+"""A file of PyTorch itself: as it is usually installed where a program was exported, or here."""
 
 
 def _title(node: fx.Node) -> str:
