@@ -168,7 +168,7 @@ def test_a_program_in_cpp_computes_the_same_without_python(exported, run_model):
         )
         assert code == 0, text
         assert f"output 0: float32 ({BOUND}, 5)" in text
-        assert (" most_in_flight 0\n" in text) == bool(COUNTERS)
+        assert " most_in_flight 0\n" in text or not COUNTERS
         assert (" submissions 3\n" in text) == ("submissions" in COUNTERS)
         assert "2 runs: best" in text
         exported.assert_right(np.load(run_model.folder / "y_0.npy"))
