@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from npu_scaffold.upgrade import read_releases
+from npu_scaffold.versions import read_releases
 from support import ROOT
 
 RELEASES = read_releases((ROOT / "releases.yml").read_text())
