@@ -46,7 +46,7 @@ def scale_weights(site: Site) -> Bindings | None:
 
 
 def _known(expr: relax.Expr, values: Values) -> Constant | None:
-    """Return the constant that an expression is, also behind a reshape or a transposition."""
+    """Return the constant of an expression, also through a reshape or a transposition."""
     found = resolve(expr, values)
     found = values.get(found, found)
     if isinstance(found, relax.Call) and op_name(found) in REARRANGES:
@@ -84,7 +84,7 @@ def scale_factors(site: Site) -> Bindings | None:
 
 
 def _factor_in(site: Site, expr: relax.Expr) -> tuple[relax.Expr, np.float64, relax.Expr] | None:
-    """Return the multiplication by a number behind a value, the number, and what it multiplies."""
+    """Return the multiplication by a number that makes a value, the number, and its operand."""
     end = _first(site, expr, once=True)
     value = site.value(end)
     if not is_call_of("relax.multiply", value) or not site.is_used_once(end):
