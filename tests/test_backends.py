@@ -169,10 +169,10 @@ def test_an_editable_install_rebuilds_and_a_backend_that_loses_strides_fails_its
     run(*tests, cwd=project, **on_path)
 
     # TVM's own example makes this mistake.
-    header = project / "engine/lowerings/convolution.h"
-    changed, count = re.subn(r"(strides\[i\] = )strides[^;]+;", r"\g<1>1;", header.read_text())
+    lowering = project / "engine/lowerings/convolution.cc"
+    changed, count = re.subn(r"(strides\[i\] = )strides[^;]+;", r"\g<1>1;", lowering.read_text())
     assert count == 1, "the lowering of the convolution sets its strides elsewhere now"
-    header.write_text(changed)
+    lowering.write_text(changed)
     done = support.attempt(*tests, cwd=project, **on_path)
     assert done.returncode == 1, done.stdout
     assert re.search(r"^FAILED .*stride", done.stdout, re.MULTILINE), done.stdout

@@ -63,7 +63,7 @@ CONTROLS = [
     # TVM's own example makes this mistake. The driver reports it, which is not a decline.
     Control(
         "lost_strides",
-        "engine/lowerings/convolution.h",
+        "engine/lowerings/convolution.cc",
         "strides[i] = strides.at(i);",
         'strides[i] = Broken("lost_strides") ? 1 : strides.at(i);',
         "ops",
@@ -141,7 +141,7 @@ CONTROLS = [
     ),
     Control(
         "swapped_operands",
-        "engine/lowerings/subtract.cc",
+        "engine/lowerings/binary.cc",
         "v.Subtract(x[0], x[1])",
         'Broken("swapped_operands") ? v.Subtract(x[1], x[0]) : v.Subtract(x[0], x[1])',
         "ops",
@@ -149,7 +149,7 @@ CONTROLS = [
     ),
     Control(
         "wrong_axis",
-        "engine/lowerings/softmax.cc",
+        "engine/lowerings/normalization.cc",
         '(op.Int("axis") + rank) % rank',
         'Broken("wrong_axis") ? rank - 1 : (op.Int("axis") + rank) % rank',
         "ops",
@@ -157,7 +157,7 @@ CONTROLS = [
     ),
     Control(
         "wrong_zero_point",
-        "engine/lowerings/dequantize.cc",
+        "engine/lowerings/quantization.cc",
         "v.Subtract(x[0], x[2])",
         'Broken("wrong_zero_point") ? x[0] : v.Subtract(x[0], x[2])',
         "ops",
@@ -165,7 +165,7 @@ CONTROLS = [
     ),
     Control(
         "wrong_rounding",
-        "engine/lowerings/quantize.cc",
+        "engine/lowerings/quantization.cc",
         "v.RoundEven(v.Divide(x[0], x[1]))",
         'Broken("wrong_rounding") ? v.RoundAway(v.Divide(x[0], x[1]))\n'
         "                                   : v.RoundEven(v.Divide(x[0], x[1]))",
@@ -235,7 +235,7 @@ CONTROLS = [
     ),
     Control(
         "padding_counts_always",
-        "engine/lowerings/pool.h",
+        "engine/lowerings/pooling.cc",
         "if (at >= least && at < end) ++count;",
         'if (Broken("padding_counts_always") || (at >= least && at < end)) ++count;',
         "quantized",
@@ -325,7 +325,7 @@ CONTROLS = [
     ),
     Control(
         "lost_nan",
-        "engine/lowerings/relu.cc",
+        "engine/lowerings/activation.cc",
         "v.Maximum(x[0], v.Constant(0))",
         'Broken("lost_nan") ? v.Select(v.Less(v.Constant(0), x[0]), x[0], v.Constant(0))\n'
         "                            : v.Maximum(x[0], v.Constant(0))",

@@ -142,7 +142,7 @@ def test_files_are_where_tvm_keeps_such_backends(tvm: Path, backend: Path) -> No
         f"{PYTHON}/vendor/capabilities.py",
         f"{PYTHON}/vendor/tables.json",
         f"{COMPILER}/codegen/codegen.cc",
-        f"{COMPILER}/lowerings/conv2d.cc",
+        f"{COMPILER}/lowerings/convolution.cc",
         f"{RUNTIME}/backend.h",
         f"{RUNTIME}/engine.cmake",
         f"{RUNTIME}/include/npu_driver.h",
@@ -330,13 +330,13 @@ def test_two_backends_go_one_by_one(
 def test_a_changed_backend_is_grafted_again(tvm: Path, backend: Path) -> None:
     graft(tvm, backend)
     (backend / "vendor/new.py").write_text("NEW = 1\n")
-    (backend / "engine/lowerings/relu.cc").unlink()
+    (backend / "engine/common/names.h").unlink()
     text = (backend / "vendor/passes.py").read_text()
     (backend / "vendor/passes.py").write_text(f"{text}\nADDED = 1\n")
     assert graft(tvm, backend) == 0
     assert (tvm / PYTHON / "vendor/new.py").is_file()
     assert "ADDED = 1" in (tvm / PYTHON / "vendor/passes.py").read_text()
-    assert not (tvm / COMPILER / "lowerings/relu.cc").exists()
+    assert not (tvm / RUNTIME / "common/names.h").exists()
     assert len(lines(tvm, "CMakeLists.txt")) == len(CMAKE.splitlines()) + 3
     main(["ungraft", str(tvm)])
     assert status(tvm) == ""

@@ -47,8 +47,6 @@ def entry_problems(op: object, entry: object, catalog: dict[str, Entry]) -> Iter
     yield from _keys(entry, _ENTRY, "")
     if "relax" not in entry and "chains" not in entry:
         yield "the key 'relax' is missing."
-    if ("relax" not in entry) != ("parts" in entry):
-        yield "parts: they are for an entry without 'relax', which must have them."
     for key, (_, check) in _ENTRY.items():
         if key in entry and check is not None:
             yield from check(entry[key], key, entry, catalog)
@@ -257,10 +255,6 @@ def _chains(value: object, key: str, entry: Entry, catalog: Collection[str]) -> 
         yield f"{key}: it must be a list of expressions."
 
 
-def _parts(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
-    yield from _list_of(catalog)(value, key, entry, catalog)
-
-
 def _activation(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
     yield from _flag(value, key, entry, catalog)
     if len(names_in(entry, "inputs")) != 1:
@@ -401,7 +395,6 @@ _ENTRY: dict[str, tuple[bool, Check | None]] = {
     "relax": (False, _text(r"relax(\.\w+)+", "a Relax op, for example relax.nn.conv2d")),
     "summary": (True, _text(r"[^\n{}]{1,80}", "one line of at most 80 characters without braces")),
     "engine": (True, _one_of(ENGINES)),
-    "header": (False, _text(r"[a-z][a-z0-9_]*", "a name in snake case")),
     "presets": (True, _list_of(PRESETS)),
     "inputs": (True, _inputs),
     "attributes": (True, _attributes),
@@ -410,7 +403,6 @@ _ENTRY: dict[str, tuple[bool, Check | None]] = {
     "results": (False, _results),
     "output_dtypes": (False, _list_of(DTYPES)),
     "chains": (False, _chains),
-    "parts": (False, _parts),
     "activation": (False, _activation),
     "fuses": (False, _fuses),
     "quantized": (False, _quantized),

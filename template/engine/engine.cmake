@@ -16,7 +16,6 @@
 #
 #   NPU_PACKAGE      the name of the Python package
 #   NPU_NAMES_DIR    the folder of backend.h
-#   NPU_LOWERINGS    the ops whose lowerings are compiled
 #   NPU_VENDOR_CMAKE what the vendor adds to the build; optional
 #   NPU_DRIVER       "vendor" or "emulator": the driver that programs are for unless told otherwise;
 #                    empty: what the vendor says, or the emulator. The vendor's is built wherever
@@ -216,14 +215,18 @@ if(NPU_RUNTIME AND NOT NPU_CODEGEN AND NOT NPU_IN_TREE)
   )
 endif()
 if(NPU_CODEGEN)
-  list(TRANSFORM NPU_LOWERINGS PREPEND "${NPU_COMPILER_DIR}/lowerings/" OUTPUT_VARIABLE _lowerings)
-  list(TRANSFORM _lowerings APPEND ".cc")
-  npu_add_objects(${NPU_PACKAGE}_lowering_objects ${_lowerings})
+  set(_sources
+    activation attention binary convolution creation image indexing logic matrix normalization pooling
+    quantization reduction scan shape unary
+  )
+  list(TRANSFORM _sources PREPEND "${NPU_COMPILER_DIR}/lowerings/")
+  list(TRANSFORM _sources APPEND ".cc")
+  npu_add_objects(${NPU_PACKAGE}_lowering_objects ${_sources})
   target_compile_options(${NPU_PACKAGE}_lowering_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   target_include_directories(
     ${NPU_PACKAGE}_lowering_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
   )
-  npu_join(${NPU_PACKAGE}_lowering_objects 24)
+  npu_join(${NPU_PACKAGE}_lowering_objects 8)
 
   set(_sources
     codegen graph ir_adapter layout layout_adapter layout_operations lowering program_builder table
@@ -235,7 +238,6 @@ if(NPU_CODEGEN)
   target_compile_options(${NPU_PACKAGE}_codegen_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   target_include_directories(
     ${NPU_PACKAGE}_codegen_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
-                                           "${NPU_COMPILER_DIR}/lowerings"
   )
   target_link_libraries(${NPU_PACKAGE}_codegen_objects PRIVATE tvm_ffi::header)
   target_link_libraries(${NPU_PACKAGE}_codegen_objects PUBLIC ${NPU_VENDOR_LOWERING_LIBRARIES})

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+void BatchNorm(Lowering& op) {
+  if (op.Bool("training")) op.Refuse("training mode is not supported; supported: training=False");
+  const Tensor data = op.Input(0);
+  const int64_t rank = data.rank();
+  const int64_t axis = (op.Int("axis") + rank) % rank;
+  const bool has_gamma = op.Bool("scale");
+  const bool has_beta = op.Bool("center");
+  const double epsilon = op.Float("epsilon");
+
+  // The statistics along the axis, in a shape that broadcasts against the data.
+  std::vector<npu_dim> dims(rank - axis, FixedDim(1));
+  dims[0] = data.dims()[axis];
+  const Tensor gamma = op.View(op.Input(1), dims);
+  const Tensor beta = op.View(op.Input(2), dims);
+  const Tensor mean = op.View(op.Input(3), dims);
+  const Tensor variance = op.View(op.Input(4), dims);
+
+  const Tensor factor = op.Temporary(NPU_FLOAT32, dims);
+  op.Elementwise(factor, [&](VectorBuilder& v) {
+    Value numerator = has_gamma ? v.Load(gamma) : v.Constant(1);
+    return v.Divide(numerator, v.Sqrt(v.Add(v.Load(variance), v.Constant(epsilon))));
+  });
+  op.Elementwise(op.Output(0), [&](VectorBuilder& v) {
+    Value result = v.Multiply(v.Subtract(v.Load(data), v.Load(mean)), v.Load(factor));
+    return has_beta ? v.Add(result, v.Load(beta)) : result;
+  });
+  // Without training the statistics do not change, and momentum has no effect.
+  op.SetOutput(1, op.Input(3));
+  op.SetOutput(2, op.Input(4));
+}
+
+REGISTER_LOWERING("relax.nn.batch_norm", BatchNorm);
+
+/*! \brief The attribute `axes` counted from 0, in ascending order. */
+std::vector<int64_t> NormalizedAxes(Lowering& op) {
+  const int64_t rank = op.Input(0).rank();
+  std::vector<int64_t> axes = op.Ints("axes");
+  for (int64_t& axis : axes) axis = (axis + rank) % rank;
+  if (!std::is_sorted(axes.begin(), axes.end())) {
+    op.Refuse("its attribute 'axes' must name the axes in ascending order");
+  }
+  return axes;
+}
+
+/*! \brief The dimensions `dims` at `axes`, and 1 elsewhere (`inside`) or the other way round. */
+std::vector<npu_dim> DimsAt(std::vector<npu_dim> dims, const std::vector<int64_t>& axes,
+                            bool inside) {
+  for (int64_t i = 0; i < static_cast<int64_t>(dims.size()); ++i) {
+    const bool named = std::find(axes.begin(), axes.end(), i) != axes.end();
+    if (named != inside) dims[i] = FixedDim(1);
+  }
+  return dims;
+}
+
+/*! \brief 1 / sqrt(mean of `square` over `axes` + epsilon), with the reduced dimensions as 1. */
+Tensor InverseRoot(Lowering& op, const Tensor& square, const std::vector<int64_t>& axes,
+                   double epsilon) {
+  const Tensor factor = op.Temporary(NPU_FLOAT32, DimsAt(square.dims(), axes, false));
+  op.Reduce(NPU_REDUCE_MEAN, square, axes, factor, [&](VectorBuilder& v, Value mean) {
+    return v.Divide(v.Constant(1), v.Sqrt(v.Add(mean, v.Constant(epsilon))));
+  });
+  return factor;
+}
+
+/*! \brief out = (data - mean) / deviation * gamma + beta with the statistics over `axes`. `gamma`
+ *  and `beta` broadcast against the data. */
+void Normalize(Lowering& op, const Tensor& data, const std::vector<int64_t>& axes,
+               const Tensor& gamma, const Tensor& beta, const Tensor& out) {
+  // TVM's own kernels apply both, whatever `center` and `scale` are.
+  if (!op.Bool("center")) op.Refuse("center=False is not supported; supported: True");
+  if (!op.Bool("scale")) op.Refuse("scale=False is not supported; supported: True");
+  // In two passes, for data far from zero.
+  const Tensor mean = op.Temporary(NPU_FLOAT32, DimsAt(data.dims(), axes, false));
+  op.Reduce(NPU_REDUCE_MEAN, data, axes, mean);
+  const Tensor square = op.Temporary(NPU_FLOAT32, data.dims());
+  op.Elementwise(square, [&](VectorBuilder& v) {
+    Value deviation = v.Subtract(v.Load(data), v.Load(mean));
+    return v.Multiply(deviation, deviation);
+  });
+  const Tensor factor = InverseRoot(op, square, axes, op.Float("epsilon"));
+  op.Elementwise(out, [&](VectorBuilder& v) {
+    Value normal = v.Multiply(v.Subtract(v.Load(data), v.Load(mean)), v.Load(factor));
+    return v.Add(v.Multiply(normal, v.Load(gamma)), v.Load(beta));
+  });
+}
+
+void LayerNorm(Lowering& op) {
+  const Tensor data = op.Input(0);
+  const std::vector<int64_t> axes = NormalizedAxes(op);
+  const std::vector<npu_dim> dims = DimsAt(data.dims(), axes, true);
+  const Tensor gamma = op.View(op.Input(1), dims);
+  const Tensor beta = op.View(op.Input(2), dims);
+  Normalize(op, data, axes, gamma, beta, op.Output());
+}
+
+REGISTER_LOWERING("relax.nn.layer_norm", LayerNorm);
+
+void Softmax(Lowering& op) {
+  const Tensor data = op.Input(0);
+  const int64_t rank = data.rank();
+  const int64_t axis = (op.Int("axis") + rank) % rank;
+  Tensor maximum;
+  const Tensor exponential = op.Exponentials(data, axis, &maximum);
+  const Tensor sum = op.Temporary(NPU_FLOAT32, maximum.dims());
+  op.Reduce(NPU_REDUCE_SUM, exponential, {axis}, sum);
+  op.Elementwise(op.Output(),
+                 [&](VectorBuilder& v) { return v.Divide(v.Load(exponential), v.Load(sum)); });
+}
+
+REGISTER_LOWERING("relax.nn.softmax", Softmax);
+
+void RmsNorm(Lowering& op) {
+  const Tensor data = op.Input(0);
+  const std::vector<int64_t> axes = NormalizedAxes(op);
+  const Tensor weight = op.View(op.Input(1), DimsAt(data.dims(), axes, true));
+  const Tensor square = op.Temporary(NPU_FLOAT32, data.dims());
+  op.Elementwise(square, [&](VectorBuilder& v) { return v.Multiply(v.Load(data), v.Load(data)); });
+  const Tensor factor = InverseRoot(op, square, axes, op.Float("epsilon"));
+  op.Elementwise(op.Output(), [&](VectorBuilder& v) {
+    return v.Multiply(v.Multiply(v.Load(data), v.Load(factor)), v.Load(weight));
+  });
+}
+
+REGISTER_LOWERING("relax.nn.rms_norm", RmsNorm);
+
+void GroupNorm(Lowering& op) {
+  const Tensor data = op.Input(0);
+  const int64_t channel = (op.Int("channel_axis") + data.rank()) % data.rank();
+  const int64_t groups = op.Int("num_groups");
+  const int64_t size = op.FixedSize(data, static_cast<int>(channel)) / groups;
+
+  // The channels become two dimensions: groups, and channels of a group.
+  std::vector<npu_dim> dims = data.dims();
+  dims[channel] = FixedDim(groups);
+  dims.insert(dims.begin() + channel + 1, FixedDim(size));
+  std::vector<int64_t> axes = {channel + 1};
+  for (int64_t axis : NormalizedAxes(op)) axes.push_back(axis > channel ? axis + 1 : axis);
+  const std::vector<npu_dim> parameter = DimsAt(dims, {channel, channel + 1}, true);
+  const Tensor gamma = op.View(op.Input(1), parameter);
+  const Tensor beta = op.View(op.Input(2), parameter);
+
+  const Tensor out = op.Temporary(data.desc.dtype, dims);
+  Normalize(op, op.View(data, dims), axes, gamma, beta, out);
+  op.SetOutput(0, op.View(out, data.dims()));
+}
+
+REGISTER_LOWERING("relax.nn.group_norm", GroupNorm);
+
+void InstanceNorm(Lowering& op) {
+  const Tensor data = op.Input(0);
+  const int64_t channel = (op.Int("channel_axis") + data.rank()) % data.rank();
+  const std::vector<npu_dim> dims = DimsAt(data.dims(), {channel}, true);
+  const Tensor gamma = op.View(op.Input(1), dims);
+  const Tensor beta = op.View(op.Input(2), dims);
+  Normalize(op, data, NormalizedAxes(op), gamma, beta, op.Output());
+}
+
+REGISTER_LOWERING("relax.nn.instance_norm", InstanceNorm);
+
+void LogSoftmax(Lowering& op) {
+  const Tensor data = op.Input(0);
+  const int64_t rank = data.rank();
+  const int64_t axis = (op.Int("axis") + rank) % rank;
+  Tensor maximum;
+  const Tensor exponential = op.Exponentials(data, axis, &maximum);
+  const Tensor log_sum = op.Temporary(NPU_FLOAT32, maximum.dims());
+  op.Reduce(NPU_REDUCE_SUM, exponential, {axis}, log_sum,
+            [](VectorBuilder& v, Value sum) { return v.Log(sum); });
+  op.Elementwise(op.Output(), [&](VectorBuilder& v) {
+    return v.Subtract(v.Subtract(v.Load(data), v.Load(maximum)), v.Load(log_sum));
+  });
+}
+
+REGISTER_LOWERING("relax.nn.log_softmax", LogSoftmax);
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lowering.h"
+
+namespace npu {
+namespace {
+
+/*! \brief Argument `i`, a scale or a zero point, in a shape that broadcasts against the data: one
+ *  number, or one for each element along the attribute `axis`. */
+Tensor QuantizationParameter(Lowering& op, size_t i) {
+  const Tensor parameter = op.Input(i);
+  if (parameter.rank() == 0) return parameter;
+  const int64_t rank = op.Input(0).rank();
+  std::vector<npu_dim> dims(1, parameter.dims()[0]);
+  if (op.FixedSize(parameter, 0) != 1) {
+    const int64_t axis = (op.Int("axis") + rank) % rank;
+    dims.resize(rank - axis, FixedDim(1));
+  }
+  return op.View(parameter, dims);
+}
+
+/*! \brief Whether there is one scale and one zero point, which makes it an element-wise op. */
+bool HasOneScale(const Lowering& op) {
+  for (size_t i : {1, 2}) {
+    const std::vector<npu_dim> dims = op.InputDims(i);
+    if (dims.size() > 1 || (dims.size() == 1 && (dims[0].size != 1 || dims[0].symbol >= 0))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The type of the output implies out_dtype; storing to it saturates.
+Value Quantize(const Lowering&, VectorBuilder& v, const Values& x) {
+  return v.Add(v.RoundEven(v.Divide(x[0], x[1])), x[2]);
+}
+
+void QuantizeByChannel(Lowering& op) {
+  const Tensor data = op.Input(0);
+  const Tensor scale = QuantizationParameter(op, 1);
+  const Tensor zero_point = QuantizationParameter(op, 2);
+  op.Elementwise(op.Output(), [&](VectorBuilder& v) {
+    return Quantize(op, v, {v.Load(data), v.Load(scale), v.Load(zero_point)});
+  });
+}
+
+// After a dequantize of its composite, this rescales integers.
+REGISTER_ELEMENTWISE("relax.quantize", Quantize).When(HasOneScale).TakesQuantized();
+REGISTER_LOWERING("relax.quantize", QuantizeByChannel);
+
+// The type of the output implies out_dtype.
+Value Dequantize(const Lowering& op, VectorBuilder& v, const Values& x) {
+  const npu_dtype from = op.InputDtype(0);
+  if (from != NPU_INT8 && from != NPU_UINT8 && from != NPU_INT16) {
+    op.Refuse(
+        "its data must be int8, uint8 or int16: differences of wider integers are not exact "
+        "here");
+  }
+  Value result = v.Multiply(v.Subtract(x[0], x[2]), x[1]);
+  if (op.OutputDtype() != NPU_FLOAT16) return result;
+  const double largest = 65504;  // TVM saturates here, where a conversion would give infinity.
+  return v.Minimum(v.Maximum(result, v.Constant(-largest)), v.Constant(largest));
+}
+
+void DequantizeByChannel(Lowering& op) {
+  const Tensor data = op.Input(0);
+  const Tensor scale = QuantizationParameter(op, 1);
+  const Tensor zero_point = QuantizationParameter(op, 2);
+  op.Elementwise(op.Output(), [&](VectorBuilder& v) {
+    return Dequantize(op, v, {v.Load(data), v.Load(scale), v.Load(zero_point)});
+  });
+}
+
+REGISTER_ELEMENTWISE("relax.dequantize", Dequantize).When(HasOneScale);
+REGISTER_LOWERING("relax.dequantize", DequantizeByChannel);
+
+}  // namespace
+}  // namespace npu
