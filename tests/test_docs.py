@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import support
 from npu_scaffold import pages
 from npu_scaffold.catalog import load_catalog
 from npu_scaffold.cli import main
@@ -28,6 +29,11 @@ def test_every_op_passes_all_its_cases() -> None:
         assert 0 < passed == total, f"{op}: {passed} of {total} cases passed"
         assert not left, f"{op}: {left} cases were not run"
     assert found.keys() == load_catalog(ROOT).keys()
+
+
+def test_no_file_has_marks_of_a_conflict() -> None:
+    marks = "^(<<<<<<<|>>>>>>>) "
+    assert support.attempt("git", "grep", "-lE", marks, cwd=ROOT).stdout == ""
 
 
 def _case(op: str, status: str, suite: str = "ops") -> dict[str, Any]:

@@ -14,6 +14,7 @@ import backend
 from backend.engine import _library
 from backend.engine.commands import drifting
 from backend.engine.commands.drifting import Difference, compare_ops
+from backend.patterns import TABLE
 from support import BACKEND, run_command
 
 PACKAGE = backend.__name__
@@ -130,11 +131,14 @@ def test_the_recorded_state_is_that_compared_with(tmp_path, monkeypatch):
     assert (code, errors) == (1, f"FAILED: '{tmp_path}' cannot be written: Is a directory\n")
 
 
-def test_a_changed_op_that_is_compiled_here_fails(tmp_path, monkeypatch):
+def test_a_changed_op_that_is_offloaded_here_fails(tmp_path, monkeypatch):
     found = drifting.installed()
-    lowered = tvm_ffi.get_global_func(f"{BACKEND}.codegen.lowered_ops")()
-    op = next(str(op) for op in lowered if str(op) in found["ops"])
+    lowered = [str(op) for op in tvm_ffi.get_global_func(f"{BACKEND}.codegen.lowered_ops")()]
+    op, other = [op for op in lowered if op in found["ops"]][:2]
+    # The engine can lower the other, but this backend does not offload it.
+    monkeypatch.setattr(drifting, "_ops_of_the_table", lambda: {op})
     found["ops"][op]["attributes"].append("zeal")
+    found["ops"][other]["attributes"].append("zest")
     path = tmp_path / "known.json"
     path.write_text(json.dumps(found))
     monkeypatch.setattr(drifting, "KNOWN", path)
@@ -145,8 +149,16 @@ def test_a_changed_op_that_is_compiled_here_fails(tmp_path, monkeypatch):
     code, out, _ = run_command("drift", "--json")
     assert code == 1
     assert json.loads(out)["differences"] == [
-        {"breaks": True, "subject": op, "text": "the attribute 'zeal' is gone"}
+        {"breaks": True, "subject": op, "text": "the attribute 'zeal' is gone"},
+        {"breaks": False, "subject": other, "text": "the attribute 'zest' is gone"},
     ]
+
+
+def test_the_ops_of_the_table_are_its_own_and_the_steps_of_chains():
+    ops = drifting._ops_of_the_table()
+    assert {op.relax for op in TABLE.ops if op.relax} <= ops
+    if any(op.name == "sdpa" for op in TABLE.ops):
+        assert {"relax.nn.softmax", "relax.matmul"} <= ops
 
 
 def test_a_type_of_the_ir_that_is_gone_fails(monkeypatch):
