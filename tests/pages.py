@@ -18,6 +18,12 @@ trap 'for job in $(jobs -p); do kill -- -"$job" 2> /dev/null || true; done' EXIT
 """
 
 
+def code_block(page: Path, language: str) -> str:
+    """Return the only block of a page in a language."""
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.M | re.S)
+    return str(found)
+
+
 def without_quotes(text: str) -> str:
     """Remove the code that a page quotes, after checking that the named file contains it."""
     for name, quoted in QUOTED.findall(text):

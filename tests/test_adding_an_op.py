@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from npu_scaffold.catalog import LOWERINGS, catalog_problems, load_catalog
+from pages import code_block
 from support import ROOT, Workshop, copy_template, render, run
 
 PAGE = ROOT / "docs/adding-an-op.md"
 
 
-def block(language: str) -> str:
-    """Return the page's only block in a language."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    return str(found)
-
-
-OP = block("yaml").partition(":")[0]
+OP = code_block(PAGE, "yaml").partition(":")[0]
 FAMILY = "unary"
 END = "\n}  // namespace\n}  // namespace npu\n"
 
@@ -30,11 +24,13 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("extended")
     copy_template(copy)
     with (copy / f"template/_catalog/{FAMILY}.yml").open("a") as catalog:
-        catalog.write("\n" + block("yaml"))
+        catalog.write("\n" + code_block(PAGE, "yaml"))
     cases = copy / f"template/_catalog/{FAMILY}.cases.json"
-    cases.write_text(f"{cases.read_text().rstrip()[:-1].rstrip()},\n\n{block('json')}}}\n")
+    cases.write_text(
+        f"{cases.read_text().rstrip()[:-1].rstrip()},\n\n{code_block(PAGE, 'json')}}}\n"
+    )
     lowerings = copy / LOWERINGS / f"{FAMILY}.cc"
-    lowering = block("cpp").partition("namespace {\n")[2]
+    lowering = code_block(PAGE, "cpp").partition("namespace {\n")[2]
     assert lowering.endswith(END)
     lowerings.write_text(lowerings.read_text().removesuffix(END) + lowering)
     return copy

@@ -75,7 +75,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (
             {"backend_name": NAME, "op_preset": "custom", "ops": ["relu", "zzz"]},
-            "which has matmul,",
+            "is not an op of the catalogue. It has matmul,",
         ),
         ({"backend_name": NAME, "op_preset": "cnn", "ops": ["relu"]}, "leave one of them out"),
         ({"backend_name": NAME, "op_preset": "cnn", "ops": "[relu]"}, "leave one of them out"),
@@ -105,6 +105,16 @@ def test_the_command_line_names_a_bad_answer_in_its_last_line(
     assert done.returncode != 0
     assert "'Acme' is not in snake case" in done.stdout.splitlines()[-1]
     assert not (tmp_path / "out").exists()
+
+
+def test_a_relative_path_of_the_template_is_warned_of(template: Path, tmp_path: Path) -> None:
+    """Copier stores it as it is given, and looks for it in the folder of an update."""
+    copy = (sys.executable, "-m", "copier", "copy", "--defaults", "-d", "backend_name=acme")
+    relative = f"./{template.name}"
+    done = support.attempt(*copy, relative, tmp_path / "out", cwd=template.parent)
+    assert f"Updates would not find the template at '{relative}'" in done.stdout
+    done = support.attempt(*copy, template, tmp_path / "other")
+    assert "Updates would not" not in done.stdout
 
 
 def test_only_the_name_must_be_given(

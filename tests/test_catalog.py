@@ -84,6 +84,14 @@ def test_the_catalogue_keeps_its_schema() -> None:
     assert catalog_problems(ROOT) == []
 
 
+def test_names_of_other_tools_stand_for_ops_of_the_catalogue() -> None:
+    macros = (ROOT / "template/_macros/names.jinja").read_text()
+    (names,) = re.findall(r"set other_names = \{(.*?)\}", macros, re.DOTALL)
+    found = dict(re.findall(r'"(\w+)": "(\w+)"', names))
+    assert found.keys().isdisjoint(load_catalog(ROOT))
+    assert {*found.values()} <= load_catalog(ROOT).keys()
+
+
 def test_a_good_entry_has_no_violations(tmp_path: Path) -> None:
     assert catalog_problems(_template(tmp_path)) == []
 

@@ -69,6 +69,13 @@ def test_new_names_all_bad_answers_at_once_and_writes_nothing(
         ("op_preset: custom\n", ["backend_name: an answer", "ops: an answer is required."]),
         ("backend_name: a\nselected_ops: [relu]\n", ["selected_ops: there is no such question"]),
         ("backend_name: a\nops: [relux]\n", ["ops: 'relux' is not an op"]),
+        (
+            "backend_name: a\nops: [relu6, relu, Gemm]\n",
+            [
+                "ops: 'relu6' is not an op of the catalogue (did you mean 'clip'?), "
+                "nor is 'Gemm' (did you mean 'matmul'?). It has matmul, "
+            ],
+        ),
         ("backend_name: a\nops: relu\n", ["ops must be a list"]),
         ("backend_name: a\nops: []\n", ["ops must name at least one op"]),
         ("backend_name: a\nop_preset: cnn\nops: [relu]\n", ["op_preset cannot be cnn; leave one"]),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import support
 from npu_scaffold.cli import main
 from npu_scaffold.render import MANIFEST
 from npu_scaffold.versions import read_releases
+from pages import code_block
 from support import ROOT
 
 LIST = ROOT / "releases.yml"
@@ -139,22 +140,7 @@ def _mine(old: Old, tmp_path: Path) -> Path:
     return tmp_path / "backend"
 
 
-OWN_OP = """
-#include "lowering.h"
-
-namespace {
-
-npu::Value Asinh(const npu::Lowering&, npu::VectorBuilder& v, const npu::Values& x) {
-  npu::Value size = v.Absolute(x[0]);
-  npu::Value root = v.Sqrt(v.Add(v.Multiply(size, size), v.Constant(1)));
-  npu::Value result = v.Log(v.Add(size, root));
-  return v.Select(v.Less(x[0], v.Constant(0)), v.Subtract(v.Constant(0), result), result);
-}
-
-REGISTER_ELEMENTWISE("relax.asinh", Asinh);
-
-}  // namespace
-"""
+ADDING_AN_OP = ROOT / "docs/adding-an-op.md"
 
 OVERRIDE = """
 #include "lowering.h"
@@ -273,7 +259,7 @@ def _vendor_edits(project: Path) -> None:
     """Edit, add and delete files in vendor/, as its files and the docs describe."""
     vendor = project / "vendor"
     (vendor / "lowerings").mkdir(exist_ok=True)
-    (vendor / "lowerings/asinh.cc").write_text(OWN_OP)
+    (vendor / "lowerings/asinh.cc").write_text(code_block(ADDING_AN_OP, "cpp"))
     (vendor / "lowerings/board_relu.cc").write_text(OVERRIDE)
     shutil.copytree(ROOT / "tests/frozen_drivers/v1", vendor / "driver")
     with (vendor / "vendor.cmake").open("a") as build:
@@ -283,20 +269,12 @@ def _vendor_edits(project: Path) -> None:
     after, changes = re.subn(r"\bstrides=Range\(1, \d+\)", "strides=Range(1, 2)", after, count=1)
     assert changes == 1
     capabilities.write_text(before + name + after)
-    edit(
-        capabilities,
-        "EXTRA_OPS: tuple[Op, ...] = ()",
-        'EXTRA_OPS: tuple[Op, ...] = (\n    Op("asinh", "relax.asinh", inputs='
-        '(Input("x", ("float32",), range(0, 7)),), engine="vector", tolerance=Elementwise(8), '
-        "activation=True),\n)",
-    )
+    (entry,) = re.findall(r"^ {6}EXTRA_OPS: .*?^ {6}\)\n", ADDING_AN_OP.read_text(), re.M | re.S)
+    edit(capabilities, "EXTRA_OPS: tuple[Op, ...] = ()\n", textwrap.dedent(entry))
     with (vendor / "passes.py").open("a") as passes:
         passes.write(PASSES)
     edit(vendor / "expected_failures.toml", "the NPU has no float64", "Acme has no float64")
-    case = {"name": "matrix", "inputs": {"x": {"shape": [5, 7], "low": -9, "high": 9}}}
-    (vendor / "cases.json").write_text(
-        json.dumps({"asinh": {"numpy": "np.arcsinh(x)", "cases": [case]}})
-    )
+    (vendor / "cases.json").write_text(f"{{{code_block(ADDING_AN_OP, 'json')}}}")
     (vendor / "tests/test_board.py").write_text(TESTS)
     (vendor / "tests/README.md").unlink()
 

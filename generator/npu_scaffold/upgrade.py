@@ -256,6 +256,7 @@ def _prepare(
         path
         for path in sorted(old)
         if path.startswith(ENGINE) and mine.get(path) != old[path] and path in new
+        if path not in conflicts
     ]
     if own:
         report.append(
@@ -366,6 +367,9 @@ def upgrade(
                 f"{versions.name(new)}. To go back, check out a commit from "
                 "before the upgrade."
             )
+        if sys.stderr.isatty():
+            names = " and ".join(versions.name(version) for version in (old, new))
+            print(f"Rendering {names}: this takes some seconds.", file=sys.stderr)
         prepared = _prepare(project, versions, (old, new), given, drop, scratch)
         print("\n".join(prepared.report))
         sys.stdout.flush()
