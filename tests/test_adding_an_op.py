@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from npu_scaffold.catalog import LOWERINGS, load_catalog
+from npu_scaffold.catalog import CASES, LOWERINGS, load_catalog
 from support import ROOT, Workshop, copy_template, render, run
 
 PAGE = ROOT / "docs/adding-an-op.md"
@@ -30,7 +30,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy_template(copy)
     with (copy / f"template/_catalog/{FAMILY}.yml").open("a") as catalog:
         catalog.write("\n" + block("yaml"))
-    cases = copy / f"template/_catalog/{FAMILY}.cases.json"
+    cases = copy / CASES / f"{FAMILY}.json"
     cases.write_text(f"{cases.read_text().rstrip()[:-1].rstrip()},\n\n{block('json')}}}\n")
     (copy / LOWERINGS / f"{OP}.cc").write_text(block("cpp"))
     return copy
