@@ -194,6 +194,7 @@ WITHOUT_SUITES = (
 )
 """Tests that pytest skips because the conformance kit runs the same suites in full."""
 
+OP_CASES = Path("template/engine/python/engine/conformance/op_cases")
 CASES = ("numpy", "results", "benchmarks", "cases", "refused")
 
 
@@ -205,7 +206,9 @@ def write_family(path: Path, entries: dict[str, dict[str, Any]]) -> None:
         limits[op] = {key: value for key, value in entry.items() if key not in CASES}
         cases[op] = {key: value for key, value in entry.items() if key in CASES}
     path.write_text(yaml.safe_dump(limits))
-    path.with_suffix(".cases.json").write_text(json.dumps(cases))
+    folder = path.parents[2] / OP_CASES
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{path.stem}.json").write_text(json.dumps(cases))
 
 
 @contextmanager

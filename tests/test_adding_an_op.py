@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from npu_scaffold.catalog import LOWERINGS, catalog_problems, load_catalog
+from npu_scaffold.catalog import CASES, LOWERINGS, catalog_problems, load_catalog
 from pages import code_block
 from support import ROOT, Workshop, copy_template, render, run
 
@@ -25,10 +25,9 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy_template(copy)
     with (copy / f"template/_catalog/{FAMILY}.yml").open("a") as catalog:
         catalog.write("\n" + code_block(PAGE, "yaml"))
-    cases = copy / f"template/_catalog/{FAMILY}.cases.json"
-    cases.write_text(
-        f"{cases.read_text().rstrip()[:-1].rstrip()},\n\n{code_block(PAGE, 'json')}}}\n"
-    )
+    cases = copy / CASES / f"{FAMILY}.json"
+    before = cases.read_text().rstrip()[:-1].rstrip()
+    cases.write_text(f"{before},\n\n{code_block(PAGE, 'json')}}}\n")
     lowerings = copy / LOWERINGS / f"{FAMILY}.cc"
     lowering = code_block(PAGE, "cpp").partition("namespace {\n")[2]
     assert lowering.endswith(END)

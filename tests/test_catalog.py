@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import support
-from npu_scaffold.catalog import ENGINE, LOWERINGS, catalog_problems, load_catalog
+from npu_scaffold.catalog import CASES, ENGINE, LOWERINGS, catalog_problems, load_catalog
 from support import ROOT
 
 Entry = dict[str, Any]
@@ -74,7 +74,6 @@ def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Pa
         'REGISTER_ELEMENTWISE("relax.nn.relu", Relu);\n'
     )
     (lowerings / "shared.h").touch()
-    (root / ENGINE).mkdir(parents=True)
     for name in ("chain_grammar.py", "formulas.py"):
         shutil.copyfile(ROOT / ENGINE / name, root / ENGINE / name)
     return root
@@ -255,7 +254,7 @@ HEAD = ".family: some\n.title: Some\n"
 def test_a_file_that_is_no_catalogue_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     template = _template(tmp_path)
     (template / "template/_catalog/some.yml").write_text(text)
-    (template / "template/_catalog/some.cases.json").write_text("{}")
+    (template / CASES / "some.json").write_text("{}")
     problems = catalog_problems(template)
     assert any(sentence in problem for problem in problems), problems
 
@@ -263,7 +262,7 @@ def test_a_file_that_is_no_catalogue_is_refused(tmp_path: Path, text: str, sente
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[", "some.cases.json is not JSON"),
+        ("[", "op_cases/some.json is not JSON"),
         ("[]", "must be a mapping of op ids to mappings."),
         ('{"tanh": {}}', "'tanh' has no entry in some.yml."),
         ('{"relu": {"numpy": "x", "numpy": "y"}}', "the key 'numpy' is there twice"),
@@ -273,16 +272,16 @@ def test_a_file_that_is_no_catalogue_is_refused(tmp_path: Path, text: str, sente
 )
 def test_cases_that_cannot_be_read_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
     template = _template(tmp_path)
-    (template / "template/_catalog/some.cases.json").write_text(text)
+    (template / CASES / "some.json").write_text(text)
     problems = catalog_problems(template)
     assert any(sentence in problem for problem in problems), problems
 
 
 def test_missing_cases_are_reported(tmp_path: Path) -> None:
     template = _template(tmp_path)
-    (template / "template/_catalog/some.cases.json").unlink()
+    (template / CASES / "some.json").unlink()
     (problem,) = catalog_problems(template)
-    assert problem.startswith("template/_catalog/some.cases.json is missing")
+    assert problem.startswith(f"{CASES / 'some.json'} is missing")
 
 
 def test_shared_pieces_are_merged_and_may_be_overridden(tmp_path: Path) -> None:
@@ -298,7 +297,7 @@ def test_shared_pieces_are_merged_and_may_be_overridden(tmp_path: Path) -> None:
 
 def test_the_name_of_an_op_stands_for_its_cases(tmp_path: Path) -> None:
     template = _template(tmp_path)
-    path = template / "template/_catalog/some.cases.json"
+    path = template / CASES / "some.json"
     cases = json.loads(path.read_text())
     cases["relu"]["cases"] = "conv2d"
     path.write_text(json.dumps(cases))
@@ -367,4 +366,5 @@ def test_an_op_takes_two_edits(template: Path, tmp_path: Path) -> None:
     assert (tree / "engine/lowerings/hyperbolic.cc").is_file()
     assert "relax.sinh" in (tree / "python/tvm_grown/patterns.py").read_text()
     assert '"sinh": Limits(' in (tree / "vendor/capabilities.py").read_text()
-    assert list(json.loads((tree / "python/tvm_grown/cases.json").read_text())) == ["sinh"]
+    cases = tree / CASES.relative_to("template") / "hyperbolic.json"
+    assert list(json.loads(cases.read_text())) == ["sinh"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from npu_scaffold.catalog import load_catalog
 from support import ROOT, WITHOUT_SUITES, Workshop, attempt, copy_tests, run
 
 pytestmark = pytest.mark.slow
@@ -90,9 +91,7 @@ def test_the_suites_pass(result: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("op", WEIGHTED)
 def test_every_case_with_weights_runs_by_value(result: dict[str, Any], op: str) -> None:
-    cases = json.loads(
-        (ROOT / "reference_backend/python/tvm_example_npu/cases.json").read_text(encoding="utf-8")
-    )
+    cases = load_catalog(ROOT)
     names = [item["name"] for item in cases[op]["cases"] if _is_float32(item)]
     assert len(names) > 5
     found = {

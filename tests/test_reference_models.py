@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,11 @@ import pytest
 from browser import NEEDS_BROWSER
 from npu_scaffold import pages
 from support import ROOT, WITHOUT_SUITES, Workshop, copy_tests, lend_packages, run
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_ONNX = importlib.util.find_spec("onnx") is not None
@@ -78,6 +85,21 @@ def test_the_conformance_kit_passes_with_the_results_of_the_docs(
     suites -= set() if HAS_ONNX and HAS_TORCH else {"models"}
     for suite in sorted(suites):
         assert found[suite] == known[suite], f"{suite}: run 'npu-scaffold docs --write' again"
+    if HAS_ONNX:
+        _assert_strict(json.loads((tmp_path / "conformance.json").read_text())["cases"])
+
+
+def _assert_strict(cases: list[dict[str, Any]]) -> None:
+    """Assert that each entry of the engine's ledger is right, of which no backend complains."""
+    ledger = ROOT / "template/engine/python/engine/conformance/expected_failures.toml"
+    for entry in tomllib.loads(ledger.read_text())["expected_failure"]:
+        statuses = {
+            case["status"]
+            for case in cases
+            if case["suite"] == entry["suite"] and fnmatchcase(case["case"], entry["case"])
+        }
+        assert "expected_failure" in statuses, entry
+        assert "passed" not in statuses, entry
 
 
 def test_each_benchmark_runs_with_its_peers(

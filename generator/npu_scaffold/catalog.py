@@ -20,6 +20,7 @@ from .template import CATALOG
 
 LOWERINGS = Path("template/engine/lowerings")
 ENGINE = Path("template/engine/python/engine")
+CASES = ENGINE / "conformance/op_cases"
 _REGISTERED = re.compile(r'REGISTER_\w+\("([\w.]+)"')
 
 
@@ -62,25 +63,42 @@ def load_catalog(template: Path) -> dict[str, Entry]:
         Op name to entry with its cases, in the order of ids, not yet checked. Entries that refer to
         the cases of another op get copies.
     """
+    found = load_entries(template)
+    for path in sorted((template / CATALOG).glob("*.yml")):
+        where = CASES / f"{path.stem}.json"
+        cases = _load_cases(template, template / where)
+        for op, own in cases.items():
+            entry = found.get(op)
+            if isinstance(entry, dict) and entry["family"] == path.stem:
+                found[op] = {**entry, **_resolved(own, cases)}
+            elif entry is None or isinstance(entry, dict):
+                raise ScaffoldError(f"{where}: '{op}' has no entry in {path.name}.")
+    return found
+
+
+def load_entries(template: Path) -> dict[str, Entry]:
+    """Load the catalogue without its cases, which releases before 0.4.0 kept elsewhere.
+
+    Parameters
+    ----------
+    template
+        The directory that holds ``copier.yml``.
+
+    Returns
+    -------
+    dict
+        Op name to entry, in the order of ids, not yet checked.
+    """
     found: dict[str, Entry] = {}
     for path in sorted((template / CATALOG).glob("*.yml")):
-        document = _load_yaml(template, path)
-        cases = _load_cases(template, path.with_suffix(".cases.json"))
-        for op in cases:
-            if op not in document:
-                raise ScaffoldError(
-                    f"{CATALOG / path.stem}.cases.json: '{op}' has no entry in {path.name}."
-                )
-        for op, entry in document.items():
+        for op, entry in _load_yaml(template, path).items():
             if str(op).startswith("."):
                 continue
             if op in found:
                 raise ScaffoldError(
                     f"{CATALOG / path.name}: '{op}' is in {found[op]['family']} too."
                 )
-            if isinstance(entry, dict):
-                entry = {**entry, **_resolved(cases.get(op, {}), cases), "family": path.stem}
-            found[op] = entry
+            found[op] = {**entry, "family": path.stem} if isinstance(entry, dict) else entry
     if not found:
         raise ScaffoldError(f"{CATALOG} has no op.")
 

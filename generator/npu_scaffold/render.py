@@ -15,7 +15,7 @@ import copier
 import yaml
 from copier.errors import CopierError
 
-from .catalog import load_catalog
+from .catalog import load_entries
 from .errors import ScaffoldError, did_you_mean
 from .template import find_template, read_questions, require_version
 
@@ -138,7 +138,7 @@ def check_answers(
         beside.pop(name, None)
         trial = {**beside, **({name: given[name]} if name in given else {})}
         if trial.get("op_preset") == "custom" and name != "ops":
-            trial.setdefault("ops", [next(iter(load_catalog(template)))])
+            trial.setdefault("ops", [next(iter(load_entries(template)))])
         refusal = _refusal(template, trial, vcs_ref)
         if refusal:
             problems.append(f"{name}: {refusal}")

@@ -18,7 +18,7 @@ from tvm import relax
 
 import backend
 import support
-from backend.engine.backend import read_cases
+from backend.engine.backend import LEDGER, read_cases
 from backend.engine.capability import Accumulated, Buckets, Elementwise, Exact, Input, Op
 from backend.engine.conformance import (
     Outcome,
@@ -37,14 +37,17 @@ from backend.engine.conformance.compare import (
     judge,
 )
 from backend.engine.conformance.ledger import (
+    ENGINE_LEDGER,
     TESTS,
     Entry,
     LedgerError,
     apply,
+    expected_failures,
     read_ledger,
 )
 from backend.engine.conformance.pages import as_html, as_markdown
 from backend.engine.conformance.workers import in_workers
+from backend.patterns import OPS as PATTERNS
 from support import BACKEND, OPS, SINGLE, TABLE, Case, run_command
 
 TOLERANCES = [Exact(), Elementwise(), Accumulated("64"), Elementwise(ulps=0, rtol=1e-3)]
@@ -338,6 +341,31 @@ def test_the_ledger_names_tests_that_fail(monkeypatch):
     support.expect_failures(items)
 
 
+def test_each_op_has_its_cases(monkeypatch, tmp_path):
+    """The files have those of all ops; the name of another op stands for the cases of that one."""
+    cases = read_cases()
+    assert cases.keys() >= {op.name for op in PATTERNS}
+    for op, entry in cases.items():
+        assert entry.keys() >= {"numpy", "benchmarks", "results", "cases", "refused"}, op
+        assert all(isinstance(case, dict) for case in (*entry["cases"], *entry["refused"])), op
+    refused = [{"name": "a", "without": "two"}, {"name": "b", "without": "three"}]
+    text = {
+        "one": {"numpy": "x", "cases": "three", "refused": "three"},
+        "two": {"numpy": "y", "cases": []},
+        "three": {"numpy": "z", "cases": [{"name": "c"}], "refused": refused},
+    }
+    (tmp_path / "family.json").write_text(json.dumps(text))
+    monkeypatch.setattr("backend.engine.backend.CASES", tmp_path)
+    monkeypatch.setattr("backend.engine.backend.VENDOR_CASES", tmp_path / "none.json")
+    ops = tuple(replace(PATTERNS[0], name=name) for name in ("one", "two"))
+    monkeypatch.setattr("backend.patterns.OPS", ops)
+    rest = {"benchmarks": [], "results": None}
+    assert read_cases() == {
+        "one": {"numpy": "x", **rest, "cases": [{"name": "c"}], "refused": refused[1:]},
+        "two": {"numpy": "y", **rest, "cases": [], "refused": []},
+    }
+
+
 def test_cases_of_the_vendor_join_those_of_the_catalogue(monkeypatch, tmp_path):
     path = tmp_path / "cases.json"
     monkeypatch.setattr("backend.engine.backend.VENDOR_CASES", path)
@@ -365,9 +393,41 @@ def test_wrong_cases_of_the_vendor_are_refused_in_a_sentence(monkeypatch, tmp_pa
         assert f"FAILED: {sentence}" in "".join(said)
 
 
-def test_the_ledger_of_the_package_is_good():
-    for entry in read_ledger(suites=runner.SUITES):
+@pytest.mark.parametrize("path", [LEDGER, ENGINE_LEDGER], ids=["vendor", "engine"])
+def test_the_ledgers_of_the_package_are_good(path):
+    for entry in read_ledger(path, runner.SUITES):
         assert len(entry.reason.split()) > 2, f"{entry.case}: a reason that a reader accepts"
+
+
+def test_the_engine_lists_what_fails_in_every_backend(tmp_path):
+    """Also for backends whose ledger, as former releases seeded it, has some of it."""
+    path = tmp_path / "ledger.toml"
+    doubles = Outcome("onnx_nodes", "max_float64", "failed", reason="on the host")
+    (found,) = apply(expected_failures(path), [doubles], complete=True)
+    assert (found.status, found.reason) == (
+        "expected_failure",
+        "the engine has no float64 [on the host]",
+    )
+    path.write_text(ENTRY.replace("ops", "onnx_nodes").replace("softmax-*", "*_float64"))
+    (found,) = apply(expected_failures(path), [doubles], complete=True)
+    assert (found.status, found.reason) == ("expected_failure", "no exponential [on the host]")
+    # Own ops of a vendor may compute it; then only an entry of the vendor's own is wrong.
+    passed = replace(doubles, status="passed", reason="")
+    path.write_text(path.read_text().replace("*_float64", "max_float*"))
+    (found,) = apply(expected_failures(path), [passed], complete=True)
+    assert found.status == "unexpected_pass"
+    path.unlink()
+    assert apply(expected_failures(path), [passed], complete=True) == [passed]
+
+
+def test_an_entry_that_former_releases_seeded_fails_no_run(tmp_path):
+    """It passes now, or there is no such case any more: no vendor wrote it."""
+    path = tmp_path / "ledger.toml"
+    path.write_text(ENTRY.replace("ops", "onnx_nodes").replace("softmax-*", "tril_zero"))
+    passed = Outcome("onnx_nodes", "tril_zero")
+    assert apply(expected_failures(path), [passed], complete=True) == [passed]
+    path.write_text(ENTRY.replace("ops", "onnx_nodes").replace("softmax-*", "*_float64"))
+    assert apply(expected_failures(path), [passed], complete=True) == [passed]
 
 
 # ---- Workers ------------------------------------------------------------------------------------

@@ -76,6 +76,16 @@ def test_an_empty_batch_has_an_empty_result():
     assert run(executable, -np.ones((2, 4), "float32")).tolist() == [[0.0] * 4] * 2
 
 
+def test_a_library_with_an_empty_tensor_can_be_loaded(tmp_path):
+    """TVM cannot load one with an empty constant."""
+    x = variable("x", 4, 6)
+    mod = build([x], lambda emit: emit(relax.op.strided_slice(x, [1], [9], [9], [1])))
+    executable = compile_for(mod)
+    executable.export_library(str(tmp_path / "empty.so"))
+    loaded = tvm.runtime.load_module(str(tmp_path / "empty.so"))
+    assert run(loaded, np.ones((4, 6), "float32")).shape == (4, 0)
+
+
 @needs("expand_dims")
 def test_a_region_that_only_changes_the_shape_may_have_any_rank():
     x = variable("x", 1, 6, 4, 4)

@@ -31,12 +31,15 @@ DEFAULTS: Mapping[str, object] = _part("_backend").DEFAULTS
 """The defaults of options chosen at rendering."""
 NOT_SELECTED: Mapping[str, str] = _part("_backend").NOT_SELECTED
 """The catalogue's op for each Relax op that this backend does not have."""
-CASES = Path(_part("_backend").__file__).parent / "cases.json"
-"""The catalogue's cases of the selected ops."""
+CASES = Path(__file__).parent / "conformance" / "op_cases"
+"""The catalogue's cases of all ops, a file for each family."""
 VENDOR_CASES = Path(_part("vendor").__file__).parent / "cases.json"
 """Cases of the vendor's own ops, in the same form; optional."""
 LEDGER = Path(_part("vendor").__file__).parent / "expected_failures.toml"
 """The vendor's accepted failures of the conformance kit."""
+
+_DEFAULT: dict[str, object] = {"benchmarks": [], "results": None, "refused": []}
+"""The keys that cases may leave out."""
 
 
 def read_cases() -> dict[str, dict[str, object]]:
@@ -52,8 +55,21 @@ def read_cases() -> dict[str, dict[str, object]]:
     ValueError
         The vendor's file is wrong, see `read_vendor_cases`.
     """
-    cases: dict[str, dict[str, object]] = json.loads(CASES.read_text(encoding="utf-8"))
-    return cases | read_vendor_cases()
+    catalogue: dict[str, dict[str, Any]] = {}
+    for path in CASES.glob("*.json"):
+        catalogue |= json.loads(path.read_text(encoding="utf-8"))
+    selected = {op.name for op in _part("patterns").OPS}
+
+    def written(op: str, key: str) -> list[dict[str, object]]:
+        """Return cases; the name of another op stands for those of that one."""
+        found = catalogue[op].get(key, [])
+        return written(found, key) if isinstance(found, str) else found
+
+    def entry(op: str) -> dict[str, object]:
+        refused = [one for one in written(op, "refused") if one.get("without") not in selected]
+        return {**_DEFAULT, **catalogue[op], "cases": written(op, "cases"), "refused": refused}
+
+    return {op.name: entry(op.name) for op in _part("patterns").OPS} | read_vendor_cases()
 
 
 def read_vendor_cases() -> dict[str, dict[str, object]]:
@@ -82,8 +98,7 @@ def read_vendor_cases() -> dict[str, dict[str, object]]:
             f"{where} must give for each op an object with 'numpy', the formula, and 'cases'; "
             "docs/adding-an-op.md of npu-scaffold has an example."
         )
-    default: dict[str, object] = {"benchmarks": [], "results": None, "refused": []}
-    return {op: default | entry for op, entry in own.items()}
+    return {op: _DEFAULT | entry for op, entry in own.items()}
 
 
 def vendor(module: str, name: str, default: object) -> Any:

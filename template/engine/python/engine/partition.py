@@ -131,7 +131,7 @@ def compile_partitioned(
     """
     if any("Codegen" in (function.attrs or {}) for _, function in mod.functions_items()):
         mod = relax.transform.RunCodegen({BACKEND: options.to_dict()})(mod)
-    mod = link_artifacts(drop_unused_constants(mod), target)
+    mod = link_artifacts(make_empty_constants(drop_unused_constants(mod)), target)
     return tvm.compile(mod, target=target, relax_pipeline=overlapping_pipeline(target))
 
 
@@ -162,6 +162,49 @@ def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
             needed.update(str(item) for item in ask())
     kept = {key: value for key, value in constants.items() if str(key) in needed}
     return mod.with_attr(name, kept) if kept else mod.without_attr(name)
+
+
+def make_empty_constants(mod: tvm.IRModule) -> tvm.IRModule:
+    """Replace empty constants by calls that make them: TVM cannot load a library that holds one.
+
+    Parameters
+    ----------
+    mod
+        A module after `RunCodegen`.
+
+    Returns
+    -------
+    mod
+        The module without empty constants.
+    """
+    found: list[Constant] = []
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, Constant) and 0 in expr.value.shape:
+            found.append(expr)
+
+    replaced: dict[tvm.ir.GlobalVar, relax.Expr] = {}
+    for name, function in mod.functions_items():
+        if not isinstance(function, relax.Function):
+            continue
+        found.clear()
+        relax.analysis.post_order_visit(function.body, visit)
+        if found:
+            replaced[name] = _EmptyConstants().visit_expr(function)
+    if replaced:
+        mod = tvm.IRModule({**dict(mod.functions_items()), **replaced}, attrs=mod.attrs)
+    return mod
+
+
+@relax.expr_functor.mutator
+class _EmptyConstants(relax.PyExprMutator):  # type: ignore[misc]
+    def visit_generic_const_(self, op: Constant) -> relax.Expr:
+        tensor = op.value
+        if 0 not in tensor.shape:
+            return op
+        return self.builder_.emit(relax.op.zeros(list(tensor.shape), str(tensor.dtype)))
+
+    visit_constant_ = visit_generic_const_  # Its name in TVM 0.26.
 
 
 def _require_module(mod: object) -> None:

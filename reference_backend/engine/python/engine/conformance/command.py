@@ -94,7 +94,7 @@ def _add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         default=LEDGER,
-        help="the file of expected failures (default: the one of this package)",
+        help="the vendor's file of expected failures (default: the one of this package)",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs suites, and applies the ledger to their outcomes."""
+"""Runs suites, and applies the ledgers to their outcomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import _library
 from ..backend import BACKEND, DISTRIBUTION, LEDGER
-from .ledger import apply, read_ledger
+from .ledger import apply, expected_failures
 from .result import Outcome, Result
 from .suite import NotRun, Settings
 
@@ -69,7 +69,7 @@ def run(
     settings
         What is asked for.
     ledger
-        The file of expected failures.
+        The vendor's file of expected failures; those of the engine always count.
     tell
         Receives a line for each finished suite.
 
@@ -89,7 +89,7 @@ def run(
     for suite in suites:
         if suite not in SUITES:
             raise ValueError(f"there is no suite '{suite}'; the suites are {', '.join(SUITES)}")
-    entries = read_ledger(ledger, SUITES)
+    entries = expected_failures(ledger, SUITES)
     result = Result(_about(suites, settings))
     for suite in meant(suites, settings):
         start = time.monotonic()
