@@ -281,6 +281,17 @@ CONTROLS = [
         "integer graphs",
     ),
     Control(
+        "swapped_halves",
+        PRODUCTS,
+        "    const int high = i + 1 < bytes ? packed[i + 1] << 4 : 0;",
+        "    const int high = i + 1 < bytes ? packed[i + 1] << 4 : 0;\n"
+        '    if (Broken("swapped_halves")) {\n'
+        "      halves[i / 2] = static_cast<uint8_t>((packed[i] & 15) << 4 | (high >> 4 & 15));\n"
+        "      continue;\n    }",
+        "quantized",
+        "int4",
+    ),
+    Control(
         "accumulator_of_24_bits",
         PRODUCTS,
         "    simd_.requantise(how_, sums, rows, kPanelColumns, columns,",

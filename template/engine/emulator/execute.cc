@@ -146,6 +146,7 @@ class Execution::Preparer {
     auto& args = Step<MatMulArgs>();
     Set(op.a, &args.a);
     SetWeight(op.b, &args.b, &args.packed_b);
+    args.b_halved = HasHalvedWeight(program_, op);
     args.transpose_a = op.transpose_a != 0;
     args.transpose_b = op.transpose_b != 0;
     args.a_zero_point = op.a_zero_point;
@@ -164,6 +165,7 @@ class Execution::Preparer {
     auto& args = Step<ConvolutionArgs>();
     Set(op.data, &args.data);
     SetWeight(op.weight, &args.weight, &args.packed_weight);
+    args.weight_halved = HasHalvedWeight(program_, op);
     args.spatial_rank = op.spatial_rank;
     std::copy_n(op.strides, NPU_MAX_SPATIAL, args.strides);
     std::copy_n(op.dilations, NPU_MAX_SPATIAL, args.dilations);
@@ -240,6 +242,10 @@ class Execution::Preparer {
     }
     auto& tile = std::get<ConvolutionArgs>(execution_.steps_.back());
     auto& whole = std::get<ConvolutionArgs>(execution_.steps_[execution_.steps_.size() - 2]);
+    if ((tile.packed_weight == nullptr) != (whole.packed_weight == nullptr) ||
+        tile.weight_halved != whole.weight_halved) {
+      return;
+    }
     std::vector<Range> merged = last.ranges;
     int64_t pitch = 0;
     for (size_t i = 0; i < merged.size(); ++i) {

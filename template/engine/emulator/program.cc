@@ -43,6 +43,25 @@ struct Elements {
   }
 };
 
+/*! \brief The shape of a tensor; symbols have their bounds. */
+TensorView ShapeOf(const Desc& desc) {
+  TensorView view;
+  view.dtype = desc.dtype;
+  view.rank = desc.rank;
+  for (int32_t d = 0; d < desc.rank; ++d) view.dims[d] = desc.dims[d].Most();
+  return view;
+}
+
+/*! \brief The bytes of the weight of a command if it is packed and not halved. */
+size_t WholeBytes(const Program& program, const npu_matmul& op) {
+  const TensorView b = ShapeOf(program.tensors[op.b].desc);
+  const int32_t bits = WeightBits(program.tensors[op.a].desc.dtype, b.dtype, op.b_bits);
+  return PackedMatMulBBytes(b, op.transpose_b != 0, bits);
+}
+size_t WholeBytes(const Program& program, const npu_convolution& op) {
+  return PackedConvolutionWeightBytes(ShapeOf(program.tensors[op.weight].desc), op.groups);
+}
+
 /*! \brief Checks one program. */
 class Verifier : public OperationRules {
  public:
@@ -264,28 +283,19 @@ class Verifier : public OperationRules {
       int64_t window[NPU_MAX_SPATIAL] = {};
       for (int32_t i = 0; i < op.spatial_rank; ++i) window[i] = weight.dims[i + 2].size;
       CheckWindows(op, program_.tensors[op.data].desc, program_.tensors[op.out].desc, window);
-      CheckPacked(op.weight, PackedConvolutionWeightBytes(Fixed(op.weight), op.groups));
+      CheckPacked(op.data, op.weight, WholeBytes(program_, op));
     }
     if constexpr (std::is_same_v<Op, npu_matmul>) {
-      const TensorView b = Fixed(op.b);
-      const int32_t bits = WeightBits(program_.tensors[op.a].desc.dtype, b.dtype, op.b_bits);
-      CheckPacked(op.b, PackedMatMulBBytes(b, op.transpose_b != 0, bits));
+      CheckPacked(op.a, op.b, WholeBytes(program_, op));
     }
   }
 
-  /*! \brief The shape of a tensor; symbols have their bounds. */
-  TensorView Fixed(npu_tensor tensor) const {
-    TensorView view;
-    const Desc& desc = program_.tensors[tensor].desc;
-    view.dtype = desc.dtype;
-    view.rank = desc.rank;
-    for (int32_t d = 0; d < desc.rank; ++d) view.dims[d] = desc.dims[d].Most();
-    return view;
-  }
-
-  void CheckPacked(npu_tensor weight, size_t bytes) const {
+  void CheckPacked(npu_tensor left, npu_tensor weight, size_t bytes) const {
     uint64_t packed = program_.tensors[weight].packed_bytes;
-    if (packed != 0 && packed != bytes) {
+    bool may_be_halved =
+        MayBeHalved(program_.tensors[left].desc.dtype, program_.tensors[weight].desc.dtype);
+    bool halved = may_be_halved && packed == HalvedBytes(bytes);
+    if (packed != 0 && packed != bytes && !halved) {
       Invalid("The packed weight of ", Where(), ", ", Describe(weight), ", has ", packed,
               " bytes instead of ", bytes, ".");
     }
@@ -744,6 +754,15 @@ Engine EngineOf(const Command& command, const std::vector<Tensor>& tensors) {
 
 npu_tensor OutputOf(const Command& command) {
   return std::visit([](const auto& op) { return op.out; }, command.op);
+}
+
+bool HasHalvedWeight(const Program& program, const npu_matmul& op) {
+  const uint64_t packed = program.tensors[op.b].packed_bytes;
+  return packed != 0 && packed < WholeBytes(program, op);
+}
+bool HasHalvedWeight(const Program& program, const npu_convolution& op) {
+  const uint64_t packed = program.tensors[op.weight].packed_bytes;
+  return packed != 0 && packed < WholeBytes(program, op);
 }
 
 const char* Name(Memory memory) { return kMemories[static_cast<uint8_t>(memory)]; }

@@ -914,6 +914,70 @@ def test_weights_of_matmul_nbits_stay_integers(bits, zeros, share):
         assert size < share * bytes_of(weights_of_onnx_runtime(32)[0])
 
 
+PRODUCTS = {
+    "MatMul": ("matmul", (3, 64), (64, 96), 1),
+    "Conv": ("conv2d", (1, 16, 6, 5), (32, 16, 3, 3), 0),
+    "ConvTranspose": ("conv2d_transpose", (1, 16, 6, 5), (16, 32, 3, 3), 1),
+}
+
+
+def quantised_product(kind, numbers, data_type, dtype, scales):
+    """Build a product of quantised data by a weight; ONNX's MatMul, Conv or ConvTranspose."""
+    import onnx
+
+    _, shape, _, axis = PRODUCTS[kind]
+    sizes = ", ".join(map(str, shape))
+    results = ", ".join(f"d{i}" for i in range(len(shape)))
+    head = f'<ir_version: 10, opset_import: ["" : 21]> g (float[{sizes}] x) => (float[{results}] y)'
+    nodes = f"""
+        q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+        f = DequantizeLinear<axis = {axis}>(w, scales) p = {kind}(d, f)
+        r = QuantizeLinear(p, t, z) y = DequantizeLinear(r, t, z)
+    """
+    model = onnx.parser.parse_model(head + "{" + nodes + "}")
+    weight = onnx.helper.make_tensor("w", data_type, numbers.shape, numbers.reshape(-1).tolist())
+    steps = {"s": np.float32(0.05), "t": np.float32(0.3), "z": np.array(3, dtype)}
+    for name, array in (steps | {"scales": scales}).items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    model.graph.initializer.append(weight)
+    return backend.from_onnx(model)
+
+
+@needs_library("onnx")
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=needs(item[0])) for kind, item in PRODUCTS.items()]
+)
+def test_weights_of_int4_are_stored_in_half_a_byte(kind, dtype):
+    from onnx import TensorProto
+
+    name, shape, size, axis = PRODUCTS[kind]
+    skip_without_integers(name)
+    if dtype == "int16":
+        skip_without_int16(name)
+    generator = np.random.default_rng(0)
+    numbers = generator.integers(-8, 8, size)
+    # The last channel alone does not fit.
+    wide = numbers.copy()
+    np.moveaxis(wide, axis, 0)[-1] = 100
+    scales = generator.uniform(0.02, 0.04, size[axis]).astype("float32")
+    x = generator.standard_normal(shape).astype("float32")
+    results, sizes, read = [], [], []
+    for weight, data_type in ((numbers, TensorProto.INT4), (wide, TensorProto.INT8)):
+        mod = quantised_product(kind, weight, data_type, dtype, scales)
+        ops = backend.offload_report(support.partition_for(mod)).ops
+        assert [item.composite for item in ops if is_product(item.op)] == [f"quantized_{name}"]
+        executable = compile_for(mod)
+        found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))
+        results.append(np.moveaxis(found.numpy(), -1 if kind == "MatMul" else 1, 0)[:-1])
+        sizes.append(bytes_of(mod))
+        read.append(backend.profile(executable, x).traffic.get("dram", (0, 0))[0])
+    assert len(np.unique(results[0])) > 20
+    np.testing.assert_array_equal(*results)
+    if support.IS_EMULATOR:
+        assert sizes[1] - sizes[0] == read[1] - read[0] == numbers.size // 2
+
+
 X = variable("x", 3, 64)
 
 

@@ -136,6 +136,17 @@ class Compiler {
     }
   }
 
+  /*! \brief Whether this constant weight of a product of integers needs half of its bits. */
+  bool FitsHalves(const Operation& operation, npu_tensor weight) const {
+    auto* matmul = std::get_if<npu_matmul>(&operation.op);
+    const npu_tensor left =
+        matmul != nullptr ? matmul->a : std::get<npu_convolution>(operation.op).data;
+    const Value& constant = graph_.values()[Base(weight)];
+    return MayBeHalved(descs_[left].dtype, descs_[weight].dtype) &&
+           FitHalves(constant.desc.dtype, graph_.constant(constant.index),
+                     static_cast<size_t>(MostBytes(constant.desc)));
+  }
+
   /*! \brief Operand b of a matmul, the weight of a convolution, or -1. */
   static npu_tensor WeightOf(const Operation& operation) {
     if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) return matmul->b;
@@ -414,6 +425,7 @@ class Compiler {
     npu_tensor weight = WeightOf(operation);
     for (Operand& operand : loop.reads) {
       operand.packed = operand.value == weight && StateOf(weight).packed;
+      operand.halved = operand.packed && FitsHalves(operation, weight);
     }
     const State& out = states_[loop.out.value];
     bool may_stay = NextRead(out) >= 0 && MayStay(out);

@@ -79,17 +79,34 @@ GemmPlan::Panel GemmPlan::RightPanel(const Simd& simd, const Gemm& gemm, int64_t
                                      int64_t depth, float* packed) const {
   if (gemm.right != nullptr)
     return {gemm.right + column * depth_ + k * kPanelColumns, kPanelColumns};
-  if (gemm.narrow != nullptr && values_ == Values::kQuads) {
-    const int64_t pairs = CeilDivide(gemm.element_rows, 2);
-    auto* from = reinterpret_cast<const uint8_t*>(gemm.narrow) +
-                 2 * (column * pairs + 2 * k * kPanelColumns);
-    simd.quads->join_pairs(from, std::min(2 * depth, pairs - 2 * k), kPanelColumns,
-                           IsTurned(gemm.dtype, false), packed);
-    return {packed, kPanelColumns};
-  }
   if (gemm.narrow != nullptr) {
-    simd.join(gemm.dtype, gemm.narrow + 2 * (column * depth_ + k * kPanelColumns),
-              depth * kPanelColumns, gemm.zero_point, packed);
+    const bool quads = values_ == Values::kQuads;
+    const int64_t pairs = CeilDivide(gemm.element_rows, 2);
+    const int64_t first = quads ? 2 * k : k;
+    const int64_t rows = quads ? std::min(2 * depth, pairs - first) : depth;
+    auto join = [&](const uint8_t* from, int64_t row, int64_t count) {
+      if (quads) {
+        simd.quads->join_pairs(from, count, kPanelColumns, IsTurned(gemm.dtype, false),
+                               packed + row / 2 * kPanelColumns);
+      } else {
+        simd.join(gemm.dtype, from, count * kPanelColumns, gemm.zero_point,
+                  packed + row * kPanelColumns);
+      }
+    };
+    auto* data = reinterpret_cast<const uint8_t*>(gemm.narrow);
+    const int64_t begin = 2 * (column * pairs + first * kPanelColumns);
+    if (!gemm.halved) {
+      join(data + begin, 0, rows);
+      return {packed, kPanelColumns};
+    }
+    constexpr int64_t kStep = 32;
+    uint8_t widened[2 * kStep * kPanelColumns];
+    for (int64_t row = 0; row < rows; row += kStep) {
+      const int64_t count = std::min(kStep, rows - row);
+      simd.widen(gemm.dtype, data + begin / 2 + row * kPanelColumns, 2 * count * kPanelColumns,
+                 widened);
+      join(widened, row, count);
+    }
     return {packed, kPanelColumns};
   }
   if (gemm.weights != nullptr) {

@@ -537,7 +537,9 @@ struct ConvolutionPlan {
     int64_t registers = SumStore::Registers(args.epilogue);
     weight_bytes =
         depthwise ? ElementCount(args.weight) : 2 * WeightPairs(args.weight, args.groups);
-    if (args.packed_weight == nullptr) weight = scratch.Take<char>(weight_bytes);
+    if (args.packed_weight == nullptr || args.weight_halved) {
+      weight = scratch.Take<char>(weight_bytes);
+    }
     channel_floats = WholeLines(windows.in_size);
     if (depthwise && HasQuadLines(args)) {
       values = Values::kQuads;
@@ -875,7 +877,9 @@ void Multiply(const MatMulArgs& args, const KernelContext& context) {
       if (args.packed_b == nullptr) {
         gemm.right = plan.b_panels + b_index * plan.b_floats;
       } else {
-        gemm.narrow = static_cast<const char*>(args.packed_b) + b_index * plan.b_bytes;
+        const int64_t begin = b_index * plan.b_bytes / (args.b_halved ? 2 : 1);
+        gemm.narrow = static_cast<const char*>(args.packed_b) + begin;
+        gemm.halved = args.b_halved;
         gemm.element_rows = plan.b.depth;
         gemm.dtype = args.b.dtype;
         gemm.zero_point = args.b_zero_point;
@@ -901,6 +905,15 @@ void Multiply(const ConvolutionArgs& args, const KernelContext& context) {
   const char* weight = static_cast<const char*>(args.packed_weight);
   if (weight == nullptr) {
     PackWeightBytes(args.weight, args.groups, plan.weight);
+    weight = plan.weight;
+  } else if (args.weight_halved) {
+    auto* halves = reinterpret_cast<const uint8_t*>(weight);
+    auto* widened = reinterpret_cast<uint8_t*>(plan.weight);
+    auto widen = [&](int64_t begin, int64_t end, int) {
+      const int64_t count = std::min(2 * end, plan.weight_bytes) - 2 * begin;
+      ActiveSimd().widen(args.weight.dtype, halves + begin, count, widened + 2 * begin);
+    };
+    Parallel(context, CeilDivide(plan.weight_bytes, 2), Grain(1), widen);
     weight = plan.weight;
   }
   auto compute = !plan.depthwise                 ? Product
@@ -1064,6 +1077,21 @@ void AnyProduct(const Args& args, npu_dtype dtype, const KernelContext& context)
 }
 
 }  // namespace
+
+bool FitHalves(npu_dtype dtype, const void* data, size_t bytes) {
+  auto* numbers = static_cast<const uint8_t*>(data);
+  // From -8 on, too, there are 16 numbers.
+  const unsigned first = dtype == NPU_INT8 ? 8 : 0;
+  return std::all_of(numbers, numbers + bytes,
+                     [&](uint8_t number) { return ((number + first) & UINT8_MAX) < 16; });
+}
+
+void Halve(const uint8_t* packed, size_t bytes, uint8_t* halves) {
+  for (size_t i = 0; i < bytes; i += 2) {
+    const int high = i + 1 < bytes ? packed[i + 1] << 4 : 0;
+    halves[i / 2] = static_cast<uint8_t>((packed[i] & 15) | high);
+  }
+}
 
 size_t PackedIntegerMatMulBBytes(const TensorView& b, bool transpose_b) {
   if (b.dtype == NPU_INT16) {

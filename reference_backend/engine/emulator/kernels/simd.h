@@ -187,6 +187,8 @@ struct Simd {
                float* out);
   /*! \brief The same of neighbours in one row, 2 * count of them. */
   void (*join)(npu_dtype dtype, const void* data, int64_t count, int32_t zero, float* out);
+  /*! \brief Elements of int8 or uint8 from numbers of 4 bits, two in a byte; see Halve. */
+  void (*widen)(npu_dtype dtype, const uint8_t* halves, int64_t count, uint8_t* out);
   /*! \brief Sets the second half of each pair to the first half of the next one; before, it is 0.
    */
   void (*chain)(int64_t count, float* out);

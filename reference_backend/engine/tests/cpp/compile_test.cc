@@ -281,6 +281,7 @@ struct Caller {
       if (op.b_zero_points >= 0) args.b_zero_points = view(op.b_zero_points);
     }
     args.packed_b = view.Packed(op.b);
+    args.b_halved = view.IsHalved(op);
     args.epilogue = Vector(true);
     run(args);
   }
@@ -294,6 +295,7 @@ struct Caller {
     args.data_zero_point = op.data_zero_point;
     args.weight_zero_point = op.weight_zero_point;
     args.packed_weight = view.Packed(op.weight);
+    args.weight_halved = view.IsHalved(op);
     args.epilogue = Vector(true);
     run(args);
   }
@@ -404,6 +406,10 @@ class Expected {
     return view;
   }
   const void* Packed(npu_tensor) const { return nullptr; }
+  template <typename Op>
+  bool IsHalved(const Op&) const {
+    return false;
+  }
   size_t PackedBytes(npu_tensor) const { return 0; }
 
   void operator()(const emulator::MatMulArgs& args) const { emulator::oracle::MatMul(args); }
@@ -464,6 +470,10 @@ class Execution {
     return Address(program_.tensors[id], program_.tensors[id].packed_bytes);
   }
   size_t PackedBytes(npu_tensor id) const { return program_.tensors[id].packed_bytes; }
+  template <typename Op>
+  bool IsHalved(const Op& op) const {
+    return HasHalvedWeight(program_, op);
+  }
 
   void operator()(const emulator::MatMulArgs& args) const {
     MatMul(args, Context(emulator::MatMulScratch(args, 1)));
@@ -898,6 +908,47 @@ TEST(WeightsOfFourBitsAreStoredInHalfAByte) {
   }
   CHECK_EQ(bytes[0], 4 * bytes[2]);
   CHECK_EQ(bytes[0], 8 * bytes[1]);
+}
+
+/*! \brief The constants' bytes of a product of integers by this weight, which has its results. */
+uint64_t ConstantBytes(Model* model) {
+  CheckSizes(*model);
+  return emulator::Compile(model->graph, Large()).program.constant_bytes;
+}
+
+TEST(ProductsOfIntegersStoreWeightsOfFourBitsInHalfAByte) {
+  for (npu_dtype left : {NPU_INT8, NPU_INT16}) {
+    for (npu_dtype right : {NPU_INT8, NPU_UINT8}) {
+      const int least = right == NPU_INT8 ? -8 : 0;
+      uint64_t of_matmul[2], of_convolution[2];
+      for (int wide : {0, 1}) {
+        // One more does not fit.
+        const int most = least + 15 + wide;
+        {
+          Model model;
+          npu_matmul op = {};
+          op.a = model.Input({40, 320}, left);
+          op.b = model.Integers({320, 56}, right, least, most);
+          op.b_zero_point = 2;
+          op.out = model.Result({40, 56}, left == NPU_INT8 ? NPU_INT32 : NPU_INT64);
+          model.graph.MarkOutput(model.Add(op));
+          of_matmul[wide] = ConstantBytes(&model);
+        }
+        Model model;
+        npu_convolution op = {};
+        op.data = model.Input({1, 32, 13, 11}, left);
+        op.weight = model.Integers({64, 32, 3, 3}, right, least, most);
+        op.out = model.Result({1, 64, 11, 9}, left == NPU_INT8 ? NPU_INT32 : NPU_INT64);
+        op.spatial_rank = 2;
+        for (int i = 0; i < 2; ++i) op.strides[i] = op.dilations[i] = 1;
+        op.groups = 1;
+        model.graph.MarkOutput(model.Add(op));
+        of_convolution[wide] = ConstantBytes(&model);
+      }
+      CHECK_EQ(2 * of_matmul[0], of_matmul[1]);
+      CHECK_EQ(2 * of_convolution[0], of_convolution[1]);
+    }
+  }
 }
 
 TEST(ConvolutionsOfIntegersOnMachinesOfManySizes) {

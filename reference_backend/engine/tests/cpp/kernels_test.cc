@@ -369,6 +369,22 @@ std::string Describe(const char* name, std::initializer_list<TensorView> tensors
 
 // ---- Matrix products ----
 
+/*! \brief A packed weight as Halve stores it. */
+std::vector<uint8_t> Halved(const std::vector<uint8_t>& packed) {
+  std::vector<uint8_t> halves(HalvedBytes(packed.size()));
+  Halve(packed.data(), packed.size(), halves.data());
+  return halves;
+}
+
+/*! \brief Replaces elements of 8 bits by numbers that fit into 4. */
+void Narrow(Tensor* tensor) {
+  const TensorView view = tensor->View();
+  std::vector<uint8_t>& bytes = tensor->bytes();
+  const int least = view.dtype == NPU_INT8 ? -8 : 0;
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>((byte & 15) + least);
+  CHECK(FitHalves(view.dtype, bytes.data(), bytes.size()));
+}
+
 void CheckMatMul(Random* random, Shape batch, int64_t rows, int64_t depth, int64_t columns,
                  bool integers = false) {
   Values values = random->Chance(50) ? Values::kWhole : Values::kReal;
@@ -424,6 +440,13 @@ void CheckMatMul(Random* random, Shape batch, int64_t rows, int64_t depth, int64
   }
   args.packed_b = packed[0].data();
   Compare(what + " packed", args, &out, tolerance, MatMul, MatMulScratch, oracle::MatMul);
+  if (!MayBeHalved(args.a.dtype, args.b.dtype)) return;
+  Narrow(&right);
+  PackMatMulB(args.b, args.transpose_b, 0, packed[0].data());
+  const std::vector<uint8_t> halves = Halved(packed[0]);
+  args.packed_b = halves.data();
+  args.b_halved = true;
+  Compare(what + " halved", args, &out, tolerance, MatMul, MatMulScratch, oracle::MatMul);
 }
 
 /*! \brief Floats by integer weights; `block` 0: with a single scale. */
@@ -541,6 +564,16 @@ TEST(matmul_with_weights_of_integers) {
   b.dims[1] = 96;
   CHECK_EQ(PackedMatMulBBytes(b, false, 8), size_t{64 * 96});
   CHECK_EQ(PackedMatMulBBytes(b, false, 4), size_t{32 * 96});
+}
+
+TEST(numbers_of_4_bits_fit_halves) {
+  for (npu_dtype dtype : {NPU_INT8, NPU_UINT8}) {
+    const int least = dtype == NPU_INT8 ? -8 : 0;
+    for (int number = least - 120; number < least + 128; ++number) {
+      const uint8_t byte = static_cast<uint8_t>(number);
+      CHECK_EQ(FitHalves(dtype, &byte, 1), number >= least && number < least + 16);
+    }
+  }
 }
 
 TEST(sums_of_integers_keep_the_low_bits) {
@@ -683,6 +716,14 @@ void CheckConvolution(Random* random, const Layer& layer, bool integers = false)
   }
   args.packed_weight = packed[0].data();
   Compare(what + " packed", args, &y, tolerance, Convolution, ConvolutionScratch,
+          oracle::Convolution);
+  if (!MayBeHalved(args.data.dtype, args.weight.dtype)) return;
+  Narrow(&w);
+  PackConvolutionWeight(args.weight, args.groups, packed[0].data());
+  const std::vector<uint8_t> halves = Halved(packed[0]);
+  args.packed_weight = halves.data();
+  args.weight_halved = true;
+  Compare(what + " halved", args, &y, tolerance, Convolution, ConvolutionScratch,
           oracle::Convolution);
 }
 

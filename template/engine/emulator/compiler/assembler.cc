@@ -105,7 +105,7 @@ npu_tensor Assembler::Packed(int32_t operation, const Operand& weight, const Ran
   bool transpose = matmul != nullptr && matmul->transpose_b != 0;
   const int32_t bits = matmul != nullptr ? WeightBitsOf(*matmul) : 0;
   std::vector<int64_t> key = {Base(weight.value), groups, static_cast<int64_t>(op.index()),
-                              transpose, bits};
+                              transpose,          bits,   weight.halved};
   for (int32_t d = 0; d < weight.desc.rank; ++d) {
     for (int64_t number : {weight.desc.dims[d].size, part[d].begin, part[d].size}) {
       key.push_back(number);
@@ -118,6 +118,7 @@ npu_tensor Assembler::Packed(int32_t operation, const Operand& weight, const Ran
   StoredConstant stored;
   stored.value = weight.value;
   stored.packed_for = operation;
+  stored.halved = weight.halved;
   stored.groups = groups;
   for (int32_t d = 0; d < desc.rank; ++d) {
     stored.begin[d] = part[d].begin;
@@ -125,6 +126,7 @@ npu_tensor Assembler::Packed(int32_t operation, const Operand& weight, const Ran
   }
   stored.bytes = matmul != nullptr ? PackedMatMulBBytes(view, transpose, bits)
                                    : PackedConvolutionWeightBytes(view, groups);
+  if (stored.halved) stored.bytes = HalvedBytes(stored.bytes);
   entry->second = TensorAt(desc, {Memory::kConstants, 0, Store(stored)}, stored.bytes);
   return entry->second;
 }
@@ -236,13 +238,24 @@ void WriteConstants(const Graph& graph, const Compiled& compiled, uint8_t* to) {
       Copy(copy, KernelContext());
     }
     const Operation& operation = graph.operations()[stored.packed_for];
-    if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) {
-      const npu_dtype left = graph.values()[matmul->a].desc.dtype;
-      PackMatMulB(copy.out, matmul->transpose_b != 0,
-                  WeightBits(left, copy.out.dtype, matmul->b_bits), out);
-    } else {
-      PackConvolutionWeight(copy.out, stored.groups, out);
+    auto* matmul = std::get_if<npu_matmul>(&operation.op);
+    const bool transpose = matmul != nullptr && matmul->transpose_b != 0;
+    int32_t bits = 0;
+    if (matmul != nullptr) {
+      bits = WeightBits(graph.values()[matmul->a].desc.dtype, copy.out.dtype, matmul->b_bits);
     }
+    Buffer packed;
+    if (stored.halved) {
+      packed = Buffer(matmul != nullptr ? PackedMatMulBBytes(copy.out, transpose, bits)
+                                        : PackedConvolutionWeightBytes(copy.out, stored.groups));
+    }
+    uint8_t* to = stored.halved ? packed.data() : out;
+    if (matmul != nullptr) {
+      PackMatMulB(copy.out, transpose, bits, to);
+    } else {
+      PackConvolutionWeight(copy.out, stored.groups, to);
+    }
+    if (stored.halved) Halve(packed.data(), packed.size(), out);
   }
 }
 

@@ -23,6 +23,8 @@ struct StoredConstant {
   int64_t extent[NPU_MAX_RANK] = {};
   /*! \brief If not -1, packed for this operation, a matmul or a convolution. */
   int32_t packed_for = -1;
+  /*! \brief Whether the packed numbers are stored two in a byte. */
+  bool halved = false;
   /*! \brief Groups of the convolution's tile. */
   int64_t groups = 1;
   uint64_t offset = 0, bytes = 0;

@@ -266,11 +266,13 @@ int64_t PackedBytes(const Operation& operation, const Loop& loop, const Operand&
   if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) {
     const npu_dtype left = loop.reads[loop.roles[0]].desc.dtype;
     const int32_t bits = WeightBits(left, view.dtype, matmul->b_bits);
-    return static_cast<int64_t>(PackedMatMulBBytes(view, matmul->transpose_b != 0, bits));
+    const size_t bytes = PackedMatMulBBytes(view, matmul->transpose_b != 0, bits);
+    return static_cast<int64_t>(weight.halved ? HalvedBytes(bytes) : bytes);
   }
   int64_t group = loop.axes[1].group;
   int64_t groups = group == 0 ? 1 : std::max<int64_t>(1, sizes[1] / group);
-  return static_cast<int64_t>(PackedConvolutionWeightBytes(view, groups));
+  const size_t bytes = PackedConvolutionWeightBytes(view, groups);
+  return static_cast<int64_t>(weight.halved ? HalvedBytes(bytes) : bytes);
 }
 
 /*! \brief Cycles of the engines for one tile. */
@@ -711,8 +713,8 @@ const Tiling& Tiler::Find(const Loop& loop, const Operation& operation, int64_t 
     key.insert(key.end(), {axis.dim.size, axis.dim.symbol, axis.group, axis.least, axis.partial});
   }
   auto add = [&key](const Operand& operand) {
-    key.insert(key.end(),
-               {operand.desc.dtype, operand.desc.rank, operand.packed, operand.resident()});
+    key.insert(key.end(), {operand.desc.dtype, operand.desc.rank, operand.packed, operand.halved,
+                           operand.resident()});
     for (int32_t d = 0; d < operand.desc.rank; ++d) {
       const Dim& dim = operand.desc.dims[d];
       key.insert(key.end(), {dim.size, dim.symbol, operand.links[d].how, operand.links[d].axis});

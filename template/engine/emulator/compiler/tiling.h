@@ -81,6 +81,8 @@ struct Operand {
   Link links[NPU_MAX_RANK];
   /*! \brief Whether it comes packed, tile by tile. */
   bool packed = false;
+  /*! \brief Whether it is packed with two numbers in a byte. */
+  bool halved = false;
   /*! \brief Where all of it is in the scratchpad; -1 if it is not. */
   int64_t offset = -1;
 

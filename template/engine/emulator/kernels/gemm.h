@@ -49,6 +49,8 @@ struct Gemm {
   const int64_t* offsets = nullptr;
   /*! \brief Column panels of pairs of unconverted 8-bit elements. */
   const char* narrow = nullptr;
+  /*! \brief Whether `narrow` is halved; see Halve. */
+  bool halved = false;
   /*! \brief The rows of a right operand of unconverted 8-bit elements. */
   const char* elements = nullptr;
   /*! \brief The elements of the depth of `narrow` and `elements`. */

@@ -48,6 +48,12 @@ inline int32_t WeightBits(npu_dtype a, npu_dtype b, int32_t bits) {
   return bits == 4 ? 4 : 8;
 }
 
+/*! \brief Whether a packed weight may be halved, with the operands' types: a product of integers
+ *  may have a weight of 8 bits whose numbers need 4. */
+inline bool MayBeHalved(npu_dtype a, npu_dtype b) {
+  return IsInteger(a) && (b == NPU_INT8 || b == NPU_UINT8);
+}
+
 /*! \brief Whether all loads of a vector program are of integers; `type_of` tells the type of an
  *  input. */
 template <typename TypeOf>
@@ -115,6 +121,8 @@ struct MatMulArgs {
   TensorView b_scales, b_zero_points;
   /*! \brief `b` packed by PackMatMulB, or null. If given, `b.data` is not read. */
   const void* packed_b = nullptr;
+  /*! \brief Whether `packed_b` was halved by Halve. */
+  bool b_halved = false;
   VectorProgram epilogue;
 };
 
@@ -138,6 +146,8 @@ struct ConvolutionArgs {
   /*! \brief `weight` packed by PackConvolutionWeight, or null. If given, `weight.data` is not
    *  read. */
   const void* packed_weight = nullptr;
+  /*! \brief Whether `packed_weight` was halved by Halve. */
+  bool weight_halved = false;
   /*! \brief If not 0: the packed weight of float32 consists of parts of `weight_part` output
    *  channels, which begin `weight_pitch` bytes apart. */
   int64_t weight_part = 0, weight_pitch = 0;
@@ -249,6 +259,12 @@ size_t PackedMatMulBBytes(const TensorView& b, bool transpose_b, int32_t weight_
 void PackMatMulB(const TensorView& b, bool transpose_b, int32_t weight_bits, void* packed);
 size_t PackedConvolutionWeightBytes(const TensorView& weight, int64_t groups);
 void PackConvolutionWeight(const TensorView& weight, int64_t groups, void* packed);
+/*! \brief Whether Halve keeps these numbers: -8 to 7, or 0 to 15 of uint8. */
+bool FitHalves(npu_dtype dtype, const void* data, size_t bytes);
+/*! \brief The bytes of a packed weight that is halved. */
+inline size_t HalvedBytes(size_t bytes) { return (bytes + 1) / 2; }
+/*! \brief Stores two packed numbers in a byte, the first one in its lower half. */
+void Halve(const uint8_t* packed, size_t bytes, uint8_t* halves);
 /*! @} */
 
 /*!

@@ -43,6 +43,7 @@ typedef uint64_t VUL __attribute__((vector_size(SIMD_BYTES)));
 typedef int16_t VH __attribute__((vector_size(SIMD_BYTES)));
 typedef int8_t VH8 __attribute__((vector_size(SIMD_BYTES / 2)));
 typedef uint8_t VHU8 __attribute__((vector_size(SIMD_BYTES / 2)));
+typedef int8_t VB __attribute__((vector_size(SIMD_BYTES)));
 typedef float V4 __attribute__((vector_size(16)));
 typedef int32_t VI4 __attribute__((vector_size(16)));
 // The rows of a panel are one or two of these.
@@ -994,6 +995,21 @@ void Join(npu_dtype dtype, const void* data, int64_t count, int32_t zero, float*
   }
 }
 
+void WidenHalves(npu_dtype dtype, const uint8_t* halves, int64_t count, uint8_t* out) {
+  // A sign is the bit of 8.
+  const int8_t sign = dtype == NPU_INT8 ? 8 : 0;
+  const VB signs = VB{} + sign;
+  int64_t i = 0;
+  for (; i + SIMD_BYTES <= count; i += SIMD_BYTES) {
+    VH both = __builtin_convertvector(LoadAs<VHU8>(halves + i / 2), VH);
+    StoreAs(((VB)((both | both << 4) & 0x0f0f) ^ signs) - signs, out + i);
+  }
+  for (; i < count; ++i) {
+    int number = halves[i / 2] >> i % 2 * 4 & 15;
+    out[i] = static_cast<uint8_t>((number ^ sign) - sign);
+  }
+}
+
 #if defined(__AVX512VNNI__)
 
 void GemmQuads(int rows, int columns, int64_t depth, const float* a, const float* b, int64_t ldb,
@@ -1452,33 +1468,20 @@ void ApplyInt32(const npu_vector_instruction& instruction, const Operand& a, con
 #include "simd_rows.h"
 
 constexpr Simd Table(const char* name) {
-  return {name,
-          SIMD_BYTES == 64 ? kMostRows : kPanelRows,
-          Gemm,
-          Dot,
-          Taps,
-          Gather,
-          Transpose,
-          Take,
-          LoadElements,
-          StoreElements,
-          Fill,
-          Spread,
-          Apply,
-          GemmPairs,
-          Pair,
-          Join,
-          Chain,
-          LoadAsInt32,
-          StoreFromInt32,
-          ApplyInt32,
-          Requantise,
-          Weigh,
-          MultiplyWeights,
-          FinishRows,
-          ReduceElements,
-          ConvolvePlane,
-          SoftmaxRows};
+  return {name,          SIMD_BYTES == 64 ? kMostRows : kPanelRows,
+          Gemm,          Dot,
+          Taps,          Gather,
+          Transpose,     Take,
+          LoadElements,  StoreElements,
+          Fill,          Spread,
+          Apply,         GemmPairs,
+          Pair,          Join,
+          WidenHalves,   Chain,
+          LoadAsInt32,   StoreFromInt32,
+          ApplyInt32,    Requantise,
+          Weigh,         MultiplyWeights,
+          FinishRows,    ReduceElements,
+          ConvolvePlane, SoftmaxRows};
 }
 
 }  // namespace

@@ -104,12 +104,13 @@ class Builder {
     Check(build_.add_tensor(builder_, &desc, &tensor));
     return tensor;
   }
-  npu_tensor Constant(const std::vector<int64_t>& sizes, npu_dtype dtype = NPU_FLOAT32) {
+  npu_tensor Constant(const std::vector<int64_t>& sizes, npu_dtype dtype = NPU_FLOAT32,
+                      bool zeros = false) {
     npu_tensor_desc desc = Desc(sizes, dtype);
     size_t count = 1;
     for (int64_t size : sizes) count *= static_cast<size_t>(size);
     npu_tensor tensor = -1;
-    Check(build_.add_constant(builder_, &desc, numbers_.data(),
+    Check(build_.add_constant(builder_, &desc, zeros ? zeros_.data() : numbers_.data(),
                               count * emulator::ElementSize(dtype), &tensor));
     return tensor;
   }
@@ -146,6 +147,7 @@ class Builder {
   const npu_build_api& build_ = *npu_driver_build(NPU_DRIVER_API_VERSION);
   npu_builder* builder_ = nullptr;
   std::vector<float> numbers_ = std::vector<float>(4096, 0.5f);
+  std::vector<float> zeros_ = std::vector<float>(4096);
 };
 
 /*! \brief Images: convolutions with epilogues, in several tiles if the scratchpad is small. */
@@ -257,7 +259,8 @@ std::string Integers(const char* scratchpad_bytes) {
   convolution.epilogue = &program;
   npu_matmul matmul = {};
   matmul.a = builder.Add(convolution, &npu_build_api::add_convolution);
-  matmul.b = builder.Constant({8, 5}, NPU_UINT8);
+  // Stored in 4 bits, unlike the weight above.
+  matmul.b = builder.Constant({8, 5}, NPU_UINT8, true);
   matmul.out = builder.Make({-1, 4, 8, 5}, NPU_INT16);
   matmul.a_zero_point = -3;
   inputs = parameters({5});

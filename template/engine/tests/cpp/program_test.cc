@@ -1085,6 +1085,10 @@ TEST(EveryRuleIsChecked) {
       if (tensor.packed_bytes != 0) tensor.packed_bytes -= 4;
     }
   });
+  // Weights of real numbers are never halved.
+  CHECK_FORGED("instead of", [&](Maker* m) {
+    for (Tensor& tensor : m->program.tensors) tensor.packed_bytes /= 2;
+  });
   CHECK_FORGED("is packed", [&](Maker* m) {
     First<npu_convolution>(m).data = First<npu_convolution>(m).weight;
   });

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
@@ -38,13 +38,15 @@ class Variant:
     """Whether all numbers are at the ends of their types, so that sums are as large as they get."""
     step: float = 0.04
     """The scale of the result."""
+    narrow: tuple[int | None, int | None] = (None, None)
+    """The least and the largest number of a weight of int4."""
 
     def __str__(self) -> str:
         """Return the name of the variant."""
         parts = [self.data, self.weight, self.result or "real", "channels" * self.per_channel]
         zeros = "zeros" * any(self.zero_points)
         parts += ["bias" * self.bias, "residual" * self.residual, self.activation, zeros]
-        parts += ["computed" * self.computed, "ends" * self.ends]
+        parts += ["computed" * self.computed, "ends" * self.ends, "int4" * any(self.narrow)]
         parts += [f"step{self.step:g}" * (self.step != Variant.step)]
         return "_".join(filter(None, parts))
 
@@ -105,6 +107,7 @@ class Work:
             self._spec(data_spec.shape, variant.data, 0 if axis == 0 else -2), f"{self} data"
         )
         spec = self._spec(weight_spec.shape, variant.weight, axis or 0)
+        spec = replace(spec, low=variant.narrow[0], high=variant.narrow[1])
         weight = (model.argument if variant.computed else model.constant)(spec, f"{self} weight")
         channels = 1
         # The groups of a transposed convolution share the channels of its weight.

@@ -70,6 +70,13 @@ _ENDS = (
 )
 
 
+# Weights of int4 or uint4 are held in 8 bits.
+_NARROW = (
+    Variant(bias=True, activation="relu", zero_points=(3, 2, -9), step=0.003, narrow=(-8, 7)),
+    Variant("uint8", "uint8", "uint8", (-7, -120, 5), residual=True, step=0.003, narrow=(0, 15)),
+    Variant("int16", "int8", "int16", step=0.003, narrow=(-8, 7)),
+)
+
 # For other ops. Some zero points are at the ends of their range, so that half of the results are.
 _OTHERS = (
     Variant(),
@@ -137,6 +144,11 @@ def _works() -> dict[str, Work | Weights]:
         for case, variant, _ in pairs:
             work = Work(case, variant)
             works[str(work)] = work
+        if matrix:
+            narrow = [item for item in _NARROW if _is_known(item, entry)]
+            for case, variant in zip(cycle(cases), narrow, strict=False):
+                work = Work(case, variant)
+                works[str(work)] = work
         if entry.name in _LONG:
             long = {"name": "long sums", "inputs": _LONG[entry.name]}
             for variant in _ENDS:
