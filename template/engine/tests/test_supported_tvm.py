@@ -14,7 +14,7 @@ import backend
 from backend.engine import _library
 from backend.engine.commands import drifting
 from backend.engine.commands.drifting import Difference, compare_ops
-from backend.patterns import TABLE
+from backend.engine.patterns import TABLE
 from support import BACKEND, run_command
 
 PACKAGE = backend.__name__
