@@ -70,6 +70,10 @@ def test_a_release_is_named_listed_and_tagged(
     assert "\n## 0.2.0 (2" in text and "Not released yet" not in text
     assert named not in git(clone, "show", f"{named}:releases.yml")
     assert f"\n  0.2.0: {named}\n\ngone:" in git(clone, "show", f"{listed}:releases.yml")
+    # A backend of a later commit is not one of the release.
+    assert 'version = "0.3.0.dev0"' in git(clone, "show", f"{listed}:pyproject.toml")
+    for engine in ENGINES:
+        assert 'VERSION = "0.3.0.dev0"' in git(clone, "show", f"{listed}:{engine}")
     assert git(clone, "status", "-s") == ""
     # A second release is refused: the changelog has nothing new.
     assert main(["release", "0.3.0", "--template", str(clone)]) == 1

@@ -29,7 +29,8 @@ def release(root: Path, version: str, date: datetime.date | None = None) -> str:
     """Release the current commit.
 
     Makes two commits: one that names the version in changelog, project and engine, which gets the
-    tag, and one that adds it to the list of releases, since a commit cannot contain its own hash.
+    tag, and one that adds it to the list of releases, since a commit cannot contain its own hash,
+    and names the version after it as one in development.
 
     Parameters
     ----------
@@ -79,7 +80,11 @@ def release(root: Path, version: str, date: datetime.date | None = None) -> str:
         commit = _git(root, "rev-parse", "HEAD")
         end = lines[-1].end()
         _write(root, RELEASES, f"{releases[:end]}  {version}: {commit}\n{releases[end:]}")
-        _git(root, "commit", "-q", "-m", f"List release {version}", "--", RELEASES)
+        major, minor, _ = _key(version)
+        for path, text in stated.items():
+            _write(root, path, _STATED_VERSION.sub(rf'\g<1> = "{major}.{minor + 1}.0.dev0"', text))
+        changed = [str(path) for path in (RELEASES, *STATED)]
+        _git(root, "commit", "-q", "-m", f"List release {version}", "--", *changed)
         _git(root, "tag", "-a", "-m", f"npu-scaffold {version}", tag, commit)
     except BaseException:
         # The tree was clean, so this only undoes our own changes.
