@@ -156,7 +156,7 @@ class Comparison:
             yield "Nothing differs."
 
 
-def _plain(change: Change) -> dict[str, Any]:
+def _plain(change: Change) -> dict[str, object]:
     """Return plain data; JSON has no infinity, which is the ratio of an exact result."""
     return {
         name: str(value) if value in (math.inf, -math.inf) else value
