@@ -194,6 +194,20 @@ WITHOUT_SUITES = (
 )
 """Tests that pytest skips because the conformance kit runs the same suites in full."""
 
+BUILD_MODEL = """
+from tvm import relax
+
+def build(make, *shapes):
+    builder = relax.BlockBuilder()
+    arguments = [relax.Var(f"x{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]
+    with builder.function("main", arguments):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(make(*arguments)))
+        builder.emit_func_output(result)
+    return builder.get()
+"""
+"""The beginning of scripts that make models of one op."""
+
 OP_CASES = Path("template/engine/python/engine/conformance/op_cases")
 CASES = ("numpy", "results", "benchmarks", "cases", "refused")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, Workshop, run
+from support import BUILD_MODEL, ROOT, Workshop, run
 
 FROZEN = sorted(path.name for path in (ROOT / "tests/frozen_drivers").iterdir())
 HEADER = ROOT / "template/engine/include/npu_driver.h"
@@ -83,11 +83,12 @@ set(NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES "${CMAKE_CURRENT_LIST_DIR}/driver")
 set(NPU_VENDOR_DRIVER_LIBRARIES m)
 """
 
-SCRIPT = """
+SCRIPT = (
+    BUILD_MODEL
+    + """
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 import tvm_frozen_npu as backend
 
 assert backend.Options().driver == "vendor"
@@ -95,15 +96,6 @@ assert backend.Options(speed="slow").recorded()["speed"] == "slow"
 for wrong in ({"speed": "fastest"}, {"scratchpad_bytes": 4096}, {"driver": "emulator"}):
     with pytest.raises(ValueError, match="supported|known"):
         backend.Options(**wrong)
-
-def build(make, *shapes):
-    builder = relax.BlockBuilder()
-    arguments = [relax.Var(f"x{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]
-    with builder.function("main", arguments):
-        with builder.dataflow():
-            result = builder.emit_output(builder.emit(make(*arguments)))
-        builder.emit_func_output(result)
-    return builder.get()
 
 def check(make, expected, *shapes):
     mod = build(make, *shapes)
@@ -139,6 +131,7 @@ assert "it has no step of kind" in reason(op.erf, (2, 3))
 {of_the_version}
 print("right")
 """
+)
 OF_VERSION = {
     "v1": """
 assert "the driver frozen has no add_pool" in reason(op.nn.max_pool2d, (1, 2, 6, 5))

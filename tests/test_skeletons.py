@@ -207,13 +207,37 @@ int main() {
 """
 
 
-QUANTIZATION = """
+ADD_RESULT = """
 #include <cstdio>
 
 #include "driver_kit/build.h"
 
 using namespace npu::kit;
 
+// Adds the steps as the output; prints why the kit declines them.
+bool AddResult(Builder* builder, const npu_tensor_desc& result,
+               const std::vector<npu_step>& steps) {
+  npu_vector_program program = {};
+  program.steps = steps.data();
+  program.step_count = static_cast<int32_t>(steps.size());
+  npu_elementwise op = {};
+  op.size = sizeof(op);
+  op.out = builder->AddTensor(&result, Source::kNode);
+  op.program = &program;
+  std::string reason;
+  if (npu::kit::Try(&reason, [&] { builder->Add(&op); }) != NPU_OK) {
+    std::puts(reason.c_str());
+    return false;
+  }
+  builder->MarkOutput(op.out);
+  builder->Finish();
+  return true;
+}
+"""
+
+QUANTIZATION = (
+    ADD_RESULT
+    + """
 struct Case {
   npu_dtype from, to;
   int64_t scales;
@@ -237,20 +261,7 @@ void Try(const Case& test) {
   builder.AddInput(&data);
   builder.AddConstantTensor(&scales, factors, sizeof(float) * static_cast<size_t>(test.scales));
   builder.AddConstantTensor(&zero, &point, 1);
-  npu_vector_program program = {};
-  program.steps = test.steps.data();
-  program.step_count = static_cast<int32_t>(test.steps.size());
-  npu_elementwise op = {};
-  op.size = sizeof(op);
-  op.out = builder.AddTensor(&result, Source::kNode);
-  op.program = &program;
-  std::string reason;
-  if (npu::kit::Try(&reason, [&] { builder.Add(&op); }) != NPU_OK) {
-    std::puts(reason.c_str());
-    return;
-  }
-  builder.MarkOutput(op.out);
-  builder.Finish();
+  if (!AddResult(&builder, result, test.steps)) return;
   const Program parsed = Parse(builder.bytes.data(), builder.bytes.size());
   for (const Node& node : parsed.nodes) {
     std::printf("%s(%d -> %d, %g, %g) ", NameOf(node).c_str(), parsed.At(node.inputs[0]).dtype,
@@ -296,16 +307,13 @@ int main() {
   Try({NPU_INT32, NPU_FLOAT32, 1, true, dequantize});
 }
 """
+)
 
 
-CHANNELS = """
-#include <cmath>
-#include <cstdio>
-
-#include "driver_kit/build.h"
-
-using namespace npu::kit;
-
+CHANNELS = (
+    "#include <cmath>\n"
+    + ADD_RESULT
+    + """
 const std::vector<float> kScales = {0.5f, 1, 2, 4};
 const std::vector<int8_t> kZeros = {-3, 0, 5, 7};
 const std::vector<int8_t> kSame = {-3, -3, -3, -3};
@@ -372,20 +380,7 @@ void Try(const Case& test) {
   const std::vector<npu_step> dequantize = {{NPU_STEP_SUBTRACT, 2, {x, zero}, ""},
                                             {NPU_STEP_MULTIPLY, 2, {step(0), scale}, ""}};
   const std::vector<npu_step>& steps = test.quantizes ? quantize : dequantize;
-  npu_vector_program program = {};
-  program.steps = steps.data();
-  program.step_count = static_cast<int32_t>(steps.size());
-  npu_elementwise op = {};
-  op.size = sizeof(op);
-  op.out = builder.AddTensor(&result, Source::kNode);
-  op.program = &program;
-  std::string reason;
-  if (npu::kit::Try(&reason, [&] { builder.Add(&op); }) != NPU_OK) {
-    std::puts(reason.c_str());
-    return;
-  }
-  builder.MarkOutput(op.out);
-  builder.Finish();
+  if (!AddResult(&builder, result, steps)) return;
   const Program parsed = Parse(builder.bytes.data(), builder.bytes.size());
   const Node& node = parsed.nodes.at(0);
   std::printf("%s by %d %d:", NameOf(node).c_str(), node.inputs[1] >= 0, node.inputs[2] >= 0);
@@ -396,6 +391,7 @@ void Try(const Case& test) {
     Program forged = parsed;
     change(&forged.nodes[0], &forged.values[static_cast<size_t>(node.inputs[1])]);
     const std::vector<uint8_t> bytes = Serialize(forged);
+    std::string reason;
     if (npu::kit::Try(&reason, [&] { Parse(bytes.data(), bytes.size()); }) == NPU_OK) {
       std::puts("a forged program is taken");
     }
@@ -423,6 +419,7 @@ int main() {
   }
 }
 """
+)
 
 
 BUFFERS = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, Workshop, add_lowering, attempt, wrap_emulator
+from support import BUILD_MODEL, ROOT, Workshop, add_lowering, attempt, wrap_emulator
 
 pytestmark = pytest.mark.slow
 
@@ -48,28 +48,20 @@ REGISTER_LOWERING("relax.nn.relu", Relu);
 }  // namespace
 """
 
-MODEL = """
+MODEL = (
+    BUILD_MODEL
+    + """
 import os
 
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 import tvm_wrapped as backend
 
 op = relax.op
 generator = np.random.default_rng(0)
 normal = lambda *shape: generator.standard_normal(shape, dtype="float32")
-
-def build(make, *shapes):
-    builder = relax.BlockBuilder()
-    arguments = [relax.Var(f"x{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]
-    with builder.function("main", arguments):
-        with builder.dataflow():
-            result = builder.emit_output(builder.emit(make(*arguments)))
-        builder.emit_func_output(result)
-    return builder.get()
 
 def machine(make, *shapes, **options):
     mod = build(make, *shapes)
@@ -91,6 +83,7 @@ def log():
     with open(os.environ["EMULATOR_LOG"]) as file:
         return sorted(set(file.read().splitlines()))
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -174,14 +174,14 @@ class Elider {
     return true;
   }
 
-  /*! \brief Command i reads what a command wrote: may that be elsewhere? */
+  /*! \brief Command i reads what command `number` wrote: may that data be elsewhere? */
   void UseOf(int32_t number, const Access& read, int32_t i) {
     Writer& writer = writers_[number];
     const Tensor& have = TensorOf(accesses_.output(number));
     const Tensor& want = TensorOf(read);
     bool inside = want.place.offset >= have.place.offset &&
                   want.place.offset + MostBytes(want) <= have.place.offset + MostBytes(have);
-    // A tile may be shorter than its memory: what is read may then not be longer.
+    // A tile may be shorter than its memory; then only the same bytes may be read.
     if (!IsFixed(have.desc)) {
       inside = inside && want.place.offset == have.place.offset && SameBytes(want, have);
     }

@@ -48,7 +48,7 @@ std::string NameOf(Engine engine, int32_t core) {
 Events::Events(const Program& program, const Accesses& accesses, const Timeline& timeline,
                const int64_t* symbols)
     : program_(program), intervals_(timeline.intervals()) {
-  /*! \brief In the order of their ends. */
+  /*! \brief Sorted by their ends. */
   std::multimap<int64_t, size_t> ended;
   std::vector<int64_t> free(static_cast<size_t>(kEngineCount) * program.machine.cores);
   for (size_t i = 0; i < intervals_.size(); ++i) {

@@ -4,7 +4,7 @@
 import json
 import math
 import re
-from functools import cache
+from functools import cache, partial
 from xml.etree import ElementTree
 
 import numpy as np
@@ -130,20 +130,22 @@ def test_a_range_that_is_too_small_is_found_where_it_is_written_and_read():
     assert bad == {"conv2d+add+relu", "conv2d+add", "add+relu"}
 
 
-@needs("matmul", "quantize", "dequantize")
-def test_the_numbers_are_those_of_numpy():
+def matmuls(end):
+    """Make a float model of a product, and a quantised one; `end` adds the rest to both."""
     data = variable("data", 8, 64)
 
-    def body(quantized):
-        def write(emit):
-            writer = Writer(emit, quantized, {})
-            value = writer.between("in", data)
-            value = emit(op.matmul(value, writer.weight("weight", 64, 16, axis=1)))
-            return writer.between("out", value)
+    def write(emit, quantized):
+        writer = Writer(emit, quantized, {})
+        value = writer.between("in", data)
+        value = emit(op.matmul(value, writer.weight("weight", 64, 16, axis=1)))
+        return end(writer, value)
 
-        return build([data], write)
+    return [build([data], partial(write, quantized=quantized)) for quantized in (False, True)]
 
-    mods = body(False), body(True)
+
+@needs("matmul", "quantize", "dequantize")
+def test_the_numbers_are_those_of_numpy():
+    mods = matmuls(lambda writer, value: writer.between("out", value))
     random = np.random.default_rng(1)
     batches = [[random.standard_normal((8, 64)).astype("float32")] for _ in range(3)]
     found = backend.accuracy_report(*mods, batches)
@@ -178,20 +180,11 @@ def test_it_says_in_which_type_each_layer_runs():
 @needs("matmul", "quantize", "dequantize")
 def test_it_says_which_layers_compute_with_floats_and_which_are_on_the_host():
     support.skip_without_integers("matmul")
-    data = variable("data", 8, 64)
-
-    def body(quantized):
-        def write(emit):
-            writer = Writer(emit, quantized, {})
-            value = writer.between("in", data)
-            value = emit(op.matmul(value, writer.weight("weight", 64, 16, axis=1)))
-            return emit(getattr(op, support.on_host.__name__)(value))
-
-        return build([data], write)
-
+    on_host = getattr(op, support.on_host.__name__)
+    mods = matmuls(lambda writer, value: writer.emit(on_host(value)))
     random = np.random.default_rng(1)
     arrays = [random.standard_normal((8, 64)).astype("float32")]
-    found = backend.accuracy_report(body(False), body(True), arrays)
+    found = backend.accuracy_report(*mods, arrays)
     (layer,) = [item for item in found.layers if item.ops[0] == "matmul"]
     assert layer.runs_as == ("int8 to float32", "float32 on the host")
     assert layer.composites == ("quantized_matmul_to_real", "host")

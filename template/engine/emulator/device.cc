@@ -373,7 +373,7 @@ void SetSymbols(npu_request* request) {
   request->set_symbols[0] = 0;
   request->execution.SetSymbols(request->symbols.data());
   if (request->scratch.size() < request->execution.scratch_bytes()) {
-    // Rare: kernels need more than for any size that was tried.
+    // Rare: kernels need more memory than for any size that was tried.
     request->scratch = Buffer();
     request->scratch = Buffer(request->execution.scratch_bytes());
   }

@@ -31,7 +31,7 @@ class Execution {
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
-  /*! \brief Sets the symbols, which are at their bounds before; allocates nothing. */
+  /*! \brief Sets the symbols, initially at their bounds; allocates nothing. */
   void SetSymbols(const int64_t* symbols);
   /*! \brief Sets the addresses of the inputs, followed by those of the outputs. */
   void Bind(const std::vector<void*>& buffers);
@@ -60,7 +60,8 @@ class Execution {
   };
   class Preparer;
 
-  /*! \brief Runs the steps of a softmax that begin there, together; how many, or 0. */
+  /*! \brief Runs the steps of a softmax that begins at `first` in one pass; returns their number,
+   *  or 0. */
   size_t RunSoftmax(size_t first, const KernelContext& context) const;
 
   int32_t threads_;

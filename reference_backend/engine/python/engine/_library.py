@@ -10,9 +10,12 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .backend import BACKEND, DISTRIBUTION, PACKAGE
+
+if TYPE_CHECKING:
+    import tvm_ffi
 
 _SUFFIXES = {"win32": (".dll",), "darwin": (".dylib", ".so")}.get(sys.platform, (".so",))
 _PREFIX = "" if sys.platform == "win32" else "lib"
@@ -145,12 +148,12 @@ def version(distribution: str) -> str:
         return "unknown"
 
 
-def _built_in() -> dict[str, Any]:
+def _built_in() -> dict[str, Path | None]:
     """Find out which parts of this backend TVM was built with."""
     import tvm_ffi
 
     functions = {"runtime": "runtime.info", "codegen": "codegen.missing_ir"}
-    found = {
+    found: dict[str, Path | None] = {
         role: None
         for role, function in functions.items()
         if tvm_ffi.get_global_func(f"{BACKEND}.{function}", allow_missing=True) is not None
@@ -164,7 +167,7 @@ def _built_in() -> dict[str, Any]:
     return found
 
 
-def open_library(role: str) -> Any:
+def open_library(role: str) -> tvm_ffi.Module | None:
     """Open a library of this backend, whatever the installed TVM.
 
     Parameters

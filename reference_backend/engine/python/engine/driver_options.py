@@ -40,7 +40,7 @@ def advise_on_driver(role: object) -> str:
     )
 
 
-def _read_driver_option(spec: Mapping[str, Any]) -> tuple[Any, Constraint | None]:
+def _read_driver_option(spec: Mapping[str, Any]) -> tuple[object, Constraint | None]:
     """Return the default and the supported values of a driver's option."""
     kind, default = str(spec["type"]), str(spec["default"])
     if kind == "bool":

@@ -267,7 +267,7 @@ def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:
     return mod
 
 
-def _weight(param: Any, value: Any) -> Any:
+def _weight(param: relax.Var, value: object) -> object:
     """Return a weight as TVM binds it; TVM would accept a wrong shape or dtype."""
     constant = value.value if isinstance(value, Constant) else value
     if isinstance(constant, np.ndarray):

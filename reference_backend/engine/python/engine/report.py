@@ -372,7 +372,7 @@ class Report:
             The profile or the accuracy report is of another version, or the file cannot be written;
             nothing is left of it then.
         """
-        from .page import write_page  # Only here: it is of no use to what only reads reports.
+        from .page import write_page  # Only here: few reports become pages.
 
         write_page(path, self, title=title, profile=profile, accuracy=accuracy)
 

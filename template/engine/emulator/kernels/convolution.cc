@@ -111,7 +111,7 @@ const char* Channel(const ConvolutionArgs& args, const Plan& plan, int64_t chann
   return static_cast<const char*>(args.data.data) + channel * plan.windows.in_size * element;
 }
 
-// The outputs of one channel, unless there is no loop for such windows.
+// Computes one channel; false if there is no loop for such windows.
 bool ConvolveDirectly(const ConvolutionArgs& args, const Plan& plan, const float* weight,
                       int64_t channel, const Evaluator& evaluator) {
   const Windows& w = plan.windows;
@@ -292,7 +292,7 @@ class SpreadConvolution {
   size_t bytes = 0;
 
  private:
-  // As many elements as the first-level cache holds beside their parts.
+  // This many elements fit into the first-level cache along with their parts.
   static constexpr int64_t kMostJoined = 2048;
 
   // Where the sums of a part begin, and the size of its output.

@@ -21,7 +21,7 @@ void StoreIntegers(npu_dtype dtype, const int64_t* values, int64_t count, void* 
 void ApplyIntegers(npu_vector_opcode opcode, const int64_t* a, const int64_t* b, const int64_t* c,
                    int64_t count, int64_t* out);
 
-/*! \brief The least and the largest value of something. */
+/*! \brief The smallest and the largest value. */
 struct Interval {
   int64_t low, high;
 };

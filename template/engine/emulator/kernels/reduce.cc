@@ -15,10 +15,10 @@ namespace npu::emulator {
 namespace {
 
 constexpr int64_t kBlock = Evaluator::kBlock;
-// This many elements are added one after the other; then their sums are added.
+// This many elements are added one by one; the sums of such chains are added at the end.
 constexpr int64_t kChain = 128;
 
-// Dimensions of one kind that can be walked as one are one.
+// Dimensions that are all kept or all reduced; adjacent ones are merged where possible.
 struct Dimensions {
   int rank = 0;
   int64_t sizes[NPU_MAX_RANK];
@@ -29,7 +29,7 @@ struct Dimensions {
     for (int d = 0; d < rank; ++d) count *= sizes[d];
     return count;
   }
-  // Where element `index` lies; the innermost dimension is the first.
+  // The offset of element `index`; the innermost dimension comes first.
   int64_t Offset(int64_t index) const {
     int64_t offset = 0;
     for (int d = 0; d < rank; ++d) {
@@ -63,7 +63,7 @@ struct Shape {
   }
 
   Dimensions kept, reduced;
-  // Whether the elements of a sum lie side by side, or the sums do.
+  // Whether the innermost dimension is reduced: the elements of a sum are adjacent, not the sums.
   bool inner_reduced = true;
   int64_t count;
 };
@@ -254,7 +254,7 @@ class IntegerReducer {
       for (int64_t j = 0; j < inner; j += kBlock) {
         int64_t count = std::min(kBlock, inner - j);
         Load(row + j, count, memory);
-        // Adds halves onto each other until few are left.
+        // Adds one half to the other until few are left.
         for (; count > kLanes; count -= count / 2) {
           int64_t half = count / 2;
           ApplyIntegers(opcode_, memory, memory + count - half, nullptr, half, memory);

@@ -250,7 +250,7 @@ def _read_manifest(text: str) -> dict[str, Any]:
     return manifest
 
 
-def _integers(values: Mapping[Any, Any]) -> dict[str, int]:
+def _integers(values: Mapping[str, Any]) -> dict[str, int]:
     return {str(name): int(value) for name, value in values.items()}
 
 

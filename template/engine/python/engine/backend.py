@@ -10,6 +10,7 @@ import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ PACKAGE: str = (__package__ or "").rpartition(".")[0]
 """The backend's Python package, whose subpackage `engine` this is."""
 
 
-def _part(name: str) -> Any:
+def _part(name: str) -> ModuleType:
     return importlib.import_module(f"{PACKAGE}.{name}")
 
 
@@ -33,9 +34,10 @@ NOT_SELECTED: Mapping[str, str] = _part("_backend").NOT_SELECTED
 """The catalogue's op for each Relax op that this backend does not have."""
 CASES = Path(__file__).parent / "conformance" / "op_cases"
 """The catalogue's cases of all ops, a file for each family."""
-VENDOR_CASES = Path(_part("vendor").__file__).parent / "cases.json"
+_VENDOR = Path(str(_part("vendor").__file__)).parent
+VENDOR_CASES = _VENDOR / "cases.json"
 """Cases of the vendor's own ops, in the same form; optional."""
-LEDGER = Path(_part("vendor").__file__).parent / "expected_failures.toml"
+LEDGER = _VENDOR / "expected_failures.toml"
 """The vendor's accepted failures of the conformance kit."""
 
 _DEFAULT: dict[str, object] = {"benchmarks": [], "results": None, "refused": []}
@@ -131,7 +133,7 @@ def vendor(module: str, name: str, default: object) -> Any:
     return getattr(found, name, default)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> tuple[Op, ...]:
     """Import on demand what needs TVM."""
     if name == "OPS":
         ops: tuple[Op, ...] = _part("patterns").OPS

@@ -37,9 +37,9 @@ class Change:
     name
         The op, by the name that its author gave it; a region, a layer, or the whole model.
     op
-        The Relax op; "" if it is none.
+        The Relax op; "" for regions, layers and the whole model.
     before, after
-        What it was and what it is: npu or host, a type, a time, decibels. None if it is not there.
+        The values: npu or host, a type, a time, or decibels. None where the op is absent.
     worse
         Whether it moved to the host, got slower or less exact, or computes in a wider type than the
         model asks for.
@@ -156,7 +156,7 @@ class Comparison:
             yield "Nothing differs."
 
 
-def _plain(change: Change) -> dict[str, Any]:
+def _plain(change: Change) -> dict[str, object]:
     """Return plain data; JSON has no infinity, which is the ratio of an exact result."""
     return {
         name: str(value) if value in (math.inf, -math.inf) else value
@@ -192,11 +192,11 @@ def compare(
     before, after
         The reports.
     times
-        Of both, microseconds by the name of whatever was measured; none: nothing is said of these.
+        The times of both, in microseconds by the name of what was measured; none: not compared.
     accuracies
-        The accuracy reports of both; none: nothing is said of that.
+        The accuracy reports of both; none: not compared.
     profiles
-        The profiles of both; none: nothing is said of times.
+        The profiles of both; none: not compared.
 
     Returns
     -------
@@ -215,7 +215,7 @@ def compare(
         changes += _times(*times)
     whole: tuple[Change, ...] = ()
     if profiles is not None:
-        from .profiling.differences import differences  # It is of no use without profiles.
+        from .profiling.differences import differences  # Only profiles need it.
 
         whole, found = differences((before, after), profiles)
         changes += found
@@ -249,7 +249,7 @@ def _by_part(ops: Iterable[OpPlacement]) -> _Parts:
 
 
 def _renamed(parts: _Parts, op: OpPlacement) -> OpPlacement | None:
-    """Return the op of the other report that stands for this one, too, under its name."""
+    """Return the op of the other report that also stands for this one, renamed to it."""
     whole = parts.get((op.function, str(op.origin or "")))
     return None if whole is None else replace(whole, name=op.name, op=op.op, origin=op.origin)
 

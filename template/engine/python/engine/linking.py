@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 
 from .backend import BACKEND
 
 
-def link_artifacts(mod: tvm.IRModule, target: Any) -> tvm.IRModule:
+def link_artifacts(mod: tvm.IRModule, target: object) -> tvm.IRModule:
     """Let TVM link the artifacts of a module instead of embedding them in its bytes.
 
     TVM copies the bytes of modules several times when it loads a library. The system maps linked
@@ -29,8 +27,8 @@ def link_artifacts(mod: tvm.IRModule, target: Any) -> tvm.IRModule:
     mod
         The same module.
     """
-    target = tvm.target.Target(target)
-    host = target if target.kind.name == "llvm" else target.host
+    known = tvm.target.Target(target)
+    host = known if known.kind.name == "llvm" else known.host
     if host is not None and host.kind.name == "llvm":
         triple = str(host.attrs.get("mtriple") or "")
         for module in (mod.attrs or {}).get("external_mods", ()):

@@ -61,7 +61,7 @@ def supported(option: Field[Any]) -> str:
     return str(allowed) if allowed is not None else "a string"
 
 
-def checked(option: Field[Any], value: object) -> Any:
+def checked(option: Field[Any], value: object) -> object:
     """Return a value as plain Python, or refuse it."""
     kind, allowed = kind_of(option), option.metadata["allowed"]
     plain = _plain(value, kind)
@@ -83,7 +83,7 @@ def checked(option: Field[Any], value: object) -> Any:
     return plain
 
 
-def _plain(value: Any, kind: type) -> Any:
+def _plain(value: object, kind: type) -> object:
     """Convert NumPy data, arrays, paths and whole floats to plain Python."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -93,11 +93,12 @@ def _plain(value: Any, kind: type) -> Any:
         return [_plain(item, str) for item in value]
     if isinstance(value, str | os.PathLike) and kind is str:
         return str(value)
-    is_whole = kind is int and isinstance(value, float) and value.is_integer()
-    return int(value) if is_whole else value
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
-def parsed(option: Field[Any], text: str) -> Any:
+def parsed(option: Field[Any], text: str) -> object:
     """Parse an environment variable; return invalid text unchanged, to be refused later."""
     kind = kind_of(option)
     if kind is bool:
@@ -137,8 +138,8 @@ def read_file(path: Path) -> Mapping[str, object]:
     return values
 
 
-def _read_json(text: str) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _read_json(text: str) -> object:
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         names = [name for name, _ in pairs]
         for name in names:
             if names.count(name) > 1:

@@ -256,7 +256,7 @@ class Options:
         """Return all options as JSON data, also for `RunCodegen`."""
         return asdict(self) | {"overrides": [asdict(item) for item in self.overrides]}
 
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, object]:
         """Return the options that an artifact records: all except machine settings and names."""
         return {
             item.name: getattr(self, item.name)
@@ -264,7 +264,7 @@ class Options:
             if _is_recorded(item) and self._has(item)
         }
 
-    def recorded_overrides(self) -> list[dict[str, Any]]:
+    def recorded_overrides(self) -> list[dict[str, object]]:
         """Return the recorded options that the environment has set."""
         names = self.recorded()
         return [asdict(item) for item in self.overrides if item.option in names]
@@ -355,7 +355,7 @@ def read_settings(settings: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def described() -> list[dict[str, Any]]:
+def described() -> list[dict[str, object]]:
     """Return all options as plain data: group, name, default, supported values, and meaning."""
     return [
         {
@@ -408,7 +408,7 @@ def _is_recorded(option: Field[Any]) -> bool:
     return bool(option.metadata["group"] != "local") and kind_of(option) is not list
 
 
-def _default(option: Field[Any]) -> Any:
+def _default(option: Field[Any]) -> object:
     kind = kind_of(option)
     return kind() if kind in (dict, list) else option.default
 

@@ -11,7 +11,6 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from types import FunctionType
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -97,7 +96,10 @@ def with_span(call: relax.Call, span: tvm.ir.Span) -> relax.Call:
 
 
 def with_absorbed(
-    call: relax.Call, before: Any, values: Mapping[relax.Var, Any], kept: Container[relax.Var]
+    call: relax.Call,
+    before: relax.Expr,
+    values: Mapping[relax.Var, relax.Expr],
+    kept: Container[relax.Var],
 ) -> relax.Call:
     """Return a call with the names of all ops that it stands for.
 
@@ -168,7 +170,7 @@ def is_named(patterns: Sequence[str], op: str, name: str, origin: Origin | None)
     return any(fnmatchcase(item, pattern) for pattern in patterns for item in names)
 
 
-def with_classes(function: Any, **classes: object) -> Any:
+def with_classes(function: FunctionType, **classes: object) -> FunctionType:
     """Return a copy of a TVM function that makes objects of our classes instead of TVM's.
 
     Parameters

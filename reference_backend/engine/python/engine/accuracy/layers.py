@@ -368,7 +368,7 @@ def with_kernels(graph: Graph, functions: dict[str, relax.Function]) -> tvm.IRMo
     mod
         The module.
     """
-    own: dict[Any, object] = {
+    own: dict[tvm.ir.GlobalVar | str, tvm.ir.BaseFunc] = {
         name: function.with_attr("global_symbol", name) for name, function in functions.items()
     }
     for name, function in graph.mod.functions_items():

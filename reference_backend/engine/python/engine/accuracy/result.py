@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ..backend import BACKEND
 
 Array = npt.NDArray[Any]
+T = TypeVar("T", bound="Accuracy")
 
 VERSION = 1
 """The version of the JSON."""
@@ -214,14 +215,14 @@ class AccuracyReport:
         )
 
 
-def _plain(item: Accuracy) -> dict[str, Any]:
+def _plain(item: Accuracy) -> dict[str, object]:
     return {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in asdict(item).items()
     }
 
 
-def _read(kind: Any, data: Mapping[str, Any]) -> Any:
+def _read(kind: type[T], data: Mapping[str, Any]) -> T:
     numbers = {item.name for item in fields(Accuracy)}
     known = {item.name for item in fields(kind)}
     # A later release may have more.

@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .. import _library, loading
 from ..backend import BACKEND, DISTRIBUTION, PACKAGE, read_cases
@@ -19,6 +19,9 @@ from ..loading import WITHOUT_TORCH
 from ..messages import last_line
 from ..version import VERSION
 from .problem import REBUILD, Problem, told
+
+if TYPE_CHECKING:
+    from ..conformance.model import Case
 
 
 def check() -> None:
@@ -199,7 +202,7 @@ def _check_values() -> None:
     print(f"{case.op} runs on the NPU, with right values (the case {case})")
 
 
-def _example() -> Any:
+def _example() -> Case:
     """Tell which ops the driver takes, and return a case that the NPU takes."""
     from ..conformance.region import first_taken
     from ..driver_options import DRIVERS
@@ -237,7 +240,7 @@ def _example() -> Any:
     return case
 
 
-def _ask_driver() -> tuple[dict[str, Any], dict[str, str]]:
+def _ask_driver() -> tuple[dict[str, Case], dict[str, str]]:
     """Ask the driver about the cases of each op that the table accepts.
 
     Returns
@@ -250,7 +253,7 @@ def _ask_driver() -> tuple[dict[str, Any], dict[str, str]]:
     from ..conformance.region import ask_about
     from ..patterns import TABLE
 
-    taken: dict[str, Any] = {}
+    taken: dict[str, Case] = {}
     declined: dict[str, str] = {}
     for op in (op.name for op in TABLE.ops if op.name in OPS):
         case, reason = ask_about(Case(op, item) for item in OPS[op]["cases"])

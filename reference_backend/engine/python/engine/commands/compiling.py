@@ -12,7 +12,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -33,6 +33,12 @@ from .models import ModelFile, read_model
 from .problem import Problem, sentence, told
 from .progress import Steps
 from .signature import FUNCTION, Signature, signature_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from torch.export import ExportedProgram
+
+    from ..accuracy import AccuracyReport
 
 STEPS = 5
 """The most steps of `prepare` and `compile_prepared`."""
@@ -119,7 +125,9 @@ def _require_target(target: str) -> None:
         raise Problem(f"--target {target}: {sentence(error)}") from error
 
 
-def _quantized(file: ModelFile, arguments: argparse.Namespace, options: Options) -> Any:
+def _quantized(
+    file: ModelFile, arguments: argparse.Namespace, options: Options
+) -> ModelProto | ExportedProgram:
     """Return the quantised model, of the kind of the file."""
     if not file.can_quantize:
         raise Problem(
@@ -285,7 +293,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _accuracy(prepared: Prepared, arguments: argparse.Namespace) -> Any:
+def _accuracy(prepared: Prepared, arguments: argparse.Namespace) -> AccuracyReport:
     """Compare the quantised model with the float one, on the calibration data."""
     from ..accuracy import accuracy_report
 

@@ -255,7 +255,7 @@ def with_shapes(mod: tvm.IRModule, shapes: Shapes, function: str = "main") -> tv
     main = main_of(mod, function)
     params = {str(param.name): param for param in main.params}
     _require_known(shapes, list(params))
-    bound: dict[Any, int] = {}
+    bound: dict[tvm.tirx.Var, int] = {}
     for name, shape in shapes.items():
         values = getattr(getattr(params[name].ty, "shape", None), "values", None)
         if values is None or len(values) != len(shape):

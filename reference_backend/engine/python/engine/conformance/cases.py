@@ -33,7 +33,7 @@ def is_list(entry: object) -> bool:
 
 
 def names_dtypes(case: Mapping[str, Any]) -> bool:
-    """Return whether inputs of a case have element types of their own; others do not fit then."""
+    """Whether inputs of a case name their element types, so that it exists in no other types."""
     inputs = case["inputs"].values()
     given = [spec for item in inputs for spec in (item if is_list(item) else [item])]
     return any(isinstance(spec, dict) and "dtype" in spec for spec in given)

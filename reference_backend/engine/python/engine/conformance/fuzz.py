@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tvm
 
@@ -38,6 +38,9 @@ from .integer_graphs import IntegerGraph, anchors
 from .result import Outcome
 from .suite import NotRun, Settings
 from .workers import Announce, in_workers
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import DrawFn
 
 SUITE = "fuzz"
 RANDOM = "random graphs"
@@ -296,7 +299,7 @@ def _draw(seed: int, use: Callable[[AnyGraph], None], shrink: bool, integers: bo
 
     kind = IntegerGraph if integers else Graph
 
-    def make(draw: Any) -> AnyGraph:
+    def make(draw: DrawFn) -> AnyGraph:
         return kind("graph", lambda some: some[draw(strategies.integers(0, len(some) - 1))])
 
     def examine(graph: AnyGraph) -> None:

@@ -146,7 +146,7 @@ class Graph:
         for case in [*cases[start:], *cases[:start]]:
             spec = next(case.specs())[1][0]
             # Now and then change the table's sizes; equal ones stay equal.
-            sizes: dict[Any, object] = {}
+            sizes: dict[int | str, int | str] = {}
             if self._choose([False, False, True]):
                 for size in dict.fromkeys(spec.shape):
                     if isinstance(size, int):
@@ -294,7 +294,7 @@ class Graph:
         self._constants.append(tensor)
         return tensor
 
-    def _inputs(self, case: Case, first: Tensor, sizes: dict[Any, Any]) -> list[Any]:
+    def _inputs(self, case: Case, first: Tensor, sizes: dict[int | str, int | str]) -> list[Any]:
         """Adapt the inputs of a case, so that a tensor can be the first one."""
         (item, (_, *fields)), *others = case.specs()
         if case.op in _CRASHING and "n" in first.shape:
@@ -326,7 +326,7 @@ class Graph:
         bent = [(item, [first, *(bend(item, spec) for spec in fields)]), *rest]
         return [tensors if item.is_tuple else tensors[0] for item, tensors in bent]
 
-    def _attributes(self, case: Case, sizes: Mapping[Any, object]) -> dict[str, object]:
+    def _attributes(self, case: Case, sizes: Mapping[int | str, int | str]) -> dict[str, object]:
         """Return the attributes of a case, some replaced by or close to those of other cases."""
         attributes = dict(case.entry.get("attributes", {}))
         for name, constraint in entry_of(case.op).attributes.items():
@@ -342,7 +342,7 @@ class Graph:
                 attributes[name] = value
         return attributes
 
-    def _near(self, value: Any, sizes: Mapping[Any, Any]) -> Any:
+    def _near(self, value: Any, sizes: Mapping[int | str, int | str]) -> Any:
         """Change an attribute a little."""
         if isinstance(value, bool):
             return not value
@@ -419,12 +419,12 @@ def _with_noise(value: Array, is_sum: bool) -> Array:
     return noisy
 
 
-def _sizes(wanted: Spec, first: Tensor) -> dict[Any, object]:
+def _sizes(wanted: Spec, first: Tensor) -> dict[int | str, int | str]:
     """Map each size of a case to that of another first tensor, from the last on."""
     return dict(zip(reversed(wanted.shape), reversed(first.shape), strict=False))
 
 
-def _bent(spec: Spec, sizes: dict[Any, Any], once: bool = False) -> Spec:
+def _bent(spec: Spec, sizes: dict[int | str, int | str], once: bool = False) -> Spec:
     """Return a tensor with other sizes, or with each of them used up once."""
     change = sizes.pop if once else sizes.get
     return replace(spec, shape=tuple(change(size, size) for size in spec.shape))

@@ -4,12 +4,17 @@
 `numpy_reference` gathers the references of all ops. This module does not import TVM.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from ..chip import Requantize
 
 Array = npt.NDArray[Any]
 
@@ -76,7 +81,7 @@ def factors(factor: float, bits: int) -> tuple[int, int]:
     return (multiplier // 2, shift - 1) if multiplier == 2**bits else (multiplier, shift)
 
 
-def requantize(sums: Any, factor: Any, rule: Any, wide: bool = False) -> Any:
+def requantize(sums: Array, factor: Array | float, rule: Requantize, wide: bool = False) -> Array:
     """Integers in another scale: `factor` broadcasts, and the rule of the chip says how.
 
     `wide` ones are sums of int16, of 48 bits.

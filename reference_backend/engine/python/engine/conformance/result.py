@@ -185,9 +185,8 @@ class Result:
 
     def to_json(self) -> str:
         """Return everything as JSON, with one case in each line, for diff and grep."""
-        data = self.to_dict()
-        head = json.dumps({**data, "cases": 0}, indent=1)
-        cases = ",\n".join("  " + json.dumps(record) for record in data["cases"])
+        head = json.dumps({**self.to_dict(), "cases": 0}, indent=1)
+        cases = ",\n".join("  " + json.dumps(one.to_dict()) for one in self.outcomes)
         assert head.endswith('"cases": 0\n}')
         return head.removesuffix("0\n}") + f"[\n{cases}\n ]\n}}\n"
 

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from .. import _library
 from ..backend import BACKEND, DISTRIBUTION, LEDGER
 from .ledger import apply, expected_failures
 from .result import Outcome, Result
-from .suite import NotRun, Settings
+from .suite import NotRun, Settings, Suite
 
 SUITES: dict[str, str] = {
     "ops": "each op of the table alone: values, placement, edge cases",
@@ -134,12 +134,15 @@ def _run(suite: str, settings: Settings, required: bool) -> list[Outcome]:
         status = "failed" if required else "not_run"
         return [Outcome(suite, "", status, reason=f"it cannot run here: {reason}")]
     text = "the suite does not say what became of it"
-    known = [found.pop(c, None) or Outcome(suite, c, "failed", reason=text) for c in chosen]
+    known = [
+        found.pop(case) if case in found else Outcome(suite, case, "failed", reason=text)
+        for case in chosen
+    ]
     return [*known, *found.values()]
 
 
-def _module(suite: str) -> Any:
-    return import_module(f".{suite}", __package__)
+def _module(suite: str) -> Suite:
+    return cast(Suite, import_module(f".{suite}", __package__))
 
 
 def _about(suites: Sequence[str], settings: Settings) -> dict[str, object]:

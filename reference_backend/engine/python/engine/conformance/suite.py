@@ -14,13 +14,26 @@ suite also has `run_batch(cases, announce) -> Iterator[Outcome]`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from .result import Outcome
 
 
 class NotRun(Exception):
     """Why a suite cannot run here, and what to install."""
+
+
+class Suite(Protocol):
+    """The module of a suite."""
+
+    def cases(self, settings: Settings) -> list[str]:
+        """Return the names of all cases."""
+
+    def outcomes(self, settings: Settings) -> Iterator[Outcome]:
+        """Run the selected cases."""
 
 
 @dataclass(frozen=True)

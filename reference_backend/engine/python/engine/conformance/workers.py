@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from ..loading import WITHOUT_TORCH
@@ -270,7 +271,7 @@ class _Worker:
         self._errors.close()
 
 
-def _module(suite: str) -> Any:
+def _module(suite: str) -> ModuleType:
     return import_module(suite if "." in suite else f"{__package__}.{suite}")
 
 

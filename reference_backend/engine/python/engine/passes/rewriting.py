@@ -444,7 +444,7 @@ def _with_bindings(old: Block, bindings: Bindings) -> Block:
             value = builder.normalize(item.value)
             if value.span is None:
                 # The author's name of what it replaces, or of what it is a step to.
-                before: Any = old.values.get(item.var)
+                before: relax.Expr | None = old.values.get(item.var)
                 if isinstance(before, relax.TupleGetItem):
                     before = old.values.get(before.tuple_value)
                 span = getattr(before, "span", None) or span

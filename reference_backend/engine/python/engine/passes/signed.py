@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from tvm import relax
@@ -31,7 +29,7 @@ def sign_integers(block: Block, table: Table) -> Bindings | None:
         return None
     signs = _Signs(block.values)
     for binding in block.bindings:
-        value: Any = binding.value
+        value: relax.Expr | None = binding.value
         name = op_name(value) if isinstance(binding, relax.VarBinding) else ""
         if name == DEQUANTIZE:
             signs.dequantize(binding)

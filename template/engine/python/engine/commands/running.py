@@ -60,7 +60,7 @@ class Loaded:
     inputs: list[Array]
     report: Report | None = None
 
-    def run(self, inputs: list[Any]) -> list[Any]:
+    def run(self, inputs: list[tvm.runtime.Tensor]) -> list[tvm.runtime.Tensor]:
         """Run it.
 
         Parameters

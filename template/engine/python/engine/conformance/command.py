@@ -195,7 +195,7 @@ def _known(suite: str, settings: Settings) -> list[str]:
 
 
 def _list(suites: list[str], settings: Settings, as_json: bool) -> None:
-    """Print the cases of suites; as JSON, what cannot run is a text instead of a list."""
+    """Print the cases of suites; in JSON, a suite that cannot run has a text instead of a list."""
     found: dict[str, list[str] | str] = {}
     for suite in suites:
         try:

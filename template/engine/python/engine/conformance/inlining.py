@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the bodies of the functions that a function calls into it.
+"""Inlines the functions that a function calls.
 
-TVM's own pass leaves each body with symbolic sizes of its own, which nothing defines any more.
+TVM's own pass leaves the symbolic sizes of each body, which nothing defines any more.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def inlined(mod: tvm.IRModule, function: relax.Function) -> tvm.IRModule:
         for global_var, other in mod.functions_items()
         if isinstance(other, relax.Function) and global_var.name_hint != "main"
     }
-    # Variables of a dataflow block are known in it alone, and all blocks become one.
+    # Blocks are joined, and variables of a dataflow block are not visible outside of it.
     plain = relax.transform.ToNonDataflow()(
         tvm.IRModule({**kernels, **others, tvm.ir.GlobalVar("main"): main})
     )
@@ -82,7 +82,7 @@ class _Inliner:
         callee = self._callee(value)
         if callee is None:
             return [binding]
-        # Each call has variables of its own.
+        # Each call needs new variables.
         body = copy_with_new_vars(self.function(callee))
         sizes = _sizes_at(body.params, value.args)
         body = body.bind_symbolic_vars(sizes) if sizes else body

@@ -51,7 +51,7 @@ def as_clip(call: relax.Call, values: Values) -> relax.Call | None:
     clip
         The call of `relax.clip`, or none.
     """
-    inner: Any = values.get(call.args[0])
+    inner: relax.Expr | None = values.get(call.args[0])
     if not isinstance(inner, relax.Call) or getattr(inner.op, "name", "") != "relax.maximum":
         return None
     low, high = (_number(resolve(item.args[1], values)) for item in (inner, call))
@@ -112,7 +112,7 @@ def _before_broadcast(site: Site, expr: relax.Expr) -> relax.Expr:
 def merge_clips(site: Site) -> Bindings | None:
     """Merge consecutive clips: front ends clip one end after the other."""
     limits: list[list[Any]] = []
-    data: Any = site.call
+    data: relax.Expr = site.call
     while is_call_of("relax.clip", data):
         limits.append([getattr(argument, "value", None) for argument in data.args[1:]])
         first = data.args[0]

@@ -86,10 +86,10 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
     """
     if DEQUANTIZE not in block.by_op:
         return None
-    quantized: dict[Any, list[relax.VarBinding]] = {}
-    values: dict[Any, Any] = dict(block.values)
+    quantized: dict[relax.Expr, list[relax.VarBinding]] = {}
+    values: dict[relax.Var, relax.Expr] = dict(block.values)
     builder = relax.BlockBuilder()
-    splits: dict[Any, relax.Var] = {}
+    splits: dict[relax.Var, relax.Var] = {}
     result: Bindings = []
     changed = False
 
@@ -177,7 +177,7 @@ def _moved(
     data = relax.Tuple(integers) if isinstance(first, relax.Tuple) else integers[0]
     attributes = call.attrs
     if name == "relax.nn.pad":
-        number: Any = zero_point
+        number: Constant | None = zero_point
         if str(attributes.pad_mode) == "constant" and float(attributes.pad_value) != 0:
             border = np.float32(attributes.pad_value)
             number = _integers_of(relax.const(border), source, values)

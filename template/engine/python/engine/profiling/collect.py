@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import tvm
 from tvm.runtime.vm import VirtualMachine
 
@@ -20,6 +21,8 @@ from .record import RECORD, Recording, check_function, load, record
 from .result import Profile
 
 if TYPE_CHECKING:
+    from tvm.rpc import RPCSession
+
     from ..report import Report
 
 
@@ -168,7 +171,7 @@ def _machine(model: object) -> VirtualMachine:
 
 
 def _on_board(
-    session: Any, model: Any, function: str, calls: int, arguments: Sequence[Any]
+    session: RPCSession, model: object, function: str, calls: int, arguments: Sequence[object]
 ) -> Recording:
     """Record on a board, where the regions and the virtual machine are."""
     try:
@@ -192,7 +195,7 @@ def _on_board(
     return recording
 
 
-def _array(index: int, value: object) -> Any:
+def _array(index: int, value: object) -> npt.NDArray[Any] | tvm.runtime.Tensor:
     """Return an input as an array, or as the tensor that it is."""
     if isinstance(value, tvm.runtime.Tensor):
         return value

@@ -93,7 +93,7 @@ class Recorder:
         # Waiting for the NPU is not the host's work.
         waits = f"{BACKEND}.runtime.wait_all"
         self._ignored = {waits, *self._regions, *(f"{name}.submit" for name in self._regions)}
-        self._open: list[list[Any]] = []
+        self._open: list[tuple[str, float, bool]] = []
         self._begin()
 
     def __enter__(self) -> Recorder:
@@ -119,7 +119,7 @@ class Recorder:
         finally:
             self._stop()
 
-    def call(self, function: str, *arguments: object) -> Any:
+    def call(self, function: str, *arguments: object) -> object:
         """Run a function, and note how long it takes.
 
         Parameters
@@ -155,8 +155,8 @@ class Recorder:
         """Note that the machine calls something, or did; the result lets it go on."""
         if is_before:
             if self._open:
-                self._open[-1][2] = True
-            self._open.append([symbol, _now(), False])
+                self._open[-1] = (*self._open[-1][:2], True)
+            self._open.append((symbol, _now(), False))
         elif self._open:
             name, begin, has_inner = self._open.pop()
             # The time of a function is that of what it calls.
@@ -164,7 +164,7 @@ class Recorder:
                 self.recording["host"].append([str(name), begin, _now()])
         return 0
 
-    def _read(self, symbol: str, module: tvm.runtime.Module) -> dict[str, Any]:
+    def _read(self, symbol: str, module: tvm.runtime.Module) -> dict[str, object]:
         before, after = self._before[symbol], counters_of(module)
         largest = _largest()
         grown = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from ..backend import BACKEND
 from ..plain_data import plain
@@ -26,8 +26,12 @@ from .parts import (
 from .sums import active_of, attributed_to, busy_of, by_op, traffic_of, waits_of
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from ..report import Report
     from .record import Recording
+
+T = TypeVar("T", bound="DataclassInstance")
 
 VERSION = 1
 """The version of the JSON; fields may be added without a new one."""
@@ -401,8 +405,7 @@ def _first_begin(region: Mapping[str, Any]) -> float:
 
 
 def _event(data: Mapping[str, object]) -> Event:
-    event: Event = _read(Event, data)
-    return event
+    return _read(Event, data)
 
 
 def _peaks(data: Mapping[str, Any] | None) -> Peaks | None:
@@ -412,9 +415,9 @@ def _peaks(data: Mapping[str, Any] | None) -> Peaks | None:
     return Peaks(float(data["operations"]), memories)
 
 
-def _read(kind: Any, data: Mapping[str, Any]) -> Any:
+def _read(kind: type[T], data: Mapping[str, Any]) -> T:
     """Read a dataclass; fields that are newer than this release are left out."""
-    known = {name: data[name] for name in kind.__dataclass_fields__ if name in data}
+    known = {name: data[name] for name in (item.name for item in fields(kind)) if name in data}
     if "traffic" in known:
         known["traffic"] = _pairs(known["traffic"])
     return kind(**known)
