@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,6 @@ from support import OP_CASES, ROOT
 
 def test_the_page_is_that_of_the_table_and_the_last_result() -> None:
     assert pages.differences(ROOT) == []
-
-
-def test_no_file_has_conflict_markers() -> None:
-    """A merge of branches left some in a page, where nothing fails."""
-    left = re.compile(r"^(<{7}|>{7}|\|{7}) ", re.MULTILINE)
-    for folder in ("docs", "generator", "template", "tests"):
-        for path in support.sources(ROOT / folder):
-            if path.suffix not in (".png", ".npz", ".onnx"):
-                assert not left.search(path.read_text(encoding="utf-8")), path
 
 
 def test_every_op_passes_all_its_cases() -> None:
