@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `check`, and what users see if the backend cannot work."""
 
+import importlib.util
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import backend
-from backend.engine import _library
+from backend.engine import _library, loading
 from backend.engine.backend import BACKEND
 from backend.engine.main import main
 from backend.engine.options import PREFIX, Options
@@ -179,6 +180,24 @@ def test_a_build_without_the_codegen_names_its_option(monkeypatch, in_tree, reme
         "FAILED: The list of options needs the compiler, and only the runtime is here: "
     )
     assert errors.endswith(f" was built with {option}: {remedy}.\n")
+
+
+def test_an_editable_install_that_does_not_compile_says_where_the_message_is(monkeypatch, capsys):
+    def build(name):
+        raise subprocess.CalledProcessError(1, ["cmake", "--build", ".", "-j"])
+
+    monkeypatch.setattr(_library, "IN_TREE", False)
+    monkeypatch.setattr(importlib.util, "find_spec", build)
+    with pytest.raises(_library.LoadError) as refused:
+        _library.find("runtime")
+    monkeypatch.setattr(loading, "failure", refused.value)
+    monkeypatch.setattr(sys, "argv", ["", "run", "model.so"])
+    assert main() == 1
+    assert capsys.readouterr().err == (
+        f"FAILED: The backend does not load: the sources of {PACKAGE} do not compile "
+        "('cmake --build' failed). The message of the compiler or of CMake is above; look for "
+        "'error:' or 'CMake Error'.\n"
+    )
 
 
 @pytest.mark.thorough
