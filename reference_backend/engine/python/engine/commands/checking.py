@@ -181,6 +181,8 @@ def _check_values() -> None:
 
     try:
         case = _example()
+        # Before anything of the driver's can crash.
+        print(f"running the case {case} ...", flush=True)
         model = case.model()
         mod = tvm.IRModule({model.name: model.function()})
         inputs = [argument.values[1] for argument in model.arguments]
