@@ -12,7 +12,7 @@ from tvm import relax
 from ..backend import BACKEND
 from ..calls import Constant, Values, resolve, with_arguments
 from ..options import Options
-from ..reasons import Code, Reason, nearest, of_driver
+from ..reasons import Code, Reason, alone_and_fused, nearest, of_driver
 from ..symbols import BOUNDS_ATTRIBUTE, symbol_bounds
 from . import ir
 from .composites import Bindings, Composite, CompositeFinder, Target
@@ -392,7 +392,7 @@ class Block:
             return note
         # An op that the table has as a part of a chain only.
         code = note.code if reason.code is Code.NOT_IN_TABLE else reason.code
-        return Reason(code, f"{reason} (after another op: {note})", reason.of_chip)
+        return Reason(code, alone_and_fused(reason, note), reason.of_chip)
 
 
 def _assign_phases(units: list[_Unit], bindings: Bindings, merge: bool) -> None:
