@@ -185,6 +185,31 @@ def test_an_unselected_op_of_the_catalogue_says_so(monkeypatch):
     only(report_of(relu_model(), Table([])), "relax.nn.relu", Code.NOT_SELECTED, words)
 
 
+@needs("add")
+def test_ops_that_form_an_unselected_op_of_the_catalogue_name_that(monkeypatch):
+    """The add is an op of the table, and one of the multiplications has no part in the whole."""
+    parts = {f"relax.{name}": name for name in ("clip", "divide", "multiply")}
+    monkeypatch.setattr("backend.engine.table.NOT_SELECTED", parts)
+    chains = {
+        "hard_swish": (("x",), ("x * clip(x + 3, min=0, max=6) / 6",)),
+        "relu6": (("x",), ("clip(x, min=0, max=6)",)),
+    }
+    monkeypatch.setattr("backend.engine.regions.block.CHAINS_NOT_SELECTED", chains)
+    x = variable("x", 4)
+
+    def body(emit):
+        limited = emit(op.clip(emit(op.add(x, relax.const(3.0))), 0, 6))
+        whole = emit(op.divide(emit(op.multiply(x, limited)), relax.const(6.0)))
+        return emit(op.multiply(whole, whole))
+
+    report = report_of(build([x], body), table_of("add"))
+    named = "with other ops it is hard_swish, which the catalogue has: select that by an update"
+    reasons = [entry.reason for entry in report.on_host]
+    assert [named in reason for reason in reasons] == [True, True, True, False]
+    assert reasons[-1].endswith("; the catalogue has multiply: select it by an update")
+    only(report, "relax.divide", Code.NOT_SELECTED, named)
+
+
 @needs("relu")
 def test_an_op_that_the_limits_leave_out_says_so():
     table = table_of("relu", limits={"relu": None})

@@ -31,6 +31,8 @@ DEFAULTS: Mapping[str, object] = _part("_backend").DEFAULTS
 """The defaults of options chosen at rendering."""
 NOT_SELECTED: Mapping[str, str] = _part("_backend").NOT_SELECTED
 """The catalogue's op for each Relax op that this backend does not have."""
+CHAINS_NOT_SELECTED: Mapping[str, Any] = _part("_backend").CHAINS_NOT_SELECTED
+"""The inputs and the chains, by op of the catalogue that this backend does not have."""
 CASES = Path(_part("_backend").__file__).parent / "cases.json"
 """The catalogue's cases of the selected ops."""
 VENDOR_CASES = Path(_part("vendor").__file__).parent / "cases.json"
