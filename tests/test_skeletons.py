@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ DRIVER = {
     "graph": {"build.cc", "run.cc"},
     "commands": {"build.cc", "commands.h", "run.cc"},
 }
+HEADER = ROOT / "template/engine/include/npu_driver.h"
 each_skeleton = pytest.mark.parametrize("driver", SKELETONS)
 
 
@@ -597,6 +599,77 @@ int main() {
 """
 
 
+EXCEPTIONS = """
+#include <cassert>
+#include <cstdio>
+#include <stdexcept>
+
+#include "driver_kit/build.h"
+#include "driver_kit/run.h"
+
+using namespace npu::kit;
+
+bool is_reached = false;
+
+constexpr Driver kDriver = {"broken", "1", [](const Program&, const Node&) {
+                              if (!is_reached) throw std::runtime_error("no licence server");
+                              return std::string();
+                            }};
+
+struct Graph {
+  Graph(const Program&, const std::vector<void*>&) {}
+  void Run() {
+    if (is_reached) throw std::out_of_range("sdk broke");
+    throw 1;
+  }
+};
+
+int main() {
+  const npu_build_api build = BuildTable<kDriver>();
+  const npu_run_api api = RunTable<Graph>("broken", "1");
+  npu_builder* builder = nullptr;
+  assert(build.create(nullptr, 0, &builder) == NPU_OK);
+  const npu_tensor_desc desc = {NPU_FLOAT32, 1, {{4, -1}}};
+  npu_tensor data, out;
+  build.add_input(builder, &desc, &data);
+  build.add_tensor(builder, &desc, &out);
+  const npu_step step = {NPU_STEP_RELU, 1, {{NPU_OPERAND_TENSOR, data, 0}}, "relu"};
+  npu_vector_program program = {};
+  program.steps = &step;
+  program.step_count = 1;
+  npu_elementwise op = {};
+  op.size = sizeof(op);
+  op.out = out;
+  op.program = &program;
+  npu_status status = build.add_elementwise(builder, &op);
+  std::printf("%d %s\\n", status, build.error(builder));
+  is_reached = true;
+  assert(build.add_elementwise(builder, &op) == NPU_OK);
+  build.mark_output(builder, out);
+  const uint8_t* bytes = nullptr;
+  size_t size = 0;
+  assert(build.finish(builder, &bytes, &size) == NPU_OK);
+  npu_program* loaded = nullptr;
+  npu_request* request = nullptr;
+  assert(api.load(nullptr, bytes, size, &loaded) == NPU_OK);
+  assert(api.create_request(loaded, &request) == NPU_OK);
+  const int64_t dims[] = {4};
+  float elements[4] = {};
+  const npu_buffer buffer = {sizeof(npu_buffer), NPU_FLOAT32, 1, dims, elements, sizeof(elements)};
+  api.bind_input(request, 0, &buffer);
+  api.bind_output(request, 0, &buffer);
+  for (bool reached : {true, false}) {
+    is_reached = reached;
+    status = api.execute(request);
+    std::printf("%d %s\\n", status, api.error());
+  }
+  api.destroy_request(request);
+  api.unload(loaded);
+  build.destroy(builder);
+}
+"""
+
+
 def _run_with_the_kit(source: str, tmp_path: Path) -> str:
     (tmp_path / "main.cc").write_text(source)
     include = ROOT / "template/engine/include"
@@ -618,6 +691,16 @@ def test_a_buffer_that_does_not_fit_is_refused_with_the_expected_size(tmp_path: 
         "2 it is float32[], but the program was compiled for float32[2, 3]",
         "2 it has 12 bytes, but float32[2, 3] has 24",
         "2 it has no memory",
+    ]
+
+
+def test_an_exception_of_the_sdk_is_an_error_of_the_device(tmp_path: Path) -> None:
+    error = re.search(r"NPU_DEVICE_ERROR = (\d+)", HEADER.read_text())
+    assert error is not None
+    assert _run_with_the_kit(EXCEPTIONS, tmp_path).splitlines() == [
+        f"{error[1]} no licence server",
+        f"{error[1]} sdk broke",
+        f"{error[1]} the SDK threw an exception that is no std::exception",
     ]
 
 

@@ -11,3 +11,5 @@ DEFAULTS: dict[str, Any] = {
 }
 # Relax op -> op of the catalogue, for ops that were not selected.
 NOT_SELECTED: dict[str, str] = {}
+# Op of the catalogue -> its inputs and the chains of Relax ops that it stands for, for the same.
+CHAINS_NOT_SELECTED: dict[str, Any] = {}

@@ -47,6 +47,7 @@ from backend.engine.conformance.ledger import (
 )
 from backend.engine.conformance.pages import as_html, as_markdown
 from backend.engine.conformance.workers import in_workers
+from backend.engine.options import PREFIX
 from backend.patterns import OPS as PATTERNS
 from support import BACKEND, OPS, SINGLE, TABLE, Case, run_command
 
@@ -435,12 +436,16 @@ def test_an_entry_that_former_releases_seeded_fails_no_run(tmp_path):
 BEHAVIOURS = """
 import os, signal, time
 from backend.engine.conformance.result import Outcome
+from backend.engine.options import Options
 
 def run_batch(cases, announce):
     if "crash in the compiler" in cases:
         os.kill(os.getpid(), signal.SIGSEGV)
     for case in cases:
         announce(case)
+        if case == "quiet crash":
+            Options.load(None)
+            os.kill(os.getpid(), signal.SIGSEGV)
         print("libraries print what they like")
         if case == "crash":
             os.write(2, b"something about a segment\\n")
@@ -487,6 +492,14 @@ def test_a_crash_is_the_failure_of_one_case(behaviours):
     }
     assert failed["crash"] == "crashed: SIGSEGV, after it said: something about a segment"
     assert failed["crash in the compiler"].startswith("crashed: SIGSEGV")
+
+
+@pytest.mark.thorough
+def test_what_the_backend_says_of_an_environment_variable_is_not_of_a_crash(
+    behaviours, monkeypatch
+):
+    monkeypatch.setenv(f"{PREFIX}STRICT", "false")
+    assert behaviours("quiet crash")["quiet crash"].reason == "crashed: SIGSEGV"
 
 
 @pytest.mark.thorough
@@ -795,6 +808,8 @@ def test_check_takes_what_the_driver_takes(decline):
     code, out, _ = run_command("check")
     assert code == 0, out
     (line,) = [line for line in out.splitlines() if "with right values" in line]
+    case = line.rpartition("(the case ")[2].removesuffix(")")
+    assert f"running the case {case} ...\n{line}\n" in out
     assert TABLE.get(line.split()[0]).relax != first
     decline(lambda function: "not on Sundays")
     code, out, _ = run_command("check")

@@ -10,6 +10,7 @@ import pytest
 
 import support
 from backend.engine.conformance import Result, Settings, composites
+from backend.engine.conformance.cases import OPS
 from support import TABLE, declined
 
 CASES = composites.essentials()
@@ -21,7 +22,8 @@ def outcomes():
 
 
 def test_every_part_has_cases():
-    anchors = [entry for entry in TABLE.ops if entry.fuses is not None]
+    # An op of the vendor's own may have no cases: `check` names those.
+    anchors = [entry for entry in TABLE.ops if entry.fuses is not None and entry.name in OPS]
     every = [composites.find(name) for name in composites.cases(Settings())]
     for place, entry in enumerate(anchors):
         mine = [item for item in every if item.op == entry.name]
@@ -29,7 +31,7 @@ def test_every_part_has_cases():
         assert ("scale" in parts) == entry.fuses.scale
         assert ("bias" in parts) == (entry.fuses.bias is not None)
         assert ("residual" in parts) == entry.fuses.residual
-        activations = {item.name for item in TABLE.activations_of(entry)}
+        activations = {item.name for item in TABLE.activations_of(entry) if item.name in OPS}
         assert bool(parts & activations) == bool(activations)
         assert place or parts >= activations
 

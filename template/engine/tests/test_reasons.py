@@ -185,6 +185,31 @@ def test_an_unselected_op_of_the_catalogue_says_so(monkeypatch):
     only(report_of(relu_model(), Table([])), "relax.nn.relu", Code.NOT_SELECTED, words)
 
 
+@needs("add")
+def test_ops_that_form_an_unselected_op_of_the_catalogue_name_that(monkeypatch):
+    """The add is an op of the table, and one of the multiplications has no part in the whole."""
+    parts = {f"relax.{name}": name for name in ("clip", "divide", "multiply")}
+    monkeypatch.setattr("backend.engine.table.NOT_SELECTED", parts)
+    chains = {
+        "hard_swish": (("x",), ("x * clip(x + 3, min=0, max=6) / 6",)),
+        "relu6": (("x",), ("clip(x, min=0, max=6)",)),
+    }
+    monkeypatch.setattr("backend.engine.regions.block.CHAINS_NOT_SELECTED", chains)
+    x = variable("x", 4)
+
+    def body(emit):
+        limited = emit(op.clip(emit(op.add(x, relax.const(3.0))), 0, 6))
+        whole = emit(op.divide(emit(op.multiply(x, limited)), relax.const(6.0)))
+        return emit(op.multiply(whole, whole))
+
+    report = report_of(build([x], body), table_of("add"))
+    named = "with other ops it is hard_swish, which the catalogue has: select that by an update"
+    reasons = [entry.reason for entry in report.on_host]
+    assert [named in reason for reason in reasons] == [True, True, True, False]
+    assert reasons[-1].endswith("; the catalogue has multiply: select it by an update")
+    only(report, "relax.divide", Code.NOT_SELECTED, named)
+
+
 @needs("relu")
 def test_an_op_that_the_limits_leave_out_says_so():
     table = table_of("relu", limits={"relu": None})
@@ -441,8 +466,35 @@ def test_only_the_nearest_entries_say_why_and_sizes_have_no_types():
     entry = only(report, "relax.nn.conv2d", Code.UNKNOWN_TYPE, why)
     assert entry.arguments[0] == "float32[1, 4, (n - 1) // 2 + 1, n]"
     assert "--shape x=1,3,64,64" in entry.remedy
-    entry = only(report, "relax.nn.relu", Code.UNKNOWN_TYPE, r"\(after another op: conv2d: ")
-    assert "depthwise" not in entry.reason
+    # Fused after the conv2d it would be refused for the same reason.
+    why = why.replace("conv2d", "relu").replace("data", "x")
+    only(report, "relax.nn.relu", Code.UNKNOWN_TYPE, why)
+
+
+@needs("matmul", "relu")
+def test_a_reason_that_holds_alone_and_fused_is_told_once():
+    x = relax.Var("x", relax.TensorType((2, 2), "float64"))
+    right = relax.const(np.ones((2, 2)), "float64")
+    mod = build([x], lambda emit: emit(op.nn.relu(emit(op.matmul(x, right)))))
+    why = "^relu: 'x' is float64; supported: [^.]*$"
+    only(report_of(mod), "relax.nn.relu", Code.DTYPE, why)
+
+
+@needs("hard_swish")
+def test_an_op_that_is_refused_alone_and_fused_for_two_reasons_has_both():
+    x = relax.Var("x", relax.TensorType((4,), "float64"))
+    three, six = relax.const(3.0, "float64"), relax.const(6.0, "float64")
+
+    def body(emit):
+        limited = emit(op.clip(emit(op.add(x, three)), 0, 6))
+        return emit(op.divide(emit(op.multiply(x, limited)), six))
+
+    report = report_of(build([x], body), table_of("hard_swish"))
+    why = (
+        "^relax.divide is not in the table of .*[.] Fused with other ops it is refused as well: "
+        "hard_swish: 'x' is float64; supported: [^.]*$"
+    )
+    only(report, "relax.divide", Code.DTYPE, why)
 
 
 def test_the_choice_of_a_branch_says_so():

@@ -15,11 +15,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <map>
 #include <new>
 #include <string>
-#include <system_error>
 #include <type_traits>
 #include <vector>
 
@@ -39,7 +39,8 @@ struct Failure {
 
 [[noreturn]] inline void Refuse(const std::string& reason) { throw Failure{NPU_INVALID, reason}; }
 
-/*! \brief Runs a function of a table; an exception becomes a status and a sentence. */
+/*! \brief Runs a function of a table; an exception, also one of the SDK, becomes a status and a
+ *  sentence: none may cross the C interface. */
 template <typename F>
 npu_status Try(std::string* reason, F&& function) {
   try {
@@ -51,8 +52,11 @@ npu_status Try(std::string* reason, F&& function) {
   } catch (const std::bad_alloc&) {
     *reason = "there is not enough memory";
     return NPU_OUT_OF_MEMORY;
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     *reason = error.what();
+    return NPU_DEVICE_ERROR;
+  } catch (...) {
+    *reason = "the SDK threw an exception that is no std::exception";
     return NPU_DEVICE_ERROR;
   }
 }

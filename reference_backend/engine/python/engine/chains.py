@@ -268,6 +268,34 @@ def chains_of(op: Op) -> tuple[Chain, ...]:
     return _chains(op.chains, tuple(item.name for item in op.inputs))
 
 
+def wholes_of(
+    chains: Mapping[str, Any], ends: Sequence[relax.Var], values: Values
+) -> dict[relax.Var, str]:
+    """Return the ops whose chains are in a model, for the variables of all their calls.
+
+    Parameters
+    ----------
+    chains
+        The names of the inputs, and the texts of the chains, by name of op.
+    ends
+        The variables in which chains may end.
+    values
+        The values of variables.
+
+    Returns
+    -------
+    wholes
+        The op with the longest chain that a variable is part of.
+    """
+    every = [(chain, op) for op, given in chains.items() for chain in _chains(given[1], given[0])]
+    wholes: dict[relax.Var, str] = {}
+    for chain, op in sorted(every, key=lambda item: count_steps(item[0].node)):
+        for end in ends:
+            for found in find(chain, end, values):
+                wholes.update(dict.fromkeys(found.calls, op))
+    return wholes
+
+
 @cache
 def _chains(texts: tuple[str | tuple[str, ...], ...], inputs: tuple[str, ...]) -> tuple[Chain, ...]:
     chains = [chain for text in texts for chain in read_all(text, inputs)]

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -64,6 +65,11 @@ def find(role: str) -> Path | None:
     -------
     path
         Its path, or none.
+
+    Raises
+    ------
+    LoadError
+        The sources of an editable install have changed, and do not compile.
     """
     stem = f"{_PREFIX}{_STEM}_{role}"
     if IN_TREE and role in _TVM_LIBRARIES:
@@ -79,7 +85,13 @@ def find(role: str) -> Path | None:
         return _first(package_lib_paths(), names)
     # Look it up like an extension module: this also works with an editable install, and triggers
     # its rebuild if the sources have changed.
-    spec = importlib.util.find_spec(f"{PACKAGE}.{stem}")
+    try:
+        spec = importlib.util.find_spec(f"{PACKAGE}.{stem}")
+    except subprocess.CalledProcessError as error:
+        raise LoadError(
+            f"the sources of {PACKAGE} do not compile ('{' '.join(error.cmd[:2])}' failed). The "
+            "message of the compiler or of CMake is above; look for 'error:' or 'CMake Error'."
+        ) from error
     if spec is not None and spec.origin is not None:
         return Path(spec.origin).resolve()
     return _first(sys.modules[PACKAGE].__path__, names)

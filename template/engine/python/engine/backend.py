@@ -32,6 +32,8 @@ DEFAULTS: Mapping[str, object] = _part("_backend").DEFAULTS
 """The defaults of options chosen at rendering."""
 NOT_SELECTED: Mapping[str, str] = _part("_backend").NOT_SELECTED
 """The catalogue's op for each Relax op that this backend does not have."""
+CHAINS_NOT_SELECTED: Mapping[str, Any] = _part("_backend").CHAINS_NOT_SELECTED
+"""The inputs and the chains, by op of the catalogue that this backend does not have."""
 CASES = Path(__file__).parent / "conformance" / "op_cases"
 """The catalogue's cases of all ops, a file for each family."""
 _VENDOR = Path(str(_part("vendor").__file__)).parent

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import Enum
 
@@ -301,3 +302,27 @@ def nearest(reasons: Sequence[Reason]) -> Reason:
     closest = max(reason.closeness for reason in reasons)
     near = [reason for reason in reasons if reason.closeness == closest]
     return Reason(near[0].code, "; ".join(dict.fromkeys(near)), near[0].of_chip, closest)
+
+
+def alone_and_fused(alone: Reason, fused: Reason) -> str:
+    """Say why an op is refused alone, and why as a part of a composite if that is another reason.
+
+    Parameters
+    ----------
+    alone
+        Why the op alone is refused.
+    fused
+        Why its composite with other ops is refused.
+
+    Returns
+    -------
+    sentence
+        It tells once what differs only in the names of op and tensor, and in what is supported.
+    """
+
+    def what(reason: Reason) -> str:
+        return re.sub("'[^']*'", "''", reason.partition(": ")[2] or reason).split("; supported")[0]
+
+    if alone.code is fused.code and what(alone) == what(fused):
+        return str(alone)
+    return f"{alone}. Fused with other ops it is refused as well: {fused}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import queue
 import signal
@@ -23,6 +24,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from ..backend import PACKAGE
 from ..loading import WITHOUT_TORCH
 from .result import Outcome
 
@@ -278,6 +280,8 @@ def _module(suite: str) -> ModuleType:
 def serve() -> None:
     """Be a worker of the suite that the command line names."""
     suite = sys.argv[1]
+    # The last line before a crash shall be the driver's; the command itself has told its user.
+    logging.getLogger(PACKAGE).setLevel(logging.ERROR)
     # Output of libraries must not get between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

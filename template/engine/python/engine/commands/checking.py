@@ -117,7 +117,8 @@ def _check_ops() -> None:
     if missing:
         raise Problem(
             f"The table has ops without a lowering: {', '.join(missing)}. Add one in "
-            f"vendor/lowerings, or take them out of {WHERE}; then {REBUILD}."
+            "vendor/lowerings, and name its file in NPU_VENDOR_LOWERINGS of vendor/vendor.cmake, "
+            f"or take them out of {WHERE}; then {REBUILD}."
         )
     cases = told(read_cases)
     if untested := [op.name for op in TABLE.ops if op.name not in cases]:
@@ -183,6 +184,8 @@ def _check_values() -> None:
 
     try:
         case = _example()
+        # Before anything of the driver's can crash.
+        print(f"running the case {case} ...", flush=True)
         model = case.model()
         mod = tvm.IRModule({model.name: model.function()})
         inputs = [argument.values[1] for argument in model.arguments]

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import tvm
 from tvm import relax
 
-from ..backend import BACKEND
+from ..backend import BACKEND, CHAINS_NOT_SELECTED
 from ..calls import Constant, Values, resolve, with_arguments
+from ..chains import wholes_of
 from ..options import Options
-from ..reasons import Code, Reason, nearest, of_driver
+from ..reasons import Code, Reason, alone_and_fused, nearest, of_driver
 from ..symbols import BOUNDS_ATTRIBUTE, symbol_bounds
 from . import ir
 from .composites import Bindings, Composite, CompositeFinder, Target
@@ -365,6 +367,12 @@ class Block:
                 value = with_arguments(value, arguments)
             yield relax.VarBinding(binding.var, value)
 
+    @cached_property
+    def _wholes(self) -> dict[relax.Var, str]:
+        """The ops of the catalogue that calls form with others, if this backend lacks those."""
+        ends = [binding.var for binding in self._bindings]
+        return wholes_of(CHAINS_NOT_SELECTED, ends, self._scope.values)
+
     def _reason(self, index: int) -> Reason:
         """Return why a call is on the host."""
         binding = self._bindings[index]
@@ -384,6 +392,11 @@ class Block:
             bind_constants=self._target.options.bind_constants,
             asked_later=True,
         )
+        whole = self._wholes.get(binding.var) if reason and reason.code is Code.NOT_SELECTED else ""
+        if whole:
+            why = f"{call.op.name} is not in the table of this backend; with other ops it is "
+            why += f"{whole}, which the catalogue has: select that by an update"
+            reason = Reason(Code.NOT_SELECTED, why)
         notes = self._finder.notes.get(index)
         if not notes:
             return reason or Reason(Code.NO_PATTERN, "no pattern matches it")
@@ -392,7 +405,7 @@ class Block:
             return note
         # An op that the table has as a part of a chain only.
         code = note.code if reason.code is Code.NOT_IN_TABLE else reason.code
-        return Reason(code, f"{reason} (after another op: {note})", reason.of_chip)
+        return Reason(code, alone_and_fused(reason, note), reason.of_chip)
 
 
 def _assign_phases(units: list[_Unit], bindings: Bindings, merge: bool) -> None:
