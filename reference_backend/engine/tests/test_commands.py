@@ -93,6 +93,8 @@ def test_run_computes_what_numpy_does(folder, tmp_path, model):
     assert (code, errors) == (0, ""), out + errors
     check_results(output, values())
     assert "time: " in out
+    # Without it, the time of a model on the host looks like the NPU's.
+    assert (" ops on the NPU, " in out) == (model == "model.json")
     assert list(tmp_path.iterdir()) == [output]
 
 
@@ -236,11 +238,11 @@ def test_a_file_without_arrays_is_refused(folder, tmp_path):
     path = tmp_path / "inputs.npz"
     command = ("run", folder / "model.so", "--inputs", path)
     np.savez(path)
-    assert "has no arrays; write it with numpy.savez(" in failure(*command)
+    assert "has no arrays; an .npz file is written by numpy.savez(" in failure(*command)
     path.write_text("x")
-    assert "is no file of arrays of numbers; write it with numpy.savez(" in failure(*command)
+    assert "is no file of arrays of numbers; an .npz file is written by" in failure(*command)
     np.savez(path, x=np.array([1, None]))
-    assert "is no file of arrays of numbers; write it with numpy.savez(" in failure(*command)
+    assert "is no file of arrays of numbers; an .npz file is written by" in failure(*command)
 
 
 def test_an_output_that_cannot_be_written_is_reported_before_the_work(folder, tmp_path):

@@ -348,6 +348,7 @@ def test_an_op_at_which_the_driver_fails_is_not_declined(decline):
     sentence = "it cannot be compiled: relu: the driver failed: 3 positions"
     only(report, "relax.nn.relu", Code.DRIVER_FAILED, sentence)
     assert not any(entry.declined for entry in report.on_host)
+    assert report.summary.endswith(", the driver failed for: 1")
 
 
 @needs("relu", "add")

@@ -255,6 +255,9 @@ class Report:
         text += f", regions: {len(self.regions)}"
         if self.wider:
             text += f", wider than asked for: {len(self.wider)}"
+        # Unlike other reasons, this one is a mistake of the backend's.
+        if failed := [op for op in self.ops if op.code == Code.DRIVER_FAILED.value]:
+            text += f", the driver failed for: {len(failed)}"
         return text
 
     def to_dict(self) -> dict[str, Any]:

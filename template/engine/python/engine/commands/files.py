@@ -14,6 +14,8 @@ from .problem import Problem
 Arrays = dict[str, npt.NDArray[np.generic]]
 """Arrays by name."""
 
+_WRITE = "an .npz file is written by numpy.savez('inputs.npz', name=array)"
+
 
 def require_file(path: Path) -> None:
     """Refuse what is not a file.
@@ -85,12 +87,9 @@ def read_arrays(path: Path) -> Arrays:
         found = np.load(path, allow_pickle=False)
         arrays = {"arr_0": found} if isinstance(found, np.ndarray) else dict(found)
     except Exception:  # NumPy and the readers below it raise countless errors.
-        raise Problem(
-            f"{path} is no file of arrays of numbers; write it with "
-            f"numpy.savez('{path}', name=array)."
-        ) from None
+        raise Problem(f"{path} is no file of arrays of numbers; {_WRITE}.") from None
     if not arrays:
-        raise Problem(f"{path} has no arrays; write it with numpy.savez('{path}', name=array).")
+        raise Problem(f"{path} has no arrays; {_WRITE}.")
     return arrays
 
 

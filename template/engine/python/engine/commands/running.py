@@ -238,8 +238,13 @@ def run_run(arguments: argparse.Namespace) -> int:
             {"name": name, "dtype": str(array.dtype), "shape": list(array.shape)}
             for name, array in arrays.items()
         ]
-        print(json.dumps({"results": results_found, "seconds": seconds}, indent=2))
+        found = {"results": results_found, "seconds": seconds}
+        if loaded.report is not None:
+            found["summary"] = loaded.report.summary
+        print(json.dumps(found, indent=2))
         return 0
+    if loaded.report is not None:
+        print(loaded.report.summary)
     for name, array in arrays.items():
         print(_line(name, array))
     print(_times(seconds))
