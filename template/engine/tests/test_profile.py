@@ -439,6 +439,13 @@ def test_a_model_without_regions_has_times_of_the_host():
     assert "0 regions" in profile.summary
 
 
+def test_a_number_without_dimensions_is_an_input():
+    x = variable("x")
+    executable = compile_for(build([x], lambda emit: emit(on_host(x))))
+    for value in (np.array(2, "float32"), np.float32(2)):
+        assert len(backend.profile(executable, value).calls) == 1
+
+
 def test_an_exported_library_has_the_same_profile(model, profile, tmp_path):
     path = tmp_path / "model.so"
     model.executable.export_library(str(path))
