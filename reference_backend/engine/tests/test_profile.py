@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The profile: its sums, the author's names, the trace, and that it does not affect results."""
 
+import gc
 import io
 import json
 from collections import Counter
@@ -394,6 +395,18 @@ def recorded(machine):
     """Return how many calls each region has recorded."""
     modules = region_modules(machine.module).values()
     return [len(json.loads(str(module["profile"]()))["calls"]) for module in modules]
+
+
+def test_neither_reading_events_nor_garbage_counts_as_time(model):
+    machine = VirtualMachine(model.executable, tvm.cpu())
+    with Recorder(machine) as recorder:
+        assert not gc.isenabled()
+        recorder.call("main", tvm.runtime.tensor(INPUT))
+    assert gc.isenabled()
+    (begin, end), *_ = recorder.recording["calls"]
+    for region in recorder.recording["regions"]:
+        for call in region["profile"]["calls"]:
+            assert begin < call["begin_us"] < call["end_us"] <= call["recorded_us"] < end
 
 
 def test_an_error_ends_the_recording(model):

@@ -249,6 +249,33 @@ def compared(before, after, reports=None):
     return compare(*reports, profiles=(before, after))
 
 
+def test_reading_events_takes_no_time_of_the_model():
+    def region(symbol, *times):
+        calls = [
+            {"begin_us": begin, "end_us": end, "recorded_us": recorded, "events": []}
+            for begin, end, recorded in times
+        ]
+        told = {"unit": None, "ticks_per_us": 0.0, "calls": calls}
+        return {"symbol": symbol, "counters": {}, "profile": told}
+
+    first = region("a", (102, 104, 114), (203, 205, 209))
+    # Of two that were in flight, the first is read while the second waits.
+    second = region("b", (103, 114, 120))
+    host = [["one", 101, 102], ["two", 121, 123], ["three", 210, 211]]
+    recording = {"calls": [[100, 124], [200, 212]], "host": host, "regions": [first, second]}
+    found = backend.Profile.from_recording(recording)
+    assert [(item.begin_us, item.end_us) for item in found.calls] == [(0, 8), (84, 92)]
+    assert [(item.begin_us, item.end_us) for item in found.host] == [(1, 2), (5, 7), (90, 91)]
+    (one, two), (other,) = (item.runs for item in found.regions)
+    assert (one.begin_us, one.end_us) == (2, 4) and (two.begin_us, two.end_us) == (87, 89)
+    assert (other.begin_us, other.end_us) == (3, 4)
+    # A runtime of an earlier release does not tell how long it reads.
+    for call in [*first["profile"]["calls"], *second["profile"]["calls"]]:
+        del call["recorded_us"]
+    found = backend.Profile.from_recording(recording)
+    assert [(item.begin_us, item.end_us) for item in found.calls] == [(0, 24), (100, 112)]
+
+
 def test_a_profile_that_is_slower_is_worse():
     assert compared(recorded(), recorded()).changes == ()
     found = compared(recorded(), recorded(factor=10, host=10))
