@@ -27,6 +27,7 @@ from support import (
     needs,
     needs_emulator,
     on_host,
+    on_terminal,
     partition_for,
     skip_where_declined,
     variable,
@@ -274,6 +275,39 @@ def test_reading_events_takes_no_time_of_the_model():
         del call["recorded_us"]
     found = backend.Profile.from_recording(recording)
     assert [(item.begin_us, item.end_us) for item in found.calls] == [(0, 24), (100, 112)]
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_terminal_shows_numbers_and_words_whole_at_any_width(monkeypatch, width):
+    engines = ("dma_in", "matrix.0", "vector.0", "dma_out")
+    events = [
+        {
+            "name": "work",
+            "label": f"relax.nn.conv2d (lv{index})",
+            "engine": engine,
+            "begin": 1000 * index + 100 * at,
+            "end": 1000 * index + 100 * at + 100,
+            "busy": 100,
+            "waits_for": "dma_in" if at else None,
+            "traffic": {"dram": [4096, 1024], "scratchpad": [51200, 51200]},
+            "operations": 0,
+        }
+        for index in range(3)
+        for at, engine in enumerate(engines)
+    ]
+    calls = [{"begin_us": 0.0, "end_us": 9.0, "events": events}]
+    told = {"unit": "cycles", "ticks_per_us": 1000.0, "calls": calls}
+    regions = [{"symbol": "some_npu_main_0", "counters": {}, "profile": told}]
+    host = [["vm.builtin.alloc_storage", 1.0, 2.0], ["tir_sinh", 3.0, 5.0]]
+    recording = {"calls": [[0, 9]], "host": host, "regions": regions}
+    profile = backend.Profile.from_recording(recording)
+    lines = on_terminal(profile, monkeypatch, width).splitlines()
+    assert max(map(len, lines)) <= width
+    words = {word for line in lines for word in line.split()}
+    assert {"some_npu_main_0", "relax.nn.conv2d", "2,400", "vm.builtin.alloc_storage"} <= words
+    # What each engine did stays, in several lines if need be.
+    assert {"dma_in", "matrix.0", "vector.0", "dma_out", "12%,"} <= words
+    assert ("(a wider terminal shows, too: traffic)" in lines) == (width < 200)
 
 
 def test_a_profile_that_is_slower_is_worse():

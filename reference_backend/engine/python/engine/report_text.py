@@ -127,7 +127,7 @@ def _table(report: Report, ops: Sequence[OpPlacement], title: str) -> TextTable:
         "dim" if op.bookkeeping else "green" if op.placement == "npu" else "yellow" for op in ops
     ]
     header = ("op", "name", "runs on", "MACs", "%", "runs in", "composite", "bytes")
-    return TextTable(header, rows, styles, title, figures=(3, 4, 7), kept=3, folded=1)
+    return TextTable(header, rows, styles, title, figures=(3, 4, 7), kept=3, folded=(1,))
 
 
 def _reasons(report: Report, everything: bool) -> Iterator[str | Indented]:
@@ -173,7 +173,7 @@ def _regions(report: Report, everything: bool) -> TextTable:
         for region in shown
     ]
     header = ("region", "ops", "MACs", "%", "bytes in", "bytes out")
-    return TextTable(header, rows, title=title, figures=(1, 2, 3, 4, 5), kept=6, folded=0)
+    return TextTable(header, rows, title=title, figures=(1, 2, 3, 4, 5), kept=6)
 
 
 def _titles(report: Report) -> Callable[[OpPlacement], str]:
