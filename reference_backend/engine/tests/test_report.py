@@ -12,6 +12,7 @@ from tvm import relax
 
 import backend
 from backend.engine.amounts import Amounts
+from backend.engine.options import Options
 from backend.engine.origins import Origin
 from backend.engine.report import Border, RegionPlacement
 from support import (
@@ -235,6 +236,22 @@ def test_sizes_that_are_computed_of_a_symbol_count_with_its_bound():
     assert Amounts({"n": 64}).macs(call) == 32 * 64 * 4 * 8
     assert Amounts({"n": 64}).bytes_of(x) == 4 * 8 * 32 * 64
     assert Amounts({}).macs(call) is None
+
+
+def test_a_report_tells_with_which_numbers_open_sizes_count(monkeypatch):
+    x = variable("x", tvm.tirx.Var("n", "int64"), tvm.tirx.Var("length", "int64"))
+    mod = build([x], lambda emit: emit(relax.op.sinh(x)))
+    report = backend.offload_report(partition_for(mod, symbol_bounds={"n": 8}))
+    length = Options.symbol_bound
+    assert report.symbols == {"n": 8, "length": length}
+    assert report.ops[0].bytes_read == 8 * length * 4
+    assert backend.Report.from_json(report.to_json()).symbols == report.symbols
+    sentence = f"open sizes count with their bounds: length = {length}, n = 8 "
+    assert f"\n{sentence}" in str(report)
+    assert sentence in " ".join(on_terminal(report, monkeypatch, 100).split())
+    older = report.to_dict()
+    del older["symbols"]
+    assert backend.Report.from_json(json.dumps(older)).symbols == {}
 
 
 def a_report(count):
