@@ -395,6 +395,25 @@ def test_a_weight_is_drawn_beside_what_reads_it(browser: Any, pages: Path) -> No
         assert 0 < below - above < 100, weight
 
 
+def test_an_edge_within_a_region_stays_in_its_box(browser: Any, pages: Path) -> None:
+    browser.get((pages / "500.html").as_uri())
+    count, outside = browser.execute_script(
+        """
+        const { nodes, edges } = layOutFunction("main", false);
+        const boxes = new Map(nodes.map((node) => [node.region, node]));
+        // From one slice of the layout to the next, an edge has no way of its own.
+        const inner = edges.filter(
+          ({ border, from, way }) => way && !border && boxes.has(from.op.region));
+        const isOutside = ({ from, way }) => {
+          const box = boxes.get(from.op.region);
+          return way.some(({ x }) => Math.abs(x - box.x) > box.width / 2);
+        };
+        return [inner.length, inner.filter(isOutside).length];
+        """
+    )
+    assert count > 900 and outside == 0
+
+
 def test_amounts_that_are_not_known_make_no_percentage(browser: Any, pages: Path) -> None:
     browser.get((pages / "unknown.html").as_uri())
     (ops, macs, moved) = browser.find_elements("css selector", "#panel-overview .card")

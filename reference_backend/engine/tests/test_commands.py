@@ -234,6 +234,19 @@ def test_inputs_that_do_not_fit_the_model_are_refused(folder, tmp_path, arrays, 
     assert not output.exists()
 
 
+def test_an_input_may_have_no_dimensions(tmp_path):
+    x, y = support.variable("x"), support.variable("y", 4)
+    added = support.build([x, y], lambda emit: emit(relax.op.add(y, x)))
+    save(added, tmp_path / "model.json")
+    np.savez(tmp_path / "inputs.npz", x=np.float32(2), y=np.zeros(4, "float32"))
+    given = [tmp_path / "model.json", "--inputs", tmp_path / "inputs.npz"]
+    code, out, errors = run_command("run", *given, "--output", tmp_path / "results.npz")
+    assert (code, errors) == (0, ""), out + errors
+    with np.load(tmp_path / "results.npz") as found:
+        np.testing.assert_array_equal(found["result_0"], np.full(4, 2, "float32"))
+    assert run_command("profile", *given)[0] == 0
+
+
 def test_a_file_without_arrays_is_refused(folder, tmp_path):
     path = tmp_path / "inputs.npz"
     command = ("run", folder / "model.so", "--inputs", path)

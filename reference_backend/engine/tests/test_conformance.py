@@ -36,6 +36,7 @@ from backend.engine.conformance.compare import (
     allowance_behind,
     judge,
 )
+from backend.engine.conformance.compiled import run_on_host
 from backend.engine.conformance.ledger import (
     ENGINE_LEDGER,
     TESTS,
@@ -660,6 +661,16 @@ def test_the_command_lists_cases():
 
 
 @needs_taken
+def test_libraries_of_the_host_are_not_the_systems_own(capfd):
+    x = support.variable("x", 4)
+    mod = support.build([x], lambda emit: emit(relax.op.sinh(x)))
+    given = np.ones(4, "float32")
+    for _ in range(2):  # The second would replace the first.
+        (found,) = run_on_host(mod, "main", [given])
+        np.testing.assert_allclose(found, np.sinh(given), rtol=1e-5)
+    assert "SystemLib" not in capfd.readouterr().err
+
+
 def test_json_is_alone_on_standard_output(tmp_path):
     arguments = ("--jobs", "0", "--filter", f"ops/{TAKEN[0]}", "--output", str(tmp_path), "--json")
     code, out, errors = run_command("conformance", *arguments)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The profile: its sums, the author's names, the trace, and that it does not affect results."""
 
+import gc
 import io
 import json
 from collections import Counter
@@ -396,6 +397,18 @@ def recorded(machine):
     return [len(json.loads(str(module["profile"]()))["calls"]) for module in modules]
 
 
+def test_neither_reading_events_nor_garbage_counts_as_time(model):
+    machine = VirtualMachine(model.executable, tvm.cpu())
+    with Recorder(machine) as recorder:
+        assert not gc.isenabled()
+        recorder.call("main", tvm.runtime.tensor(INPUT))
+    assert gc.isenabled()
+    (begin, end), *_ = recorder.recording["calls"]
+    for region in recorder.recording["regions"]:
+        for call in region["profile"]["calls"]:
+            assert begin < call["begin_us"] < call["end_us"] <= call["recorded_us"] < end
+
+
 def test_an_error_ends_the_recording(model):
     machine = VirtualMachine(model.executable, tvm.cpu())
     recorder = Recorder(machine)
@@ -437,6 +450,13 @@ def test_a_model_without_regions_has_times_of_the_host():
     assert_is_trace(profile.to_trace())
     assert backend.Profile.from_json(profile.to_json()) == profile
     assert "0 regions" in profile.summary
+
+
+def test_a_number_without_dimensions_is_an_input():
+    x = variable("x")
+    executable = compile_for(build([x], lambda emit: emit(on_host(x))))
+    for value in (np.array(2, "float32"), np.float32(2)):
+        assert len(backend.profile(executable, value).calls) == 1
 
 
 def test_an_exported_library_has_the_same_profile(model, profile, tmp_path):

@@ -3,6 +3,7 @@
 
 import contextlib
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -349,6 +350,23 @@ def lacks(*ops: str) -> Any:
     """Run a test only if these ops are not in the table."""
     present = [op for op in ops if TABLE.get(op) is not None]
     return pytest.mark.skipif(bool(present), reason=f"capabilities.py has {present}")
+
+
+class Terminal(io.StringIO):
+    """A terminal without colours."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_terminal(shown: Any, monkeypatch: Any, width: int, **how: Any) -> str:
+    """Return what a terminal of some width shows of a report or a profile."""
+    pytest.importorskip("rich", reason="rich is not installed")
+    for name, value in (("COLUMNS", str(width)), ("NO_COLOR", "1"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    shown.show(terminal, **how)
+    return re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
 
 
 def variable(name: str, *shape: Any, dtype: str = "float32") -> Any:

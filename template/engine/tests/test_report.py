@@ -12,9 +12,21 @@ from tvm import relax
 
 import backend
 from backend.engine.amounts import Amounts
+from backend.engine.options import Options
 from backend.engine.origins import Origin
 from backend.engine.report import Border, RegionPlacement
-from support import BACKEND, SINGLE, TABLE, build, needs, needs_single, partition_for, variable
+from support import (
+    BACKEND,
+    SINGLE,
+    TABLE,
+    Terminal,
+    build,
+    needs,
+    needs_single,
+    on_terminal,
+    partition_for,
+    variable,
+)
 
 pytestmark = needs_single
 HOST = ("relax.nonzero", "relax.shape_of", "relax.shape_to_tensor")
@@ -226,20 +238,20 @@ def test_sizes_that_are_computed_of_a_symbol_count_with_its_bound():
     assert Amounts({}).macs(call) is None
 
 
-class Terminal(io.StringIO):
-    """A terminal without colours."""
-
-    def isatty(self):
-        return True
-
-
-def shown(report, monkeypatch, width, **how):
-    pytest.importorskip("rich", reason="rich is not installed")
-    for name, value in (("COLUMNS", str(width)), ("NO_COLOR", "1"), ("TERM", "xterm")):
-        monkeypatch.setenv(name, value)
-    terminal = Terminal()
-    report.show(terminal, **how)
-    return re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
+def test_a_report_tells_with_which_numbers_open_sizes_count(monkeypatch):
+    x = variable("x", tvm.tirx.Var("n", "int64"), tvm.tirx.Var("length", "int64"))
+    mod = build([x], lambda emit: emit(relax.op.sinh(x)))
+    report = backend.offload_report(partition_for(mod, symbol_bounds={"n": 8}))
+    length = Options.symbol_bound
+    assert report.symbols == {"n": 8, "length": length}
+    assert report.ops[0].bytes_read == 8 * length * 4
+    assert backend.Report.from_json(report.to_json()).symbols == report.symbols
+    sentence = f"open sizes count with their bounds: length = {length}, n = 8 "
+    assert f"\n{sentence}" in str(report)
+    assert sentence in " ".join(on_terminal(report, monkeypatch, 100).split())
+    older = report.to_dict()
+    del older["symbols"]
+    assert backend.Report.from_json(json.dumps(older)).symbols == {}
 
 
 def a_report(count):
@@ -263,7 +275,7 @@ def a_report(count):
 @pytest.mark.parametrize("width", [80, 110, 200])
 def test_a_terminal_shows_names_and_reasons_whole_at_any_width(monkeypatch, width):
     report = a_report(3)
-    text = shown(report, monkeypatch, width)
+    text = on_terminal(report, monkeypatch, width)
     assert max(map(len, text.splitlines())) <= width
     for at in range(3):
         assert f"layer{at}._native_batch_norm_legit  main_{at}" in text
@@ -279,11 +291,11 @@ def test_a_terminal_shows_names_and_reasons_whole_at_any_width(monkeypatch, widt
 
 def test_of_many_ops_a_terminal_shows_the_largest_and_those_on_the_host(monkeypatch):
     report = a_report(30)
-    text = shown(report, monkeypatch, 120)
+    text = on_terminal(report, monkeypatch, 120)
     assert "The 10 ops with the most MACs" in text and "layer29." in text and "layer19." not in text
     assert "/head/to_double_11, and 18 more" in " ".join(text.split())
     assert "60 ops: --all" in text
-    everything = shown(report, monkeypatch, 120, all_ops=True)
+    everything = on_terminal(report, monkeypatch, 120, all_ops=True)
     assert "layer0." in everything and "/head/to_double_29" in everything
     assert "--all" not in everything
     plain = io.StringIO()

@@ -205,10 +205,13 @@ class Report:
         One entry per call of the canonicalized model.
     regions
         The regions, in the order of their first op.
+    symbols
+        What the symbols in sizes count as in MACs and bytes: their bounds.
     """
 
     ops: tuple[OpPlacement, ...]
     regions: tuple[RegionPlacement, ...] = ()
+    symbols: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def offloaded(self) -> tuple[OpPlacement, ...]:
@@ -270,6 +273,7 @@ class Report:
                 name: {**vars(share), "percent": round(share.percent, 2)}
                 for name, share in self.totals.items()
             },
+            "symbols": dict(self.symbols),
             "regions": [plain(region) for region in self.regions],
             "ops": [plain(op) for op in self.ops],
         }
@@ -332,6 +336,7 @@ class Report:
                 )
                 for region in data["regions"]
             ),
+            data.get("symbols", {}),
         )
 
     def __str__(self) -> str:

@@ -52,7 +52,8 @@ def text_of(report: Report) -> str:
         f"{region.bytes_in:,} bytes in and {region.bytes_out:,} bytes out at each call"
         for region in report.regions
     ]
-    lines = [*aligned([_HEADER, *rows]), *regions, *advice(report.on_host), report.summary]
+    lines = [*aligned([_HEADER, *rows]), *regions, *advice(report.on_host)]
+    lines += [*_symbols(report), report.summary]
     return "\n".join(lines)
 
 
@@ -82,6 +83,7 @@ def blocks_of(report: Report, everything: bool) -> Iterator[str | Indented | Tex
     yield from _reasons(report, everything)
     if report.regions:
         yield _regions(report, everything)
+    yield from map(Indented, _symbols(report))
     yield report.summary
     if not everything:
         yield Indented(
@@ -127,7 +129,7 @@ def _table(report: Report, ops: Sequence[OpPlacement], title: str) -> TextTable:
         "dim" if op.bookkeeping else "green" if op.placement == "npu" else "yellow" for op in ops
     ]
     header = ("op", "name", "runs on", "MACs", "%", "runs in", "composite", "bytes")
-    return TextTable(header, rows, styles, title, figures=(3, 4, 7), kept=3, folded=1)
+    return TextTable(header, rows, styles, title, figures=(3, 4, 7), kept=3, folded=(1,))
 
 
 def _reasons(report: Report, everything: bool) -> Iterator[str | Indented]:
@@ -173,7 +175,15 @@ def _regions(report: Report, everything: bool) -> TextTable:
         for region in shown
     ]
     header = ("region", "ops", "MACs", "%", "bytes in", "bytes out")
-    return TextTable(header, rows, title=title, figures=(1, 2, 3, 4, 5), kept=6, folded=0)
+    return TextTable(header, rows, title=title, figures=(1, 2, 3, 4, 5), kept=6)
+
+
+def _symbols(report: Report) -> list[str]:
+    """Return with which numbers open sizes count in MACs and bytes."""
+    if not report.symbols:
+        return []
+    bounds = ", ".join(f"{name} = {bound}" for name, bound in report.symbols.items())
+    return [f"open sizes count with their bounds: {bounds} (options symbol_bound, symbol_bounds)"]
 
 
 def _titles(report: Report) -> Callable[[OpPlacement], str]:

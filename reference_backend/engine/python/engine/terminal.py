@@ -25,25 +25,21 @@ class TextTable:
         The colour of each line on a terminal; none: no colours.
     title
         The text above it on a terminal.
-    numbers
-        Whether all columns but the first are numbers.
     figures
         The columns that are numbers, by index.
     kept
-        How many columns stay where the terminal is too narrow, of which the last is left out first;
-        0: all.
+        How many columns stay where the terminal is too narrow: the last is left out first.
     folded
-        The column that is broken into several lines if these are still too wide.
+        The columns that are broken into several lines if these are still too wide.
     """
 
     header: Row
     rows: Sequence[Row]
     styles: Sequence[str] = ()
     title: str = ""
-    numbers: bool = False
     figures: Sequence[int] = ()
-    kept: int = 0
-    folded: int = 0
+    kept: int = 1
+    folded: Sequence[int] = (0,)
 
     def fitting(self, width: int) -> TextTable:
         """Return the table with the columns that fit.
@@ -58,8 +54,6 @@ class TextTable:
         table
             At least the columns to be kept.
         """
-        if not self.kept:
-            return self
         rows = (self.header, *self.rows)
         widths = [max(len(row[at]) for row in rows) for at in range(len(self.header))]
         count = len(self.header)
@@ -171,18 +165,16 @@ def show(plain: object, blocks: Callable[[], Iterable[Block]], file: TextIO | No
             console.print(Padding(Text(block.text, style=block.style), (0, 0, 0, block.by)))
             continue
         shown = block.fitting(console.width)
-        table = Table(title=None if block.kept else block.title or None, header_style="bold")
-        if block.kept:  # Lines between columns would take the place of the text.
-            table.box, table.pad_edge, table.padding = None, False, (0, len(_GAP), 0, 0)
-            if block.title:  # That of a table is broken where the table ends.
-                console.print(Text(block.title, style="bold"))
+        # Lines between columns would take the place of the text.
+        table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="bold")
+        if block.title:  # That of a table is broken where the table ends.
+            console.print(Text(block.title, style="bold"))
         for index, name in enumerate(shown.header):
-            number = index in block.figures or (block.numbers and index > 0)
             table.add_column(
                 name,
-                justify="right" if number else "left",
+                justify="right" if index in block.figures else "left",
                 overflow="fold",
-                no_wrap=bool(block.kept) and index != block.folded,
+                no_wrap=index not in block.folded,
             )
         for index, row in enumerate(shown.rows):
             table.add_row(*map(Text, row), style=block.styles[index] if block.styles else None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from .backend import BACKEND
 from .report import OpPlacement, Report
-from .terminal import TextTable, aligned, show
+from .terminal import Row, TextTable, aligned, show
 
 if TYPE_CHECKING:
     from .accuracy import AccuracyReport, LayerAccuracy
@@ -150,8 +150,11 @@ class Comparison:
             changes = self.of(kind)
             if changes:
                 styles = ["yellow" if change.worse else "green" for change in changes]
-                header = ("op", "name", "before", "after", "why")
-                yield TextTable(header, [*map(_row, changes)], styles, title)
+                header: Row = ("op", "name", "before", "after", "why")
+                rows = [*map(_row, changes)]
+                if not any(row[-1] for row in rows):
+                    header, rows = header[:-1], [row[:-1] for row in rows]
+                yield TextTable(header, rows, styles, title, kept=len(header), folded=(1, 4))
         if not self.changes:
             yield "Nothing differs."
 

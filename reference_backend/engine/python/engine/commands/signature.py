@@ -215,7 +215,8 @@ def chosen(arrays: Arrays, path: Path, signature: Signature) -> list[np.ndarray]
             f"{path} has no array '{missing[0]}'; the model takes: {signature}. The file has: "
             f"{', '.join(arrays)}."
         )
-    return [np.ascontiguousarray(arrays[name]) for name in names]
+    # `ascontiguousarray` would turn rank 0 into rank 1.
+    return [np.asarray(arrays[name], order="C") for name in names]
 
 
 def random_inputs(

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import tvm
@@ -19,11 +17,8 @@ from ..partition import compile_partitioned, partition_for
 from ..report import OpPlacement, offload_report
 from ..table import CHIP_LIMIT
 from .compare import Array, Verdict, judge
-from .compiled import options_of
+from .compiled import UNOPTIMIZED, linked, options_of
 from .model import symbol_of
-
-# Compiling is several times faster without optimization, and if the linker makes the library.
-_TARGET = {"kind": "llvm", "opt-level": 0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +129,7 @@ def compile_for_npu(module: tvm.IRModule) -> Program:
             placements.setdefault(op.function, []).append(op)
         if op.region is not None:
             regions.setdefault(op.function, set()).add(op.region)
-    executable = compile_partitioned(partitioned, options, tvm.target.Target(_TARGET))
+    executable = compile_partitioned(partitioned, options, tvm.target.Target(UNOPTIMIZED))
     counts = {function: len(found) for function, found in regions.items()}
     return Program(_machine(executable), placements, counts)
 
@@ -152,14 +147,11 @@ def compile_for_host(module: tvm.IRModule) -> Program:
     program
         What came out.
     """
-    return Program(_machine(tvm.compile(module, tvm.target.Target(_TARGET))), {}, {})
+    return Program(_machine(tvm.compile(module, tvm.target.Target(UNOPTIMIZED))), {}, {})
 
 
 def _machine(executable: relax.VMExecutable) -> relax.VirtualMachine:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        path = str(Path(directory) / "model.so")
-        executable.export_library(path)
-        return relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
+    return relax.VirtualMachine(linked(executable), tvm.cpu())
 
 
 def compile_together(

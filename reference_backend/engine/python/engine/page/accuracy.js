@@ -29,7 +29,7 @@ function accuracyTab(panel, page) {
   panel.append(make("h2", {}, "Layers, each from the inputs that it has in the float model"), table([
     { name: "layer", text: true, cell: (item) => breakable(title(item)), value: title },
     { name: "ops, and composite", text: true, value: (item) => item.composites.join(),
-      cell: (item) => [make("div", {}, item.ops.join(" + ")), make("div", { class: "dim" }, item.composites.join(", "))] },
+      cell: (item) => [make("div", {}, item.ops.join(" + ")), make("div", { class: "dim" }, breakable(item.composites.join(", ")))] },
     // A type may have a comma of its own.
     { name: "runs as", value: (item) => item.runs_as.join(), cell: (item) => item.runs_as.map((type) => make("div", {}, type)) },
     ...numbers,

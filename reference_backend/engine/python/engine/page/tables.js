@@ -14,7 +14,7 @@ function opsTab(panel, page) {
     { name: "#", number: true, cell: (op) => op.index, value: (op) => op.index },
     { name: "op", cell: kindOf, value: kindOf },
     { name: "name, composite, and why", text: true, value: titleOf, cell: (op) => [make("div", {}, breakable(titleOf(op))),
-      fusionOf(op) ? make("div", { class: "reason dim" }, `in ${fusionOf(op)}`) : null, ...whyLines(op)] },
+      fusionOf(op) ? make("div", { class: "reason dim" }, "in ", breakable(fusionOf(op))) : null, ...whyLines(op)] },
     ...(alone ? [] : [{ name: "function", cell: (op) => op.function, value: (op) => op.function }]),
     // Those on the host by reason.
     { name: "placement", value: (op) => op.region || `${op.placement} ${op.code || ""}`,

@@ -199,7 +199,8 @@ def _array(index: int, value: object) -> npt.NDArray[Any] | tvm.runtime.Tensor:
     """Return an input as an array, or as the tensor that it is."""
     if isinstance(value, tvm.runtime.Tensor):
         return value
-    array = np.ascontiguousarray(value) if isinstance(value, np.ndarray) else np.asarray(value)
+    # `ascontiguousarray` would turn rank 0 into rank 1.
+    array = np.asarray(value, order="C")
     if array.dtype.kind not in "biufV" or (array.dtype.kind == "V" and array.dtype.fields):
         raise TypeError(
             f"Input {index} is a {type(value).__name__}; supported: arrays of numbers, and tensors "

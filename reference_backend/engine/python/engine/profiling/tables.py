@@ -53,6 +53,7 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
     """Return the tables that have lines, each with its header."""
     tables: list[TextTable] = []
     unit = profile.unit or "-"
+    header: Row
     if profile.regions:
         header = ("region", "calls", "host us", unit, "busy", "traffic")
         tables.append(
@@ -72,11 +73,13 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
                     )
                     for item in profile.regions
                 ],
-                numbers=True,
+                figures=(1, 2, 3),
+                kept=5,
+                folded=(4,),
             )
         )
     if profile.ops:
-        columns = ("op", "name", "share", unit, "busy", "waits for", "traffic")
+        columns = ("op", "name", "share", unit, "waits for", "busy", "traffic")
         ordered = sorted(profile.ops, key=lambda item: -item.attributed)
         shown, rest = ordered[:most], ordered[len(ordered[:most]) :]
         rows: list[Row] = [
@@ -85,8 +88,8 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
                 item.title,
                 format(item.attributed_share, ".1%"),
                 f"{item.attributed:,}",
-                _amounts(item.busy),
                 _amounts(item.waits),
+                _amounts(item.busy),
                 traffic_text(item.traffic),
             )
             for item in shown
@@ -95,7 +98,7 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
             share = format(sum(item.attributed_share for item in rest), ".1%")
             time = f"{sum(item.attributed for item in rest):,}"
             rows.append((f"({len(rest):,} others)", "--all shows them", share, time, "", "", ""))
-        tables.append(TextTable(columns, rows, numbers=True))
+        tables.append(TextTable(columns, rows, figures=(2, 3), kept=4, folded=(1,)))
     times = host_times(profile)
     if times:
         lines: list[Row] = [
@@ -107,7 +110,8 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
             sums = str(sum(count for count, _ in others)), f"{sum(time for _, time in others):,.1f}"
             del lines[_MOST_HOST_FUNCTIONS:]
             lines.append((f"({len(others):,} others)", "--all shows them", *sums))
-        tables.append(TextTable(("on the host", "name", "calls", "us"), lines, numbers=True))
+        header = ("on the host", "name", "calls", "us")
+        tables.append(TextTable(header, lines, figures=(2, 3), kept=4, folded=(1,)))
     return tables
 
 

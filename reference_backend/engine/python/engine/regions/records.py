@@ -117,6 +117,7 @@ class Records:
         self.declines: list[str] = []
         self._mod = mod
         self._earlier = _earlier_report(mod)
+        self._symbols = dict(self._earlier.symbols)
         self._offloaded = self._earlier.offloaded
 
     def enter(self, name: str, body: relax.SeqExpr, bounds: Mapping[str, int]) -> None:
@@ -133,6 +134,7 @@ class Records:
         """
         self.function = name
         self._amounts = Amounts(bounds)
+        self._symbols.update(bounds)
         known = {op.name: at for at, op in enumerate(self._offloaded) if op.function == name}
         self._details = Details(bound_values(body), known)
 
@@ -151,7 +153,9 @@ class Records:
         regions = [_placed(symbol, ops, self._regions[symbol]) for symbol, ops in members.items()]
         ops = _with_earlier_reads((*self._offloaded, *self.ops), self._earlier)
         ops = _with_names(ops)
-        return Report(tuple(ops), (*self._earlier.regions, *regions))
+        return Report(
+            tuple(ops), (*self._earlier.regions, *regions), dict(sorted(self._symbols.items()))
+        )
 
     def add_region(
         self,

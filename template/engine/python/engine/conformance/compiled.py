@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import tvm
 from tvm import relax
+from tvm.runtime import _ffi_api
 
 from .. import partition
 from ..backend import BACKEND
@@ -23,6 +25,8 @@ from .model import Model
 # Most cases test placement: do not fail on declines, whatever the default.
 partition_for = partial(partition.partition_for, on_decline="host")
 compile_for = partial(partition.compile_for, on_decline="host")
+UNOPTIMIZED = {"kind": "llvm", "opt-level": 0}
+"""Compiling for it is several times faster, and if the linker makes the library."""
 
 
 def options_of(**settings: object) -> Options:
@@ -90,11 +94,23 @@ def run_on_host(mod: tvm.IRModule, name: str, arguments: Sequence[Array]) -> lis
 
 
 def _host_library(mod: tvm.IRModule) -> tvm.runtime.Module:
-    # Compiling is several times faster without optimization, and if the linker makes the library.
-    executable = tvm.compile(mod, tvm.target.Target({"kind": "llvm", "opt-level": 0}))
+    return linked(tvm.compile(mod, tvm.target.Target(UNOPTIMIZED)))
+
+
+def linked(executable: relax.VMExecutable) -> tvm.runtime.Module:
+    """Return what was compiled for `UNOPTIMIZED` as a library, which is loaded."""
+
+    def pack(module: tvm.runtime.Module, _system_lib: bool, prefix: str, folder: str) -> str:
+        # TVM says of each library without optimization that it is the system's own: each would
+        # replace the one before, with a warning.
+        path = str(Path(folder) / "imports.o")
+        target = json.dumps(UNOPTIMIZED)
+        _ffi_api.ModulePackImportsToLLVM(module, False, target, prefix).write_to_file(path)
+        return path
+
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         path = str(Path(directory) / "model.so")
-        executable.export_library(path)
+        executable.mod.export_library(path, fpack_imports=pack)
         return tvm.runtime.load_module(path)
 
 

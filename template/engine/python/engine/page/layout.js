@@ -30,14 +30,18 @@ function layOut(nodes, edges) {
     for (const node of slice) graph.setNode(node.id, { width: node.width, height: node.height });
     for (const [from, to] of edges) if (inside.has(from) && inside.has(to)) graph.setEdge(from, to);
     (dagre.default || dagre).layout(graph);
-    const { width, height } = graph.graph();
+    // The width that dagre tells is that of the boxes: edges may go around them.
+    const xs = graph.edges().flatMap((edge) => graph.edge(edge).points.map(({ x }) => x));
+    const left = Math.min(0, ...xs);
+    const width = Math.max(graph.graph().width, ...xs) - left;
+    const { height } = graph.graph();
     for (const node of slice) {
       const place = graph.node(node.id);
-      node.x = place.x;
+      node.x = place.x - left;
       node.y = size.height + place.y;
     }
     const bends = graph.edges().map((edge) => {
-      const points = graph.edge(edge).points.map(({ x, y }) => ({ x, y: size.height + y }));
+      const points = graph.edge(edge).points.map(({ x, y }) => ({ x: x - left, y: size.height + y }));
       size.bends.set(`${edge.v}>${edge.w}`, points);
       return points;
     });

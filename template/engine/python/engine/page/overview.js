@@ -4,6 +4,9 @@
 
 function overviewTab(panel, page) {
   panel.append(make("div", { class: "cards" }, Object.entries(REPORT.totals).map(([name, share]) => card(name, share))));
+  const sizes = Object.entries(REPORT.symbols || {}).map(([name, bound]) => `${name} = ${bound}`);
+  if (sizes.length)
+    panel.append(make("p", { class: "dim" }, `Open sizes count with their bounds: ${sizes.join(", ")}.`));
   const host = OPS.filter((op) => op.placement === "host" && !op.bookkeeping);
   panel.append(make("h2", {}, "What stays on the host"));
   panel.append(host.length ? reasons(host, "code", page) : make("p", {}, "No op that computes a tensor."));

@@ -151,8 +151,8 @@ def named_host_calls(
         return tuple(host)
     ran: dict[str, list[int]] = {}
     for index, item in enumerate(host):
-        # TVM numbers kernels of one name: add, add1, add2.
-        name = re.sub(r"\d+$", "", item.name.rpartition(".")[2])
+        # TVM numbers kernels of one name: add, add1, add2. What C has too is called tir_sinh.
+        name = re.sub(r"\d+$", "", item.name.rpartition(".")[2]).removeprefix("tir_")
         for kernel in {item.name, name} & ops.keys():
             ran.setdefault(kernel, []).append(index)
     found = list(host)

@@ -7,6 +7,7 @@ A recording is plain data, so that it can cross a network; `result.Profile` make
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import time
 from typing import Any
@@ -94,10 +95,13 @@ class Recorder:
         waits = f"{BACKEND}.runtime.wait_all"
         self._ignored = {waits, *self._regions, *(f"{name}.submit" for name in self._regions)}
         self._open: list[tuple[str, float, bool]] = []
+        self._collects_garbage = gc.isenabled()
         self._begin()
 
     def __enter__(self) -> Recorder:
         """Begin."""
+        # Python's search for garbage can take longer than a call of the model.
+        gc.disable()
         try:
             for module in self._regions.values():
                 module["set_profiling"](True)
@@ -179,6 +183,8 @@ class Recorder:
             with contextlib.suppress(Exception):  # The others must be ended too.
                 module["set_profiling"](False)
         self._machine.set_instrument(None)
+        if self._collects_garbage:
+            gc.enable()
 
 
 def record(machine: VirtualMachine, function: str, calls: int, *arguments: object) -> Recording:

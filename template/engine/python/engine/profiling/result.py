@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from ..backend import BACKEND
 from ..plain_data import plain
+from .clock import Clock
 from .names import named, split_label
 from .parts import (
     Allocation,
@@ -89,9 +90,10 @@ class Profile:
         """
         calls = recording["calls"]
         origin = (calls[0][0] if calls else 0.0) if origin_us is None else origin_us
+        clock = Clock(recording, origin)
 
         def run(begin: float, end: float, span: int = 0) -> Run:
-            return Run(round(begin - origin, 3), round(end - origin, 3), span)
+            return Run(clock.at(begin), clock.at(end), span)
 
         regions, events, allocations = [], [], []
         for region in sorted(recording["regions"], key=_first_begin):
@@ -129,8 +131,7 @@ class Profile:
         # A region that did not run does not know its frequency.
         unit, ticks = max(known, key=lambda item: item[1], default=(None, 0.0))
         host = tuple(
-            HostCall(name, round(begin - origin, 3), round(end - origin, 3))
-            for name, begin, end in recording["host"]
+            HostCall(name, clock.at(begin), clock.at(end)) for name, begin, end in recording["host"]
         )
         profile = cls(
             unit,
