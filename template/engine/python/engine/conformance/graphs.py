@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,11 @@ class Graph:
             if first in self._constants and not host_knows:
                 raise ValueError("TVM's own kernel would fold it.")
             inputs = self._inputs(case, first, sizes)
-            chains = chains_of(entry_of(case.op))
+            entry = entry_of(case.op)
+            alike = [item.ranks == entry.inputs[0].ranks for item in entry.inputs]
+            if not entry.relax and len({len(one.shape) for one in compress(inputs, alike)}) > 1:
+                raise ValueError("Products of a chain, as in sdpa, have operands of one rank.")
+            chains = chains_of(entry)
             if chains and self._choose([False, True]):
                 self._spell(case.op, self._choose(chains), inputs, attributes)
             else:
