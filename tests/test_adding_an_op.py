@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,17 @@ def test_the_op_is_new_and_its_entry_is_right(extended: Path) -> None:
     assert OP in load_catalog(extended)
     assert catalog_problems(extended) == []
     assert f"ops=[{OP}, relu]" in PAGE.read_text(), "the command of the page renders the op"
+
+
+def test_the_commit_of_the_page_has_the_lowering(tmp_path: Path) -> None:
+    """Copier renders commits, so what is not committed is missing."""
+    (line,) = re.findall(r"^    (git add -A && git commit -m .*)$", PAGE.read_text(), re.MULTILINE)
+    run("git", "init", "-q", cwd=tmp_path)
+    (tmp_path / LOWERINGS).mkdir(parents=True)
+    (tmp_path / LOWERINGS / f"{FAMILY}.cc").write_text(code_block(PAGE, "cpp"))
+    run("bash", "-c", line, cwd=tmp_path)
+    committed = run("git", "ls-tree", "-r", "--name-only", "HEAD", cwd=tmp_path)
+    assert committed.endswith(f"{FAMILY}.cc\n")
 
 
 @pytest.mark.slow
