@@ -49,6 +49,7 @@ ELSEWHERE = {
     "npu-scaffold upgrade": ("tests/test_upgrade.py", '"upgrade"'),
     "npu-scaffold upgrade -d": ("tests/test_upgrade.py", '"-d"'),
     "npu-scaffold upgrade --dry-run": ("tests/test_upgrade.py", '"--dry-run"'),
+    "npu-scaffold upgrade --template": ("tests/test_upgrade.py", '"--template"'),
     "npu-scaffold release": ("tests/test_release_command.py", '["release", "0.2.0"'),
     "npu-scaffold release --tags": ("tests/test_release_command.py", '["release", "--tags"'),
     "npu-scaffold docs --write": ("tests/test_docs.py", '["docs", "--write"'),
