@@ -20,7 +20,7 @@ trap 'for job in $(jobs -p); do kill -- -"$job" 2> /dev/null || true; done' EXIT
 
 def code_block(page: Path, language: str) -> str:
     """Return the only block of a page in a language."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.M | re.S)
+    (found,) = [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
     return str(found)
 
 

@@ -19,6 +19,8 @@ from typing import Any
 import copier
 import yaml
 
+from npu_scaffold.catalog import CASES
+
 ROOT = Path(__file__).resolve().parents[1]
 CPP = {".h", ".cc", ".inc"}
 
@@ -208,8 +210,7 @@ def build(make, *shapes):
 """
 """The beginning of scripts that make models of one op."""
 
-OP_CASES = Path("template/engine/python/engine/conformance/op_cases")
-CASES = ("numpy", "results", "benchmarks", "cases", "refused")
+KEYS_OF_CASES = ("numpy", "results", "benchmarks", "cases", "refused")
 
 
 def write_family(path: Path, entries: dict[str, dict[str, Any]]) -> None:
@@ -217,10 +218,10 @@ def write_family(path: Path, entries: dict[str, dict[str, Any]]) -> None:
     limits: dict[str, object] = {".family": path.stem, ".title": "Some"}
     cases = {}
     for op, entry in entries.items():
-        limits[op] = {key: value for key, value in entry.items() if key not in CASES}
-        cases[op] = {key: value for key, value in entry.items() if key in CASES}
+        limits[op] = {key: value for key, value in entry.items() if key not in KEYS_OF_CASES}
+        cases[op] = {key: value for key, value in entry.items() if key in KEYS_OF_CASES}
     path.write_text(yaml.safe_dump(limits))
-    folder = path.parents[2] / OP_CASES
+    folder = path.parents[2] / CASES
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{path.stem}.json").write_text(json.dumps(cases))
 

@@ -11,10 +11,10 @@ import pytest
 
 import support
 from npu_scaffold import pages
-from npu_scaffold.catalog import load_catalog
+from npu_scaffold.catalog import CASES, load_catalog
 from npu_scaffold.cli import main
 from npu_scaffold.errors import ScaffoldError
-from support import OP_CASES, ROOT
+from support import ROOT
 
 
 def test_the_page_is_that_of_the_table_and_the_last_result() -> None:
@@ -88,7 +88,7 @@ def test_the_command_writes_the_page_and_sees_that_it_is_old(
     template = tmp_path / "template"
     (template / "docs").mkdir(parents=True)
     shutil.copy(ROOT / "copier.yml", template)
-    for folder in ("template/_catalog", OP_CASES):
+    for folder in ("template/_catalog", CASES):
         shutil.copytree(ROOT / folder, template / folder)
     where = ["--template", str(template)]
     assert main(["docs", "--check", *where]) == 1
