@@ -115,9 +115,7 @@ const char* Channel(const ConvolutionArgs& args, const Plan& plan, int64_t chann
 bool ConvolveDirectly(const ConvolutionArgs& args, const Plan& plan, const float* weight,
                       int64_t channel, const Evaluator& evaluator) {
   const Windows& w = plan.windows;
-  const Plane plane = {w.in[1],        w.in[2],        w.out[1],    w.out[2],
-                       w.window[1],    w.window[2],    w.pads[1],   w.pads[2],
-                       w.dilations[1], w.dilations[2], w.strides[2]};
+  const Plane plane = w.FlatPlane();
   auto* data = reinterpret_cast<const float*>(Channel(args, plan, channel));
   const int64_t each = plan.outputs / plan.channels;
   bool done = true;

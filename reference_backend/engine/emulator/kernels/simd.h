@@ -36,7 +36,7 @@ constexpr int kMostRows = 3 * kPanelRows;
 constexpr int kSlack = 64;
 
 /*! \brief What `Simd::taps` does with the elements of a window. */
-enum class Tap { kMultiplyAdd, kAdd, kMaximum, kMultiplyAddPairs, kMultiplyAddQuads };
+enum class Tap { kMultiplyAdd, kAdd, kMaximum, kMultiplyAddPairs };
 
 /*! \brief Columns `column`... of a panel are elements `base`... of a row of the source. */
 struct Segment {
@@ -113,6 +113,9 @@ struct Plane {
   int64_t stride;
 };
 
+/*! \brief See QuadProducts::plane. */
+constexpr int64_t kPlaneTaps = 8;
+
 /*! \brief Loops for products of quads: a value in a panel is four steps of the depth as elements
  *  of 8 bits, signed ones in the left operand and unsigned ones in the right operand. Elements of
  *  the other type have their sign bit flipped, which moves their zero point by 128. */
@@ -128,9 +131,11 @@ struct QuadProducts {
   void (*join)(const uint8_t* const* rows, int64_t count, uint8_t missing, bool turn, float* out);
   /*! \brief Makes quads of successive rows of `count` pairs of elements, a multiple of 8. */
   void (*join_pairs)(const uint8_t* pairs, int64_t rows, int64_t count, bool turn, float* out);
-  /*! \brief out[i] is the quad that begins with line[i * stride]; kSlack bytes more are read, and
-   *  whole vectors are written. */
-  void (*cells)(const uint8_t* line, int64_t count, int64_t stride, bool turn, float* out);
+  /*! \brief Sums of the windows of one channel, less its zero point, which is `missing`: lines
+   *  [top, top + lines) of the output, without gaps. Rows of the window have at most kPlaneTaps
+   *  elements without dilation, and strides are 1 or 2. Sign bits are flipped on request. */
+  void (*plane)(const Plane& plane, const uint8_t* data, bool turn, uint8_t missing,
+                const uint8_t* weights, bool turn_weights, int64_t top, int64_t lines, float* out);
   /*! \brief tile[i * 32 + j] = rows[i] + columns[j]. Without `rows`, adds to the tile instead;
    *  without `columns`, 0. */
   void (*start)(int rows, const int32_t* of_rows, const int32_t* of_columns, float* tile);
@@ -151,8 +156,7 @@ struct Simd {
   /*! \brief Sum of a[k] * b[k]. */
   float (*dot)(int64_t depth, const float* a, const float* b);
   /*! \brief out[i] = over all t, weights[t] * data[offsets[t] + i] and so on. Whole vectors are
-   * read and written. `weights` is for products only; for quads, the entry after the last is the
-   * initial value of sums. `taps` is at least 1. */
+   * read and written. `weights` is for products only. `taps` is at least 1. */
   void (*taps)(Tap kind, int64_t taps, const int64_t* offsets, const float* weights,
                const float* data, int64_t count, float* out);
   /*! \brief panel[k * 32 + column + i] = data[offsets[k] + base + i] for each segment. Unless

@@ -135,4 +135,134 @@ bool ConvolvePlane(const Plane& plane, const float* data, const float* weights, 
   return plane.stride == 2 && PlaneWithStride<2>(plane, data, weights, how, out);
 }
 
+#if defined(__AVX512VNNI__)
+
+// Elements of 8 bits next to each other, as quads multiply them.
+struct Elements {
+  const uint8_t* data;
+  // What flips their sign bits, or 0.
+  char sign;
+
+  Elements(const uint8_t* first, bool turn)
+      : data(first), sign(static_cast<char>(turn ? 0x80 : 0)) {}
+};
+
+// Quads of a row of the window, in all lanes.
+template <int kQuads>
+inline void SpreadQuads(const Elements& weights, int64_t at, int64_t count, VI* quads) {
+  const auto some = static_cast<__mmask16>((1u << count) - 1);
+  const __m128i row = _mm_maskz_loadu_epi8(some, weights.data + at);
+  const __m128i turned = _mm_maskz_mov_epi8(some, row ^ _mm_set1_epi8(weights.sign));
+  SIMD_UNROLL
+  for (int i = 0; i < kQuads; ++i) quads[i] = ((VI4)turned)[i] - VI{};
+}
+
+// Quads of kLanes windows, of which the first begins with element `at`. Those that are not
+// `inside` of the row are `missing`.
+template <int kQuads, int kStride>
+inline void LoadQuads(const Elements& data, int64_t at, uint64_t inside, __m512i missing,
+                      VI* quads) {
+  __m512i row = _mm512_mask_loadu_epi8(missing, inside, data.data + at);
+  // Each quarter of the vector gets the bytes of its windows, and puts them in order.
+  const __m512i words = kStride == 1
+                            ? _mm512_setr_epi32(0, 1, 2, 3, 1, 2, 3, 4, 2, 3, 4, 5, 3, 4, 5, 6)
+                            : _mm512_setr_epi32(0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7, 8, 9);
+  row = _mm512_maskz_permutexvar_epi32(0xffff, words, row) ^ _mm512_set1_epi8(data.sign);
+  const __m128i first = kStride == 1
+                            ? _mm_setr_epi8(0, 1, 2, 3, 1, 2, 3, 4, 2, 3, 4, 5, 3, 4, 5, 6)
+                            : _mm_setr_epi8(0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7, 8, 9);
+  SIMD_UNROLL
+  for (int i = 0; i < kQuads; ++i) {
+    const __m128i bytes = _mm_add_epi8(first, _mm_set1_epi8(static_cast<char>(4 * i)));
+    quads[i] =
+        (VI)_mm512_maskz_shuffle_epi8(~0ull, row, _mm512_maskz_broadcast_i32x4(0xffff, bytes));
+  }
+}
+
+// The bits of [begin, end).
+inline uint64_t BitsOf(int64_t begin, int64_t end) {
+  uint64_t before = begin <= 0 ? 0 : begin >= 64 ? ~0ull : (1ull << begin) - 1;
+  uint64_t all = end <= 0 ? 0 : end >= 64 ? ~0ull : (1ull << end) - 1;
+  return all & ~before;
+}
+
+// As PlaneOf, of some lines. A kHeight of 0 stands for any, of one line.
+template <int kHeight, int kQuads, int kStride, int kLines>
+void PlaneOfQuads(const Plane& plane, const Elements& data, uint8_t missing,
+                  const Elements& weights, int64_t top, int64_t lines, float* out) {
+  const int height = kHeight == 0 ? static_cast<int>(plane.window_height) : kHeight;
+  const __m512i padding = _mm512_set1_epi8(static_cast<char>(missing));
+  const VI zeros = (VI)(padding ^ _mm512_set1_epi8(data.sign));
+  VI weight[(kHeight == 0 ? 1 : kHeight) * kQuads];
+  // The row of the window in `weight`.
+  auto row_of = [&](int y) { return weight + (kHeight == 0 ? 0 : y * kQuads); };
+  auto spread = [&](int y) __attribute__((always_inline)) {
+    SpreadQuads<kQuads>(weights, y * plane.window_width, plane.window_width, row_of(y));
+  };
+  VI start = {};
+  SIMD_UNROLL
+  for (int y = 0; y < height; ++y) {
+    spread(y);
+    for (int i = 0; i < kQuads; ++i) start = AddQuads(row_of(y)[i], zeros, start);
+  }
+  start = (VI)(0 - (VU)start);
+  for (int64_t left = 0; left < plane.out_width; left += kLanes) {
+    const int64_t count = Minimum<int64_t>(kLanes, plane.out_width - left);
+    const int64_t column = left * kStride - plane.pad_left;
+    const uint64_t inside = BitsOf(-column, plane.width - column);
+    for (int64_t first = 0; first < lines; first += kLines) {
+      VI sum[kLines];
+      SIMD_UNROLL
+      for (int line = 0; line < kLines; ++line) sum[line] = start;
+      SIMD_UNROLL
+      for (int y = 0; y < (kLines - 1) * kStride + height; ++y) {
+        const int64_t row = (top + first) * kStride - plane.pad_top + y * plane.dilation_y;
+        const bool exists = row >= 0 && row < plane.height;
+        VI value[kQuads];
+        LoadQuads<kQuads, kStride>(data, row * plane.width + column, exists ? inside : 0, padding,
+                                   value);
+        if (kHeight == 0) spread(y);
+        SIMD_UNROLL
+        for (int line = 0; line < kLines; ++line) {
+          const int tap = y - line * kStride;
+          if (tap < 0 || tap >= height) continue;
+          SIMD_UNROLL
+          for (int i = 0; i < kQuads; ++i) {
+            sum[line] = AddQuads(row_of(tap)[i], value[i], sum[line]);
+          }
+        }
+      }
+      SIMD_UNROLL
+      for (int line = 0; line < kLines; ++line) {
+        if (first + line >= lines) break;
+        StorePart((V)sum[line], count, out + (first + line) * plane.out_width + left);
+      }
+    }
+  }
+}
+
+template <int kQuads, int kStride>
+void QuadsWithStride(const Plane& plane, const Elements& data, uint8_t missing,
+                     const Elements& weights, int64_t top, int64_t lines, float* out) {
+  auto compute = PlaneOfQuads<0, kQuads, kStride, 1>;
+  if (plane.dilation_y == 1 && plane.window_height == 3) {
+    compute = PlaneOfQuads<3, kQuads, kStride, 4>;
+  } else if (plane.dilation_y == 1 && plane.window_height == 5) {
+    compute = PlaneOfQuads<5, kQuads, kStride, 4>;
+  }
+  compute(plane, data, missing, weights, top, lines, out);
+}
+
+void ConvolveQuads(const Plane& plane, const uint8_t* data, bool turn, uint8_t missing,
+                   const uint8_t* weights, bool turn_weights, int64_t top, int64_t lines,
+                   float* out) {
+  auto compute = plane.stride == 1 ? QuadsWithStride<1, 1> : QuadsWithStride<1, 2>;
+  if (plane.window_width > 4) {
+    compute = plane.stride == 1 ? QuadsWithStride<2, 1> : QuadsWithStride<2, 2>;
+  }
+  compute(plane, {data, turn}, missing, {weights, turn_weights}, top, lines, out);
+}
+
+#endif
+
 #endif  // EMULATOR_KERNELS_SIMD_DEPTHWISE_H_

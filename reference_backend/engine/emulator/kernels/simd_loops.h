@@ -619,35 +619,6 @@ void PairTaps(int64_t taps, const int64_t* offsets, const float* weights, const 
   for (; i < count; i += kLanes) PairTapBlock<1>(taps, offsets, weights, data + i, out + i);
 }
 
-#if defined(__AVX512VNNI__)
-template <int kVectors>
-inline void QuadTapBlock(int64_t taps, const int64_t* offsets, const float* weights,
-                         const float* data, float* out) {
-  VI sum[kVectors];
-  SIMD_UNROLL
-  for (int j = 0; j < kVectors; ++j) sum[j] = Pairs::Spread<VI>(weights + taps);
-  for (int64_t t = 0; t < taps; ++t) {
-    const float* from = data + offsets[t];
-    VI weight = Pairs::Spread<VI>(weights + t);
-    SIMD_UNROLL
-    for (int j = 0; j < kVectors; ++j) {
-      sum[j] = AddQuads(weight, LoadAs<VI>(from + j * kLanes), sum[j]);
-    }
-  }
-  SIMD_UNROLL
-  for (int j = 0; j < kVectors; ++j) StoreAs(sum[j], out + j * kLanes);
-}
-
-void QuadTaps(int64_t taps, const int64_t* offsets, const float* weights, const float* data,
-              int64_t count, float* out) {
-  int64_t i = 0;
-  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
-    QuadTapBlock<4>(taps, offsets, weights, data + i, out + i);
-  }
-  for (; i < count; i += kLanes) QuadTapBlock<1>(taps, offsets, weights, data + i, out + i);
-}
-#endif
-
 void Taps(Tap kind, int64_t taps, const int64_t* offsets, const float* weights, const float* data,
           int64_t count, float* out) {
   switch (kind) {
@@ -659,11 +630,6 @@ void Taps(Tap kind, int64_t taps, const int64_t* offsets, const float* weights, 
       return TapsOf<Tap::kMaximum>(taps, offsets, weights, data, count, out);
     case Tap::kMultiplyAddPairs:
       return PairTaps(taps, offsets, weights, data, count, out);
-    case Tap::kMultiplyAddQuads:
-#if defined(__AVX512VNNI__)
-      QuadTaps(taps, offsets, weights, data, count, out);
-#endif
-      return;
   }
 }
 
@@ -1064,28 +1030,6 @@ void JoinPairs(const uint8_t* pairs, int64_t rows, int64_t count, bool turn, flo
       StoreAs(_mm_unpackhi_epi16(low, high), out + 4);
     }
   }
-}
-
-void Cells(const uint8_t* line, int64_t count, int64_t stride, bool turn, float* out) {
-  const VI sign = VI{} + static_cast<int32_t>(turn ? 0x80808080 : 0);
-  int64_t i = 0;
-  if (stride == 1 || stride == 2) {
-    // Each quarter of the vector gets the bytes of its four quads, and puts them in order.
-    const __m512i near = _mm512_setr_epi32(0, 1, 0, 0, 1, 2, 0, 0, 2, 3, 0, 0, 3, 4, 0, 0);
-    const __m512i far = _mm512_setr_epi32(0, 1, 2, 0, 2, 3, 4, 0, 4, 5, 6, 0, 6, 7, 8, 0);
-    const __m512i words = stride == 1 ? near : far;
-    const __m128i one = _mm_setr_epi8(0, 1, 2, 3, 1, 2, 3, 4, 2, 3, 4, 5, 3, 4, 5, 6);
-    const __m128i two = _mm_setr_epi8(0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7, 8, 9);
-    const __m512i bytes = _mm512_maskz_broadcast_i32x4(0xffff, stride == 1 ? one : two);
-    for (; i < count; i += kLanes) {
-      __m512i value = LoadAs<__m512i>(line + i * stride);
-      value = _mm512_maskz_permutexvar_epi32(0xffff, words, value);
-      value = _mm512_maskz_shuffle_epi8(~0ull, value, bytes);
-      StoreAs((VI)value ^ sign, out + i);
-    }
-    return;
-  }
-  for (; i < count; ++i) StoreAs(LoadAs<int32_t>(line + i * stride) ^ sign[0], out + i);
 }
 
 void StartTile(int rows, const int32_t* of_rows, const int32_t* of_columns, float* tile) {

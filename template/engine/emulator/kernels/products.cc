@@ -500,30 +500,18 @@ struct TapPairs {
   int64_t* taken = nullptr;
 };
 
-// Whether the taps of a line of the window are one quad.
-bool HasQuadLines(const ConvolutionArgs& args) {
-  const int last = args.spatial_rank - 1;
-  return ActiveSimd().quads != nullptr && args.weight.dims[2 + last] <= 4 &&
-         args.dilations[last] == 1 &&
+// Whether sums are those of QuadProducts::plane.
+bool HasQuadPlanes(const ConvolutionArgs& args, const Windows& windows) {
+  return ActiveSimd().quads != nullptr && windows.IsFlat() && windows.window[2] <= kPlaneTaps &&
+         windows.dilations[2] == 1 && windows.strides[2] <= 2 &&
          ZeroOfQuads(args.weight.dtype, args.weight_zero_point, true) == 0;
-}
-
-// The windows of data that has a quad for each place of the window along a line.
-Windows QuadLinesOf(const ConvolutionArgs& args) {
-  const int last = args.spatial_rank - 1;
-  TensorView data = args.data;
-  data.dims[2 + last] = args.out.dims[2 + last];
-  int64_t window[NPU_MAX_SPATIAL], strides[NPU_MAX_SPATIAL], pads[NPU_MAX_SPATIAL];
-  std::copy_n(args.weight.dims + 2, args.spatial_rank, window);
-  std::copy_n(args.strides, args.spatial_rank, strides);
-  std::copy_n(args.pads_begin, args.spatial_rank, pads);
-  window[last] = strides[last] = 1;
-  pads[last] = 0;
-  return Windows(data, args.out, args.spatial_rank, window, strides, args.dilations, pads);
 }
 
 // The choice of the algorithm, and its memory.
 struct ConvolutionPlan {
+  // Sums that a depthwise one computes at once; they stay in the cache.
+  static constexpr int64_t kBlock = 2048;
+
   ConvolutionPlan(const ConvolutionArgs& args, int threads, Scratch scratch)
       : windows(args.data, args.out, args.spatial_rank, args.weight.dims + 2, args.strides,
                 args.dilations, args.pads_begin),
@@ -541,18 +529,11 @@ struct ConvolutionPlan {
       weight = scratch.Take<char>(weight_bytes);
     }
     channel_floats = WholeLines(windows.in_size);
-    if (depthwise && HasQuadLines(args)) {
+    if (depthwise && HasQuadPlanes(args, windows)) {
       values = Values::kQuads;
-      lines = QuadLinesOf(args);
-      weights = scratch.Take<float>(outputs * (lines.taps + 1));
-      offsets = scratch.Take<int64_t>(lines.taps);
-      channel_floats = WholeLines(lines.in_size + kSlack);
-      plane_floats = WholeLines(lines.plane_size + kSlack);
-      buffer_floats = lines.BufferFloats();
-      int64_t reach = (windows.out[2] - 1) * windows.strides[2] + 4;
-      line_bytes = std::max(reach, windows.pads[2] + windows.in[2]) + int64_t{2} * kSlack;
-      line_bytes = WholeLines(CeilDivide(line_bytes, 4)) * 4;
-      worker_floats = plane_floats + channel_floats + buffer_floats + line_bytes / 4 + registers;
+      lines = std::clamp<int64_t>(kBlock / windows.out[2] / 4 * 4, 4, windows.out[1] + 3);
+      buffer_floats = WholeLines(std::min(lines, windows.out[1]) * windows.out[2] + kSlack);
+      worker_floats = buffer_floats + registers;
     } else if (depthwise) {
       weights = scratch.Take<float>(weight_bytes);
       plane_floats = WholeLines(windows.plane_size + kSlack);
@@ -589,9 +570,9 @@ struct ConvolutionPlan {
   int64_t group_planes, depth;
   // Of panels.
   int64_t group_rows = 0;
-  // For a depthwise one with quads.
-  Windows lines;
-  int64_t line_bytes = 0;
+  // Of the output, that a depthwise one with quads computes at once: multiples of what its loops
+  // do.
+  int64_t lines = 0;
   int64_t weight_bytes = 0, channel_floats = 0, plane_floats = 0, buffer_floats = 0;
   int64_t worker_floats = 0;
   char* weight = nullptr;
@@ -674,65 +655,26 @@ float PaddingOf(const ConvolutionArgs& args, bool quads) {
   return quads ? ZeroQuad(args.data.dtype, args.data_zero_point) : 0;
 }
 
-// A channel as quads of successive elements of a line, which begin where a window does.
-void FillQuadLines(const ConvolutionPlan& plan, const uint8_t* data, uint8_t zero, bool turn,
-                   uint8_t* line, float* cells) {
-  const Windows& windows = plan.windows;
-  // Padding is on both sides.
-  std::fill_n(line, plan.line_bytes, zero);
-  uint8_t* inside = line + windows.pads[2];
-  for (int64_t y = 0; y < windows.in[0] * windows.in[1]; ++y) {
-    std::memcpy(inside, data, static_cast<size_t>(windows.in[2]));
-    ActiveSimd().quads->cells(line, windows.out[2], windows.strides[2], turn, cells);
-    data += windows.in[2];
-    cells += windows.out[2];
-  }
-}
-
 void DepthwiseQuads(const ConvolutionArgs& args, const ConvolutionPlan& plan, const char* weight,
                     const SumStore& store, const KernelContext& context) {
-  const Simd& simd = ActiveSimd();
-  const Windows& windows = plan.lines;
+  const Windows& windows = plan.windows;
   const int64_t channels = args.data.dims[1];
   const int64_t each = plan.outputs / channels;
-  const int64_t width = plan.windows.window[2];
-  const auto zero =
-      static_cast<uint32_t>(ZeroOfQuads(args.data.dtype, args.data_zero_point, false));
-  const uint8_t sign = IsTurned(args.weight.dtype, true) ? 0x80 : 0;
-  auto* from = reinterpret_cast<const uint8_t*>(weight);
-  for (int64_t row = 0; row < plan.outputs; ++row) {
-    uint32_t sum = 0;
-    float* to = plan.weights + row * (windows.taps + 1);
-    for (int64_t tap = 0; tap < windows.taps; ++tap) {
-      uint8_t quad[4] = {};
-      for (int64_t x = 0; x < width; ++x) {
-        quad[x] = *from++ ^ sign;
-        sum += static_cast<uint32_t>(static_cast<int8_t>(quad[x]));
-      }
-      std::memcpy(to + tap, quad, sizeof(quad));
-    }
-    const uint32_t start = 0 - sum * zero;
-    std::memcpy(to + windows.taps, &start, sizeof(start));
-  }
-  windows.Offsets(plan.offsets);
+  const Plane plane = windows.FlatPlane();
   auto* data = static_cast<const uint8_t*>(args.data.data);
-  const float padding = PaddingOf(args, true);
+  auto* weights = reinterpret_cast<const uint8_t*>(weight);
   auto run = [&](int64_t begin, int64_t end, int worker) {
-    float* plane = plan.workers + worker * plan.worker_floats;
-    float* channel = plane + plan.plane_floats;
-    float* buffer = channel + plan.channel_floats;
-    float* registers = buffer + plan.buffer_floats;
-    auto* line = reinterpret_cast<uint8_t*>(plan.workers + (worker + 1) * plan.worker_floats -
-                                            plan.line_bytes / 4);
+    float* sums = plan.workers + worker * plan.worker_floats;
+    float* registers = sums + plan.buffer_floats;
     store.Begin(registers);
-    for (int64_t i = begin; i < end; ++i) {
-      FillQuadLines(plan, data + i * plan.windows.in_size, ZeroByte(args.data_zero_point),
-                    IsTurned(args.data.dtype, false), line, channel);
-      windows.FillCells(simd, channel, padding, plane, i == begin);
-      for (int64_t row = i * each; row < (i + 1) * each; ++row) {
-        const float* weights = plan.weights + row % plan.outputs * (windows.taps + 1);
-        windows.ApplyTo(store, simd, Tap::kMultiplyAddQuads, plan.offsets, weights, plane, buffer,
-                        row, registers);
+    for (int64_t row = begin * each; row < end * each; ++row) {
+      for (int64_t top = 0; top < plane.out_height; top += plan.lines) {
+        const int64_t lines = std::min(plan.lines, plane.out_height - top);
+        ActiveSimd().quads->plane(plane, data + row / each * windows.in_size,
+                                  IsTurned(args.data.dtype, false), ZeroByte(args.data_zero_point),
+                                  weights + row % plan.outputs * windows.taps,
+                                  IsTurned(args.weight.dtype, true), top, lines, sums);
+        store.StoreRun(sums, lines * plane.out_width, row, top * plane.out_width, registers);
       }
     }
   };

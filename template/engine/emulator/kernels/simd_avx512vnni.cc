@@ -15,7 +15,7 @@ namespace npu::emulator {
 
 const IntegerProducts* VnniProducts() {
   static constexpr IntegerProducts kProducts = {
-      Taps, GemmPairs, {GemmQuads, 1, JoinRows, JoinPairs, Cells, StartTile}};
+      Taps, GemmPairs, {GemmQuads, 1, JoinRows, JoinPairs, ConvolveQuads, StartTile}};
   return &kProducts;
 }
 

@@ -33,12 +33,17 @@ struct Windows {
   void Offsets(int64_t* offsets) const;
   /*! \brief Whether a plane would be a copy of the channel. */
   bool Trivial() const { return dtype == NPU_FLOAT32 && Dense(); }
+  /*! \brief The same, but for the type. */
+  bool Dense() const;
   /*! \brief Whether there are two dimensions, and windows move alike in both. */
   bool IsFlat() const {
     return in[0] == 1 && out[0] == 1 && window[0] == 1 && pads[0] == 0 && strides[1] == strides[2];
   }
-  /*! \brief The same, but for the type. */
-  bool Dense() const;
+  /*! \brief A channel and its windows; only if IsFlat(). */
+  Plane FlatPlane() const {
+    return {in[1],   in[2],   out[1],       out[2],       window[1], window[2],
+            pads[1], pads[2], dilations[1], dilations[2], strides[2]};
+  }
   /*! \brief Copies a channel to a plane; `line` has room for a line of the data. Without `pad`, the
    *  padding is there from the channel before. */
   void Fill(const Simd& simd, const void* channel, float padding, float* line, float* plane,

@@ -905,25 +905,29 @@ TEST(depthwise_convolution_of_integers) {
   // Lines of less than a vector, of one, and of more; windows of less than a quad, and of more.
   for (int64_t size : {7, 16, 33, 56}) {
     for (int64_t stride : {1, 2, 3}) {
-      for (int64_t window : {1, 3, 4, 5}) {
-        for (int repeat = 0; repeat < 4; ++repeat) {
-          int64_t pad = window / 2;
+      for (int64_t window : {1, 3, 4, 5, 8, 9}) {
+        for (int64_t height : {1, 3, 5, 7}) {
+          int64_t dilation = random.Chance(70) ? 1 : 2;
+          int64_t pad = random.Pick<int64_t>({0, window / 2, window});
           CheckConvolution(&random,
                            {2,
                             3,
                             random.Pick<int64_t>({3, 6}),
                             3,
-                            {9, size},
-                            {3, window},
+                            {13, size},
+                            {height, window},
                             {stride, stride},
-                            {1, 1},
-                            {1, pad},
-                            {1, pad}},
+                            {dilation, 1},
+                            {height / 2, pad},
+                            {height, pad}},
                            true);
         }
       }
     }
   }
+  // More lines than are computed at once.
+  CheckConvolution(&random, {1, 2, 2, 2, {131, 70}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}}, true);
+  CheckConvolution(&random, {1, 2, 2, 2, {5, 3000}, {3, 5}, {2, 2}, {1, 1}, {1, 2}, {1, 2}}, true);
 }
 
 TEST(convolution_of_nothing) {
