@@ -54,13 +54,14 @@ class Recognizer {
              int32_t* memory)
       : program_(program), out_(out), channels_(channels) {
     int64_t room = channels + kSlack;
-    how.bias = memory;
-    how.multiplier = memory + room;
-    how.shift = memory + 2 * room;
+    how.addend = reinterpret_cast<int64_t*>(memory);
+    how.bias = memory + 2 * room;
+    how.multiplier = memory + 3 * room;
+    how.shift = memory + 4 * room;
     how.by_column = by_column;
   }
 
-  static int64_t Floats(int64_t channels) { return 3 * (channels + kSlack); }
+  static int64_t Floats(int64_t channels) { return 5 * (channels + kSlack); }
 
   bool Run() {
     if (out_.dtype != NPU_INT8 && out_.dtype != NPU_UINT8) return false;
@@ -76,7 +77,13 @@ class Recognizer {
     if (!has_bias_) std::fill_n(how.bias, channels_ + kSlack, 0);
     int32_t least = *std::min_element(how.shift, how.shift + channels_);
     int32_t most = *std::max_element(how.shift, how.shift + channels_);
-    how.high = least >= 32 && most <= 62;
+    how.saturates = out_.dtype == NPU_INT8 && how.least == INT8_MIN && how.most == INT8_MAX;
+    how.high = least >= 32 && most <= 53 && std::abs(how.zero_point) < 256;
+    for (int64_t i = 0; how.high && i < channels_; ++i) {
+      how.addend[i] = int64_t{how.bias[i]} * how.multiplier[i] +
+                      (int64_t{1} << (how.shift[i] - 1)) +
+                      how.zero_point * (int64_t{1} << how.shift[i]);
+    }
     return true;
   }
 

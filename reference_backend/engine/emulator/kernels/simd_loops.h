@@ -1262,7 +1262,7 @@ inline V Rescale(V value, V multiplier, V shift) {
 }
 
 // The same as HALF_UP where shifts are 32 or more: the upper halves of products are enough then.
-inline VI RescaleHigh(VI value, VI multiplier, VUL even_half, VUL odd_half, VI shift) {
+inline VI RescaleHigh(VI value, VI multiplier, VUL even_addend, VUL odd_addend, VI shift) {
 #if SIMD_BYTES >= 32
   auto product = [](VI a, VI b) __attribute__((always_inline)) {
 #if SIMD_BYTES == 64
@@ -1271,8 +1271,8 @@ inline VI RescaleHigh(VI value, VI multiplier, VUL even_half, VUL odd_half, VI s
     return (VUL)_mm256_mul_epi32((__m256i)a, (__m256i)b);
 #endif
   };
-  VUL even = product(value, multiplier) + even_half;
-  VUL odd = product((VI)((VUL)value >> 32), (VI)((VUL)multiplier >> 32)) + odd_half;
+  VUL even = product(value, multiplier) + even_addend;
+  VUL odd = product((VI)((VUL)value >> 32), (VI)((VUL)multiplier >> 32)) + odd_addend;
 #if SIMD_BYTES == 64
   // The upper halves of `even` go to the lanes below those of `odd`.
   VI upper = (VI)_mm512_mask_shuffle_epi32((__m512i)odd, 0x5555, (__m512i)even, _MM_PERM_DDBB);
@@ -1281,8 +1281,8 @@ inline VI RescaleHigh(VI value, VI multiplier, VUL even_half, VUL odd_half, VI s
 #endif
   return upper >> (shift - 32);
 #else
-  (void)even_half;
-  (void)odd_half;
+  (void)even_addend;
+  (void)odd_addend;
   return (VI)Rescale<NPU_ROUND_HALF_UP>((V)value, (V)multiplier, (V)shift);
 #endif
 }
@@ -1294,27 +1294,34 @@ void RequantiseRows(const Requantisation& how, const float* sums, int64_t rows, 
     return kByColumn ? LoadAs<VI>(all + channel + at) : all[channel] - VI{};
   };
   const VUL one = VUL{} + 1;
+  constexpr bool kAddend = kHigh && !kByColumn && SIMD_BYTES >= 32;
   for (int64_t row = 0; row < rows; ++row) {
     VI bias, multiplier, shift;
-    VUL even_half, odd_half;
+    VUL even_addend, odd_addend;
     auto set = [&](int64_t at) __attribute__((always_inline)) {
-      bias = parameter(how.bias, at);
       multiplier = parameter(how.multiplier, at);
       shift = parameter(how.shift, at);
-      even_half = one << (((VUL)shift & 0xffffffff) - 1);
-      odd_half = one << (((VUL)shift >> 32) - 1);
+      if (kAddend) {
+        even_addend = odd_addend = static_cast<uint64_t>(how.addend[channel]) - VUL{};
+        return;
+      }
+      bias = parameter(how.bias, at);
+      even_addend = one << (((VUL)shift & 0xffffffff) - 1);
+      odd_addend = one << (((VUL)shift >> 32) - 1);
     };
     set(0);
     auto compute = [&](int64_t at) __attribute__((always_inline)) {
       if (kByColumn) set(at);
-      VI value = LoadAs<VI>(sums + at) + bias;
+      VI value = LoadAs<VI>(sums + at);
+      if (!kAddend) value += bias;
       if (kHigh) {
-        value = RescaleHigh(value, multiplier, even_half, odd_half, shift);
+        value = RescaleHigh(value, multiplier, even_addend, odd_addend, shift);
       } else {
         value = (VI)Rescale<kRounding>((V)value, (V)multiplier, (V)shift);
       }
-      value += how.zero_point;
+      if (!kAddend) value += how.zero_point;
 #if SIMD_BYTES == 64
+      if (how.saturates) return (VU8)_mm512_maskz_cvtsepi32_epi8(0xffff, (__m512i)value);
       value = (VI)_mm512_maskz_max_epi32(0xffff, (__m512i)value, (__m512i)(VI{} + how.least));
       value = (VI)_mm512_maskz_min_epi32(0xffff, (__m512i)value, (__m512i)(VI{} + how.most));
 #else
