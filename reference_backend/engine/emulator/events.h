@@ -44,7 +44,7 @@ class Events {
   void Add(size_t command, const Work& work, Engine engine, const char* waits_for);
 
   const Program& program_;
-  const std::vector<Interval>& intervals_;
+  const std::vector<TimeSpan>& intervals_;
   std::vector<npu_event> all_;
   /*! \brief Storage that events point to; it does not move. */
   std::deque<std::string> names_;

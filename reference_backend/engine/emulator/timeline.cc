@@ -259,7 +259,7 @@ void Timeline::SetSymbols(const int64_t* symbols) {
   written_.Clear();
   touched_.Clear();
   for (size_t i = 0; i < intervals_.size(); ++i) {
-    Interval& interval = intervals_[i];
+    TimeSpan& interval = intervals_[i];
     interval.start = interval.end = 0;
     Work work = WorkOf(*program_, program_->commands[i], symbols);
     if (work.is_nothing) continue;

@@ -54,7 +54,7 @@ Events::Events(const Program& program, const Accesses& accesses, const Timeline&
   for (size_t i = 0; i < intervals_.size(); ++i) {
     const Work work = WorkOf(program, program.commands[i], symbols);
     if (work.is_nothing) continue;
-    const Interval& interval = intervals_[i];
+    const TimeSpan& interval = intervals_[i];
     std::vector<Engine> used = {interval.engine};
     for (int32_t engine = 0; engine < kEngineCount; ++engine) {
       if (engine != interval.engine && work.cycles[engine] > 0) {
@@ -83,7 +83,7 @@ Events::Events(const Program& program, const Accesses& accesses, const Timeline&
 }
 
 void Events::Add(size_t command, const Work& work, Engine engine, const char* waits_for) {
-  const Interval& interval = intervals_[command];
+  const TimeSpan& interval = intervals_[command];
   const Command& what = program_.commands[command];
   npu_event event = {};
   event.name = kOperations[what.op.index()];
@@ -121,7 +121,7 @@ std::vector<npu_allocation> AllocationsOf(const Program& program, const Accesses
   };
   std::map<std::tuple<Memory, uint64_t, uint64_t>, Latest> places;
   for (size_t i = 0; i < program.commands.size(); ++i) {
-    const Interval& interval = timeline.intervals()[i];
+    const TimeSpan& interval = timeline.intervals()[i];
     if (interval.start == interval.end) continue;
     const Access* const output = &accesses.output(i);
     for (const Access* access = accesses.begin(i); access != accesses.end(i); ++access) {

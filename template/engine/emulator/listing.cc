@@ -171,7 +171,7 @@ class Lister {
     Line("\ncommands: number, engine, cycles from start to end, operation  ; label");
     for (size_t i = 0; i < program_.commands.size(); ++i) {
       const Command& command = program_.commands[i];
-      const Interval& interval = timeline_.intervals()[i];
+      const TimeSpan& interval = timeline_.intervals()[i];
       std::string operation =
           std::visit([&](const auto& op) { return Operation(op, command); }, command.op);
       Line(Right(std::to_string(i), 6), "  ", Left(NameOf(interval.engine, interval.core), 10),

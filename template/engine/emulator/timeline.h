@@ -46,7 +46,7 @@ struct Work {
 Work WorkOf(const Program& program, const Command& command, const int64_t* symbols);
 
 /*! \brief When a command runs; from 0 to 0 if it does nothing. */
-struct Interval {
+struct TimeSpan {
   Engine engine = kEngineMatrix;
   int32_t core = 0;
   int64_t start = 0, end = 0;
@@ -68,14 +68,14 @@ class Timeline {
   void SetSymbols(const int64_t* symbols);
 
   /*! \brief By command. */
-  const std::vector<Interval>& intervals() const { return intervals_; }
+  const std::vector<TimeSpan>& intervals() const { return intervals_; }
   /*! \brief The counters of a request that ran once. */
   const RunCounters& counters() const { return counters_; }
 
  private:
   const Program* program_;
   const Accesses* accesses_;
-  std::vector<Interval> intervals_;
+  std::vector<TimeSpan> intervals_;
   /*! \brief When each engine is free. */
   std::vector<int64_t> free_;
   /*! \brief By piece: when the last command that wrote, or touched, it ended. */

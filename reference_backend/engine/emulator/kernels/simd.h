@@ -47,7 +47,7 @@ struct Segment {
 
 /*! \brief An operand of an instruction: element i is data[i & mask]. The mask is -1, or 0 for the
  *  same number everywhere, which is then stored kSplat times. */
-struct Operand {
+struct VectorOperand {
   const float* data = nullptr;
   int64_t mask = -1;
 };
@@ -184,8 +184,8 @@ struct Simd {
   void (*spread)(int64_t rows, const float* values, float* tile);
   /*! \brief One instruction of a vector program (not a load, not a constant). `out` may be an
    *  operand. */
-  void (*apply)(npu_vector_opcode opcode, const Operand& a, const Operand& b, const Operand& c,
-                int64_t count, float* out);
+  void (*apply)(npu_vector_opcode opcode, const VectorOperand& a, const VectorOperand& b,
+                const VectorOperand& c, int64_t count, float* out);
   /*! \brief As gemm of a panel, with pairs: each is a[0] * b[0] + a[1] * b[1]. Sums are int32 and
    *  wrap. */
   void (*gemm_pairs)(int rows, int columns, int64_t depth, const float* a, const float* b,
@@ -206,8 +206,8 @@ struct Simd {
   /*! \brief Stores the low bits of each int32; as a bool, whether it is not 0. */
   void (*store_integers)(npu_dtype dtype, const float* data, int64_t count, void* out);
   /*! \brief As apply, in int32, for those opcodes that IntervalOf of integers.cc knows. */
-  void (*apply_integers)(const npu_vector_instruction& instruction, const Operand& a,
-                         const Operand& b, const Operand& c, int64_t count, float* out);
+  void (*apply_integers)(const npu_vector_instruction& instruction, const VectorOperand& a,
+                         const VectorOperand& b, const VectorOperand& c, int64_t count, float* out);
   /*! \brief Requantises rows of int32, `stride` apart, whose first channel is `channel`. Of each
    * row, whole vectors are read. */
   void (*requantise)(const Requantisation& how, const float* sums, int64_t rows, int64_t stride,

@@ -601,7 +601,7 @@ std::string Times(const Program& program) {
   Accesses accesses(program);
   Timeline timeline(program, accesses);
   std::string text;
-  for (const Interval& interval : timeline.intervals()) {
+  for (const TimeSpan& interval : timeline.intervals()) {
     text += Join(text.empty() ? "" : " ", interval.start, "-", interval.end);
   }
   return text;

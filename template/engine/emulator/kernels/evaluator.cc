@@ -254,7 +254,7 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
   char* out = out_ + index * static_cast<int64_t>(element_);
   int last = program_.instruction_count - 1;
   // Where the value of an instruction is. Loads that need no conversion are not copied.
-  auto value = [&](int32_t i) -> Operand {
+  auto value = [&](int32_t i) -> VectorOperand {
     const npu_vector_instruction& instruction = program_.instructions[i];
     float* own = registers + i * kBlock;
     if (instruction.opcode == NPU_VECTOR_CONSTANT) return {own, i == last ? -1 : 0};
@@ -271,7 +271,7 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
   for (int i = 0; i <= last; ++i) {
     const npu_vector_instruction& instruction = program_.instructions[i];
     float* to = registers + i * kBlock;
-    Operand own = value(i);
+    VectorOperand own = value(i);
     result = own.data;
     if (instruction.opcode == NPU_VECTOR_CONSTANT) continue;
     if (instruction.opcode == NPU_VECTOR_LOAD) {
@@ -290,11 +290,11 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
     }
     if (i == last && run && dtype_ == plain_) to = reinterpret_cast<float*>(out);
     auto operand = [&](int32_t number) {
-      return number >= 0 && number < i ? value(number) : Operand();
+      return number >= 0 && number < i ? value(number) : VectorOperand();
     };
-    Operand a = operand(instruction.a);
-    Operand b = operand(instruction.b);
-    Operand c = operand(instruction.c);
+    VectorOperand a = operand(instruction.a);
+    VectorOperand b = operand(instruction.b);
+    VectorOperand c = operand(instruction.c);
     if (integers_) {
       simd_.apply_integers(instruction, a, b, c, count, to);
     } else {

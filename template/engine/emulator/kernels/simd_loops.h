@@ -797,7 +797,7 @@ inline void Map(int64_t count, float* out, Function function, Operands... operan
   }
   if (i == count) return;
   size_t bytes = static_cast<size_t>(count - i) * sizeof(float);
-  auto part = [=](const Operand& operand) {
+  auto part = [=](const VectorOperand& operand) {
     V value = {};
     __builtin_memcpy(&value, operand.data + (i & operand.mask), bytes);
     return value;
@@ -813,7 +813,7 @@ inline void MapEach(int64_t count, float* out, const Function& function,
   for (int64_t i = 0; i < count; ++i) out[i] = function(operands.data[i & operands.mask]...);
 }
 
-void Power(int64_t count, float* out, const Operand& a, const Operand& b) {
+void Power(int64_t count, float* out, const VectorOperand& a, const VectorOperand& b) {
   // Models mostly want squares and cubes.
   bool uniform = b.mask == 0;
   if (uniform && b.data[0] == 2) return Map(count, out, [](V x) { return x * x; }, a);
@@ -821,8 +821,8 @@ void Power(int64_t count, float* out, const Operand& a, const Operand& b) {
   MapEach(count, out, [](float x, float y) { return __builtin_powf(x, y); }, a, b);
 }
 
-void Apply(npu_vector_opcode opcode, const Operand& a, const Operand& b, const Operand& c,
-           int64_t count, float* out) {
+void Apply(npu_vector_opcode opcode, const VectorOperand& a, const VectorOperand& b,
+           const VectorOperand& c, int64_t count, float* out) {
   switch (opcode) {
     case NPU_VECTOR_ADD:
       return Map(count, out, [](V x, V y) { return x + y; }, a, b);
@@ -1372,8 +1372,8 @@ inline auto OnIntegers(Function function) {
   return [=](auto... values) __attribute__((always_inline)) { return (V)function((VI)values...); };
 }
 
-void ApplyInt32(const npu_vector_instruction& instruction, const Operand& a, const Operand& b,
-                const Operand& c, int64_t count, float* out) {
+void ApplyInt32(const npu_vector_instruction& instruction, const VectorOperand& a,
+                const VectorOperand& b, const VectorOperand& c, int64_t count, float* out) {
   const VI zero = {};
   const VI one = zero + 1;
   switch (instruction.opcode) {
