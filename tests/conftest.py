@@ -120,5 +120,9 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> support.Workshop:
             CCACHE_BASEDIR=str(shared),
             CCACHE_NOHASHDIR="1",
             CCACHE_SLOPPINESS="pch_defines,time_macros",
+            # Most builds have it, so that objects without warnings serve those without it.
+            CCACHE_IGNOREOPTIONS="-Werror",
+            # Where 'python -m build' unpacks sources: paths below the base are relative.
+            TMPDIR=str(shared),
         )
     return support.Workshop(tmp_path_factory.mktemp("workshop"), shared)

@@ -259,6 +259,16 @@ class Workshop:
 
         The backend's CMake options are given without their prefix USE_<NAME>_.
         """
+        # Others wait for the first build, whose objects they find in the compiler's cache.
+        first = self._shared / "first-build"
+        with locked(first.with_suffix(".lock")):
+            if not first.exists():
+                wheel = self._build(project, **defines)
+                first.touch()
+                return wheel
+        return self._build(project, **defines)
+
+    def _build(self, project: Path, **defines: str) -> Path:
         prefix = f"USE_{answers(project)['backend_name'].upper()}_"
         settings = [
             f"-Ccmake.define.{'' if name.startswith('CMAKE_') else prefix}{name}={value}"

@@ -68,6 +68,13 @@ if(NPU_DRIVER STREQUAL "emulator" AND NOT NPU_EMULATOR)
   )
 endif()
 
+# Caches of compilers tell files by their paths: objects have the same names in all backends, but in
+# TVM's tree, which may have several.
+set(NPU_OBJECTS npu)
+if(NPU_IN_TREE)
+  set(NPU_OBJECTS ${NPU_PACKAGE})
+endif()
+
 # The settings that all targets share.
 add_library(${NPU_PACKAGE}_options INTERFACE)
 target_compile_features(${NPU_PACKAGE}_options INTERFACE cxx_std_17)
@@ -133,7 +140,9 @@ endfunction()
 # With -DCMAKE_UNITY_BUILD=OFF each is compiled alone, as linters want it.
 function(npu_join target count)
   if(NOT DEFINED CMAKE_UNITY_BUILD)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count})
+    set_target_properties(
+      ${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count} UNITY_BUILD_RELOCATABLE ON
+    )
     # GCC takes a joined file for a header.
     target_compile_options(
       ${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
@@ -172,8 +181,8 @@ endif()
 # The library of a role, out of objects and what both roles have.
 function(npu_add_ffi_library role)
   set(_name ${NPU_PACKAGE}_${role})
-  list(TRANSFORM ARGN REPLACE "(.+)" "$<TARGET_OBJECTS:${NPU_PACKAGE}_\\1>" OUTPUT_VARIABLE _objects)
-  npu_add_library(${_name} ${_objects} $<TARGET_OBJECTS:${NPU_PACKAGE}_common_objects>)
+  list(TRANSFORM ARGN REPLACE "(.+)" "$<TARGET_OBJECTS:${NPU_OBJECTS}_\\1>" OUTPUT_VARIABLE _objects)
+  npu_add_library(${_name} ${_objects} $<TARGET_OBJECTS:${NPU_OBJECTS}_common_objects>)
   set_target_properties(${_name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${_name} PRIVATE tvm_ffi::shared Threads::Threads ${CMAKE_DL_LIBS})
 endfunction()
@@ -182,13 +191,13 @@ if(NPU_RUNTIME OR NPU_CODEGEN)
   set(_sources artifact driver_api names)
   list(TRANSFORM _sources PREPEND "${_engine}/common/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_objects(${NPU_PACKAGE}_common_objects ${_sources})
-  target_compile_options(${NPU_PACKAGE}_common_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  npu_add_objects(${NPU_OBJECTS}_common_objects ${_sources})
+  target_compile_options(${NPU_OBJECTS}_common_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   # The one file that differs between backends.
   set_source_files_properties(
     "${_engine}/common/names.cc" PROPERTIES COMPILE_DEFINITIONS NPU_DEFAULT_DRIVER="${NPU_DRIVER}"
   )
-  target_link_libraries(${NPU_PACKAGE}_common_objects PRIVATE tvm_ffi::header)
+  target_link_libraries(${NPU_OBJECTS}_common_objects PRIVATE tvm_ffi::header)
 endif()
 
 # ---- Runtime ----
@@ -197,11 +206,11 @@ if(NPU_RUNTIME OR NPU_IN_TREE)
   set(_sources execution object_file ports runtime signature)
   list(TRANSFORM _sources PREPEND "${_engine}/runtime/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_objects(${NPU_PACKAGE}_runtime_objects ${_sources})
-  target_compile_options(${NPU_PACKAGE}_runtime_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
-  target_include_directories(${NPU_PACKAGE}_runtime_objects PRIVATE "${_engine}/common")
-  target_link_libraries(${NPU_PACKAGE}_runtime_objects PRIVATE tvm_ffi::header)
-  npu_join(${NPU_PACKAGE}_runtime_objects 0)
+  npu_add_objects(${NPU_OBJECTS}_runtime_objects ${_sources})
+  target_compile_options(${NPU_OBJECTS}_runtime_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  target_include_directories(${NPU_OBJECTS}_runtime_objects PRIVATE "${_engine}/common")
+  target_link_libraries(${NPU_OBJECTS}_runtime_objects PRIVATE tvm_ffi::header)
+  npu_join(${NPU_OBJECTS}_runtime_objects 0)
 endif()
 if(NPU_RUNTIME AND NOT NPU_IN_TREE)
   npu_add_ffi_library(runtime runtime_objects)
@@ -221,12 +230,12 @@ if(NPU_CODEGEN)
   )
   list(TRANSFORM _sources PREPEND "${NPU_COMPILER_DIR}/lowerings/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_objects(${NPU_PACKAGE}_lowering_objects ${_sources})
-  target_compile_options(${NPU_PACKAGE}_lowering_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  npu_add_objects(${NPU_OBJECTS}_lowering_objects ${_sources})
+  target_compile_options(${NPU_OBJECTS}_lowering_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   target_include_directories(
-    ${NPU_PACKAGE}_lowering_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
+    ${NPU_OBJECTS}_lowering_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
   )
-  npu_join(${NPU_PACKAGE}_lowering_objects 8)
+  npu_join(${NPU_OBJECTS}_lowering_objects 8)
 
   set(_sources
     codegen graph ir_adapter layout layout_adapter layout_operations lowering program_builder table
@@ -234,18 +243,18 @@ if(NPU_CODEGEN)
   )
   list(TRANSFORM _sources PREPEND "${NPU_COMPILER_DIR}/codegen/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_objects(${NPU_PACKAGE}_codegen_objects ${_sources} ${NPU_VENDOR_LOWERINGS})
-  target_compile_options(${NPU_PACKAGE}_codegen_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  npu_add_objects(${NPU_OBJECTS}_codegen_objects ${_sources} ${NPU_VENDOR_LOWERINGS})
+  target_compile_options(${NPU_OBJECTS}_codegen_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   target_include_directories(
-    ${NPU_PACKAGE}_codegen_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
+    ${NPU_OBJECTS}_codegen_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
   )
-  target_link_libraries(${NPU_PACKAGE}_codegen_objects PRIVATE tvm_ffi::header)
-  target_link_libraries(${NPU_PACKAGE}_codegen_objects PUBLIC ${NPU_VENDOR_LOWERING_LIBRARIES})
+  target_link_libraries(${NPU_OBJECTS}_codegen_objects PRIVATE tvm_ffi::header)
+  target_link_libraries(${NPU_OBJECTS}_codegen_objects PUBLIC ${NPU_VENDOR_LOWERING_LIBRARIES})
   # By the definition, a lowering of the vendor's wins over one of the engine's.
   set_source_files_properties(
     ${NPU_VENDOR_LOWERINGS} PROPERTIES COMPILE_DEFINITIONS NPU_VENDOR_LOWERING
   )
-  npu_join(${NPU_PACKAGE}_codegen_objects 3)
+  npu_join(${NPU_OBJECTS}_codegen_objects 3)
   if(NOT NPU_IN_TREE)
     npu_add_ffi_library(codegen codegen_objects lowering_objects)
     target_link_libraries(${NPU_PACKAGE}_codegen PRIVATE ${NPU_VENDOR_LOWERING_LIBRARIES})
@@ -256,14 +265,14 @@ endif()
 
 if(NPU_IN_TREE)
   set(_objects common_objects runtime_objects)
-  list(TRANSFORM _objects PREPEND ${NPU_PACKAGE}_)
+  list(TRANSFORM _objects PREPEND ${NPU_OBJECTS}_)
   if(NPU_RUNTIME)
     target_link_libraries(tvm_runtime_extra PRIVATE ${_objects} ${CMAKE_DL_LIBS})
-    set(_objects ${NPU_PACKAGE}_common_objects)
+    set(_objects ${NPU_OBJECTS}_common_objects)
   endif()
   if(NPU_CODEGEN)
     # TVM's CMakeLists.txt links these libraries into tvm_compiler; each has its own common objects.
-    list(APPEND TVM_LINKER_LIBS ${NPU_PACKAGE}_codegen_objects ${NPU_PACKAGE}_lowering_objects
+    list(APPEND TVM_LINKER_LIBS ${NPU_OBJECTS}_codegen_objects ${NPU_OBJECTS}_lowering_objects
          ${_objects}
     )
   endif()
@@ -284,20 +293,20 @@ if(NPU_TESTS)
   npu_add_test(layout_test "${_engine}/codegen/layout.cc")
   target_include_directories(npu_layout_test PRIVATE "${_engine}/common")
 
-  npu_add_objects(${NPU_PACKAGE}_oracle_objects "${_engine}/emulator/kernels/oracle.cc")
+  npu_add_objects(${NPU_OBJECTS}_oracle_objects "${_engine}/emulator/kernels/oracle.cc")
   foreach(_test compile_test driver_test kernels_test program_test)
     npu_add_test(
-      ${_test} $<TARGET_OBJECTS:${NPU_PACKAGE}_oracle_objects> ${NPU_EMULATOR_OBJECTS}
+      ${_test} $<TARGET_OBJECTS:${NPU_OBJECTS}_oracle_objects> ${NPU_EMULATOR_OBJECTS}
     )
   endforeach()
 
   if(NPU_RUNTIME)
     # The runtime's and the emulator's internals: for artifacts with mistakes of any depth.
     npu_add_test(
-      fuzz_test "${_engine}/runtime/signature.cc" $<TARGET_OBJECTS:${NPU_PACKAGE}_common_objects>
+      fuzz_test "${_engine}/runtime/signature.cc" $<TARGET_OBJECTS:${NPU_OBJECTS}_common_objects>
       ${NPU_EMULATOR_OBJECTS}
     )
-    npu_add_test(runtime_test $<TARGET_OBJECTS:${NPU_PACKAGE}_common_objects>)
+    npu_add_test(runtime_test $<TARGET_OBJECTS:${NPU_OBJECTS}_common_objects>)
     foreach(_test fuzz_test runtime_test)
       target_include_directories(npu_${_test} PRIVATE "${_engine}/common")
       # The runtime is found by its registered functions, not by its symbols.

@@ -10,7 +10,7 @@ set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool
 )
 list(TRANSFORM _kernels PREPEND "${CMAKE_CURRENT_LIST_DIR}/kernels/")
 list(TRANSFORM _kernels APPEND ".cc")
-npu_add_objects(${NPU_PACKAGE}_kernel_objects ${_kernels})
+npu_add_objects(${NPU_OBJECTS}_kernel_objects ${_kernels})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # One file per instruction set; which one runs is decided at run time.
   set_source_files_properties(
@@ -40,11 +40,11 @@ set(_sources accesses device elision events execute faults listing machine progr
 )
 list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
 list(TRANSFORM _sources APPEND ".cc")
-npu_add_objects(${NPU_PACKAGE}_emulator_objects ${_sources})
-target_compile_options(${NPU_PACKAGE}_emulator_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
-npu_join(${NPU_PACKAGE}_emulator_objects 0)
-set(NPU_EMULATOR_OBJECTS $<TARGET_OBJECTS:${NPU_PACKAGE}_emulator_objects>
-    $<TARGET_OBJECTS:${NPU_PACKAGE}_kernel_objects>
+npu_add_objects(${NPU_OBJECTS}_emulator_objects ${_sources})
+target_compile_options(${NPU_OBJECTS}_emulator_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
+npu_join(${NPU_OBJECTS}_emulator_objects 0)
+set(NPU_EMULATOR_OBJECTS $<TARGET_OBJECTS:${NPU_OBJECTS}_emulator_objects>
+    $<TARGET_OBJECTS:${NPU_OBJECTS}_kernel_objects>
 )
 
 npu_add_library(${NPU_PACKAGE}_emulator ${NPU_EMULATOR_OBJECTS})
@@ -57,18 +57,18 @@ if(NPU_CODEGEN OR NPU_TESTS)
   set(_sources arena assembler builder compile emit graph tiling)
   list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/compiler/")
   list(TRANSFORM _sources APPEND ".cc")
-  npu_add_objects(${NPU_PACKAGE}_emulator_build_objects ${_sources})
-  target_compile_options(${NPU_PACKAGE}_emulator_build_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
-  npu_join(${NPU_PACKAGE}_emulator_build_objects 0)
+  npu_add_objects(${NPU_OBJECTS}_emulator_build_objects ${_sources})
+  target_compile_options(${NPU_OBJECTS}_emulator_build_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
+  npu_join(${NPU_OBJECTS}_emulator_build_objects 0)
   # An archive of the rest, from which the linker takes what the build half needs.
   add_library(${NPU_PACKAGE}_emulator_archive STATIC ${NPU_EMULATOR_OBJECTS})
   set_target_properties(${NPU_PACKAGE}_emulator_archive PROPERTIES LINKER_LANGUAGE CXX)
   npu_add_library(
-    ${NPU_PACKAGE}_emulator_build $<TARGET_OBJECTS:${NPU_PACKAGE}_emulator_build_objects>
+    ${NPU_PACKAGE}_emulator_build $<TARGET_OBJECTS:${NPU_OBJECTS}_emulator_build_objects>
   )
   set_target_properties(${NPU_PACKAGE}_emulator_build PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(
     ${NPU_PACKAGE}_emulator_build PRIVATE ${NPU_PACKAGE}_emulator_archive Threads::Threads
   )
-  list(APPEND NPU_EMULATOR_OBJECTS $<TARGET_OBJECTS:${NPU_PACKAGE}_emulator_build_objects>)
+  list(APPEND NPU_EMULATOR_OBJECTS $<TARGET_OBJECTS:${NPU_OBJECTS}_emulator_build_objects>)
 endif()

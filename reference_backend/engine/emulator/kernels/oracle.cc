@@ -434,20 +434,25 @@ double Factor(const MatMulArgs& args, const Index& index, int64_t k) {
 
 void MatMul(const MatMulArgs& args) {
   int64_t depth = args.a.dims[args.a.rank - (args.transpose_a ? 2 : 1)];
+  const bool integers = IsInteger(args.a.dtype);
   ForEach(Shape(args.out), [&](const Index& index) {
     size_t last = index.size() - 1;
+    Index a = index, b = index;
+    if (args.transpose_a) std::swap(a[last], a[last - 1]);
+    if (args.transpose_b) std::swap(b[last], b[last - 1]);
     double sum = 0;
     int64_t whole = 0;
     for (int64_t k = 0; k < depth; ++k) {
-      Index a = index, b = index;
-      a[last] = b[last - 1] = k;
-      if (args.transpose_a) std::swap(a[last], a[last - 1]);
-      if (args.transpose_b) std::swap(b[last], b[last - 1]);
-      sum += static_cast<double>(Load(args.a, Flat(args.a, a))) * Factor(args, b, k);
-      whole += (LoadInteger(args.a, Flat(args.a, a)) - args.a_zero_point) *
-               (LoadInteger(args.b, Flat(args.b, b)) - args.b_zero_point);
+      a[args.transpose_a ? last - 1 : last] = k;
+      b[args.transpose_b ? last : last - 1] = k;
+      if (integers) {
+        whole += (LoadInteger(args.a, Flat(args.a, a)) - args.a_zero_point) *
+                 (LoadInteger(args.b, Flat(args.b, b)) - args.b_zero_point);
+      } else {
+        sum += static_cast<double>(Load(args.a, Flat(args.a, a))) * Factor(args, b, k);
+      }
     }
-    if (IsInteger(args.a.dtype)) {
+    if (integers) {
       FinishSum(args.epilogue, args.out, index, args.a.dtype, whole);
     } else {
       Finish(args.epilogue, args.out, index, &sum);
@@ -462,21 +467,31 @@ void Convolution(const ConvolutionArgs& args) {
   Index high(data.begin() + 2, data.end());
   Index low(high.size(), 0);
   int64_t outputs = weight[0] / args.groups;
+  const bool integers = IsInteger(args.data.dtype);
+  Index from(data.size()), by(weight.size());
   ForEach(Shape(args.out), [&](const Index& index) {
+    from[0] = index[0];
+    by[0] = index[1];
     double sum = 0;
     int64_t whole = 0;
     for (int64_t c = 0; c < weight[1]; ++c) {
-      int64_t channel = index[1] / outputs * weight[1] + c;
+      from[1] = index[1] / outputs * weight[1] + c;
+      by[1] = c;
       ForTaps(window, Index(index.begin() + 2, index.end()), args.strides, args.dilations,
               args.pads_begin, low, high, [&](const Index& tap, const Index& position) {
-                int64_t from = Flat(args.data, Join(index[0], channel, position));
-                int64_t by = Flat(args.weight, Join(index[1], c, tap));
-                sum += static_cast<double>(Load(args.data, from)) * Load(args.weight, by);
-                whole += (LoadInteger(args.data, from) - args.data_zero_point) *
-                         (LoadInteger(args.weight, by) - args.weight_zero_point);
+                std::copy(position.begin(), position.end(), from.begin() + 2);
+                std::copy(tap.begin(), tap.end(), by.begin() + 2);
+                int64_t data_at = Flat(args.data, from), weight_at = Flat(args.weight, by);
+                if (integers) {
+                  whole += (LoadInteger(args.data, data_at) - args.data_zero_point) *
+                           (LoadInteger(args.weight, weight_at) - args.weight_zero_point);
+                } else {
+                  sum +=
+                      static_cast<double>(Load(args.data, data_at)) * Load(args.weight, weight_at);
+                }
               });
     }
-    if (IsInteger(args.data.dtype)) {
+    if (integers) {
       FinishSum(args.epilogue, args.out, index, args.data.dtype, whole);
     } else {
       Finish(args.epilogue, args.out, index, &sum);
