@@ -177,6 +177,8 @@ def test_a_file_that_is_not_a_model_is_refused(folder, tmp_path):
         assert "is not a model that can be read; supported: .onnx, .pt2" in failure(
             command, tmp_path / "text.py"
         )
+        if command == "run":
+            assert "and compiled libraries, .so." in failure(command, tmp_path / "text.py")
         assert "is not a module that tvm.ir.save_json of this TVM has written" in failure(
             command, tmp_path / "text.json"
         )

@@ -102,11 +102,31 @@ def read_model(path: Path, shapes: Shapes, otherwise: str = "") -> ModelFile:
     Problem
         It cannot be read, is of an unknown kind, or has no such inputs.
     """
+    if not otherwise:
+        require_model(path, KINDS)
     require_file(path)
-    reader = _READERS.get(path.suffix.lower(), _READERS.get(otherwise))
-    if reader is None:
-        raise Problem(f"{path} is not a model that can be read; supported: {KINDS}.")
+    reader = _READERS.get(path.suffix.lower()) or _READERS[otherwise]
     return reader(path, shapes)
+
+
+def require_model(path: Path, kinds: str) -> None:
+    """Raise :class:`Problem` unless this file is there, and of a kind that can be read.
+
+    Parameters
+    ----------
+    path
+        The file.
+    kinds
+        What the command takes, as a text.
+
+    Raises
+    ------
+    Problem
+        It is not.
+    """
+    require_file(path)
+    if path.suffix.lower() not in _READERS:
+        raise Problem(f"{path} is not a model that can be read; supported: {kinds}.")
 
 
 def _read_onnx(path: Path, shapes: Shapes) -> ModelFile:
