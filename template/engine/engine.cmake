@@ -140,9 +140,7 @@ endfunction()
 # With -DCMAKE_UNITY_BUILD=OFF each is compiled alone, as linters want it.
 function(npu_join target count)
   if(NOT DEFINED CMAKE_UNITY_BUILD)
-    set_target_properties(
-      ${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count} UNITY_BUILD_RELOCATABLE ON
-    )
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count})
     # GCC takes a joined file for a header.
     target_compile_options(
       ${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
