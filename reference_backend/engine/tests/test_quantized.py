@@ -550,6 +550,40 @@ def test_readers_of_real_numbers_share_one_dequantize():
         np.testing.assert_allclose(mine.numpy(), 2 * (real + by), rtol=1e-5)
 
 
+@needs("quantize", "dequantize", "concat", "conv2d")
+def test_a_product_has_a_dequantize_of_its_own_beside_a_concat_of_real_numbers():
+    skip_without_integers("conv2d")
+    x = variable("x", 1, 8, 4, 4, dtype="int8")
+
+    def body(emit):
+        real = dequantize(emit, x, 0.02, 3)
+        value = both(emit, emit(op.nn.conv2d(real, weights(emit, (8, 8, 1, 1), 0)[0])), 0.02, 0)
+        return emit(op.concat([real, value], 1))
+
+    mod = build([x], body)
+    report = backend.offload_report(support.partition_for(mod))
+    assert not report.on_host
+    (product,) = (item for item in report.ops if item.op == "relax.nn.conv2d")
+    assert (product.composite, product.runs_in) == ("quantized_conv2d", "int8")
+    found, expected = on_both(mod, numbers_of("int8", 1, 8, 4, 4))
+    assert np.abs(found - expected).max() <= 0.02 + 1e-6
+    np.testing.assert_array_equal(found[:, :8], expected[:, :8])
+
+
+@needs("quantize", "dequantize", "conv2d")
+def test_a_product_has_a_dequantize_of_its_own_beside_a_result_of_the_model():
+    x = variable("x", 1, 8, 4, 4, dtype="int8")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            real = builder.emit_output(op.dequantize(x, scale_of(0.02), relax.const(3, "int8")))
+            weight, _ = weights(builder.emit, (8, 8, 1, 1), 0)
+            value = builder.emit(op.nn.conv2d(real, weight))
+            product = builder.emit_output(quantize(builder.emit, value, 0.02, 3))
+        builder.emit_func_output(relax.Tuple([real, product]))
+    assert ops_of(simplify(builder.get(), Table(OPS))).count("dequantize") == 3
+
+
 @needs("quantize", "dequantize", "split", "add")
 def test_two_results_of_one_op_are_two_tensors():
     skip_without_integers("add")

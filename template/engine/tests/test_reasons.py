@@ -611,6 +611,25 @@ def test_a_wider_type_has_a_code():
     assert entry.wider == "conv2d has no form for quantised tensors in the table"
 
 
+@needs("conv2d", "depthwise_conv2d", "concat", "quantize", "dequantize")
+def test_a_wider_type_has_the_reason_of_the_entry_that_fits():
+    """A convolution without groups is no depthwise one, whatever the table begins with."""
+    skip_without_integers("conv2d")
+    x = variable("x", *IMAGE)
+    ops = sorted(OPS, key=lambda item: item.name != "depthwise_conv2d")
+
+    def body(emit):
+        scale, zero = relax.const(0.5), relax.const(0, "int8")
+        data = emit(op.dequantize(emit(op.quantize(x, scale, zero)), scale, zero))
+        kernel = emit(op.dequantize(relax.const(np.ones((8, 8, 1, 1), "int8")), scale, zero))
+        value = emit(op.quantize(emit(op.nn.conv2d(data, kernel)), scale, zero))
+        return [emit(op.concat([data, x], 1)), value]
+
+    entry = of_conv(report_of(build([x], body), Table(ops), ["DequantizeForEach"]))
+    assert entry.wider_code == Code.USED_ELSEWHERE.value
+    assert entry.wider.startswith("conv2d: '")
+
+
 @needs("matmul", "reshape", "quantize", "dequantize")
 @pytest.mark.parametrize("result", ["quantized", "real"])
 @pytest.mark.parametrize(

@@ -123,7 +123,8 @@ class Precision:
             return chosen[0]
         # What the driver was asked about had matched.
         declined = (self._finder.declined[at] for at in ends if at in self._finder.declined)
-        return next(map(of_driver, declined), next(iter(notes), None))
+        closest = max(notes, key=lambda note: note.closeness, default=None)
+        return next(map(of_driver, declined), closest)
 
     def _dequantize_behind(self, operand: relax.Expr) -> relax.Call | None:
         """Return the dequantize of an operand, which may be reshaped and transposed since then."""

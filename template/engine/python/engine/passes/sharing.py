@@ -27,8 +27,7 @@ def dequantize_for_each(block: Block, table: Table) -> Bindings | None:
     shared: dict[relax.Var, relax.Call] = {}
     for index in block.by_op[DEQUANTIZE]:
         binding = block.bindings[index]
-        if isinstance(binding.var, relax.DataflowVar):
-            shared[binding.var] = binding.value
+        shared[binding.var] = binding.value
     result: Bindings = []
     seen: set[relax.Var] = set()
     reals: dict[relax.Var, Constant] = {}
@@ -64,15 +63,19 @@ def dequantize_for_each(block: Block, table: Table) -> Bindings | None:
 
 
 def _arguments(value: relax.Expr) -> Iterator[relax.Expr]:
-    yield from getattr(value, "args", None) or getattr(value, "fields", None) or ()
+    """Generate what an expression reads, also in tuples, as those of a concat."""
+    for item in getattr(value, "args", None) or getattr(value, "fields", None) or ():
+        yield from _arguments(item) if isinstance(item, relax.Tuple) else (item,)
 
 
 def _with(value: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> relax.Expr:
     def known(item: relax.Expr) -> relax.Expr:
+        if isinstance(item, relax.Tuple):
+            return relax.Tuple([known(field) for field in item.fields])
         return replaced.get(item, item) if isinstance(item, relax.Var) else item
 
     if isinstance(value, relax.Tuple):
-        return relax.Tuple([known(item) for item in value.fields])
+        return known(value)
     return with_arguments(value, [known(item) for item in value.args])
 
 
@@ -99,7 +102,9 @@ class _Readers:
         return binding.var in self._behind_products or binding.var in self._before_quantize
 
     def share(self, var: relax.Var, dequantize: relax.Call) -> bool:
-        """Whether a dequantize has readers that need none of their own."""
+        """Whether a dequantize is a result, or has readers that need none of their own."""
+        if not isinstance(var, relax.DataflowVar):
+            return True
         return any(not self.needs_own(reader, dequantize) for reader in self._readers.get(var, []))
 
     @cached_property
