@@ -550,6 +550,27 @@ def test_readers_of_real_numbers_share_one_dequantize():
         np.testing.assert_allclose(mine.numpy(), 2 * (real + by), rtol=1e-5)
 
 
+@needs("quantize", "dequantize", "concat")
+@pytest.mark.parametrize("scales", [0.03, [0.03, 0.011]])
+def test_a_constant_of_another_scale_is_rescaled_when_the_model_is_compiled(scales):
+    numbers = numbers_of("int8", 2, 128)
+    x = variable("x", 2, 128, dtype="int8")
+
+    def joined(emit):
+        constant = dequantize(emit, relax.const(numbers), scales, 5 * np.ones_like(scales), 0)
+        parts = [dequantize(emit, x, 0.02, 7), constant]
+        return [quantize(emit, item, 0.02, 7) for item in (emit(op.concat(parts, 1)), constant)]
+
+    mod = build([x], joined)
+    assert ops_of(simplify(mod, Table(OPS))) == ["concat"]
+    found, expected = (
+        relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(numbers))
+        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+    )
+    for mine, reference in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), reference.numpy())
+
+
 @needs("quantize", "dequantize", "concat", "conv2d")
 def test_a_product_has_a_dequantize_of_its_own_beside_a_concat_of_real_numbers():
     skip_without_integers("conv2d")

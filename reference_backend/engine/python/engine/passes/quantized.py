@@ -312,6 +312,8 @@ def quantize_before_moving(site: Site) -> Bindings | None:
     """
     call = site.call
     move = site.value(call.args[0])
+    if is_call_of(DEQUANTIZE, move):
+        return _rescaled_constant(site, call)
     # An op that drops elements, such as a slice, would have more of them quantized.
     if op_name(move) not in (*REARRANGES, "relax.concat") or not site.is_used_once(call.args[0]):
         return None
@@ -320,7 +322,8 @@ def quantize_before_moving(site: Site) -> Bindings | None:
     steps = Steps(site)
 
     def quantized(part: relax.Expr) -> relax.Expr:
-        return steps.add(relax.op.quantize(part, *call.args[1:3], -1, call.attrs.out_dtype))
+        real = known_real(part, site.values) or part
+        return steps.add(relax.op.quantize(real, *call.args[1:3], -1, call.attrs.out_dtype))
 
     def joined(part: relax.Expr) -> relax.Expr:
         source: Any = site.value(part)
@@ -336,6 +339,17 @@ def quantize_before_moving(site: Site) -> Bindings | None:
         first = quantized(data)
     moved = relax.Call(move.op, [first, *move.args[1:]], move.attrs, move.ty_args)
     return _if_taken(site, steps.end(moved))
+
+
+def _rescaled_constant(site: Site, call: relax.Call) -> Bindings | None:
+    """Quantize a constant that is dequantized from another scale."""
+    real = known_real(call.args[0], site.values)
+    constants = [real, *map(site.constant, call.args[1:3])]
+    known = [item for item in constants if item is not None]
+    if len(known) < len(constants):
+        return None
+    integers = constant_of(with_arguments(call, known))
+    return None if integers is None else site.bind(integers)
 
 
 def interpolate_real_numbers(site: Site) -> Bindings | None:
@@ -413,6 +427,26 @@ def _ends_a_chain(site: Site, expr: relax.Expr) -> bool:
     entries = (op for op in site.table.ops if op.quantized is not None and not op.relax)
     chains = (chain for op in entries for chain in chains_of(op))
     return any(next(find(chain, expr, site.values), None) is not None for chain in chains)
+
+
+def known_real(expr: relax.Expr, values: Values) -> Constant | None:
+    """Return what a dequantize of a constant computes, if that is what makes a value.
+
+    Parameters
+    ----------
+    expr
+        A variable.
+    values
+        The values of variables.
+
+    Returns
+    -------
+    real
+        None for all other values.
+    """
+    source: Any = values.get(expr)
+    data = resolve(source.args[0], values) if is_call_of(DEQUANTIZE, source) else None
+    return real_of(source, data, values) if isinstance(data, Constant) else None
 
 
 def real_of(source: relax.Call, data: Constant, values: Values) -> Constant | None:
