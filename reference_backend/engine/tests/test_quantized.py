@@ -417,7 +417,8 @@ def test_what_selects_integers_of_one_scale_moves_them(name):
     np.testing.assert_array_equal(found.numpy(), expected.numpy())
     if name in ("where", "stack"):
         other = simplify(build([x, y], lambda emit: moved(emit, 0.25)), table)
-        assert ops_of(other).count("dequantize") == 2
+        # One of them is rescaled.
+        assert ops_of(other) == ["dequantize", "quantize", name]
 
 
 @needs("conv2d_transpose", "add", "quantize", "dequantize")
@@ -446,9 +447,106 @@ def test_numbers_that_no_integer_stands_for_stay_real():
 
         def body(emit, number=number):
             real = dequantize(emit, x, 0.125, 3)
-            return quantize(emit, emit(op.nn.pad(real, [0, 1] * 2, "constant", number)), 0.125, 3)
+            return emit(op.nn.pad(real, [0, 1] * 2, "constant", number))
 
-        assert ops_of(simplify(build([x], body), Table(OPS))) == ["dequantize", "pad", "quantize"]
+        assert ops_of(simplify(build([x], body), Table(OPS))) == ["dequantize", "pad"]
+
+
+def of_a_product(emit, x):
+    """Return the real result of a product of integers."""
+    real = dequantize(emit, x, 0.02, 3)
+    return emit(op.nn.conv2d(real, weights(emit, (8, 8, 1, 1), 0)[0]))
+
+
+def parts_of(emit, x, count):
+    """Split the channels of a tensor."""
+    parts = emit(op.split(x, count, 1))
+    return [emit(relax.TupleGetItem(parts, index)) for index in range(count)]
+
+
+def sliced(emit, x, *ends):
+    return emit(op.strided_slice(x, [1], *([end] for end in ends)))
+
+
+SOME = np.random.default_rng(4).normal(size=(2, 8, 4, 4)).astype("float32")
+BEHIND = {
+    "max_pool2d": lambda emit, x: [emit(op.nn.max_pool2d(x, (3, 3), (2, 2), padding=1))],
+    "relu and max_pool2d": lambda emit, x: [emit(op.nn.max_pool2d(emit(op.nn.relu(x)), (2, 2)))],
+    "strided_slice": lambda emit, x: [sliced(emit, x, 1, 7)],
+    "two slices": lambda emit, x: [sliced(emit, x, 0, 5), sliced(emit, x, 5, 8)],
+    "split": lambda emit, x: parts_of(emit, x, 2),
+    "max": lambda emit, x: [emit(op.max(x, [2, 3]))],
+    "resize2d": lambda emit, x: [
+        emit(op.image.resize2d(x, (8, 12), method="nearest_neighbor")),
+    ],
+    "pad by 0": lambda emit, x: [emit(op.nn.pad(x, [0, 0, 0, 0, 1, 1, 2, 0]))],
+    "pad by 0.33": lambda emit, x: [emit(op.nn.pad(x, [0] * 6 + [1, 2], "constant", 0.33))],
+    "pad by -inf": lambda emit, x: [emit(op.nn.pad(x, [0] * 6 + [1, 2], "constant", -np.inf))],
+    "permute_dims and reshape": lambda emit, x: [
+        emit(op.reshape(emit(op.permute_dims(x, [0, 2, 3, 1])), (2, 16, 8)))
+    ],
+    "concat and strided_slice": lambda emit, x: [
+        sliced(emit, emit(op.concat([x, relax.const(SOME)], 1)), 2, 13)
+    ],
+}
+
+
+@needs("conv2d", "max", "max_pool2d", "strided_slice", "split", "resize2d", "pad", "concat")
+@needs("reshape", "permute_dims", "relu", "quantize", "dequantize")
+@pytest.mark.parametrize("name", BEHIND)
+def test_the_result_of_a_product_is_quantized_before_it_is_moved(name):
+    skip_without_integers("conv2d")
+    x = variable("x", 2, 8, 4, 4, dtype="int8")
+
+    def body(emit):
+        return [quantize(emit, part, 0.15, 7) for part in BEHIND[name](emit, of_a_product(emit, x))]
+
+    mod = build([x], body)
+    support.skip_where_declined(mod)
+    ops = backend.offload_report(support.partition_for(mod)).ops
+    assert {item.runs_in for item in ops} == {"int8"}
+    (product,) = (item for item in ops if item.op == "relax.nn.conv2d")
+    assert product.composite in ("quantized_conv2d", "quantized_conv2d_relu")
+    assert [item.op for item in ops].count("relax.quantize") == 1
+    value = tvm.runtime.tensor(numbers_of("int8", 2, 8, 4, 4))
+    found, expected = (
+        relax.VirtualMachine(program, tvm.cpu())["main"](value)
+        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+    )
+    for mine, reference in zip(found, expected, strict=True):
+        difference = mine.numpy().astype("int64") - reference.numpy()
+        assert mine.shape == reference.shape and np.abs(difference).max() <= 1
+        assert (difference != 0).mean() < 0.01
+
+
+@needs("conv2d", "split", "strided_slice", "sigmoid", "quantize", "dequantize")
+def test_what_is_not_quantized_alike_by_all_readers_is_moved_as_real_numbers():
+    x = variable("x", 2, 8, 4, 4, dtype="int8")
+
+    def parts(emit):
+        first, second = parts_of(emit, of_a_product(emit, x), 2)
+        return [quantize(emit, first, 0.15, 7), quantize(emit, second, 0.2, 7)]
+
+    def part_and_all(emit):
+        value = of_a_product(emit, x)
+        return [quantize(emit, sliced(emit, value, 1, 3), 0.15, 7), emit(op.sigmoid(value))]
+
+    before = ["dequantize", "dequantize", "conv2d"]
+    ops = ops_of(simplify(build([x], parts), Table(OPS)))
+    assert ops == [*before, "split", "quantize", "quantize"]
+    ops = ops_of(simplify(build([x], part_and_all), Table(OPS)))
+    assert ops == [*before, "strided_slice", "quantize", "sigmoid"]
+
+
+@needs("max_pool2d", "quantize")
+def test_fewer_elements_are_quantized_where_nothing_before_them_is_integers():
+    ops = ops_of(
+        simplify(
+            build([IMAGE], lambda emit: quantize(emit, emit(op.nn.max_pool2d(IMAGE)), 0.1, 0)),
+            Table(OPS),
+        )
+    )
+    assert ops == ["max_pool2d", "quantize"]
 
 
 @needs("maximum", "minimum", "quantize", "dequantize")

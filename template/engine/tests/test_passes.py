@@ -111,8 +111,7 @@ def dequantized(x, scale=0.5, zero_point=3):
 
 
 def moved_integers(emit):
-    real = emit(op.reshape(emit(dequantized(emit(quantized(X)))), [6, 4]))
-    return emit(dequantized(emit(quantized(real))))
+    return emit(op.reshape(emit(dequantized(emit(quantized(X)))), [6, 4]))
 
 
 def unsigned_integers(emit):

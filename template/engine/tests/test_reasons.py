@@ -719,6 +719,36 @@ def test_an_op_that_computes_in_float_between_integers_says_so():
     assert entry.wider_code == Code.REAL_INSIDE.value
 
 
+@needs("concat", "sigmoid", "quantize", "dequantize")
+def test_an_op_that_moves_real_numbers_says_when_it_moves_integers():
+    x, y = (variable(name, 2, 8, dtype="int8") for name in "xy")
+
+    def body(emit):
+        zero = relax.const(0, "int8")
+        reals = [
+            emit(op.dequantize(item, relax.const(scale), zero))
+            for item, scale in ((x, 0.5), (y, 0.25))
+        ]
+        value = emit(op.sigmoid(emit(op.concat(reals, 1))))
+        return emit(op.quantize(value, relax.const(0.5), zero))
+
+    (entry,) = (item for item in report_of(build([x, y], body)).ops if item.op == "relax.concat")
+    assert (entry.runs_in, entry.asked) == ("float32", "int8")
+    assert entry.wider_code == Code.QUANTIZATION.value
+    assert entry.wider == (
+        "concat moves integers where all that reads its result quantizes it alike, with one scale"
+    )
+    ops = [
+        replace(item, inputs=tuple(replace(part, dtypes=("float32",)) for part in item.inputs))
+        if item.name == "concat"
+        else item
+        for item in OPS
+    ]
+    report = report_of(build([x, y], body), Table(ops))
+    (entry,) = (item for item in report.ops if item.op == "relax.concat")
+    assert entry.wider_code == Code.NO_INTEGER_FORM.value
+
+
 def test_each_code_has_a_test():
     tests = Path(__file__).read_text()
     assert [code.name for code in Code if f"Code.{code.name}" not in tests] == []

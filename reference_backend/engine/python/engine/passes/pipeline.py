@@ -17,6 +17,7 @@ from tvm import relax
 from ..table import Table
 from . import (
     attention,
+    earlier,
     fold,
     indices,
     kernels,
@@ -123,7 +124,7 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("TurnGuard", attention.turn_guard, "relax.permute_dims"),
     _calls("SwapKeys", attention.swap_key, "relax.matmul"),
     # After the passes that match real numbers that are moved.
-    _calls("QuantizeFirst", quantized.quantize_before_moving, quantized.QUANTIZE),
+    _blocks("QuantizeFirst", earlier.quantize_first),
     # After the passes that make clips.
     _calls("DropLimits", quantized.drop_limits, quantized.QUANTIZE),
     _blocks("DequantizeForEach", sharing.dequantize_for_each),

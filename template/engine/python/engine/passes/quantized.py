@@ -9,6 +9,7 @@ dequantize of its own and a quantize.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,13 @@ MOVES = frozenset(
 )
 """The ops whose results are elements of their first argument."""
 
-_JOINS = ("relax.concat", "relax.stack", "relax.where", "relax.nn.pad")
+JOINS = ("relax.concat", "relax.stack", "relax.where", "relax.nn.pad")
 """The ops whose results are elements of several arguments, or numbers of their own."""
 
-_COMPARES = ("relax.max", "relax.min", "relax.nn.max_pool")
+COMPARES = ("relax.max", "relax.min", *(f"relax.nn.max_pool{rank}d" for rank in (1, 2, 3)))
+"""The ops that select elements by their size."""
+
+SPLIT = "relax.split"
 
 RESIZE = "relax.image.resize2d"
 
@@ -75,6 +79,22 @@ def only_moves(expr: relax.Expr) -> bool:
         return op_name(expr) in MOVES
     is_crop = str(expr.attrs.coordinate_transformation_mode) == "tf_crop_and_resize"
     return str(expr.attrs.method) == "nearest_neighbor" and not is_crop
+
+
+def moves_elements(expr: relax.Expr) -> bool:
+    """Return whether an expression is a call whose results are elements of what it reads.
+
+    Parameters
+    ----------
+    expr
+        The expression.
+
+    Returns
+    -------
+    moves
+        True also for those that join or split tensors.
+    """
+    return op_name(expr) in (*JOINS, SPLIT) or only_moves(expr)
 
 
 def move_integers(block: Block, table: Table) -> Bindings | None:
@@ -103,7 +123,7 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
         value: Any = binding.value
         name = op_name(value) if isinstance(binding, relax.VarBinding) else ""
         new: relax.Expr | None = None
-        if name in _JOINS or only_moves(value):
+        if name in JOINS or only_moves(value):
             moved = _moved(value, values, table, builder)
             if moved is not None:
                 inner, source, axis = moved
@@ -123,10 +143,10 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
         elif name == QUANTIZE:
             before: Any = values.get(value.args[0])
             alike = quantized.setdefault(value.args[0], [])
-            if is_call_of(DEQUANTIZE, before) and _undoes(value, before, values):
+            if is_call_of(DEQUANTIZE, before) and undoes(value, before, values):
                 new = before.args[0]
             else:
-                same = (item.var for item in alike if _is_alike(value, item.value, values))
+                same = (item.var for item in alike if is_alike(value, item.value, values))
                 new = next(same, None)
             if new is None:
                 alike.append(binding)
@@ -139,16 +159,59 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
     return result if changed else None
 
 
+def moved_parts(call: relax.Call, values: Values) -> list[relax.Expr]:
+    """Return the tensors whose elements a call moves.
+
+    Parameters
+    ----------
+    call
+        A call of an op that moves elements.
+    values
+        The values of variables.
+
+    Returns
+    -------
+    parts
+        Several where it joins them.
+    """
+    if op_name(call) == "relax.where":
+        return list(call.args[1:3])
+    first = resolve(call.args[0], values)
+    return list(first.fields) if isinstance(first, relax.Tuple) else [call.args[0]]
+
+
+def move_others(call: relax.Call, parts: Sequence[relax.Expr], border: float) -> relax.Call:
+    """Return a call that moves other tensors in the same way.
+
+    Parameters
+    ----------
+    call
+        A call of an op that moves elements.
+    parts
+        The other tensors, as many as `moved_parts` returns.
+    border
+        The number that a pad puts around them.
+
+    Returns
+    -------
+    call
+        Not normalized: it has no type.
+    """
+    if op_name(call) == "relax.nn.pad":
+        return relax.op.nn.pad(parts[0], call.attrs.pad_width, call.attrs.pad_mode, border)
+    if op_name(call) == "relax.where":
+        return relax.op.where(call.args[0], *parts)
+    joins = isinstance(call.args[0].ty, relax.TupleType)
+    first = relax.Tuple(parts) if joins else parts[0]
+    return relax.Call(call.op, [first, *call.args[1:]], call.attrs, call.ty_args)
+
+
 def _moved(
     call: relax.Call, values: Values, table: Table, builder: relax.BlockBuilder
 ) -> tuple[relax.Expr, relax.Call, int] | None:
     """Return a call that moves integers, the dequantize of what it reads, and its new axis."""
     name = op_name(call)
-    first = resolve(call.args[0], values)
-    if name == "relax.where":
-        fields = list(call.args[1:3])
-    else:
-        fields = list(first.fields) if isinstance(first, relax.Tuple) else [call.args[0]]
+    fields = moved_parts(call, values)
     sources: list[Any] = [values.get(field) for field in fields]
     known = [item for item in sources if is_call_of(DEQUANTIZE, item)]
     if not known:
@@ -174,24 +237,14 @@ def _moved(
         if one is None:
             return None
         integers.append(one)
-    data = relax.Tuple(integers) if isinstance(first, relax.Tuple) else integers[0]
-    attributes = call.attrs
-    if name == "relax.nn.pad":
-        number: Constant | None = zero_point
-        if str(attributes.pad_mode) == "constant" and float(attributes.pad_value) != 0:
-            border = np.float32(attributes.pad_value)
-            number = _integers_of(relax.const(border), source, values)
-        if number is None:
-            return None
-        value = float(number.value.numpy().flat[0])
-        moved = relax.op.nn.pad(data, attributes.pad_width, attributes.pad_mode, value)
-    elif name == "relax.where":
-        moved = relax.op.where(call.args[0], *integers)
-    else:
-        moved = relax.Call(call.op, [data, *call.args[1:]], attributes, call.ty_args)
-    if name.startswith(_COMPARES) and scale.value.numpy().flat[0] <= 0:
+    number: Constant | None = zero_point
+    is_constant = name == "relax.nn.pad" and str(call.attrs.pad_mode) == "constant"
+    if is_constant and float(call.attrs.pad_value) != 0:
+        number = _integers_of(relax.const(np.float32(call.attrs.pad_value)), source, values)
+    if number is None or (name in COMPARES and scale.value.numpy().flat[0] <= 0):
         return None
-    moved = builder.normalize(moved)
+    border = float(number.value.numpy().flat[0])
+    moved = builder.normalize(move_others(call, integers, border))
     try:
         if tensor_type(moved.ty)[1] != tensor_type(call.ty)[1]:
             return None
@@ -199,7 +252,7 @@ def _moved(
         return None
     if not _is_taken_too(moved, call, values, table):
         return None
-    if isinstance(data, Constant):
+    if isinstance(moved.args[0], Constant):
         moved = constant_of(moved) or moved
     return moved, source, axis
 
@@ -220,7 +273,7 @@ def _split(
     call: object, values: Values, table: Table, builder: relax.BlockBuilder
 ) -> tuple[relax.Expr, relax.Call] | None:
     """Return a split of integers, and the dequantize of what the split reads."""
-    if not isinstance(call, relax.Call) or not is_call_of("relax.split", call):
+    if not isinstance(call, relax.Call) or not is_call_of(SPLIT, call):
         return None
     source: Any = values.get(call.args[0])
     if not is_call_of(DEQUANTIZE, source):
@@ -229,8 +282,7 @@ def _split(
         number = resolve(item, values)
         if not isinstance(number, Constant) or number.value.numpy().size != 1:
             return None
-    moved = relax.Call(call.op, [source.args[0], *call.args[1:]], call.attrs, call.ty_args)
-    moved = builder.normalize(moved)
+    moved = builder.normalize(move_others(call, [source.args[0]], 0))
     return (moved, source) if _is_taken_too(moved, call, values, table) else None
 
 
@@ -268,13 +320,13 @@ def _dequantize_like(
     return builder.normalize(call)
 
 
-def _undoes(call: relax.Call, source: relax.Call, values: Values) -> bool:
+def undoes(call: relax.Call, source: relax.Call, values: Values) -> bool:
     """Whether a quantize returns the integers that a dequantize has read."""
     same_type = str(source.args[0].ty.dtype) == str(call.ty.dtype)
     return same_type and _same_parameters(call, source, values)
 
 
-def _is_alike(one: relax.Call, other: relax.Call, values: Values) -> bool:
+def is_alike(one: relax.Call, other: relax.Call, values: Values) -> bool:
     """Whether two quantizes of the same value return the same integers."""
     return str(one.ty.dtype) == str(other.ty.dtype) and _same_parameters(one, other, values)
 
@@ -303,53 +355,6 @@ def compute_bias(site: Site) -> Bindings | None:
         return None
     real = real_of(site.call, data, site.values)
     return None if real is None else site.bind(real)
-
-
-def quantize_before_moving(site: Site) -> Bindings | None:
-    """Turn `quantize(reshape(x))` into `reshape(quantize(x))`: x is quantized where it is made.
-
-    So are the parts of a concat: those that are integers in another scale are rescaled.
-    """
-    call = site.call
-    move = site.value(call.args[0])
-    if is_call_of(DEQUANTIZE, move):
-        return _rescaled_constant(site, call)
-    # An op that drops elements, such as a slice, would have more of them quantized.
-    if op_name(move) not in (*REARRANGES, "relax.concat") or not site.is_used_once(call.args[0]):
-        return None
-    if not _has_one_scale(site, call):
-        return None
-    steps = Steps(site)
-
-    def quantized(part: relax.Expr) -> relax.Expr:
-        real = known_real(part, site.values) or part
-        return steps.add(relax.op.quantize(real, *call.args[1:3], -1, call.attrs.out_dtype))
-
-    def joined(part: relax.Expr) -> relax.Expr:
-        source: Any = site.value(part)
-        same = is_call_of(DEQUANTIZE, source) and _undoes(call, source, site.values)
-        return source.args[0] if same else quantized(part)
-
-    data = resolve(move.args[0], site.values)
-    if isinstance(data, relax.Tuple):
-        first: relax.Expr = relax.Tuple([joined(part) for part in data.fields])
-    elif op_name(move) == "relax.concat":
-        return None
-    else:
-        first = quantized(data)
-    moved = relax.Call(move.op, [first, *move.args[1:]], move.attrs, move.ty_args)
-    return _if_taken(site, steps.end(moved))
-
-
-def _rescaled_constant(site: Site, call: relax.Call) -> Bindings | None:
-    """Quantize a constant that is dequantized from another scale."""
-    real = known_real(call.args[0], site.values)
-    constants = [real, *map(site.constant, call.args[1:3])]
-    known = [item for item in constants if item is not None]
-    if len(known) < len(constants):
-        return None
-    integers = constant_of(with_arguments(call, known))
-    return None if integers is None else site.bind(integers)
 
 
 def interpolate_real_numbers(site: Site) -> Bindings | None:

@@ -10,7 +10,7 @@ from tvm import relax
 
 from ..amounts import is_product
 from ..element_types import runs_in, wider_inside
-from ..passes.quantized import DEQUANTIZE, QUANTIZE, REARRANGES
+from ..passes.quantized import DEQUANTIZE, QUANTIZE, REARRANGES, moves_elements
 from ..patterns import TO_REAL, WEIGHT_ONLY, computes_quantized, is_quantized
 from ..reasons import Code, Reason, of_driver
 from ..table import Table
@@ -174,6 +174,11 @@ class Precision:
         if refusal is not None:
             return refusal
         entries = self._table.entries_of(call.op.name)
+        if moves_elements(call):
+            asked = set(self._asked(index))
+            if any(asked.issubset(entry.inputs[0].dtypes) for entry in entries):
+                why = "moves integers where all that reads its result quantizes it alike"
+                return Reason(Code.QUANTIZATION, f"{entries[0].name} {why}, with one scale")
         if not computes_quantized(self._table) or not any(entry.quantized for entry in entries):
             names = ", ".join(entry.name for entry in entries) or call.op.name
             return Reason(
