@@ -952,7 +952,7 @@ def test_a_network_of_torchao_is_of_integers(name):
 WIDTHS = (256, 512, 128)
 
 
-def weights_by_torchao(name):
+def weights_by_torchao(name, dtype="float32"):
     import torch
     from torchao import quantization
 
@@ -966,9 +966,10 @@ def weights_by_torchao(name):
     torch.manual_seed(0)
     layers = [torch.nn.Linear(*sizes) for sizes in itertools.pairwise(WIDTHS)]
     network = torch.nn.Sequential(layers[0], torch.nn.GELU(), layers[1]).eval()
+    network = network.to(getattr(torch, dtype))
     if name in configs:
         quantization.quantize_(network, configs[name])
-    x = torch.randn(3, WIDTHS[0])
+    x = torch.randn(3, WIDTHS[0]).to(getattr(torch, dtype))
     with torch.no_grad():
         expected = network(x).numpy()
         program = torch.export.export(network, (x,))
@@ -1015,7 +1016,7 @@ def weights_of_onnx_runtime(bits, zeros=False):
     return backend.from_onnx(model), x, session.run(None, {"x": x})[0]
 
 
-def check_weights(mod, x, expected):
+def check_weights(mod, x, expected, tolerance=1e-5):
     """Check that all matmuls have integer weights; return the artifacts' size in bytes."""
     partitioned = support.partition_for(mod)
     ops = backend.offload_report(partitioned).ops
@@ -1025,7 +1026,7 @@ def check_weights(mod, x, expected):
     assert not any(item.placement == "host" for item in ops)
     executable = compile_for(mod)
     found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max())
     return bytes_of(mod)
 
 
@@ -1053,6 +1054,37 @@ def test_weights_that_torchao_has_quantised_stay_integers(name, share):
     size = check_weights(*weights_by_torchao(name))
     if support.IS_EMULATOR:
         assert size < share * bytes_of(weights_by_torchao("float")[0])
+
+
+@needs("matmul", dtype="float16")
+@needs("matmul", "gelu", "dequantize")
+@needs_library("torch", "torchao")
+def test_weights_of_a_torchao_model_of_float16_stay_integers():
+    skip_without_integers("matmul")
+    mod, x, _ = weights_by_torchao("int8", "float16")
+    size = check_weights(mod, x, on_both(mod, x)[1], np.finfo("float16").eps)
+    if support.IS_EMULATOR:
+        assert size < 1.1 * bytes_of(weights_by_torchao("int8")[0])
+
+
+@needs("matmul", dtype="float16")
+@needs("dequantize")
+@pytest.mark.parametrize(
+    "scale, kept", [(5 / 2**24, True), (0.02, True), (1e-9, False), (400, False)]
+)
+def test_weights_of_float16_have_no_scales_that_float16_cannot_hold(scale, kept):
+    x = variable("x", 2, 8, dtype="float16")
+    numbers = RNG.integers(-128, 128, (8, 6)).astype("int8")
+
+    def layer(emit):
+        weight = emit(op.astype(relax.const(numbers), "float16"))
+        product = emit(op.matmul(x, weight, "float32"))
+        return emit(op.multiply(product, relax.const(np.full(6, scale, "float32"))))
+
+    mod = build([x], layer)
+    assert ("dequantize(" in str(simplify(mod, support.TABLE))) == kept
+    found, expected = on_both(mod, RNG.standard_normal((2, 8)).astype("float16"))
+    np.testing.assert_allclose(found, expected, atol=1e-3 * np.abs(expected).max())
 
 
 @needs("matmul", "relu", "dequantize")

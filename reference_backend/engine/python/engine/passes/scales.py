@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 from tvm import relax
 
 from ..calls import Constant, Values, resolve, with_arguments
@@ -11,45 +14,61 @@ from .evaluate import constant_of
 from .quantized import DEQUANTIZE, REARRANGES
 from .rewriting import Bindings, Site, Steps, is_call_of, op_name
 
+_REALS = ("float16", "float32")
+"""The types of scales, and of weights that are dequantized."""
+
 
 def scale_weights(site: Site) -> Bindings | None:
     """Turn `matmul(x, astype(weight)) * scale` into a matmul of a dequantized weight.
 
-    Scales are by column, or one; torchao writes weights of 8 bits like this.
+    Scales are by column, or one; torchao writes weights of 8 bits like this. Of float16, TVM's
+    importer sums products in float32, and multiplies by scales of float32.
     """
     for product, factor in (site.call.args, site.call.args[::-1]):
         matmul = site.value(product)
         scale = _known(factor, site.values)
         if not is_call_of("relax.matmul", matmul) or scale is None:
             continue
-        cast = site.value(matmul.args[1])
-        if not is_call_of("relax.astype", cast) or not site.is_used_once(product):
+        weight, dtype = matmul.args[1], str(matmul.args[1].ty.dtype)
+        if not {dtype, str(scale.ty.dtype)} <= set(_REALS) or not site.is_used_once(product):
             continue
-        data = cast.args[0]
-        numbers = _known(data, site.values)
+        numbers = _known(_before_casts(site, weight), site.values)
         takes = site.table.takes_integer_weights("relax.matmul")
         if numbers is None or str(numbers.ty.dtype) not in ("int8", "uint8") or not takes:
             continue
         steps, shape = scale.value.numpy(), list(numbers.value.shape)
         of_columns = steps.ndim <= 1 or steps.size == steps.shape[-1]
         by_column = of_columns and len(shape) > 1 and steps.size == shape[-1]
-        if not (by_column or steps.size == 1) or str(scale.ty.dtype) != str(cast.ty.dtype):
+        if not (by_column or steps.size == 1) or not _holds(dtype, steps):
             continue
         steps = steps.reshape(-1) if steps.size > 1 else steps.reshape(())
         zeros = relax.const(np.zeros(steps.shape, str(numbers.ty.dtype)))
         added = Steps(site)
-        weight = added.add(
-            relax.op.dequantize(numbers, relax.const(steps), zeros, -1, str(cast.ty.dtype))
-        )
-        return added.end(relax.op.matmul(matmul.args[0], weight, matmul.attrs.out_dtype))
+        real = added.add(relax.op.dequantize(numbers, relax.const(steps), zeros, -1, dtype))
+        return added.end(relax.op.matmul(matmul.args[0], real, matmul.attrs.out_dtype))
     return None
 
 
+def _before_casts(site: Site, expr: relax.Expr) -> relax.Expr:
+    """Return what casts to real numbers read: each of them holds all integers of 8 bits."""
+    while is_call_of("relax.astype", site.value(expr)) and str(expr.ty.dtype) in _REALS:
+        expr = site.value(expr).args[0]
+    return expr
+
+
+def _holds(dtype: str, steps: npt.NDArray[Any]) -> bool:
+    """Whether products of scales and integers of 8 bits are rounded in a type, but not lost."""
+    exact = np.multiply.outer([1.0, 256.0], steps)
+    with np.errstate(over="ignore"):
+        error = np.abs(exact.astype(dtype) - exact)
+    return bool((error <= np.finfo(dtype).eps / 2 * np.abs(exact)).all())
+
+
 def _known(expr: relax.Expr, values: Values) -> Constant | None:
-    """Return the constant of an expression, also through a reshape or a transposition."""
+    """Return the constant of an expression, also through reshapes, transpositions and casts."""
     found = resolve(expr, values)
     found = values.get(found, found)
-    if isinstance(found, relax.Call) and op_name(found) in REARRANGES:
+    if isinstance(found, relax.Call) and op_name(found) in (*REARRANGES, "relax.astype"):
         source = _known(found.args[0], values)
         if source is None:
             return None
