@@ -630,6 +630,76 @@ def test_a_wider_type_has_the_reason_of_the_entry_that_fits():
     assert entry.wider.startswith("conv2d: '")
 
 
+@needs("conv2d", "add", "quantize", "dequantize")
+@pytest.mark.parametrize(
+    "data, weight, residual, runs_in",
+    [
+        ("int8", "int8", "uint8", "int8"),
+        ("uint8", "int8", None, "uint8 x int8"),
+        ("int8", "uint8", "int8", "int8 x uint8"),
+    ],
+)
+def test_the_type_of_a_product_is_that_of_data_by_weights(data, weight, residual, runs_in):
+    skip_without_integers("conv2d")
+    x, y = variable("x", *IMAGE, dtype=data), variable("y", *IMAGE, dtype=residual or "int8")
+
+    def real(emit, value):
+        zero = relax.const(0, str(value.ty.dtype))
+        return emit(op.dequantize(value, relax.const(0.5), zero))
+
+    def body(emit):
+        # In the order of torchao's quantizers, with weights first.
+        kernel = real(emit, relax.const(np.ones((8, 8, 1, 1), weight)))
+        other = real(emit, y)
+        value = emit(op.nn.conv2d(real(emit, x), kernel))
+        value = emit(op.add(value, other)) if residual else value
+        return emit(op.quantize(value, relax.const(0.5), relax.const(0, "int8")))
+
+    entry = of_conv(report_of(build([x, y], body)))
+    assert entry.composite == "quantized_conv2d" + ("_residual" if residual else "")
+    assert entry.runs_in == runs_in
+
+
+@needs("quantize")
+@needs("dequantize", dtype="int16")
+@pytest.mark.parametrize(
+    "dtype, step, sentence",
+    [
+        ("int8", 0.25, None),
+        ("int8", 1e30, "make a factor of .*, a shift by 1.*; supported: "),
+        ("int16", 0.25, "'data' is int16; supported, quantised: int8, uint8"),
+    ],
+)
+def test_integers_that_are_rescaled_in_float_say_why(dtype, step, sentence):
+    skip_without_integers("quantize")
+    x, zero = variable("x", *IMAGE, dtype=dtype), relax.const(0, dtype)
+
+    def body(emit):
+        real = emit(op.dequantize(x, relax.const(0.5), zero))
+        return emit(op.quantize(real, relax.const(step), zero, -1, dtype))
+
+    (entry,) = (item for item in report_of(build([x], body)).ops if item.op == "relax.quantize")
+    assert (entry.composite == "requantize") == (sentence is None)
+    assert entry.asked == (sentence and dtype)
+    assert re.search(sentence or "^$", entry.wider or "")
+
+
+@needs("quantize")
+@needs("concat", "dequantize", dtype="int16")
+def test_parts_of_a_concat_that_are_rescaled_in_float_say_why():
+    skip_without_integers("quantize")
+    x, zero = variable("x", *IMAGE, dtype="int16"), relax.const(0, "int16")
+
+    def body(emit):
+        parts = [emit(op.dequantize(x, relax.const(step), zero)) for step in (0.25, 0.5)]
+        whole = emit(op.concat(parts, 1))
+        return emit(op.quantize(whole, relax.const(0.25), zero, -1, "int16"))
+
+    ops = report_of(build([x], body)).ops
+    found = [item.wider for item in ops if item.op == "relax.quantize"]
+    assert found == ["quantize: 'data' is int16; supported, quantised: int8, uint8"]
+
+
 @needs("matmul", "reshape", "quantize", "dequantize")
 @pytest.mark.parametrize("result", ["quantized", "real"])
 @pytest.mark.parametrize(

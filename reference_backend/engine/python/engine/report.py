@@ -60,7 +60,7 @@ class OpPlacement:
         The bytes of its arguments, each once, and of its results, as the model has them; none if a
         size is not known. A symbol counts with its bound.
     runs_in
-        The type that it computes in: "float32", "int8 x int8", "int8, inside float32".
+        The type that it computes in: "float32", "uint8 x int8", "int8, inside float32".
     asked
         The integers that the model asks for, where the op computes in a wider type.
     wider_code, wider

@@ -73,7 +73,7 @@ class Precision:
         label = "" if isinstance(on_host, Reason) else on_host.label
         integers = () if isinstance(on_host, Reason) else self._integers_of(on_host)
         fields: Types = {"runs_in": runs_in(label, integers, dtype)}
-        if self._op(index) in ("", QUANTIZE, DEQUANTIZE):
+        if self._op(index) in ("", DEQUANTIZE):
             return fields
         asked = self._asked(index)
         if not asked:
@@ -92,13 +92,16 @@ class Precision:
         return str(value.op.name) if ir.is_op_call(value) else ""
 
     def _integers_of(self, composite: Composite) -> tuple[str, ...]:
-        """Return the types of the integers that a composite reads."""
+        """Return the types of the integers that a composite reads; of products, the operands'."""
         if composite not in self._of_composite:
-            values = (self._bindings[member].value for member in composite.members)
-            calls = [value for value in values if ir.is_op_call(value)]
-            found = dict.fromkeys(
-                str(call.args[0].ty.dtype) for call in calls if call.op.name == DEQUANTIZE
-            )
+            calls = [self._bindings[at].value for at in composite.members if self._op(at)]
+            product = next((call for call in calls if is_product(call.op.name)), None)
+            if product is None:
+                sources = [call for call in calls if call.op.name == DEQUANTIZE]
+            else:
+                operands = map(self._dequantize_behind, product.args)
+                sources = [call for call in operands if call is not None]
+            found = dict.fromkeys(str(call.args[0].ty.dtype) for call in sources)
             # A bias is in the type of the sums.
             self._of_composite[composite] = tuple(item for item in found if item != "int32")
         return self._of_composite[composite]
@@ -151,14 +154,13 @@ class Precision:
             why = f"'{name}' is dequantized before it is moved; supported: integers that are moved"
         return Reason(Code.QUANTIZATION, why)
 
-    def _quantizes(self, index: int, reach: int = _REACH) -> Iterator[int]:
-        """Generate the places of the quantizes that read an op, directly or after others."""
-        for user in self._bindings.users.get(self._bindings[index].var, ()):
-            at = self._bindings.position[user]
-            if self._op(at) == QUANTIZE:
-                yield at
-            elif reach and self._op(at):
-                yield from self._quantizes(at, reach - 1)
+    def _quantizes(self, index: int, reach: int = _REACH + 1) -> Iterator[int]:
+        """Generate the places of the quantizes of an op: itself, or those after it."""
+        if self._op(index) == QUANTIZE:
+            yield index
+        elif reach and self._op(index):
+            for user in self._bindings.users.get(self._bindings[index].var, ()):
+                yield from self._quantizes(self._bindings.position[user], reach - 1)
 
     def _why(self, index: int, label: str) -> Reason | None:
         """Return why an op on the NPU computes in a wider type than asked for, if it does."""
@@ -184,7 +186,9 @@ class Precision:
             return Reason(
                 Code.NO_INTEGER_FORM, f"{names} has no form for quantised tensors in the table"
             )
-        named = zip(call.args, (item.name for item in entries[0].inputs), strict=False)
+        # Scales are real.
+        operands = call.args[:1] if self._op(index) == QUANTIZE else call.args
+        named = zip(operands, (item.name for item in entries[0].inputs), strict=False)
         refusal = next(filter(None, (self._operand_refusal(*pair) for pair in named)), None)
         if refusal is not None:
             return refusal
