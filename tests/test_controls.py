@@ -1,7 +1,8 @@
 """Negative controls: broken backends that the conformance kit must catch.
 
 One build contains all the bugs, each behind an environment variable, so that each bug costs a run
-of the kit, not a build. Without the variable, the backend is correct, and the kit passes.
+of the kit, not a build. Without the variable, the backend is correct, and the kit passes. What the
+kit does not run, such as the quantizers, the backend's own tests must catch: suite `pytest`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ OPS += ["pad", "quantize", "dequantize", "permute_dims", "tanh", "avg_pool2d"]
 
 @dataclass(frozen=True)
 class Control:
-    """A bug: where it is, and which part of the kit must find it."""
+    """A bug: where it is, and which part of the kit, or which of the tests, must find it."""
 
     name: str
     file: str
@@ -335,6 +336,16 @@ CONTROLS = [
         "matmul",
     ),
     Control(
+        "scores_quantised_before_a_topk",
+        "engine/python/engine/quantization/planning.py",
+        "return {name for group in self.units for name in inputs_of(group)}",
+        f'edges = {IN_PYTHON} == "scores_quantised_before_a_topk"\n'
+        "        read = edges_of if edges else inputs_of\n"
+        "        return {name for group in self.units for name in read(group)}",
+        "pytest",
+        "scores_that_a_topk_reads_stay_float",
+    ),
+    Control(
         "lost_nan",
         "engine/lowerings/activation.cc",
         "v.Maximum(x[0], v.Constant(0))",
@@ -383,6 +394,10 @@ def kit(
     python = workshop.environment(workshop.build(project))
 
     def run_kit(suite: str, filters: Iterable[str], mistake: str = "") -> tuple[int, str]:
+        if suite == "pytest":
+            command = [python, "-m", "pytest", "-q", "engine/tests", "-k", " or ".join(filters)]
+            done = attempt(*command, cwd=project, **{VARIABLE: mistake})
+            return done.returncode, done.stdout
         command = [python, "-m", "tvm_broken", "conformance", "--suite", suite]
         # Worker processes would take three times as long, and no bug here crashes.
         command += ["--jobs", "0"]
@@ -409,4 +424,5 @@ def test_the_kit_catches_each_mistake(
     code, text = kit(control.suite, [control.filter], control.name)
     assert code == 1, text
     # The run finished, and found the bug.
-    assert "FAILED: " in text.splitlines()[-1], text
+    end = " failed, " if control.suite == "pytest" else "FAILED: "
+    assert end in text.splitlines()[-1], text

@@ -133,6 +133,12 @@ def test_a_value_that_only_float_ops_read_stays_float():
     assert (groups, others, found.quantized) == (["conv"], [], {"x"})
 
 
+def test_scores_that_a_topk_reads_stay_float():
+    lines = ("h = conv x", "c = conv h", "b i = topk c")
+    groups, others, found = planned(lines, ["b", "i"], ("conv",), moved=("topk",))
+    assert (groups, others, found.quantized) == (["conv", "conv"], [], {"x", "h"})
+
+
 def test_a_float_residual_is_not_quantised():
     fused = ("conv", "conv add")
     lines = ("n = norm x", "c = conv n", "a = add c n", "d = conv a")
@@ -295,6 +301,17 @@ def test_joined_tensors_share_a_scale():
     (result,) = run(backend.from_onnx(found), batch)
     (expected,) = quantized_networks.run_onnx(found, batch)
     assert np.abs(result - expected).max() < 0.02
+
+
+@needs_onnx
+def test_the_best_scores_of_a_model_are_chosen_from_floats():
+    lines = ("a = MatMul x wa", "r = Relu a", "s = MatMul r wb", "b i = TopK s k axis=-1")
+    weights = {"wa": normal(16, 32), "wb": normal(32, 40), "k": np.array([3])}
+    found = quantize_for(onnx_model(lines, [4, 16], ["b"], weights), images(shape=(4, 16)))
+    assert labels_of(placed(backend.from_onnx(found)))[-1].endswith("_to_real")
+    (choice,) = (node for node in found.graph.node if node.op_type == "TopK")
+    (scores,) = (node for node in found.graph.node if choice.input[0] in node.output)
+    assert scores.op_type == "MatMul"
 
 
 @needs_onnx
@@ -857,6 +874,14 @@ def layers(name):
             ),
             (4, 8),
         ),
+        "topk": lambda: (
+            Layers(
+                lambda m, x: torch.topk(m.b(torch.relu(m.a(x))), 3)[0],
+                a=nn.Linear(16, 32),
+                b=nn.Linear(32, 40),
+            ),
+            (4, 16),
+        ),
         "batches": lambda: (
             Layers(
                 lambda m, x: torch.bmm(torch.relu(torch.baddbmm(m.b, x, m.w)), m.v),
@@ -924,6 +949,13 @@ def test_only_the_edges_of_layers_are_real_numbers(name):
     assert in_float(ops) == set()
     assert len(alone(ops, "quantize")) == 1
     assert {label.startswith("quantized_") for label in labels_of(ops)} == {True}
+
+
+@needs_torch
+def test_the_best_scores_of_a_program_are_chosen_from_floats():
+    ops = quantized_layers("topk")
+    assert labels_of(ops)[-1].endswith("_to_real")
+    assert len(alone(ops, "quantize")) == 1
 
 
 @needs_torch
