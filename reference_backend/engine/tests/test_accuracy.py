@@ -15,6 +15,7 @@ from tvm import relax
 import backend
 import support
 from backend.engine.conformance import onnx_networks, quantized_networks
+from backend.engine.conformance.model import BACKEND
 from support import build, compile_for, needs, needs_library, variable
 
 pytestmark = pytest.mark.usefixtures("bound_constants")
@@ -225,6 +226,68 @@ def test_a_batch_norm_in_the_weights_and_a_relu_in_the_range_are_matched():
     assert layer.snr_db == pytest.approx(found.outputs[0].snr_db, abs=0.01)
 
 
+@needs("matmul", "add", "quantize", "dequantize", "reshape")
+def test_ops_that_only_move_elements_may_differ():
+    """PyTorch's importer flattens what a linear layer reads; that of a quantised one does not."""
+    data = variable("data", 3, 4, 64)
+    bias = relax.const(np.linspace(-1, 1, 16, dtype="float32"))
+
+    def real(emit):
+        writer = Writer(emit, False, {})
+        value = emit(op.reshape(data, (12, 64)))
+        value = emit(op.matmul(value, writer.weight("first", 64, 16, axis=1)))
+        value = emit(op.reshape(emit(op.add(bias, value)), (3, 4, 16)))
+        value = emit(op.strided_slice(value, [1], [1], [3]))
+        value = emit(op.nn.relu(emit(op.permute_dims(value, (1, 0, 2)))))
+        value = emit(op.reshape(value, (6, 16)))
+        value = emit(op.matmul(value, writer.weight("second", 16, 8, axis=1)))
+        return emit(op.reshape(value, (2, 3, 8)))
+
+    def quantized(emit, wrong=()):
+        writer = Writer(emit, True, dict(wrong))
+        value = writer.between("in", data)
+        value = emit(op.matmul(value, writer.weight("first", 64, 16, axis=1)))
+        value = writer.between("first out", emit(op.add(value, bias)))
+        value = emit(op.nn.relu(emit(op.take(value, relax.const([1, 2], "int64"), 1))))
+        value = writer.between("moved", emit(op.permute_dims(value, (1, 0, 2))))
+        return emit(op.matmul(value, writer.weight("second", 16, 8, axis=1)))
+
+    random = np.random.default_rng(1)
+    arrays = [random.standard_normal((3, 4, 64)).astype("float32")]
+    mods = build([data], real), build([data], quantized)
+    found = backend.accuracy_report(*mods, arrays)
+    assert found.differences == ()
+    assert [item.summary for item in found.layers if "matmul" in item.ops] in (
+        ["matmul+add", "matmul"],
+        ["matmul", "matmul+add"],
+    )
+    assert all(item.snr_db > 28 for item in found.layers)
+    for name, ops in (("first", "matmul+add"), ("second", "matmul")):
+        mod = build([data], partial(quantized, wrong=((name, 4.0),)))
+        worst, *others = backend.accuracy_report(mods[0], mod, arrays).layers
+        assert worst.summary == ops
+        assert worst.snr_db < 5
+        assert min(item.snr_db for item in others) > 28
+
+
+@needs("matmul", "quantize", "dequantize", "reshape")
+def test_elements_that_are_moved_to_other_places_differ():
+    data = variable("data", 4, 4)
+
+    def write(emit, quantized):
+        writer = Writer(emit, quantized, {})
+        value = writer.between("in", data)
+        if quantized:
+            value = emit(op.permute_dims(value))
+        return emit(op.matmul(value, writer.weight("weight", 4, 4, axis=1)))
+
+    mods = [build([data], partial(write, quantized=item)) for item in (False, True)]
+    arrays = [np.random.default_rng(1).standard_normal((4, 4)).astype("float32")]
+    (difference,) = backend.accuracy_report(*mods, arrays).differences
+    assert difference.startswith("'data' (an input) of the quantised model is where the float")
+    assert "elements are in different places" in difference
+
+
 @pytest.mark.thorough
 @needs(*OPS)
 def test_models_that_differ_are_reported_with_both_ops():
@@ -346,6 +409,38 @@ def test_a_network_of_torchao_is_matched():
     real = backend.from_exported_program(program, unwrap_unit_return_tuple=True)
     mod, arguments, _ = quantized_networks.export("resnet")
     check(backend.accuracy_report(real, mod, arguments), 10)
+
+
+@pytest.mark.thorough
+@needs("matmul", "reshape", "permute_dims", "softmax", "quantize", "dequantize")
+@needs_library("torch", "torchao")
+def test_attention_of_pytorch_is_matched():
+    import torch
+
+    class Attention(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project = torch.nn.Linear(32, 96)
+            self.last = torch.nn.Linear(32, 32)
+
+        def forward(self, x):
+            parts = self.project(x).reshape(2, 6, 3, 4, 8).permute(2, 0, 3, 1, 4)
+            query, key, value = parts.unbind(0)
+            weights = torch.softmax(query @ key.transpose(-1, -2) / 3, -1)
+            return x + self.last((weights @ value).transpose(1, 2).reshape(2, 6, 32))
+
+    torch.manual_seed(0)
+    network = Attention().eval()
+    batches = [(torch.randn(2, 6, 32) * 0.5 + 0.1 * index,) for index in range(8)]
+    quantized = getattr(backend, f"quantize_for_{BACKEND}")(network, batches)
+    mods = [
+        backend.from_exported_program(program, unwrap_unit_return_tuple=True)
+        for program in (torch.export.export(network, batches[0]), quantized)
+    ]
+    found = backend.accuracy_report(*mods, [batches[0][0].numpy()])
+    assert found.differences == ()
+    assert len([item for item in found.layers if "matmul" in item.ops]) == 4
+    assert min(item.snr_db for item in found.layers) > 25
 
 
 def check(found, products):

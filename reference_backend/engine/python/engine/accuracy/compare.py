@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +12,6 @@ from tvm import relax
 
 from ..amounts import is_product
 from ..batches import Batch, read_batch
-from ..element_types import runs_in
 from ..options import Options, Source
 from ..partition import compile_for, compile_partitioned, partition_for
 from ..passes import CANONICALIZATION, passes_for
@@ -20,8 +19,9 @@ from ..passes.quantized import DEQUANTIZE, QUANTIZE
 from ..passes.rewriting import op_name
 from ..patterns import TABLE
 from ..report import OpPlacement, offload_report
+from .graph import Graph
 from .layers import Layer, cut, reading, with_kernels
-from .matching import Graph, match
+from .matching import match
 from .result import AccuracyReport, Array, LayerAccuracy, Sums
 
 
@@ -78,7 +78,9 @@ def accuracy_report(
     pairs, differences = match(quantized, real)
     where = _Placements(partition_for(quantized.mod, options=loaded))
     # The passes drop calls that quantize the same integers again.
-    layers = [item for item in cut(quantized, pairs) if item.ops or where.composites_of(item)]
+    layers = [
+        item for item in cut(quantized, pairs, where.names) if item.ops or where.composites_of(item)
+    ]
     if not layers:
         raise ValueError(
             "No layer of the quantized model could be matched with the float model: "
@@ -102,15 +104,15 @@ def accuracy_report(
     sums = [Sums(item.step, item.axis) for item in layers]
     ends: list[Sums] = []
     for batch in batches:
-        found = _run(reference, "main", batch)
-        values = dict(zip(wanted, found, strict=False))
+        right = _run(reference, "main", batch)
+        values = dict(zip(wanted, right, strict=False))
         for name, item, total in zip(names, layers, sums, strict=True):
             (result,) = _run(each, name, [values[var] for var in item.inputs], item.function.params)
             total.add(values[item.output], result)
         outputs = _run(whole, "main", batch)
         ends = ends or [Sums() for _ in outputs]
-        for total, right, result in zip(ends, found[len(wanted) :], outputs, strict=True):
-            total.add(right, result)
+        for total, real_end, result in zip(ends, right[len(wanted) :], outputs, strict=True):
+            total.add(real_end, result)
     rows = [
         LayerAccuracy(
             **asdict(total.accuracy()),
@@ -187,7 +189,7 @@ def _as_ops(mod: tvm.IRModule, batch: Sequence[Array]) -> tvm.IRModule:
     return mod
 
 
-_RECOVER = {"ToDataflow", "RecoverOps", "FoldConstants", "FormClips"}
+_RECOVER = {"ToDataflow", "RecoverOps", "MaterializeConstants", "FoldConstants", "FormClips"}
 """Importers write a clip as kernels in one model, and as an op in the other."""
 
 
@@ -220,22 +222,15 @@ class _Placements:
         for item in offload_report(partitioned).ops:
             # The passes append this where they move integers instead of real numbers.
             self._ops.setdefault(item.name.removesuffix("_integers"), []).append(item)
-        self._dtypes: dict[str, str] = {}
 
-        def visit(expr: relax.Expr) -> None:
-            for block in expr.blocks if isinstance(expr, relax.SeqExpr) else ():
-                for binding in block.bindings:
-                    ty = binding.var.ty
-                    dtype = getattr(ty.fields[0] if hasattr(ty, "fields") else ty, "dtype", None)
-                    self._dtypes[str(binding.var.name)] = str(dtype or "")
-
-        for _, function in partitioned.functions_items():
-            if isinstance(function, relax.Function):
-                relax.analysis.post_order_visit(function, visit)
+    @property
+    def names(self) -> Set[str]:
+        """The names of the values that this backend or the host computes."""
+        return self._ops.keys()
 
     def types_of(self, layer: Layer) -> tuple[str, ...]:
         """Return the types in which a layer's ops run."""
-        return tuple(dict.fromkeys(self._type(item, layer) for item in self._computing(layer)))
+        return tuple(dict.fromkeys(_type(item) for item in self._computing(layer)))
 
     def composites_of(self, layer: Layer) -> tuple[str, ...]:
         """Return the labels of the composites that run a layer's ops."""
@@ -251,9 +246,7 @@ class _Placements:
         found = [item for name in layer.members for item in self._ops.get(name, ())]
         return [item for item in found if item.op not in (QUANTIZE, DEQUANTIZE)] or found
 
-    def _type(self, item: OpPlacement, layer: Layer) -> str:
-        dtype = self._dtypes.get(item.name) or "unknown"
-        label = item.composite or ""
-        if item.placement == "host":
-            return f"{dtype} on the host"
-        return runs_in(label, layer.integers, dtype)
+
+def _type(item: OpPlacement) -> str:
+    dtype = item.runs_in or "unknown"
+    return f"{dtype} on the host" if item.placement == "host" else dtype

@@ -8,7 +8,7 @@ numbers, and quantizes them as the quantised model does.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..calls import Constant, with_arguments
 from ..passes.quantized import DEQUANTIZE, MOVES, QUANTIZE
 from ..passes.rewriting import is_call_of, op_name
 from ..regions import ir
-from .matching import Graph, Pairs
+from .graph import Graph, Pairs
 
 _PASSES_ON = ("", "relax.concat", "relax.split", "relax.nn.pad", *MOVES)
 """Ops that pass the integers they read to a following op; "" takes a tuple apart."""
@@ -38,15 +38,13 @@ class Layer:
     ops
         The ops in it, without quantize and dequantize.
     members
-        The names of all its values.
+        The names of all its values; with those of a reader, if the passes put them into that.
     inputs, output
         Values of the float model.
     function
         Takes and returns real numbers; between them it does what the quantised model does.
     step, axis
         The scale of its result and the axis of that; none if the result is not quantised.
-    integers
-        The types of the integers that it reads, weights last.
     """
 
     name: str
@@ -58,10 +56,9 @@ class Layer:
     function: relax.Function
     step: npt.NDArray[Any] | None
     axis: int
-    integers: tuple[str, ...]
 
 
-def cut(graph: Graph, pairs: Pairs) -> list[Layer]:
+def cut(graph: Graph, pairs: Pairs, running: Set[str]) -> list[Layer]:
     """Cut a quantised model into the layers whose values the float model has.
 
     Parameters
@@ -70,18 +67,20 @@ def cut(graph: Graph, pairs: Pairs) -> list[Layer]:
         The quantised model.
     pairs
         The result of `match`.
+    running
+        The names of the values that this backend computes: the passes put others into these.
 
     Returns
     -------
     layers
         In the order of the model.
     """
-    return _Cutter(graph, pairs).run()
+    return _Cutter(graph, pairs, running).run()
 
 
 class _Cutter:
-    def __init__(self, graph: Graph, pairs: Pairs) -> None:
-        self._graph, self._pairs = graph, pairs
+    def __init__(self, graph: Graph, pairs: Pairs, running: Set[str]) -> None:
+        self._graph, self._pairs, self._running = graph, pairs, running
         self._place = {var: index for index, var in enumerate(graph.values)}
         self._edges: dict[relax.Var, relax.Call] = {}
         """The calls that dequantize the integers between two layers."""
@@ -145,7 +144,6 @@ class _Cutter:
         members = sorted(found[0], key=self._place.__getitem__)
         copier = Copier()
         read: dict[relax.Var, relax.Var] = {}
-        integers = []
         for var in inputs:
             edge = self._edges.get(var)
             if edge is None:
@@ -153,13 +151,8 @@ class _Cutter:
                 continue
             read[var] = relax.Var(f"x{len(read)}", edge.ty)
             copier.inside[var] = self._quantized(copier, var, edge, read[var])
-            integers.append(str(var.ty.dtype))
         for var in members:
-            value = graph.values[var]
-            copier.copy(var, value)
-            dtype = str(value.args[0].ty.dtype) if is_call_of(DEQUANTIZE, value) else "int32"
-            if dtype != "int32":  # A bias, in the type of the sums.
-                integers.append(dtype)
+            copier.copy(var, graph.values[var])
         result = copier.inside[root]
         edge = self._edges.get(root)
         if edge is not None:
@@ -174,16 +167,28 @@ class _Cutter:
             name=str((computing or [root])[-1].name),
             real_name=str(output.name),
             ops=tuple(ir.callee(graph.values[var]).rpartition(".")[2] for var in computing),
-            members=tuple(
-                name for var in members if var not in graph.constants for name in graph.names[var]
-            ),
+            members=self._names(members, bool(computing)),
             inputs=tuple(var for var in inputs.values() if var is not None),
             output=output,
             function=copier.function(list(read.values()), result),
             step=None if edge is None else edge.args[1].value.numpy(),
             axis=-1 if edge is None else int(edge.attrs.axis),
-            integers=tuple(dict.fromkeys(integers)),
         )
+
+    def _names(self, members: Sequence[relax.Var], computes: bool) -> tuple[str, ...]:
+        """Return the names of values; with those of a reader if the passes put them into that."""
+        graph = self._graph
+        names = [name for var in members if var not in graph.constants for name in graph.names[var]]
+        if computes and self._running.isdisjoint(names):
+            behind = set(members)
+            for var, value in graph.values.items():
+                if behind.isdisjoint(ir.operands(value)) or var in graph.constants:
+                    continue
+                behind.add(var)
+                names += graph.names[var]
+                if not self._running.isdisjoint(graph.names[var]):
+                    break
+        return tuple(names)
 
     def _of_real(self, var: relax.Var) -> relax.Var | None:
         origin = self._graph.origin(var)[0]
@@ -234,12 +239,16 @@ class _Cutter:
         """Whether a real number is the result of another layer."""
         if var not in self._pairs:
             return False
-        if var not in self._reals and op_name(self._graph.values[var]) in _PASSES_ON:
+        op = op_name(self._graph.values[var])
+        if var not in self._reals and (op in _PASSES_ON or not self._runs(var, op)):
             return False
         readers = self._graph.readers[var]
         shared = len(readers) > 1 and any(not is_call_of(QUANTIZE, item) for item in readers)
-        matrix = has_matrix and is_product(op_name(self._graph.values[var]))
+        matrix = has_matrix and is_product(op)
         return var in self._reals or shared or is_product(op_name(reader)) or matrix
+
+    def _runs(self, var: relax.Var, op: str) -> bool:
+        return is_product(op) or not self._running.isdisjoint(self._graph.names[var])
 
 
 def _back(quantize: relax.Call, integers: relax.Var) -> relax.Call:

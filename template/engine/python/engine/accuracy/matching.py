@@ -2,192 +2,39 @@
 """Matches a quantised model with the float one that it was made from.
 
 Both are walked in parallel from their outputs, before any pass. Matching looks through quantize and
-dequantize, and through ops that quantization folds away: a batch_norm in the weights, a relu or
-clip in the range of a quantize.
+dequantize, through ops that quantization folds away: a batch_norm in the weights, a relu or clip in
+the range of a quantize, and through ops that only move elements, if the models do so differently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
 import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..calls import Constant, arguments_of, plain, with_arguments
-from ..passes.quantized import DEQUANTIZE, QUANTIZE
+from ..calls import arguments_of, plain, with_arguments
 from ..passes.rewriting import is_call_of, op_name
 from ..regions import ir
-
-Pairs = dict[relax.Var, relax.Var]
-"""The float model's value for values of the quantised one."""
+from .graph import Graph, Pairs, is_real
+from .moves import (
+    ELEMENTWISE,
+    Places,
+    View,
+    aligned,
+    behind,
+    moved,
+    read_by,
+    shape_of,
+    source_of,
+)
 
 _LIMITS = ("relax.nn.relu", "relax.clip")
 _COMMUTES = tuple(f"relax.{name}" for name in ("add", "multiply", "maximum", "minimum"))
 _IGNORED = ("out_dtype",)
 """Attributes in which importers differ, though the results do not."""
-
-
-class Graph:
-    """The function `main` of a model, without aliases of other values.
-
-    Parameters
-    ----------
-    mod
-        The model.
-    what
-        Its name in messages.
-
-    Raises
-    ------
-    ValueError
-        The model has no `main`, or something other than calls in it.
-    """
-
-    def __init__(self, mod: tvm.IRModule, what: str) -> None:
-        names = {item.name_hint: item for item in mod.get_global_vars()}
-        if "main" not in names or not isinstance(mod["main"], relax.Function):
-            raise ValueError(f"The {what} has no function 'main'; it has {sorted(names)}.")
-        self.mod, self.what = mod, what
-        function = mod["main"]
-        self.params: list[relax.Var] = list(function.params)
-        self.values: dict[relax.Var, relax.Expr] = {}
-        self.constants: set[relax.Var] = set()
-        """The values that do not depend on the inputs."""
-        self.names: dict[relax.Var, list[str]] = {}
-        """All names of each value: the passes may keep any of them."""
-        self._known: dict[relax.Var, relax.Expr] = {}
-        body = function.body
-        for block in body.blocks if isinstance(body, relax.SeqExpr) else ():
-            for binding in block.bindings:
-                self._add(binding.var, self._resolved(binding.value))
-        result = self._resolved(body.body if isinstance(body, relax.SeqExpr) else body)
-        self.results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
-        self._drop_unused()
-        self.readers: dict[relax.Var, list[relax.Expr | None]] = {}
-        for value in self.values.values():
-            for var in ir.operands(value):
-                self.readers.setdefault(var, []).append(value)
-        for var in ir.operands(relax.Tuple(self.results)):
-            self.readers.setdefault(var, []).append(None)
-
-    def _resolved(self, expr: relax.Expr) -> relax.Expr:
-        if isinstance(expr, relax.Var):
-            return self._known.get(expr, expr)
-        if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self._resolved(item) for item in expr.fields])
-        if isinstance(expr, relax.TupleGetItem):
-            source = self._resolved(expr.tuple_value)
-            if isinstance(source, relax.Tuple):
-                return source.fields[expr.index]
-            return relax.TupleGetItem(source, expr.index)
-        if isinstance(expr, relax.Call):
-            return with_arguments(expr, [self._resolved(item) for item in expr.args])
-        return expr
-
-    def _add(self, var: relax.Var, value: relax.Expr) -> None:
-        if isinstance(value, relax.If | relax.Function | relax.SeqExpr):
-            raise ValueError(
-                f"The {self.what} has a branch or a local function in '{var.name}'; supported is a "
-                "'main' of calls alone."
-            )
-        if not isinstance(value, relax.Call | relax.TupleGetItem):
-            self._known[var] = value
-            if isinstance(value, relax.Var):
-                self.names.setdefault(value, []).append(str(var.name))
-            return
-        self.values[var] = value
-        self.names[var] = [str(var.name)]
-        if is_call_of("relax.shape_of", value) or self.constants.issuperset(ir.operands(value)):
-            self.constants.add(var)
-
-    def _drop_unused(self) -> None:
-        used = set(ir.operands(relax.Tuple(self.results)))
-        for var in reversed(list(self.values)):
-            if var in used:
-                used.update(ir.operands(self.values[var]))
-            else:
-                del self.values[var]
-
-    def is_constant(self, expr: relax.Expr) -> bool:
-        """Whether a value does not depend on the inputs.
-
-        Parameters
-        ----------
-        expr
-            An argument of a call, or a result.
-
-        Returns
-        -------
-        answer
-            True if it does not.
-        """
-        return self.constants.issuperset(ir.operands(expr))
-
-    def value(self, expr: relax.Expr) -> Any:
-        """Return the call that computes a value.
-
-        Parameters
-        ----------
-        expr
-            An argument of a call, or a result.
-
-        Returns
-        -------
-        value
-            A call, or None.
-        """
-        return self.values.get(expr) if isinstance(expr, relax.Var) else None
-
-    def origin(self, expr: relax.Expr) -> tuple[relax.Expr, bool]:
-        """Return the value that integers represent, and whether quantization limits it.
-
-        Parameters
-        ----------
-        expr
-            An argument of a call, or a result.
-
-        Returns
-        -------
-        origin, limited
-            The original value, and whether a quantize or a clip limits it.
-        """
-        limited = False
-        while (value := self.value(expr)) is not None:
-            narrows = is_call_of("relax.clip", value) and _is_integer(value)
-            if not narrows and op_name(value) not in (QUANTIZE, DEQUANTIZE):
-                break
-            limited = limited or not is_call_of(DEQUANTIZE, value)
-            expr = value.args[0]
-        return expr, limited
-
-    def describe(self, expr: relax.Expr) -> str:
-        """Return the name and the op of a value, for messages.
-
-        Parameters
-        ----------
-        expr
-            An argument of a call, or a result.
-
-        Returns
-        -------
-        text
-            Such as "'lv3' (conv2d)".
-        """
-        if not isinstance(expr, relax.Var):
-            return "a constant" if isinstance(expr, Constant) else "a tuple"
-        what = "an input" if expr in self.params else self._op(self.values.get(expr))
-        return f"'{expr.name}' ({what})"
-
-    def _op(self, value: relax.Expr | None) -> str:
-        if isinstance(value, relax.TupleGetItem):
-            return f"result {value.index} of {self._op(self.value(value.tuple_value))}"
-        return ir.callee(value).rpartition(".")[2] if isinstance(value, relax.Call) else "a value"
-
-
-def _is_integer(expr: relax.Expr) -> bool:
-    return "int" in str(getattr(expr.ty, "dtype", ""))
 
 
 def match(quantized: Graph, real: Graph) -> tuple[Pairs, list[str]]:
@@ -206,30 +53,55 @@ def match(quantized: Graph, real: Graph) -> tuple[Pairs, list[str]]:
     return _Matcher(quantized, real).run()
 
 
+@dataclass(frozen=True, eq=False)
+class _Item:
+    """Two values to compare; they are equal up to constants unless `exact`."""
+
+    one: View
+    other: View
+    exact: bool = True
+    limited: bool = False
+    """Whether quantization limits what is made of them."""
+
+    def key(self) -> tuple[object, ...]:
+        """Return what equal items have in common."""
+        views = [
+            (ir.id_of(view.expr), None if view.places is None else view.places.tobytes())
+            for view in (self.one, self.other)
+        ]
+        return (*views, self.exact, self.limited)
+
+
 class _Matcher:
     def __init__(self, quantized: Graph, real: Graph) -> None:
         self._quantized, self._real = quantized, real
         self._pairs: Pairs = dict(zip(quantized.params, real.params, strict=False))
         self._differences: list[str] = []
-        self._stack: list[tuple[relax.Expr, relax.Expr, bool]] = []
+        self._stack: list[_Item] = []
 
     def run(self) -> tuple[Pairs, list[str]]:
         self._push(self._quantized.results, self._real.results)
         seen = set()
         while self._stack:
-            one, other, exact = self._stack.pop()
-            key = (ir.id_of(one), ir.id_of(other), exact)
-            if key not in seen:
-                seen.add(key)
-                self._compare(one, other, exact)
+            item = self._stack.pop()
+            if item.key() not in seen:
+                seen.add(item.key())
+                self._compare(item)
+        self._add_moved()
         return self._pairs, self._differences
 
     def _push(self, mine: Sequence[relax.Expr], theirs: Sequence[relax.Expr]) -> None:
-        self._stack += [(one, other, True) for one, other in zip(mine, theirs, strict=False)]
+        self._stack += [_Item(View(a), View(b)) for a, b in zip(mine, theirs, strict=False)]
 
-    def _compare(self, one: relax.Expr, other: relax.Expr, exact: bool) -> None:
-        """Compare two values; they are equal up to constants unless `exact`."""
-        one, limited = self._quantized.origin(one)
+    def _compare(self, item: _Item) -> None:
+        one, limited = self._quantized.origin(item.one.expr)
+        other, _ = self._real.origin(item.other.expr)
+        item = replace(
+            item,
+            one=View(one, item.one.places),
+            other=View(other, item.other.places),
+            limited=item.limited or limited,
+        )
         are_tuples = isinstance(one, relax.Tuple) and isinstance(other, relax.Tuple)
         if are_tuples and len(one.fields) == len(other.fields):
             self._push(one.fields, other.fields)
@@ -237,34 +109,72 @@ class _Matcher:
         if self._quantized.is_constant(one) and self._real.is_constant(other):
             return
         call, theirs = self._quantized.value(one), self._real.value(other)
-        if call is None or theirs is None:
-            if one in self._quantized.params and self._pairs[one].same_as(other):
-                return
-        elif self._skips(one, other, limited, exact):
+        places = aligned(item.one, item.other)
+        if call is not None and theirs is not None and self._skips(item, places):
             return
-        elif isinstance(call, relax.TupleGetItem) and isinstance(theirs, relax.TupleGetItem):
-            if call.index == theirs.index:
-                self._record(one, other)
-                self._push([call.tuple_value], [theirs.tuple_value])
-                return
-        elif op_name(call) and op_name(call) == op_name(theirs):
-            mine, tensors = _tensors(call), _tensors(theirs)
-            difference = self._attributes(call, theirs)
-            if difference:
-                self._differ(one, other, f": {difference}")
-            if len(mine) == len(tensors):
-                if exact and str(one.ty) == str(other.ty):
-                    self._record(one, other)
-                if op_name(call) in _COMMUTES and not self._in_order(mine, tensors):
-                    tensors.reverse()
-                self._push(mine, tensors)
-                return
-        self._differ(one, other, "")
+        if not self._are_alike(item) and self._looks_behind(item):
+            return
+        is_input = one in self._quantized.params and self._pairs[one].same_as(other)
+        if places is None or (is_input and len(places)):
+            self._differ(one, other, ": their elements are in different places")
+        elif call is None or theirs is None:
+            if not is_input:
+                self._differ(one, other, "")
+        elif not self._follows(item, places):
+            self._differ(one, other, "")
 
-    def _record(self, one: relax.Expr, other: relax.Expr) -> None:
-        is_tensor = isinstance(other.ty, relax.TensorType)
-        if is_tensor and isinstance(one, relax.Var) and isinstance(other, relax.Var):
-            self._pairs.setdefault(one, other)
+    def _follows(self, item: _Item, places: Places) -> bool:
+        """Compare what two values are made of, if it is by the same op."""
+        one, other = item.one.expr, item.other.expr
+        call, theirs = self._quantized.value(one), self._real.value(other)
+        if isinstance(call, relax.TupleGetItem) and isinstance(theirs, relax.TupleGetItem):
+            if call.index != theirs.index:
+                return False
+            self._record(one, other, places)
+            self._push([call.tuple_value], [theirs.tuple_value])
+            return True
+        mine, tensors = _tensors(call), _tensors(theirs)
+        if not op_name(call) or op_name(call) != op_name(theirs) or len(mine) != len(tensors):
+            return False
+        difference = self._attributes(call, theirs)
+        if difference:
+            self._differ(one, other, f": {difference}")
+        if item.exact:
+            self._record(one, other, places)
+        if op_name(call) in _COMMUTES and not self._in_order(mine, tensors):
+            tensors.reverse()
+        order = places if len(places) else None
+        if op_name(call) in ELEMENTWISE:
+            self._stack += [
+                _Item(read_by(one, a), read_by(other, b).at(order))
+                for a, b in zip(mine, tensors, strict=True)
+            ]
+        elif order is None:
+            self._push(mine, tensors)
+        else:
+            self._differ(one, other, ": their elements are in different places")
+        return True
+
+    def _record(self, one: relax.Expr, other: relax.Expr, places: Places) -> None:
+        if not isinstance(one, relax.Var) or not isinstance(other, relax.Var) or one in self._pairs:
+            return
+        if not isinstance(other.ty, relax.TensorType):
+            return
+        if not len(places) and str(one.ty) == str(other.ty):
+            self._pairs[one] = other
+        elif str(one.ty.dtype) == str(other.ty.dtype) or (is_real(one) and is_real(other)):
+            self._pairs[one] = moved(self._real, other, places, one.ty)
+
+    def _add_moved(self) -> None:
+        """Add what only the quantised model moves: the same elements of the float model."""
+        for var, value in self._quantized.values.items():
+            source = source_of(self._quantized, value)
+            if source is None or var in self._pairs or not isinstance(value, relax.Call):
+                continue
+            real = self._pairs.get(self._quantized.origin(source)[0])
+            if real is not None and str(real.ty) == str(source.ty):
+                call = with_arguments(value, [real, *value.args[1:]])
+                self._pairs[var] = self._real.add(str(real.name), call)
 
     def _differ(self, one: relax.Expr, other: relax.Expr, how: str) -> None:
         names = self._quantized.describe(one), self._real.describe(other)
@@ -272,24 +182,43 @@ class _Matcher:
             f"{names[0]} of the quantised model is where the float model has {names[1]}{how}."
         )
 
-    def _skips(self, one: relax.Expr, other: relax.Expr, limited: bool, exact: bool) -> bool:
+    def _are_alike(self, item: _Item) -> bool:
+        """Whether both values are made by the same op in the same way, if elements are moved."""
+        one, other = self._quantized.value(item.one.expr), self._real.value(item.other.expr)
+        if item.one.places is not None or item.other.places is not None:
+            return False
+        if isinstance(one, relax.TupleGetItem) and isinstance(other, relax.TupleGetItem):
+            one, other = (graph.value(value.tuple_value) for graph, value in self._both(one, other))
+        return op_name(one) == op_name(other) != "" and not self._attributes(one, other)
+
+    def _looks_behind(self, item: _Item) -> bool:
+        """Compare the values whose elements are moved, if they are."""
+        one, other = behind(self._quantized, item.one), behind(self._real, item.other)
+        if one is item.one and other is item.other:
+            return False
+        self._stack.append(replace(item, one=one, other=other))
+        return True
+
+    def _skips(self, item: _Item, places: Places | None) -> bool:
         """Look through ops that quantization folds away."""
+        one, other = item.one.expr, item.other.expr
         call, theirs = self._quantized.value(one), self._real.value(other)
-        behind = self._without(theirs, limited)
+        behind = self._without(theirs, item.limited)
         if behind is not None and not self._are_same(call, theirs):
-            if exact:
-                self._record(one, other)
-            self._stack.append((one, behind, False))
+            if item.exact and places is not None:
+                self._record(one, other, places)
+            self._stack.append(replace(item, other=View(behind, item.other.places), exact=False))
             return True
-        if exact:
+        if item.exact:
             return False
         # The constants of a batch_norm were added to those of the op before it.
-        mine, behind = (_offset(graph, item) for graph, item in self._both(call, theirs))
+        mine, behind = (_offset(graph, value) for graph, value in self._both(call, theirs))
         if (mine is None) == (behind is None):
             return False
-        self._stack.append(
-            (one if mine is None else mine, other if behind is None else behind, False)
-        )
+        if mine is not None:
+            self._stack.append(replace(item, one=View(mine, item.one.places)))
+        else:
+            self._stack.append(replace(item, other=View(behind, item.other.places)))
         return True
 
     def _both(self, call: relax.Expr, theirs: relax.Expr) -> list[tuple[Graph, relax.Expr]]:
@@ -314,7 +243,8 @@ class _Matcher:
 
     def _attributes(self, call: relax.Call, theirs: relax.Call) -> str:
         """Return how the attributes of two calls of an op differ."""
-        mine, other = (_attributes_of(item) for item in (call, theirs))
+        from_end = _rank(call) != _rank(theirs)
+        mine, other = (_attributes_of(item, from_end) for item in (call, theirs))
         for key in sorted({*mine, *other} - {*_IGNORED}):
             one, two = mine.get(key), other.get(key)
             if isinstance(one, tvm.ir.GlobalVar) and isinstance(two, tvm.ir.GlobalVar):
@@ -333,11 +263,18 @@ class _Matcher:
         return straight or not all(self._alike(*pair, 6) for pair in crossed)
 
     def _alike(self, one: relax.Expr, other: relax.Expr, depth: int) -> bool:
-        one, limited = self._quantized.origin(one)
+        (one, limited), (other, _) = self._quantized.origin(one), self._real.origin(other)
         constant = self._quantized.is_constant(one), self._real.is_constant(other)
         if any(constant) or depth == 0:
             return constant[0] == constant[1]
         call, theirs = self._quantized.value(one), self._real.value(other)
+        sources = source_of(self._quantized, call), source_of(self._real, theirs)
+        if any(item is not None for item in sources):
+            before_moves = [
+                here if item is None else item
+                for here, item in zip((one, other), sources, strict=True)
+            ]
+            return self._alike(before_moves[0], before_moves[1], depth)
         if call is None or theirs is None:
             return call is None and theirs is None
         if not self._are_same(call, theirs):
@@ -368,22 +305,29 @@ def _tensors(value: relax.Expr) -> list[relax.Expr]:
     ]
 
 
-def _attributes_of(call: relax.Call) -> dict[str, object]:
+def _rank(call: relax.Call) -> int:
+    return int(getattr(call.args[0].ty, "ndim", 0)) if call.args else 0
+
+
+def _attributes_of(call: relax.Call, from_end: bool) -> dict[str, object]:
+    """Return the attributes of a call, with axes counted from the first one or from the end."""
     attributes = arguments_of(call, {})[1]
     for item in call.args:
         if isinstance(item, tvm.ir.GlobalVar):
             name = plain(item)
             attributes = {key: value for key, value in attributes.items() if value != name}
             attributes["kernel"] = item
-    rank = getattr(call.args[0].ty, "ndim", 0) if call.args else 0
+    rank = _rank(call)
+
+    def counted(axis: int) -> int:
+        return axis % rank - (rank if from_end else 0) if rank else axis
+
     for key in ("axis", "axes"):
         value = attributes.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and value < 0:
-            attributes[key] = value + rank
+        if isinstance(value, int) and not isinstance(value, bool):
+            attributes[key] = counted(value)
         elif isinstance(value, tuple):
-            numbers = (
-                item + rank if isinstance(item, int) and item < 0 else item for item in value
-            )
+            numbers = (counted(item) if isinstance(item, int) else item for item in value)
             attributes[key] = tuple(sorted(numbers)) if op_name(call) in _REDUCE else tuple(numbers)
     return attributes
 
@@ -396,4 +340,7 @@ def _offset(graph: Graph, value: relax.Expr) -> relax.Expr | None:
     if not is_call_of("relax.add", value):
         return None
     constant = [graph.is_constant(item) for item in value.args]
-    return value.args[constant.index(False)] if constant.count(True) == 1 else None
+    if constant.count(True) != 1:
+        return None
+    operand = value.args[constant.index(False)]
+    return operand if shape_of(operand) == shape_of(value) else None
