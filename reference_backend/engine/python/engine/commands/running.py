@@ -112,12 +112,12 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
         steps.begin(f"loading {path}")
         machine, signature = load_library(path)
         return Loaded(machine, signature, _inputs(arguments, arrays, signature))
+    require_file(path)
+    needs_compiler(f"{path}, which is not compiled yet,")
+    from .compiling import compile_prepared, prepare
     from .models import KINDS, require_model
 
     require_model(path, f"{KINDS}; and compiled libraries, {LIBRARY}")
-    needs_compiler(f"{path}, which is not compiled yet,")
-    from .compiling import compile_prepared, prepare
-
     prepared = prepare(arguments, steps)
     inputs = _inputs(arguments, arrays, prepared.signature)
     steps.begin("compiling")
