@@ -78,8 +78,9 @@ class Recognizer {
     int32_t least = *std::min_element(how.shift, how.shift + channels_);
     int32_t most = *std::max_element(how.shift, how.shift + channels_);
     how.saturates = out_.dtype == NPU_INT8 && how.least == INT8_MIN && how.most == INT8_MAX;
-    how.high = least >= 32 && most <= 53 && std::abs(how.zero_point) < 256;
-    for (int64_t i = 0; how.high && i < channels_; ++i) {
+    how.high = least >= 32 && most <= 53 && how.zero_point > -256 && how.zero_point < 256;
+    const bool adds = how.high && !how.by_column;
+    for (int64_t i = 0; adds && i < channels_; ++i) {
       how.addend[i] = int64_t{how.bias[i]} * how.multiplier[i] +
                       (int64_t{1} << (how.shift[i] - 1)) +
                       how.zero_point * (int64_t{1} << how.shift[i]);
@@ -538,7 +539,7 @@ struct ConvolutionPlan {
     channel_floats = WholeLines(windows.in_size);
     if (depthwise && HasQuadPlanes(args, windows)) {
       values = Values::kQuads;
-      lines = std::clamp<int64_t>(kBlock / windows.out[2] / 4 * 4, 4, windows.out[1] + 3);
+      lines = std::max<int64_t>(kBlock / windows.out[2] / 4 * 4, 4);
       buffer_floats = WholeLines(std::min(lines, windows.out[1]) * windows.out[2] + kSlack);
       worker_floats = buffer_floats + registers;
     } else if (depthwise) {
@@ -577,8 +578,7 @@ struct ConvolutionPlan {
   int64_t group_planes, depth;
   // Of panels.
   int64_t group_rows = 0;
-  // Of the output, that a depthwise one with quads computes at once: multiples of what its loops
-  // do.
+  // Of the output, that a depthwise one with quads computes at once: a multiple of its loops' 4.
   int64_t lines = 0;
   int64_t weight_bytes = 0, channel_floats = 0, plane_floats = 0, buffer_floats = 0;
   int64_t worker_floats = 0;

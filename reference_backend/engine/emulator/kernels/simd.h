@@ -63,8 +63,8 @@ struct Requantisation {
   npu_rounding rounding = NPU_ROUND_HALF_UP;
   /*! \brief Shifts are 32 to 53 and the zero point has 9 bits, which takes less work. */
   bool high = false;
-  /*! \brief If high: the bias times the multiplier, and the zero point and a half before the shift.
-   *  Products with a sum and these are added as 64 bits. */
+  /*! \brief If high and by row: the bias times the multiplier, and the zero point and a half before
+   * the shift. Products with a sum and these are added as 64 bits. */
   int64_t* addend = nullptr;
   /*! \brief The limits are those of int8. */
   bool saturates = false;

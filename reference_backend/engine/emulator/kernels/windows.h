@@ -24,7 +24,6 @@ struct GatheredColumns;
  * stride, dilation and padding.
  */
 struct Windows {
-  Windows() = default;
   Windows(const TensorView& data, const TensorView& result, int32_t spatial_rank,
           const int64_t* window_sizes, const int64_t* window_strides,
           const int64_t* window_dilations, const int64_t* pads_begin);

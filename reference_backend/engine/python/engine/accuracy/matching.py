@@ -24,11 +24,11 @@ from .moves import (
     Places,
     View,
     aligned,
-    behind,
     moved,
     read_by,
     shape_of,
     source_of,
+    unmoved,
 )
 
 _LIMITS = ("relax.nn.relu", "relax.clip")
@@ -184,16 +184,16 @@ class _Matcher:
 
     def _are_alike(self, item: _Item) -> bool:
         """Whether both values are made by the same op in the same way, if elements are moved."""
-        one, other = self._quantized.value(item.one.expr), self._real.value(item.other.expr)
         if item.one.places is not None or item.other.places is not None:
             return False
-        if isinstance(one, relax.TupleGetItem) and isinstance(other, relax.TupleGetItem):
-            one, other = (graph.value(value.tuple_value) for graph, value in self._both(one, other))
+        one, other = self._calls(
+            self._quantized.value(item.one.expr), self._real.value(item.other.expr)
+        )
         return op_name(one) == op_name(other) != "" and not self._attributes(one, other)
 
     def _looks_behind(self, item: _Item) -> bool:
         """Compare the values whose elements are moved, if they are."""
-        one, other = behind(self._quantized, item.one), behind(self._real, item.other)
+        one, other = unmoved(self._quantized, item.one), unmoved(self._real, item.other)
         if one is item.one and other is item.other:
             return False
         self._stack.append(replace(item, one=one, other=other))
@@ -235,11 +235,15 @@ class _Matcher:
         return None
 
     def _are_same(self, call: relax.Expr, theirs: relax.Expr) -> bool:
-        sources = [
+        mine, other = self._calls(call, theirs)
+        return op_name(mine) == op_name(other)
+
+    def _calls(self, call: relax.Expr, theirs: relax.Expr) -> list[relax.Call]:
+        """Return two calls; of a result of a tuple, the one that returns the tuple."""
+        return [
             graph.value(item.tuple_value) if isinstance(item, relax.TupleGetItem) else item
             for graph, item in self._both(call, theirs)
         ]
-        return op_name(sources[0]) == op_name(sources[1])
 
     def _attributes(self, call: relax.Call, theirs: relax.Call) -> str:
         """Return how the attributes of two calls of an op differ."""

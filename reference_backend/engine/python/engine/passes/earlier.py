@@ -15,7 +15,6 @@ import tvm_ffi
 from tvm import relax
 
 from ..calls import Constant, resolve
-from ..chains import chains_of, find
 from ..origins import with_span
 from ..table import Table
 from .evaluate import constant_of
@@ -24,11 +23,13 @@ from .quantized import (
     DEQUANTIZE,
     QUANTIZE,
     RESIZE,
+    ends_a_chain,
+    has_one_scale,
     is_alike,
-    known_real,
     move_others,
     moved_parts,
     moves_elements,
+    real_of,
     undoes,
 )
 from .rewriting import Bindings, Block, is_call_of, op_name, with_constants
@@ -103,12 +104,12 @@ class _QuantizeFirst:
         wanted = self._wanted.get(binding.var)
         read: Sequence[relax.Expr] = ()
         if is_call_of(QUANTIZE, value):
-            wanted, read = value, value.args[:1] if self._has_one_scale(value) else ()
+            wanted, read = value, value.args[:1] if has_one_scale(value, self._values) else ()
         elif not isinstance(binding.var, relax.DataflowVar) or wanted is None:
             pass
         elif isinstance(value, relax.TupleGetItem):
             read = [value.tuple_value]
-        elif self._may_move(value, wanted) and not self._ends_a_chain(binding.var):
+        elif self._may_move(value, wanted) and not self._is_part_of_an_op(binding.var):
             self._movable.add(binding.var)
             read = moved_parts(value, self._values)
         moved = {item for item in read if isinstance(item, relax.Var)}
@@ -120,10 +121,6 @@ class _QuantizeFirst:
 
     def _is_alike(self, one: relax.Call, other: relax.Call) -> bool:
         return is_alike(one, other, self._values)
-
-    def _has_one_scale(self, call: relax.Call) -> bool:
-        numbers = [resolve(item, self._values) for item in call.args[1:3]]
-        return all(isinstance(item, Constant) and item.value.numpy().size == 1 for item in numbers)
 
     def _may_move(self, call: relax.Expr, quantize: relax.Call) -> bool:
         """Whether an op moves data, and the table has it for integers, and the quantizes."""
@@ -144,10 +141,9 @@ class _QuantizeFirst:
             for item in calls
         )
 
-    def _ends_a_chain(self, var: relax.Var) -> bool:
+    def _is_part_of_an_op(self, var: relax.Var) -> bool:
         """Whether an op is the last of another, such as the transposition behind attention."""
-        chains = (chain for op in self._table.ops for chain in chains_of(op))
-        return any(next(find(chain, var, self._values), None) is not None for chain in chains)
+        return ends_a_chain(var, self._table.ops, self._values)
 
     def _is_worth_it(self, call: relax.Call) -> bool:
         """Whether no more elements are quantized than before, or a composite computes integers."""
@@ -192,11 +188,12 @@ class _QuantizeFirst:
             if self._is_alike(other, quantize):
                 return integers
         source: Any = self._values.get(real)
-        if is_call_of(DEQUANTIZE, source) and undoes(quantize, source, self._values):
-            return source.args[0]
-        constant: relax.Expr | None = known_real(real, self._values)
-        if constant is None:
-            constant = resolve(real, self._values)
+        constant: relax.Expr | None = resolve(real, self._values)
+        if is_call_of(DEQUANTIZE, source):
+            if undoes(quantize, source, self._values):
+                return source.args[0]
+            data = resolve(source.args[0], self._values)
+            constant = real_of(source, data, self._values) if isinstance(data, Constant) else None
         if not isinstance(constant, Constant):
             return None
         call = relax.Call(quantize.op, [constant, *quantize.args[1:]], quantize.attrs)

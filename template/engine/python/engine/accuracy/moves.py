@@ -15,13 +15,12 @@ import numpy.typing as npt
 from tvm import relax
 
 from ..passes.evaluate import Undefined, constant_of, fixed_shape
-from ..passes.quantized import MOVES
+from ..passes.quantized import COMPARES, MOVES, SPLIT
 from ..passes.rewriting import is_call_of, op_name
 from .graph import Graph
 
 Places = npt.NDArray[np.int64]
 
-_SELECT = ("max", "min", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "nn.batch_flatten")
 ELEMENTWISE = frozenset(
     f"relax.{name}"
     for name in (
@@ -32,7 +31,7 @@ ELEMENTWISE = frozenset(
 )
 """Ops that compute each element of their result from one element of each operand."""
 
-_MOVES = MOVES.difference(f"relax.{name}" for name in _SELECT)
+_MOVES = MOVES.difference((*COMPARES, "relax.nn.batch_flatten"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +108,11 @@ def source_of(graph: Graph, value: relax.Expr | None) -> relax.Expr | None:
 def _call_of(graph: Graph, value: relax.Expr | None) -> relax.Call | None:
     if isinstance(value, relax.TupleGetItem):
         split = graph.value(value.tuple_value)
-        return split if is_call_of("relax.split", split) else None
+        return split if is_call_of(SPLIT, split) else None
     return value if op_name(value) in _MOVES else None
 
 
-def behind(graph: Graph, view: View) -> View:
+def unmoved(graph: Graph, view: View) -> View:
     """Return the same elements as those of the value that they were moved from.
 
     Parameters

@@ -102,14 +102,12 @@ def read_model(path: Path, shapes: Shapes, otherwise: str = "") -> ModelFile:
     Problem
         It cannot be read, is of an unknown kind, or has no such inputs.
     """
-    if not otherwise:
-        require_model(path, KINDS)
-    require_file(path)
+    require_model(path, KINDS, otherwise)
     reader = _READERS.get(path.suffix.lower()) or _READERS[otherwise]
     return reader(path, shapes)
 
 
-def require_model(path: Path, kinds: str) -> None:
+def require_model(path: Path, kinds: str, otherwise: str = "") -> None:
     """Raise :class:`Problem` unless this file is there, and of a kind that can be read.
 
     Parameters
@@ -118,6 +116,8 @@ def require_model(path: Path, kinds: str) -> None:
         The file.
     kinds
         What the command takes, as a text.
+    otherwise
+        As for :func:`read_model`.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def require_model(path: Path, kinds: str) -> None:
         It is not.
     """
     require_file(path)
-    if path.suffix.lower() not in _READERS:
+    if _READERS.keys().isdisjoint((path.suffix.lower(), otherwise)):
         raise Problem(f"{path} is not a model that can be read; supported: {kinds}.")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from tvm import relax
 
 from ..calls import Constant, Unknown, Values, resolve, tensor_type, with_arguments
+from ..capability import Op
 from ..chains import chains_of, find, transposed_axes
 from ..table import Table
 from .evaluate import constant_of, fixed_shape
@@ -278,10 +279,8 @@ def _split(
     source: Any = values.get(call.args[0])
     if not is_call_of(DEQUANTIZE, source):
         return None
-    for item in source.args[1:3]:
-        number = resolve(item, values)
-        if not isinstance(number, Constant) or number.value.numpy().size != 1:
-            return None
+    if not has_one_scale(source, values):
+        return None
     moved = builder.normalize(move_others(call, [source.args[0]], 0))
     return (moved, source) if _is_taken_too(moved, call, values, table) else None
 
@@ -366,7 +365,7 @@ def interpolate_real_numbers(site: Site) -> Bindings | None:
     resize = site.value(call.args[0])
     if not is_call_of(RESIZE, resize) or not site.is_used_once(call.args[0]):
         return None
-    if not _has_one_scale(site, call) or site.table.refusal(resize, site.values) is None:
+    if not has_one_scale(call, site.values) or site.table.refusal(resize, site.values) is None:
         return None
     steps = Steps(site)
     first = steps.add(
@@ -383,10 +382,10 @@ def _if_taken(site: Site, bindings: Bindings | None) -> Bindings | None:
     return bindings if taken else None
 
 
-def _has_one_scale(site: Site, call: relax.Call) -> bool:
+def has_one_scale(call: relax.Call, values: Values) -> bool:
     """Whether a quantize or dequantize has one scale and zero point, both constant."""
-    numbers = [site.constant(item) for item in call.args[1:3]]
-    return all(item is not None and item.value.numpy().size == 1 for item in numbers)
+    numbers = [resolve(item, values) for item in call.args[1:3]]
+    return all(isinstance(item, Constant) and item.value.numpy().size == 1 for item in numbers)
 
 
 def drop_limits(site: Site) -> Bindings | None:
@@ -410,7 +409,9 @@ def drop_limits(site: Site) -> Bindings | None:
     # Values beyond a limit saturate to the limit's integer.
     least, most = (np.rint(steps.dtype.type(item) / steps) + zeros for item in (lower, upper))
     is_wider = (least <= ends.min).all() and (most >= ends.max).all()
-    if not is_wider or _ends_a_chain(site, call.args[0]) or _is_alone(site, limit):
+    # A function that only the table's chains know, such as a hard sigmoid.
+    functions = [op for op in site.table.ops if op.quantized is not None and not op.relax]
+    if not is_wider or ends_a_chain(call.args[0], functions, site.values) or _is_alone(site, limit):
         return None
     return site.bind(
         relax.op.quantize(limit.args[0], *call.args[1:3], call.attrs.axis, call.attrs.out_dtype)
@@ -427,31 +428,10 @@ def _is_alone(site: Site, limit: relax.Call) -> bool:
     return not {str(source.args[0].ty.dtype), str(site.call.ty.dtype)} <= set(types)
 
 
-def _ends_a_chain(site: Site, expr: relax.Expr) -> bool:
-    """Whether a value is a function that only the table's chains know, such as a hard sigmoid."""
-    entries = (op for op in site.table.ops if op.quantized is not None and not op.relax)
-    chains = (chain for op in entries for chain in chains_of(op))
-    return any(next(find(chain, expr, site.values), None) is not None for chain in chains)
-
-
-def known_real(expr: relax.Expr, values: Values) -> Constant | None:
-    """Return what a dequantize of a constant computes, if that is what makes a value.
-
-    Parameters
-    ----------
-    expr
-        A variable.
-    values
-        The values of variables.
-
-    Returns
-    -------
-    real
-        None for all other values.
-    """
-    source: Any = values.get(expr)
-    data = resolve(source.args[0], values) if is_call_of(DEQUANTIZE, source) else None
-    return real_of(source, data, values) if isinstance(data, Constant) else None
+def ends_a_chain(expr: relax.Expr, ops: Sequence[Op], values: Values) -> bool:
+    """Whether a value is the result of a chain of one of these ops of the table."""
+    chains = (chain for op in ops for chain in chains_of(op))
+    return any(next(find(chain, expr, values), None) is not None for chain in chains)
 
 
 def real_of(source: relax.Call, data: Constant, values: Values) -> Constant | None:
