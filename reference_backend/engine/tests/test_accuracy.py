@@ -15,8 +15,8 @@ from tvm import relax
 import backend
 import support
 from backend.engine.conformance import onnx_networks, quantized_networks
-from backend.engine.conformance.model import BACKEND
 from support import build, compile_for, needs, needs_library, variable
+from test_quantize import needs_torch, quantize_for
 
 pytestmark = pytest.mark.usefixtures("bound_constants")
 
@@ -412,8 +412,8 @@ def test_a_network_of_torchao_is_matched():
 
 
 @pytest.mark.thorough
-@needs("matmul", "reshape", "permute_dims", "softmax", "quantize", "dequantize")
-@needs_library("torch", "torchao")
+@needs("matmul", "reshape", "permute_dims", "softmax")
+@needs_torch
 def test_attention_of_pytorch_is_matched():
     import torch
 
@@ -432,7 +432,7 @@ def test_attention_of_pytorch_is_matched():
     torch.manual_seed(0)
     network = Attention().eval()
     batches = [(torch.randn(2, 6, 32) * 0.5 + 0.1 * index,) for index in range(8)]
-    quantized = getattr(backend, f"quantize_for_{BACKEND}")(network, batches)
+    quantized = quantize_for(network, batches)
     mods = [
         backend.from_exported_program(program, unwrap_unit_return_tuple=True)
         for program in (torch.export.export(network, batches[0]), quantized)
@@ -441,6 +441,28 @@ def test_attention_of_pytorch_is_matched():
     assert found.differences == ()
     assert len([item for item in found.layers if "matmul" in item.ops]) == 4
     assert min(item.snr_db for item in found.layers) > 25
+
+
+@needs("matmul")
+@needs_torch
+def test_weights_that_torchao_casts_are_quantised():
+    import torch
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    if not support.TABLE.takes_integer_weights("relax.matmul"):
+        pytest.skip("this chip takes no quantised weights beside real numbers")
+    torch.manual_seed(0)
+    network, given = torch.nn.Linear(64, 32, bias=False).eval(), (torch.randn(4, 64),)
+    programs = [torch.export.export(network, given)]
+    quantize_(network, Int8WeightOnlyConfig())
+    programs.append(torch.export.export(network, given))
+    mods = [backend.from_exported_program(item, unwrap_unit_return_tuple=True) for item in programs]
+    found = backend.accuracy_report(*mods, [given[0].numpy()])
+    assert found.differences == ()
+    (layer,) = found.layers
+    assert layer.ops[-1] == "matmul"
+    assert layer.runs_as[-1] == "float32 x int8"
+    assert 35 < layer.snr_db < 70
 
 
 def check(found, products):

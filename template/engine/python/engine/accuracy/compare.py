@@ -189,8 +189,12 @@ def _as_ops(mod: tvm.IRModule, batch: Sequence[Array]) -> tvm.IRModule:
     return mod
 
 
-_RECOVER = {"ToDataflow", "RecoverOps", "MaterializeConstants", "FoldConstants", "FormClips"}
-"""Importers write a clip as kernels in one model, and as an op in the other."""
+_RECOVER = {
+    *("ToDataflow", "RecoverOps", "MaterializeConstants", "ScaleWeights", "FoldConstants"),
+    "FormClips",
+}
+"""Importers write a clip as kernels in one model, and as an op in the other; torchao writes weights
+of 8 bits as casts, which folding would make real numbers."""
 
 
 def _check_models(*both: Graph) -> None:
