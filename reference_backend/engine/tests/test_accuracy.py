@@ -16,7 +16,7 @@ import backend
 import support
 from backend.engine.conformance import onnx_networks, quantized_networks
 from support import build, compile_for, needs, needs_library, variable
-from test_quantize import needs_torch, quantize_for
+from test_quantize import images, needs_onnx, needs_torch, normal, onnx_model, quantize_for
 
 pytestmark = pytest.mark.usefixtures("bound_constants")
 
@@ -463,6 +463,96 @@ def test_weights_that_torchao_casts_are_quantised():
     assert layer.ops[-1] == "matmul"
     assert layer.runs_as[-1] == "float32 x int8"
     assert 35 < layer.snr_db < 70
+
+
+def reported(lines, weights, shape=(2, 3, 8, 8), opset=18):
+    """Quantise an ONNX model by the backend's own function, and compare."""
+    model = onnx_model(lines, list(shape), ["y"], weights, opset)
+    found = quantize_for(model, images(shape=shape))
+    mods = [backend.from_onnx(item) for item in (model, found)]
+    layers = backend.accuracy_report(*mods, images(shape=shape)[0])
+    assert layers.differences == ()
+    assert all(item.runs_as and item.composites for item in layers.layers)
+    assert min(item.snr_db for item in layers.layers) > 25
+    return {item.title: item for item in layers.layers}
+
+
+@needs("hard_swish", "pad", "tanh", "exp", "log", "maximum", "multiply", "add")
+@needs_onnx
+def test_what_onnx_runtime_rewrites_before_it_quantises_is_matched():
+    """It puts a pad and a factor into a convolution, and spells activations differently."""
+    lines = (
+        "a = Conv x w pads=[1,1,1,1]",
+        "b = HardSwish a",
+        "c = Pad b p",
+        "d = Conv c v pads=[1,1,1,1]",
+        "e = Relu d",
+        "f = BatchNormalization e one zero zero one",  # With an epsilon by default.
+        "g = Mish f",
+        "h = Conv g v",
+        "y = Mul h k",
+    )
+    weights = {
+        **{
+            "w": normal(4, 3, 3, 3),
+            "v": normal(4, 4, 3, 3),
+            "p": np.array([0, 0, 0, 0, 0, 0, 0, 1]),
+        },
+        **{"one": np.ones(4, "float32"), "zero": np.zeros(4, "float32")},
+        "k": normal(1, 4, 1, 1),
+    }
+    found = reported(lines, weights)
+    assert [item.ops.count("conv2d") for item in found.values() if "conv2d" in item.ops] == [1] * 3
+    # As the offload report says: the activation is in the composite of a convolution.
+    (swish,) = [item for item in found.values() if "clip" in item.ops]
+    if swish.composites == ("quantized_conv2d_hard_swish",):
+        assert swish.runs_as == ("int8",)
+
+
+@needs("mean", "reshape", "multiply")
+@needs_onnx
+def test_a_factor_that_the_passes_put_into_a_scale_belongs_to_the_product():
+    lines = ("a = GlobalAveragePool x", "b = Flatten a", "y = Gemm b w k transB=1 alpha=0.5")
+    found = reported(lines, {"w": normal(4, 3), "k": normal(4)})
+    (layer,) = [item for item in found.values() if "matmul" in item.ops]
+    assert layer.ops == ("multiply", "matmul", "add")
+
+
+@needs("conv2d", "astype", "relu")
+@needs_onnx
+def test_casts_around_a_model_of_float16_are_looked_through():
+    from onnx import TensorProto
+
+    weights = {"w": normal(4, 3, 3, 3).astype("float16")}
+    model = onnx_model(("a = Conv x w", "y = Relu a"), [2, 3, 8, 8], ["y"], weights)
+    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    batches = [[item[0].astype("float16")] for item in images()]
+    mods = [backend.from_onnx(item) for item in (model, quantize_for(model, batches))]
+    found = backend.accuracy_report(*mods, batches[0])
+    assert found.differences == ()
+    (layer,) = [item for item in found.layers if "conv2d" in item.ops]
+    assert layer.snr_db > 25
+
+
+@needs("conv2d", "pad", "quantize", "dequantize")
+def test_a_pad_of_integers_adds_real_numbers():
+    def write(emit, quantized):
+        writer = Writer(emit, quantized, {})
+        value = IMAGE
+        scale, zero = relax.const(np.float32(0.04)), relax.const(np.int8(-7))
+        if quantized:
+            value = emit(op.quantize(value, scale, zero, -1, "int8"))
+        border = [0, 0, 0, 0, 1, 1, 1, 1]
+        value = emit(op.nn.pad(value, border, "constant", -7.0 if quantized else 0.0))
+        if quantized:
+            value = emit(op.dequantize(value, scale, zero, -1))
+        return emit(op.nn.conv2d(value, writer.weight("", 4, 4, 3, 3)))
+
+    mods = [build([IMAGE], partial(write, quantized=item)) for item in (False, True)]
+    found = backend.accuracy_report(*mods, inputs())
+    assert found.differences == ()
+    assert min(item.snr_db for item in found.layers) > 25
 
 
 def check(found, products):

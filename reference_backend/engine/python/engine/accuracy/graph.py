@@ -174,6 +174,37 @@ class Graph:
             expr = value.args[0]
         return expr, limited
 
+    def real_number(self, data: relax.Expr, number: Any) -> Any:
+        """Return the real number that a number among integers stands for.
+
+        Parameters
+        ----------
+        data
+            The tensor that it is put into, such as one that is padded.
+        number
+            The number.
+
+        Returns
+        -------
+        number
+            The same one if the tensor has real numbers, or its scale is unknown.
+        """
+        while "int" in str(getattr(data.ty, "dtype", "int")):
+            value = self.value(data)
+            if is_call_of(QUANTIZE, value):
+                scale, zero_point = value.args[1:3]
+                if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
+                    break
+                step, zero = scale.value.numpy(), zero_point.value.numpy()
+                return float((number - int(zero)) * step) if step.size == 1 else number
+            if isinstance(value, relax.TupleGetItem):
+                data = value.tuple_value
+            elif isinstance(value, relax.Call) and value.args:
+                data = value.args[0]
+            else:
+                break
+        return number
+
     def describe(self, expr: relax.Expr) -> str:
         """Return the name and the op of a value, for messages.
 

@@ -2,8 +2,9 @@
 """Matches a quantised model with the float one that it was made from.
 
 Both are walked in parallel from their outputs, before any pass. Matching looks through quantize and
-dequantize, through ops that quantization folds away: a batch_norm in the weights, a relu or clip in
-the range of a quantize, and through ops that only move elements, if the models do so differently.
+dequantize, and through what quantization folds away: a batch_norm or a factor in the weights, a
+relu or clip in the range of a quantize, a pad in that of a convolution. It also looks through ops
+that only move elements, and through functions of one value that are spelled differently.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
 
+from ..amounts import is_product
 from ..calls import arguments_of, plain, with_arguments
 from ..passes.rewriting import is_call_of, op_name
 from ..regions import ir
+from .functions import same_function
 from .graph import Graph, Pairs, is_real
 from .moves import (
     ELEMENTWISE,
@@ -120,7 +124,7 @@ class _Matcher:
         elif call is None or theirs is None:
             if not is_input:
                 self._differ(one, other, "")
-        elif not self._follows(item, places):
+        elif not self._follows(item, places) and not self._is_same_function(item, places):
             self._differ(one, other, "")
 
     def _follows(self, item: _Item, places: Places) -> bool:
@@ -137,7 +141,11 @@ class _Matcher:
         if not op_name(call) or op_name(call) != op_name(theirs) or len(mine) != len(tensors):
             return False
         difference = self._attributes(call, theirs)
-        if difference:
+        if difference and self._pad_alike(call, theirs):
+            mine[0], tensors[0] = (_padded(*pair)[0] for pair in self._both(call, theirs))
+        elif difference and op_name(call) in ELEMENTWISE and self._is_same_function(item, places):
+            return True
+        elif difference:
             self._differ(one, other, f": {difference}")
         if item.exact:
             self._record(one, other, places)
@@ -153,6 +161,21 @@ class _Matcher:
             self._push(mine, tensors)
         else:
             self._differ(one, other, ": their elements are in different places")
+        return True
+
+    def _is_same_function(self, item: _Item, places: Places) -> bool:
+        """Compare the values of which two values are the same function, if they are."""
+        one, other = item.one.expr, item.other.expr
+        found = same_function(self._quantized, one, self._real, other)
+        if found is None:
+            return False
+        if item.exact:
+            self._record(one, other, places)
+        mine, theirs = (
+            View(expr, view.places)
+            for expr, view in zip(found, (item.one, item.other), strict=True)
+        )
+        self._stack.append(replace(item, one=mine, other=theirs, limited=False))
         return True
 
     def _record(self, one: relax.Expr, other: relax.Expr, places: Places) -> None:
@@ -232,6 +255,12 @@ class _Matcher:
             source = self._real.value(value.tuple_value)
             if is_call_of("relax.nn.batch_norm", source):
                 return source.args[0]
+        scaled = _beside_constant(self._real, value, "relax.multiply")
+        if scaled is not None:
+            source = self._real.value(scaled)
+            behind = _offset(self._real, source)
+            if is_product(op_name(source if behind is None else self._real.value(behind))):
+                return scaled
         return None
 
     def _are_same(self, call: relax.Expr, theirs: relax.Expr) -> bool:
@@ -245,18 +274,27 @@ class _Matcher:
             for graph, item in self._both(call, theirs)
         ]
 
-    def _attributes(self, call: relax.Call, theirs: relax.Call) -> str:
+    def _pad_alike(self, call: relax.Call, theirs: relax.Call) -> bool:
+        """Whether two convolutions differ in nothing but a pad that is in the padding of one."""
+        pads = [_padded(*pair)[1] for pair in self._both(call, theirs)]
+        return pads[0] == pads[1] != () and not self._attributes(call, theirs, ("padding",))
+
+    def _attributes(
+        self, call: relax.Call, theirs: relax.Call, ignored: tuple[str, ...] = ()
+    ) -> str:
         """Return how the attributes of two calls of an op differ."""
         from_end = _rank(call) != _rank(theirs)
         mine, other = (_attributes_of(item, from_end) for item in (call, theirs))
-        for key in sorted({*mine, *other} - {*_IGNORED}):
+        if is_call_of("relax.nn.pad", call):
+            mine["pad_value"] = self._quantized.real_number(call.args[0], mine["pad_value"])
+        for key in sorted({*mine, *other} - {*_IGNORED, *ignored}):
             one, two = mine.get(key), other.get(key)
             if isinstance(one, tvm.ir.GlobalVar) and isinstance(two, tvm.ir.GlobalVar):
                 kernels = self._quantized.mod[one], self._real.mod[two]
                 kernels = tuple(item.without_attr("global_symbol") for item in kernels)
                 if not tvm_ffi.structural_equal(*kernels):
                     return "the kernels differ"
-            elif one != two:
+            elif not _is_equal(one, two):
                 return f"{key} is {one} and {two}"
         return ""
 
@@ -274,11 +312,11 @@ class _Matcher:
         call, theirs = self._quantized.value(one), self._real.value(other)
         sources = source_of(self._quantized, call), source_of(self._real, theirs)
         if any(item is not None for item in sources):
-            before_moves = [
+            one, other = (
                 here if item is None else item
                 for here, item in zip((one, other), sources, strict=True)
-            ]
-            return self._alike(before_moves[0], before_moves[1], depth)
+            )
+            return self._alike(one, other, depth)
         if call is None or theirs is None:
             return call is None and theirs is None
         if not self._are_same(call, theirs):
@@ -288,7 +326,10 @@ class _Matcher:
             if behind is not None:
                 return self._alike(one, behind, depth - 1)
             before = _offset(self._quantized, call)
-            return before is not None and self._alike(before, other, depth - 1)
+            if before is not None:
+                return self._alike(before, other, depth - 1)
+            found = same_function(self._quantized, one, self._real, other)
+            return found is not None and self._alike(*found, depth - 1)
         mine, tensors = _tensors(call), _tensors(theirs)
         pairs = list(zip(mine, tensors, strict=False))
         if all(self._alike(*pair, depth - 1) for pair in pairs):
@@ -336,15 +377,46 @@ def _attributes_of(call: relax.Call, from_end: bool) -> dict[str, object]:
     return attributes
 
 
+def _is_equal(one: object, two: object) -> bool:
+    """Whether two attributes are equal; ONNX has real numbers in float32."""
+    if isinstance(one, float) and isinstance(two, float):
+        return np.float32(one) == np.float32(two) or (one != one and two != two)
+    return one == two
+
+
 _REDUCE = tuple(f"relax.{name}" for name in ("mean", "sum", "max", "min", "prod", "variance"))
 
 
 def _offset(graph: Graph, value: relax.Expr) -> relax.Expr | None:
     """Return the value that a constant is added to."""
-    if not is_call_of("relax.add", value):
+    return _beside_constant(graph, value, "relax.add")
+
+
+def _beside_constant(graph: Graph, value: relax.Expr, op: str) -> relax.Expr | None:
+    """Return the other operand of an op that reads a constant."""
+    if not is_call_of(op, value):
         return None
     constant = [graph.is_constant(item) for item in value.args]
     if constant.count(True) != 1:
         return None
     operand = value.args[constant.index(False)]
     return operand if shape_of(operand) == shape_of(value) else None
+
+
+def _padded(graph: Graph, call: relax.Call) -> tuple[relax.Expr, tuple[int, ...]]:
+    """Return what a convolution reads before zeros are added, and how many it and a pad add."""
+    attributes = arguments_of(call, {})[1]
+    data, padding = call.args[0], attributes.get("padding")
+    if not is_product(op_name(call)) or not isinstance(padding, tuple):
+        return data, ()
+    source = graph.value(graph.origin(data)[0])
+    if not is_call_of("relax.nn.pad", source):
+        return data, padding
+    pad = arguments_of(source, {})[1]
+    widths = np.array([int(width) for width in source.attrs.pad_width]).reshape(-1, 2)
+    spatial = [index for index, axis in enumerate(str(attributes["data_layout"])) if axis in "DHW"]
+    others = np.delete(widths, spatial, 0)
+    if pad["pad_mode"] != "constant" or pad["pad_value"] != 0 or others.any():
+        return data, padding
+    added = widths[spatial].T.reshape(-1)
+    return source.args[0], tuple(int(one + two) for one, two in zip(padding, added, strict=True))
