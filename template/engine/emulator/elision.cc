@@ -10,12 +10,18 @@
 #include <map>
 #include <utility>
 
+#include "kernels/kernels.h"
+
 namespace npu::emulator {
 namespace {
 
 bool IsFixed(const Desc& desc) {
   return std::all_of(desc.dims, desc.dims + desc.rank,
                      [](const Dim& dim) { return dim.symbol < 0; });
+}
+
+bool SameDims(const Desc& a, const Desc& b) {
+  return std::equal(a.dims, a.dims + a.rank, b.dims, b.dims + b.rank);
 }
 
 /*! \brief Whether two tensors have the same number of bytes for all values of the symbols. */
@@ -70,6 +76,34 @@ bool IsContiguous(const Desc& tile, const Desc& whole, const int64_t* offset, ui
   return true;
 }
 
+/*! \brief Whether a transfer copies all of a tensor of real numbers, with zeros between elements
+ *        that lie side by side in the spatial dimensions. */
+bool PutsZerosBetween(const Transfer& op, const Tensor& from, const Tensor& to) {
+  const Desc& data = from.desc;
+  const Desc& out = to.desc;
+  const bool is_plain = from.packed_bytes == 0 && IsFixed(data) && IsFixed(out);
+  if (!is_plain || IsInteger(data.dtype) || out.rank < 3 || op.fill == 0 || op.fill_value != 0) {
+    return false;
+  }
+  int64_t parts = 1;
+  for (int32_t d = 0; d < out.rank; ++d) {
+    const int64_t step = op.out_step[d], offset = op.out_offset[d];
+    const bool is_whole = op.permutation[d] == d && op.data_offset[d] == 0 && op.data_step[d] == 1;
+    if (!is_whole || step > kMostSpread || (d < 2 && (step != 1 || offset != 0))) return false;
+    if (StepsIn(out.dims[d].size, offset, step) != data.dims[d].size) return false;
+    parts = std::min(parts * step, kMostSpread + 1);
+  }
+  return parts > 1 && parts <= kMostSpread;
+}
+
+/*! \brief Whether a convolution can read its data without the zeros between. */
+bool TakesSpreadData(const Command& command, const Access* read, const Access* first) {
+  auto* op = std::get_if<npu_convolution>(&command.op);
+  if (op == nullptr || read != first || op->groups != 1) return false;
+  return std::all_of(op->strides, op->strides + op->spatial_rank,
+                     [](int64_t stride) { return stride == 1; });
+}
+
 /*! \brief Goes through the commands and remembers what each one wrote. Times are command
  *  numbers. */
 class Elider {
@@ -94,6 +128,7 @@ class Elider {
         elision_.places[number] = writers_[origin].place;
         elision_.places[number].offset +=
             PlaceOf(*access).offset - PlaceOf(accesses_.output(origin)).offset;
+        if (!output && writers_[origin].spreads) elision_.spreads[i] = origin;
       }
       const Writer& writer = writers_[i];
       if (writer.moved) elision_.skipped[writer.transfer] = true;
@@ -108,6 +143,8 @@ class Elider {
     bool moved = false;
     /*! \brief Some command needs it where it is. */
     bool pinned = false;
+    /*! \brief A load that puts zeros between the elements. */
+    bool spreads = false;
     Place place = {};
     /*! \brief The earlier writers, whose data may be visible where this one wrote less than it
      *  could have. */
@@ -186,6 +223,10 @@ class Elider {
       inside = inside && want.place.offset == have.place.offset && SameBytes(want, have);
     }
     const Access& output = accesses_.output(i);
+    if (writer.spreads && writer.moved) {
+      inside = SameDims(want.desc, have.desc) && want.place.offset == have.place.offset &&
+               TakesSpreadData(program_.commands[i], &read, accesses_.begin(i));
+    }
     if (!inside) {
       PinAll(read);
     } else if (writer.moved) {
@@ -200,6 +241,12 @@ class Elider {
   void MoveLoadOrStore(const Transfer& op, int32_t i) {
     const Access& data = *accesses_.begin(i);
     const Access& out = accesses_.output(i);
+    if (InScratchpad(out) && !InScratchpad(data) &&
+        PutsZerosBetween(op, TensorOf(data), TensorOf(out))) {
+      Move(i, PlaceOf(data), i, data);
+      writers_[i].spreads = true;
+      return;
+    }
     for (int32_t d = 0; d < TensorOf(out).desc.rank; ++d) {
       if (op.permutation[d] != d || op.data_step[d] != 1 || op.out_step[d] != 1) return;
     }
@@ -229,10 +276,17 @@ class Elider {
       if (!whole || writer.moved || writer.pinned) return;
       if (read_.Of(there) >= number || written_.Of(there) >= number) return;
     }
+    Place place = PlaceOf(there);
+    place.offset += bytes;
+    Move(number, place, i, there);
+  }
+
+  /*! \brief Lets the data that a command writes be elsewhere, which makes a transfer needless. */
+  void Move(int32_t number, const Place& place, int32_t transfer, const Access& there) {
+    Writer& writer = writers_[number];
     writer.moved = true;
-    writer.place = PlaceOf(there);
-    writer.place.offset += bytes;
-    writer.transfer = i;
+    writer.place = place;
+    writer.transfer = transfer;
     writer.there = there;
   }
 
@@ -322,6 +376,7 @@ Elision NoElision(const Program& program, const Accesses& accesses) {
     }
   }
   elision.skipped.resize(program.commands.size());
+  elision.spreads.resize(program.commands.size(), -1);
   return elision;
 }
 

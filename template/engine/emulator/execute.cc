@@ -163,7 +163,7 @@ class Execution::Preparer {
 
   void Prepare(const npu_convolution& op, const Command& command) {
     auto& args = Step<ConvolutionArgs>();
-    Set(op.data, &args.data);
+    SetData(op, static_cast<size_t>(&command - program_.commands.data()), &args);
     SetWeight(op.weight, &args.weight, &args.packed_weight);
     args.weight_halved = HasHalvedWeight(program_, op);
     args.spatial_rank = op.spatial_rank;
@@ -176,30 +176,16 @@ class Execution::Preparer {
     args.weight_zero_point = op.weight_zero_point;
     SetVector(command, &args.epilogue);
     Set(op.out, &args.out);
-    SetSpread(op, command, &args);
     MergeTiles(op, command);
   }
 
-  /*! \brief Sets where the data of a convolution is zero, if the last step that is not a
-   *  convolution spread it out. */
-  void SetSpread(const npu_convolution& op, const Command& command, ConvolutionArgs* args) {
-    const auto& steps = execution_.steps_;
-    size_t i = steps.size() - 1;
-    while (i > 0 && std::holds_alternative<ConvolutionArgs>(steps[i])) --i;
-    auto* copy = std::get_if<CopyArgs>(&steps[i]);
-    if (copy == nullptr || !copy->fill || copy->fill_value != 0 || copied_ == nullptr) return;
-    const auto& transfer = std::get<Transfer>(copied_->op);
-    const Desc& data = program_.tensors[op.data].desc;
-    const Desc& spread = program_.tensors[transfer.out].desc;
-    size_t written = static_cast<size_t>(copied_ - program_.commands.data());
-    size_t reads = static_cast<size_t>(&command - program_.commands.data());
-    const Place& there = elision_.places[accesses_.index(&accesses_.output(written))];
-    const Place& here = elision_.places[accesses_.index(accesses_.begin(reads))];
-    bool same = data.dtype == spread.dtype && data.rank == spread.rank &&
-                std::equal(data.dims, data.dims + data.rank, spread.dims) && there == here &&
-                there.memory != Memory::kOutput;
-    for (int32_t d = 0; d < data.rank; ++d) same = same && transfer.permutation[d] == d;
-    if (!same) return;
+  /*! \brief Sets the data of a convolution, which reads it without zeros if it can. */
+  void SetData(const npu_convolution& op, size_t command, ConvolutionArgs* args) {
+    Set(op.data, &args->data);
+    const int32_t number = elision_.spreads[command];
+    if (number < 0) return;
+    args->is_spread = true;
+    const auto& transfer = std::get<Transfer>(program_.commands[number].op);
     for (int32_t d = 0; d < op.spatial_rank; ++d) {
       args->spread[d] = transfer.out_step[2 + d];
       args->spread_first[d] = transfer.out_offset[2 + d];
@@ -243,7 +229,7 @@ class Execution::Preparer {
     auto& tile = std::get<ConvolutionArgs>(execution_.steps_.back());
     auto& whole = std::get<ConvolutionArgs>(execution_.steps_[execution_.steps_.size() - 2]);
     if ((tile.packed_weight == nullptr) != (whole.packed_weight == nullptr) ||
-        tile.weight_halved != whole.weight_halved) {
+        tile.weight_halved != whole.weight_halved || tile.is_spread != whole.is_spread) {
       return;
     }
     std::vector<Range> merged = last.ranges;
@@ -292,9 +278,7 @@ class Execution::Preparer {
   static int64_t PitchOf(const ConvolutionArgs& whole, const ConvolutionArgs& tile,
                          const Range& before, const Range& next) {
     if (tile.packed_weight == nullptr || tile.data.dtype != NPU_FLOAT32) return 0;
-    for (int64_t spread : whole.spread) {
-      if (spread != 1) return 0;
-    }
+    if (whole.is_spread) return 0;
     if (!next.place.IsBeside(before.place) ||
         next.place.offset < before.place.offset + before.bytes) {
       return 0;
@@ -393,9 +377,8 @@ class Execution::Preparer {
     Set(op.out, &args.out);
   }
 
-  void Prepare(const Transfer& op, const Command& command) {
+  void Prepare(const Transfer& op, const Command&) {
     auto& args = Step<CopyArgs>();
-    copied_ = &command;
     uint64_t packed = program_.tensors[op.out].packed_bytes;
     if (packed != 0) {
       args.data.dtype = args.out.dtype = NPU_UINT8;
@@ -460,8 +443,6 @@ class Execution::Preparer {
   Execution& execution_;
   const Access* next_ = nullptr;
   Tiles tiles_;
-  /*! \brief The last transfer. */
-  const Command* copied_ = nullptr;
 };
 
 Execution::Execution(const Program& program, const Accesses& accesses, const Elision& elision,

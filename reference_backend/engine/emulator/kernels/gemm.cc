@@ -22,6 +22,10 @@ constexpr int64_t kRowBlock = 256;
 constexpr int64_t kColumnBlock = 64;
 constexpr int64_t kMostColumns = 1024;
 constexpr int64_t kDepthBlock = 256;
+// Panels of a small depth that stay in the first-level cache together. The rows of the result are
+// then written in longer pieces, which costs less where it is not in a cache.
+constexpr int64_t kMostJoinedFloats = 6144;
+constexpr int64_t kMostJoined = 32;
 constexpr int64_t kTile = int64_t{kMostRows} * kPanelColumns;
 // With fewer rows than this, a panel is not used often enough to be worth copying.
 constexpr int64_t kFewRows = 32;
@@ -69,9 +73,15 @@ GemmPlan::GemmPlan(int64_t rows, int64_t columns, int64_t depth, int64_t product
     }
   }
   count();
-  panel_floats_ = copies ? depth_block_ * kPanelColumns + kSlack : 0;
+  if (depth <= depth_block_) {
+    joined_ = std::clamp<int64_t>(kMostJoinedFloats / (kPanelColumns * std::max<int64_t>(depth, 1)),
+                                  1, kMostJoined);
+  }
+  panel_floats_ = copies ? depth_block_ * kPanelColumns : 0;
   tile_floats_ = depth > depth_block_ ? row_block_ * column_block_ : kTile;
-  worker_floats_ = panel_floats_ + tile_floats_ + registers;
+  const int64_t panels = copies ? joined_ * panel_floats_ + kSlack : 0;
+  registers_ = registers;
+  worker_floats_ = panels + tile_floats_ + registers;
   workers_ = scratch->Take<float>(threads * worker_floats_);
 }
 
@@ -163,24 +173,29 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
   int64_t end_row = std::min(first_row + row_block_, rows_);
   int64_t end_column = std::min(first_column + column_block_, columns_);
   float* packed = workers_ + worker * worker_floats_;
-  float* tiles = packed + panel_floats_;
-  float* registers = tiles + tile_floats_;
+  float* registers = workers_ + (worker + 1) * worker_floats_ - registers_;
+  float* tiles = registers - tile_floats_;
   store.Begin(registers);
   // One row is read once: there is no need for a panel of real numbers.
   bool single = gemm.weights != nullptr && rows_ == 1;
-  int32_t of_columns[kPanelColumns];
+  int32_t of_columns[kMostJoined][kPanelColumns];
+  Panel panels[kMostJoined] = {};
   int64_t k = 0;
   do {
     int64_t depth = std::min(depth_block_, depth_ - k);
     bool last = k + depth == depth_;
     float* tile = tiles;
-    // A panel of the right operand stays in the first-level cache while the left one passes.
-    for (int64_t column = first_column; column < end_column; column += kPanelColumns) {
-      int64_t columns = std::min<int64_t>(kPanelColumns, end_column - column);
-      Panel panel = {};
-      if (!single) panel = RightPanel(simd, gemm, column, k, depth, packed);
-      if (quads && gemm.left_zero != 0) {
-        SumColumns(simd, depth, gemm.left_zero, panel.data, panel.stride, of_columns);
+    // Panels of the right operand stay in the first-level cache while the left one passes.
+    const int64_t joined = joined_ * kPanelColumns;
+    for (int64_t first = first_column; first < end_column; first += joined) {
+      const int64_t end = std::min(first + joined, end_column);
+      for (int64_t column = first; column < end; column += kPanelColumns) {
+        const int64_t i = (column - first) / kPanelColumns;
+        if (single) continue;
+        panels[i] = RightPanel(simd, gemm, column, k, depth, packed + i * panel_floats_);
+        if (quads && gemm.left_zero != 0) {
+          SumColumns(simd, depth, gemm.left_zero, panels[i].data, panels[i].stride, of_columns[i]);
+        }
       }
       int64_t rows = 0;
       for (int64_t row = first_row; row < end_row; row += rows) {
@@ -192,32 +207,36 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
         } else {
           left += row / gemm.left_part * gemm.left_pitch + row % gemm.left_part * depth_;
         }
-        bool stored = false;
-        if (single) {
-          MultiplyRow(*gemm.weights, column, k, depth, left, tile, k > 0);
-        } else if (reals) {
-          ProductTile product;
-          product.rows = static_cast<int>(rows);
-          product.columns = static_cast<int>(columns);
-          product.depth = depth;
-          product.left = left;
-          product.left_pitch = kPanelRows * depth_;
-          product.right = panel.data;
-          product.right_stride = panel.stride;
-          product.tile = tile;
-          product.accumulate = k > 0;
-          stored = last && store.Finishes(rows, gemm.out_row + row, column, &product);
-          simd.gemm(product);
-        } else {
-          if (quads && (k == 0 || gemm.left_zero != 0)) {
-            simd.quads->start(static_cast<int>(rows), k == 0 ? gemm.of_rows + row : nullptr,
-                              gemm.left_zero != 0 ? of_columns : nullptr, tile);
+        for (int64_t column = first; column < end; column += kPanelColumns) {
+          const int64_t i = (column - first) / kPanelColumns;
+          const int64_t columns = std::min<int64_t>(kPanelColumns, end_column - column);
+          bool stored = false;
+          if (single) {
+            MultiplyRow(*gemm.weights, column, k, depth, left, tile, k > 0);
+          } else if (reals) {
+            ProductTile product;
+            product.rows = static_cast<int>(rows);
+            product.columns = static_cast<int>(columns);
+            product.depth = depth;
+            product.left = left;
+            product.left_pitch = kPanelRows * depth_;
+            product.right = panels[i].data;
+            product.right_stride = panels[i].stride;
+            product.tile = tile;
+            product.accumulate = k > 0;
+            stored = last && store.Finishes(rows, gemm.out_row + row, column, &product);
+            simd.gemm(product);
+          } else {
+            if (quads && (k == 0 || gemm.left_zero != 0)) {
+              simd.quads->start(static_cast<int>(rows), k == 0 ? gemm.of_rows + row : nullptr,
+                                gemm.left_zero != 0 ? of_columns[i] : nullptr, tile);
+            }
+            multiply(static_cast<int>(rows), static_cast<int>(columns), depth, left, panels[i].data,
+                     panels[i].stride, tile, quads || k > 0);
           }
-          multiply(static_cast<int>(rows), static_cast<int>(columns), depth, left, panel.data,
-                   panel.stride, tile, quads || k > 0);
-        }
-        if (last && !stored) {
-          store.StoreTile(tile, rows, columns, gemm.out_row + row, column, registers);
+          if (last && !stored) {
+            store.StoreTile(tile, rows, columns, gemm.out_row + row, column, registers);
+          }
         }
         if (depth_ > depth_block_) {
           tile += CeilDivide(rows, kPanelRows) * kPanelRows * kPanelColumns;

@@ -128,6 +128,7 @@ struct MatMulArgs {
 
 /*! \brief Operands of Convolution, with types as MatMul's; spatial dimensions as in `data`, from
  *  entry 0. */
+constexpr int64_t kMostSpread = 64;
 struct ConvolutionArgs {
   TensorView data, weight, out;
   int32_t spatial_rank = 0;
@@ -138,9 +139,11 @@ struct ConvolutionArgs {
   int64_t pads_end[NPU_MAX_SPATIAL] = {};
   int64_t groups = 1;
   int32_t data_zero_point = 0, weight_zero_point = 0;
-  /*! \brief Where an entry of `spread` is not 1, all elements of that dimension are 0 but
-   *  spread_first, spread_first + spread, ... Results are the same without it, except for weights
-   *  that are not finite: they are not multiplied by these zeros. */
+  /*! \brief Whether all elements of the data are 0 but those at spread_first,
+   *  spread_first + spread, ... in each spatial dimension, and `data.data` has these alone. Only
+   * for real numbers, strides of 1, one group, and at most kMostSpread elements for each in
+   * `data.data`. Weights that are not finite are not multiplied by these zeros. */
+  bool is_spread = false;
   int64_t spread[NPU_MAX_SPATIAL] = {1, 1, 1};
   int64_t spread_first[NPU_MAX_SPATIAL] = {};
   /*! \brief `weight` packed by PackConvolutionWeight, or null. If given, `weight.data` is not

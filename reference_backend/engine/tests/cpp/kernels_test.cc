@@ -324,9 +324,9 @@ class ScratchMemory {
 
 // Runs a kernel with each instruction set and several numbers of threads. Results must be near
 // those of the oracle, and not depend on threads.
-template <typename Args>
+template <typename Args, typename Kernel>
 void Compare(const std::string& what, const Args& args, Tensor* out, double tolerance,
-             void (*kernel)(const Args&, const KernelContext&), size_t (*scratch)(const Args&, int),
+             const Kernel& kernel, size_t (*scratch)(const Args&, int),
              void (*reference)(const Args&)) {
   std::vector<uint8_t> before = out->bytes();
   reference(args);
@@ -635,14 +635,17 @@ struct Layer {
   Shape in, window, strides, dilations, pads_begin, pads_end;
 };
 
-// Sets the data to zeros except at a stride, as before a transposed convolution.
-void SpreadOut(Random* random, Tensor* data, ConvolutionArgs* args) {
+// Sets the data to zeros except at a stride, as before a transposed convolution; returns the
+// others.
+std::vector<uint8_t> SpreadOut(Random* random, Tensor* data, ConvolutionArgs* args) {
   TensorView view = data->View();
+  args->is_spread = true;
   for (int d = 0; d < args->spatial_rank; ++d) {
     args->spread[d] = random->Between(1, 4);
     args->spread_first[d] = random->Between(0, 5);
   }
-  size_t element = ElementSize(view.dtype);
+  std::vector<uint8_t> elements;
+  size_t size = ElementSize(view.dtype);
   for (int64_t i = 0; i < ElementCount(view); ++i) {
     bool kept = true;
     int64_t rest = i;
@@ -651,8 +654,11 @@ void SpreadOut(Random* random, Tensor* data, ConvolutionArgs* args) {
       rest /= view.dims[2 + d];
       kept = kept && at >= 0 && at % args->spread[d] == 0;
     }
-    if (!kept) std::memset(data->bytes().data() + static_cast<size_t>(i) * element, 0, element);
+    uint8_t* element = data->bytes().data() + static_cast<size_t>(i) * size;
+    if (kept) elements.insert(elements.end(), element, element + size);
+    if (!kept) std::memset(element, 0, size);
   }
+  return elements;
 }
 
 void CheckConvolution(Random* random, const Layer& layer, bool integers = false) {
@@ -690,7 +696,10 @@ void CheckConvolution(Random* random, const Layer& layer, bool integers = false)
   Tensor w(random, weight, weight_type, values);
   bool steps =
       std::any_of(layer.strides.begin(), layer.strides.end(), [](int64_t s) { return s > 1; });
-  if (!integers && !steps && random->Chance(60)) SpreadOut(random, &x, &args);
+  std::vector<uint8_t> elements;
+  if (!integers && !steps && args.groups == 1 && random->Chance(60)) {
+    elements = SpreadOut(random, &x, &args);
+  }
   Tensor y(out, integers || random->Chance(80) ? dtype : AnyType(random));
   Shape channels(layer.in.size() + 1, 1);
   channels[0] = layer.outputs;
@@ -700,12 +709,16 @@ void CheckConvolution(Random* random, const Layer& layer, bool integers = false)
   args.weight = w.View();
   args.out = y.View();
   args.epilogue = epilogue.View();
+  auto convolution = [&elements](ConvolutionArgs given, const KernelContext& context) {
+    if (given.is_spread) given.data.data = elements.data();
+    Convolution(given, context);
+  };
   double tolerance = Tolerance(args.out.dtype, values);
   if (integers && !IsIntegerEpilogue(args.epilogue, args.out.dtype)) {
     tolerance = Tolerance(args.out.dtype, Values::kReal);
   }
   std::string what = Describe("convolution", {args.data, args.weight, args.out});
-  Compare(what, args, &y, tolerance, Convolution, ConvolutionScratch, oracle::Convolution);
+  Compare(what, args, &y, tolerance, convolution, ConvolutionScratch, oracle::Convolution);
 
   std::vector<std::vector<uint8_t>> packed;
   for (const std::string& name : InstructionSets()) {
@@ -715,7 +728,7 @@ void CheckConvolution(Random* random, const Layer& layer, bool integers = false)
     CHECK(packed.back() == packed.front());
   }
   args.packed_weight = packed[0].data();
-  Compare(what + " packed", args, &y, tolerance, Convolution, ConvolutionScratch,
+  Compare(what + " packed", args, &y, tolerance, convolution, ConvolutionScratch,
           oracle::Convolution);
   if (!MayBeHalved(args.data.dtype, args.weight.dtype)) return;
   Narrow(&w);
@@ -723,7 +736,7 @@ void CheckConvolution(Random* random, const Layer& layer, bool integers = false)
   const std::vector<uint8_t> halves = Halved(packed[0]);
   args.packed_weight = halves.data();
   args.weight_halved = true;
-  Compare(what + " halved", args, &y, tolerance, Convolution, ConvolutionScratch,
+  Compare(what + " halved", args, &y, tolerance, convolution, ConvolutionScratch,
           oracle::Convolution);
 }
 

@@ -1180,6 +1180,43 @@ TEST(TransfersThatNobodyCanTellAreLeftOut) {
   CHECK_EQ(CheckElision(Symbolic().program), 7u);
 }
 
+TEST(ConvolutionsReadSpreadDataWithoutItsZeros) {
+  enum class But { kNothing, kFill, kOverwritten, kReadByOthers, kStrides };
+  auto elides = [](But but) -> bool {
+    Maker maker;
+    npu_tensor source = maker.Put(Memory::kArena, 0, Fixed({1, 2, 3, 4}));
+    npu_tensor data = maker.Scratchpad(0, Fixed({1, 2, 7, 8}));
+    npu_tensor weight = maker.Scratchpad(512, Fixed({3, 2, 2, 2}));
+    const bool strided = but == But::kStrides;
+    Desc shape = strided ? Fixed({1, 3, 3, 4}) : Fixed({1, 3, 6, 7});
+    npu_tensor result = maker.Scratchpad(1024, shape);
+    maker.Move(source, maker.Input(Fixed({1, 2, 3, 4})));
+    maker.Move(weight, maker.Put(Memory::kConstants, 0, Fixed({3, 2, 2, 2})));
+    const size_t load = maker.program.commands.size();
+    Transfer& spread = maker.Move(data, source, {}, {0, 0, 1, 0});
+    spread.out_step[2] = spread.out_step[3] = 2;
+    spread.fill = 1;
+    spread.fill_value = but == But::kFill ? 1 : 0;
+    if (but == But::kOverwritten) maker.Move(source, maker.Input(Fixed({1, 2, 3, 4})));
+    npu_convolution convolution = ConvolutionOf(result, data, weight);
+    for (int d = 0; strided && d < 2; ++d) convolution.strides[d] = 2;
+    maker.Add(convolution);
+    maker.Move(maker.Output(shape), result);
+    if (but == But::kReadByOthers) {
+      npu_tensor sum = maker.Scratchpad(1024, Fixed({1, 2, 7, 8}));
+      maker.Sum(sum, data, data);
+      maker.Move(maker.Output(Fixed({1, 2, 7, 8})), sum);
+    }
+    CheckElision(maker.program);
+    return Elide(maker.program, Accesses(maker.program)).skipped[load];
+  };
+  CHECK(elides(But::kNothing));
+  CHECK(!elides(But::kFill));
+  CHECK(!elides(But::kOverwritten));
+  CHECK(!elides(But::kReadByOthers));
+  CHECK(!elides(But::kStrides));
+}
+
 TEST(TransfersThatMatterAreDone) {
   // The source of a copy is overwritten before the copy is read.
   Maker maker;

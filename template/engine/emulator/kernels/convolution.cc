@@ -197,18 +197,6 @@ void Product(const ConvolutionArgs& args, const Plan& plan, const float* weight,
 
 // ---- Data with zeros between its elements ----
 
-// With more parts, each would have too little work.
-constexpr int64_t kMostParts = 64;
-
-bool IsSpread(const ConvolutionArgs& args) {
-  int64_t parts = 1;
-  for (int d = 0; d < args.spatial_rank; ++d) {
-    if (args.spread[d] < 1 || args.spread[d] > kMostParts || args.strides[d] != 1) return false;
-    parts *= args.spread[d];
-  }
-  return parts > 1 && parts <= kMostParts && args.groups == 1;
-}
-
 /*!
  * \brief A transposed convolution, as lowerings write it.
  *
@@ -226,15 +214,13 @@ class SpreadConvolution {
     }
     rows_ = args.out.dims[0] * args.out.dims[1];
     part_ = args;
+    part_.is_spread = false;
     part_.epilogue = VectorProgram();
     part_.out.dtype = NPU_FLOAT32;
     for (int d = 0; d < args.spatial_rank; ++d) {
       int64_t size = args.data.dims[2 + d] - args.spread_first[d];
       part_.data.dims[2 + d] = std::max<int64_t>(0, CeilDivide(size, args.spread[d]));
-      part_.strides[d] = part_.spread[d] = 1;
     }
-    part_.data.data = scratch.Take<char>(ElementCount(part_.data) *
-                                         static_cast<int64_t>(ElementSize(args.data.dtype)));
     int64_t weights = WeightFloats(args.weight, 1);
     weight_ = scratch.Take<float>(weights);
     chosen_ = scratch.Take<float>(weights);
@@ -256,18 +242,8 @@ class SpreadConvolution {
       PackWeight(args_.weight, 1, context, weight_);
       weight = weight_;
     }
-    CopyArgs dense;
-    dense.data = args_.data;
-    dense.out = part_.data;
-    for (int d = 0; d < args_.data.rank; ++d) {
-      dense.permutation[d] = d;
-      dense.data_step[d] = d < 2 ? 1 : args_.spread[d - 2];
-      dense.data_offset[d] = d < 2 ? 0 : args_.spread_first[d - 2];
-      dense.out_step[d] = 1;
-    }
     KernelContext inner = context;
     inner.scratch = rest_;
-    Copy(dense, inner);
     part_.packed_weight = chosen_;
     ForEachPart([&](bool taps) {
       if (taps) {
@@ -411,7 +387,7 @@ class SpreadConvolution {
   float* chosen_;
   // The sums of the parts, part by part.
   float* sums_;
-  Part parts_[kMostParts];
+  Part parts_[kMostSpread];
   float* joined_;
   float* registers_;
   char* rest_;
@@ -432,14 +408,14 @@ void PackConvolutionWeight(const TensorView& weight, int64_t groups, void* packe
 size_t ConvolutionScratch(const ConvolutionArgs& args, int threads) {
   if (ElementCount(args.out) == 0) return 0;
   if (IsInteger(args.data.dtype)) return IntegerConvolutionScratch(args, threads);
-  if (IsSpread(args)) return SpreadConvolution(args, threads, Scratch(nullptr)).bytes;
+  if (args.is_spread) return SpreadConvolution(args, threads, Scratch(nullptr)).bytes;
   return Plan(args, threads, Scratch(nullptr)).bytes;
 }
 
 void Convolution(const ConvolutionArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
   if (IsInteger(args.data.dtype)) return IntegerConvolution(args, context);
-  if (IsSpread(args)) {
+  if (args.is_spread) {
     return SpreadConvolution(args, Threads(context), Scratch(context.scratch)).Run(context);
   }
   Plan plan(args, Threads(context), Scratch(context.scratch));

@@ -202,6 +202,60 @@ void FillRest(const CopyArgs& args, T value, const KernelContext& context) {
   Parallel(context, rows, Grain(length), run);
 }
 
+// Copies lines whose elements come to lie apart, as transposed convolutions read them, and fills
+// the rest: in one pass over the output. Elements of a line are contiguous in the data.
+template <typename T>
+void SpreadLines(const CopyArgs& args, T value, const KernelContext& context) {
+  const int last = args.out.rank - 1;
+  const int64_t length = args.out.dims[last], step = args.out_step[last];
+  const int64_t first = args.out_offset[last], count = args.Extent(last);
+  const int64_t end = first + (count - 1) * step + 1;
+  int64_t strides[NPU_MAX_RANK], extents[NPU_MAX_RANK];
+  int64_t begin_of_data = 0, rows = 1, stride = 1;
+  for (int d = last; d >= 0; --d) {
+    begin_of_data += args.data_offset[d] * stride;
+    strides[d] = stride * args.data_step[d];
+    stride *= args.data.dims[d];
+    extents[d] = args.Extent(d);
+    if (d != last) rows *= args.out.dims[d];
+  }
+  const T* data = static_cast<const T*>(args.data.data) + begin_of_data;
+  T* out = static_cast<T*>(args.out.data);
+  auto run = [&](int64_t begin_row, int64_t end_row, int) {
+    for (int64_t row = begin_row; row < end_row; ++row) {
+      const T* from = data;
+      bool inside = true;
+      int64_t rest = row;
+      for (int d = last - 1; d >= 0; --d) {
+        const int64_t at = rest % args.out.dims[d] - args.out_offset[d];
+        rest /= args.out.dims[d];
+        const int64_t element = at / args.out_step[d];
+        inside = inside && at >= 0 && at % args.out_step[d] == 0 && element < extents[d];
+        from += inside ? element * strides[args.permutation[d]] : 0;
+      }
+      T* line = out + row * length;
+      if (!inside) {
+        std::fill(line, line + length, value);
+        continue;
+      }
+      std::fill(line, line + first, value);
+      T* to = line + first;
+      if (step == 2) {
+        for (int64_t i = 0; i + 1 < count; ++i) {
+          to[2 * i] = from[i];
+          to[2 * i + 1] = value;
+        }
+        to[2 * (count - 1)] = from[count - 1];
+      } else {
+        std::fill(to, line + end, value);
+        for (int64_t i = 0; i < count; ++i) to[i * step] = from[i];
+      }
+      std::fill(line + end, line + length, value);
+    }
+  };
+  Parallel(context, rows, Grain(length), run);
+}
+
 template <typename T>
 void FillAll(const CopyArgs& args, int64_t count, T value, const KernelContext& context) {
   T* out = static_cast<T*>(args.out.data);
@@ -218,6 +272,11 @@ void CopyElements(const CopyArgs& args, const KernelContext& context) {
   if (args.fill && box.elements < all) {
     T value;
     StoreNumber(args.out.dtype, args.fill_value, &value);
+    const int last = args.out.rank - 1;
+    if (box.elements > 0 && box.steps && args.permutation[last] == last &&
+        args.data_step[last] == 1) {
+      return SpreadLines<T>(args, value, context);
+    }
     if (box.elements == 0 || box.steps) {
       FillAll<T>(args, all, value, context);
     } else {

@@ -108,7 +108,9 @@ class GemmPlan {
   Values values_ = Values::kReals;
   int64_t row_block_ = 0, column_block_ = 0, depth_block_ = 0;
   int64_t row_blocks_ = 0, column_blocks_ = 0;
-  int64_t panel_floats_ = 0, tile_floats_ = 0, worker_floats_ = 0;
+  // Panels of columns that are multiplied by a tile of rows after each other.
+  int64_t joined_ = 1;
+  int64_t panel_floats_ = 0, tile_floats_ = 0, registers_ = 0, worker_floats_ = 0;
   float* workers_ = nullptr;
 };
 
