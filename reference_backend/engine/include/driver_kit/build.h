@@ -690,7 +690,7 @@ struct Builder {
         fits = std::any_of(info->choices, info->choices + info->choice_count,
                            [&](const char* choice) { return value == choice; });
       }
-      if (!fits) Refuse("the option " + key + " cannot be " + value);
+      if (!fits) Refuse(std::string("the option ").append(key).append(" cannot be ").append(value));
       program.options[key] = value;
     }
   }

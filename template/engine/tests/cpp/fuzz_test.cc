@@ -634,7 +634,7 @@ void Mutate(emulator::Program* program) {
       if (descs.size() > 1 && OneIn(2))
         descs.pop_back();
       else
-        descs.push_back(emulator::Desc(AnyOf(descs)));
+        descs.emplace_back(AnyOf(descs));
       break;
     }
     case 8:

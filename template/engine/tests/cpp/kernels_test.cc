@@ -259,7 +259,7 @@ int32_t AnyZeroPoint(Random* random, npu_dtype dtype) {
 std::vector<std::string> InstructionSets() {
   std::vector<std::string> names;
   for (const char* name : {"generic", "avx2", "avx512", "avx512vnni", "amx"}) {
-    if (SelectSimd(name)) names.push_back(name);
+    if (SelectSimd(name)) names.emplace_back(name);
   }
   return names;
 }
@@ -350,8 +350,9 @@ void Compare(const std::string& what, const Args& args, Tensor* out, double tole
         good = first == out->bytes();
       }
       if (good) continue;
-      check::Fail(__FILE__, __LINE__,
-                  what + ", " + name + ", " + std::to_string(threads) + " threads");
+      std::string where = what;
+      where.append(", ").append(name).append(", ").append(std::to_string(threads));
+      check::Fail(__FILE__, __LINE__, where.append(" threads"));
       return;
     }
   }
