@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -147,6 +147,24 @@ def size_text(size: object) -> str:
 
 
 _NUMBER = re.compile(r"T\.u?int\d+\((-?\d+)\)")
+
+
+def numbers_of(expressions: Iterable[relax.Expr]) -> list[int | float] | None:
+    """Return the values of numbers, such as the limits of a clip.
+
+    Parameters
+    ----------
+    expressions
+        Arguments of a call.
+
+    Returns
+    -------
+    numbers
+        As many; None if one of them is unknown.
+    """
+    found = [getattr(item, "value", None) for item in expressions]
+    numbers = [item for item in found if isinstance(item, int | float)]
+    return numbers if len(numbers) == len(found) else None
 
 
 _ARGUMENTS = {"relax.strided_slice": ("x", "axes", "begin", "end", "strides")}

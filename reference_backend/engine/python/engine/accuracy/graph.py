@@ -87,7 +87,7 @@ class Graph:
             return
         self.values[var] = value
         self.names[var] = [str(var.name)]
-        if is_call_of("relax.shape_of", value) or self.constants.issuperset(ir.operands(value)):
+        if is_call_of(value, "relax.shape_of") or self.constants.issuperset(ir.operands(value)):
             self.constants.add(var)
 
     def _drop_unused(self) -> None:
@@ -134,7 +134,7 @@ class Graph:
         """
         return self.constants.issuperset(ir.operands(expr))
 
-    def value(self, expr: relax.Expr) -> Any:
+    def value(self, expr: relax.Expr) -> relax.Expr | None:
         """Return the call that computes a value.
 
         Parameters
@@ -166,11 +166,11 @@ class Graph:
         """
         limited = False
         while (value := self.value(expr)) is not None:
-            narrows = is_call_of("relax.clip", value) and _is_integer(value)
-            casts = is_call_of("relax.astype", value) and is_real(value) and is_real(value.args[0])
+            narrows = is_call_of(value, "relax.clip") and _is_integer(value)
+            casts = is_call_of(value, "relax.astype") and is_real(value) and is_real(value.args[0])
             if not narrows and not casts and op_name(value) not in (QUANTIZE, DEQUANTIZE):
                 break
-            limited = limited or narrows or is_call_of(QUANTIZE, value)
+            limited = limited or narrows or is_call_of(value, QUANTIZE)
             expr = value.args[0]
         return expr, limited
 
@@ -191,7 +191,7 @@ class Graph:
         """
         while "int" in str(getattr(data.ty, "dtype", "int")):
             value = self.value(data)
-            if is_call_of(QUANTIZE, value):
+            if is_call_of(value, QUANTIZE):
                 scale, zero_point = value.args[1:3]
                 if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
                     break

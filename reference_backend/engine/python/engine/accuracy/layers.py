@@ -87,9 +87,9 @@ class _Cutter:
         for var, value in graph.values.items():
             if var in graph.constants or not self._has_known_scale(value):
                 continue
-            if is_call_of(DEQUANTIZE, value):
+            if is_call_of(value, DEQUANTIZE):
                 self._edges.setdefault(value.args[0], value)
-            elif not all(is_call_of("relax.clip", item) for item in graph.readers[var]):
+            elif not all(is_call_of(item, "relax.clip") for item in graph.readers[var]):
                 self._edges.setdefault(var, _back(value, var))
         self._roots = deque([*self._edges, *self._real_results()])
         self._reals = set(self._roots).difference(self._edges)
@@ -108,7 +108,7 @@ class _Cutter:
             for var in found
             if var not in self._edges
             and not (
-                is_call_of(DEQUANTIZE, value := graph.value(var)) and value.args[0] in self._edges
+                is_call_of(value := graph.value(var), DEQUANTIZE) and value.args[0] in self._edges
             )
         ]
 
@@ -202,7 +202,7 @@ class _Cutter:
         call = relax.op.quantize(real, *edge.args[1:3], int(edge.attrs.axis), dtype)
         integers = copier.add(f"{real.name}_integers", call)
         before = self._graph.value(var)
-        if is_call_of("relax.clip", before):
+        if is_call_of(before, "relax.clip"):
             integers = copier.add(
                 f"{real.name}_limited", with_arguments(before, [integers, *before.args[1:]])
             )
@@ -243,7 +243,7 @@ class _Cutter:
         if var not in self._reals and (op in _PASSES_ON or not self._runs(var, op)):
             return False
         readers = self._graph.readers[var]
-        shared = len(readers) > 1 and any(not is_call_of(QUANTIZE, item) for item in readers)
+        shared = len(readers) > 1 and any(not is_call_of(item, QUANTIZE) for item in readers)
         matrix = has_matrix and is_product(op)
         return var in self._reals or shared or is_product(op_name(reader)) or matrix
 

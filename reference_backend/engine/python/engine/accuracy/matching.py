@@ -253,7 +253,7 @@ class _Matcher:
             return value.args[0]
         if isinstance(value, relax.TupleGetItem) and value.index == 0:
             source = self._real.value(value.tuple_value)
-            if is_call_of("relax.nn.batch_norm", source):
+            if is_call_of(source, "relax.nn.batch_norm"):
                 return source.args[0]
         scaled = _beside_constant(self._real, value, "relax.multiply")
         if scaled is not None:
@@ -285,7 +285,7 @@ class _Matcher:
         """Return how the attributes of two calls of an op differ."""
         from_end = _rank(call) != _rank(theirs)
         mine, other = (_attributes_of(item, from_end) for item in (call, theirs))
-        if is_call_of("relax.nn.pad", call):
+        if is_call_of(call, "relax.nn.pad"):
             mine["pad_value"] = self._quantized.real_number(call.args[0], mine["pad_value"])
         for key in sorted({*mine, *other} - {*_IGNORED, *ignored}):
             one, two = mine.get(key), other.get(key)
@@ -394,7 +394,7 @@ def _offset(graph: Graph, value: relax.Expr) -> relax.Expr | None:
 
 def _beside_constant(graph: Graph, value: relax.Expr, op: str) -> relax.Expr | None:
     """Return the other operand of an op that reads a constant."""
-    if not is_call_of(op, value):
+    if not is_call_of(value, op):
         return None
     constant = [graph.is_constant(item) for item in value.args]
     if constant.count(True) != 1:
@@ -410,7 +410,7 @@ def _padded(graph: Graph, call: relax.Call) -> tuple[relax.Expr, tuple[int, ...]
     if not is_product(op_name(call)) or not isinstance(padding, tuple):
         return data, ()
     source = graph.value(graph.origin(data)[0])
-    if not is_call_of("relax.nn.pad", source):
+    if not is_call_of(source, "relax.nn.pad"):
         return data, padding
     pad = arguments_of(source, {})[1]
     widths = np.array([int(width) for width in source.attrs.pad_width]).reshape(-1, 2)

@@ -8,7 +8,6 @@ Quantizing is element by element and keeps the order: `quantize(max_pool2d(x))` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -81,7 +80,7 @@ class _QuantizeFirst:
         wanted = self._wanted.get(binding.var)
         if not isinstance(binding, relax.VarBinding):
             pass
-        elif is_call_of(QUANTIZE, value):
+        elif is_call_of(value, QUANTIZE):
             known = self._known(value.args[0], value)
             if known is not None and tvm_ffi.structural_equal(known.ty, binding.var.ty):
                 self.changed = True
@@ -103,7 +102,7 @@ class _QuantizeFirst:
         value = binding.value
         wanted = self._wanted.get(binding.var)
         read: Sequence[relax.Expr] = ()
-        if is_call_of(QUANTIZE, value):
+        if is_call_of(value, QUANTIZE):
             wanted, read = value, value.args[:1] if has_one_scale(value, self._values) else ()
         elif not isinstance(binding.var, relax.DataflowVar) or wanted is None:
             pass
@@ -151,14 +150,14 @@ class _QuantizeFirst:
             return True
         parts = moved_parts(call, self._values)
         computed = [part for part in parts if isinstance(resolve(part, self._values), relax.Var)]
-        real = [part for part in computed if not is_call_of(DEQUANTIZE, self._values.get(part))]
+        real = [part for part in computed if not is_call_of(self._values.get(part), DEQUANTIZE)]
         apart = any(self._wanted.get(part) is None for part in real)
         return not apart and any(self._is_of_integers(part, _REACH) for part in computed)
 
     def _is_of_integers(self, expr: relax.Expr, reach: int) -> bool:
         """Whether a value is computed from a dequantize of what is not constant."""
-        value: Any = self._values.get(expr)
-        if is_call_of(DEQUANTIZE, value):
+        value = self._values.get(expr)
+        if is_call_of(value, DEQUANTIZE):
             return not isinstance(resolve(value.args[0], self._values), Constant)
         sources = relax.analysis.free_vars(value) if value is not None and reach else ()
         return any(self._is_of_integers(source, reach - 1) for source in sources)
@@ -187,9 +186,9 @@ class _QuantizeFirst:
         for other, integers in self._quantized.get(real, ()):
             if self._is_alike(other, quantize):
                 return integers
-        source: Any = self._values.get(real)
+        source = self._values.get(real)
         constant: relax.Expr | None = resolve(real, self._values)
-        if is_call_of(DEQUANTIZE, source):
+        if is_call_of(source, DEQUANTIZE):
             if undoes(quantize, source, self._values):
                 return source.args[0]
             data = resolve(source.args[0], self._values)

@@ -12,15 +12,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax
 
-from ..calls import Constant, Unknown, attributes_of, resolve, tensor_type
-from .evaluate import Undefined, constant_of, fixed_shape, is_computed
+from ..calls import Constant, Unknown, attributes_of, numbers_of, resolve, tensor_type
+from .evaluate import Array, Undefined, constant_of, fixed_shape, is_computed
 from .rewriting import Bindings, Block, Reader, Site, op_name, with_constants
 
 _log = logging.getLogger(__name__)
@@ -47,11 +45,11 @@ def materialize(site: Site) -> Bindings | None:
         return None
     sizes = [size for size in shape if isinstance(size, int)]
     size = math.prod(sizes) * np.dtype(dtype).itemsize
-    array: npt.NDArray[Any]
+    array: Array
     is_constant = len(sizes) == len(shape) and size <= LARGEST_CONSTANT
     if name == "relax.arange":
-        numbers: list[Any] = [getattr(argument, "value", None) for argument in call.args]
-        if not is_constant or any(not isinstance(number, int | float) for number in numbers):
+        numbers = numbers_of(call.args)
+        if not is_constant or numbers is None:
             return None
         array = np.arange(*numbers).astype(dtype)
     elif name.startswith("relax.eye"):

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tvm import relax
 
 from ..calls import Constant, Unknown, resolve, tensor_type
@@ -40,7 +38,7 @@ def flatten_index(site: Site) -> Bindings | None:
         # Negative indices count from the end, which the sum would hide.
         known = resolve(index, site.values)
         if isinstance(known, Constant):
-            index = relax.const(_from_start(known.value.numpy(), picked[axis]), "int64")
+            index = _from_start(known, picked[axis])
         else:
             before = steps.add(relax.op.less(index, relax.const(0, "int64")))
             behind = steps.add(relax.op.add(index, relax.const(picked[axis], "int64")))
@@ -72,12 +70,13 @@ def index_from_start(site: Site) -> Bindings | None:
         return None
     if not isinstance(size, int):
         return Steps(site).end(relax.op.take(*call.args, call.attrs.axis, mode="wrap"))
-    forward = relax.const(_from_start(indices.value.numpy(), size), str(indices.value.dtype))
+    forward = _from_start(indices, size)
     return Steps(site).end(relax.op.take(call.args[0], forward, call.attrs.axis))
 
 
-def _from_start(indices: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    return np.where(indices < 0, indices + size, indices)
+def _from_start(indices: Constant, size: int) -> Constant:
+    known = indices.value.numpy()
+    return relax.const(np.where(known < 0, known + size, known), str(indices.value.dtype))
 
 
 _PADDINGS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}

@@ -12,7 +12,7 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypeGuard
 
 import tvm
 import tvm_ffi
@@ -97,20 +97,20 @@ def op_name(value: relax.Expr | None) -> str:
     return str(value.op.name) if is_call and value is not None else ""
 
 
-def is_call_of(op: str, value: relax.Expr | None) -> bool:
-    """Whether a value is a call of an op."""
-    return op_name(value) == op
+def is_call_of(value: relax.Expr | None, *ops: str) -> TypeGuard[relax.Call]:
+    """Whether a value is a call of one of these ops."""
+    return op_name(value) in ops
 
 
 def is_full_of(number: int, tensor: relax.Expr, values: Values) -> bool:
     """Whether all elements of a tensor are known to be 0, or 1."""
     known = resolve(tensor, values)
-    value: Any = values.get(tensor)
-    if is_call_of("relax.full_like", value):
+    value = values.get(tensor)
+    if is_call_of(value, "relax.full_like"):
         known = resolve(value.args[1], values)
     if isinstance(known, Constant):
         return bool((known.value.numpy() == number).all())
-    return is_call_of("relax.ones_like" if number else "relax.zeros_like", value)
+    return is_call_of(value, "relax.ones_like" if number else "relax.zeros_like")
 
 
 def with_constants(call: relax.Call, values: Values) -> relax.Call:
@@ -244,8 +244,8 @@ class Site:
         """Values by variable."""
         return self.block.values
 
-    def value(self, expr: relax.Expr) -> Any:
-        """Return a variable's value, None if unknown; untyped, since TVM has no types for it."""
+    def value(self, expr: relax.Expr) -> relax.Expr | None:
+        """Return a variable's value, None if unknown."""
         return self.block.values.get(expr)
 
     def constant(self, expr: relax.Expr) -> Constant | None:

@@ -58,10 +58,12 @@ def swap_in_batches(site: Site) -> Bindings | None:
     if not site.is_used_once(view.args[0]):
         return None
     turned = site.value(view.args[0])
-    if transposed_axes(turned) != [0, 2, 1] or not site.is_used_once(turned.args[0]):
+    if turned is None or transposed_axes(turned) != [0, 2, 1]:
+        return None
+    if not site.is_used_once(turned.args[0]):
         return None
     flat = site.value(turned.args[0])
-    if not is_call_of("relax.reshape", flat):
+    if not is_call_of(flat, "relax.reshape"):
         return None
     data = flat.args[0]
     try:
@@ -83,10 +85,11 @@ def multiply_in_batches(site: Site) -> Bindings | None:
     if not site.is_used_once(view.args[0]):
         return None
     product = site.value(view.args[0])
-    if not is_call_of("relax.matmul", product):
+    if not is_call_of(product, "relax.matmul"):
         return None
-    flat = [site.value(operand) for operand in product.args]
-    if not all(is_call_of("relax.reshape", operand) for operand in flat):
+    values = (site.value(operand) for operand in product.args)
+    flat = [value for value in values if is_call_of(value, "relax.reshape")]
+    if len(flat) < 2:
         return None
     operands = [operand.args[0] for operand in flat]
     try:

@@ -108,7 +108,7 @@ def source_of(graph: Graph, value: relax.Expr | None) -> relax.Expr | None:
 def _call_of(graph: Graph, value: relax.Expr | None) -> relax.Call | None:
     if isinstance(value, relax.TupleGetItem):
         split = graph.value(value.tuple_value)
-        return split if is_call_of(SPLIT, split) else None
+        return split if is_call_of(split, SPLIT) else None
     return value if op_name(value) in _MOVES else None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from functools import cache, reduce
 from itertools import chain
-from typing import Any
 
 from tvm import relax
 
@@ -53,7 +52,7 @@ def scale_once(site: Site) -> Bindings | None:
     factors, operands = [], []
     for operand in call.args:
         scaled = site.value(operand)
-        if not is_call_of("relax.multiply", scaled) or not site.is_used_once(operand):
+        if not is_call_of(scaled, "relax.multiply") or not site.is_used_once(operand):
             return None
         factor = resolve(scaled.args[1], site.values)
         if not isinstance(factor, Constant) or factor.value.numpy().shape != ():
@@ -83,14 +82,13 @@ def add_biases_first(site: Site) -> Bindings | None:
     if not _has_attention(site.table, "bias") or not site.is_used_once(product.args[0]):
         return None
     weights = site.value(product.args[0])
-    if not is_call_of("relax.nn.softmax", weights) or weights.attrs.axis not in (
+    if not is_call_of(weights, "relax.nn.softmax") or weights.attrs.axis not in (
         -1,
         weights.ty.ndim - 1,
     ):
         return None
     scores, biases = weights.args[0], []
-    while site.is_used_once(scores) and is_call_of("relax.add", site.value(scores)):
-        added = site.value(scores)
+    while site.is_used_once(scores) and is_call_of(added := site.value(scores), "relax.add"):
         sides = (added.args, added.args[::-1])
         apart = [
             (one, other)
@@ -114,7 +112,7 @@ def widen_bias(site: Site) -> Bindings | None:
     """Reshape a bias to the rank of the scores, which `relax.nn.attention_bias` asks for."""
     call = site.call
     added = site.value(call.args[0])
-    if not site.table.entries_of("relax.nn.attention_bias") or not is_call_of("relax.add", added):
+    if not site.table.entries_of("relax.nn.attention_bias") or not is_call_of(added, "relax.add"):
         return None
     for scores, bias in (added.args, added.args[::-1]):
         product = _product_in(scores, site.values)
@@ -143,11 +141,11 @@ _SUMS_AND_FACTORS = tuple(f"relax.{op}" for op in ("add", "subtract", "multiply"
 
 def _product_in(expr: relax.Expr, values: Values) -> relax.Call | None:
     """Return the matmul that a value derives from by additions and scalings only."""
-    value: Any = values.get(expr) if isinstance(expr, relax.Var) else None
-    if any(is_call_of(op, value) for op in _SUMS_AND_FACTORS):
+    value = values.get(expr) if isinstance(expr, relax.Var) else None
+    if is_call_of(value, *_SUMS_AND_FACTORS):
         found = (_product_in(operand, values) for operand in value.args)
         return next((product for product in found if product is not None), None)
-    return value if is_call_of("relax.matmul", value) else None
+    return value if is_call_of(value, "relax.matmul") else None
 
 
 def _is_score(expr: relax.Expr, values: Values) -> bool:
@@ -156,10 +154,10 @@ def _is_score(expr: relax.Expr, values: Values) -> bool:
 
 def _is_turned(query: relax.Expr, values: Values) -> bool:
     """Whether the queries, scaled or not, come from a transposition."""
-    value: Any = values.get(query)
-    if any(is_call_of(op, value) for op in _SUMS_AND_FACTORS):
+    value = values.get(query)
+    if is_call_of(value, *_SUMS_AND_FACTORS):
         return any(_is_turned(operand, values) for operand in value.args)
-    return is_call_of("relax.permute_dims", value)
+    return is_call_of(value, "relax.permute_dims")
 
 
 @cache
@@ -181,12 +179,12 @@ def guard_behind_attention(site: Site) -> Bindings | None:
     for found in chain.from_iterable(found_by):
         scores, bias = found.inputs["scores"], found.inputs.get("bias")
         # Anything but a product might contain a mask itself; float16 scores might overflow.
-        if not is_call_of("relax.matmul", site.value(scores)) or _is_score(bias, site.values):
+        if not is_call_of(site.value(scores), "relax.matmul") or _is_score(bias, site.values):
             continue
         zero = found.inputs["zero"]
         if str(scores.ty.dtype) != "float32" or not is_full_of(0, zero, site.values):
             continue
-        guarded = site.value(product.args[0])
+        guarded = site.values[product.args[0]]
         weights = guarded.args[2]
         steps = Steps(site)
         mixed = relax.op.matmul(weights, found.inputs["value"], product.attrs.out_dtype)
@@ -216,7 +214,7 @@ def swap_key(site: Site) -> Bindings | None:
         return None
     turned = site.value(product.args[1])
     axes = transposed_axes(turned)
-    if len(axes) < 3 or axes[-2] != len(axes) - 1:
+    if turned is None or len(axes) < 3 or axes[-2] != len(axes) - 1:
         return None
     swap = in_rank(SWAP, len(axes))
     if tuple(axes) == swap:
@@ -233,7 +231,7 @@ def turn_guard(site: Site) -> Bindings | None:
     if not _has_attention(site.table) or not site.is_used_once(call.args[0]):
         return None
     guarded = site.value(call.args[0])
-    if not is_call_of("relax.where", guarded) or not _is_score(guarded.args[2], site.values):
+    if not is_call_of(guarded, "relax.where") or not _is_score(guarded.args[2], site.values):
         return None
     masked, zero, mixed = guarded.args
     if not is_full_of(0, zero, site.values) or zero.ty.ndim or masked.ty.ndim != mixed.ty.ndim:

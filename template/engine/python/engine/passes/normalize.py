@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tvm_ffi
 from tvm import relax
 
-from ..calls import Constant, Unknown, Values, attributes_of, resolve, tensor_type
+from ..calls import Constant, Unknown, Values, attributes_of, numbers_of, resolve, tensor_type
 from ..chains import function_of
 from .rewriting import Bindings, Site, Steps, is_call_of, is_full_of, op_name
 
@@ -84,7 +83,7 @@ def unstack(site: Site) -> Bindings | None:
     call = site.call
     name = _PAIRWISE[op_name(call)]
     stack = site.value(call.args[0])
-    if not is_call_of("relax.stack", stack) or not site.is_used_once(call.args[0]):
+    if not is_call_of(stack, "relax.stack") or not site.is_used_once(call.args[0]):
         return None
     rank, axes = call.args[0].ty.ndim, call.attrs.axis
     along = [int(axis) % rank for axis in axes or ()]
@@ -106,22 +105,22 @@ def unstack(site: Site) -> Bindings | None:
 def _before_broadcast(site: Site, expr: relax.Expr) -> relax.Expr:
     """Return what was broadcast, since element-wise ops broadcast it themselves."""
     value = site.value(expr)
-    return value.args[0] if is_call_of("relax.broadcast_to", value) else expr
+    return value.args[0] if is_call_of(value, "relax.broadcast_to") else expr
 
 
 def merge_clips(site: Site) -> Bindings | None:
     """Merge consecutive clips: front ends clip one end after the other."""
-    limits: list[list[Any]] = []
+    limits: list[relax.Expr] = []
     data: relax.Expr = site.call
-    while is_call_of("relax.clip", data):
-        limits.append([getattr(argument, "value", None) for argument in data.args[1:]])
+    while is_call_of(data, "relax.clip"):
+        limits += data.args[1:]
         first = data.args[0]
         # Keep a value with other readers, so that it connects them to one region.
         data = site.value(first) if site.is_used_once(first) else None
-    numbers = [number for pair in limits for number in pair]
-    if len(limits) < 2 or any(not isinstance(number, int | float) for number in numbers):
+    numbers = numbers_of(limits)
+    if numbers is None or len(numbers) < 4:
         return None
-    low, high = max(pair[0] for pair in limits), min(pair[1] for pair in limits)
+    low, high = max(numbers[::2]), min(numbers[1::2])
     return site.bind(relax.op.clip(first, low, high)) if low <= high else None
 
 
@@ -151,7 +150,7 @@ def fold_batch_norm(site: Site) -> Bindings | None:
     if item.index != 0:
         return None
     norm = site.value(item.tuple_value)
-    if not is_call_of("relax.nn.batch_norm", norm):
+    if not is_call_of(norm, "relax.nn.batch_norm"):
         return None
     if not all(site.is_used_once(var) for var in (item.tuple_value, norm.args[0])):
         return None
@@ -198,13 +197,13 @@ def _convolution(
 ) -> tuple[relax.Call | None, float | npt.NDArray[np.float64]]:
     """Return the convolution that a value comes from, and the constant per-channel bias on it."""
     value = site.value(expr)
-    if op_name(value) in _CONVOLUTIONS:
+    if is_call_of(value, *_CONVOLUTIONS):
         return value, 0.0
-    if not is_call_of("relax.add", value):
+    if not is_call_of(value, "relax.add"):
         return None, 0.0
     for one, other in (value.args, value.args[::-1]):
         conv, bias = site.value(one), site.constant(other)
-        if bias is None or op_name(conv) not in _CONVOLUTIONS or not site.is_used_once(one):
+        if bias is None or not is_call_of(conv, *_CONVOLUTIONS) or not site.is_used_once(one):
             continue
         array = bias.value.numpy().astype("float64")
         padded = array.reshape((1,) * (conv.ty.ndim - array.ndim) + array.shape)

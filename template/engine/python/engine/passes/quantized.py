@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from tvm import relax
 
-from ..calls import Constant, Unknown, Values, resolve, tensor_type, with_arguments
+from ..calls import Constant, Unknown, Values, numbers_of, resolve, tensor_type, with_arguments
 from ..capability import Op
 from ..chains import chains_of, find, transposed_axes
 from ..table import Table
@@ -121,7 +120,7 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
         return var
 
     for binding in block.bindings:
-        value: Any = binding.value
+        value = binding.value
         name = op_name(value) if isinstance(binding, relax.VarBinding) else ""
         new: relax.Expr | None = None
         if name in JOINS or only_moves(value):
@@ -142,9 +141,9 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
                 part = keep(binding.var.name, part)
                 new = _dequantize_like(part, source, -1, builder)
         elif name == QUANTIZE:
-            before: Any = values.get(value.args[0])
+            before = values.get(value.args[0])
             alike = quantized.setdefault(value.args[0], [])
-            if is_call_of(DEQUANTIZE, before) and undoes(value, before, values):
+            if is_call_of(before, DEQUANTIZE) and undoes(value, before, values):
                 new = before.args[0]
             else:
                 same = (item.var for item in alike if is_alike(value, item.value, values))
@@ -213,8 +212,8 @@ def _moved(
     """Return a call that moves integers, the dequantize of what it reads, and its new axis."""
     name = op_name(call)
     fields = moved_parts(call, values)
-    sources: list[Any] = [values.get(field) for field in fields]
-    known = [item for item in sources if is_call_of(DEQUANTIZE, item)]
+    sources = [values.get(field) for field in fields]
+    known = [item for item in sources if is_call_of(item, DEQUANTIZE)]
     if not known:
         return None
     source = known[0]
@@ -233,8 +232,11 @@ def _moved(
         axis = found
     integers: list[relax.Expr] = []
     for field, item in zip(fields, sources, strict=True):
-        is_known = is_call_of(DEQUANTIZE, item)
-        one = item.args[0] if is_known else _integers_of(resolve(field, values), source, values)
+        one = (
+            item.args[0]
+            if is_call_of(item, DEQUANTIZE)
+            else _integers_of(resolve(field, values), source, values)
+        )
         if one is None:
             return None
         integers.append(one)
@@ -274,10 +276,10 @@ def _split(
     call: object, values: Values, table: Table, builder: relax.BlockBuilder
 ) -> tuple[relax.Expr, relax.Call] | None:
     """Return a split of integers, and the dequantize of what the split reads."""
-    if not isinstance(call, relax.Call) or not is_call_of(SPLIT, call):
+    if not isinstance(call, relax.Call) or not is_call_of(call, SPLIT):
         return None
-    source: Any = values.get(call.args[0])
-    if not is_call_of(DEQUANTIZE, source):
+    source = values.get(call.args[0])
+    if not is_call_of(source, DEQUANTIZE):
         return None
     if not has_one_scale(source, values):
         return None
@@ -363,7 +365,7 @@ def interpolate_real_numbers(site: Site) -> Bindings | None:
     """
     call = site.call
     resize = site.value(call.args[0])
-    if not is_call_of(RESIZE, resize) or not site.is_used_once(call.args[0]):
+    if not is_call_of(resize, RESIZE) or not site.is_used_once(call.args[0]):
         return None
     if not has_one_scale(call, site.values) or site.table.refusal(resize, site.values) is None:
         return None
@@ -392,8 +394,9 @@ def drop_limits(site: Site) -> Bindings | None:
     """Drop a relu or clip whose limits the following quantize has anyway."""
     call = site.call
     limit = site.value(call.args[0])
-    name = op_name(limit)
-    if name not in ("relax.nn.relu", "relax.clip") or not site.is_used_once(call.args[0]):
+    if not is_call_of(limit, "relax.nn.relu", "relax.clip"):
+        return None
+    if not site.is_used_once(call.args[0]):
         return None
     scale, zero_point = site.constant(call.args[1]), site.constant(call.args[2])
     if scale is None or zero_point is None:
@@ -401,9 +404,9 @@ def drop_limits(site: Site) -> Bindings | None:
     ends = np.iinfo(str(call.ty.dtype))
     steps, zeros = scale.value.numpy(), zero_point.value.numpy().astype("int64")
     lower, upper = 0.0, np.inf
-    if name == "relax.clip":
-        bounds: list[Any] = [getattr(item, "value", None) for item in limit.args[1:3]]
-        if any(not isinstance(item, int | float) for item in bounds):
+    if is_call_of(limit, "relax.clip"):
+        bounds = numbers_of(limit.args[1:3])
+        if bounds is None:
             return None
         lower, upper = map(float, bounds)
     # Values beyond a limit saturate to the limit's integer.
@@ -420,8 +423,8 @@ def drop_limits(site: Site) -> Bindings | None:
 
 def _is_alone(site: Site, limit: relax.Call) -> bool:
     """Whether a limit is the only op between two types, at least one of which nothing rescales."""
-    source: Any = site.value(limit.args[0])
-    if not is_call_of(DEQUANTIZE, source):
+    source = site.value(limit.args[0])
+    if not is_call_of(source, DEQUANTIZE):
         return False
     entry = site.table.get("quantize")
     types = entry.quantized.dtypes if entry is not None and entry.quantized is not None else ()

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 from tvm import relax
 
 from ..calls import Constant, Values, resolve, with_arguments
-from .evaluate import constant_of
+from .evaluate import Array, constant_of
 from .quantized import DEQUANTIZE, REARRANGES
 from .rewriting import Bindings, Site, Steps, is_call_of, op_name
 
@@ -27,7 +24,7 @@ def scale_weights(site: Site) -> Bindings | None:
     for product, factor in (site.call.args, site.call.args[::-1]):
         matmul = site.value(product)
         scale = _known(factor, site.values)
-        if not is_call_of("relax.matmul", matmul) or scale is None:
+        if not is_call_of(matmul, "relax.matmul") or scale is None:
             continue
         weight, dtype = matmul.args[1], str(matmul.args[1].ty.dtype)
         if not {dtype, str(scale.ty.dtype)} <= set(_REALS) or not site.is_used_once(product):
@@ -51,12 +48,12 @@ def scale_weights(site: Site) -> Bindings | None:
 
 def _before_casts(site: Site, expr: relax.Expr) -> relax.Expr:
     """Return what casts to real numbers read: each of them holds all integers of 8 bits."""
-    while is_call_of("relax.astype", site.value(expr)) and str(expr.ty.dtype) in _REALS:
-        expr = site.value(expr).args[0]
+    while is_call_of(cast := site.value(expr), "relax.astype") and str(expr.ty.dtype) in _REALS:
+        expr = cast.args[0]
     return expr
 
 
-def _holds(dtype: str, steps: npt.NDArray[Any]) -> bool:
+def _holds(dtype: str, steps: Array) -> bool:
     """Whether products of scales and integers of 8 bits are rounded in a type, but not lost."""
     exact = np.multiply.outer([1.0, 256.0], steps)
     with np.errstate(over="ignore"):
@@ -106,7 +103,7 @@ def _factor_in(site: Site, expr: relax.Expr) -> tuple[relax.Expr, np.float64, re
     """Return the multiplication by a number that makes a value, the number, and its operand."""
     end = _first(site, expr, once=True)
     value = site.value(end)
-    if not is_call_of("relax.multiply", value) or not site.is_used_once(end):
+    if not is_call_of(value, "relax.multiply") or not site.is_used_once(end):
         return None
     for data, factor in (value.args, value.args[::-1]):
         number = site.constant(factor)
@@ -117,8 +114,10 @@ def _factor_in(site: Site, expr: relax.Expr) -> tuple[relax.Expr, np.float64, re
 
 def _first(site: Site, expr: relax.Expr, once: bool = False) -> relax.Expr:
     """Return what a value is before it is reshaped and transposed."""
-    while op_name(site.value(expr)) in REARRANGES and (not once or site.is_used_once(expr)):
-        expr = site.value(expr).args[0]
+    while is_call_of(value := site.value(expr), *REARRANGES):
+        if once and not site.is_used_once(expr):
+            break
+        expr = value.args[0]
     return expr
 
 
@@ -128,7 +127,7 @@ def _moved(
     """Reshape and transpose another value as a value was."""
     if expr.same_as(end):
         return new
-    value = site.value(expr)
+    value = site.values[expr]
     inner = _moved(site, steps, value.args[0], end, new)
     return steps.add(with_arguments(value, [inner, *value.args[1:]]))
 
@@ -136,7 +135,9 @@ def _moved(
 def _scaled(site: Site, expr: relax.Expr, factor: np.float64) -> relax.Call | None:
     """Return a dequantize with its scale multiplied; None if a value is nothing of that kind."""
     value = site.value(expr)
-    scale = site.constant(value.args[1]) if is_call_of(DEQUANTIZE, value) else None
+    if not is_call_of(value, DEQUANTIZE):
+        return None
+    scale = site.constant(value.args[1])
     if scale is None:
         return None
     product = (scale.value.numpy() * factor).astype(str(scale.ty.dtype))
