@@ -112,7 +112,7 @@ def _tensors(call: relax.Call) -> list[relax.Expr]:
     return [item for item in call.args if isinstance(item.ty, relax.TensorType)]
 
 
-def _number(expr: relax.Expr) -> Any:
+def _number(expr: relax.Expr) -> Array | None:
     is_number = isinstance(expr, Constant) and math.prod(shape_of(expr) or ()) == 1
     return expr.value.numpy().reshape(()).astype("float64") if is_number else None
 
@@ -123,7 +123,7 @@ def _results(graph: Graph, steps: list[relax.Var], source: relax.Expr) -> Array:
         call = graph.value(var)
         name = op_name(call).removeprefix("relax.")
         operands = [
-            known[graph.origin(item)[0]] if _number(item) is None else _number(item)
+            known[graph.origin(item)[0]] if (number := _number(item)) is None else number
             for item in _tensors(call)
         ]
         with np.errstate(all="ignore"):

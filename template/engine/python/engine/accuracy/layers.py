@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
-import numpy.typing as npt
 import tvm
 from tvm import relax
 
@@ -22,6 +20,7 @@ from ..passes.quantized import DEQUANTIZE, MOVES, QUANTIZE
 from ..passes.rewriting import is_call_of, op_name
 from ..regions import ir
 from .graph import Graph, Pairs
+from .result import Array
 
 _PASSES_ON = ("", "relax.concat", "relax.split", "relax.nn.pad", *MOVES)
 """Ops that pass the integers they read to a following op; "" takes a tuple apart."""
@@ -54,7 +53,7 @@ class Layer:
     inputs: tuple[relax.Var, ...]
     output: relax.Var
     function: relax.Function
-    step: npt.NDArray[Any] | None
+    step: Array | None
     axis: int
 
 
