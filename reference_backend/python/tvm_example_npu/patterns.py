@@ -37,15 +37,15 @@ NOT_BOOL = ("float32", "float16", "int32", "int64", "int8", "uint8", "int16")
 ALL = ("float32", "float16", "int32", "int64", "int8", "uint8", "int16", "bool")
 INTEGERS = ("int8", "uint8", "int16")
 CONVOLUTION_ATTRIBUTES: dict[str, Constraint] = {
-    "strides": Range(1, 16),
-    "padding": Range(0, 64),
+    "strides": Range(1, 1024),
+    "padding": Range(0, 1024),
     "out_dtype": OneOf("", *FLOATS),
 }
 TRANSPOSED_CONVOLUTION_ATTRIBUTES: dict[str, Constraint] = {
-    "strides": Range(1, 16),
-    "padding": Range(0, 64),
-    "output_padding": Range(0, 15),
-    "dilation": Range(1, 16),
+    "strides": Range(1, 1024),
+    "padding": Range(0, 1024),
+    "output_padding": Range(0, 1023),
+    "dilation": Range(1, 1024),
     "groups": Range(1),
     "out_dtype": OneOf("", *FLOATS),
 }
@@ -255,7 +255,7 @@ OPS: tuple[Op, ...] = (
         attributes={
             **CONVOLUTION_ATTRIBUTES,
             **only(data_layout="NCW", kernel_layout="OIW", out_layout="NCW"),
-            "dilation": Range(1, 16),
+            "dilation": Range(1, 1024),
             "groups": Range(1),
         },
     ),
@@ -266,7 +266,7 @@ OPS: tuple[Op, ...] = (
         attributes={
             **CONVOLUTION_ATTRIBUTES,
             **only(data_layout="NCHW", kernel_layout="OIHW", out_layout="NCHW"),
-            "dilation": Range(1, 64),
+            "dilation": Range(1, 1024),
             "groups": Range(1),
         },
     ),
@@ -277,7 +277,7 @@ OPS: tuple[Op, ...] = (
         attributes={
             **CONVOLUTION_ATTRIBUTES,
             **only(data_layout="NCHW", kernel_layout="OIHW", out_layout="NCHW"),
-            "dilation": Range(1, 64),
+            "dilation": Range(1, 1024),
             "groups": Range(2),
         },
         rules=(Equal("attr.groups", "data.shape[1]"),),
@@ -289,7 +289,7 @@ OPS: tuple[Op, ...] = (
         attributes={
             **CONVOLUTION_ATTRIBUTES,
             **only(data_layout="NCDHW", kernel_layout="OIDHW", out_layout="NCDHW"),
-            "dilation": Range(1, 16),
+            "dilation": Range(1, 1024),
             "groups": Range(1),
         },
     ),
