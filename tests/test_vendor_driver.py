@@ -140,7 +140,7 @@ check(
 )
 assert not any("2(" in line for line in log()), log()
 
-# What is fused as a scale is a single number, and so a factor for each channel if there is but one.
+# The driver fuses a scale of one number: a factor per channel is one if there is a single channel.
 half = np.array([0.5], "float32")
 check(
     lambda x, weight: op.multiply(op.matmul(x, weight), relax.const(half)),

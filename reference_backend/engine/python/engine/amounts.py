@@ -139,7 +139,7 @@ class Amounts:
     def _of_convolution(self, name: str, call: relax.Call) -> int:
         data, weight = (self.shape(item.ty) for item in call.args[:2])
         layout = str(call.attrs.kernel_layout)
-        # In a transposed one, each element of the input meets all outputs of its group.
+        # In a transposed convolution, each input element contributes to all outputs of its group.
         kept = "I" if name.endswith("_transpose") else "O"
         window = math.prod(weight) // weight[layout.index(kept)]
         return (math.prod(data) if kept == "I" else math.prod(self.shape(call.ty))) * window

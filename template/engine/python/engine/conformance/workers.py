@@ -280,7 +280,7 @@ def _module(suite: str) -> ModuleType:
 def serve() -> None:
     """Be a worker of the suite that the command line names."""
     suite = sys.argv[1]
-    # The last line before a crash shall be the driver's; the command itself has told its user.
+    # The last line before a crash should be the driver's; the command itself has told its user.
     logging.getLogger(PACKAGE).setLevel(logging.ERROR)
     # Output of libraries must not get between the answers.
     answers = os.fdopen(os.dup(1), "w")
