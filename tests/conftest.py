@@ -34,6 +34,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*LONGEST, item.path.name).index(item.path.name))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what tests have measured: `record_property("measured", ...)`."""
+    passed: list[pytest.TestReport] = terminalreporter.getreports("passed")
+    properties = [item for report in passed for item in report.user_properties]
+    if found := [str(value) for name, value in properties if name == "measured"]:
+        terminalreporter.section("measured")
+        for line in sorted(found):
+            terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_of_the_developer(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = tmp_path_factory.mktemp("settings") / "settings.yml"

@@ -239,14 +239,14 @@ class Workshop:
 
     def __init__(self, root: Path, shared: Path) -> None:
         self.root = root
-        self._shared = shared
+        self.shared = shared
         self._environments = 0
 
     def wheel(self, project: Path) -> Path:
         """Build the wheel of a rendered backend; equal trees are built once."""
         tree = hashlib.sha256(repr(sorted(contents(project).items())).encode()).hexdigest()
         # A copy, because a build writes into its tree.
-        copy = self._shared / f"wheel-{tree[:16]}"
+        copy = self.shared / f"wheel-{tree[:16]}"
         with locked(copy.with_suffix(".lock")):
             built = [*copy.glob("dist/*.whl")]
             if not built:
@@ -260,7 +260,7 @@ class Workshop:
         The backend's CMake options are given without their prefix USE_<NAME>_.
         """
         # Others wait for the first build, whose objects they find in the compiler's cache.
-        first = self._shared / "first-build"
+        first = self.shared / "first-build"
         with locked(first.with_suffix(".lock")):
             if not first.exists():
                 wheel = self._build(project, **defines)
@@ -287,7 +287,7 @@ class Workshop:
 
         The requirements are installed once, as a user would, and linked into later environments.
         """
-        base = self._shared / "environment"
+        base = self.shared / "environment"
         with locked(base.with_suffix(".lock")):
             if not (base / "ready").exists():
                 run(sys.executable, "-m", "venv", base)

@@ -457,7 +457,6 @@ def test_it_builds_and_works_after_the_update(
     row: str,
     tmp_path: Path,
     workshop: support.Workshop,
-    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     project = _mine(old, tmp_path)
     for edit_some in ROWS[row].edit:
@@ -465,7 +464,7 @@ def test_it_builds_and_works_after_the_update(
     commit(project, "our work")
     ROWS[row].update(project, old.target)
     # Releases mostly become the same tree, which has to be built once.
-    known = tmp_path_factory.getbasetemp().parent / f"built-{_digest(project)}"
+    known = workshop.shared / f"built-{_digest(project)}"
     if known.exists():
         return
     python = workshop.environment(workshop.wheel(project))
@@ -480,6 +479,30 @@ def test_it_builds_and_works_after_the_update(
         support.run(python, "-m", "tvm_acme_npu", "conformance", "--filter", "asinh")
         _works_on_the_driver(project, python, tmp_path)
     known.touch()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "driver"), [("0.2.0", "graph"), ("0.3.0", "commands")])
+def test_a_released_skeleton_builds_after_the_update(
+    version: str, driver: str, history: Path, tmp_path: Path, workshop: support.Workshop
+) -> None:
+    """It is the vendor's, as it was seeded, and compiles against the kit of today."""
+    project = tmp_path / "backend"
+    answers = {**ANSWERS, "driver": driver}
+    copier.run_copy(
+        str(history), str(project), data=answers, defaults=True, quiet=True, vcs_ref=f"v{version}"
+    )
+    git(project, "init", "-q", "-b", "main")
+    commit(project, "start")
+    seeded = {path: path.read_bytes() for path in (project / "vendor/driver").iterdir()}
+    _copier_update(project, HERE)
+    assert seeded == {path: path.read_bytes() for path in (project / "vendor/driver").iterdir()}
+    python = workshop.environment(workshop.wheel(project))
+    said = support.run(python, "-m", "pytest", "-q", "vendor/tests", cwd=project)
+    assert re.search(r"\d+ passed", said) and "failed" not in said
+    done = support.attempt(python, "-m", "tvm_acme_npu", "check", ACME_NPU_DRIVER="vendor")
+    assert "The driver 'vendor' declines all 3 ops" in done.stdout
+    assert "the driver has no relu yet" in done.stdout
 
 
 def _digest(project: Path) -> str:

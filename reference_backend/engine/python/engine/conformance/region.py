@@ -55,7 +55,7 @@ MOST_DECLINES = 150
 
 
 def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
-    """Find a case that the NPU takes as one region.
+    """Find a case that the NPU takes as one region; a view only if it takes nothing else.
 
     Parameters
     ----------
@@ -68,6 +68,7 @@ def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
         The first that it takes, if any, and why the driver declines those before it. Cases that the
         table refuses are not tried, and none after `MOST_DECLINES`.
     """
+    view: Case | None = None
     reasons: list[str] = []
     for case in cases:
         model = case.model(exact=False)
@@ -79,12 +80,15 @@ def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
             mod = partition_for(tvm.IRModule({model.name: model.function()}))
             found = placement(mod, model.name)
             if found.extent == "all" and len(found.regions) == 1:
-                return case, reasons
+                if not case.model().is_view:
+                    return case, reasons
+                view = view or case
+                continue
             reason = "; ".join(found.on_host) or f"it becomes {len(found.regions)} regions"
         reasons.append(f"{case}: {reason}")
         if len(reasons) == MOST_DECLINES:
             break
-    return None, reasons
+    return view, reasons
 
 
 def ask_about(cases: Iterable[Case]) -> tuple[Case | None, str]:
@@ -98,19 +102,24 @@ def ask_about(cases: Iterable[Case]) -> tuple[Case | None, str]:
     Returns
     -------
     case, reason
-        The first that it takes; if none, why it declines the first. Cases that the table refuses
-        are not tried: the reason is empty if it refuses all.
+        The first that it takes and that is no view; if none, the first view that it takes, and why
+        it declines the first of the others. Cases that the table refuses are not tried: the reason
+        is empty if it refuses all of these.
     """
+    view: Case | None = None
     first = ""
     for case in cases:
         model = case.model(exact=False)
         if not model.arguments or model.refusals():
             continue
         reason = model.decline()
-        if reason is None:
+        if reason is not None:
+            first = first or f"{case}: {reason}"
+        elif not case.model().is_view:
             return case, ""
-        first = first or f"{case}: {reason}"
-    return None, first
+        else:
+            view = view or case
+    return view, first
 
 
 class Region:

@@ -250,6 +250,19 @@ class Model:
         arrays = [array for tensor in tensors for array in tensor.values.values()]
         return any(array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in arrays)
 
+    @property
+    def is_view(self) -> bool:
+        """Whether each result has the elements of an argument in their order.
+
+        A driver without any op takes it.
+        """
+
+        def is_shown(output: Tensor, n: int) -> bool:
+            found = output.values[n].tobytes()
+            return any(found == argument.values[n].tobytes() for argument in self.arguments)
+
+        return all(is_shown(output, n) for output in self.outputs for n in self.sizes)
+
     def decline(self, **settings: object) -> str | None:
         """Return why the driver declines it as one composite; None if it takes it or fails."""
         options = Options.load(settings)
