@@ -173,6 +173,7 @@ def test_a_file_that_is_not_a_model_is_refused(folder, tmp_path):
         (tmp_path / name).write_text("[1, 2")
     for command in ("compile", "run", "report"):
         assert "There is no file " in failure(command, tmp_path / "gone.onnx")
+        assert "name a regular file" in failure(command, "/dev/null")
         assert " is a folder; name a file." in failure(command, tmp_path)
         assert "is not a model that can be read; supported: .onnx, .pt2" in failure(
             command, tmp_path / "text.py"

@@ -13,6 +13,7 @@ from tvm import relax
 
 import backend
 import support
+from backend.engine.backend import PACKAGE
 from backend.engine.reasons import Code
 from backend.engine.regions import MOST_CUTS
 from support import (
@@ -252,7 +253,11 @@ def test_anything_but_a_module_is_refused_with_how_to_get_one():
     x = variable("x", 2, 3)
     function = build([x], lambda emit: emit(relax.op.acosh(x)))["main"]
     for model, words in (
-        (None, "is of type NoneType; supported: tvm.IRModule.*from_onnx.*from_exported_program"),
+        (
+            None,
+            "is of type NoneType; supported: tvm.IRModule.*"
+            f"{PACKAGE}.from_onnx.*{PACKAGE}.from_exported_program",
+        ),
         ("model.onnx", r"is of type str; .*from_onnx\(onnx.load\(path\)\)"),
         (function, r"is of type tvm\..*Function; .*{'main': function}"),
     ):

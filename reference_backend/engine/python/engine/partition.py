@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from .backend import BACKEND, vendor
+from .backend import BACKEND, PACKAGE, vendor
 from .calls import Constant
 from .linking import link_artifacts
 from .options import Options, Source
@@ -216,9 +216,9 @@ def _require_module(mod: object) -> None:
         how = "tvm.IRModule({'main': function}) makes one of a function"
     else:
         how = (
-            "tvm.relax.frontend.onnx.from_onnx(onnx.load(path)) makes one of an ONNX model, and "
-            "tvm.relax.frontend.torch.from_exported_program(torch.export.export(model, inputs)) "
-            "one of a PyTorch model"
+            f"{PACKAGE}.from_onnx(onnx.load(path)) makes one of an ONNX model, and "
+            f"{PACKAGE}.from_exported_program(torch.export.export(model, inputs)) one of a PyTorch "
+            "model"
         )
     raise TypeError(
         f"The model is of type {kind}; supported: tvm.IRModule, a model as functions of Relax. "

@@ -33,8 +33,10 @@ def require_file(path: Path) -> None:
     # Unlike those of pathlib, these do not fail for a name that is too long.
     if os.path.isdir(path):
         raise Problem(f"{path} is a folder; name a file.")
-    if not os.path.isfile(path):
+    if not os.path.exists(path):
         raise Problem(f"There is no file {path}.")
+    if not os.path.isfile(path):
+        raise Problem(f"{path} is a device or a pipe; name a regular file.")
     if not os.access(path, os.R_OK):
         raise Problem(f"{path} may not be read.")
 
