@@ -47,10 +47,11 @@ from backend.engine.conformance.ledger import (
     read_ledger,
 )
 from backend.engine.conformance.pages import as_html, as_markdown
+from backend.engine.conformance.region import ask_about, first_taken
 from backend.engine.conformance.workers import in_workers
 from backend.engine.options import PREFIX
 from backend.patterns import OPS as PATTERNS
-from support import BACKEND, OPS, SINGLE, TABLE, Case, run_command
+from support import BACKEND, OPS, SINGLE, TABLE, Case, needs, run_command
 
 TOLERANCES = [Exact(), Elementwise(), Accumulated("64"), Elementwise(ulps=0, rtol=1e-3)]
 each_tolerance = pytest.mark.parametrize("tolerance", TOLERANCES, ids=str)
@@ -828,6 +829,30 @@ def test_check_takes_what_the_driver_takes(decline):
     assert re.search(r"^FAILED: The driver.* declines all", out, re.MULTILINE)
     assert "not on Sundays" in out
     assert "Traceback" not in out
+
+
+@pytest.mark.thorough
+@needs("reshape")
+@needs_two
+def test_check_is_not_content_with_views(decline):
+    """A driver without any op takes them."""
+    decline(lambda function: "" if calls_of(function) == {"relax.reshape"} else "not on Sundays")
+    code, out, _ = run_command("check")
+    assert code == 1, out
+    assert re.search(r"^FAILED: The driver.* declines all \d+ ops .*, except for views", out, re.M)
+    assert "not on Sundays" in out and "runs on the NPU" not in out
+
+
+@needs("clip")
+def test_a_view_is_the_last_resort():
+    cases = {entry["name"]: Case("clip", entry) for entry in OPS["clip"]["cases"]}
+    view, other = cases["no limit"], cases["ReLU6"]
+    if other.model(exact=False).refusals():
+        pytest.skip("capabilities.py refuses a clip from 0 to 6")
+    assert view.model().is_view and not other.model().is_view
+    for find in (first_taken, ask_about):
+        assert find([view, other])[0] is other
+        assert find([view])[0] is view and not find([view])[1]
 
 
 @pytest.mark.parametrize(

@@ -107,19 +107,21 @@ def ask_about(cases: Iterable[Case]) -> tuple[Case | None, str]:
         is empty if it refuses all of these.
     """
     view: Case | None = None
-    first = ""
+    reasons: dict[Case, str] = {}
     for case in cases:
         model = case.model(exact=False)
         if not model.arguments or model.refusals():
             continue
         reason = model.decline()
         if reason is not None:
-            first = first or f"{case}: {reason}"
+            reasons[case] = f"{case}: {reason}"
         elif not case.model().is_view:
             return case, ""
         else:
             view = view or case
-    return view, first
+    # An op that only makes views may lack some of them, such as those of symbolic sizes.
+    others = (reasons[case] for case in reasons if view is None or not case.model().is_view)
+    return view, next(others, "")
 
 
 class Region:
