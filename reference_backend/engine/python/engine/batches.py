@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-Batch = dict[str, np.ndarray]
+from .aliases import Array
+
+Batch = dict[str, Array]
 """The inputs of a model, by name."""
 
 Inputs = Mapping[str, tuple[str, Sequence[int | None]]]

@@ -20,6 +20,7 @@ import tvm
 import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
+from .aliases import Array
 from .backend import BACKEND, PACKAGE
 from .profiling import record
 from .profiling.collect import count_of_calls, report_of
@@ -69,7 +70,7 @@ class DataParallel:
             self.close()
             raise
 
-    def __call__(self, *arguments: object, function: str = "main") -> list[np.ndarray]:
+    def __call__(self, *arguments: object, function: str = "main") -> list[Array]:
         """Run a batch.
 
         Parameters
@@ -93,7 +94,7 @@ class DataParallel:
         counts = self._all("run", function, *self._scattered(arguments))
         # A worker has no results if the batch is smaller than the number of workers.
         busy = [worker for worker, count in enumerate(counts) if count]
-        results: list[np.ndarray] = []
+        results: list[Array] = []
         for index in range(max(counts)):
             reference = self._workers.call("result", index)
             tensors = self._workers.gather(reference, busy)
@@ -297,7 +298,7 @@ class _Workers:
         which = workers or range(self._count)
         return [_disco("DRefDebugGetFromRemote", reference, worker) for worker in which]
 
-    def scatter(self, parts: Sequence[np.ndarray]) -> tvm_ffi.Object:
+    def scatter(self, parts: Sequence[Array]) -> tvm_ffi.Object:
         """Give each worker its part; return a reference to the parts."""
         reference = self.call("nothing")
         for worker, part in enumerate(parts):

@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..aliases import Array
 from ..amounts import is_product
 from ..batches import Batch, read_batch
 from ..options import Options, Source
@@ -22,7 +23,7 @@ from ..report import OpPlacement, offload_report
 from .graph import Graph
 from .layers import Layer, cut, reading, with_kernels
 from .matching import match
-from .result import AccuracyReport, Array, LayerAccuracy, Sums
+from .result import AccuracyReport, LayerAccuracy, Sums
 
 
 def accuracy_report(

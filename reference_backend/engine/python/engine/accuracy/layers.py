@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
+from ..aliases import Array
 from ..amounts import is_product
 from ..calls import Constant, with_arguments
 from ..passes.quantized import DEQUANTIZE, MOVES, QUANTIZE
 from ..passes.rewriting import is_call_of, op_name
 from ..regions import ir
 from .graph import Graph, Pairs
-from .result import Array
 
 _PASSES_ON = ("", "relax.concat", "relax.split", "relax.nn.pad", *MOVES)
 """Ops that pass the integers they read to a following op; "" takes a tuple apart."""

@@ -6,16 +6,14 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from ..aliases import Array, JsonFields, JsonObject
 from ..backend import BACKEND
 
-Array = npt.NDArray[Any]
 T = TypeVar("T", bound="Accuracy")
 
 VERSION = 1
@@ -101,7 +99,7 @@ class AccuracyReport:
     outputs: tuple[Accuracy, ...]
     differences: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the report as plain data; a number that JSON does not have is a string."""
         return {
             "backend": BACKEND,
@@ -137,7 +135,7 @@ class AccuracyReport:
         return cls.from_dict(json.loads(text))
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> AccuracyReport:
+    def from_dict(cls, data: JsonFields) -> AccuracyReport:
         """Read what `to_dict` returned.
 
         Parameters
@@ -222,7 +220,7 @@ def _plain(item: Accuracy) -> dict[str, object]:
     }
 
 
-def _read(kind: type[T], data: Mapping[str, Any]) -> T:
+def _read(kind: type[T], data: JsonFields) -> T:
     numbers = {item.name for item in fields(Accuracy)}
     known = {item.name for item in fields(kind)}
     # A later release may have more.

@@ -9,16 +9,16 @@ import re
 import statistics
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm.runtime.vm import VirtualMachine
 
+from ..aliases import Array
 from ..backend import BACKEND
 from ..whole_files import writing
 from .files import Arrays, read_arrays, require_file, require_writable
@@ -29,7 +29,8 @@ from .signature import FUNCTION, Input, Signature, random_inputs, suitable
 if TYPE_CHECKING:
     from ..report import Report
 
-Array = npt.NDArray[Any]
+Results: TypeAlias = "tvm.runtime.Tensor | Sequence[Results]"
+"""What a model returns: a tensor, or a tuple of results."""
 
 LIBRARY = ".so"
 """How the names of compiled libraries end."""
@@ -194,7 +195,7 @@ def _signature(machine: VirtualMachine) -> Signature:
     return Signature.from_json(describe().numpy().tobytes().decode())
 
 
-def _tensors(result: Any) -> Iterator[object]:
+def _tensors(result: Results) -> Iterator[tvm.runtime.Tensor]:
     if isinstance(result, tvm.runtime.Tensor):
         yield result
     else:

@@ -15,11 +15,11 @@ from tvm import relax
 from tvm.runtime import _ffi_api
 
 from .. import partition
+from ..aliases import Array
 from ..backend import BACKEND
 from ..options import Options
 from ..reasons import DECLINES
 from ..report import offload_report
-from .compare import Array
 from .model import Model
 
 # Most cases test placement: do not fail on declines, whatever the default.

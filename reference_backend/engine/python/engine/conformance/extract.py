@@ -18,11 +18,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..aliases import Array
 from ..backend import BACKEND
 from ..passes import simplify
 from ..patterns import TABLE
 from ..symbols import BOUNDS_ATTRIBUTE, known_bounds
-from .compare import Array
 from .compiled import partition_for, run_on_host
 from .inlining import inlined
 

@@ -15,8 +15,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..aliases import Array
 from ..partition import compile_partitioned, partition_for
-from .compare import Array, judge
+from .compare import judge
 from .compiled import options_of, placement
 from .extract import CaseFile
 from .result import Outcome

@@ -20,6 +20,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from .. import capability
+from ..aliases import Array
 from ..calls import attributes_of
 from ..capability import Accumulated, OneOf
 from ..chain_grammar import Chain, Either, Input, Node, Number, Step
@@ -28,7 +29,6 @@ from ..patterns import TABLE, computes_quantized
 from . import chip
 from .cases import OPS
 from .chip import SIZES
-from .compare import Array
 from .files import limits
 from .model import Arrays, Case, Model, Spec, Tensor, entry_of, evaluate
 

@@ -12,11 +12,12 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ..aliases import Array
 from ..messages import last_line
 from ..partition import compile_partitioned, partition_for
 from ..report import OpPlacement, offload_report
 from ..table import CHIP_LIMIT
-from .compare import Array, Verdict, judge
+from .compare import Verdict, judge
 from .compiled import UNOPTIMIZED, linked, options_of
 from .model import symbol_of
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..aliases import Array
 from ..capability import Fuses, Op
 from ..patterns import TABLE, computes_quantized, is_quantized
 from . import numpy_reference, quantized
 from .cases import OPS
-from .compare import Array
 from .files import limits
 from .model import Model, Spec, Tensor, compute, sums_of
 

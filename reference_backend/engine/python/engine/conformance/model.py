@@ -16,6 +16,7 @@ import numpy.typing as npt
 import tvm_ffi
 from tvm import relax, tirx
 
+from ..aliases import Array
 from ..backend import BACKEND
 from ..calls import Constant
 from ..capability import Accumulated, Input, Op
@@ -27,7 +28,7 @@ from ..reasons import FAILED
 from . import chip, numpy_reference
 from .cases import OPS, dtypes_of, names_dtypes
 from .chip import SIZES
-from .compare import Array, Step, Verdict, allowance_behind, allowance_of_host, judge
+from .compare import Step, Verdict, allowance_behind, allowance_of_host, judge
 
 
 def entry_of(op: str) -> Op:

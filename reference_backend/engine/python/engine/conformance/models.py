@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import tvm
 
+from ..aliases import Array
 from ..patterns import TABLE
 from . import onnx_networks
-from .compare import Array, Verdict
+from .compare import Verdict
 from .imported import (
     Imported,
     Program,

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+
+from ..aliases import Array
 
 if TYPE_CHECKING:
     from ..chip import Requantize
-
-Array = npt.NDArray[Any]
 
 
 def along_axis(values: Array, axis: int, rank: int) -> Array:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .compare import Array
+from ..aliases import Array
 from .numpy_integers import along_axis, dequantize, factors, quantize, requantize, rescale
 from .numpy_moves import (
     gather_elements,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .compare import Array
+from ..aliases import Array
 
 
 def _behind(dimensions: int, index: Iterable[int | slice]) -> tuple[int | slice, ...]:

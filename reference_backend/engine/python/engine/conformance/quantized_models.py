@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..aliases import Array
 from ..capability import Buckets, Elementwise, Exact, Op, Quantized, Tolerance
 from ..patterns import REQUANTIZE, TABLE, TO_REAL, is_quantized
 from . import numpy_reference
-from .compare import Array, Step
+from .compare import Step
 from .model import Arrays, Case, Model, Spec, Tensor, compute, entry_of, sums_of, symbol_of
 
 

@@ -11,9 +11,9 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from ..aliases import Array
 from ..backend import BACKEND
 from ..report import offload_report
-from .compare import Array
 from .compiled import partition_for, placement
 from .model import Case, Model
 

@@ -20,6 +20,8 @@ from onnx import (
     numpy_helper,
 )
 
+from ..aliases import Array
+
 NARROW = {
     TensorProto.INT4: (TensorProto.INT8, -8, 7),
     TensorProto.UINT4: (TensorProto.UINT8, 0, 15),
@@ -113,12 +115,12 @@ class Graph:
 
     # ---- What is known --------------------------------------------------------------------------
 
-    def constant(self, name: str) -> np.ndarray | None:
+    def constant(self, name: str) -> Array | None:
         """Return the value of a constant; elements of less than 8 bits have 8."""
         tensor = self._constants.get(name)
         if tensor is None:
             return None
-        array: np.ndarray = numpy_helper.to_array(tensor)
+        array: Array = numpy_helper.to_array(tensor)
         if tensor.data_type in NARROW:
             held, _, _ = NARROW[tensor.data_type]
             array = array.astype(helper.tensor_dtype_to_np_dtype(held))

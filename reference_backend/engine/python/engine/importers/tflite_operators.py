@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.relax.frontend.tflite import from_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, get_tensor_name
 
+from ..aliases import Array
 from .channels_first import channels_first
 
 if TYPE_CHECKING:
@@ -94,12 +95,10 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
                 tensor.tensor = _Real(tensor.tensor)
         return tensors
 
-    def get_tensor_value(
-        self, tensor_wrapper: TensorWrapper, is_sparse: bool = False
-    ) -> np.ndarray:
+    def get_tensor_value(self, tensor_wrapper: TensorWrapper, is_sparse: bool = False) -> Array:
         """Return a constant, as real numbers if it is quantised."""
         if tensor_wrapper.scales is None:
-            real: np.ndarray = super().get_tensor_value(tensor_wrapper, is_sparse)
+            real: Array = super().get_tensor_value(tensor_wrapper, is_sparse)
             return real
         value = self._constant(tensor_wrapper)
         scale, zero, axis = self._parameters(tensor_wrapper)
@@ -138,14 +137,14 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
     def _dtype(self, tensor: TensorWrapper) -> str:
         return str(self.get_tensor_type_str(getattr(tensor.tensor, "given", tensor.tensor).Type()))
 
-    def _constant(self, tensor: TensorWrapper) -> np.ndarray:
+    def _constant(self, tensor: TensorWrapper) -> Array:
         """Return the integers of a quantised constant."""
         content = np.asarray(tensor.buffer.DataAsNumpy()).tobytes()
         shape = tensor.tensor.ShapeAsNumpy()
-        integers: np.ndarray = np.frombuffer(content, self._dtype(tensor)).reshape(shape)
+        integers: Array = np.frombuffer(content, self._dtype(tensor)).reshape(shape)
         return integers
 
-    def _parameters(self, tensor: TensorWrapper) -> tuple[np.ndarray, np.ndarray, int]:
+    def _parameters(self, tensor: TensorWrapper) -> tuple[Array, Array, int]:
         """Return scale and zero point, both scalars or vectors, and the axis of a vector."""
         scale, zero = (tensor.scales[key].value.numpy() for key in ("scale", "zero_point"))
         zero = np.broadcast_to(zero, scale.shape).astype(self._dtype(tensor))

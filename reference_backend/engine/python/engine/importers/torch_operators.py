@@ -12,6 +12,7 @@ import torch
 import tvm
 from tvm import relax
 
+from ..aliases import Array
 from .torch_names import from_exported_program
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class _Op:
         """Return a tensor among the arguments."""
         return self._importer.env[self[name]]
 
-    def constant(self, name: str) -> np.ndarray | None:
+    def constant(self, name: str) -> Array | None:
         """Return an argument as an array, if its value is known."""
         given = self[name]
         if isinstance(given, torch.fx.Node):
@@ -212,7 +213,7 @@ def _cast(value: relax.Expr, dtype: str) -> relax.Call:
     return relax.op.astype(value, dtype)
 
 
-def _constant(array: np.ndarray, vector: bool) -> relax.Expr:
+def _constant(array: Array, vector: bool) -> relax.Expr:
     """Return an array of one element as a scalar, unless a vector is wanted."""
     shape: Sequence[int] = (-1,) if vector or array.size > 1 else ()
     return relax.const(np.ascontiguousarray(array).reshape(shape), str(array.dtype))

@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax
 
+from ..aliases import Array
 from ..calls import Constant, attributes_of
 
-Array = npt.NDArray[Any]
 Attributes = Mapping[str, Any]
 _DTYPES = frozenset(
     (

@@ -17,8 +17,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..aliases import Array
 from ..calls import Constant, Unknown, attributes_of, numbers_of, resolve, tensor_type
-from .evaluate import Array, Undefined, constant_of, fixed_shape, is_computed
+from .evaluate import Undefined, constant_of, fixed_shape, is_computed
 from .rewriting import Bindings, Block, Reader, Site, op_name, with_constants
 
 _log = logging.getLogger(__name__)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ..aliases import Array
 from ..calls import Constant, Values, resolve, with_arguments
-from .evaluate import Array, constant_of
+from .evaluate import constant_of
 from .quantized import DEQUANTIZE, REARRANGES
 from .rewriting import Bindings, Site, Steps, is_call_of, op_name
 

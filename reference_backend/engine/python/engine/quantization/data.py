@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..aliases import Array
 from ..batches import Batch, Inputs, read_batch
 
 ENOUGH = 8
@@ -97,7 +98,7 @@ def _samples(batch: Batch) -> int:
     return max((array.shape[0] if array.ndim > 1 else 1 for array in batch.values()), default=1)
 
 
-def _noise(values: np.ndarray) -> str:
+def _noise(values: Array) -> str:
     """Return which noise values look like, "" if none: in noise, neighbours are unrelated."""
     count = values.size
     if values.dtype.kind != "f" or count < _ENOUGH_TO_JUDGE:
@@ -171,7 +172,7 @@ def check_range(name: str, low: object, high: object, reader: str) -> None:
         )
 
 
-def check_weights(values: np.ndarray, layer: str) -> None:
+def check_weights(values: Array, layer: str) -> None:
     """Refuse weights that have no range.
 
     Parameters

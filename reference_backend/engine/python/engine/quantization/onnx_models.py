@@ -31,6 +31,7 @@ from onnxruntime.quantization import (
 )
 from onnxruntime.quantization.calibrate import TensorData, TensorsData
 
+from ..aliases import Array
 from ..batches import Batch
 from ..importers import from_onnx
 from .console import quiet
@@ -297,7 +298,7 @@ class OnnxModel:
 
     # ---- Results --------------------------------------------------------------------------------
 
-    def run(self, model: ModelProto, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
+    def run(self, model: ModelProto, batches: Sequence[Batch]) -> list[list[Array]]:
         """Return ONNX Runtime's results of a model for each batch."""
         import onnxruntime
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..aliases import Array
 from ..batches import Batch
 from .console import Progress
 from .planning import Form, Group, Node, Plan, Planner
@@ -178,7 +179,7 @@ def _measured(accuracy: Any) -> float:
     )
 
 
-def _error(found: Sequence[Sequence[np.ndarray]], exact: Sequence[Sequence[np.ndarray]]) -> float:
+def _error(found: Sequence[Sequence[Array]], exact: Sequence[Sequence[Array]]) -> float:
     """Return the ratio of the error's energy to the result's, summed over all results."""
     total = 0.0
     for one, other in zip(found, exact, strict=True):

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from ..aliases import Array
 from .problem import Problem
 
-Arrays = dict[str, npt.NDArray[np.generic]]
+Arrays = dict[str, Array]
 """Arrays by name."""
 
 _WRITE = "an .npz file is written by numpy.savez('inputs.npz', name=array)"

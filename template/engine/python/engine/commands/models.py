@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
@@ -44,8 +44,8 @@ class ModelFile:
     """
 
     path: Path
-    content: Any
-    importer: Callable[[Any], tvm.IRModule]
+    content: object
+    importer: Callable[[object], tvm.IRModule]
     results: tuple[str, ...] = ()
     can_quantize: bool = False
 

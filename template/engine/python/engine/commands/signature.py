@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..aliases import Array
 from ..backend import BACKEND
 from .files import Arrays
 from .problem import Problem
@@ -133,7 +134,7 @@ def _size(value: object) -> int | str:
     return int(value.value) if hasattr(value, "value") else str(value)
 
 
-def suitable(arrays: Arrays, path: Path, signature: Signature) -> list[np.ndarray]:
+def suitable(arrays: Arrays, path: Path, signature: Signature) -> list[Array]:
     """Return the inputs of a model, after a check.
 
     Parameters
@@ -179,7 +180,7 @@ def suitable(arrays: Arrays, path: Path, signature: Signature) -> list[np.ndarra
     return inputs
 
 
-def chosen(arrays: Arrays, path: Path, signature: Signature) -> list[np.ndarray]:
+def chosen(arrays: Arrays, path: Path, signature: Signature) -> list[Array]:
     """Return the array for each input: by name, or in order if no array has a name.
 
     A single array is for a single input, whatever its name is.
@@ -221,7 +222,7 @@ def chosen(arrays: Arrays, path: Path, signature: Signature) -> list[np.ndarray]
 
 def random_inputs(
     signature: Signature, shapes: Mapping[str, Sequence[int]], seed: int
-) -> list[np.ndarray]:
+) -> list[Array]:
     """Make inputs at random.
 
     Parameters
@@ -277,7 +278,7 @@ def _fits(known: Sequence[int | str], given: Sequence[int | str]) -> bool:
     )
 
 
-def _random(generator: np.random.Generator, item: Input, shape: tuple[int, ...]) -> np.ndarray:
+def _random(generator: np.random.Generator, item: Input, shape: tuple[int, ...]) -> Array:
     if item.dtype == "bool":
         return generator.integers(0, 2, shape).astype(bool)
     if item.dtype in ("int8", "uint8"):

@@ -14,6 +14,7 @@ from pathlib import Path
 import tvm
 from tvm import relax
 
+from ..aliases import Array
 from ..artifacts import printable
 from ..backend import LEDGER
 from ..commands.arguments import add_json, add_shape
@@ -21,7 +22,6 @@ from ..commands.files import require_writable
 from ..commands.models import KINDS, read_model, with_shapes
 from ..commands.problem import Problem, sentence
 from ..whole_files import NotWritten
-from .compare import Array
 from .extract import CaseFile, extract, misfit, parts, read_arrays
 from .ledger import LedgerError
 from .model import Spec

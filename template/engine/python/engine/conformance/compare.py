@@ -18,14 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..aliases import Array
 from ..capability import Accumulated, Buckets, Elementwise, Tolerance
-
-Array = npt.NDArray[Any]
 
 HOST_FACTOR = 16.0
 """The allowed multiple of the expected error for TVM's own kernels, which accumulate in the type of

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..aliases import Array
 from ..capability import Elementwise, Fuses, Op
 from ..patterns import TABLE
 from ..reasons import DECLINES
 from .cases import OPS
-from .compare import Array, Step, Verdict
+from .compare import Step, Verdict
 from .compiled import Compiled, Placement, compile_all, placement
 from .imported import kind_and_message
 from .model import Case, Model, Spec, Tensor, entry_of, symbol_of

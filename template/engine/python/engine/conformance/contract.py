@@ -21,12 +21,12 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from ..aliases import Array
 from ..backend import BACKEND
 from ..options import Options
 from ..patterns import TABLE
 from . import chip
 from .cases import OPS
-from .compare import Array
 from .compiled import compile_all, compile_on_host
 from .model import Case, entry_of
 from .region import Region, first_taken, load_module

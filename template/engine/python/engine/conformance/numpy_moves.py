@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import tirx
 
-from .compare import Array
+from ..aliases import Array
 
 
 def pixel_shuffle(data: Array, upscale_factor: int) -> Array:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .compare import Array
+from ..aliases import Array
 from .networks import build_onnx, mobilenet_v2, resnet18
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..aliases import Array
 from ..quantization.console import quiet
-from .compare import Array
 from .onnx_networks import SMALL, Network
 
 if TYPE_CHECKING:

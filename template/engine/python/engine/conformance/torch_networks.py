@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..aliases import Array
+
 if TYPE_CHECKING:
-    import numpy as np
     import tvm
 
 # ---- Images -------------------------------------------------------------------------------------
@@ -416,7 +417,7 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], Callable[[], Sequence[Tensor]]]]
 """The functions that make a network that runs in seconds, and its inputs."""
 
 
-def export(name: str) -> tuple[tvm.IRModule, list[np.ndarray], list[np.ndarray]]:
+def export(name: str) -> tuple[tvm.IRModule, list[Array], list[Array]]:
     """Read a network of `SMALL` with `torch.export` and TVM's importer.
 
     Parameters

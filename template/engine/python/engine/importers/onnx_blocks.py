@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..aliases import Array
 from .onnx_graph import Graph, Node
 
 
@@ -127,7 +128,7 @@ def matmul_nbits(graph: Graph, node: Node) -> None:
         graph.emit("Add", [product, bias], output=output, like=node)
 
 
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+def _unpacked(packed: Array, bits: int) -> Array:
     """Return the numbers in bytes, the lowest bits first, along the last axis."""
     shifts = np.arange(0, 8, bits)
     values = (packed[..., None] >> shifts) & ((1 << bits) - 1)

@@ -8,13 +8,13 @@ import operator
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm.runtime.vm import VirtualMachine
 
+from ..aliases import Array
 from ..backend import BACKEND, PACKAGE
 from ..messages import last_line
 from .record import RECORD, Recording, check_function, load, record
@@ -195,7 +195,7 @@ def _on_board(
     return recording
 
 
-def _array(index: int, value: object) -> npt.NDArray[Any] | tvm.runtime.Tensor:
+def _array(index: int, value: object) -> Array | tvm.runtime.Tensor:
     """Return an input as an array, or as the tensor that it is."""
     if isinstance(value, tvm.runtime.Tensor):
         return value

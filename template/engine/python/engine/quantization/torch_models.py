@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import fx
 
+from ..aliases import Array
 from ..batches import Batch
 from ..importers import from_exported_program
 from .console import quiet
@@ -299,7 +300,7 @@ class TorchModel:
 
     def run(
         self, model: torch.export.ExportedProgram, batches: Sequence[Batch]
-    ) -> list[list[np.ndarray]]:
+    ) -> list[list[Array]]:
         """Return PyTorch's results of a program for each batch."""
         module = model.module()
         results = []
