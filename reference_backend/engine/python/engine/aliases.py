@@ -6,10 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 """An array of any element type."""
+
+Real = np.floating[Any]
+"""A number of any floating type of NumPy."""
+
+Attributes = Mapping[str, Any]
+"""The attributes of a call by name, each of the type that its op gives it."""
 
 JsonObject = dict[str, Any]
 """An object of JSON that is being written, or was just read."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import tvm_ffi
 
+from .aliases import JsonFields, JsonObject
 from .backend import BACKEND, DEFAULTS
 from .capability import OneOf, Range
 from .driver_options import DRIVERS, advise_on_driver, with_driver_options
@@ -54,7 +55,7 @@ class Override:
     """
 
     option: str
-    value: Any
+    value: object
     variable: str
 
     def __hash__(self) -> int:
@@ -225,7 +226,7 @@ class Options:
                 "values, and the path of a .toml or .json file."
             )
         # __post_init__ checks the types.
-        known: dict[str, Any] = {str(name): value for name, value in values.items()}
+        known: JsonObject = {str(name): value for name, value in values.items()}
         overrides = _read_overrides(known.pop("overrides", ()))
         _refuse_unknown(known)
         return cls(**known, overrides=overrides)
@@ -252,7 +253,7 @@ class Options:
         kept = tuple(item for item in self.overrides if item.option not in settings)
         return replace(self, **settings, overrides=kept)._overridden()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return all options as JSON data, also for `RunCodegen`."""
         return asdict(self) | {"overrides": [asdict(item) for item in self.overrides]}
 
@@ -279,7 +280,7 @@ class Options:
             for name, value in values.items()
         }
 
-    def _has(self, option: Field[Any]) -> bool:
+    def _has(self, option: Field[object]) -> bool:
         """Whether an option belongs to the engine or to the selected driver."""
         return self.driver in option.metadata.get("by_role", (self.driver,))
 
@@ -317,7 +318,7 @@ class Options:
         found = {item.option: item for item in self.overrides} | found
         if not found:
             return self
-        values = {item.option: item.value for item in found.values()}
+        values: JsonObject = {item.option: item.value for item in found.values()}
         return replace(self, **values, overrides=tuple(found.values()))
 
 
@@ -325,7 +326,7 @@ Source = Options | Mapping[str, object] | str | os.PathLike[str] | None
 """Where options come from; a string or a path names a file that ends in .toml or .json."""
 
 
-def read_settings(settings: Iterable[str]) -> dict[str, Any]:
+def read_settings(settings: Iterable[str]) -> JsonObject:
     """Read single options from texts, as a command line has them.
 
     Parameters
@@ -345,7 +346,7 @@ def read_settings(settings: Iterable[str]) -> dict[str, Any]:
         A text is not of this form, or names no option.
     """
     known = {option.name: option for option in _options()}
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
@@ -398,22 +399,22 @@ def _with_chosen_driver(values: Mapping[str, object]) -> Mapping[str, object]:
     return {**values, "driver": driver}
 
 
-def _options(group: str | None = None) -> list[Field[Any]]:
+def _options(group: str | None = None) -> list[Field[object]]:
     options = [option for option in fields(Options) if option.metadata]
     return [option for option in options if group in (None, option.metadata["group"])]
 
 
-def _is_recorded(option: Field[Any]) -> bool:
+def _is_recorded(option: Field[object]) -> bool:
     # Names of a model's ops say nothing about a program.
     return bool(option.metadata["group"] != "local") and kind_of(option) is not list
 
 
-def _default(option: Field[Any]) -> object:
+def _default(option: Field[object]) -> object:
     kind = kind_of(option)
     return kind() if kind in (dict, list) else option.default
 
 
-def _read_overrides(items: Any) -> tuple[Override, ...]:
+def _read_overrides(items: Iterable[JsonFields]) -> tuple[Override, ...]:
     """Read the overrides recorded in an artifact or by `to_dict`."""
     known = {option.name: option for option in _options()}
     try:

@@ -7,12 +7,10 @@ text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import tvm_ffi
 
 from . import _library
+from .aliases import JsonFields
 from .backend import BACKEND
 from .capability import Constraint, OneOf, Range
 from .option_values import option_field
@@ -40,7 +38,7 @@ def advise_on_driver(role: object) -> str:
     )
 
 
-def _read_driver_option(spec: Mapping[str, Any]) -> tuple[object, Constraint | None]:
+def _read_driver_option(spec: JsonFields) -> tuple[object, Constraint | None]:
     """Return the default and the supported values of a driver's option."""
     kind, default = str(spec["type"]), str(spec["default"])
     if kind == "bool":

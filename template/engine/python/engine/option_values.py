@@ -40,14 +40,14 @@ def option_field(
     return field(default=default, metadata=metadata)
 
 
-def kind_of(option: Field[Any]) -> type:
+def kind_of(option: Field[object]) -> type:
     """Return the Python type of an option's values, that of its default."""
     if isinstance(option.default, (bool, int, str)):
         return type(option.default)
     return list if option.default_factory is list else dict
 
 
-def supported(option: Field[Any]) -> str:
+def supported(option: Field[object]) -> str:
     """Say which values an option takes."""
     kind, allowed = kind_of(option), option.metadata["allowed"]
     if kind is dict:
@@ -61,7 +61,7 @@ def supported(option: Field[Any]) -> str:
     return str(allowed) if allowed is not None else "a string"
 
 
-def checked(option: Field[Any], value: object) -> object:
+def checked(option: Field[object], value: object) -> object:
     """Return a value as plain Python, or refuse it."""
     kind, allowed = kind_of(option), option.metadata["allowed"]
     plain = _plain(value, kind)
@@ -98,7 +98,7 @@ def _plain(value: object, kind: type) -> object:
     return value
 
 
-def parsed(option: Field[Any], text: str) -> object:
+def parsed(option: Field[object], text: str) -> object:
     """Parse an environment variable; return invalid text unchanged, to be refused later."""
     kind = kind_of(option)
     if kind is bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -150,7 +149,9 @@ def _run(
     return [item.numpy() for item in items]
 
 
-def _batches(inputs: Any, params: Sequence[relax.Var]) -> list[list[Array]]:
+def _batches(
+    inputs: Sequence[Array] | Sequence[Sequence[Array]], params: Sequence[relax.Var]
+) -> list[list[Array]]:
     """Return the batches as lists of arrays that fit."""
     given = [inputs] if isinstance(inputs, Mapping) else list(inputs)
     if not given:

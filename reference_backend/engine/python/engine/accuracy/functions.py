@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import product
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
+from ..aliases import Attributes
 from ..calls import Constant, attributes_of
 from ..passes.rewriting import op_name
 from .graph import Graph
@@ -128,7 +128,7 @@ def _results(graph: Graph, steps: list[relax.Var], source: relax.Expr) -> Array:
         ]
         with np.errstate(all="ignore"):
             if name == "clip":
-                limits: dict[str, Any] = attributes_of(call, {})
+                limits: Attributes = attributes_of(call, {})
                 known[var] = np.clip(operands[0], limits["min"], limits["max"])
             else:
                 known[var] = _FUNCTIONS[name](*operands)

@@ -16,6 +16,7 @@ from ..aliases import Array
 from .torch_names import from_exported_program
 
 if TYPE_CHECKING:
+    from torch import fx
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 _NAMESPACES = ("quantized_decomposed", "torchao", "quantized", "pt2e_quant")
@@ -138,7 +139,7 @@ class _Op:
         self._arguments.update(zip(names, node.args, strict=False))
         self._arguments.update(node.kwargs)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> fx.node.Argument:
         return self._arguments.get(name)
 
     def refuse(self, text: str) -> NoReturn:

@@ -10,17 +10,16 @@ the compiling machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax
 
-from ..aliases import Array
+from ..aliases import Array, Attributes
 from ..calls import Constant, attributes_of
 
-Attributes = Mapping[str, Any]
 _DTYPES = frozenset(
     (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from ..aliases import JsonFields, JsonObject
 from ..backend import BACKEND
 from ..plain_data import plain
 from .clock import Clock
@@ -165,7 +166,7 @@ class Profile:
         return most
 
     @property
-    def totals(self) -> dict[str, Any]:
+    def totals(self) -> JsonObject:
         """The sums over all regions and calls."""
         return {
             "calls": len(self.calls),
@@ -194,7 +195,7 @@ class Profile:
             text += "; the driver does not tell what its engines do"
         return text
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the profile as plain data."""
         return {
             "version": VERSION,
@@ -399,7 +400,7 @@ def _pairs(traffic: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
     return {name: (pair[0], pair[1]) for name, pair in traffic.items()}
 
 
-def _first_begin(region: Mapping[str, Any]) -> float:
+def _first_begin(region: JsonFields) -> float:
     """Return when a region ran first; a library does not keep the order of its regions."""
     calls = region["profile"]["calls"]
     return float(calls[0]["begin_us"]) if calls else float("inf")
@@ -409,14 +410,14 @@ def _event(data: Mapping[str, object]) -> Event:
     return _read(Event, data)
 
 
-def _peaks(data: Mapping[str, Any] | None) -> Peaks | None:
+def _peaks(data: JsonFields | None) -> Peaks | None:
     if not data:
         return None
     memories = {name: _read(Memory, item) for name, item in data["memories"].items()}
     return Peaks(float(data["operations"]), memories)
 
 
-def _read(kind: type[T], data: Mapping[str, Any]) -> T:
+def _read(kind: type[T], data: JsonFields) -> T:
     """Read a dataclass; fields that are newer than this release are left out."""
     known = {name: data[name] for name in (item.name for item in fields(kind)) if name in data}
     if "traffic" in known:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from ..options import Source
 from ..patterns import TABLE, computes_quantized
@@ -20,7 +20,11 @@ from .planning import Backend, Form, Group, Node, Plan, Planner, Tensors
 from .search import Search, check_loss, matching
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+    from torch.export import ExportedProgram
+
     from .onnx_models import OnnxModel
+    from .search import Evaluate
     from .torch_models import TorchModel
 
 _REASONS = 3
@@ -36,9 +40,9 @@ def quantize_for(
     keep_float: Collection[str] = (),
     int16: Collection[str] = (),
     max_loss: float | None = None,
-    evaluate: Callable[[Any], float] | None = None,
+    evaluate: Evaluate | None = None,
     options: Source = None,
-) -> Any:
+) -> ModelProto | ExportedProgram:
     """Quantize a float model, as far as this backend computes with integers.
 
     `quantize_for_<name>` of the package documents the arguments.

@@ -31,7 +31,7 @@ from onnxruntime.quantization import (
 )
 from onnxruntime.quantization.calibrate import TensorData, TensorsData
 
-from ..aliases import Array
+from ..aliases import Array, Real
 from ..batches import Batch
 from ..importers import from_onnx
 from .console import quiet
@@ -73,7 +73,7 @@ class OnnxModel:
         self._nodes = {index: node for index, node in enumerate(graph.node)}
         self._checked: set[str] = set()
         self._shapes: dict[str, ValueInfoProto] = {}
-        self._ranges: dict[str, tuple[np.floating, np.floating]] = {}
+        self._ranges: dict[str, tuple[Real, Real]] = {}
 
     @property
     def inputs(self) -> dict[str, tuple[str, list[int | None]]]:
@@ -416,8 +416,8 @@ def _is_real(value: ValueInfoProto) -> bool:
 
 
 def _one_range(
-    ranges: Mapping[str, tuple[np.floating, np.floating]], tied: Iterable[Sequence[str]]
-) -> dict[str, tuple[np.floating, np.floating]]:
+    ranges: Mapping[str, tuple[Real, Real]], tied: Iterable[Sequence[str]]
+) -> dict[str, tuple[Real, Real]]:
     """Give tied tensors the union of their ranges."""
     classes: dict[str, set[str]] = {}
     for names in tied:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
 
@@ -14,6 +14,16 @@ from ..aliases import Array
 from ..batches import Batch
 from .console import Progress
 from .planning import Form, Group, Node, Plan, Planner
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from torch.export import ExportedProgram
+
+    from .onnx_models import OnnxModel
+    from .torch_models import TorchModel
+
+    Evaluate = Callable[[ModelProto], float] | Callable[[ExportedProgram], float]
+    """Measures a model; the higher, the better."""
 
 _MEASURED = 4
 """How many batches the layers are compared on."""
@@ -76,7 +86,7 @@ class Search:
 
     def __init__(
         self,
-        source: Any,
+        source: OnnxModel | TorchModel,
         planner: Planner,
         form: Form,
         batches: Sequence[Batch],
@@ -88,10 +98,10 @@ class Search:
     def within(
         self,
         max_loss: float,
-        evaluate: Callable[[Any], float],
+        evaluate: Evaluate,
         excluded: Collection[int],
         wide: Collection[int],
-    ) -> Any:
+    ) -> ModelProto | ExportedProgram:
         """Return a quantised model that is accurate enough.
 
         Parameters
@@ -166,7 +176,7 @@ def check_loss(max_loss: object) -> None:
         raise ValueError(f"max_loss is {max_loss!r}; supported: a number from 0, such as 0.01.")
 
 
-def _measured(accuracy: Any) -> float:
+def _measured(accuracy: SupportsFloat) -> float:
     """Return what a function of the user measures as a number."""
     try:
         if not isinstance(accuracy, str | bytes):

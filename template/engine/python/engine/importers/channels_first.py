@@ -7,9 +7,9 @@ TVM's `ConvertLayout` turns back in front of each quantize, clip and pad.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+import tvm
 from tvm import relax
 
 from ..calls import Constant, with_arguments
@@ -67,7 +67,7 @@ class _Turned:
         """Append a value of the original function."""
         value, var = binding.value, binding.var
         name = getattr(getattr(value, "op", None), "name", "")
-        attributes: Any = value.attrs if name else None
+        attributes: tvm.ir.Attrs = value.attrs if name else None
         turned = None
         if name.startswith(("relax.nn.", "relax.image.")):
             turned = self._image(name, value, attributes)
@@ -118,7 +118,7 @@ class _Turned:
             return with_arguments(value, [self.last(item) for item in value.args])
         return self.last(value)
 
-    def _image(self, name: str, call: relax.Call, attributes: Any) -> relax.Expr | None:
+    def _image(self, name: str, call: relax.Call, attributes: tvm.ir.Attrs) -> relax.Expr | None:
         """Return a convolution, pool, resize or padding of an image with the channels first."""
         data = call.args[0]
         if name == "relax.nn.pad" and data in self._first and attributes.pad_mode == "constant":

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
+from ..aliases import Attributes
 from ..origins import Origin, Tracer, with_classes, with_span
 from .failures import at_node, unknown_operators
 
@@ -80,7 +81,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         self,
         op_name: str,
         inputs: Sequence[relax.Expr | None],
-        attrs: Mapping[str, Any],
+        attrs: Attributes,
         opset: int,
     ) -> relax.Expr:
         name = str(attrs["tvm_custom"]["name"] or "")

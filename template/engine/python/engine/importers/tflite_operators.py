@@ -8,7 +8,7 @@ all of them are converted as in a float model, by a class that the importer take
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -67,7 +67,7 @@ class _Real:
     def __init__(self, given: object) -> None:
         self.given = given
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.given, name)
 
     def Type(self) -> int:

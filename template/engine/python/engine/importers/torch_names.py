@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import tvm.relax.frontend.torch as frontend
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from torch import fx
     from tvm import relax
 
-    Converter = Callable[..., relax.Expr]
+    class Converter(Protocol):
+        """Makes a call of a node."""
+
+        def __call__(
+            self, node: fx.Node, *importer: translator.ExportedProgramImporter
+        ) -> relax.Expr:
+            """Return the call."""
 
 
 class _Importer(translator.ExportedProgramImporter):  # type: ignore[misc]

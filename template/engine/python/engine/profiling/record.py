@@ -10,18 +10,18 @@ import contextlib
 import gc
 import json
 import time
-from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
+from ..aliases import JsonObject
 from ..backend import BACKEND
 
 RECORD = f"{BACKEND}.profiling.record"
 """The function that a board offers to whoever is connected to it."""
 
-Recording = dict[str, Any]
+Recording = JsonObject
 """`device`, `calls`, `regions` with what their modules recorded, and `host`; times in us."""
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from ..aliases import JsonObject
 from .parts import Run
 from .result import Profile
 
@@ -41,7 +41,7 @@ def trace_of(profiles: Sequence[Profile]) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
 
 
-def _events(profile: Profile, host: int) -> Iterator[dict[str, Any]]:
+def _events(profile: Profile, host: int) -> Iterator[JsonObject]:
     npu = host + 1
     number = "" if profile.device is None else f" {profile.device}"
     yield _name("process_name", host, 0, f"host of NPU{number}")
@@ -51,7 +51,7 @@ def _events(profile: Profile, host: int) -> Iterator[dict[str, Any]]:
         yield _slice(host, 1, f"call {index}", whole.begin_us, whole.end_us, "call")
     for item in profile.host:
         title = item.name if item.origin is None else f"{item.name}: {item.origin}"
-        details: dict[str, Any] = {"function": item.name, "origin": item.origin}
+        details: JsonObject = {"function": item.name, "origin": item.origin}
         yield _slice(host, 2, title, item.begin_us, item.end_us, "host", details)
     runs = _runs(profile)
     ends: list[float] = []  # Of the last region on each track: regions may be in flight together.
@@ -141,7 +141,7 @@ def _starts(profile: Profile, runs: Mapping[_Run, Run]) -> dict[_Run, float]:
     return starts
 
 
-def _name(kind: str, process: int, track: int, name: str) -> dict[str, Any]:
+def _name(kind: str, process: int, track: int, name: str) -> JsonObject:
     return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
 
 
@@ -152,8 +152,8 @@ def _slice(
     begin: float,
     end: float,
     category: str,
-    args: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    args: JsonObject | None = None,
+) -> JsonObject:
     return {
         "ph": "X",
         "name": name,

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-from ..aliases import Array
+from ..aliases import Array, Real
 from ..batches import Batch, Inputs, read_batch
+
+Number = TypeVar("Number", float, Real)
 
 ENOUGH = 8
 """Fewer samples than this cause a warning."""
@@ -18,7 +20,7 @@ ENOUGH = 8
 _ENOUGH_TO_JUDGE = 1000
 
 
-def listed(data: Iterable[Any] | None) -> list[Any]:
+def listed(data: Iterable[object] | None) -> list[object]:
     """Return the batches as they are given.
 
     Parameters
@@ -122,7 +124,7 @@ def _noise(values: Array) -> str:
     return ""
 
 
-def check_finite(name: str, low: Any, high: Any, reader: str) -> None:
+def check_finite(name: str, low: Number, high: Number, reader: str) -> None:
     """Refuse a range that has no ends.
 
     Parameters
@@ -146,7 +148,7 @@ def check_finite(name: str, low: Any, high: Any, reader: str) -> None:
         )
 
 
-def check_range(name: str, low: object, high: object, reader: str) -> None:
+def check_range(name: str, low: Number, high: Number, reader: str) -> None:
     """Refuse a range from which no scale follows.
 
     Parameters
