@@ -16,10 +16,11 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn
 
 import tvm_ffi
 
+from .aliases import JsonFields, JsonObject
 from .backend import BACKEND
 
 # The head of an artifact: magic, format version, number of sections, size; see docs/artifact.md.
@@ -68,16 +69,16 @@ class Artifact:
     """
 
     symbol: str
-    manifest: Mapping[str, Any]
+    manifest: JsonFields
     sizes: Mapping[str, int]
     program: str
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> JsonObject:
         """The options, for `Options.from_dict`."""
         return {**self.manifest["options"], "overrides": self.manifest["overrides"]}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return it as plain data, with the version of its fields."""
         return {"version": VERSION, **asdict(self)}
 
@@ -220,7 +221,7 @@ def _backend(artifact: bytes, section_count: int) -> str | None:
         return None
 
 
-def _read_manifest(text: str) -> dict[str, Any]:
+def _read_manifest(text: str) -> JsonObject:
     """Read a manifest; a forged one may contain anything."""
 
     def refuse(what: str) -> NoReturn:
@@ -229,7 +230,7 @@ def _read_manifest(text: str) -> dict[str, Any]:
             "again"
         )
 
-    manifest: dict[str, Any] = json.loads(
+    manifest: JsonObject = json.loads(
         text, parse_constant=lambda number: refuse(f"has the number {number}")
     )
     for name, kind in _MANIFEST.items():
@@ -250,7 +251,7 @@ def _read_manifest(text: str) -> dict[str, Any]:
     return manifest
 
 
-def _integers(values: Mapping[str, Any]) -> dict[str, int]:
+def _integers(values: JsonFields) -> dict[str, int]:
     return {str(name): int(value) for name, value in values.items()}
 
 

@@ -189,7 +189,7 @@ def _attribute_names(kind: type[tvm.ir.Attrs]) -> tuple[str, ...]:
 def arguments_of(call: relax.Call, values: Values) -> tuple[list[relax.Expr], dict[str, object]]:
     """Split the arguments and attributes of a call into tensors and others, by name."""
     tensors: list[relax.Expr] = []
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, object] = {}
     names = _argument_names(call.op)
     for index, argument in enumerate(call.args):
         known = resolve(argument, values)

@@ -446,7 +446,7 @@ def heads(node: Node) -> set[str]:
     return {node.op} if isinstance(node, Step) else set()
 
 
-def same_value(given: Any, value: Any, precision: float = PRECISION) -> bool:
+def same_value(given: object, value: Any, precision: float = PRECISION) -> bool:
     """Whether two attributes are equal, numbers up to rounding.
 
     Parameters

@@ -7,8 +7,9 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from .aliases import JsonObject
 from .backend import BACKEND
 from .report import OpPlacement, Report
 from .terminal import Row, TextTable, aligned, show
@@ -98,7 +99,7 @@ class Comparison:
         """
         return tuple(change for change in self.changes if change.kind == kind)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the comparison as plain data; a number that JSON does not have is a string."""
         return {
             "version": VERSION,

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .aliases import JsonObject
+
 if TYPE_CHECKING:
     from .capability import Op
 
@@ -59,7 +61,7 @@ def read_cases() -> dict[str, dict[str, object]]:
     ValueError
         The vendor's file is wrong, see `read_vendor_cases`.
     """
-    catalogue: dict[str, dict[str, Any]] = {}
+    catalogue: dict[str, JsonObject] = {}
     for path in CASES.glob("*.json"):
         catalogue |= json.loads(path.read_text(encoding="utf-8"))
     selected = {op.name for op in _part("patterns").OPS}

@@ -20,6 +20,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.dpl import DFPattern, is_const, is_op
 
+from .aliases import Attributes
 from .calls import Constant, Unknown, Values, attributes_of, resolve, tensor_type
 from .capability import Op
 from .chain_grammar import (
@@ -305,7 +306,7 @@ def _chains(texts: tuple[str | tuple[str, ...], ...], inputs: tuple[str, ...]) -
 def build(
     node: Node,
     inputs: Mapping[str, relax.Expr],
-    attributes: Mapping[str, Any],
+    attributes: Attributes,
     dtype: str,
     emit: Callable[[relax.Expr], relax.Var],
     pick: Callable[[Sequence[Node]], Node] = lambda options: options[0],

@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import relax
 
+from .aliases import Attributes
 from .calls import Constant, Size, Unknown, Values, resolve, tensor_type
 from .capability import Constraint, Equal, OneOf, Op, Rule, as_value, listed, reference, text
 from .reasons import Code, Reason
@@ -179,7 +180,7 @@ def _wrap(axis: object, rank: int) -> object:
 
 def _operand(
     operand: object,
-    attributes: Mapping[str, Any],
+    attributes: Attributes,
     shapes: Mapping[str, tuple[int | Size, ...]],
     dtypes: Mapping[str, str],
 ) -> Any:

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from os import PathLike
-from typing import Any, TextIO
+from typing import TextIO
 
+from .aliases import JsonFields, JsonObject
 from .backend import BACKEND
 from .origins import Origin
 from .plain_data import plain
@@ -263,7 +264,7 @@ class Report:
             text += f", the driver failed for: {len(failed)}"
         return text
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the report as plain data."""
         return {
             "version": VERSION,
@@ -403,7 +404,7 @@ class Report:
         write_onnx(self, path)
 
 
-def _origin(data: Mapping[str, Any] | None) -> Origin | None:
+def _origin(data: JsonFields | None) -> Origin | None:
     return Origin(**{**data, "others": tuple(data.get("others", ()))}) if data else None
 
 
@@ -419,12 +420,12 @@ def _macs(share: Share) -> str:
     )
 
 
-def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+def _known(kind: type, data: JsonFields) -> JsonObject:
     """Return the fields of a dataclass, without those that only a later release has."""
     return {item.name: data[item.name] for item in fields(kind) if item.name in data}
 
 
-def _borders(items: Sequence[Mapping[str, Any]]) -> tuple[Border, ...]:
+def _borders(items: Sequence[JsonFields]) -> tuple[Border, ...]:
     return tuple(Border(**_known(Border, item)) for item in items)
 
 

@@ -363,7 +363,7 @@ def _values_at(
     A shape among them becomes an array of its sizes.
     """
     blocks: list[relax.BindingBlock] = []
-    found: list[Any] = []
+    found: list[relax.Expr] = []
     for block in function.body.blocks:
         bindings: list[relax.Binding] = []
         for binding in block.bindings:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax
 
-from ..aliases import Array
+from ..aliases import Array, JsonObject
 from ..partition import compile_partitioned, partition_for
 from .compare import judge
 from .compiled import options_of, placement
@@ -68,7 +67,7 @@ def run_case(name: str, case: CaseFile) -> Outcome:
     options = options_of(**case.options)
     partitioned = partition_for(case.mod, options=options)
     found = placement(partitioned, "main")
-    fields: dict[str, Any] = {"op": case.name, "expected": case.placement, "found": found.extent}
+    fields: JsonObject = {"op": case.name, "expected": case.placement, "found": found.extent}
     fields["reason"] = "; ".join(found.on_host)
     if case.placement == "all" and found.declined:
         return Outcome(SUITE, name, "declined", **fields)

@@ -10,9 +10,8 @@ dropped, so that all results are exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -23,10 +22,8 @@ from ..patterns import TABLE, computes_quantized, is_quantized
 from . import numpy_reference, quantized
 from .cases import OPS
 from .files import limits
+from .graphs import Choose
 from .model import Model, Spec, Tensor, compute, sums_of
-
-Choose = Callable[[Sequence[Any]], Any]
-"""Picks one of several; the first is the simplest."""
 
 _MATRIX = ("matmul", "conv2d", "depthwise_conv2d")
 _TIE = 2e-3

@@ -6,9 +6,11 @@ favour plainness over speed, and sum in float64.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ..aliases import Array
 from .numpy_integers import along_axis, dequantize, factors, quantize, requantize, rescale
@@ -216,7 +218,13 @@ def attention(
     return result
 
 
-def running(collect: Callable[..., Array], data: Array, axis: int | None, exclusive: bool) -> Array:
+class _Collect(Protocol):
+    """Sums or products along an axis."""
+
+    def __call__(self, data: Array, axis: int, /, *, dtype: npt.DTypeLike) -> Array: ...
+
+
+def running(collect: _Collect, data: Array, axis: int | None, exclusive: bool) -> Array:
     """Sums or products of the elements up to each one, or (exclusive) before it."""
     if axis is None:
         data, axis = data.reshape(-1), 0

@@ -6,13 +6,12 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from ..aliases import Array
+from ..aliases import Array, Attributes
 
 
 def _behind(dimensions: int, index: Iterable[int | slice]) -> tuple[int | slice, ...]:
@@ -180,7 +179,7 @@ def adaptive_counts(data: Array, output_size: Sequence[int] | None, **_: object)
     return _products([[one.stop - one.start for one in windows] for windows in shares])
 
 
-def counts(data: Array, attributes: Mapping[str, Any]) -> Array | int:
+def counts(data: Array, attributes: Attributes) -> Array | int:
     """How many elements each mean of a pool or a reduction averages."""
     if "pool_size" in attributes:
         return pool_counts(data, **attributes)

@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
-from ..aliases import Array
+from ..aliases import Array, JsonObject
 from ..patterns import TABLE
 from ..reasons import DECLINES
 from ..report import offload_report
@@ -160,7 +159,7 @@ def _asks_host(work: Work) -> bool:
 def _run(work: Work, model: Model, compiled: Compiled, host: Compiled) -> Outcome:
     name = str(work.case)
     first = next(iter(model.arguments or model.outputs))
-    fields: dict[str, Any] = {
+    fields: JsonObject = {
         "op": work.case.op,
         "dtype": first.dtype,
         "expected": work.expected,

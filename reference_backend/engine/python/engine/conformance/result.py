@@ -10,11 +10,11 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
+from ..aliases import JsonFields, JsonObject
 from ..reasons import DECLINES
 from ..whole_files import write_text
 
@@ -79,7 +79,7 @@ class Outcome:
         """Its name, unique in all suites."""
         return f"{self.suite}/{self.case}" if self.case else self.suite
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the record as JSON data: infinity, which JSON lacks, is null, with a reason."""
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -87,7 +87,7 @@ class Outcome:
         }
 
     @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Outcome:
+    def from_dict(cls, record: JsonFields) -> Outcome:
         """Read a record; ignore unknown fields."""
         known = {item.name for item in fields(cls)}
         return cls(**{name: value for name, value in record.items() if name in known})
@@ -169,7 +169,7 @@ class Result:
             f"cases of {len(self.seconds)} suites{worst}; {total:.0f} s"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return everything as JSON data."""
         return {
             "format_version": FORMAT_VERSION,
@@ -191,7 +191,7 @@ class Result:
         return head.removesuffix("0\n}") + f"[\n{cases}\n ]\n}}\n"
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Result:
+    def from_dict(cls, data: JsonFields) -> Result:
         """Read the output of `to_dict`.
 
         Parameters
@@ -244,7 +244,7 @@ class Result:
         return paths
 
 
-def table_of(cases: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Counter[str]]]:
+def table_of(cases: Iterable[JsonFields]) -> dict[str, dict[str, Counter[str]]]:
     """Count cases by subject and element type.
 
     Parameters

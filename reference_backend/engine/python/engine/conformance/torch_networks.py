@@ -343,7 +343,7 @@ class Gpt(nn.Module):  # type: ignore[misc]
 class Recurrent(nn.Module):  # type: ignore[misc]
     """Recurrent cells over a sequence, and a score for each of its places."""
 
-    def __init__(self, cells: Callable[..., nn.Module]) -> None:
+    def __init__(self, cells: type[nn.RNNBase]) -> None:
         super().__init__()
         self.cells = cells(6, 8, batch_first=True)
         self.head = nn.Linear(8, 3)

@@ -22,8 +22,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
+from ..aliases import JsonObject
 from ..backend import PACKAGE
 from ..loading import WITHOUT_TORCH
 from .result import Outcome
@@ -213,7 +213,7 @@ class _Worker:
         """Whether it can take another batch."""
         return self._process.poll() is None
 
-    def messages(self, cases: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def messages(self, cases: Sequence[str]) -> Iterator[JsonObject]:
         """Give it a batch, and yield its answers until the batch is done or it ends."""
         assert self._process.stdin is not None and self._process.stdout is not None
         # A dead worker never answers.

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from ..aliases import JsonFields, JsonObject
 from ..backend import read_cases
 from ..patterns import TABLE
 
 
-def dtypes_of(op: str, case: Mapping[str, Any]) -> tuple[str, ...]:
+def dtypes_of(op: str, case: JsonFields) -> tuple[str, ...]:
     """Return the element types of a case's first input that this chip has, the default type first.
 
     Parameters
@@ -32,22 +30,20 @@ def is_list(entry: object) -> bool:
     return isinstance(entry, list) and any(isinstance(item, (list, dict)) for item in entry)
 
 
-def names_dtypes(case: Mapping[str, Any]) -> bool:
+def names_dtypes(case: JsonFields) -> bool:
     """Whether inputs of a case name their element types, so that it exists in no other types."""
     inputs = case["inputs"].values()
     given = [spec for item in inputs for spec in (item if is_list(item) else [item])]
     return any(isinstance(spec, dict) and "dtype" in spec for spec in given)
 
 
-def _on_this_chip(op: str, entry: dict[str, Any]) -> dict[str, Any]:
+def _on_this_chip(op: str, entry: JsonObject) -> JsonObject:
     return {
         **entry,
         "cases": [case for case in entry["cases"] if names_dtypes(case) or dtypes_of(op, case)],
     }
 
 
-OPS: dict[str, dict[str, Any]] = {
-    op: _on_this_chip(op, entry) for op, entry in read_cases().items()
-}
+OPS: dict[str, JsonObject] = {op: _on_this_chip(op, entry) for op, entry in read_cases().items()}
 """By op: the formula in NumPy, benchmarks, the number of results, cases in element types of this
 chip, and refused cases."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..aliases import JsonFields
 from ..patterns import TABLE
 
 _CHIP = getattr(TABLE, "chip", None)
@@ -24,7 +25,7 @@ SIZES = (1, 3)
 """The values of the symbol "n", tried in turn."""
 
 
-def fitted(op: str, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+def fitted(op: str, entry: JsonFields) -> JsonFields:
     """Fit a case to this chip.
 
     Parameters
@@ -52,7 +53,7 @@ def _has_symbolic_constant(op: str, inputs: Mapping[str, object]) -> bool:
     return any(item.constant and has_symbol(inputs[item.name]) for item in items)
 
 
-def fixed(entry: Mapping[str, object], size: int) -> Mapping[str, Any]:
+def fixed(entry: Mapping[str, object], size: int) -> JsonFields:
     """Replace the symbol by a number in the inputs and attributes of a case.
 
     Parameters

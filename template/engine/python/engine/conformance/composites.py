@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, combinations, product
-from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -32,7 +31,7 @@ from .workers import Announce, in_workers
 
 SUITE = "composites"
 
-WAYS: dict[str, dict[str, Any]] = {
+WAYS: dict[str, dict[str, bool]] = {
     "arguments": {},
     "constants": {"bind_constants": True},
     "kept_constants": {"bind_constants": False},

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import compress
@@ -20,7 +20,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from .. import capability
-from ..aliases import Array
+from ..aliases import Array, Attributes
 from ..calls import attributes_of
 from ..capability import Accumulated, OneOf
 from ..chain_grammar import Chain, Either, Input, Node, Number, Step
@@ -197,7 +197,7 @@ class Graph:
             del items[length:]
         return False
 
-    def _apply(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
+    def _apply(self, op: str, inputs: Sequence[Any], attributes: Attributes) -> Tensor:
         """Call an op, also on the noisy values, with more noise; return a result."""
         reason = self.model.refusal(op, *inputs, **attributes)
         if reason is not None:
@@ -243,9 +243,7 @@ class Graph:
         last: Tensor = results[-1]
         return last
 
-    def _spell(
-        self, op: str, chain: Chain, inputs: Sequence[Any], attributes: Mapping[str, Any]
-    ) -> None:
+    def _spell(self, op: str, chain: Chain, inputs: Sequence[Any], attributes: Attributes) -> None:
         """Replace an op by a chain in any spelling, now and then with a wrong number."""
         entry = entry_of(op)
         if (reason := self.model.refusal(op, *inputs, **attributes)) is not None:
@@ -442,7 +440,7 @@ def _broadcasts(shape: tuple[object, ...], first: tuple[object, ...]) -> list[tu
     return [shape, (), first, shape[1:], first[-1:], (1,) * len(shape), (*first, 2), *one_axis]
 
 
-def _count(shape: Any) -> int:
+def _count(shape: Iterable[int | str | tirx.PrimExpr]) -> int:
     """Return the largest number of elements of a tensor; other kinds of sizes are refused."""
     sizes = [int(size) if isinstance(size, (int, tirx.IntImm)) else max(SIZES) for size in shape]
     return math.prod(sizes)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import tvm_ffi
 from tvm import relax, tirx
 
-from ..aliases import Array
+from ..aliases import Array, JsonFields
 from ..backend import BACKEND
 from ..calls import Constant
 from ..capability import Accumulated, Input, Op
@@ -99,7 +99,7 @@ def evaluate(
 
 def compute(
     op: str, call: relax.Call, inputs: Sequence[object], attributes: Mapping[str, object], n: int
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """Compute a call as `evaluate` does; the results keep the digits that their types lack."""
 
     def widen(value: Any) -> Any:
@@ -122,7 +122,7 @@ def symbol_of(name: str) -> str:
 
 def sums_of(
     entry: Op, call: relax.Call, data: Array, attributes: Mapping[str, object], n: int
-) -> tuple[Array, Any]:
+) -> tuple[Array, Array | int]:
     """Return the exact sums whose means a pool or a reduction gives, and of how many elements."""
     counts = numpy_reference.counts(data, values_of_attributes(entry, call, attributes, n))
     (mean,) = compute(entry.name, call, [data], attributes, n)
@@ -133,7 +133,7 @@ def values_of_attributes(
     entry: Op, call: relax.Call, attributes: Mapping[str, object], n: int
 ) -> dict[str, object]:
     """Return all attributes of a call, with "n" replaced."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name in entry.attributes:
         value = attributes.get(name)
         if not isinstance(value, dict):
@@ -145,7 +145,7 @@ def values_of_attributes(
 def step_of(
     op: str,
     call: relax.Call,
-    inputs: Sequence[Any],
+    inputs: Sequence[Array | list[Array]],
     attributes: Mapping[str, object],
     n: int,
     results: Sequence[Array],
@@ -407,7 +407,7 @@ class Case:
     """A case of the catalogue, as this chip takes it."""
 
     op: str
-    entry: Mapping[str, Any]
+    entry: JsonFields
     dtype: str = ""
     """The element type of the first input; "": the op's first, or else the case's first."""
 
@@ -424,7 +424,7 @@ class Case:
         return "-".join([self.op, self.entry["name"].replace(" ", "_"), self.dtype]).strip("-")
 
     @classmethod
-    def variants(cls, op: str, entry: Mapping[str, Any]) -> list[Case]:
+    def variants(cls, op: str, entry: JsonFields) -> list[Case]:
         """Return a case in every element type of its first input, unless it names types itself."""
         if names_dtypes(entry):
             return [cls(op, entry)]

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import tvm
 
-from ..aliases import Array
+from ..aliases import Array, JsonObject
 from ..patterns import TABLE
 from . import onnx_networks
 from .compare import Verdict
@@ -130,14 +129,14 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
     """Run models, one after the other."""
     for name in names:
         announce(name)
-        fields: dict[str, Any] = {"op": name, "dtype": "float32"}
+        fields: JsonObject = {"op": name, "dtype": "float32"}
         try:
             yield _run(name, MODELS[name], fields)
         except Exception as error:
             yield Outcome(SUITE, name, "failed", **{**fields, "reason": kind_and_message(error)})
 
 
-def _run(name: str, wanted: Expected, fields: dict[str, Any]) -> Outcome:
+def _run(name: str, wanted: Expected, fields: JsonObject) -> Outcome:
     model, expected = read(name)
     program = _compile(model, compile_for_npu)
     host = _compile(model, compile_for_host)

@@ -5,7 +5,8 @@
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from tvm import tirx
@@ -88,9 +89,13 @@ def pad(data: Array, pad_width: Sequence[int], pad_value: float, pad_mode: str) 
     return np.pad(data, widths, "wrap" if pad_mode == "circular" else "reflect")
 
 
-def layout_transform(
-    x: Array, index_map: Callable[..., tuple[int, ...]], pad_value: float | None
-) -> Array:
+class _IndexMap(Protocol):
+    """The indices that an element moves to."""
+
+    def __call__(self, *indices: int) -> tuple[int, ...]: ...
+
+
+def layout_transform(x: Array, index_map: _IndexMap, pad_value: float | None) -> Array:
     """Move each element to a function of its indices."""
     sizes = tirx.IndexMap.from_func(index_map, index_dtype="int64").map_shape(x.shape)
     out = np.full([int(size) for size in sizes], pad_value or 0, x.dtype)

@@ -22,6 +22,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
+from ..aliases import JsonFields, JsonObject
 from ..patterns import TABLE
 from . import chip
 from .compare import Verdict
@@ -110,7 +111,7 @@ _HOLDERS = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 """Types of less than 8 bits, and the types that hold them in TVM."""
 
 
-def _as_array(value: object) -> Any:
+def _as_array(value: object) -> object:
     """Return a tensor of ONNX as an array, if NumPy has its element type."""
     from onnx import TensorProto, numpy_helper
 
@@ -240,7 +241,7 @@ class _Run:
 
     node: Node
     model: Imported
-    fields: Mapping[str, Any]
+    fields: JsonFields
     verdicts: Sequence[Verdict]
     error: str = ""
     excuse: str = ""
@@ -286,7 +287,7 @@ def _dtype(node: Node) -> str:
 
 
 def _run(node: Node, model: Imported, program: Program | Exception) -> _Run:
-    fields: dict[str, Any] = {"op": node.op, "dtype": _dtype(node)}
+    fields: JsonObject = {"op": node.op, "dtype": _dtype(node)}
     if isinstance(program, Exception):
         return _Run(node, model, fields, (), kind_and_message(program))
     ops = program.placements.get(model.symbol, ())

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any
 
+from ..aliases import JsonFields
 from .result import STATUSES, table_of
 
-Data = Mapping[str, Any]
-Case = Mapping[str, Any]
+Data = JsonFields
+Case = JsonFields
 Rows = Sequence[Sequence[str]]
 
 _TITLES = {

@@ -208,13 +208,7 @@ class Work:
             for n, v in values.items()
         }
         return _quantized(
-            model,
-            expr,
-            step,
-            middle,
-            variant.result,
-            values,
-            Buckets(1) if real else Exact(),
+            model, expr, step, middle, variant.result, values, Buckets(1) if real else Exact()
         )
 
     def _spec(self, shape: Any, dtype: str, axis: int) -> Spec:
