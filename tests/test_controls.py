@@ -300,8 +300,8 @@ CONTROLS = [
         "          sum = static_cast<int32_t>(static_cast<uint32_t>(sum) << 8) >> 8;\n"
         "        }\n      }\n    }\n"
         "    simd_.requantise(how_, sums, rows, kPanelColumns, columns,",
-        "fuzz",
-        "integer graphs",
+        "quantized",
+        "long",
     ),
     Control(
         "sums_of_int16_in_32_bits",

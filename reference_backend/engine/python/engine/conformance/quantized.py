@@ -61,8 +61,10 @@ _LONG: dict[str, dict[str, object]] = {
     "matmul": {"x1": [2, 3, 700], "x2": [700, 5]},
     "conv2d": {"data": [2, 80, 5, 6], "weight": [4, 80, 3, 3]},
 }
-"""The inputs of sums that need more than 32 bits if the data is int16."""
+"""The inputs of sums that need more than 24 bits if the data is int8, and 32 if it is int16."""
 _ENDS = (
+    Variant("int8", "int8", "int8", (0, 0, 0), ends=True),
+    Variant("int8", "int8", "", (0, 0, 0), ends=True),
     Variant("int16", "int8", "int16", ends=True),
     Variant("int16", "int8", "int16", bias=True, ends=True, step=2.0),
     Variant("int16", "int8", "", ends=True),
