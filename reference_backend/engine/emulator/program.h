@@ -157,8 +157,8 @@ struct Program {
   uint64_t constant_bytes = 0;
 };
 
-/*! \brief Whether the weight that a command reads is packed with two numbers in a byte, in half of
- *  the bytes that it has otherwise. */
+/*! \brief Whether the weight that a command reads is packed with two numbers in a byte, in half the
+ *  bytes. */
 bool HasHalvedWeight(const Program& program, const npu_matmul& op);
 bool HasHalvedWeight(const Program& program, const npu_convolution& op);
 

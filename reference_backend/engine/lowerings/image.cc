@@ -150,7 +150,7 @@ void Resize2D(Lowering& op) {
   if (op.String("method") == "nearest_neighbor") {
     result = ResizeToNearest(op, ResizeToNearest(op, data, height), width);
   } else {
-    // In float32 up to the end.
+    // Intermediate values stay in float32.
     Tensor wide = data;
     if (dtype != NPU_FLOAT32) {
       wide = op.Temporary(NPU_FLOAT32, data.dims());

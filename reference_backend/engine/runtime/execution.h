@@ -141,7 +141,7 @@ class LoadedProgram {
   std::atomic<bool> is_profiling_{false};
   tvm::ffi::json::Array calls_;
   double units_per_microsecond_ = 0;
-  /*! \brief How fast the device is at most; empty: not known. */
+  /*! \brief The device's peak rates; empty: not known. */
   tvm::ffi::json::Object peaks_;
 };
 

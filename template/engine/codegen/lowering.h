@@ -172,7 +172,7 @@ class Lowering {
   void SetOutput(size_t i, const Tensor& tensor);
 
   /*! \brief Whether the op computes with quantised tensors, in integers: Input(i) is what the model
-   *  dequantizes, and Epilogue() leads from the accumulator to the result (only for ops that
+   *  dequantizes, and Epilogue() turns the accumulator into the result (only for ops that
    *  registered `.TakesQuantized()`). */
   bool IsQuantized() const;
   /*! \brief The zero point of argument `i`: the integer for the number 0; 0 unless quantised. */
@@ -374,7 +374,7 @@ struct OpLowering {
     return *this;
   }
   /*! \brief Dequantizations of its arguments in the same composite are not executed: the arguments
-   *  arrive as integers, Emit sets the zero points of products, and Epilogue() leads to the result;
+   *  arrive as integers, Emit sets the zero points of products, and Epilogue() computes the result;
    *  see Lowering::IsQuantized. `channel` is the dimension of the result along which the scales of
    *  a product may differ. */
   OpLowering& TakesQuantized(int dimension = 0) {

@@ -141,7 +141,7 @@ class Elider {
   struct Writer {
     /*! \brief Whether it is tentatively elsewhere instead. */
     bool moved = false;
-    /*! \brief Some command needs it where it is. */
+    /*! \brief Whether some command needs it where it is. */
     bool pinned = false;
     /*! \brief A load that puts zeros between the elements. */
     bool spreads = false;

@@ -201,8 +201,8 @@ class Verifier : public OperationRules {
     const Dim& tile = *part.tile;
     auto found = std::find(all.symbols.begin(), all.symbols.end(), tile.symbol);
     if (found == all.symbols.end()) return false;
-    // Where the tile has its first elements. With the symbol, its end then grows by less than the
-    // available space.
+    // The least value for which the tile has elements. As the symbol grows further, the available
+    // space grows at least as much as the tile's end.
     int64_t value = tile.begin / tile.size + 1;
     if (value > program_.symbols[tile.symbol].bound) return true;
     int64_t extent = std::min(tile.size * value - tile.begin, tile.limit);

@@ -43,7 +43,7 @@ class Job {
  * \brief Jobs that wait for a few threads. Allocates nothing once the threads are there.
  *
  * No two calls share a job, but Cancel. A forked child has the queue, but none of its threads: it
- * makes another queue, and may only ask this one whether it IsForked.
+ * makes another queue, and may only call IsForked of this one.
  */
 class Queue {
  public:

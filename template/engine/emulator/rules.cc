@@ -58,7 +58,8 @@ struct Window {
   bool AllTouch(int64_t positions) const {
     // Only windows that start before the data, and the last one, can miss it.
     if (!Touches(positions - 1)) return false;
-    // Taps are never further apart than the data is long: the first window misses it first.
+    // Taps are no further apart than the data is long, so if any window misses it, the first one
+    // does.
     if (dilation <= in) return Touches(0);
     // Such taps jump over all of the data: no model pads windows by that much, but forged bytes
     // may.

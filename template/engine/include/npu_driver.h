@@ -10,7 +10,7 @@
  * - *run* (a workstation or a board): open a device, load the bytes, bind buffers, submit, wait.
  *
  * The bytes are opaque to every other layer. Nothing here knows of TVM. All functions are safe to
- * call from several threads as long as no two calls share a builder or a request (but `cancel`).
+ * call from several threads as long as no two calls share a builder or a request (except `cancel`).
  *
  * This header is append-only; docs/driver-abi.md has the rules. In short: structs that begin with
  * `size` may grow at their end and are passed by pointer, all others never change; enums get new
@@ -31,7 +31,8 @@
 extern "C" {
 #endif
 
-/*! \brief The version of this header. Whatever is not marked otherwise is of version 1. */
+/*! \brief The version of this header. Everything not marked otherwise dates from version 1.
+ */
 #define NPU_DRIVER_API_VERSION 3
 /*! \brief The most dimensions that a tensor may have. */
 #define NPU_MAX_RANK 8
@@ -105,9 +106,9 @@ typedef int32_t npu_tensor;
  * assignment form: instruction i defines value i, its operands name earlier instructions, and the
  * last value is stored.
  *
- * Arithmetic is in int64 where the output and everything that is loaded (also the accumulator) are
- * integers or bools: sums and products keep the low 64 bits, the store keeps the low bits of the
- * output's type. Elsewhere it is in float32: loads convert to it, the store converts to the
+ * Arithmetic is in int64 where the output and everything that is loaded (including the accumulator)
+ * are integers or bools: sums and products keep the low 64 bits, the store keeps the low bits of
+ * the output's type. Elsewhere it is in float32: loads convert to it, the store converts to the
  * output's type (to nearest even, saturating, for integers; NaN becomes 0). A bool is loaded as 0
  * or 1, and stored as whether the value is not 0.
  */
@@ -117,7 +118,7 @@ typedef enum npu_vector_opcode {
   /*! \brief Element of input number `a`, broadcast to the output's shape as NumPy does. In the
    *  epilogue of a matmul, convolution or reduction, input 0 is the accumulator. */
   NPU_VECTOR_LOAD = 0,
-  /*! \brief The number `immediate`. In int64: rounded to the nearest integer, which must be one of
+  /*! \brief The number `immediate`. In int64: rounded to the nearest integer, which must fit into
    *  64 bits. */
   NPU_VECTOR_CONSTANT = 1,
   NPU_VECTOR_ADD = 2,
@@ -140,7 +141,7 @@ typedef enum npu_vector_opcode {
   /*! \brief b where a is not 0, else c. */
   NPU_VECTOR_SELECT = 12,
   NPU_VECTOR_ABSOLUTE = 13,
-  /* Those that follow are for float32 only. */
+  /* The following are for float32 only. */
   NPU_VECTOR_POWER = 14,
   NPU_VECTOR_EXP = 15,
   NPU_VECTOR_LOG = 16,
@@ -395,7 +396,7 @@ typedef enum npu_pool_kind {
   NPU_POOL_AVERAGE_ADAPTIVE = 3,
 } npu_pool_kind;
 
-/*! \brief Pooling of data [N, C, spatial...]. In ceil mode, which only the shape of `out` tells,
+/*! \brief Pooling of data [N, C, spatial...]. In ceil mode, which only the shape of `out` reveals,
  * the last window of a dimension reaches beyond pads_end, by (out - 1) * stride + (window - 1) *
  * dilation + 1 - (in + pad_begin + pad_end). */
 typedef struct npu_pool {
@@ -454,8 +455,8 @@ typedef struct npu_copy {
    * step is not 0; a negative one goes backwards from the offset. */
   int64_t data_offset[NPU_MAX_RANK];
   int64_t data_step[NPU_MAX_RANK];
-  /*! \brief The same by dimension of `out`; steps are positive. A dimension whose box is not all of
-   *  both, in their order, must have a fixed size. */
+  /*! \brief The same by dimension of `out`; steps are positive. A dimension must have a fixed size
+   *  unless the box covers all of it in both tensors, in order. */
   int64_t out_offset[NPU_MAX_RANK];
   int64_t out_step[NPU_MAX_RANK];
   int32_t fill;
@@ -529,8 +530,8 @@ typedef struct npu_lookup {
  *   than the header's, all tensors that the program reads have as many dimensions as the result, in
  *   the same order: a bias [C, 1, 1] of channels last is [1, 1, 1, C];
  * - constants are permuted when compiling, inputs and outputs of the program by the runtime: what
- *   is bound has the order in which it was added or marked. An input of the region may become no
- *   input of the program or several, and inputs are added where they are first read;
+ *   is bound has the order in which it was added or marked. An input of the region may become none,
+ *   one or several inputs of the program, which are added where they are first read;
  * - a change of the order in between is an `add_copy` of a whole tensor with a permutation. A view
  *   keeps the elements in their places, as always.
  */
@@ -565,8 +566,8 @@ typedef struct npu_layout {
   /*! \brief The size of the blocks of the channels (dimension 1) of `data`, and of dimensions 0
    *  and 1 of `weight`; initially 0: no blocks. Since version 3: only if `size` includes it. */
   int32_t data_block, weight_block[2];
-  /*! \brief Order and block of `out`, unless out_order[0] is -1, as initially: then they are those
-   *  of `data`. Since version 3. */
+  /*! \brief Order and block of `out`. If out_order[0] is -1, its initial value, they are those of
+   *  `data`. Since version 3. */
   int32_t out_block, out_order[NPU_MAX_RANK];
 } npu_layout;
 
@@ -658,11 +659,11 @@ typedef struct npu_allocation {
 
 /*! \brief A memory of the device; never grows. */
 typedef struct npu_memory {
-  /*! \brief The name that traffic and allocations have. */
+  /*! \brief Its name in traffic and allocations. */
   const char* name;
   /*! \brief How large it is; 0: not known. */
   uint64_t bytes;
-  /*! \brief The most that is read and written together in an event_unit; 0: not known. */
+  /*! \brief The most bytes read and written per event_unit, taken together; 0: not known. */
   double bytes_per_unit;
 } npu_memory;
 
@@ -699,7 +700,7 @@ typedef struct npu_build_api {
   npu_status (*create)(const npu_option* options, size_t option_count, npu_builder** builder);
   /*! \brief Accepts NULL. Absent: nothing to free. */
   void (*destroy)(npu_builder* builder);
-  /*! \brief A sentence: why this builder failed, or (NULL) the last `create` on this thread.
+  /*! \brief A sentence: why this builder failed or, for NULL, the last `create` on this thread.
    *  Absent, or NULL: no reason is given. */
   const char* (*error)(const npu_builder* builder);
   /*! \brief Adds a symbol, a size that is known at the call: it is 1 to `bound`, and the shapes of
@@ -768,7 +769,7 @@ typedef struct npu_buffer {
   int32_t rank;
   /*! \brief Sizes, without symbols; lives only during the call. */
   const int64_t* dims;
-  /*! \brief The elements; of an input, they are not written. */
+  /*! \brief The elements; those of an input are not written. */
   void* data;
   /*! \brief How many bytes there are. */
   size_t bytes;
@@ -793,12 +794,14 @@ typedef struct npu_run_api {
   npu_status (*count_devices)(int32_t* count);
   /*! \brief Opens device `index`, counted from 0. Absent: nothing to open, `load` gets NULL. */
   npu_status (*open)(int32_t index, npu_device** device);
-  /*! \brief Accepts NULL. Programs of the device have been unloaded. Absent: nothing to close. */
+  /*! \brief Accepts NULL. The device's programs have been unloaded before. Absent: nothing to
+   *  close. */
   void (*close)(npu_device* device);
   /*! \brief Checks the bytes; corrupt ones are NPU_INVALID, never a crash. They are aligned to 64
    *  bytes, do not change, and live until the program is unloaded: a driver need not copy them. */
   npu_status (*load)(npu_device* device, const uint8_t* bytes, size_t size, npu_program** program);
-  /*! \brief Accepts NULL. Requests of the program have been destroyed. Absent: nothing to free. */
+  /*! \brief Accepts NULL. The program's requests have been destroyed before. Absent: nothing to
+   *  free. */
   void (*unload)(npu_program* program);
   /*! \brief A text for people that says what the program does, and with which memory; valid until
    *  the program is unloaded. Absent: "". */
@@ -809,8 +812,8 @@ typedef struct npu_run_api {
   void (*destroy_request)(npu_request* request);
   /*! \brief Sets input `index`; symbols take their values from its shape. */
   npu_status (*bind_input)(npu_request* request, size_t index, const npu_buffer* buffer);
-  /*! \brief Sets output `index`. Its buffer overlaps with no other one of the request. The shape is
-   *  checked at the latest when the request is executed or submitted. */
+  /*! \brief Sets output `index`. Its buffer does not overlap with any other of the request. The
+   *  shape is checked at the latest when the request is executed or submitted. */
   npu_status (*bind_output)(npu_request* request, size_t index, const npu_buffer* buffer);
   /*! \brief Does the work and returns when it is done. Here and in `submit`, a request that lacks a
    *  buffer is refused: an artifact may be forged. Absent: submit and wait. */
@@ -820,12 +823,12 @@ typedef struct npu_run_api {
    *  executed, and done when this would return. */
   npu_status (*submit)(npu_request* request);
   /*! \brief Waits until the work is done and returns its status, or NPU_TIMEOUT after `timeout_us`
-   *  microseconds (negative: never). Called until then after each successful submit. A driver has
-   *  both submit and wait, or neither. */
+   *  microseconds (negative: never). After each successful submit, it is called until the work is
+   *  done. A driver has both submit and wait, or neither. */
   npu_status (*wait)(npu_request* request, int64_t timeout_us);
-  /*! \brief Asks for the end of work that was submitted; `wait` then returns NPU_CANCELLED, or the
-   *  status of work that was done before. May be called from another thread than `wait`. Absent:
-   *  the work is waited for. */
+  /*! \brief Asks to end submitted work; `wait` then returns NPU_CANCELLED, or the status of work
+   *  that was done before. May be called from a different thread than `wait`. Absent: the engine
+   *  waits for the work. */
   npu_status (*cancel)(npu_request* request);
   /*! \brief Writes `counter_count` values, in the order of `counters`: what the request did since
    *  it was created. Not while it runs. Absent: no counters. */
@@ -844,13 +847,13 @@ typedef struct npu_run_api {
    *  there are no events. Since version 3. */
   npu_status (*read_events)(npu_request* request, const npu_event** events, size_t* count,
                             double* units_per_microsecond);
-  /*! \brief The allocations of the last execution in memories; called after read_events, valid as
-   *  long. Absent: it is not known. Since version 3. */
+  /*! \brief The allocations of the last execution in memories; called after read_events, and valid
+   *  as long as its events. Absent: it is not known. Since version 3. */
   npu_status (*read_allocations)(npu_request* request, const npu_allocation** allocations,
                                  size_t* count);
-  /*! \brief How fast the device is at most, as the program of the request uses it: operations in an
-   *  event_unit for its element types (0: not known), and its memories; called after read_events,
-   *  valid as long. Absent: it is not known. Since version 3. */
+  /*! \brief The device's peak rates for the program of the request: operations per event_unit for
+   *  its element types (0: not known), and its memories; called after read_events, and valid as
+   *  long as its events. Absent: it is not known. Since version 3. */
   npu_status (*read_peaks)(npu_request* request, double* operations_per_unit,
                            const npu_memory** memories, size_t* count);
 } npu_run_api;
@@ -881,8 +884,8 @@ typedef struct npu_faults {
 #endif
 
 /*! \brief The build half; its library is loaded where models are compiled, not on a board.
- *  `engine_version` is the NPU_DRIVER_API_VERSION of the engine, for a driver that is newer than
- * it: one that cannot work with it returns NULL. */
+ *  `engine_version` is the NPU_DRIVER_API_VERSION of the engine: a newer driver that cannot work
+ * with it returns NULL. */
 NPU_EXPORT const npu_build_api* npu_driver_build(uint32_t engine_version);
 /*! \brief The run half. */
 NPU_EXPORT const npu_run_api* npu_driver_run(uint32_t engine_version);

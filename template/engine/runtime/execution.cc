@@ -369,7 +369,7 @@ void LoadedProgram::Record(Request* request) {
   std::lock_guard<std::mutex> lock(mutex_);
   units_per_microsecond_ = units_per_microsecond;
   peaks_ = peaks;
-  // Until when this took, so that it does not count as time of the model.
+  // The time that recording took does not count as the model's.
   const auto recorded = std::chrono::steady_clock::now();
   calls_.push_back(ffi::json::Object({{ffi::String("begin_us"), microseconds(*request->began)},
                                       {ffi::String("end_us"), microseconds(now)},

@@ -11,8 +11,8 @@
  * stores cut to the low bits.
  *
  * Kernels neither allocate nor throw nor keep state. Each has a function for the size of its
- * scratch memory, which reads shapes and types but no data: of pointers, it only checks whether the
- * packed one is null. Results are bit-identical for every number of threads.
+ * scratch memory, which reads shapes and types but no data: the only pointer that it looks at is
+ * that of packed data, which may be null. Results are bit-identical for every number of threads.
  *
  * Memory of `out` may not overlap that of inputs, with one exception: an input of a vector program
  * (also of an epilogue, then not input 0) with the shape and type of `out` may be `out` itself.
@@ -304,8 +304,8 @@ void Lookup(const LookupArgs& args, const KernelContext& context);
 
 /*!
  * \brief Runs successive kernels in one pass over rows, with the same results, if they are steps of
- * a softmax along the last dimension: the maximum of each row, the exponentials less that, their
- * sum, and their quotients. `quotient` is what follows, or null.
+ * a softmax along the last dimension: the maximum of each row, the exponentials of the data minus
+ * that maximum, their sum, and their quotients. `quotient` is what follows, or null.
  *
  * Needs the scratch memory of the kernels alone. Returns how many of them it has run: 0, 3 or 4.
  */

@@ -248,7 +248,7 @@ inline V Tanh(V x) {
 }
 
 inline V Sigmoid(V x) {
-  // The exponential of what is not positive does not overflow.
+  // The exponential of a number that is not positive cannot overflow.
   V e = Exp((V)((VI)x | (VI)Splat(-0.0f)));
   return (x < 0 ? e : Splat(1)) / (1 + e);
 }
@@ -691,7 +691,7 @@ void Transpose(int64_t rows, int64_t columns, const float* data, int64_t data_st
   }
 }
 
-// Exactly these elements: what is shorter than a vector is copied in pieces that overlap.
+// Exactly these elements: a rest shorter than a vector is copied in pieces that overlap.
 template <typename T>
 inline void CopyEnds(const float* from, int64_t count, float* to) {
   T first = LoadAs<T>(from);

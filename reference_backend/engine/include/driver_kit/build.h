@@ -47,10 +47,11 @@ struct Driver {
   std::vector<uint8_t> (*compile)(const Program& program) = nullptr;
   /*! \brief Whether `reason` knows products of integers with their zero points, NPU_STEP_RESCALE
    * and lookups; otherwise they are declined. In programs of integers, all values but the last are
-   * then int64, accumulators apart. */
+   * then int64, except accumulators. */
   bool integers = false;
   /*! \brief Whether `reason` knows kQuantize and kDequantize, also with scales or zero points by
-   * channel; otherwise they are declined. Those that are not constant are always declined. */
+   * channel; otherwise they are declined. Scales and zero points that are not constant are always
+   * declined. */
   bool quantization = false;
 };
 
@@ -340,7 +341,8 @@ struct Builder {
   }
 
   /*! \brief Reads the second operand of a step: a scale (1) or a zero point (2) of data with these
-   *  dimensions. Until the node is added, inputs[which] is the tensor with those by channel. */
+   *  dimensions. Until the node is added, inputs[which] is the tensor of those that differ by
+   *  channel. */
   bool ReadParameter(const npu_step& step, const Dims& data, int32_t which, Node* node) {
     const npu_operand& operand = step.operands[1];
     if (ReadNumber(operand, &node->numbers[which])) return true;

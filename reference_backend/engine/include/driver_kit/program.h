@@ -5,7 +5,7 @@
  *
  * The kit is for a vendor's driver: what every driver needs but no SDK provides. Like npu_driver.h,
  * it only grows: `Node` at its end, `Kind` and `Driver` by new values and fields. It has headers
- * only, and throws only inside of `Try`.
+ * only, and throws only inside `Try`.
  *
  * A node is an operation of npu_driver.h without its epilogue, or one step of a vector program.
  */
@@ -39,7 +39,7 @@ struct Failure {
 
 [[noreturn]] inline void Refuse(const std::string& reason) { throw Failure{NPU_INVALID, reason}; }
 
-/*! \brief Runs a function of a table; an exception, also one of the SDK, becomes a status and a
+/*! \brief Runs a function of a table; an exception, even one of the SDK, becomes a status and a
  *  sentence: none may cross the C interface. */
 template <typename F>
 npu_status Try(std::string* reason, F&& function) {
@@ -133,8 +133,8 @@ enum class Kind : int32_t {
    *  the zero point. Only for drivers with `quantization`, as kDequantize.
    *
    *  Scales that differ by channel are a constant, inputs[1], of one dimension, with one for each
-   *  index of dimension `quantization.axis` of the data; so are zero points, inputs[2], whose type
-   *  is an integer one. The number is 0 then. An SDK with one scale for each tensor declines them.
+   *  index of dimension `quantization.axis` of the data; so are zero points, inputs[2], of an
+   *  integer type. The number is then 0. An SDK with one scale for each tensor declines them.
    */
   kQuantize = 11,
   /*! \brief Input: data of 8 or 16 bits. The result is (data - zero point) * scale in float32. */
@@ -142,12 +142,12 @@ enum class Kind : int32_t {
 };
 constexpr int32_t kKindCount = 13;
 
-/*! \brief Whether a type is one of quantised tensors. */
+/*! \brief Whether quantised tensors may have this type. */
 inline bool IsNarrow(npu_dtype dtype) {
   return dtype == NPU_INT8 || dtype == NPU_UINT8 || dtype == NPU_INT16;
 }
 
-/*! \brief Whether a type is one of zero points. */
+/*! \brief Whether zero points may have this type. */
 inline bool IsZeroPoint(npu_dtype dtype) { return IsNarrow(dtype) || dtype == NPU_INT32; }
 
 /*! \brief Of kQuantize and kDequantize: the dimension of the data whose indices have scales or zero
@@ -233,7 +233,7 @@ struct Program {
   const uint8_t* constants = nullptr;
   size_t constant_bytes = 0;
   /*! \brief By node: the text of set_label of the operation that it belongs to; "" if it had none.
-   *  A profile adds up the times of each text, and the engine finds ops in sentences by it. */
+   *  A profile adds up the times of each text, and the engine finds the op of a sentence by it. */
   std::vector<std::string> labels;
 
   const Value& At(int32_t value) const { return values[static_cast<size_t>(value)]; }

@@ -102,7 +102,7 @@ inline std::string& RunError() {
 
 /*! \brief When a node ran. */
 struct NodeTime {
-  /*! \brief Its place in program.nodes. The SDK's nodes that make up one of these have the same. */
+  /*! \brief Its place in program.nodes. Several nodes of the SDK may share one place. */
   size_t node = 0;
   /*! \brief Nanoseconds since RunTimed began. */
   int64_t begin = 0, end = 0;
@@ -116,7 +116,7 @@ struct NodeTime {
  * \brief The times of nodes on an SDK that reports none: makes a graph of each node, and runs one
  *  after the other.
  *
- * Nothing that the SDK fuses, or keeps on the chip, between two nodes shows in these times: they
+ * What the SDK fuses, or keeps on the chip, between two nodes does not show in these times: they
  * tell which ops are slow, and their sum may be more than the whole graph takes.
  */
 template <typename Graph>
@@ -150,8 +150,8 @@ class NodeByNode {
   }
 
  private:
-  /*! \brief A program of one node, to which the graph refers. Of the time, only the bytes are known
-   *  before it runs. */
+  /*! \brief A program of one node, to which the graph refers. Before it runs, only the bytes of
+   *  `time` are known. */
   struct Part {
     Program program;
     std::unique_ptr<Graph> graph;
@@ -196,7 +196,7 @@ class NodeByNode {
     return part;
   }
 
-  /*! \brief By value: also of those that are internal to the whole graph. */
+  /*! \brief By value, including those that are internal to the whole graph. */
   std::vector<void*> memory_;
   std::vector<Block> blocks_;
   std::vector<std::unique_ptr<Part>> parts_;

@@ -55,7 +55,8 @@ bool ProcessorHas(const char* name) {
 #endif
 }
 
-/*! \brief Combined here: files of an instruction set may hold no code that all processors run.
+/*! \brief Combined here: files compiled for an instruction set must not have code that all
+ *  processors run.
  */
 const Simd* Avx512VnniSimd() {
   if (Avx512Simd() == nullptr || VnniProducts() == nullptr) return nullptr;

@@ -578,7 +578,7 @@ struct ConvolutionPlan {
   int64_t group_planes, depth;
   // Of panels.
   int64_t group_rows = 0;
-  // Of the output, that a depthwise one with quads computes at once: a multiple of its loops' 4.
+  // Of the output: what a depthwise one with quads computes at once, a multiple of its loops' 4.
   int64_t lines = 0;
   int64_t weight_bytes = 0, channel_floats = 0, plane_floats = 0, buffer_floats = 0;
   int64_t worker_floats = 0;
@@ -595,8 +595,7 @@ struct ConvolutionPlan {
   size_t bytes = 0;
 };
 
-// Finds taps that read neighbouring elements: those are one tap of pairs. Returns how many there
-// are.
+// Makes one tap of pairs of two taps that read neighbouring elements. Returns the number of taps.
 int64_t PairTaps(const ConvolutionPlan& plan) {
   int64_t taps = plan.windows.taps;
   TapPairs pairs = plan.pairs;
@@ -1029,7 +1028,7 @@ void AnyProduct(const Args& args, npu_dtype dtype, const KernelContext& context)
 
 bool FitHalves(npu_dtype dtype, const void* data, size_t bytes) {
   auto* numbers = static_cast<const uint8_t*>(data);
-  // From -8 on, too, there are 16 numbers.
+  // Both ranges, from -8 and from 0, have 16 numbers.
   const unsigned first = dtype == NPU_INT8 ? 8 : 0;
   return std::all_of(numbers, numbers + bytes,
                      [&](uint8_t number) { return ((number + first) & UINT8_MAX) < 16; });

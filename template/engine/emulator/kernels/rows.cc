@@ -247,7 +247,7 @@ int64_t PlaceOf(float number, const float* values, int64_t count) {
   return i;
 }
 
-// OrderAs<RealEntry> where only the first element is asked for.
+// OrderAs<RealEntry> if only the first element is wanted.
 template <bool kDescending>
 void FirstReal(const OrderArgs& args, const KernelContext& context) {
   Rows rows = RowsOf(args);

@@ -75,9 +75,9 @@ struct Requantisation {
   int32_t zero_point = 0, least = INT32_MIN, most = INT32_MAX;
 };
 
-/*! \brief The most common end of a matrix product: sum + first + second, then limited. Of row r,
- *  element c is first[r * first_row + c * first_step], where a step is 0 or 1. A missing operand is
- *  -0 or an infinity, which change nothing. */
+/*! \brief The most common end of a matrix product: sum + first + second, then limited. Element c of
+ *  row r is first[r * first_row + c * first_step], where a step is 0 or 1. A missing operand is -0
+ *  or an infinity, which change nothing. */
 struct Finish {
   const float* first = nullptr;
   const float* second = nullptr;
@@ -194,9 +194,9 @@ struct Simd {
    *  second half is 0. */
   void (*pair)(npu_dtype dtype, const void* low, const void* high, int64_t count, int32_t zero,
                float* out);
-  /*! \brief The same of neighbours in one row, 2 * count of them. */
+  /*! \brief The same for neighbours in one row, 2 * count of them. */
   void (*join)(npu_dtype dtype, const void* data, int64_t count, int32_t zero, float* out);
-  /*! \brief Elements of int8 or uint8 from numbers of 4 bits, two in a byte; see Halve. */
+  /*! \brief Expands 4-bit numbers, two in a byte, to elements of int8 or uint8; see Halve. */
   void (*widen)(npu_dtype dtype, const uint8_t* halves, int64_t count, uint8_t* out);
   /*! \brief Sets the second half of each pair to the first half of the next one; before, it is 0.
    */
@@ -208,12 +208,12 @@ struct Simd {
   /*! \brief As apply, in int32, for those opcodes that IntervalOf of integers.cc knows. */
   void (*apply_integers)(const npu_vector_instruction& instruction, const VectorOperand& a,
                          const VectorOperand& b, const VectorOperand& c, int64_t count, float* out);
-  /*! \brief Requantises rows of int32, `stride` apart, whose first channel is `channel`. Of each
-   * row, whole vectors are read. */
+  /*! \brief Requantises rows of int32, `stride` apart, whose first channel is `channel`. Whole
+   * vectors of each row are read. */
   void (*requantise)(const Requantisation& how, const float* sums, int64_t rows, int64_t stride,
                      int64_t columns, int64_t channel, uint8_t* out, int64_t out_stride);
   /*! \brief Rows of a panel of weights, 32 elements of int8 or uint8, as real numbers: column c
-   * less zeros[c], times scales[c]. Of 4 bits, column c is the low half of byte c, and column c +
+   * less zeros[c], times scales[c]. With 4 bits, column c is the low half of byte c, and column c +
    * 16 the high half. */
   void (*weigh)(npu_dtype dtype, int bits, const void* data, int64_t rows, const float* zeros,
                 const float* scales, float* out);
@@ -229,9 +229,10 @@ struct Simd {
    *  windows. Null if the processor cannot load parts of vectors. */
   bool (*plane)(const Plane& plane, const float* data, const float* weights, const Finish& how,
                 float* out);
-  /*! \brief Of each row: its maximum, the exponentials of its elements less that, their sum, and
-   *  unless `quotients` is null, the quotients of exponentials and sum. `columns` is at least 1.
-   *  Exponentials may replace the data, quotients either of them, and sums the maxima. */
+  /*! \brief Computes for each row its maximum, the exponentials of its elements minus that maximum,
+   *  their sum and, unless `quotients` is null, the quotients of exponentials and sum. `columns` is
+   *  at least 1. Exponentials may replace the data, quotients either of them, and sums the maxima.
+   */
   void (*softmax)(const float* data, int64_t rows, int64_t columns, float* maxima,
                   float* exponentials, float* sums, float* quotients);
   /*! \brief Null if the processor has no instructions for them. */

@@ -27,7 +27,7 @@ inline Lanes LanesOf(int64_t begin, int64_t end) {
 // The sums of windows of kHeight x kWidth elements that move by kStride, in the order of the taps.
 // A tap in the padding adds a product with 0, so that infinite weights still yield NaN.
 // `kLines` lines of the output are summed at once: their additions do not wait for each other, and
-// they share rows of the data, where these are no dilation apart.
+// without dilation they share rows of the data.
 template <int kHeight, int kWidth, int kStride, int kLines>
 void PlaneOf(const Plane& plane, const float* data, const float* weights, const Finish& how,
              float* out) {

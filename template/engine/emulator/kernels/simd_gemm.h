@@ -38,7 +38,7 @@ struct GemmTile {
     }
     auto step = [&](T(&to)[kRows][kVectors]) __attribute__((always_inline)) {
       T right[kVectors];
-      // The left operand comes from far away, in pieces that are too short to be foreseen.
+      // The pieces of the left operand are too short for the processor to prefetch them itself.
       if constexpr (kRows >= kTileRows) __builtin_prefetch(a + kAhead * kPanelRows);
       if constexpr (kFirst < kRows) __builtin_prefetch(next + kAhead * kPanelRows);
       SIMD_UNROLL
