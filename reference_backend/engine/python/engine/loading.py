@@ -9,7 +9,7 @@ from . import _library
 from .backend import BACKEND
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; "
-"""Begins a program that needs no torch: where it is installed, TVM imports it, in three seconds."""
+"""The beginning of a program without torch: importing it, as TVM does, takes three seconds."""
 
 failure: Exception | None = None
 """Why the backend does not work here, or none."""

@@ -38,7 +38,7 @@ _ELEMENTS = {
     "float8_e4m3fn": "FLOAT8E4M3FN",
     "float8_e5m2": "FLOAT8E5M2",
 }
-"""The element types whose names are others in ONNX."""
+"""The element types that have other names in ONNX."""
 
 
 def require_onnx() -> None:
@@ -61,7 +61,7 @@ def write_onnx(report: Report, path: str | PathLike[str]) -> None:
     report
         The report.
     path
-        The file; one that exists is replaced.
+        The file; an existing one is replaced.
 
     Raises
     ------
@@ -301,7 +301,7 @@ class _Writer:
 def _in_order(
     groups: dict[str | int, list[int]], ops: Sequence[OpPlacement]
 ) -> list[tuple[str | int, list[int]]]:
-    """Return groups of ops, each behind those that it reads; in a cycle, as they come."""
+    """Return groups of ops, each after those that it reads; in a cycle, as they come."""
     group_of = {index: key for key, members in groups.items() for index in members}
     waits = {
         key: {group_of[s] for index in members for s in ops[index].reads if s in group_of} - {key}
@@ -316,7 +316,7 @@ def _in_order(
 
 
 def _type_of(text: str) -> TypeProto | None:
-    """Return the type of a tensor; none of what ONNX has no type for."""
+    """Return the type of a tensor; none if ONNX has no such type."""
     from onnx import TensorProto, helper
 
     match = re.fullmatch(r"(\w+)\[(.*)\]", text)

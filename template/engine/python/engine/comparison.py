@@ -45,7 +45,7 @@ class Change:
         Whether it moved to the host, got slower or less exact, or computes in a wider type than the
         model asks for.
     reason
-        Why, as far as the report says it.
+        Why, as far as the report tells.
     unit
         Of numbers: "us", "cycles", "dB".
     """
@@ -188,8 +188,8 @@ def compare(
 ) -> Comparison:
     """Compare two reports: with different options, tables, drivers or versions of a model.
 
-    Ops are the same if their author gave them the same name, also where one stands for several;
-    others if they are the same op at the same place among those of its kind.
+    Ops are the same if their author gave them the same name, even where one stands for several.
+    Others are the same if they have the same Relax op, and the same place among those of that op.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ def partition_for(
     TypeError
         The model is not a `tvm.IRModule`.
     ValueError
-        An option is not known or not supported, or a parameter not there.
+        An option is not known or not supported, or a parameter does not exist.
     RuntimeError
         Something stays on the host, which `on_decline` or `strict` forbids.
     """
@@ -101,7 +101,7 @@ def compile_for(
     TypeError
         The model is not a `tvm.IRModule`.
     ValueError
-        An option is not known or not supported, or a parameter not there.
+        An option is not known or not supported, or a parameter does not exist.
     RuntimeError
         Something stays on the host, which `on_decline` or `strict` forbids.
     """

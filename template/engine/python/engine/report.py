@@ -182,7 +182,7 @@ class Share:
     npu, total
         The amounts; what is not known counts as nothing.
     unknown_npu, unknown
-        Of how many ops the amount is not known.
+        The number of ops whose amount is not known.
     """
 
     npu: int
@@ -192,7 +192,7 @@ class Share:
 
     @property
     def percent(self) -> float:
-        """The part on the NPU of what is known; 100 of nothing."""
+        """The part on the NPU of what is known, in percent; 100 if that is nothing."""
         return 100.0 * self.npu / self.total if self.total else 100.0
 
 
@@ -345,7 +345,7 @@ class Report:
         return text_of(self)
 
     def show(self, file: TextIO | None = None, *, all_ops: bool = False) -> None:
-        """Print it: plain text, or on a terminal coloured tables that fit into its width.
+        """Print it: plain text, or on a terminal coloured tables that fit its width.
 
         Parameters
         ----------
@@ -369,7 +369,7 @@ class Report:
         Parameters
         ----------
         path
-            The file; one that exists is replaced.
+            The file; an existing one is replaced.
         title
             The title of the page, for example the name of the model.
         profile, accuracy
@@ -391,7 +391,7 @@ class Report:
         Parameters
         ----------
         path
-            The file; one that exists is replaced. It shows the model, and cannot be run.
+            The file; an existing one is replaced. It shows the model, and cannot be run.
 
         Raises
         ------

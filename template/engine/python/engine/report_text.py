@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report as text: a line for each op, and for a terminal what fits into its width."""
+"""A report as text: a line for each op, and for a terminal what fits its width."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _regions(report: Report, everything: bool) -> TextTable:
 
 
 def _symbols(report: Report) -> list[str]:
-    """Return with which numbers open sizes count in MACs and bytes."""
+    """Return the numbers that stand for symbolic sizes in MACs and bytes."""
     if not report.symbols:
         return []
     bounds = ", ".join(f"{name} = {bound}" for name, bound in report.symbols.items())

@@ -10,7 +10,7 @@ from .problem import Problem
 from .signature import Input, Signature, chosen
 
 OPEN_BATCH = 16
-"""The samples of a batch where the model takes any number."""
+"""The number of samples in a batch if the model takes any number."""
 
 
 def read_batches(path: Path, signature: Signature) -> list[Arrays]:

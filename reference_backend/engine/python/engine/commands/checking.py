@@ -184,7 +184,7 @@ def _check_values() -> None:
 
     try:
         case = _example()
-        # Before anything of the driver's can crash.
+        # Before the driver can crash.
         print(f"running the case {case} ...", flush=True)
         model = case.model()
         mod = tvm.IRModule({model.name: model.function()})
@@ -250,8 +250,8 @@ def _ask_driver() -> tuple[dict[str, Case], dict[str, str]]:
     Returns
     -------
     taken, declined
-        The first case that it takes of an op, and of the other ops, of which it takes views at
-        most, why it declines the first.
+        By op: the first case that the driver takes or, if it takes views at most, why it declines
+        the first of the others.
     """
     from ..conformance.cases import OPS
     from ..conformance.model import Case

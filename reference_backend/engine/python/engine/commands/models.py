@@ -90,7 +90,7 @@ def read_model(path: Path, shapes: Shapes, otherwise: str = "") -> ModelFile:
     shapes
         The sizes of inputs whose sizes are open; in an ONNX model they replace the open ones.
     otherwise
-        How a name ends whose file is read as this one, if its own end is not known.
+        The suffix to assume for a file whose own suffix is not known.
 
     Returns
     -------

@@ -106,7 +106,7 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
         It cannot be loaded or compiled, or the inputs do not suit it.
     """
     path: Path = arguments.model
-    # What is wrong with them is said before the model is compiled, which takes a while.
+    # Report what is wrong with them before the model is compiled, which takes a while.
     arrays = read_arrays(arguments.inputs) if arguments.inputs is not None else None
     if path.suffix == LIBRARY:
         _refuse_settings(arguments)
@@ -170,7 +170,7 @@ def _refuse_settings(arguments: argparse.Namespace) -> None:
 
 
 def _require_complete(path: Path) -> None:
-    """Refuse what is not a library, or a part of one, which would crash the loader."""
+    """Refuse what is not a whole library: it would crash the loader."""
     require_file(path)
     with path.open("rb") as file:
         head = file.read(_ELF.size)
@@ -185,7 +185,7 @@ def _require_complete(path: Path) -> None:
 
 
 def _signature(machine: VirtualMachine) -> Signature:
-    """Return what a library says about itself; one of another program knows names alone."""
+    """Return what a library says about itself; one from another program only has names."""
     try:
         describe = machine[FUNCTION]
     except AttributeError:

@@ -30,7 +30,7 @@ from .runner import SUITES, cases_of, meant, run
 from .suite import NotRun, Settings
 
 USAGE = 2
-"""The exit code where nothing could be judged: invalid arguments, and files that are no cases."""
+"""The exit code where nothing could be judged: invalid arguments, and files that are not cases."""
 MOST_JOBS = 256
 MOST_SECONDS = 7 * 24 * 60 * 60
 

@@ -43,7 +43,7 @@ class _Builder(Tracer):
 
 
 def _branches(graph: GraphProto) -> Iterator[str]:
-    """Generate the names of the nodes If, in the order in which TVM is done with them."""
+    """Generate the names of the nodes If, in the order in which TVM finishes them."""
     for node in graph.node:
         if node.op_type == "If":
             # TVM reads this one first, whichever comes first in the file.
@@ -63,7 +63,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         self._author_names = names
 
     def _check_for_unsupported_ops(self, graph: GraphProto) -> None:
-        """Refuse operators that TVM does not know, by node; it names their kinds, in any order."""
+        """Refuse operators that TVM does not know, and name their nodes; TVM names only kinds."""
         try:
             super()._check_for_unsupported_ops(graph)
         except tvm.error.OpNotImplemented as error:

@@ -173,7 +173,7 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         self.exp_tab.set_expr(self._name(tensor), self.bb.emit(real))
 
     def _read_bias(self, kind: str, inputs: Sequence[TensorWrapper]) -> None:
-        """Make a constant bias real numbers, and of convolutions one that turns with its layout.
+        """Make a constant bias real numbers; that of a convolution follows changes of layout.
 
         The scale of integers is the product of those of data and weight.
         """

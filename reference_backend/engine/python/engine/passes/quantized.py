@@ -2,8 +2,8 @@
 """Brings quantised models to one form: dequantize, op, quantize.
 
 Exporters put these in different places: one dequantize for several readers, none around ops that
-only move data, limits that the following quantize has anyway. A composite wants each op between a
-dequantize of its own and a quantize.
+only move data, limits that the following quantize imposes anyway. A composite wants each op between
+a dequantize of its own and a quantize.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def _moved(
 
 
 def _integers_of(number: relax.Expr, source: relax.Call, values: Values) -> Constant | None:
-    """Return the integers that a dequantize turns into a constant of real numbers, if there are."""
+    """Return the integers that a dequantize turns into a constant of real numbers, if any."""
     like = relax.op.quantize(number, *source.args[1:3], -1, str(source.args[0].ty.dtype))
     constants = [resolve(item, values) for item in like.args]
     if not all(isinstance(item, Constant) for item in constants):
@@ -391,7 +391,7 @@ def has_one_scale(call: relax.Call, values: Values) -> bool:
 
 
 def drop_limits(site: Site) -> Bindings | None:
-    """Drop a relu or clip whose limits the following quantize has anyway."""
+    """Drop a relu or clip whose limits the following quantize imposes anyway."""
     call = site.call
     limit = site.value(call.args[0])
     if not is_call_of(limit, "relax.nn.relu", "relax.clip"):

@@ -42,7 +42,7 @@ def differences(
     whole
         The times of a call, whether they differ or not.
     changes
-        What differs by more than clocks do.
+        What differs by more than measurements vary.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def _regions(
 
 
 def _ops(reports: _Reports, profiles: _Profiles) -> Iterator[Change]:
-    """Compare for how long engines worked for each op: what others hide of it does not count."""
+    """Compare how long engines worked for each op, hidden behind other ops or not."""
     is_timed = all(profile.ticks_per_us for profile in profiles)
     unit = "us" if is_timed else _unit(profiles)
     if unit is None:
@@ -149,7 +149,7 @@ def _span(regions: Sequence[RegionProfile], profile: Profile) -> float:
 
 
 def _is_exact(region: RegionProfile) -> bool:
-    """Whether all runs took as long: then chance has no part in it."""
+    """Whether all runs took equally long, so that times do not vary by chance."""
     return len({run.span for run in region.runs}) <= 1
 
 

@@ -38,7 +38,7 @@ def split_label(label: str | None) -> tuple[str | None, str | None]:
 
 
 def mismatch(profile: Profile, report: Report) -> str | None:
-    """Say why a profile is not one of the model of a report.
+    """Say why a profile does not belong to the model of a report.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def require_match(profile: Profile, report: Report, which: str = "") -> None:
     report
         The report.
     which
-        Which of several both are, such as " before".
+        Which pair of several this is, such as " before".
 
     Raises
     ------

@@ -159,7 +159,7 @@ class Profile:
 
     @property
     def memory(self) -> dict[str, int]:
-        """How far each memory is in use at most, in bytes from its beginning on."""
+        """The highest address in use of each memory, in bytes."""
         most: dict[str, int] = {}
         for item in self.allocations:
             most[item.memory] = max(most.get(item.memory, 0), item.offset + item.bytes)

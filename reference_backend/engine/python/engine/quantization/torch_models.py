@@ -407,7 +407,7 @@ def _tensors(batch: Batch) -> list[torch.Tensor]:
 
 
 def _check_observers(prepared: fx.GraphModule) -> None:
-    """Refuse ranges from which no scale follows."""
+    """Refuse ranges that yield no scale."""
     for node in prepared.graph.find_nodes(op="call_module"):
         observer = getattr(prepared, str(node.target), None)
         source = node.all_input_nodes[0] if node.all_input_nodes else None

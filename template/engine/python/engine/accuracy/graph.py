@@ -106,7 +106,7 @@ class Graph:
         name
             Its name.
         call
-            Of values of the model.
+            A call on values of the model.
 
         Returns
         -------

@@ -37,7 +37,7 @@ class Layer:
     ops
         The ops in it, without quantize and dequantize.
     members
-        The names of all its values; with those of a reader, if the passes put them into that.
+        The names of all its values; with those of a reader, if the passes merge them into it.
     inputs, output
         Values of the float model.
     function
@@ -67,7 +67,7 @@ def cut(graph: Graph, pairs: Pairs, running: Set[str]) -> list[Layer]:
     pairs
         The result of `match`.
     running
-        The names of the values that this backend computes: the passes put others into these.
+        The names of the values that this backend computes: the passes merge others into these.
 
     Returns
     -------
@@ -175,7 +175,7 @@ class _Cutter:
         )
 
     def _names(self, members: Sequence[relax.Var], computes: bool) -> tuple[str, ...]:
-        """Return the names of values; with those of a reader if the passes put them into that."""
+        """Return the names of values; with those of a reader if the passes merge them into it."""
         graph = self._graph
         names = [name for var in members if var not in graph.constants for name in graph.names[var]]
         if computes and self._running.isdisjoint(names):

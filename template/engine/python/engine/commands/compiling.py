@@ -233,7 +233,7 @@ def _linker(program: str | None) -> dict[str, object]:
         return {}
     if shutil.which(program) is None:
         raise Problem(f"--linker {program}: there is no such program.")
-    # A model without kernels for the host tells TVM no target: the linker's machine is it.
+    # Without kernels for the host, TVM knows no target, and takes the linker's machine.
     triple = cc.get_target_by_dump_machine(program)
     return {"fcompile": cc.cross_compiler(program, get_target_triple=lambda: triple() or "unknown")}
 

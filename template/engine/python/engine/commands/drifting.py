@@ -21,7 +21,7 @@ KNOWN = Path(__file__).parents[1] / "known_tvm.json"
 """What `drift --record` wrote with the newest TVM that the engine was tried with."""
 
 PYTHON = ("calls", "patterns", "partition", "importers", "quantization")
-"""The modules of the engine that name parts of TVM, for a trial whether they import."""
+"""The modules of the engine that name parts of TVM; `drift` tries to import them."""
 
 
 class Op(TypedDict):

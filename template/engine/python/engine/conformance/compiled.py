@@ -98,7 +98,7 @@ def _host_library(mod: tvm.IRModule) -> tvm.runtime.Module:
 
 
 def linked(executable: relax.VMExecutable) -> tvm.runtime.Module:
-    """Return what was compiled for `UNOPTIMIZED` as a library, which is loaded."""
+    """Load what was compiled for `UNOPTIMIZED`, as a library."""
 
     def pack(module: tvm.runtime.Module, _system_lib: bool, prefix: str, folder: str) -> str:
         # TVM says of each library without optimization that it is the system's own: each would

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Extracts a region or a composite of a model into a self-contained case file.
 
-A case file holds a Relax function without regions, its inputs inside the model, and the results of
-TVM's own kernels. `conformance FILE` runs it on any machine.
+A case file holds a Relax function without regions, the inputs that it gets in the model, and the
+results of TVM's own kernels. `conformance FILE` runs it on any machine.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ ENGINE_LEDGER = Path(__file__).with_name("expected_failures.toml")
 PASS_NOW = frozenset(
     ("reduce_sum_empty_set_non_reduced_axis_zero", "slice_start_out_of_bounds", "tril_zero")
 )
-"""Cases of `onnx_nodes` that the ledgers of former releases expect to fail."""
+"""Cases of `onnx_nodes` that the ledgers of earlier releases expect to fail."""
 
 TESTS = "pytest"
 """The suite of the tests in `engine/tests`, whose cases are FILE::TEST."""
@@ -90,7 +90,7 @@ def expected_failures(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[E
         A file is invalid.
     """
     shared = [replace(entry, strict=False) for entry in read_ledger(ENGINE_LEDGER)]
-    # The entry of a former release must not fail the run of a backend that was only updated.
+    # The entry of an earlier release must not fail the run of a backend that was only updated.
     seeded = {(entry.suite, entry.case) for entry in shared}
     seeded |= {("onnx_nodes", case) for case in PASS_NOW}
     return [

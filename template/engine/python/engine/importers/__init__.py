@@ -75,7 +75,7 @@ def from_exported_program(program: object, **options: object) -> tvm.IRModule:
         A `torch.export.ExportedProgram`.
     **options
         Of `tvm.relax.frontend.torch.from_exported_program`; converters in its `custom_convert_map`
-        win over ours.
+        take precedence over ours.
 
     Returns
     -------

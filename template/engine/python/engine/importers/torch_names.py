@@ -52,7 +52,7 @@ class _Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         super().update_convert_map(self._telling(custom_convert_map))
 
     def _check_unsupported_func_type(self, nodes: Sequence[fx.Node]) -> None:
-        """Refuse ops without a converter, by node; TVM names their kinds, in any order."""
+        """Refuse ops without a converter, and name their nodes; TVM names only kinds."""
         missing = [
             _title(node)
             for node in nodes

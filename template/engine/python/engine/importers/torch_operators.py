@@ -26,7 +26,7 @@ _INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.uint16}
 
 
 def read(program: torch.export.ExportedProgram, **options: Any) -> tvm.IRModule:
-    """Read a program; `from_exported_program` of the package says more."""
+    """Read a program; `from_exported_program` of the package documents it."""
     given = dict(options.pop("custom_convert_map", None) or {})
     nodes = [
         node

@@ -52,7 +52,7 @@ def write_page(
     Parameters
     ----------
     path
-        The file; one that exists is replaced.
+        The file; an existing one is replaced.
     report
         The report.
     profile, accuracy

@@ -66,7 +66,7 @@ class _QuantizeFirst:
         self._values, self._table = block.values, table
         self._builder = relax.BlockBuilder()
         self._quantized: dict[relax.Expr, list[tuple[relax.Call, relax.Expr]]] = {}
-        """The integers of real numbers, each with a quantize that makes such."""
+        """The integers of real numbers, each with a quantize that makes such integers."""
         self._wanted: dict[relax.Var, relax.Call | None] = {}
         """How all readers of a value quantize it; none if they differ."""
         self._movable: set[relax.Var] = set()
@@ -155,7 +155,7 @@ class _QuantizeFirst:
         return not apart and any(self._is_of_integers(part, _REACH) for part in computed)
 
     def _is_of_integers(self, expr: relax.Expr, reach: int) -> bool:
-        """Whether a value is computed from a dequantize of what is not constant."""
+        """Whether a value is computed from a dequantize of something that is not constant."""
         value = self._values.get(expr)
         if is_call_of(value, DEQUANTIZE):
             return not isinstance(resolve(value.args[0], self._values), Constant)

@@ -19,7 +19,7 @@ _REALS = ("float16", "float32")
 def scale_weights(site: Site) -> Bindings | None:
     """Turn `matmul(x, astype(weight)) * scale` into a matmul of a dequantized weight.
 
-    Scales are by column, or one; torchao writes weights of 8 bits like this. Of float16, TVM's
+    Scales are by column, or one; torchao writes weights of 8 bits like this. In float16, TVM's
     importer sums products in float32, and multiplies by scales of float32.
     """
     for product, factor in (site.call.args, site.call.args[::-1]):
@@ -134,7 +134,7 @@ def _moved(
 
 
 def _scaled(site: Site, expr: relax.Expr, factor: np.float64) -> relax.Call | None:
-    """Return a dequantize with its scale multiplied; None if a value is nothing of that kind."""
+    """Return a dequantize with its scale multiplied; None if a value is not a dequantize."""
     value = site.value(expr)
     if not is_call_of(value, DEQUANTIZE):
         return None
@@ -142,7 +142,7 @@ def _scaled(site: Site, expr: relax.Expr, factor: np.float64) -> relax.Call | No
     if scale is None:
         return None
     product = (scale.value.numpy() * factor).astype(str(scale.ty.dtype))
-    # Others are no scales that a composite takes.
+    # A composite takes no other scales.
     if not (np.isfinite(product) & (product > 0)).all():
         return None
     data, _, zero_point = value.args

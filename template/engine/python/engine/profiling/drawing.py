@@ -16,7 +16,7 @@ PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#e
 """Colours that can be told apart, also on black and by those who do not see red or green."""
 
 GRID = ' stroke-opacity="0.15" pointer-events="none"'
-"""What lines through a picture look like: they are in the way of no click."""
+"""The style of lines through a picture: clicks go through them."""
 
 Marks = list[str]
 """Elements of SVG, in the order in which they are drawn."""
@@ -41,7 +41,7 @@ def colours_of(ops: Sequence[OpProfile]) -> dict[tuple[str, str | None], str]:
 def box(
     x: float, y: float, width: float, height: float, colour: str, title: str, more: str = ""
 ) -> str:
-    """Return a rectangle that tells its title.
+    """Return a rectangle that shows its title.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def time_axis(whole: int, left: float, right: float, top: float, bottom: float, 
 
 
 def short(content: str, most: int = 28) -> str:
-    """Return the end of a text: the end of a path tells more than its begin.
+    """Return the end of a text: the end of a path tells more than its beginning.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ class Event:
     engine
         The engine, with a part behind a "." where there are several.
     begin, end
-        When it had the engine, since the begin of the run.
+        When it had the engine, since the beginning of the run.
     busy
         How much of this time it worked.
     waits_for
@@ -68,7 +68,7 @@ class Allocation:
     offset, bytes
         Where it lies, and its size.
     begin, end
-        From when to when, since the begin of the run.
+        From when to when, since the beginning of the run.
     """
 
     region: str
@@ -89,7 +89,7 @@ class Memory:
     bytes
         Its size; 0 if it is not known.
     bytes_per_unit
-        The most that is read and written together in the unit of time; 0 if it is not known.
+        The most bytes read and written per unit of time, taken together; 0 if it is not known.
     """
 
     bytes: int
@@ -98,12 +98,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Peaks:
-    """How fast the device is at most.
+    """The device's peak rates.
 
     Parameters
     ----------
     operations
-        In the unit of time, for the element types of the region; 0 if it is not known.
+        Per unit of time, for the element types of the region; 0 if it is not known.
     memories
         By name.
     """
@@ -119,7 +119,7 @@ class Run:
     Parameters
     ----------
     begin_us, end_us
-        The time on the host, from the begin of the first call of the model.
+        The time on the host, from the beginning of the first call of the model.
     span
         The end of the last event of the run; 0 without events.
     """
@@ -200,7 +200,7 @@ class OpProfile:
     attributed_share
         The part of the time of all regions that this is.
     waits
-        For how long engines stood still since it began, by the engine that they waited for.
+        How long engines stood still since it began, by the engine that they waited for.
     """
 
     region: str
@@ -234,7 +234,7 @@ class HostCall:
     name
         The function.
     begin_us, end_us
-        When, from the begin of the first call of the model.
+        When, from the beginning of the first call of the model.
     origin
         The name that the author of the model gave the op that it computes; none if not known.
     """

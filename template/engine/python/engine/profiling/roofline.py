@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The roofline: how fast each op is, against what the device could do at most.
+"""The roofline: how fast each op is, against the peaks of the device.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model
 for Multicore Architectures", Communications of the ACM 52 (4), 2009.
@@ -51,7 +51,7 @@ class Point:
     intensity
         Operations for each of these bytes; infinity if there are none.
     speed
-        Operations in the unit of time, while at least one engine had work of the op.
+        Operations per unit of time, while at least one engine had work of the op.
     """
 
     op: OpProfile
@@ -67,17 +67,16 @@ class Roof:
     Parameters
     ----------
     operations
-        In the unit of time; 0 if it is not known.
+        Per unit of time; 0 if it is not known.
     bytes
-        That the memory outside of the chip reads and writes in the unit of time; 0 if it is not
-        known.
+        What the memory outside the chip reads and writes per unit of time; 0 if it is not known.
     """
 
     operations: float
     bytes: float
 
     def at(self, intensity: float) -> float:
-        """Return the most operations in the unit of time of what has this intensity."""
+        """Return the most operations per unit of time at this intensity."""
         limits = (self.operations or math.inf, self.bytes * intensity if self.bytes else math.inf)
         return min(limits)
 
@@ -151,7 +150,7 @@ def roofs_of(profile: Profile) -> list[Roof]:
 
 
 def roofline_svg(profile: Profile) -> str:
-    """Draw the speed of each op against its operations for each byte, and what is possible at most.
+    """Draw the speed of each op against its operations per byte, and the peak of the device.
 
     Parameters
     ----------
@@ -218,7 +217,7 @@ class _Axis:
     begin, end
         Its ends in the picture.
     room
-        How much is free behind the largest value, in powers of ten.
+        How much is free beyond the largest value, in powers of ten.
     """
 
     def __init__(self, values: Sequence[float], begin: float, end: float, room: float) -> None:
@@ -326,5 +325,5 @@ def _overlap(one: _Box, other: _Box) -> bool:
 
 
 def _one(unit: str) -> str:
-    """Return the unit of a single one: cycles are counted by the cycle."""
+    """Return the singular of a unit, for operations "per cycle"."""
     return unit[:-1] if unit.endswith("s") and len(unit) > 2 else unit

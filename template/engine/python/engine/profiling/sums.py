@@ -147,7 +147,7 @@ def _divided(events: Sequence[Event]) -> Counter[str | None]:
 
 
 def waits_of(events: Iterable[Event]) -> Mapping[Op, dict[str, int]]:
-    """Return for how long engines stood still during an op, since they waited for another engine.
+    """Return how long engines stood still during an op because they waited for another engine.
 
     An event with `waits_for` adds the time before it in which its engine was free, and the op had
     already begun in this run.

@@ -97,7 +97,7 @@ def quantize_for(
 
 
 def _without_scale(nodes: Iterable[Node], zeros: set[str], excluded: set[int]) -> set[int]:
-    """Return the ops that read a tensor from whose values no scale follows."""
+    """Return the ops that read a tensor whose values yield no scale."""
     found = set()
     for node in nodes:
         read = zeros.intersection(node.inputs)

@@ -54,7 +54,7 @@ def listed(data: Iterable[object] | None) -> list[object]:
 
 
 def read(data: Sequence[object], inputs: Inputs) -> list[Batch]:
-    """Check batches, and warn about those from which no good scales follow.
+    """Check batches, and warn about those that yield no good scales.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def check_finite(name: str, low: Number, high: Number, reader: str) -> None:
 
 
 def check_range(name: str, low: Number, high: Number, reader: str) -> None:
-    """Refuse a range from which no scale follows.
+    """Refuse a range that yields no scale.
 
     Parameters
     ----------

@@ -90,8 +90,9 @@ class Plan:
     Parameters
     ----------
     groups
-        Products, each with what is computed in the same composite. Inside of one, all values are
-    real. others
+        Products, each with what is computed in the same composite. Inside a composite, all values
+        are real.
+    others
         Other ops between tensors of integers.
     tied
         Tensors that have one scale, since an op only moves their elements.
@@ -149,8 +150,8 @@ class Planner:
     """Chooses the ops to quantize.
 
     Products are quantised if the backend computes them with integers, together with the ops that it
-    fuses after them. Others are if all their operands are already integers and an op of integers
-    reads them: a result for an op on real numbers is not rounded.
+    fuses after them. Others are if all their operands are already integers and an integer op reads
+    their result: a result for an op on real numbers is not rounded.
 
     Parameters
     ----------

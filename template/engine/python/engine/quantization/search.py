@@ -160,7 +160,7 @@ class Search:
 
 
 def check_loss(max_loss: object) -> None:
-    """Refuse a limit that is no number, or that no model can meet.
+    """Refuse a limit that is not a number, or that no model can meet.
 
     Parameters
     ----------

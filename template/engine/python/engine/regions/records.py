@@ -242,7 +242,7 @@ class Records:
         )
 
     def add_branch(self, binding: relax.Binding) -> None:
-        """Add the choice of a branch, behind the ops of its branches.
+        """Add the choice of a branch, after the ops of its branches.
 
         Parameters
         ----------
@@ -304,7 +304,8 @@ class Records:
         Parameters
         ----------
         binding
-            The binding of the op; only calls count. reason
+            The binding of the op; only calls count.
+        reason
             The driver's sentence.
         """
         if isinstance(binding.value, relax.Call):
