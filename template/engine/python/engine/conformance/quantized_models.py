@@ -159,7 +159,7 @@ class Work:
         step = np.float32(variant.step)
         middle = _middle(variant.result) + variant.zero_points[2] if variant.result else 0
         rule = TABLE.chip.requantize
-        # Behind other activations than limits, the sums become real numbers first.
+        # Before activations other than limits, the sums become real numbers.
         real = variant.activation not in ("", "relu", "clip") or not variant.result
         if real:
             values = {n: value * wide for n, value in sums.items()}
@@ -284,7 +284,7 @@ class Work:
 
 
 class Joined(Work):
-    """A concat of tensors with several scales, and each with a different scale is rescaled."""
+    """A concat of tensors with several scales; those that differ from the result's are rescaled."""
 
     def __str__(self) -> str:
         """Return the name of the case."""

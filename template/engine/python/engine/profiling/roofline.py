@@ -236,7 +236,7 @@ class _Axis:
         self.least, self.most = 10**self._least, 10**most
 
     def at(self, value: float) -> float:
-        """Return where a value is; what is beyond an end is there."""
+        """Return where a value is; values beyond an end are at that end."""
         if value == math.inf:
             return self._end
         place = self._begin + (math.log10(value) - self._least) * self._scale

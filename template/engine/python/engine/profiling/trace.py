@@ -36,7 +36,7 @@ def trace_of(profiles: Sequence[Profile]) -> str:
         for index, profile in enumerate(profiles)
         for event in _events(profile, _HOST + 2 * index)
     ]
-    # Viewers want them in order, with the long ones before what is inside of them.
+    # Viewers want them in order, with the long ones before those inside them.
     events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0)))
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
 
