@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NumPy references of quantization, and of rescaling integers.
 
-`numpy_reference` gathers the references of all ops. This module does not import TVM.
+`numpy_reference` gathers the references of all ops. This module does not import TVM, and loads
+without its package.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..aliases import Array
-
 if TYPE_CHECKING:
+    from ..aliases import Array
     from ..chip import Requantize
 
 
