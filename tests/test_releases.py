@@ -494,9 +494,9 @@ def test_a_released_skeleton_builds_after_the_update(
     )
     git(project, "init", "-q", "-b", "main")
     commit(project, "start")
-    seeded = {path: path.read_bytes() for path in (project / "vendor/driver").iterdir()}
+    seeded = support.contents(project / "vendor")
     _copier_update(project, HERE)
-    assert seeded == {path: path.read_bytes() for path in (project / "vendor/driver").iterdir()}
+    assert support.contents(project / "vendor") == seeded
     python = workshop.environment(workshop.wheel(project))
     said = support.run(python, "-m", "pytest", "-q", "vendor/tests", cwd=project)
     assert re.search(r"\d+ passed", said) and "failed" not in said

@@ -192,7 +192,11 @@ def _as_ops(mod: tvm.IRModule, batch: Sequence[Array]) -> tvm.IRModule:
 
 
 _RECOVER = {
-    *("ToDataflow", "RecoverOps", "MaterializeConstants", "ScaleWeights", "FoldConstants"),
+    "ToDataflow",
+    "RecoverOps",
+    "MaterializeConstants",
+    "ScaleWeights",
+    "FoldConstants",
     "FormClips",
 }
 """Importers write a clip as kernels in one model, and as an op in the other; torchao writes weights

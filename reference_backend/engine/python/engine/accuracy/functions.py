@@ -12,16 +12,13 @@ from collections.abc import Callable, Mapping
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 from tvm import relax
 
-from ..aliases import Attributes
+from ..aliases import Array, Attributes
 from ..calls import Constant, attributes_of
 from ..passes.rewriting import op_name
 from .graph import Graph
 from .moves import shape_of
-
-Array = npt.NDArray[np.float64]
 
 _POINTS: Array = np.linspace(-12, 12, 97)
 _MOST = 8
@@ -80,12 +77,11 @@ def same_function(
 
 def _functions_of(graph: Graph, expr: relax.Expr) -> list[tuple[relax.Expr, Array]]:
     """Return the values that a value is a function of, and its results at the points."""
-    places = {var: index for index, var in enumerate(graph.values)}
     steps: list[relax.Var] = []
     front = [graph.origin(expr)[0]]
     found = []
     for _ in range(_MOST):
-        last = max(front, key=lambda var: places.get(var, -1))
+        last = max(front, key=lambda var: graph.positions.get(var, -1))
         operands = _operands(graph, last)
         if operands is None:
             break

@@ -53,6 +53,7 @@ class Graph:
         result = self._resolved(body.body if isinstance(body, relax.SeqExpr) else body)
         self.results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
         self._drop_unused()
+        self.positions = {var: index for index, var in enumerate(self.values)}
         self.readers: dict[relax.Var, list[relax.Expr | None]] = {}
         for value in self.values.values():
             for var in ir.operands(value):
