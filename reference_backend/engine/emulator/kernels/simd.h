@@ -90,7 +90,7 @@ struct Finish {
 /*! \brief A tile of a product of real numbers: element (i, j) is the sum over k of
  *  left[i / 8 * left_pitch + k * 8 + i % 8] * right[k * right_stride + j]. */
 struct ProductTile {
-  /*! \brief At most Simd::rows, and 8 or less if they are not all of these; at most 32. */
+  /*! \brief At most Simd::rows: whole panels, or 8 or less; at most 32. */
   int rows = 0, columns = 0;
   int64_t depth = 0;
   const float* left = nullptr;

@@ -40,20 +40,29 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
   const V same_first = Splat(first[0]), same_second = Splat(second[0]);
   const bool read_first = how.first_step != 0, read_second = how.second_step != 0;
   const int64_t ahead = int64_t{kLines} * kStride * plane.width;
-  for (int64_t top = 0; top < plane.out_height; top += kLines) {
-    const int64_t lines = Minimum<int64_t>(kLines, plane.out_height - top);
-    for (int64_t left = 0; left < plane.out_width; left += kLanes) {
-      const int64_t count = Minimum<int64_t>(kLanes, plane.out_width - left);
-      const int64_t column = left * kStride - plane.pad_left;
-      Lanes lanes[kWidth][kStride];
+  // Lines whose data stays in the first-level cache for the columns beside.
+  constexpr int64_t kBand = 16;
+  // All that windows read in x is `inside` of the rows, or lanes must tell.
+  auto compute = [&](auto inside, int64_t band, int64_t left) __attribute__((always_inline)) {
+    constexpr bool kInside = decltype(inside)::value;
+    const int64_t count = Minimum<int64_t>(kLanes, plane.out_width - left);
+    const int64_t column = left * kStride - plane.pad_left;
+    Lanes lanes[kWidth][kStride];
+    SIMD_UNROLL
+    for (int x = 0; x < kWidth && !kInside; ++x) {
       SIMD_UNROLL
-      for (int x = 0; x < kWidth; ++x) {
-        SIMD_UNROLL
-        for (int part = 0; part < kStride; ++part) {
-          int64_t at = column + x * plane.dilation_x + int64_t{part} * kLanes;
-          lanes[x][part] = LanesOf(-at, plane.width - at);
-        }
+      for (int part = 0; part < kStride; ++part) {
+        int64_t at = column + x * plane.dilation_x + int64_t{part} * kLanes;
+        lanes[x][part] = LanesOf(-at, plane.width - at);
       }
+    }
+    auto load = [&](const float* tap, int x, int part) __attribute__((always_inline)) {
+      tap += x * plane.dilation_x + int64_t{part} * kLanes;
+      return kInside ? Load(tap) : LoadLanes(tap, lanes[x][part]);
+    };
+    const int64_t bottom = Minimum(band + kBand, plane.out_height);
+    for (int64_t top = band; top < bottom; top += kLines) {
+      const int64_t lines = Minimum<int64_t>(kLines, bottom - top);
       V sum[kLines];
       SIMD_UNROLL
       for (int line = 0; line < kLines; ++line) sum[line] = Splat(-0.0f);
@@ -69,11 +78,10 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
           }
           SIMD_UNROLL
           for (int x = 0; x < kWidth; ++x) {
-            const float* tap = from + x * plane.dilation_x;
-            const V low = LoadLanes(tap, lanes[x][0]);
+            const V low = load(from, x, 0);
             value[x] = low;
             if constexpr (kStride == 2) {
-              const V high = LoadLanes(tap + kLanes, lanes[x][1]);
+              const V high = load(from, x, 1);
               value[x] = Evens(low, high);
               // Without dilation, the elements between are those of the next tap.
               if (kLines > 1 && x + 1 < kWidth) value[++x] = Odds(low, high);
@@ -103,13 +111,24 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
         }
       }
     }
+  };
+  const int64_t reach = (kWidth - 1) * plane.dilation_x + kStride * kLanes;
+  for (int64_t band = 0; band < plane.out_height; band += kBand) {
+    for (int64_t left = 0; left < plane.out_width; left += kLanes) {
+      const int64_t column = left * kStride - plane.pad_left;
+      if (column >= 0 && column + reach <= plane.width) {
+        compute(std::true_type(), band, left);
+      } else {
+        compute(std::false_type(), band, left);
+      }
+    }
   }
 }
 
 template <int kHeight, int kWidth, int kStride>
 void PlaneOfLines(const Plane& plane, const float* data, const float* weights, const Finish& how,
                   float* out) {
-  constexpr int kLines = SIMD_BYTES == 64 ? 4 : 2;
+  constexpr int kLines = 4;
   const bool dense = plane.dilation_x == 1 && plane.dilation_y == 1;
   auto compute =
       dense ? PlaneOf<kHeight, kWidth, kStride, kLines> : PlaneOf<kHeight, kWidth, kStride, 1>;

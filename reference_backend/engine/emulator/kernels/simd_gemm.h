@@ -178,19 +178,23 @@ void GemmOf(int rows, int columns, int64_t depth, const float* a, const float* b
   }
 }
 
-#if SIMD_BYTES == 64
-// Rows of whole vectors, from `row` on; sums are finished in registers.
-template <int kRows, int kVectors, int kFirst = kRows>
-void FinishTile(const ProductTile& of, int row, const float* a, const float* next, bool finish) {
-  float* tile = of.tile + row * kPanelColumns;
-  const GemmTile<Reals, kRows, kVectors, kFirst> result(of.depth, a, next, of.right,
-                                                        of.right_stride, tile, of.accumulate);
+#if SIMD_BYTES >= 32
+// Rows from `kRow` on; sums are finished in registers.
+template <int kVectors, int kRow, int kRows>
+void FinishTile(const ProductTile& of, int column, bool finish) {
+  constexpr int kFirst = Minimum(kRows, kPanelRows - kRow % kPanelRows);
+  const float* panel = of.left + kRow / kPanelRows * of.left_pitch;
+  const float* next = kFirst < kRows ? panel + of.left_pitch : panel;
+  float* tile = of.tile + kRow * kPanelColumns + column;
+  const GemmTile<Reals, kRows, kVectors, kFirst> result(of.depth, panel + kRow % kPanelRows, next,
+                                                        of.right + column, of.right_stride, tile,
+                                                        of.accumulate);
   if (!finish) return result.StoreTo(tile);
   const Finish& how = of.how;
   const V least = Splat(how.least), most = Splat(how.most);
-  const float* first = how.first + row * how.first_row;
-  const float* second = how.second + row * how.second_row;
-  float* out = of.out + row * of.out_stride;
+  const float* first = how.first + kRow * how.first_row + column * how.first_step;
+  const float* second = how.second + kRow * how.second_row + column * how.second_step;
+  float* out = of.out + kRow * of.out_stride + column;
   SIMD_UNROLL
   for (int i = 0; i < kRows; ++i) {
     V one = Splat(first[0]), other = Splat(second[0]);
@@ -206,31 +210,52 @@ void FinishTile(const ProductTile& of, int row, const float* a, const float* nex
   }
 }
 
-// Three panels are two tiles, which use the registers better than tiles of a panel.
-template <int kVectors>
-void FinishPanels(const ProductTile& of, bool finish) {
-  if (of.rows == kPanelRows) {
-    return FinishTile<kPanelRows, kVectors>(of, 0, of.left, of.left, finish);
+template <int kVectors, int kRow, int kRows, int... kOthers>
+void FinishTiles(const ProductTile& of, int column, bool finish) {
+  FinishTile<kVectors, kRow, kRows>(of, column, finish);
+  if constexpr (sizeof...(kOthers) > 0) {
+    FinishTiles<kVectors, kRow + kRows, kOthers...>(of, column, finish);
   }
-  constexpr int kHalf = kPanelRows / 2;
-  constexpr int kBoth = kPanelRows + kHalf;
-  const float* second = of.left + of.left_pitch;
-  FinishTile<kBoth, kVectors, kPanelRows>(of, 0, of.left, second, finish);
-  FinishTile<kBoth, kVectors, kHalf>(of, kBoth, second + kHalf, second + of.left_pitch, finish);
+}
+
+// Tiles of two panels use the registers better than tiles of one.
+template <int kVectors>
+void FinishPanels(const ProductTile& of, int column, bool finish) {
+#if SIMD_BYTES == 64
+  if (of.rows == 3 * kPanelRows) return FinishTiles<kVectors, 0, 12, 12>(of, column, finish);
+  if (of.rows == 2 * kPanelRows) return FinishTiles<kVectors, 0, 8, 8>(of, column, finish);
+  return FinishTiles<kVectors, 0, 8>(of, column, finish);
+#else
+  if (of.rows == 3 * kPanelRows) return FinishTiles<kVectors, 0, 6, 6, 6, 6>(of, column, finish);
+  if (of.rows == 2 * kPanelRows) return FinishTiles<kVectors, 0, 6, 6, 4>(of, column, finish);
+  return FinishTiles<kVectors, 0, 4, 4>(of, column, finish);
+#endif
 }
 #endif
 
 void Gemm(const ProductTile& of) {
   int column = 0;
+#if SIMD_BYTES >= 32
+  const bool panels = of.rows % kPanelRows == 0;
+  const bool whole = panels && of.columns % kLanes == 0;
 #if SIMD_BYTES == 64
-  const bool two = of.columns > kLanes + kFewColumns;
-  const bool whole = of.columns % kLanes == 0 && of.rows % kPanelRows == 0;
-  if (whole || (of.rows == kMostRows && of.columns > kFewColumns)) {
+  if (whole || (panels && of.rows > kPanelRows && of.columns > kFewColumns)) {
+    const bool two = of.columns > kLanes + kFewColumns;
     const bool finish = whole && of.out != nullptr;
-    two ? FinishPanels<2>(of, finish) : FinishPanels<1>(of, finish);
+    two ? FinishPanels<2>(of, 0, finish) : FinishPanels<1>(of, 0, finish);
     if (finish) return;
     column = two ? 2 * kLanes : kLanes;
   }
+#else
+  // What fills one vector more is for tiles of one panel.
+  const int rest = of.columns % (2 * kLanes);
+  if (panels && (rest <= kFewColumns || rest > kLanes)) {
+    const int wide = rest > kLanes ? of.columns : of.columns - rest;
+    const bool finish = whole && of.out != nullptr;
+    for (; column < wide; column += 2 * kLanes) FinishPanels<2>(of, column, finish);
+    if (finish) return;
+  }
+#endif
 #endif
   for (int row = 0; row < of.rows && column < of.columns; row += kPanelRows) {
     GemmOf<Reals>(Minimum(of.rows - row, kPanelRows), of.columns - column, of.depth,

@@ -6,6 +6,8 @@
  * Written with the vector extensions of GCC and Clang; intrinsics only for the few things that
  * these lack.
  */
+#include <type_traits>
+
 #include "simd.h"
 
 #if SIMD_BYTES > 16 || defined(__SSE2__)
@@ -148,7 +150,7 @@ inline T Maximum(T a, T b) {
   return ((a > b) | (a != a)) ? a : b;
 }
 template <typename T>
-inline T Minimum(T a, T b) {
+constexpr T Minimum(T a, T b) {
   return ((a < b) | (a != a)) ? a : b;
 }
 
@@ -1419,7 +1421,7 @@ void ApplyInt32(const npu_vector_instruction& instruction, const VectorOperand& 
 #include "simd_rows.h"
 
 constexpr Simd Table(const char* name) {
-  return {name,          SIMD_BYTES == 64 ? kMostRows : kPanelRows,
+  return {name,          SIMD_BYTES >= 32 ? kMostRows : kPanelRows,
           Gemm,          Dot,
           Taps,          Gather,
           Transpose,     Take,

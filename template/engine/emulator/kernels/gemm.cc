@@ -200,7 +200,11 @@ void GemmPlan::Run(const Gemm& gemm, const TileStore& store, int64_t task, int w
       int64_t rows = 0;
       for (int64_t row = first_row; row < end_row; row += rows) {
         rows = std::min<int64_t>(kPanelRows, end_row - row);
-        if (reals && !single && RowsOfPart(gemm, row, end_row) >= simd.rows) rows = simd.rows;
+        if (reals && !single) {
+          const int64_t panels =
+              std::min<int64_t>(simd.rows, RowsOfPart(gemm, row, end_row)) / kPanelRows;
+          rows = std::max(rows, panels * kPanelRows);
+        }
         const float* left = gemm.left + k * kPanelRows;
         if (gemm.left_part == 0) {
           left += row * depth_;
