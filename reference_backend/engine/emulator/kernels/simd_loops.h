@@ -154,6 +154,23 @@ constexpr T Minimum(T a, T b) {
   return ((a < b) | (a != a)) ? a : b;
 }
 
+// As Maximum and Minimum, but for the first operand being NaN.
+template <typename T>
+inline T Greater(T a, T b) {
+  return a > b ? a : b;
+}
+template <typename T>
+inline T Less(T a, T b) {
+  return a < b ? a : b;
+}
+#if SIMD_BYTES == 64
+inline V Greater(V a, V b) { return (V)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
+inline V Less(V a, V b) { return (V)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b); }
+#elif SIMD_BYTES == 32
+inline V Greater(V a, V b) { return (V)_mm256_max_ps((__m256)a, (__m256)b); }
+inline V Less(V a, V b) { return (V)_mm256_min_ps((__m256)a, (__m256)b); }
+#endif
+
 // Adding 2^23 leaves no room for a fraction.
 inline V RoundEven(V a) {
   V size = Absolute(a);
@@ -191,33 +208,51 @@ constexpr float kLn2High = 0x1.63p-1f;
 constexpr float kLn2Low = -0x1.bd0106p-13f;
 
 // 2^n * e^r with |r| <= ln(2) / 2.
+// e to x is 2 to n times `y`; n is an integer, and the low bits of `shifted` hold it.
+struct Power {
+  static constexpr float kShift = 0x1.8p23f;
+  V shifted, n, y;
+
+  explicit inline Power(V x)
+      : shifted(Fma(x, Splat(0x1.715476p0f), Splat(kShift))), n(shifted - kShift) {
+    V r = Fma(n, Splat(-kLn2High), x);
+    r = Fma(n, Splat(-kLn2Low), r);
+    V p = Polynomial(r, {0.5f, 1.666651296e-1f, 4.166618747e-2f, 8.369590294e-3f, 1.395170544e-3f});
+    y = Fma(r * r, p, r) + 1;
+  }
+};
+
+// For -87 <= x <= 88, where results are normal numbers. NaN remains NaN.
+inline V ExpInside(V x) {
+  const Power power(x);
+#if SIMD_BYTES == 64
+  return (V)_mm512_maskz_scalef_ps(0xffff, (__m512)power.y, (__m512)power.n);
+#else
+  return power.y * (V)(((VU)power.shifted << 23) + (127u << 23));
+#endif
+}
+
 inline V Exp(V x) {
   // The results beyond are infinity and 0. These comparisons let NaN through.
 #if SIMD_BYTES == 64
   x = (V)_mm512_maskz_min_ps(0xffff, (__m512)Splat(89.0f), (__m512)x);
   x = (V)_mm512_maskz_max_ps(0xffff, (__m512)Splat(-104.5f), (__m512)x);
-#elif SIMD_BYTES == 32
+  const Power power(x);
+  return (V)_mm512_maskz_scalef_ps(0xffff, (__m512)power.y, (__m512)power.n);
+#else
+#if SIMD_BYTES == 32
   x = (V)_mm256_min_ps((__m256)Splat(89.0f), (__m256)x);
   x = (V)_mm256_max_ps((__m256)Splat(-104.5f), (__m256)x);
 #else
   x = x > 89.0f ? Splat(89.0f) : x;
   x = x < -104.5f ? Splat(-104.5f) : x;
 #endif
-  constexpr float kShift = 0x1.8p23f;  // leaves the nearest integer in the low bits
-  V shifted = Fma(x, Splat(0x1.715476p0f), Splat(kShift));
-  V n = shifted - kShift;
-  V r = Fma(n, Splat(-kLn2High), x);
-  r = Fma(n, Splat(-kLn2Low), r);
-  V p = Polynomial(r, {0.5f, 1.666651296e-1f, 4.166618747e-2f, 8.369590294e-3f, 1.395170544e-3f});
-  V y = Fma(r * r, p, r) + 1;
-#if SIMD_BYTES == 64
-  return (V)_mm512_maskz_scalef_ps(0xffff, (__m512)y, (__m512)n);
-#else
+  const Power power(x);
   // In two steps, for results below the normal numbers and for n = 128.
-  VI exponent = (VI)((VU)shifted - (VU)Splat(kShift));
+  VI exponent = (VI)((VU)power.shifted - (VU)Splat(Power::kShift));
   VI half = exponent >> 1;
   VU rest = (VU)exponent - (VU)half;
-  return y * (V)(((VU)half + 127) << 23) * (V)((rest + 127) << 23);
+  return power.y * (V)(((VU)half + 127) << 23) * (V)((rest + 127) << 23);
 #endif
 }
 
@@ -245,7 +280,9 @@ inline V Tanh(V x) {
   V p = Polynomial(
       t, {-3.333328392e-1f, 1.333149127e-1f, -5.374349696e-2f, 2.065058340e-2f, -5.717040484e-3f});
   V small = Fma(x * t, p, x);
-  V large = WithSignOf(1 - 2 / (Exp(size + size) + 1), x);
+  // From 9.02 on, the result is 1.
+  const V limited = size > 10.0f ? Splat(10.0f) : size;
+  V large = WithSignOf(1 - 2 / (ExpInside(limited + limited) + 1), x);
   return size < 0.625f ? small : large;
 }
 
@@ -263,7 +300,7 @@ inline V Erf(V x) {
   // ln(1 - erf(x))
   V p = Polynomial(size, {-1.664442704e-4f, -1.127797257f, -6.369760589e-1f, -1.041137006e-1f,
                           2.231522384e-2f, -3.065493058e-3f, 1.982199411e-4f});
-  V large = WithSignOf(1 - Exp(p), x);
+  V large = WithSignOf(1 - ExpInside(p), x);
   return size < 0.9f ? small : large;
 }
 

@@ -59,22 +59,31 @@ float ReduceElements(npu_vector_opcode opcode, const float* data, int64_t count)
   }
 }
 
-// Exponentials of a row less its maximum, computed on request.
+// Exponentials of a row less its maximum, computed on request. With `kInside`, none of them is as
+// small as a number that is not normal.
+template <bool kInside>
 struct Exponentials {
   const float* data;
   float maximum;
   float* out;
   V operator()(int64_t i) const {
-    V value = Exp(Load(data + i) - maximum);
+    V value = Of(Load(data + i));
     Store(value, out + i);
     return value;
   }
   V operator()(int64_t i, int64_t count) const {
-    V value = Exp(LoadPart(data + i, count) - maximum);
+    V value = Of(LoadPart(data + i, count));
     StorePart(value, count, out + i);
     return value;
   }
+  V Of(V x) const { return kInside ? ExpInside(x - maximum) : Exp(x - maximum); }
 };
+
+template <bool kInside>
+float SumOfExponentials(const float* data, float maximum, int64_t count, float* out) {
+  const Exponentials<kInside> get = {data, maximum, out};
+  return ReduceWith([](auto a, auto b) { return a + b; }, 0, get, count);
+}
 
 // An exponential by their sum; a division would take several times as long. The first is at most 1
 // and the second at least 1, so the product with the inverse, corrected by the remainder, is the
@@ -90,6 +99,23 @@ inline V Quotient(V value, V sum, V inverse) {
 #endif
 }
 
+// The maximum of a row, and whether its exponentials are normal numbers.
+bool HasMaximumNear(const float* data, int64_t count, float* maximum) {
+#if SIMD_BYTES >= 32
+  const Plainly get = {data};
+  auto reduce = [&](auto combine, float neutral) {
+    return ReduceWith(combine, neutral, get, count);
+  };
+  *maximum = reduce([](auto a, auto b) { return Greater(a, b); }, data[0]);
+  const float minimum = reduce([](auto a, auto b) { return Less(a, b); }, data[0]);
+  const float sum = reduce([](auto a, auto b) { return a + b; }, 0);
+  // These two let NaN pass; it is in the sum.
+  if (*maximum - minimum < 87 && sum == sum) return true;
+#endif
+  *maximum = ReduceElements(NPU_VECTOR_MAXIMUM, data, count);
+  return false;
+}
+
 void SoftmaxRows(const float* data, int64_t rows, int64_t columns, float* maxima,
                  float* exponentials, float* sums, float* quotients) {
   // Of several rows at once: a row's last steps then do not keep the next row waiting.
@@ -97,13 +123,16 @@ void SoftmaxRows(const float* data, int64_t rows, int64_t columns, float* maxima
   for (int64_t first = 0; first < rows; first += kRows) {
     const int64_t count = Minimum<int64_t>(kRows, rows - first);
     float inverses[kRows];
+    bool inside[kRows] = {};
     for (int64_t row = 0; row < count; ++row) {
-      maxima[first + row] = ReduceElements(NPU_VECTOR_MAXIMUM, data + row * columns, columns);
+      inside[row] = HasMaximumNear(data + row * columns, columns, &maxima[first + row]);
     }
     for (int64_t row = 0; row < count; ++row) {
-      const int64_t at = row * columns;
-      const Exponentials get = {data + at, maxima[first + row], exponentials + at};
-      sums[first + row] = ReduceWith([](auto a, auto b) { return a + b; }, 0, get, columns);
+      const float* from = data + row * columns;
+      float* to = exponentials + row * columns;
+      sums[first + row] = inside[row]
+                              ? SumOfExponentials<true>(from, maxima[first + row], columns, to)
+                              : SumOfExponentials<false>(from, maxima[first + row], columns, to);
     }
     for (int64_t row = 0; row < count; ++row) inverses[row] = 1 / sums[first + row];
     for (int64_t row = 0; row < count && quotients != nullptr; ++row) {
