@@ -8,6 +8,8 @@
 namespace npu {
 namespace {
 
+bool IsOne(npu_dim dim) { return dim.size == 1 && dim.symbol < 0; }
+
 /*! \brief Argument `i`, a scale or a zero point, in a shape that broadcasts against the data: one
  *  number, or one for each element along the attribute `axis`. */
 Tensor QuantizationParameter(Lowering& op, size_t i) {
@@ -15,7 +17,7 @@ Tensor QuantizationParameter(Lowering& op, size_t i) {
   if (parameter.rank() == 0) return parameter;
   const int64_t rank = op.Input(0).rank();
   std::vector<npu_dim> dims(1, parameter.dims()[0]);
-  if (op.FixedSize(parameter, 0) != 1) {
+  if (!IsOne(dims[0])) {
     const int64_t axis = (op.Int("axis") + rank) % rank;
     dims.resize(rank - axis, FixedDim(1));
   }
@@ -26,9 +28,7 @@ Tensor QuantizationParameter(Lowering& op, size_t i) {
 bool HasOneScale(const Lowering& op) {
   for (size_t i : {1, 2}) {
     const std::vector<npu_dim> dims = op.InputDims(i);
-    if (dims.size() > 1 || (dims.size() == 1 && (dims[0].size != 1 || dims[0].symbol >= 0))) {
-      return false;
-    }
+    if (dims.size() > 1 || (dims.size() == 1 && !IsOne(dims[0]))) return false;
   }
   return true;
 }

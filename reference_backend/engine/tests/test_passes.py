@@ -237,6 +237,13 @@ EXAMPLES = {
             )
         ),
     ),
+    "KeepWeights": (
+        [X],
+        lambda emit: emit(
+            op.matmul(X, emit(op.astype(constant(np.ones((4, 5)), "int8"), "float32")))
+        ),
+    ),
+    "TakeRows": ([variable("rows", 2, dtype="int64")], None),
     "QuantizeFirst": ([X], lambda emit: emit(quantized(emit(op.reshape(X, [6, 4]))))),
     "DropLimits": (
         [X],
@@ -270,6 +277,14 @@ def example(name):
         def body(emit):
             flat = [emit(op.reshape(x, [6, 4, 4])) for _ in range(2)]
             return emit(op.reshape(emit(op.matmul(*flat)), [2, 3, 4, 4]))
+
+    if name == "TakeRows":
+        (rows,) = arguments
+
+        def body(emit):
+            scales = constant(np.ones(3), "float32")
+            table = op.dequantize(constant(np.ones((3, 4)), "int8"), scales, constant(0, "int8"), 0)
+            return emit(op.take(emit(table), rows, 0))
 
     if name == "WidenBias":
         x, bias = arguments

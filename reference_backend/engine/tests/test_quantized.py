@@ -1070,9 +1070,9 @@ def test_weights_of_a_torchao_model_of_float16_stay_integers():
 @needs("matmul", dtype="float16")
 @needs("dequantize")
 @pytest.mark.parametrize(
-    "scale, kept", [(5 / 2**24, True), (0.02, True), (1e-9, False), (400, False)]
+    "scale, merged", [(5 / 2**24, True), (0.02, True), (1e-9, False), (400, False)]
 )
-def test_weights_of_float16_have_no_scales_that_float16_cannot_hold(scale, kept):
+def test_weights_of_float16_have_no_scales_that_float16_cannot_hold(scale, merged):
     x = variable("x", 2, 8, dtype="float16")
     numbers = RNG.integers(-128, 128, (8, 6)).astype("int8")
 
@@ -1081,8 +1081,10 @@ def test_weights_of_float16_have_no_scales_that_float16_cannot_hold(scale, kept)
         product = emit(op.matmul(x, weight, "float32"))
         return emit(op.multiply(product, relax.const(np.full(6, scale, "float32"))))
 
+    skip_without_integers("matmul")
     mod = build([x], layer)
-    assert ("dequantize(" in str(simplify(mod, support.TABLE))) == kept
+    names = ops_of(simplify(mod, support.TABLE))
+    assert names == ["dequantize", "matmul"] + ["multiply"] * (not merged)
     found, expected = on_both(mod, RNG.standard_normal((2, 8)).astype("float16"))
     np.testing.assert_allclose(found, expected, atol=1e-3 * np.abs(expected).max())
 
@@ -1209,6 +1211,122 @@ def test_weights_with_other_scales_are_dequantized_when_the_model_runs():
     x = RNG.standard_normal((3, 64)).astype("float32")
     found = relax.VirtualMachine(compile_for(mod), tvm.cpu())["main"](tvm.runtime.tensor(x))
     np.testing.assert_allclose(found.numpy(), x @ (numbers * scales[:, None]), rtol=1e-4, atol=1e-3)
+
+
+def table_of(layout, dtype, zeros):
+    """Return integers, scales and zero points of a table, and the axis of both; its numbers."""
+    size, shape, axis = {
+        "one": (1, (16, 64), 0),
+        "rows": (16, (16, 64), 0),
+        "groups": (64, (64, 16), 0),
+        "columns": (64, (16, 64), 1),
+    }[layout]
+    numbers = RNG.integers(-128, 128, shape).astype("int8")
+    scales = RNG.uniform(0.01, 0.02, size).astype(dtype)
+    points = RNG.integers(-9, 10, size).astype("int8") if zeros else np.zeros(size, "int8")
+    by_axis = [1, 1]
+    by_axis[axis] = -1
+    steps, offsets = (item.reshape(by_axis) for item in (scales, points.astype(dtype)))
+    return numbers, scales, points, axis, ((numbers - offsets) * steps).reshape(16, 64)
+
+
+@needs("take", "reshape", "dequantize")
+@pytest.mark.parametrize(
+    "layout, dtype, zeros, shape",
+    [
+        *(
+            pytest.param(layout, dtype, zeros, (2, 3), marks=needs("take", dtype=dtype))
+            for layout in ("one", "rows", "groups", "columns")
+            for dtype, zeros in (("float32", False), ("float32", True), ("float16", False))
+        ),
+        *(
+            (layout, "float32", True, shape)
+            for layout in ("rows", "groups")
+            for shape in ((), (5,))
+        ),
+    ],
+)
+def test_rows_of_a_table_of_integers_are_dequantized_alone(layout, dtype, zeros, shape):
+    numbers, scales, points, axis, expected = table_of(layout, dtype, zeros)
+    rows = variable("rows", *shape, dtype="int64")
+
+    def body(emit):
+        scale, zero = (item[0] if layout == "one" else item for item in (scales, points))
+        real = op.dequantize(
+            relax.const(numbers), relax.const(scale, dtype), relax.const(zero), axis, dtype
+        )
+        return emit(op.take(emit(op.reshape(emit(real), (16, 64))), rows, 0))
+
+    mod = build([rows], body)
+    ops = backend.offload_report(support.partition_for(mod)).ops
+    assert not any("float" in item and "[16, 64]" in item for op in ops for item in op.arguments)
+    assert not any(item.wider for item in ops)
+    places = RNG.integers(0, 16, shape)
+    found = relax.VirtualMachine(compile_for(mod), tvm.cpu())["main"](tvm.runtime.tensor(places))
+    tolerance = np.finfo(dtype).eps
+    np.testing.assert_allclose(found.numpy(), expected[places], rtol=tolerance)
+
+
+@needs("take", "reshape", "dequantize")
+@pytest.mark.parametrize("layout", ["rows", "groups"])
+def test_as_many_rows_as_the_call_asks_for_are_dequantized(layout):
+    numbers, scales, points, axis, expected = table_of(layout, "float32", False)
+    rows = variable("rows", 1, tvm.tirx.Var("n", "int64"), dtype="int64")
+
+    def body(emit):
+        real = op.dequantize(*map(relax.const, (numbers, scales, points)), axis)
+        return emit(op.take(emit(op.reshape(emit(real), (16, 64))), rows, 0))
+
+    mod = build([rows], body)
+    if support.IS_EMULATOR:
+        ops = backend.offload_report(support.partition_for(mod)).ops
+        assert not any(item.placement == "host" for item in ops)
+    program = relax.VirtualMachine(compile_for(mod, symbol_bounds={"n": 8}), tvm.cpu())
+    for places in ([[3, 1, 15]], [[7]]):
+        found = program["main"](tvm.runtime.tensor(np.array(places))).numpy()
+        np.testing.assert_allclose(found, expected[np.array(places)], rtol=1e-6)
+
+
+@needs("take", "reshape", "dequantize", "astype")
+@needs_library("torch", "torchao")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["int8", "int4 groups"])
+def test_embeddings_that_torchao_has_quantised_stay_integers(kind, dtype):
+    import torch
+    from torchao import quantization
+
+    torch.manual_seed(0)
+    embedding = torch.nn.Embedding(50, 64)
+    module = torch.nn.Sequential(embedding).eval().to(getattr(torch, dtype))
+    granularity = quantization.PerAxis(0) if kind == "int8" else quantization.PerGroup(32)
+    integers = torch.int8 if kind == "int8" else torch.int4
+    config = quantization.IntxWeightOnlyConfig(integers, granularity)
+    quantization.quantize_(module, config, lambda item, _: isinstance(item, torch.nn.Embedding))
+    rows = torch.randint(0, 50, (2, 5))
+    program = torch.export.export(module, (rows,))
+    mod = backend.from_exported_program(program, unwrap_unit_return_tuple=True)
+    ops = backend.offload_report(support.partition_for(mod)).ops
+    sources = {item.result: item.arguments[0] for item in ops if item.op == "relax.take"}
+    assert sources["int8[10, 64]"] == "constant int8[50, 64]"
+    assert {item.runs_in for item in ops if item.placement == "host"} <= {"bfloat16"}
+    found = relax.VirtualMachine(compile_for(mod), tvm.cpu())["main"](tvm.runtime.tensor(rows))
+    with torch.no_grad():
+        expected = module(rows).float().numpy()
+    np.testing.assert_allclose(found.numpy().astype("float32"), expected, rtol=1e-6)
+
+
+@needs("add", "dequantize")
+def test_a_constant_that_is_no_integer_is_not_cut_to_one():
+    x = variable("x", 4, 8)
+    numbers = RNG.uniform(-3, 3, (4, 8)).astype("float16")
+
+    def body(emit):
+        real = op.dequantize(relax.const(numbers), relax.const(0.5), relax.const(0, "int8"))
+        return emit(op.add(x, emit(real)))
+
+    found = on_both(build([x], body), np.zeros((4, 8), "float32"))
+    np.testing.assert_allclose(found[0], numbers.astype("float32") / 2)
+    np.testing.assert_array_equal(*found)
 
 
 @needs("matmul", "reshape", "dequantize")

@@ -114,6 +114,19 @@ def _dequantize_linear(graph: Graph, node: Node) -> None:
     x, scale, zero_point = node.inputs(3)
     _check_type(node, graph.element_type(x) or graph.element_type(zero_point))
     output = node.proto.output[0]
+    kinds = (graph.element_type(scale), node.attributes.get("output_dtype", 0))
+    if TensorProto.BFLOAT16 in kinds:
+        # TVM dequantizes to float32 and float16 only.
+        kind = node.attributes.pop("output_dtype", 0) or kinds[0]
+        real = graph.fresh(f"{output}_float32")
+        _dequantize_into(graph, node, [x, graph.scale(node, scale), zero_point], real)
+        graph.emit("Cast", [real], {"to": kind}, output, like=node)
+        return
+    _dequantize_into(graph, node, [x, scale, zero_point], output)
+
+
+def _dequantize_into(graph: Graph, node: Node, inputs: Sequence[str], output: str) -> None:
+    x, scale, zero_point = inputs
     if node.attributes.get("block_size", 0):
         blocks = Blocks(graph, node, x, scale)
         parts = [blocks.split(x), blocks.flat(scale)]
@@ -135,6 +148,12 @@ def _quantize_linear(graph: Graph, node: Node) -> None:
         node.refuse("its type is int32; supported are integers of 2, 4, 8 and 16 bits")
     output = node.proto.output[0]
     graph.learn(output, kind, graph.shape(x))
+    if graph.element_type(scale) == TensorProto.BFLOAT16:
+        # TVM quantizes float32 and float16 only.
+        shape = graph.shape(x)
+        x = graph.emit("Cast", [x], {"to": TensorProto.FLOAT}, like=node)
+        graph.learn(x, TensorProto.FLOAT, shape)
+        scale = graph.scale(node, scale)
     held, low, high = NARROW.get(kind, (kind, 0, 0))
     if "output_dtype" in attributes:
         attributes["output_dtype"] = held

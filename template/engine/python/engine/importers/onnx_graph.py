@@ -200,9 +200,9 @@ class Graph:
             self._scalars[name] = self.add_constant(f"{name}_scalar", array.reshape(()))
         return self._scalars[name]
 
-    def _scale(self, node: Node, name: str) -> str:
-        """Return a scale in float32: no result of a quantised operator has its type."""
-        if self.element_type(name) != TensorProto.FLOAT16:
+    def scale(self, node: Node, name: str) -> str:
+        """Return a scale in float32, whatever its type is."""
+        if self.element_type(name) not in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
             return self.scalar(name)
         array = self.constant(name)
         if array is not None:
@@ -241,7 +241,7 @@ class Graph:
             The axis of the channels if the scale is a vector.
         """
         along = None if axis is None else self.axis_of(node, scale, axis)
-        inputs = [x, self._scale(node, scale), self.scalar(zero_point)][: 3 if zero_point else 2]
+        inputs = [x, self.scale(node, scale), self.scalar(zero_point)][: 3 if zero_point else 2]
         return self.emit(
             "DequantizeLinear", inputs, None if along is None else {"axis": along}, like=node
         )
@@ -274,7 +274,7 @@ class Graph:
             )
         output = node.proto.output[0]
         self.learn(output, self.element_type(zero_point))
-        inputs = [x, self._scale(node, scale), self.scalar(zero_point)]
+        inputs = [x, self.scale(node, scale), self.scalar(zero_point)]
         self.emit("QuantizeLinear", inputs, output=output, like=node)
 
     # ---- The end --------------------------------------------------------------------------------

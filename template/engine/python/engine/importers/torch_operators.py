@@ -161,7 +161,12 @@ class _Op:
             given = self._constants.get(given.name)
         if given is None:
             return None
-        return given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.array(given)
+        if not isinstance(given, torch.Tensor):
+            return np.array(given)
+        given = given.detach().cpu()
+        # NumPy has no bfloat16.
+        array: Array = (given.float() if given.dtype == torch.bfloat16 else given).numpy()
+        return array
 
     def dtype(self, name: str) -> str:
         """Return TVM's name of the element type in an argument."""
@@ -214,6 +219,16 @@ def _cast(value: relax.Expr, dtype: str) -> relax.Call:
     return relax.op.astype(value, dtype)
 
 
+def _wide(op: _Op, x: relax.Expr, *narrow: str) -> relax.Expr:
+    """Return real numbers of some types in float32."""
+    return op.emit(_cast(x, "float32")) if str(x.ty.dtype) in narrow else x
+
+
+def _data(op: _Op) -> relax.Expr:
+    """Return what an op quantizes, in a type that TVM's quantize reads."""
+    return _wide(op, op.value("input"), "bfloat16")
+
+
 def _constant(array: Array, vector: bool) -> relax.Expr:
     """Return an array of one element as a scalar, unless a vector is wanted."""
     shape: Sequence[int] = (-1,) if vector or array.size > 1 else ()
@@ -242,32 +257,46 @@ def _range(op: _Op, dtype: str) -> tuple[int, int]:
 def _quantize_per_tensor(op: _Op) -> relax.Expr:
     dtype = op.integer("dtype")
     scale, zero = op.scale("scale"), op.zero_point("zero_point", dtype)
-    quantized = relax.op.quantize(op.value("input"), scale, zero, axis=0, out_dtype=dtype)
+    quantized = relax.op.quantize(_data(op), scale, zero, axis=0, out_dtype=dtype)
     return _clipped(op, op.emit(quantized), dtype)
 
 
 def _dequantize_per_tensor(op: _Op) -> relax.Expr:
     x = op.value("input")
     scale, zero = op.scale("scale"), op.zero_point("zero_point", str(x.ty.dtype))
-    return op.emit(relax.op.dequantize(x, scale, zero, axis=0, out_dtype=_float_type(op)))
+    return _real(op, op.emit(relax.op.dequantize(x, scale, zero, 0, _dequantized_type(op))))
 
 
 def _quantize_per_channel(op: _Op) -> relax.Expr:
     dtype = op.integer("dtype")
     scale, zero = op.scale("scales", True), op.zero_point("zero_points", dtype, True)
-    quantized = relax.op.quantize(op.value("input"), scale, zero, op["axis"], dtype)
+    quantized = relax.op.quantize(_data(op), scale, zero, op["axis"], dtype)
     return _clipped(op, op.emit(quantized), dtype)
 
 
 def _dequantize_per_channel(op: _Op) -> relax.Expr:
     x = op.value("input")
     scale, zero = op.scale("scales", True), op.zero_point("zero_points", str(x.ty.dtype), True)
-    return op.emit(relax.op.dequantize(x, scale, zero, op["axis"], _float_type(op)))
+    return _real(
+        op, op.emit(relax.op.dequantize(x, scale, zero, op["axis"], _dequantized_type(op)))
+    )
 
 
 def _float_type(op: _Op) -> str:
     """Return the element type of a result, whose default a schema has as a number only."""
     return str(op.node.meta["val"].dtype).removeprefix("torch.")
+
+
+def _dequantized_type(op: _Op) -> str:
+    """Return the type that TVM dequantizes to: it has no bfloat16."""
+    dtype = _float_type(op)
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def _real(op: _Op, value: relax.Var) -> relax.Var:
+    """Return real numbers in the type of the result."""
+    dtype = _float_type(op)
+    return value if value.ty.dtype == dtype else op.emit(_cast(value, dtype))
 
 
 # ---- One scale for each block -------------------------------------------------------------------
@@ -360,7 +389,7 @@ def _quantize_blocks(
     def quantize(x: relax.Expr, axis: int) -> relax.Call:
         return relax.op.quantize(x, scales, zeros, axis, dtype)
 
-    return _clipped(op, blocks.apply(op.value("input"), quantize), dtype)
+    return _clipped(op, blocks.apply(_data(op), quantize), dtype)
 
 
 def _dequantize_affine(op: _Op) -> relax.Expr:
@@ -373,9 +402,9 @@ def _dequantize_blocks(op: _Op, blocks: _Blocks, scale: str, zero_point: str) ->
     zeros = op.zero_point(zero_point, str(x.ty.dtype), not blocks.is_one)
 
     def dequantize(x: relax.Expr, axis: int) -> relax.Call:
-        return relax.op.dequantize(x, scales, zeros, axis, _float_type(op))
+        return relax.op.dequantize(x, scales, zeros, axis, _dequantized_type(op))
 
-    return blocks.apply(x, dequantize)
+    return _real(op, blocks.apply(x, dequantize))
 
 
 def _group_blocks(op: _Op) -> _Blocks:
@@ -412,6 +441,7 @@ def _chosen(op: _Op, x: relax.Expr, axis: int | None, dtype: str, middle: int | 
     The zero point is `middle`, or else chosen for a range that is not symmetric.
     """
     low, high = map(float, _range(op, dtype))
+    x = _wide(op, x, "bfloat16", "float16")
     zero = relax.const(0, "float32")
     smallest = op.emit(relax.op.minimum(op.emit(relax.op.min(x, axis)), zero))
     largest = op.emit(relax.op.maximum(op.emit(relax.op.max(x, axis)), zero))

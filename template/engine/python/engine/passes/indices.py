@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites of indices, of padding with the input's own values, and of empty tensors."""
+"""Rewrites of indices, of what they take, of padding with own values, and of empty tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tvm import relax
 from ..calls import Constant, Unknown, resolve, tensor_type
 from ..table import Table
 from .evaluate import fixed_shape
-from .rewriting import Bindings, Block, Site, Steps, op_name
+from .quantized import DEQUANTIZE, if_taken
+from .rewriting import Bindings, Block, Site, Steps, is_call_of, op_name
 
 
 def flatten_index(site: Site) -> Bindings | None:
@@ -77,6 +78,57 @@ def index_from_start(site: Site) -> Bindings | None:
 def _from_start(indices: Constant, size: int) -> Constant:
     known = indices.value.numpy()
     return relax.const(np.where(known < 0, known + size, known), str(indices.value.dtype))
+
+
+def take_rows(site: Site) -> Bindings | None:
+    """Turn `take(dequantize(x), rows)` into a dequantize of the rows and their scales.
+
+    A row of a constant, such as a table of embeddings, has a scale, or one for each of its groups.
+    """
+    call = site.call
+    table, indices = call.args
+    source = site.value(table)
+    while is_call_of(source, "relax.reshape", "relax.astype"):
+        source = site.value(source.args[0])
+    known = fixed_shape(table.ty)
+    if not is_call_of(source, DEQUANTIZE) or known is None or call.attrs.axis is None:
+        return None
+    data, scales, zeros = (site.constant(item) for item in source.args)
+    rank, count = len(known[1]), known[1][0]
+    if data is None or scales is None or zeros is None or int(call.attrs.axis) % rank:
+        return None
+    steps = scales.value.numpy()
+    if steps.size == 1 or int(source.attrs.axis) % data.ty.ndim or steps.size % count:
+        return None
+    added = Steps(site)
+    groups = steps.size // count
+    places = indices if indices.ty.ndim == 1 else added.add(relax.op.reshape(indices, (-1,)))
+
+    def taken(constant: Constant, *sizes: int) -> relax.Expr:
+        rows = relax.const(constant.value.numpy().reshape(count, *sizes), str(constant.ty.dtype))
+        return added.add(relax.op.take(rows, places, 0, str(call.attrs.mode)))
+
+    def by_group(constant: Constant) -> relax.Expr:
+        if groups == 1:
+            return taken(constant)
+        return added.add(relax.op.reshape(taken(constant, groups), (-1,)))
+
+    numbers = taken(data, math.prod(known[1][1:]))
+    if groups > 1:
+        size = data.value.numpy().size // steps.size
+        numbers = added.add(relax.op.reshape(numbers, (-1, size)))
+    one = zeros.value.numpy().flat[0]
+    is_one = (zeros.value.numpy() == one).all()
+    zero = relax.const(one, str(zeros.ty.dtype)) if is_one else by_group(zeros)
+    one_each = relax.op.dequantize(numbers, by_group(scales), zero, 0, source.attrs.out_dtype)
+    real = added.add(one_each)
+    last = relax.op.reshape(real, call.ty.shape)
+    if real.ty.dtype != call.ty.dtype:
+        last = relax.op.astype(added.add(last), str(call.ty.dtype))
+    bindings = added.end(last)
+    # On the host as well, this is less work.
+    on_host = site.table.refusal(call, site.values, asked_later=True) is not None
+    return bindings if on_host else if_taken(site, bindings)
 
 
 _PADDINGS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}

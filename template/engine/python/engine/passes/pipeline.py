@@ -89,6 +89,7 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("ComputeBiases", quantized.compute_bias, quantized.DEQUANTIZE),
     # Before folding, which computes weights that are cast.
     _calls("ScaleWeights", scales.scale_weights, "relax.multiply"),
+    _calls("KeepWeights", scales.keep_weights, "relax.matmul"),
     # Before all passes that read constants and the sizes in them.
     Pass("FoldConstants", fold.fold_constants),
     # Before integers are moved, since element-wise ops compute with them.
@@ -102,6 +103,8 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("InterpolateReals", quantized.interpolate_real_numbers, quantized.DEQUANTIZE),
     # After folding, which computes the indices.
     _calls("CountFromStart", indices.index_from_start, "relax.take"),
+    # After CountFromStart: the indices are read several times.
+    _calls("TakeRows", indices.take_rows, "relax.take"),
     _blocks("DropEmpties", indices.drop_empties),
     # After RecoverOps, which recovers paddings.
     _calls("PadByTake", indices.pad_by_take, "relax.nn.pad"),

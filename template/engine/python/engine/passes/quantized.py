@@ -294,10 +294,14 @@ def _is_taken_too(moved: relax.Call, call: relax.Call, values: Values, table: Ta
 
 
 def _axis_behind(call: relax.Call, axis: int) -> int | None:
-    """Return where an axis is after a transposition, or a reshape that keeps it."""
+    """Return where an axis is after a transposition, or a reshape or take that keeps it."""
     order = transposed_axes(call)
     if order:
         return order.index(axis % len(order))
+    if op_name(call) == "relax.take" and call.attrs.axis is not None:
+        rank, of_indices = (item.ty.ndim for item in call.args)
+        axis, taken = axis % rank, int(call.attrs.axis) % rank
+        return None if axis == taken else axis if axis < taken else axis + of_indices - 1
     if op_name(call) != "relax.reshape":
         return None
     known = [fixed_shape(item.ty) for item in (call.args[0], call)]
@@ -374,10 +378,10 @@ def interpolate_real_numbers(site: Site) -> Bindings | None:
         relax.op.dequantize(resize.args[0], *call.args[1:3], -1, call.attrs.out_dtype)
     )
     moved = relax.Call(resize.op, [first, *resize.args[1:]], resize.attrs, resize.ty_args)
-    return _if_taken(site, steps.end(moved))
+    return if_taken(site, steps.end(moved))
 
 
-def _if_taken(site: Site, bindings: Bindings | None) -> Bindings | None:
+def if_taken(site: Site, bindings: Bindings | None) -> Bindings | None:
     """Return bindings if the table takes all their calls."""
     calls = [item.value for item in bindings or ()]
     taken = all(site.table.refusal(call, site.values, asked_later=True) is None for call in calls)
@@ -452,8 +456,10 @@ def real_of(source: relax.Call, data: Constant, values: Values) -> Constant | No
     Returns
     -------
     real
-        The real numbers; None if its scales are not constant.
+        The real numbers; None if its scales are not constant, or it reads no integers.
     """
+    if not str(data.ty.dtype).startswith(("int", "uint")):
+        return None
     scale, zero_point = (resolve(item, values) for item in source.args[1:3])
     if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
         return None

@@ -47,9 +47,29 @@ def scale_weights(site: Site) -> Bindings | None:
     return None
 
 
+def keep_weights(site: Site) -> Bindings | None:
+    """Turn `matmul(x, astype(weight))` into a matmul of a weight that is dequantized with scale 1.
+
+    Its factors stay ops of their own: `scale_weights` leaves those that no scale can be.
+    """
+    call = site.call
+    data, weight = call.args
+    dtype = str(weight.ty.dtype)
+    if dtype not in _REALS or not site.table.takes_integer_weights("relax.matmul"):
+        return None
+    numbers = _known(_before_casts(site, weight), site.values)
+    if numbers is None or str(numbers.ty.dtype) not in ("int8", "uint8"):
+        return None
+    zero = relax.const(0, str(numbers.ty.dtype))
+    added = Steps(site)
+    real = added.add(relax.op.dequantize(numbers, relax.const(1.0), zero, -1, dtype))
+    return added.end(relax.op.matmul(data, real, call.attrs.out_dtype))
+
+
 def _before_casts(site: Site, expr: relax.Expr) -> relax.Expr:
     """Return what casts to real numbers read: each of them holds all integers of 8 bits."""
-    while is_call_of(cast := site.value(expr), "relax.astype") and str(expr.ty.dtype) in _REALS:
+    kinds = (*_REALS, "bfloat16")
+    while is_call_of(cast := site.value(expr), "relax.astype") and str(expr.ty.dtype) in kinds:
         expr = cast.args[0]
     return expr
 
