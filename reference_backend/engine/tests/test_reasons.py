@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.relax.transform import FusionPattern
 
 import backend
+import support
 from backend.engine.capability import OneOf
 from backend.engine.chip import Limits
 from backend.engine.options import Options
@@ -22,7 +23,16 @@ from backend.engine.reasons import Code
 from backend.engine.regions import Partitioner, composites
 from backend.engine.table import Table
 from backend.patterns import OPS
-from support import TABLE, build, needs, on_host, partition_for, skip_without_integers, variable
+from support import (
+    TABLE,
+    build,
+    needs,
+    needs_library,
+    on_host,
+    partition_for,
+    skip_without_integers,
+    variable,
+)
 
 op = relax.op
 IMAGE = (1, 8, 6, 6)
@@ -817,6 +827,245 @@ def test_an_op_that_moves_real_numbers_says_when_it_moves_integers():
     report = report_of(build([x, y], body), Table(ops))
     (entry,) = (item for item in report.ops if item.op == "relax.concat")
     assert entry.wider_code == Code.NO_INTEGER_FORM.value
+
+
+# ---- Constants of integers that become real numbers ---------------------------------------------
+
+
+def integers(*shape, dtype="int8"):
+    return relax.const(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
+
+
+def real_of(emit, numbers, count, axis, dtype="float32"):
+    scales = relax.const(np.linspace(0.5, 1, count).astype("float32"))
+    return emit(op.dequantize(numbers, scales, relax.const(0, "int8"), axis, dtype))
+
+
+def folded_model(kind):
+    """Build a model with an op that reads real numbers which were integers."""
+    dtype = {"cast": "float16"}.get(kind, "bfloat16" if "bfloat16" in kind else "float32")
+    x, rows = variable("x", 4, 8, dtype=dtype), variable("rows", 3, dtype="int64")
+
+    def body(emit):
+        if kind == "take":
+            return emit(op.take(real_of(emit, integers(4, 8), 8, 1), rows, 1))
+        if kind == "reshape":
+            blocks = real_of(emit, integers(8, 4), 8, 0)
+            return emit(op.add(x, emit(op.reshape(blocks, (4, 8)))))
+        if kind == "concat":
+            return emit(op.concat([x, real_of(emit, integers(4, 8), 8, 1)]))
+        if kind == "computed":
+            cast = emit(op.astype(integers(8, 5), "float32"))
+            return emit(op.matmul(x, emit(op.subtract(cast, relax.const(3.0)))))
+        is_cast = kind == "bfloat16 without scales"
+        numbers = integers(8, 5) if is_cast else real_of(emit, integers(8, 5), 5, 1)
+        return emit(op.matmul(x, emit(op.astype(numbers, dtype))))
+
+    return build([rows if kind == "take" else x], body)
+
+
+@needs("matmul", dtype="float16")
+@needs("take", "reshape", "concat", "matmul", "add", "dequantize")
+@pytest.mark.parametrize(
+    "kind, name, code, sentence",
+    [
+        (
+            "take",
+            "take",
+            Code.QUANTIZATION,
+            "take: a constant of int8 becomes real numbers when the model is compiled; supported: "
+            "one scale, or one for each row, each group of a row, or each column",
+        ),
+        (
+            "reshape",
+            "reshape",
+            Code.QUANTIZATION,
+            "reshape: a constant of int8 becomes real numbers when the model is compiled; "
+            "supported: one scale, or weights that only matmuls read",
+        ),
+        (
+            "concat",
+            "concat",
+            Code.QUANTIZATION,
+            "concat: a constant of int8 becomes real numbers when the model is compiled; "
+            "supported: parts of one scale, all of them integers",
+        ),
+        (
+            "computed",
+            "matmul",
+            Code.QUANTIZATION,
+            "'x2', a constant of int8, becomes real numbers when the model is compiled; "
+            "supported: a dequantize before it",
+        ),
+        (
+            "cast",
+            "matmul",
+            Code.QUANTIZATION,
+            "'x2' is cast after its dequantize; supported: a dequantize to float16 right before "
+            "the op",
+        ),
+        (
+            "bfloat16",
+            "matmul",
+            Code.DTYPE,
+            "the host computes with real numbers, as the model says",
+        ),
+        (
+            "bfloat16 without scales",
+            "matmul",
+            Code.DTYPE,
+            "the host computes with real numbers, as the model says",
+        ),
+    ],
+)
+def test_a_constant_of_integers_that_becomes_real_numbers_says_why(
+    kind, name, code, sentence, monkeypatch
+):
+    skip_without_integers("matmul")
+    report = report_of(folded_model(kind))
+    (entry,) = (item for item in report.ops if item.op == f"relax.{name}")
+    assert (entry.asked, entry.wider_code, entry.wider) == ("int8", code.value, sentence)
+    assert entry.wider_remedy == code.remedy
+    advice = f"[{code.value}] {code.remedy}"
+    assert sentence in str(report) and advice in str(report).splitlines()
+    shown = " ".join(support.on_terminal(report, monkeypatch, 200).split())
+    assert sentence in shown and code.remedy in shown
+    kept = backend.Report.from_json(report.to_json())
+    assert kept.ops == report.ops
+    if code is Code.DTYPE:
+        assert "'x1' is bfloat16; supported: float32, float16" in entry.reason
+
+
+@needs("take", "matmul", "dequantize")
+def test_integers_that_the_table_does_not_have_say_so():
+    tables = {
+        "take": [
+            replace(item, inputs=(replace(item.inputs[0], dtypes=("float32",)), *item.inputs[1:]))
+            for item in OPS
+            if item.name == "take"
+        ],
+        "matmul": [replace(item, quantized=None) for item in OPS if item.name == "matmul"],
+    }
+    rows, x = variable("rows", 3, dtype="int64"), variable("x", 4, 8)
+    models = {
+        "take": build(
+            [rows], lambda emit: emit(op.take(real_of(emit, integers(4, 8), 4, 0), rows, 0))
+        ),
+        "matmul": build([x], lambda emit: emit(op.matmul(x, real_of(emit, integers(8, 5), 5, 1)))),
+    }
+    found = []
+    for name, entries in tables.items():
+        known = [*entries, *(item for item in OPS if item.name == "dequantize")]
+        (entry,) = (item for item in report_of(models[name], Table(known)).ops if item.wider)
+        assert (entry.op, entry.asked) == (f"relax.{name}", "int8")
+        assert entry.wider_code == Code.NO_INTEGER_FORM.value
+        found.append(entry.wider)
+    (entry,) = report_of(models["take"], table_of("take")).ops
+    found.append(entry.wider)
+    computed = "becomes real numbers when the model is compiled"
+    assert found == [
+        f"take: a constant of int8 {computed}; supported: float32",
+        "matmul has no form for quantised tensors in the table",
+        f"take: a constant of int8 {computed}; the table has no dequantize",
+    ]
+
+
+@needs("add", "take", "matmul", "reshape", "dequantize")
+def test_real_numbers_that_a_model_asks_for_have_no_reason():
+    """An addition is of real numbers, and so is a product of embeddings by real weights."""
+    skip_without_integers("matmul")
+    x, rows = variable("x", 4, 8), variable("rows", 3, dtype="int64")
+
+    def body(emit):
+        embedded = emit(op.take(real_of(emit, integers(4, 8), 4, 0), rows, 0))
+        total = emit(op.add(x, real_of(emit, integers(4, 8), 8, 1)))
+        return [total, emit(op.matmul(embedded, weight(8, 5)))]
+
+    assert not any(item.wider for item in report_of(build([x, rows], body)).ops)
+
+
+SCALES_OF_BLOCKS = "has scales of blocks; supported: one, or of weights one per channel"
+
+
+@needs_library("onnx")
+@needs("matmul", "reshape", "permute_dims", "quantize", "dequantize")
+@pytest.mark.parametrize(
+    "kind, data, weights, sentence",
+    [
+        ("blocks of data", (4, 2), (8,), f"'x1' {SCALES_OF_BLOCKS}"),
+        (
+            "zero points of data",
+            (32,),
+            (8,),
+            "matmul: 'x1' has several zero points; supported: one",
+        ),
+        ("groups of weights", (), (2, 8), f"'x2' {SCALES_OF_BLOCKS}"),
+        (
+            "bfloat16",
+            (),
+            (8,),
+            "'x2' is cast after its dequantize; supported: a dequantize to float32 right before "
+            "the op",
+        ),
+    ],
+)
+def test_a_product_of_an_onnx_model_that_is_computed_in_float_says_why(
+    kind, data, weights, sentence
+):
+    import onnx
+    from onnx import TensorProto
+
+    skip_without_integers("matmul")
+    generator = np.random.default_rng(0)
+    numbers = generator.integers(-8, 8, (32, 8))
+    steps = generator.uniform(0.02, 0.05, data).astype("float32")
+    zeros = np.zeros(data, "int8")
+    if data == (32,):
+        zeros = generator.integers(-9, 10, data).astype("int8")
+    is_bfloat16 = kind == "bfloat16"
+    scales = generator.uniform(0.02, 0.05, weights).astype("float32")
+    constants = [
+        onnx.numpy_helper.from_array(steps, "s"),
+        onnx.numpy_helper.from_array(zeros, "z"),
+        onnx.helper.make_tensor("w", TensorProto.INT4, (32, 8), numbers.reshape(-1).tolist()),
+        onnx.helper.make_tensor(
+            "t",
+            TensorProto.BFLOAT16 if is_bfloat16 else TensorProto.FLOAT,
+            weights,
+            scales.reshape(-1).tolist(),
+        ),
+    ]
+    of_data = "<axis = 1, block_size = 16>" if len(data) == 2 else "<axis = 1>"
+    of_weights = "<axis = 0, block_size = 16>" if len(weights) == 2 else "<axis = 1>"
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+    g (float[4, 32] x) => (float[4, 8] y) {{
+        q = QuantizeLinear{of_data}(x, s, z)
+        d = DequantizeLinear{of_data}(q, s, z)
+        f = DequantizeLinear{of_weights}(w, t)
+        real = Cast<to = 1>(f)
+        y = MatMul(d, {"real" if is_bfloat16 else "f"})
+    }}""")
+    model.graph.initializer.extend(constants)
+    mod = backend.from_onnx(model)
+    (entry,) = (item for item in report_of(mod).ops if item.op == "relax.matmul")
+    assert (entry.wider_code, entry.wider) == (Code.QUANTIZATION.value, sentence)
+    assert entry.asked == "int8" and entry.runs_in.startswith("float32")
+
+    def spread(array, axis):
+        return np.repeat(array, 16, axis) if array.ndim == 2 else array
+
+    x = generator.standard_normal((4, 32)).astype("float32")
+    steps, zeros = spread(steps, 1), spread(zeros, 1).astype("int64")
+    real = (np.clip(np.rint(x / steps) + zeros, -128, 127) - zeros) * steps
+    matrix = numbers * spread(onnx.numpy_helper.to_array(constants[3]).astype("float32"), 0)
+    if is_bfloat16:
+        matrix = matrix.astype(onnx.numpy_helper.to_array(constants[3]).dtype)
+    program = relax.VirtualMachine(support.compile_for(mod), tvm.cpu())
+    found = program["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(found, real @ matrix.astype("float64"), rtol=1e-4, atol=1e-4)
+
+
+# ---- Codes --------------------------------------------------------------------------------------
 
 
 def test_each_code_has_a_test():

@@ -269,6 +269,7 @@ class _Writer:
                 "composite": op.composite,
                 "runs_in": op.runs_in,
                 "wider": op.wider,
+                "wider_remedy": op.wider_remedy,
                 "variable": op.name,
                 "module": op.origin.module if op.origin else None,
                 "location": op.origin.location if op.origin else None,

@@ -64,8 +64,8 @@ class OpPlacement:
         The type that it computes in: "float32", "uint8 x int8", "int8, inside float32".
     asked
         The integers that the model asks for, where the op computes in a wider type.
-    wider_code, wider
-        Why it does: one of `Code`, and a sentence.
+    wider_code, wider, wider_remedy
+        Why it does, one of `Code` and a sentence, and what would change it.
     reads
         The ops whose results it reads: their places in `Report.ops`.
     inputs
@@ -96,6 +96,7 @@ class OpPlacement:
     asked: str | None = None
     wider_code: str | None = None
     wider: str | None = None
+    wider_remedy: str | None = None
     reads: tuple[int, ...] = ()
     inputs: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()

@@ -52,7 +52,7 @@ def text_of(report: Report) -> str:
         f"{region.bytes_in:,} bytes in and {region.bytes_out:,} bytes out at each call"
         for region in report.regions
     ]
-    lines = [*aligned([_HEADER, *rows]), *regions, *advice(report.on_host)]
+    lines = [*aligned([_HEADER, *rows]), *regions, *advice((*report.on_host, *report.wider))]
     lines += [*_symbols(report), report.summary]
     return "\n".join(lines)
 
@@ -93,20 +93,21 @@ def blocks_of(report: Report, everything: bool) -> Iterator[str | Indented | Tex
 
 
 def advice(ops: Sequence[OpPlacement]) -> list[str]:
-    """Return what would move ops to the NPU, each advice once.
+    """Return what would move ops to the NPU, or to integers, each advice once.
 
     Parameters
     ----------
     ops
-        Ops on the host.
+        Ops on the host, or wider than asked for.
 
     Returns
     -------
     lines
         A line for each code and advice.
     """
-    lines = [f"[{op.code}] {op.remedy}" for op in ops if op.remedy and not op.bookkeeping]
-    return list(dict.fromkeys(lines))
+    told = [(op.code, op.remedy) for op in ops if not op.bookkeeping]
+    told += [(op.wider_code, op.wider_remedy) for op in ops]
+    return list(dict.fromkeys(f"[{code}] {remedy}" for code, remedy in told if remedy))
 
 
 def _table(report: Report, ops: Sequence[OpPlacement], title: str) -> TextTable:
@@ -141,7 +142,7 @@ def _reasons(report: Report, everything: bool) -> Iterator[str | Indented]:
             head = f"[{op.code}] {'' if op.bookkeeping else op.remedy or ''}".rstrip()
             found.setdefault(head, {}).setdefault(op.reason or "", []).append(name(op))
         if op.wider:
-            head = f"[{op.wider_code}] wider than asked for"
+            head = f"[{op.wider_code}] wider than asked for. {op.wider_remedy or ''}".rstrip()
             why = f"asked for: {op.asked}; {op.wider}" if op.asked else op.wider
             found.setdefault(head, {}).setdefault(why, []).append(name(op))
     for head, sentences in found.items():

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names that the author of a model gave its ops; calls carry them in their spans.
 
+Constants carry there the type of the integers that they were before they were folded.
+
 TVM's passes keep the span of a call, and ignore it when they compare. The importers of this package
 attach the spans, and `passes.rewriting` passes them on to the replacement of a call.
 """
@@ -14,6 +16,8 @@ from types import FunctionType
 
 import tvm
 from tvm import relax
+
+from .calls import Constant
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,47 @@ def with_span(call: relax.Call, span: tvm.ir.Span) -> relax.Call:
         A new one.
     """
     return relax.Call(call.op, list(call.args), call.attrs, call.ty_args, span, _type_of(call))
+
+
+_FOLDED = "real numbers of "
+"""Begins the spans of constants that were integers."""
+
+
+def folded_type(expr: relax.Expr) -> str:
+    """Return the type of the integers that folding turned into a constant of real numbers.
+
+    Parameters
+    ----------
+    expr
+        An expression.
+
+    Returns
+    -------
+    dtype
+        "" if it is no such constant.
+    """
+    name = getattr(expr.span, "source_name", None) if isinstance(expr, Constant) else None
+    text = "" if name is None else str(name.name)
+    return text.removeprefix(_FOLDED) if text.startswith(_FOLDED) else ""
+
+
+def folded_from(constant: Constant, dtype: str) -> Constant:
+    """Return a constant that `folded_type` tells from others.
+
+    Parameters
+    ----------
+    constant
+        Real numbers.
+    dtype
+        The type of the integers that they were.
+
+    Returns
+    -------
+    constant
+        A new one, of the same values.
+    """
+    span = tvm.ir.Span(tvm.ir.SourceName(_FOLDED + dtype), 0, 0, 0, 0)
+    return Constant(constant.value, constant.ty, span)
 
 
 def with_absorbed(

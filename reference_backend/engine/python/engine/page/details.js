@@ -59,7 +59,8 @@ function whyBoxes(op) {
       op.remedy ? make("div", {}, make("b", {}, "To change it: "), op.remedy) : null));
   if (op.wider)
     boxes.push(make("div", { class: "why wide" }, make("b", {}, `Wider than asked (${op.asked}): ${op.wider_code}`),
-      ` ${op.wider}`));
+      ` ${op.wider}`,
+      op.wider_remedy ? make("div", {}, make("b", {}, "To change it: "), op.wider_remedy) : null));
   return boxes;
 }
 

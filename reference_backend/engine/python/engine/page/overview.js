@@ -51,9 +51,9 @@ function reasons(ops, field, page) {
       first([...bySentence(group, field === "code" ? "reason" : "wider")], 4, ([sentence, same]) =>
         make("div", { class: "sentence" }, make("div", {}, namesOf(same)), make("div", { class: "dim" }, sentence))) },
   ];
-  if (field === "code")
-    columns.push({ name: "what would change it", text: true, cell: ([, group]) =>
-      first([...new Set(group.map((op) => op.remedy).filter(Boolean))], 3, (text) => make("div", {}, text)) });
+  const remedy = field === "code" ? "remedy" : "wider_remedy";
+  columns.push({ name: "what would change it", text: true, cell: ([, group]) =>
+    first([...new Set(group.map((op) => op[remedy]).filter(Boolean))], 3, (text) => make("div", {}, text)) });
   return make("div", { class: "scroll" },
     table(columns, rows, ([code]) => page.searchOps(code)).element);
 }

@@ -19,6 +19,7 @@ from tvm import relax
 
 from ..aliases import Array
 from ..calls import Constant, Unknown, attributes_of, numbers_of, resolve, tensor_type
+from ..origins import folded_from, folded_type
 from .evaluate import Undefined, constant_of, fixed_shape, is_computed
 from .rewriting import Bindings, Block, Reader, Site, op_name, with_constants
 
@@ -189,7 +190,27 @@ def _value_of(call: relax.Call, kernels: Kernels) -> relax.Expr | None:
         value = constant_of(call)
     except Undefined:
         return None
-    return kernels.run(call) if value is None else value
+    value = kernels.run(call) if value is None else value
+    return _with_source(value, call) if isinstance(value, Constant) else value
+
+
+_QUANTIZED = ("int8", "uint8", "int16", "float8_e4m3fn", "float8_e5m2")
+"""The types of weights that a model casts to real numbers."""
+
+
+def _with_source(value: Constant, call: relax.Call) -> Constant:
+    """Return real numbers with the type of the integers that they are computed from."""
+    dtype, shape = fixed_shape(value.ty) or ("", ())
+    if not dtype.startswith(("float", "bfloat")):
+        return value
+    for item in _tensors(call):
+        source = folded_type(item)
+        if not source and op_name(call) == "relax.astype" and str(item.ty.dtype) in _QUANTIZED:
+            source = str(item.ty.dtype)
+        # Not of factors beside them.
+        if source and math.prod(item.value.numpy().shape) == math.prod(shape):
+            return folded_from(value, source)
+    return value
 
 
 # ---- Kernels ------------------------------------------------------------------------------------

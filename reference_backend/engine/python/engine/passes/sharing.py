@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterator, MutableMapping
 from functools import cached_property
+from typing import cast
 
 from tvm import relax
 
 from ..calls import Constant, resolve, with_arguments
+from ..origins import folded_from
+from ..reasons import Reason
 from ..table import Table
 from .quantized import DEQUANTIZE, QUANTIZE, REARRANGES, real_of
 from .rewriting import Bindings, Block, op_name
@@ -44,6 +48,7 @@ def dequantize_for_each(block: Block, table: Table) -> Bindings | None:
             if isinstance(data, Constant) and not keeps(binding):
                 real = reals.get(var) or real_of(source, data, block.values)
                 if real is not None:
+                    real = folded_from(real, str(data.ty.dtype))
                     reals[var] = replaced[var] = real
                     continue
             # The first keeps the existing one, unless others share it.
@@ -145,13 +150,27 @@ class _Readers:
         """
         name = op_name(binding.value)
         entries = self._table.entries_of(name) if name else []
-        if not entries:
+        if not entries or self._refusal(binding.value) is not None:
             return True
         if self._table.get("dequantize") is None:
             return False
         if any(entry.quantized is not None for entry in entries if entry.is_product):
             return True
         return name in REARRANGES and self._are_weights(binding)
+
+    def _refusal(self, call: relax.Call) -> Reason | None:
+        """Return why a call stays on the host, with real numbers for what it dequantizes."""
+        # Nothing writes into it.
+        values = cast(MutableMapping[relax.Var, relax.Expr], self._block.values)
+        return self._table.refusal(call, ChainMap(self._integers, values), asked_later=True)
+
+    @cached_property
+    def _integers(self) -> dict[relax.Var, relax.Expr]:
+        """The constants that dequantizes read, by what they make of them."""
+        values = self._block.values
+        sources = (self._block.bindings[index] for index in self._block.by_op[DEQUANTIZE])
+        read = {item.var: resolve(item.value.args[0], values) for item in sources}
+        return {var: data for var, data in read.items() if isinstance(data, Constant)}
 
     def _are_weights(self, binding: relax.Binding) -> bool:
         readers = self._readers.get(binding.var, [])

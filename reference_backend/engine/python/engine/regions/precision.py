@@ -9,7 +9,10 @@ from typing import TypedDict
 from tvm import relax
 
 from ..amounts import is_product
+from ..calls import Constant, resolve
+from ..capability import Op
 from ..element_types import runs_in, wider_inside
+from ..origins import folded_type
 from ..passes.quantized import DEQUANTIZE, QUANTIZE, REARRANGES, moves_elements
 from ..patterns import TO_REAL, WEIGHT_ONLY, computes_quantized, is_quantized
 from ..reasons import Code, Reason, of_driver
@@ -20,6 +23,19 @@ from .composites import Bindings, Composite, CompositeFinder
 _REACH = 3
 """How many ops after an op its quantize may be: a bias, a residual and an activation."""
 
+_UNCHANGED = (*REARRANGES, "relax.astype")
+"""The ops behind which an operand still is what a dequantize made."""
+
+_COMPUTED = "becomes real numbers when the model is compiled"
+
+
+def _read(expr: relax.Expr) -> list[relax.Expr]:
+    """Return what an expression reads, also in tuples."""
+    items = getattr(expr, "args", None) or getattr(expr, "fields", None) or ()
+    return [
+        one for item in items for one in (_read(item) if isinstance(item, relax.Tuple) else [item])
+    ]
+
 
 class Types(TypedDict, total=False):
     """The fields of an `OpPlacement` about types."""
@@ -28,6 +44,7 @@ class Types(TypedDict, total=False):
     asked: str
     wider_code: str
     wider: str
+    wider_remedy: str
 
 
 class Precision:
@@ -46,7 +63,10 @@ class Precision:
     def __init__(self, bindings: Bindings, finder: CompositeFinder, table: Table) -> None:
         self._bindings, self._finder, self._table = bindings, finder, table
         self._of_composite: dict[Composite, tuple[str, ...]] = {}
-        self._has_integers = any(self._op(index) == DEQUANTIZE for index in range(len(bindings)))
+        self._has_integers = any(
+            self._op(index) == DEQUANTIZE or any(map(folded_type, _read(binding.value)))
+            for index, binding in enumerate(bindings)
+        )
 
     def of(self, index: int, on_host: Composite | Reason) -> Types:
         """Return the fields of an `OpPlacement` about types.
@@ -85,6 +105,7 @@ class Precision:
         if reason is not None:
             fields["asked"] = " x ".join(asked)
             fields["wider_code"], fields["wider"] = reason.code.value, str(reason)
+            fields["wider_remedy"] = reason.remedy
         return fields
 
     def _op(self, index: int) -> str:
@@ -108,12 +129,17 @@ class Precision:
 
     def _asked(self, index: int) -> list[str]:
         """Return the integer types that an op is to compute with; none if with reals."""
+        call = self._bindings[index].value
         found: dict[str, None] = {}
-        for var in ir.operands(self._bindings[index].value):
-            source = self._dequantize_behind(var)
-            if source is not None:
+        for item in _read(call):
+            source = self._source_of(item, _UNCHANGED)
+            if isinstance(source, Constant):
+                found[folded_type(source)] = None
+            elif source is not None and not self._is_of_weights(source):
                 found[str(source.args[0].ty.dtype)] = None
-        if found and (is_product(self._op(index)) or any(self._quantizes(index))):
+        # An op of single elements computes with the real numbers of a constant, as the model says.
+        moves = moves_elements(call) and any(map(folded_type, _read(call)))
+        if found and (is_product(self._op(index)) or moves or any(self._quantizes(index))):
             return [dtype for dtype in found if dtype != "int32"]
         return []
 
@@ -129,22 +155,45 @@ class Precision:
         closest = max(notes, key=lambda note: note.closeness, default=None)
         return next(map(of_driver, declined), closest)
 
-    def _dequantize_behind(self, operand: relax.Expr) -> relax.Call | None:
-        """Return the dequantize of an operand, which may be reshaped and transposed since then."""
+    def _source_of(
+        self, operand: relax.Expr, through: Sequence[str] = REARRANGES
+    ) -> relax.Expr | None:
+        """Return the dequantize, or the constant of former integers, that some ops rearranged."""
         position = self._bindings.position
         while isinstance(operand, relax.Var) and operand in position:
             value = self._bindings[position[operand]].value
             if self._op(position[operand]) == DEQUANTIZE:
                 return value
-            if self._op(position[operand]) not in REARRANGES:
-                break
+            if self._op(position[operand]) not in through:
+                return None
             operand = value.args[0]
-        return None
+        return operand if folded_type(operand) else None
+
+    def _dequantize_behind(self, operand: relax.Expr) -> relax.Call | None:
+        """Return the dequantize of an operand, which may be reshaped and transposed since then."""
+        source = self._source_of(operand)
+        return source if isinstance(source, relax.Call) else None
+
+    def _is_of_weights(self, source: relax.Call) -> bool:
+        """Whether a dequantize is of what a take reads from a constant: weights, not data."""
+        data = source.args[0]
+        while (call := self._bindings.values.get(data)) is not None and ir.is_op_call(call):
+            data = call.args[0]
+            if call.op.name == "relax.take":
+                return isinstance(resolve(data, self._bindings.values), Constant)
+            if call.op.name not in REARRANGES:
+                break
+        return False
 
     def _operand_refusal(self, operand: relax.Expr, name: str) -> Reason | None:
         """Return why an operand is not one of a composite of quantised tensors."""
-        source = self._dequantize_behind(operand)
-        if source is None:
+        source = self._source_of(operand)
+        if source is not None and (dtype := folded_type(source)):
+            why = f"'{name}', a constant of {dtype}, {_COMPUTED}; supported: a dequantize before it"
+        elif source is None and self._source_of(operand, _UNCHANGED) is not None:
+            why = f"'{name}' is cast after its dequantize; supported: a dequantize to "
+            why += f"{operand.ty.dtype} right before the op"
+        elif source is None:
             why = f"'{name}' is a real number: no dequantize is before it"
         elif source.same_as(self._bindings.values.get(operand)):
             return None
@@ -153,6 +202,21 @@ class Precision:
         else:
             why = f"'{name}' is dequantized before it is moved; supported: integers that are moved"
         return Reason(Code.QUANTIZATION, why)
+
+    def _folded_refusal(self, call: relax.Call, dtype: str, entries: Sequence[Op]) -> Reason:
+        """Return why an op moves the real numbers of a constant of integers."""
+        kinds = {kind: None for entry in entries for kind in entry.inputs[0].dtypes}
+        what = f"{entries[0].name}: a constant of {dtype} {_COMPUTED}"
+        if self._table.get("dequantize") is None:
+            return Reason(Code.NO_INTEGER_FORM, f"{what}; the table has no dequantize")
+        if dtype not in kinds:
+            return Reason(Code.NO_INTEGER_FORM, f"{what}; supported: {', '.join(kinds)}")
+        supported = "parts of one scale, all of them integers"
+        if call.op.name == "relax.take":
+            supported = "one scale, or one for each row, each group of a row, or each column"
+        elif call.op.name in REARRANGES:
+            supported = "one scale, or weights that only matmuls read"
+        return Reason(Code.QUANTIZATION, f"{what}; supported: {supported}")
 
     def _quantizes(self, index: int, reach: int = _REACH + 1) -> Iterator[int]:
         """Generate the places of the quantizes of an op: itself, or those after it."""
@@ -167,7 +231,8 @@ class Precision:
         if is_quantized(label) and not label.endswith(TO_REAL):
             return wider_inside(label)
         call = self._bindings[index].value
-        if label.startswith(WEIGHT_ONLY) and self._dequantize_behind(call.args[0]) is None:
+        is_data = is_product(self._op(index)) and self._dequantize_behind(call.args[0]) is not None
+        if label.startswith(WEIGHT_ONLY) and not is_data:
             return None
         if label.endswith(TO_REAL):
             return self._refusal_at(list(self._quantizes(index)))
@@ -176,6 +241,9 @@ class Precision:
         if refusal is not None:
             return refusal
         entries = self._table.entries_of(call.op.name)
+        folded = next(filter(None, map(folded_type, _read(call))), "")
+        if folded and moves_elements(call):
+            return self._folded_refusal(call, folded, entries)
         if moves_elements(call):
             asked = set(self._asked(index))
             if any(asked.issubset(entry.inputs[0].dtypes) for entry in entries):
@@ -189,7 +257,10 @@ class Precision:
         # Scales are real.
         operands = call.args[:1] if self._op(index) == QUANTIZE else call.args
         named = zip(operands, (item.name for item in entries[0].inputs), strict=False)
-        refusal = next(filter(None, (self._operand_refusal(*pair) for pair in named)), None)
+        refusals = list(filter(None, (self._operand_refusal(*pair) for pair in named)))
+        # Real data do not keep such an op from multiplying by integers.
+        weights = self._table.takes_integer_weights(call.op.name)
+        refusal = next(iter(refusals[::-1] if weights else refusals), None)
         if refusal is not None:
             return refusal
         if not ends[:-1]:
