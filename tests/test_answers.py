@@ -81,6 +81,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"backend_name": NAME, "op_preset": "cnn", "ops": "[relu]"}, "leave one of them out"),
         ({"backend_name": NAME, "ops": []}, "at least one op, for example [conv2d, relu]"),
         ({"backend_name": NAME, "ops": "relu"}, "ops must be a list"),
+        ({"backend_name": NAME, "ops": "[relu"}, "relu], not '[relu'."),
         ({"backend_name": NAME, "ops": ["conv_2d"]}, "did you mean 'conv2d'?"),
         ({"backend_name": NAME, "bind_constants": "flase"}, "either true or false, not 'flase'"),
         ({"backend_name": NAME, "on_decline": "crash"}, "'crash' is not in ['host', 'error']"),
