@@ -515,6 +515,11 @@ bool HasQuadPlanes(const ConvolutionArgs& args, const Windows& windows) {
          ZeroOfQuads(args.weight.dtype, args.weight_zero_point, true) == 0;
 }
 
+// Whether real numbers hold the sums of a depthwise convolution, and Simd::plane computes them.
+bool HasRealPlanes(const Windows& windows) {
+  return ActiveSimd().plane != nullptr && windows.IsFlat() && windows.FlatPlane().HasLoop();
+}
+
 // The choice of the algorithm, and its memory.
 struct ConvolutionPlan {
   // Sums that a depthwise one computes at once; they stay in the cache.
@@ -542,6 +547,11 @@ struct ConvolutionPlan {
       lines = std::max<int64_t>(kBlock / windows.out[2] / 4 * 4, 4);
       buffer_floats = WholeLines(std::min(lines, windows.out[1]) * windows.out[2] + kSlack);
       worker_floats = buffer_floats + registers;
+    } else if (depthwise && HasRealPlanes(windows)) {
+      values = Values::kReals;
+      weights = scratch.Take<float>(weight_bytes);
+      buffer_floats = WholeLines(windows.out_size + kSlack);
+      worker_floats = channel_floats + buffer_floats + registers;
     } else if (depthwise) {
       weights = scratch.Take<float>(weight_bytes);
       plane_floats = WholeLines(windows.plane_size + kSlack);
@@ -574,7 +584,7 @@ struct ConvolutionPlan {
   bool plain;
   int64_t outputs, group_channels;
   Values values;
-  // Otherwise, planes are pairs or quads of channels; if depthwise, of taps.
+  // Otherwise, planes are pairs or quads of channels; if depthwise, of taps, or real numbers.
   int64_t group_planes, depth;
   // Of panels.
   int64_t group_rows = 0;
@@ -681,6 +691,46 @@ void DepthwiseQuads(const ConvolutionArgs& args, const ConvolutionPlan& plan, co
                                   weights + row % plan.outputs * windows.taps,
                                   IsTurned(args.weight.dtype, true), top, lines, sums);
         store.StoreRun(sums, lines * plane.out_width, row, top * plane.out_width, registers);
+      }
+    }
+  };
+  Parallel(context, args.data.dims[0] * channels, Grain(windows.out_size * windows.taps), run);
+}
+
+// Elements less their zero point.
+void LoadDifferences(npu_dtype dtype, const char* data, int64_t count, int32_t zero, float* out) {
+  ActiveSimd().load(dtype, data, count, out);
+  if (zero == 0) return;
+  float zeros[kSplat];
+  std::fill_n(zeros, kSplat, static_cast<float>(zero));
+  ActiveSimd().apply(NPU_VECTOR_SUBTRACT, {out}, {zeros, 0}, {}, count, out);
+}
+
+void DepthwiseReals(const ConvolutionArgs& args, const ConvolutionPlan& plan, const char* weight,
+                    const SumStore& store, const KernelContext& context) {
+  const Windows& windows = plan.windows;
+  const int64_t channels = args.data.dims[1];
+  const int64_t each = plan.outputs / channels;
+  Plane plane = windows.FlatPlane();
+  plane.whole = true;
+  const float zero = 0;
+  Finish how;
+  how.first = how.second = &zero;
+  const auto* data = static_cast<const char*>(args.data.data);
+  LoadDifferences(args.weight.dtype, weight, plan.weight_bytes, args.weight_zero_point,
+                  plan.weights);
+  auto run = [&](int64_t begin, int64_t end, int worker) {
+    float* channel = plan.workers + worker * plan.worker_floats;
+    float* sums = channel + plan.channel_floats;
+    float* registers = sums + plan.buffer_floats;
+    store.Begin(registers);
+    for (int64_t i = begin; i < end; ++i) {
+      LoadDifferences(args.data.dtype, data + i * windows.in_size, windows.in_size,
+                      args.data_zero_point, channel);
+      for (int64_t row = i * each; row < (i + 1) * each; ++row) {
+        const float* weights = plan.weights + row % plan.outputs * windows.taps;
+        ActiveSimd().plane(plane, channel, weights, how, sums);
+        store.StoreRun(sums, windows.out_size, row, 0, registers);
       }
     }
   };
@@ -866,6 +916,7 @@ void Multiply(const ConvolutionArgs& args, const KernelContext& context) {
   }
   auto compute = !plan.depthwise                 ? Product
                  : plan.values == Values::kQuads ? DepthwiseQuads
+                 : plan.values == Values::kReals ? DepthwiseReals
                                                  : Depthwise;
   compute(args, plan, weight, store, context);
 }

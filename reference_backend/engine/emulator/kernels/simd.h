@@ -116,6 +116,15 @@ struct Plane {
   int64_t dilation_y, dilation_x;
   /*! \brief The same in both dimensions. */
   int64_t stride;
+  /*! \brief Data and weights are whole numbers, and sums less than 2^24: they are stored as int32
+   *  and not finished. */
+  bool whole = false;
+
+  /*! \brief Whether Simd::plane has a loop for such windows. */
+  bool HasLoop() const {
+    return window_height == window_width && (window_width == 3 || window_width == 5) &&
+           (stride == 1 || stride == 2);
+  }
 };
 
 /*! \brief See QuadProducts::plane. */
@@ -225,9 +234,9 @@ struct Simd {
                  int64_t columns, float* out, int64_t out_stride);
   /*! \brief Combines elements with ADD, MULTIPLY, MAXIMUM or MINIMUM; `count` is at least 1. */
   float (*reduce)(npu_vector_opcode opcode, const float* data, int64_t count);
-  /*! \brief Convolves one channel and finishes it as a row; false where there is no loop for such
-   *  windows. Null if the processor cannot load parts of vectors. */
-  bool (*plane)(const Plane& plane, const float* data, const float* weights, const Finish& how,
+  /*! \brief Convolves one channel and finishes it as a row; for windows that have a loop. Null if
+   * the processor cannot load parts of vectors. */
+  void (*plane)(const Plane& plane, const float* data, const float* weights, const Finish& how,
                 float* out);
   /*! \brief Computes for each row its maximum, the exponentials of its elements minus that maximum,
    *  their sum and, unless `quotients` is null, the quotients of exponentials and sum. `columns` is

@@ -29,8 +29,12 @@ inline Lanes LanesOf(int64_t begin, int64_t end) {
 // `kLines` lines of the output are summed at once: their additions do not wait for each other, and
 // without dilation they share rows of the data.
 template <int kHeight, int kWidth, int kStride, int kLines>
-void PlaneOf(const Plane& plane, const float* data, const float* weights, const Finish& how,
+void PlaneOf(const Plane& of, const float* data, const float* weights, const Finish& how,
              float* out) {
+  // A copy is not written to by stores.
+  const Plane plane = of;
+  const int64_t dilation_x = kLines == 1 ? plane.dilation_x : 1;
+  const int64_t dilation_y = kLines == 1 ? plane.dilation_y : 1;
   V weight[kHeight * kWidth];
   SIMD_UNROLL
   for (int i = 0; i < kHeight * kWidth; ++i) weight[i] = Splat(weights[i]);
@@ -39,8 +43,13 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
   const float* second = how.second;
   const V same_first = Splat(first[0]), same_second = Splat(second[0]);
   const bool read_first = how.first_step != 0, read_second = how.second_step != 0;
+  const int64_t row_step = dilation_y * plane.width;
   const int64_t ahead = int64_t{kLines} * kStride * plane.width;
-  // Lines whose data stays in the first-level cache for the columns beside.
+  // The lines that are read, and the elements of each.
+  constexpr int kRows = (kLines - 1) * kStride + kHeight;
+  const int64_t height = (kRows - 1) * dilation_y + 1;
+  const int64_t reach = (kWidth - 1) * dilation_x + kStride * kLanes;
+  // Lines of the output whose data stays in the first-level cache for the columns beside.
   constexpr int64_t kBand = 16;
   // All that windows read in x is `inside` of the rows, or lanes must tell.
   auto compute = [&](auto inside, int64_t band, int64_t left) __attribute__((always_inline)) {
@@ -52,26 +61,26 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
     for (int x = 0; x < kWidth && !kInside; ++x) {
       SIMD_UNROLL
       for (int part = 0; part < kStride; ++part) {
-        int64_t at = column + x * plane.dilation_x + int64_t{part} * kLanes;
+        int64_t at = column + x * dilation_x + int64_t{part} * kLanes;
         lanes[x][part] = LanesOf(-at, plane.width - at);
       }
     }
     auto load = [&](const float* tap, int x, int part) __attribute__((always_inline)) {
-      tap += x * plane.dilation_x + int64_t{part} * kLanes;
+      tap += x * dilation_x + int64_t{part} * kLanes;
       return kInside ? Load(tap) : LoadLanes(tap, lanes[x][part]);
     };
     const int64_t bottom = Minimum(band + kBand, plane.out_height);
-    for (int64_t top = band; top < bottom; top += kLines) {
+    auto block = [&](auto exist, int64_t top) __attribute__((always_inline)) {
       const int64_t lines = Minimum<int64_t>(kLines, bottom - top);
+      int64_t row = top * kStride - plane.pad_top;
+      const float* from = data + row * plane.width + column;
       V sum[kLines];
       SIMD_UNROLL
       for (int line = 0; line < kLines; ++line) sum[line] = Splat(-0.0f);
       SIMD_UNROLL
-      for (int y = 0; y < (kLines - 1) * kStride + kHeight; ++y) {
-        const int64_t row = top * kStride - plane.pad_top + y * plane.dilation_y;
-        const float* from = data + row * plane.width + column;
+      for (int y = 0; y < kRows; ++y, row += dilation_y, from += row_step) {
         V value[kWidth] = {};
-        if (row >= 0 && row < plane.height) {
+        if (decltype(exist)::value || (row >= 0 && row < plane.height)) {
           SIMD_UNROLL
           for (int part = 0; part < kStride; ++part) {
             __builtin_prefetch(from + ahead + int64_t{part} * kLanes);
@@ -96,23 +105,43 @@ void PlaneOf(const Plane& plane, const float* data, const float* weights, const 
           for (int x = 0; x < kWidth; ++x) sum[line] = Fma(weight[tap + x], value[x], sum[line]);
         }
       }
-      SIMD_UNROLL
-      for (int line = 0; line < kLines; ++line) {
-        if (line >= lines) break;
-        const int64_t at = (top + line) * plane.out_width + left;
-        V one = same_first, other = same_second;
-        if (read_first) one = LoadPart(first + at, count);
-        if (read_second) other = LoadPart(second + at, count);
-        const V result = Limit(sum[line] + one + other, least, most);
-        if (count == kLanes) {
-          Store(result, out + at);
-        } else {
-          StorePart(result, count, out + at);
+      auto store = [&](auto result) __attribute__((always_inline)) {
+        int64_t at = top * plane.out_width + left;
+        if (lines == kLines && count == kLanes) {
+          SIMD_UNROLL
+          for (int line = 0; line < kLines; ++line, at += plane.out_width) {
+            Store(result(sum[line], at), out + at);
+          }
+          return;
         }
+        SIMD_UNROLL
+        for (int line = 0; line < kLines; ++line, at += plane.out_width) {
+          if (line < lines) StorePart(result(sum[line], at), count, out + at);
+        }
+      };
+      if (plane.whole) {
+        store([](V total, int64_t) { return (V) __builtin_convertvector(total, VI); });
+      } else if (!read_first && !read_second) {
+        store([&](V total, int64_t) __attribute__((always_inline)) {
+          return Limit(total + same_first + same_second, least, most);
+        });
+      } else {
+        store([&](V total, int64_t at) __attribute__((always_inline)) {
+          const V one = read_first ? LoadPart(first + at, count) : same_first;
+          const V other = read_second ? LoadPart(second + at, count) : same_second;
+          return Limit(total + one + other, least, most);
+        });
+      }
+    };
+    for (int64_t top = band; top < bottom; top += kLines) {
+      const int64_t row = top * kStride - plane.pad_top;
+      if (kInside && row >= 0 && row + height <= plane.height) {
+        block(std::true_type(), top);
+      } else {
+        block(std::false_type(), top);
       }
     }
   };
-  const int64_t reach = (kWidth - 1) * plane.dilation_x + kStride * kLanes;
   for (int64_t band = 0; band < plane.out_height; band += kBand) {
     for (int64_t left = 0; left < plane.out_width; left += kLanes) {
       const int64_t column = left * kStride - plane.pad_left;
@@ -135,23 +164,14 @@ void PlaneOfLines(const Plane& plane, const float* data, const float* weights, c
   compute(plane, data, weights, how, out);
 }
 
-template <int kStride>
-bool PlaneWithStride(const Plane& plane, const float* data, const float* weights, const Finish& how,
-                     float* out) {
-  if (plane.window_height == 3 && plane.window_width == 3) {
-    PlaneOfLines<3, 3, kStride>(plane, data, weights, how, out);
-  } else if (plane.window_height == 5 && plane.window_width == 5) {
-    PlaneOfLines<5, 5, kStride>(plane, data, weights, how, out);
-  } else {
-    return false;
-  }
-  return true;
-}
-
-bool ConvolvePlane(const Plane& plane, const float* data, const float* weights, const Finish& how,
+void ConvolvePlane(const Plane& plane, const float* data, const float* weights, const Finish& how,
                    float* out) {
-  if (plane.stride == 1) return PlaneWithStride<1>(plane, data, weights, how, out);
-  return plane.stride == 2 && PlaneWithStride<2>(plane, data, weights, how, out);
+  const bool small = plane.window_width == 3;
+  if (plane.stride == 1) {
+    (small ? PlaneOfLines<3, 3, 1> : PlaneOfLines<5, 5, 1>)(plane, data, weights, how, out);
+  } else {
+    (small ? PlaneOfLines<3, 3, 2> : PlaneOfLines<5, 5, 2>)(plane, data, weights, how, out);
+  }
 }
 
 #if defined(__AVX512VNNI__)

@@ -17,8 +17,8 @@ inline V LoadLanes(const float* data, Lanes lanes) {
   return (V)_mm256_maskload_ps(data, (__m256i)lanes);
 }
 inline V LoadPart(const float* data, int64_t count) { return LoadLanes(data, FirstLanes(count)); }
-inline void StorePart(V value, int64_t count, float* out) {
-  // Masked stores are slow on many processors.
+// Masked stores are slow on many processors. Loops need the registers that this would take.
+__attribute__((noinline)) void StorePart(V value, int64_t count, float* out) {
   float part[kLanes];
   Store(value, part);
   if (count >= 4) return CopyEnds<V4>(part, count, out);

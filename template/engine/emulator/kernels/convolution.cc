@@ -111,19 +111,17 @@ const char* Channel(const ConvolutionArgs& args, const Plan& plan, int64_t chann
   return static_cast<const char*>(args.data.data) + channel * plan.windows.in_size * element;
 }
 
-// Computes one channel; false if there is no loop for such windows.
-bool ConvolveDirectly(const ConvolutionArgs& args, const Plan& plan, const float* weight,
+// Computes one channel without a copy of it.
+void ConvolveDirectly(const ConvolutionArgs& args, const Plan& plan, const float* weight,
                       int64_t channel, const Evaluator& evaluator) {
   const Windows& w = plan.windows;
   const Plane plane = w.FlatPlane();
   auto* data = reinterpret_cast<const float*>(Channel(args, plan, channel));
   const int64_t each = plan.outputs / plan.channels;
-  bool done = true;
-  for (int64_t row = channel * each; done && row < (channel + 1) * each; ++row) {
-    done = ActiveSimd().plane(plane, data, weight + row % plan.outputs * w.taps,
-                              evaluator.FinishOfRow(row), evaluator.PlaceOfRow(row));
+  for (int64_t row = channel * each; row < (channel + 1) * each; ++row) {
+    ActiveSimd().plane(plane, data, weight + row % plan.outputs * w.taps,
+                       evaluator.FinishOfRow(row), evaluator.PlaceOfRow(row));
   }
-  return done;
 }
 
 void Depthwise(const ConvolutionArgs& args, const Plan& plan, const float* weight,
@@ -133,7 +131,7 @@ void Depthwise(const ConvolutionArgs& args, const Plan& plan, const float* weigh
   int64_t each = plan.outputs / plan.channels;
   windows.Offsets(plan.offsets);
   const bool direct = simd.plane != nullptr && evaluator.StoresLines() && windows.IsFlat() &&
-                      args.data.dtype == NPU_FLOAT32;
+                      windows.FlatPlane().HasLoop() && args.data.dtype == NPU_FLOAT32;
   auto run = [&](int64_t begin, int64_t end, int worker) {
     float* plane = plan.workers + worker * plan.worker_floats;
     float* line = plane + plan.plane_floats;
@@ -141,7 +139,10 @@ void Depthwise(const ConvolutionArgs& args, const Plan& plan, const float* weigh
     float* registers = buffer + windows.BufferFloats();
     evaluator.Begin(registers);
     for (int64_t i = begin; i < end; ++i) {
-      if (direct && ConvolveDirectly(args, plan, weight, i, evaluator)) continue;
+      if (direct) {
+        ConvolveDirectly(args, plan, weight, i, evaluator);
+        continue;
+      }
       windows.Fill(simd, Channel(args, plan, i), 0, line, plane, i == begin);
       for (int64_t row = i * each; row < (i + 1) * each; ++row) {
         const float* weights = weight + row % plan.outputs * windows.taps;
