@@ -253,6 +253,13 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
   int64_t count = run ? columns : rows * kPanelColumns;
   char* out = out_ + index * static_cast<int64_t>(element_);
   int last = program_.instruction_count - 1;
+  // Instructions read an input more than once, and its address takes divisions.
+  const float* rows_of[NPU_MAX_VECTOR_INPUTS] = {};
+  for (int i = 0; run && i < program_.input_count; ++i) {
+    const Input& input = inputs_[i];
+    if (!input.plain_rows) continue;
+    rows_of[i] = reinterpret_cast<const float*>(input.data) + input.OffsetOf(index);
+  }
   // Where the value of an instruction is. Loads that need no conversion are not copied.
   auto value = [&](int32_t i) -> VectorOperand {
     const npu_vector_instruction& instruction = program_.instructions[i];
@@ -261,9 +268,7 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
     if (instruction.opcode != NPU_VECTOR_LOAD) return {own};
     if (values != nullptr && instruction.a == 0) return {values};
     const Input& input = inputs_[instruction.a];
-    if (run && input.plain_rows) {
-      return {reinterpret_cast<const float*>(input.data) + input.OffsetOf(index)};
-    }
+    if (run && input.plain_rows) return {rows_of[instruction.a]};
     bool uniform = run ? input.uniform_rows : input.uniform;
     return {own, uniform && i != last ? 0 : -1};
   };
