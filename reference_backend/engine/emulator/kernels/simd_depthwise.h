@@ -48,7 +48,7 @@ void PlaneOf(const Plane& of, const float* data, const float* weights, const Fin
   // The lines that are read, and the elements of each.
   constexpr int kRows = (kLines - 1) * kStride + kHeight;
   const int64_t height = (kRows - 1) * dilation_y + 1;
-  const int64_t reach = (kWidth - 1) * dilation_x + kStride * kLanes;
+  const int64_t reach = (kWidth - 1) * dilation_x + int64_t{kStride} * kLanes;
   // Lines of the output whose data stays in the first-level cache for the columns beside.
   constexpr int64_t kBand = 16;
   // All that windows read in x is `inside` of the rows, or lanes must tell.
