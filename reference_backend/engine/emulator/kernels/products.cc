@@ -515,11 +515,6 @@ bool HasQuadPlanes(const ConvolutionArgs& args, const Windows& windows) {
          ZeroOfQuads(args.weight.dtype, args.weight_zero_point, true) == 0;
 }
 
-// Whether real numbers hold the sums of a depthwise convolution, and Simd::plane computes them.
-bool HasRealPlanes(const Windows& windows) {
-  return ActiveSimd().plane != nullptr && windows.IsFlat() && windows.FlatPlane().HasLoop();
-}
-
 // The choice of the algorithm, and its memory.
 struct ConvolutionPlan {
   // Sums that a depthwise one computes at once; they stay in the cache.
@@ -547,7 +542,8 @@ struct ConvolutionPlan {
       lines = std::max<int64_t>(kBlock / windows.out[2] / 4 * 4, 4);
       buffer_floats = WholeLines(std::min(lines, windows.out[1]) * windows.out[2] + kSlack);
       worker_floats = buffer_floats + registers;
-    } else if (depthwise && HasRealPlanes(windows)) {
+    } else if (depthwise && windows.HasLoop(ActiveSimd())) {
+      // Real numbers hold the sums of so few products.
       values = Values::kReals;
       weights = scratch.Take<float>(weight_bytes);
       buffer_floats = WholeLines(windows.out_size + kSlack);

@@ -43,6 +43,10 @@ struct Windows {
     return {in[1],   in[2],   out[1],       out[2],       window[1], window[2],
             pads[1], pads[2], dilations[1], dilations[2], strides[2]};
   }
+  /*! \brief Whether Simd::plane computes them. */
+  bool HasLoop(const Simd& simd) const {
+    return simd.plane != nullptr && IsFlat() && FlatPlane().HasLoop();
+  }
   /*! \brief Copies a channel to a plane; `line` has room for a line of the data. Without `pad`, the
    *  padding is there from the channel before. */
   void Fill(const Simd& simd, const void* channel, float padding, float* line, float* plane,

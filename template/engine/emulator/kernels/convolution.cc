@@ -130,8 +130,8 @@ void Depthwise(const ConvolutionArgs& args, const Plan& plan, const float* weigh
   const Windows& windows = plan.windows;
   int64_t each = plan.outputs / plan.channels;
   windows.Offsets(plan.offsets);
-  const bool direct = simd.plane != nullptr && evaluator.StoresLines() && windows.IsFlat() &&
-                      windows.FlatPlane().HasLoop() && args.data.dtype == NPU_FLOAT32;
+  const bool direct =
+      windows.HasLoop(simd) && evaluator.StoresLines() && args.data.dtype == NPU_FLOAT32;
   auto run = [&](int64_t begin, int64_t end, int worker) {
     float* plane = plan.workers + worker * plan.worker_floats;
     float* line = plane + plan.plane_floats;

@@ -255,7 +255,7 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
   int last = program_.instruction_count - 1;
   // Instructions read an input more than once, and its address takes divisions.
   const float* rows_of[NPU_MAX_VECTOR_INPUTS] = {};
-  for (int i = 0; run && i < program_.input_count; ++i) {
+  for (int i = values == nullptr ? 0 : 1; run && i < program_.input_count; ++i) {
     const Input& input = inputs_[i];
     if (!input.plain_rows) continue;
     rows_of[i] = reinterpret_cast<const float*>(input.data) + input.OffsetOf(index);

@@ -207,14 +207,13 @@ inline V Polynomial(V x, const float (&coefficients)[kCount]) {
 constexpr float kLn2High = 0x1.63p-1f;
 constexpr float kLn2Low = -0x1.bd0106p-13f;
 
-// 2^n * e^r with |r| <= ln(2) / 2.
-// e to x is 2 to n times `y`; n is an integer, and the low bits of `shifted` hold it.
+// e to x is 2 to n times `y`, which is e to r with |r| <= ln(2) / 2. The low bits of `shifted` hold
+// n, an integer.
 struct Power {
   static constexpr float kShift = 0x1.8p23f;
   V shifted, n, y;
 
-  explicit inline Power(V x)
-      : shifted(Fma(x, Splat(0x1.715476p0f), Splat(kShift))), n(shifted - kShift) {
+  explicit Power(V x) : shifted(Fma(x, Splat(0x1.715476p0f), Splat(kShift))), n(shifted - kShift) {
     V r = Fma(n, Splat(-kLn2High), x);
     r = Fma(n, Splat(-kLn2Low), r);
     V p = Polynomial(r, {0.5f, 1.666651296e-1f, 4.166618747e-2f, 8.369590294e-3f, 1.395170544e-3f});
@@ -222,7 +221,8 @@ struct Power {
   }
 };
 
-// For -87 <= x <= 88, where results are normal numbers. NaN remains NaN.
+// For -87 <= x <= 88, where results are normal numbers, or all x that Exp needs with AVX-512. NaN
+// remains NaN.
 inline V ExpInside(V x) {
   const Power power(x);
 #if SIMD_BYTES == 64
@@ -237,8 +237,7 @@ inline V Exp(V x) {
 #if SIMD_BYTES == 64
   x = (V)_mm512_maskz_min_ps(0xffff, (__m512)Splat(89.0f), (__m512)x);
   x = (V)_mm512_maskz_max_ps(0xffff, (__m512)Splat(-104.5f), (__m512)x);
-  const Power power(x);
-  return (V)_mm512_maskz_scalef_ps(0xffff, (__m512)power.y, (__m512)power.n);
+  return ExpInside(x);
 #else
 #if SIMD_BYTES == 32
   x = (V)_mm256_min_ps((__m256)Splat(89.0f), (__m256)x);

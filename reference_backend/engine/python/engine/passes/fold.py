@@ -208,7 +208,7 @@ def _with_source(value: Constant, call: relax.Call) -> Constant:
         if not source and op_name(call) == "relax.astype" and str(item.ty.dtype) in _QUANTIZED:
             source = str(item.ty.dtype)
         # Not of factors beside them.
-        if source and math.prod(item.value.numpy().shape) == math.prod(shape):
+        if source and math.prod(item.value.shape) == math.prod(shape):
             return folded_from(value, source)
     return value
 

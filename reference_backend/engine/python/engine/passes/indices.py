@@ -115,7 +115,7 @@ def take_rows(site: Site) -> Bindings | None:
 
     numbers = taken(data, math.prod(known[1][1:]))
     if groups > 1:
-        size = data.value.numpy().size // steps.size
+        size = math.prod(known[1]) // steps.size
         numbers = added.add(relax.op.reshape(numbers, (-1, size)))
     one = zeros.value.numpy().flat[0]
     is_one = (zeros.value.numpy() == one).all()
