@@ -40,6 +40,28 @@ from .chain_grammar import (
 _PRECISION = {"float16": 1e-3}
 
 
+def call_pattern(op: str, *arguments: DFPattern) -> DFPattern:
+    """Return a pattern for a call of a Relax op.
+
+    Parameters
+    ----------
+    op
+        Its name.
+    arguments
+        The patterns of its first arguments; it matches any others.
+
+    Returns
+    -------
+    pattern
+        The pattern, without the constraints between producer and user that `PatternContext` reads:
+        matching one expression ignores them, and they take most of the time to make a pattern.
+    """
+    return _op_pattern(op)(*arguments, varg_default_wildcard=True, add_constraint=False)
+
+
+_op_pattern = cache(is_op)
+
+
 def pattern(node: Node, inputs: Mapping[str, DFPattern]) -> DFPattern:
     """Return a TVM pattern for a chain; it matches any constant.
 
@@ -66,8 +88,7 @@ def pattern(node: Node, inputs: Mapping[str, DFPattern]) -> DFPattern:
             if isinstance(node, Either):
                 made[node] = reduce(or_, map(make, node.options))
             else:
-                arguments = map(make, node.arguments)
-                made[node] = is_op(node.op)(*arguments, varg_default_wildcard=True)
+                made[node] = call_pattern(node.op, *map(make, node.arguments))
         return made[node]
 
     return make(node)

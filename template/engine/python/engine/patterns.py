@@ -18,12 +18,12 @@ from typing import Any
 
 import tvm_ffi
 from tvm.relax.backend.pattern_registry import register_patterns
-from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
+from tvm.relax.dpl import DFPattern, is_const, wildcard
 
 from .backend import BACKEND, OPS, vendor
 from .capability import Fuses, Op
 from .chain_grammar import count_steps
-from .chains import chains_of
+from .chains import call_pattern, chains_of
 from .chains import pattern as pattern_of
 from .chip import ROUNDINGS
 from .matches import (
@@ -117,10 +117,10 @@ def _composites(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
         for absorbed in combinations(op.absorbs_transpose, count):
             label = _label(op, absorbed)
             arguments = [
-                _call("relax.permute_dims", wildcard()) if index in absorbed else wildcard()
+                call_pattern("relax.permute_dims", wildcard()) if index in absorbed else wildcard()
                 for index in range(len(op.inputs))
             ]
-            anchor = _call(op.relax, *arguments)
+            anchor = call_pattern(op.relax, *arguments)
             parts = {"anchor": anchor}
             parts |= {f"transpose{index}": arguments[index] for index in absorbed}
             for rank, pattern in _around(op, table, label, anchor, parts):
@@ -145,9 +145,9 @@ def _weight_only(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
         return
     weight = _dequantized()
     # Blocks are rows of a matrix, which are put back into the shape of the weight.
-    blocks = _call("relax.reshape", weight)
-    turned = _call("relax.permute_dims", blocks | weight)
-    anchor = _call(op.relax, wildcard(), turned | blocks | weight)
+    blocks = call_pattern("relax.reshape", weight)
+    turned = call_pattern("relax.permute_dims", blocks | weight)
+    anchor = call_pattern(op.relax, wildcard(), turned | blocks | weight)
     parts = {"anchor": anchor, "weight": weight, "transpose1": turned}
     for rank, pattern in _around(op, table, f"{WEIGHT_ONLY}{op.name}", anchor, parts):
         yield (_WEIGHT_ONLY, *rank), pattern
@@ -166,7 +166,7 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     for count in [len(data)] if matrix else [index + 1 for index, _ in enumerate(data)]:
         for chosen in combinations(data, count):
             arguments = [_dequantized() if index in chosen else wildcard() for index in places]
-            anchor = _call(op.relax, *arguments)
+            anchor = call_pattern(op.relax, *arguments)
             parts = {"anchor": anchor}
             parts |= {f"dequantize{index}": arguments[index] for index in chosen}
             if requantize:
@@ -176,19 +176,19 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
             tails = [("", anchor, parts), *_tails(op, table, anchor, parts, _dequantized())]
             ends = dict.fromkeys(item.relax for item in quantized_activations(table))
             if ends and not matrix:
-                last = reduce(or_, (_call(name, anchor) for name in ends))
+                last = reduce(or_, (call_pattern(name, anchor) for name in ends))
                 tails.append(("activation", last, {**parts, "activation": last}))
             for rank, (end, last, known) in enumerate(tails):
                 label = "_".join(filter(None, ("quantized", op.name, end)))
                 if matrix:
                     to_real = _pattern(table, op, f"{label}{TO_REAL}", last, known)
                     yield (_QUANTIZED, count, rank, 0), to_real
-                quantize = _call("relax.quantize", last, wildcard(), wildcard())
+                quantize = call_pattern("relax.quantize", last, wildcard(), wildcard())
                 known = {**known, "quantize": quantize}
                 yield (_QUANTIZED, count, rank, 1), _pattern(table, op, label, quantize, known)
             for size, entry, last, known in _chain_tails(op, table, anchor, parts, _dequantized()):
                 label = f"quantized_{op.name}_{entry.name}"
-                quantize = _call("relax.quantize", last, wildcard(), wildcard())
+                quantize = call_pattern("relax.quantize", last, wildcard(), wildcard())
                 known = {**known, "quantize": quantize}
                 composite = _pattern(table, op, label, quantize, known, entry)
                 yield (_QUANTIZED, count, _CHAIN, size), composite
@@ -201,7 +201,7 @@ def _quantized_chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     for chain in chains_of(op):
         source = _Dequantized()
         last = pattern_of(chain.node, source)
-        quantize = _call("relax.quantize", last, wildcard(), wildcard())
+        quantize = call_pattern("relax.quantize", last, wildcard(), wildcard())
         parts = {"chain": last, "quantize": quantize}
         parts |= {f"dequantize{index}": item for index, item in enumerate(source.made)}
         rank = (_QUANTIZED, _CHAIN, count_steps(chain.node))
@@ -216,7 +216,7 @@ class _Dequantized(Mapping[str, DFPattern]):
         self.made: list[DFPattern] = []
 
     def __getitem__(self, name: str) -> DFPattern:
-        self.made.append(_call("relax.dequantize", self._data, wildcard(), wildcard()))
+        self.made.append(call_pattern("relax.dequantize", self._data, wildcard(), wildcard()))
         return self.made[-1]
 
     def __iter__(self) -> Iterator[str]:
@@ -249,7 +249,7 @@ def is_quantized(label: str) -> bool:
 
 
 def _dequantized() -> DFPattern:
-    return _call("relax.dequantize", wildcard(), wildcard(), wildcard())
+    return call_pattern("relax.dequantize", wildcard(), wildcard(), wildcard())
 
 
 def _tails(
@@ -264,7 +264,7 @@ def _tails(
         yield role, last, known
     relax_ops = dict.fromkeys(entry.relax for entry in table.activations_of(op) if entry.relax)
     for end, before, known in _ends(op, pattern, parts, residual) if relax_ops else []:
-        last = reduce(or_, (_call(name, before) for name in relax_ops))
+        last = reduce(or_, (call_pattern(name, before) for name in relax_ops))
         yield end, last, {**known, "activation": last}
 
 
@@ -324,16 +324,14 @@ def _label(op: Op, absorbed: tuple[int, ...]) -> str:
     return op.name + "_transposed" + "".join(f"_{index}" for index in absorbed)
 
 
-def _call(op: str, *arguments: DFPattern) -> DFPattern:
-    return is_op(op)(*arguments, varg_default_wildcard=True)
-
-
 def _either(pattern: DFPattern, operand: DFPattern, op: str = "relax.add") -> DFPattern:
-    return _call(op, pattern, operand) | _call(op, operand, pattern)
+    return call_pattern(op, pattern, operand) | call_pattern(op, operand, pattern)
 
 
 def _scaled(pattern: DFPattern, factor: DFPattern) -> DFPattern:
-    return _either(pattern, factor, "relax.multiply") | _call("relax.divide", pattern, factor)
+    return _either(pattern, factor, "relax.multiply") | call_pattern(
+        "relax.divide", pattern, factor
+    )
 
 
 def label_of(label: str, parts: Mapping[str, Any], table: Table) -> str:

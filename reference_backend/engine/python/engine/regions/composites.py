@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
@@ -30,9 +30,6 @@ from ..reasons import Code, Reason
 from ..table import Table
 from . import ir
 
-Heads = list[tuple[str, list[DFPattern]]]
-"""The ops that a pattern may end in, each with the patterns of its arguments."""
-
 
 class Target:
     """What may go to the NPU.
@@ -49,7 +46,6 @@ class Target:
         self.table = table
         self.options = options
         self.patterns = [_entry_of(item) for item in get_patterns_with_prefix(f"{BACKEND}.")]
-        self.depth = max((entry.depth for entry in self.patterns), default=0)
         self._decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
         self._driver_options = tvm_ffi.convert(options.driver_options())
 
@@ -145,7 +141,6 @@ class CompositeFinder:
         self._target = target
         self._bindings = bindings
         self._bounds = bounds
-        self._op_bits: dict[str, int] = {}
         self._surroundings_at: dict[tuple[int, int], tvm_ffi.Map] = {}
 
     def find(self) -> None:
@@ -163,12 +158,13 @@ class CompositeFinder:
                 sources = [values.get(item) for item in ir.operands(value)]
                 names = {item.op.name for item in sources if ir.is_op_call(item)}
                 by_op.setdefault(value.op.name, []).append((index, names))
-        within_reach = self._ops_within_reach()
+        reach = _Reach(self._bindings)
         for entry in self._target.patterns:
-            if not entry.needed <= by_op.keys():
+            # The quickest test first: most patterns end in an op that the block does not have.
+            if entry.heads.keys().isdisjoint(by_op) or not entry.needed <= by_op.keys():
                 continue
-            near = within_reach[entry.depth]
-            needed = sum(self._op_bits[op] for op in entry.needed)
+            near = reach.within(entry.depth)
+            needed = reach.bits(entry.needed)
             for op in entry.heads:
                 for index, producers in by_op.get(op, ()):
                     if (
@@ -177,26 +173,6 @@ class CompositeFinder:
                         and entry.may_match(op, producers)
                     ):
                         self._try(entry, index)
-
-    def _ops_within_reach(self) -> list[list[int]]:
-        """Return the ops within each depth of each binding, as bit sets."""
-        own, sources = [], []
-        for binding in self._bindings:
-            value = binding.value
-            name = value.op.name if ir.is_op_call(value) else ""
-            own.append(self._op_bits.setdefault(name, 1 << len(self._op_bits)))
-            positions = [self._bindings.position.get(item) for item in ir.operands(value)]
-            sources.append([item for item in positions if item is not None])
-        levels = [[0] * len(own)]
-        for _ in range(self._target.depth):
-            last = levels[-1]
-            level = []
-            for bits, producers in zip(own, sources, strict=True):
-                for producer in producers:
-                    bits |= last[producer]
-                level.append(bits)
-            levels.append(level)
-        return levels
 
     def _try(self, entry: _Entry, index: int) -> None:
         """Make a composite if the pattern matches at this binding."""
@@ -338,21 +314,85 @@ def _first_bound(call: relax.Call, label: str, parts: Mapping[str, relax.Expr]) 
     return 0 if behind else len(call.args)
 
 
+class _Reach:
+    """The ops that a pattern can reach from each binding, as bit sets."""
+
+    def __init__(self, bindings: Bindings) -> None:
+        self._bit: dict[str, int] = {}
+        self._own: list[int] = []
+        self._sources: list[list[int]] = []
+        for binding in bindings:
+            value = binding.value
+            name = value.op.name if ir.is_op_call(value) else ""
+            self._own.append(self._bit.setdefault(name, 1 << len(self._bit)))
+            positions = [bindings.position.get(item) for item in ir.operands(value)]
+            self._sources.append([item for item in positions if item is not None])
+        self._levels = [[0] * len(self._own)]
+
+    def bits(self, ops: Iterable[str]) -> int:
+        """Return the set of some ops of the block."""
+        return sum(self._bit[op] for op in ops)
+
+    def within(self, depth: int) -> list[int]:
+        """Return the ops within a depth, by the index of the binding."""
+        while len(self._levels) <= depth:
+            last = self._levels[-1]
+            level = []
+            for bits, producers in zip(self._own, self._sources, strict=True):
+                for producer in producers:
+                    bits |= last[producer]
+                level.append(bits)
+            self._levels.append(level)
+        return self._levels[depth]
+
+
 class _Entry:
-    """A registered pattern, with quick tests for whether it can match at a call."""
+    """A registered pattern, with quick tests for whether it can match at a call.
+
+    To read a pattern takes long, so what most blocks do not need is read at its first use.
+    """
 
     def __init__(self, pattern: FusionPattern) -> None:
         self.pattern = pattern
-        self.label = str(pattern.name).partition(".")[2]
-        self.annotations = dict(pattern.annotation_patterns.items())
-        self.depth, self.needed = _extent(pattern.pattern, {})
-        self.heads: dict[str, list[frozenset[str]]] = {}
-        for op, arguments in _heads(pattern.pattern):
-            producers = frozenset(name for item in arguments for name, _ in _heads(item))
-            self.heads.setdefault(op, []).append(producers)
+        self.heads: dict[str, list[CallPattern]] = {}
+        """The calls that a match may end in, by op."""
+        for call in _heads(pattern.pattern):
+            self.heads.setdefault(_op_of(call), []).append(call)
+
+    @cached_property
+    def label(self) -> str:
+        return str(self.pattern.name).partition(".")[2]
+
+    @cached_property
+    def annotations(self) -> dict[str, DFPattern]:
+        return dict(self.pattern.annotation_patterns.items())
+
+    @property
+    def depth(self) -> int:
+        """The depth in calls."""
+        return self._extent[0]
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """The ops that every match contains."""
+        return self._extent[1]
+
+    @cached_property
+    def _extent(self) -> tuple[int, frozenset[str]]:
+        return _extent(self.pattern.pattern, {})
+
+    @cached_property
+    def _producers(self) -> dict[str, list[frozenset[str]]]:
+        return {
+            op: [
+                frozenset(_op_of(producer) for item in call.args for producer in _heads(item))
+                for call in calls
+            ]
+            for op, calls in self.heads.items()
+        }
 
     def may_match(self, op: str, producers: set[str]) -> bool:
-        return any(not known or known & producers for known in self.heads.get(op, ()))
+        return any(not known or known & producers for known in self._producers[op])
 
 
 @cache
@@ -360,12 +400,16 @@ def _entry_of(pattern: FusionPattern) -> _Entry:
     return _Entry(pattern)
 
 
-def _heads(pattern: DFPattern) -> Heads:
+def _op_of(call: CallPattern) -> str:
+    return str(call.op.expr.name)
+
+
+def _heads(pattern: DFPattern) -> Iterator[CallPattern]:
     if isinstance(pattern, OrPattern):
-        return _heads(pattern.left) + _heads(pattern.right)
-    if isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
-        return [(str(pattern.op.expr.name), list(pattern.args))]
-    return []
+        yield from _heads(pattern.left)
+        yield from _heads(pattern.right)
+    elif isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
+        yield pattern
 
 
 def _extent(
@@ -393,7 +437,7 @@ def _extent(
             depth = 1 + max((part[0] for part in parts), default=0)
             needed = needed.union(*(part[1] for part in parts))
             if isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
-                needed |= {str(pattern.op.expr.name)}
+                needed |= {_op_of(pattern)}
         known[key] = depth, needed
     return known[key]
 
