@@ -345,7 +345,7 @@ def test_the_ledger_names_tests_that_fail(monkeypatch):
 
 
 def test_each_op_has_its_cases(monkeypatch, tmp_path):
-    """The files have those of all ops; the name of another op stands for the cases of that one."""
+    """The files have cases for all ops; an op may name another whose cases it shares."""
     cases = read_cases()
     assert cases.keys() >= {op.name for op in PATTERNS}
     for op, entry in cases.items():
@@ -403,7 +403,7 @@ def test_the_ledgers_of_the_package_are_good(path):
 
 
 def test_the_engine_lists_what_fails_in_every_backend(tmp_path):
-    """Also for backends whose ledger, as former releases seeded it, has some of it."""
+    """Ledgers that earlier releases seeded list some of it, too."""
     path = tmp_path / "ledger.toml"
     doubles = Outcome("onnx_nodes", "max_float64", "failed", reason="on the host")
     (found,) = apply(expected_failures(path), [doubles], complete=True)
@@ -414,7 +414,7 @@ def test_the_engine_lists_what_fails_in_every_backend(tmp_path):
     path.write_text(ENTRY.replace("ops", "onnx_nodes").replace("softmax-*", "*_float64"))
     (found,) = apply(expected_failures(path), [doubles], complete=True)
     assert (found.status, found.reason) == ("expected_failure", "no exponential [on the host]")
-    # Own ops of a vendor may compute it; then only an entry of the vendor's own is wrong.
+    # A vendor's own ops may make it pass: that contradicts the vendor's entry, not the engine's.
     passed = replace(doubles, status="passed", reason="")
     path.write_text(path.read_text().replace("*_float64", "max_float*"))
     (found,) = apply(expected_failures(path), [passed], complete=True)
@@ -424,7 +424,7 @@ def test_the_engine_lists_what_fails_in_every_backend(tmp_path):
 
 
 def test_an_entry_that_former_releases_seeded_fails_no_run(tmp_path):
-    """It passes now, or there is no such case any more: no vendor wrote it."""
+    """The case passes now, or is gone; the vendor did not write the entry."""
     path = tmp_path / "ledger.toml"
     path.write_text(ENTRY.replace("ops", "onnx_nodes").replace("softmax-*", "tril_zero"))
     passed = Outcome("onnx_nodes", "tril_zero")

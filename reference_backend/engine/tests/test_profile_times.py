@@ -44,10 +44,10 @@ def event(label, engine, begin, end, waits_for=None, call=0, region="r"):
 EVENTS = [
     event("a (1)", "dma", 0, 10),
     event("a (1)", "matrix", 10, 30, "dma"),
-    event("b (2)", "dma", 10, 15),  # Hidden behind a, but for what is left of it.
+    event("b (2)", "dma", 10, 15),  # The work of a hides it.
     event("b (2)", "vector", 30, 34, "matrix"),
-    event(None, "dma", 20, 50),  # Of no op, and done last.
-    event("c (3)", "vector", 60, 61, "dma"),  # All wait for c from 50 on.
+    event(None, "dma", 20, 50),  # No op's, and the last to end before c.
+    event("c (3)", "vector", 60, 61, "dma"),  # The time from 50 on is c's.
 ]
 
 
@@ -67,7 +67,7 @@ def test_each_instant_is_that_of_one_op():
 
 
 def test_the_waits_of_an_op_are_those_since_it_began():
-    # c begins with its only event; the engine of b was free, and b had begun at 10.
+    # c has one event, so it never waits; b begins at 10, and its second engine is free by then.
     assert waits_of(EVENTS) == {("r", "a (1)"): {"dma": 10}, ("r", "b (2)"): {"matrix": 20}}
 
 
@@ -119,7 +119,7 @@ def test_the_times_and_bytes_of_ops_add_up_to_the_whole(shape, channels, regions
     if max(shape) > 100:
         matrix = [item for item in profile.events if item.engine == "matrix.0" and not item.call]
         assert len(matrix) > 2 * len(profile.ops)
-    # What an earlier release wrote has no such times; they follow from its events.
+    # Files of earlier releases lack these times, which are computed from the events.
     data = profile.to_dict()
     for op in data["ops"]:
         for name in ("attributed", "attributed_share", "waits"):
@@ -136,7 +136,7 @@ def assert_picture_has_ticks(svg):
 
 
 def test_names_in_a_roofline_are_not_over_other_points():
-    """Three points are side by side, with names to the right that would be over the next."""
+    """Three points are so close that a name to the right of one would cover the next."""
     events = [
         {
             "name": "matmul",
@@ -260,7 +260,7 @@ def test_reading_events_takes_no_time_of_the_model():
         return {"symbol": symbol, "counters": {}, "profile": told}
 
     first = region("a", (102, 104, 114), (203, 205, 209))
-    # Of two that were in flight, the first is read while the second waits.
+    # Two calls were in flight: while the first is read, the second waits.
     second = region("b", (103, 114, 120))
     host = [["one", 101, 102], ["two", 121, 123], ["three", 210, 211]]
     recording = {"calls": [[100, 124], [200, 212]], "host": host, "regions": [first, second]}
@@ -270,7 +270,7 @@ def test_reading_events_takes_no_time_of_the_model():
     (one, two), (other,) = (item.runs for item in found.regions)
     assert (one.begin_us, one.end_us) == (2, 4) and (two.begin_us, two.end_us) == (87, 89)
     assert (other.begin_us, other.end_us) == (3, 4)
-    # A runtime of an earlier release does not tell how long it reads.
+    # Runtimes of earlier releases do not record how long a read takes.
     for call in [*first["profile"]["calls"], *second["profile"]["calls"]]:
         del call["recorded_us"]
     found = backend.Profile.from_recording(recording)
@@ -305,7 +305,7 @@ def test_a_terminal_shows_numbers_and_words_whole_at_any_width(monkeypatch, widt
     assert max(map(len, lines)) <= width
     words = {word for line in lines for word in line.split()}
     assert {"some_npu_main_0", "relax.nn.conv2d", "2,400", "vm.builtin.alloc_storage"} <= words
-    # What each engine did stays, in several lines if need be.
+    # The engines' shares are always shown, wrapped where the terminal is narrow.
     assert {"dma_in", "matrix.0", "vector.0", "dma_out", "12%,"} <= words
     assert ("(a wider terminal shows, too: traffic)" in lines) == (width < 200)
 
@@ -336,14 +336,15 @@ def test_a_profile_that_is_slower_is_worse():
 
 
 def test_what_varies_is_compared_with_a_tolerance():
-    # Cycles that are the same in all runs are exact; others are not.
+    # Cycles that are equal in all runs are compared exactly, others with a tolerance.
     slower = compared(recorded(), recorded(runs=((0, 401), (0, 401))))
     assert [(item.name, item.after) for item in slower.worse] == [("r", 401)]
     assert compared(recorded(), recorded(runs=((0, 401), (0, 403)))).changes == ()
     assert compared(recorded(unit="ns"), recorded(unit="ns", runs=((0, 401),) * 2)).changes == ()
     slower = compared(recorded(unit="ns"), recorded(unit="ns", factor=2))
     assert {item.name for item in slower.worse} == {"r", "layer.exp"}
-    # The host is shared: what is not twice as long is chance, unless its clock is all there is.
+    # Other work runs on the host: its times count as slower from a factor of 2, or of less where
+    # there are no other times.
     assert compared(recorded(), recorded(host=1.9)).changes == ()
     blind = compared(recorded(unit=None), recorded(unit=None, host=1.4))
     assert {item.name for item in blind.worse} == {"a call of the model", "r, on the host"}
@@ -374,7 +375,7 @@ def test_a_page_takes_no_profile_of_another_model(tmp_path):
         report(OPS[1]).to_html(page, profile=profile)
     assert not page.exists()
     report(*OPS).to_html(page, profile=profile)
-    # The profile of a library has no names: the report has them.
+    # A library's profile has no names; those of the report are used.
     text = page.read_text()
     assert profile["ops"][0]["origin"] is None
     assert '"attributed": 800' in text and '"variable": "lv", "origin": "layer.exp"' in text
@@ -408,6 +409,6 @@ def test_functions_of_the_host_have_the_names_of_the_author():
     names = ("multiply", "cast", "einsum", "multiply1", "relax.run.nonzero", "tir_sinh")
     names = (*names, "add", "add1")
     found = named_host_calls(ran(*names), calls, known)
-    # Two additions ran, and the report has one: it is not known which.
+    # Two additions ran, but the report has one, which could be either.
     assert [item.origin for item in found] == [*"ABCDEG", None, None] * 2
     assert [item.title for item in found[:2]] == ["A", "B"] and found[-1].title == "add1"

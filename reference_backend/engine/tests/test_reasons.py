@@ -197,7 +197,7 @@ def test_an_unselected_op_of_the_catalogue_says_so(monkeypatch):
 
 @needs("add")
 def test_ops_that_form_an_unselected_op_of_the_catalogue_name_that(monkeypatch):
-    """The add is an op of the table, and one of the multiplications has no part in the whole."""
+    """The table has the add; the last multiplication is not part of the hard_swish."""
     parts = {f"relax.{name}": name for name in ("clip", "divide", "multiply")}
     monkeypatch.setattr("backend.engine.table.NOT_SELECTED", parts)
     chains = {

@@ -162,14 +162,14 @@ def test_a_part_that_cannot_be_extracted_is_reported_in_a_sentence(command, tmp_
 @needs_symbols
 @pytest.mark.parametrize("sizes", [(), ("--shape", "x=5,3", "--shape", "y=5,3")])
 def test_a_part_of_open_sizes_stands_alone(folder, sizes):
-    """Of two composites, so that there is a function in the region, and two regions."""
+    """The model has two regions, the first with two composites."""
     n = tvm.tirx.Var("n", "int64")
     x, y = (relax.Var(name, relax.TensorType([n, 3], "float32")) for name in "xy")
 
     def body(emit):
         total = emit(relax.op.add(x, y))
         apart = emit(relax.op.acosh(emit(relax.op.multiply(total, y))))
-        # The size is an expression of the op, and not of its inputs alone.
+        # The op itself states the size 3 * n, which no input has.
         flat = emit(relax.op.reshape(apart, relax.ShapeExpr([n * 3])))
         return emit(relax.op.add(flat, flat))
 
@@ -188,7 +188,7 @@ def test_a_part_of_open_sizes_stands_alone(folder, sizes):
         case = CaseFile.load(folder / "case.npz")
         relax.analysis.well_formed(case.mod)  # Raises if not.
         is_open = bool(relax.analysis.defined_symbolic_vars(case.mod["main"]))
-        # What is added to itself has the size as an argument, which a case fixes.
+        # The sum gets its size as an argument, to which the case gives a value.
         assert is_open == (not sizes) or (not is_open and name.startswith(wholes[1]))
         outcome = run_case("case", case)
         assert outcome.status == "passed", outcome.reason

@@ -129,7 +129,7 @@ def test_the_line_of_a_torch_module_is_the_users():
     program = torch.export.export(Net().eval(), (torch.rand(1, 3, 8, 8),))
     for item in report_of(backend.from_exported_program(program)).ops:
         assert "test_origins.py" in item.origin.location and "in forward" in item.origin.location
-    # Nothing of the user calls its modules.
+    # No code of the user calls the layers of a Sequential.
     program = torch.export.export(Net().stem.eval(), (torch.rand(1, 3, 8, 8),))
     ops = report_of(backend.from_exported_program(program)).ops
     assert {item.origin.location for item in ops} == {""}

@@ -434,8 +434,7 @@ Floats Noise(size_t count, uint32_t seed) {
 
 }  // namespace
 
-// ---- Operations
-// ----------------------------------------------------------------------------------
+// ---- Operations ----
 
 TEST(MatmulMultipliesMatrices) {
   for (bool constant : {false, true}) {
@@ -1117,8 +1116,7 @@ TEST(OrderIsStableAndNanIsTheLargest) {
   for (size_t i = 0; i < 6; ++i) CHECK(out[i] == want[i]);
 }
 
-// ---- Programs
-// ------------------------------------------------------------------------------------
+// ---- Programs ----
 
 TEST(OutputsMayBeInputsConstantsViewsAndRepeated) {
   Net net;
@@ -1875,8 +1873,7 @@ TEST(OptionsAreChecked) {
   CHECK_EQ(create("threads", nullptr), NPU_INVALID);
 }
 
-// ---- Bytes
-// ---------------------------------------------------------------------------------------
+// ---- Bytes ----
 
 namespace {
 
@@ -1955,8 +1952,7 @@ TEST(BytesHoldEachConstantOnceAndNoneThatIsUnused) {
 
 TEST(EqualBuildsGiveEqualBytes) { CHECK(EverythingProgram() == EverythingProgram()); }
 
-// ---- Running
-// -------------------------------------------------------------------------------------
+// ---- Running ----
 
 TEST(ThereAreEightDevices) {
   Bytes bytes = EverythingProgram();
@@ -2205,8 +2201,7 @@ TEST(ProgramsDescribeThemselves) {
   CHECK_EQ(again, text);
 }
 
-// ---- Work in flight
-// ------------------------------------------------------------------------------
+// ---- Work in flight ----
 
 namespace {
 
