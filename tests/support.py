@@ -158,8 +158,9 @@ def lend_packages(python: Path) -> None:
     found = (importlib.util.find_spec(name) for name in ("torch", "onnx"))
     places = {str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin}
     (site_packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
-    lent = python.parent.parent / "lent"
-    lent.mkdir()
+    # By this name, hypothesis knows that these are not the tested modules, all of which it reads.
+    lent = python.parent.parent / "lent/site-packages"
+    lent.mkdir(parents=True)
     for place in sorted(places):
         for item in Path(place).iterdir():
             # 'import tvm' would also load a backend installed here.
