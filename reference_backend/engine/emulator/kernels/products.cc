@@ -539,7 +539,7 @@ struct ConvolutionPlan {
     channel_floats = WholeLines(windows.in_size);
     if (depthwise && HasQuadPlanes(args, windows)) {
       values = Values::kQuads;
-      lines = std::max<int64_t>(kBlock / windows.out[2] / 4 * 4, 4);
+      lines = std::max<int64_t>(kBlock / windows.out[2] / kPlaneLines, 1) * kPlaneLines;
       buffer_floats = WholeLines(std::min(lines, windows.out[1]) * windows.out[2] + kSlack);
       worker_floats = buffer_floats + registers;
     } else if (depthwise && windows.HasLoop(ActiveSimd())) {

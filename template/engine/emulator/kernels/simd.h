@@ -130,6 +130,10 @@ struct Plane {
 /*! \brief See QuadProducts::plane. */
 constexpr int64_t kPlaneTaps = 8;
 
+/*! \brief Lines of the output that loops for planes compute at once. Planes of image models have
+ *  multiples of it: 7, 14, 28, 56, 112. */
+constexpr int kPlaneLines = 7;
+
 /*! \brief Loops for products of quads: a value in a panel is four steps of the depth as elements
  *  of 8 bits, signed ones in the left operand and unsigned ones in the right operand. Elements of
  *  the other type have their sign bit flipped, which moves their zero point by 128. */

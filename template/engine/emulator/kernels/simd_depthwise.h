@@ -47,10 +47,21 @@ void PlaneOf(const Plane& of, const float* data, const float* weights, const Fin
   const int64_t ahead = int64_t{kLines} * kStride * plane.width;
   // The lines that are read, and the elements of each.
   constexpr int kRows = (kLines - 1) * kStride + kHeight;
-  const int64_t height = (kRows - 1) * dilation_y + 1;
-  const int64_t reach = (kWidth - 1) * dilation_x + int64_t{kStride} * kLanes;
+  constexpr int kReach = kWidth - 1 + kStride * kLanes;
+  const int64_t reach = (kWidth - 1) * (dilation_x - 1) + kReach;
+  // Read in place of rows in the padding.
+  static const float kZeros[kReach] = {};
+  // Masked stores are slow. Where stores cannot overwrite an operand, the last vector and the last
+  // lines overlap the ones before, and a vector may run over into the next line, which is stored
+  // after it.
+  const bool may_overlap = !read_first && !read_second;
+  const int64_t size = plane.out_height * plane.out_width;
+  const int64_t whole_end = may_overlap && plane.out_width < kLanes ? size - kLanes : -1;
+  auto overlapped = [&](int64_t at, int64_t end, int64_t step) {
+    return may_overlap && at > end - step && end >= step ? end - step : at;
+  };
   // Lines of the output whose data stays in the first-level cache for the columns beside.
-  constexpr int64_t kBand = 16;
+  constexpr int64_t kBand = int64_t{16 / kLines} * kLines;
   // All that windows read in x is `inside` of the rows, or lanes must tell.
   auto compute = [&](auto inside, int64_t band, int64_t left) __attribute__((always_inline)) {
     constexpr bool kInside = decltype(inside)::value;
@@ -70,27 +81,30 @@ void PlaneOf(const Plane& of, const float* data, const float* weights, const Fin
       return kInside ? Load(tap) : LoadLanes(tap, lanes[x][part]);
     };
     const int64_t bottom = Minimum(band + kBand, plane.out_height);
-    auto block = [&](auto exist, int64_t top) __attribute__((always_inline)) {
+    for (int64_t line = band; line < bottom; line += kLines) {
+      const int64_t top = overlapped(line, plane.out_height, kLines);
       const int64_t lines = Minimum<int64_t>(kLines, bottom - top);
       int64_t row = top * kStride - plane.pad_top;
       const float* from = data + row * plane.width + column;
       V sum[kLines];
       SIMD_UNROLL
-      for (int line = 0; line < kLines; ++line) sum[line] = Splat(-0.0f);
+      for (int i = 0; i < kLines; ++i) sum[i] = Splat(-0.0f);
       SIMD_UNROLL
       for (int y = 0; y < kRows; ++y, row += dilation_y, from += row_step) {
+        const bool exists = row >= 0 && row < plane.height;
         V value[kWidth] = {};
-        if (decltype(exist)::value || (row >= 0 && row < plane.height)) {
+        if (kLines > 1 || exists) {
+          const float* tap = exists ? from : kZeros;
           SIMD_UNROLL
           for (int part = 0; part < kStride; ++part) {
             __builtin_prefetch(from + ahead + int64_t{part} * kLanes);
           }
           SIMD_UNROLL
           for (int x = 0; x < kWidth; ++x) {
-            const V low = load(from, x, 0);
+            const V low = load(tap, x, 0);
             value[x] = low;
             if constexpr (kStride == 2) {
-              const V high = load(from, x, 1);
+              const V high = load(tap, x, 1);
               value[x] = Evens(low, high);
               // Without dilation, the elements between are those of the next tap.
               if (kLines > 1 && x + 1 < kWidth) value[++x] = Odds(low, high);
@@ -98,30 +112,28 @@ void PlaneOf(const Plane& of, const float* data, const float* weights, const Fin
           }
         }
         SIMD_UNROLL
-        for (int line = 0; line < kLines; ++line) {
-          const int tap = (y - line * kStride) * kWidth;
+        for (int i = 0; i < kLines; ++i) {
+          const int tap = (y - i * kStride) * kWidth;
           if (tap < 0 || tap >= kHeight * kWidth) continue;
           SIMD_UNROLL
-          for (int x = 0; x < kWidth; ++x) sum[line] = Fma(weight[tap + x], value[x], sum[line]);
+          for (int x = 0; x < kWidth; ++x) sum[i] = Fma(weight[tap + x], value[x], sum[i]);
         }
       }
       auto store = [&](auto result) __attribute__((always_inline)) {
         int64_t at = top * plane.out_width + left;
-        if (lines == kLines && count == kLanes) {
-          SIMD_UNROLL
-          for (int line = 0; line < kLines; ++line, at += plane.out_width) {
-            Store(result(sum[line], at), out + at);
-          }
-          return;
-        }
+        const bool whole = lines == kLines && count == kLanes;
         SIMD_UNROLL
-        for (int line = 0; line < kLines; ++line, at += plane.out_width) {
-          if (line < lines) StorePart(result(sum[line], at), count, out + at);
+        for (int i = 0; i < kLines; ++i, at += plane.out_width) {
+          if (whole || (at <= whole_end && i < lines)) {
+            Store(result(sum[i], at), out + at);
+          } else if (i < lines) {
+            StorePart(result(sum[i], at), count, out + at);
+          }
         }
       };
       if (plane.whole) {
         store([](V total, int64_t) { return (V) __builtin_convertvector(total, VI); });
-      } else if (!read_first && !read_second) {
+      } else if (may_overlap) {
         store([&](V total, int64_t) __attribute__((always_inline)) {
           return Limit(total + same_first + same_second, least, most);
         });
@@ -132,18 +144,11 @@ void PlaneOf(const Plane& of, const float* data, const float* weights, const Fin
           return Limit(total + one + other, least, most);
         });
       }
-    };
-    for (int64_t top = band; top < bottom; top += kLines) {
-      const int64_t row = top * kStride - plane.pad_top;
-      if (kInside && row >= 0 && row + height <= plane.height) {
-        block(std::true_type(), top);
-      } else {
-        block(std::false_type(), top);
-      }
     }
   };
   for (int64_t band = 0; band < plane.out_height; band += kBand) {
-    for (int64_t left = 0; left < plane.out_width; left += kLanes) {
+    for (int64_t at = 0; at < plane.out_width; at += kLanes) {
+      const int64_t left = overlapped(at, plane.out_width, kLanes);
       const int64_t column = left * kStride - plane.pad_left;
       if (column >= 0 && column + reach <= plane.width) {
         compute(std::true_type(), band, left);
@@ -157,10 +162,9 @@ void PlaneOf(const Plane& of, const float* data, const float* weights, const Fin
 template <int kHeight, int kWidth, int kStride>
 void PlaneOfLines(const Plane& plane, const float* data, const float* weights, const Finish& how,
                   float* out) {
-  constexpr int kLines = 4;
   const bool dense = plane.dilation_x == 1 && plane.dilation_y == 1;
   auto compute =
-      dense ? PlaneOf<kHeight, kWidth, kStride, kLines> : PlaneOf<kHeight, kWidth, kStride, 1>;
+      dense ? PlaneOf<kHeight, kWidth, kStride, kPlaneLines> : PlaneOf<kHeight, kWidth, kStride, 1>;
   compute(plane, data, weights, how, out);
 }
 
@@ -285,9 +289,9 @@ void QuadsWithStride(const Plane& plane, const Elements& data, uint8_t missing,
                      const Elements& weights, int64_t top, int64_t lines, float* out) {
   auto compute = PlaneOfQuads<0, kQuads, kStride, 1>;
   if (plane.dilation_y == 1 && plane.window_height == 3) {
-    compute = PlaneOfQuads<3, kQuads, kStride, 4>;
+    compute = PlaneOfQuads<3, kQuads, kStride, kPlaneLines>;
   } else if (plane.dilation_y == 1 && plane.window_height == 5) {
-    compute = PlaneOfQuads<5, kQuads, kStride, 4>;
+    compute = PlaneOfQuads<5, kQuads, kStride, kPlaneLines>;
   }
   compute(plane, data, missing, weights, top, lines, out);
 }

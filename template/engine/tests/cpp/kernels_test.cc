@@ -815,7 +815,7 @@ TEST(depthwise_convolution) {
                                      2,
                                      random.Pick<int64_t>({2, 4}),
                                      2,
-                                     {9, size},
+                                     {random.Pick<int64_t>({5, 9, 14, 23, 40}), size},
                                      {window, window},
                                      {stride, stride},
                                      {dilation, dilation},
