@@ -6,11 +6,13 @@
 # ---- The run half, and what both halves share ----
 
 set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool products quads reduce
-    rows simd_amx simd_avx2 simd_avx512 simd_avx512vnni simd_generic softmax windows
+    row_steps rows simd_amx simd_avx2 simd_avx512 simd_avx512vnni simd_generic windows
 )
 list(TRANSFORM _kernels PREPEND "${CMAKE_CURRENT_LIST_DIR}/kernels/")
 list(TRANSFORM _kernels APPEND ".cc")
 npu_add_objects(${NPU_OBJECTS}_kernel_objects ${_kernels})
+# Several operations in one loop round as they do one by one.
+target_compile_options(${NPU_OBJECTS}_kernel_objects PRIVATE -ffp-contract=off)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # One file per instruction set; which one runs is decided at run time.
   set_source_files_properties(

@@ -60,9 +60,9 @@ class Execution {
   };
   class Preparer;
 
-  /*! \brief Runs the steps of a softmax that begins at `first` in one pass; returns their number,
+  /*! \brief Runs the steps from `first` on that take one pass over rows; returns their number,
    *  or 0. */
-  size_t RunSoftmax(size_t first, const KernelContext& context) const;
+  size_t RunRows(size_t first, const KernelContext& context) const;
 
   int32_t threads_;
   std::vector<Step> steps_;

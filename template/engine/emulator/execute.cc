@@ -488,7 +488,7 @@ void Execution::Bind(const std::vector<void*>& buffers) {
 bool Execution::Run(const KernelContext& context, const std::atomic<bool>& cancel) const {
   for (size_t i = 0; i < steps_.size();) {
     if (cancel.load(std::memory_order_relaxed)) return false;
-    if (const size_t done = RunSoftmax(i, context)) {
+    if (const size_t done = RunRows(i, context)) {
       i += done;
       continue;
     }
@@ -497,15 +497,15 @@ bool Execution::Run(const KernelContext& context, const std::atomic<bool>& cance
   return true;
 }
 
-size_t Execution::RunSoftmax(size_t first, const KernelContext& context) const {
+size_t Execution::RunRows(size_t first, const KernelContext& context) const {
   if (first + 2 >= steps_.size()) return 0;
-  auto* maximum = std::get_if<ReduceArgs>(&steps_[first]);
-  auto* exponential = std::get_if<ElementwiseArgs>(&steps_[first + 1]);
-  auto* sum = std::get_if<ReduceArgs>(&steps_[first + 2]);
-  if (maximum == nullptr || exponential == nullptr || sum == nullptr) return 0;
+  auto* number = std::get_if<ReduceArgs>(&steps_[first]);
+  auto* elements = std::get_if<ElementwiseArgs>(&steps_[first + 1]);
+  auto* other = std::get_if<ReduceArgs>(&steps_[first + 2]);
+  if (number == nullptr || elements == nullptr || other == nullptr) return 0;
   const bool more = first + 3 < steps_.size();
-  auto* quotient = more ? std::get_if<ElementwiseArgs>(&steps_[first + 3]) : nullptr;
-  return static_cast<size_t>(Softmax(*maximum, *exponential, *sum, quotient, context));
+  auto* last = more ? std::get_if<ElementwiseArgs>(&steps_[first + 3]) : nullptr;
+  return static_cast<size_t>(RunRowSteps(*number, *elements, *other, last, context));
 }
 
 }  // namespace npu::emulator

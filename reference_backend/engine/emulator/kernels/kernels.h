@@ -303,14 +303,18 @@ void Lookup(const LookupArgs& args, const KernelContext& context);
 /*! @} */
 
 /*!
- * \brief Runs successive kernels in one pass over rows, with the same results, if they are steps of
- * a softmax along the last dimension: the maximum of each row, the exponentials of the data minus
- * that maximum, their sum, and their quotients. `quotient` is what follows, or null.
+ * \brief Runs successive kernels in one pass over rows, which are the last dimensions, with the
+ * same results, if they are one of these:
+ *  - a softmax: the maximum of each row, the exponentials of the data minus that maximum, their
+ *    sum, and their quotients;
+ *  - a variance: the mean of each row, the squares of the data minus that mean, and a function of
+ *    the mean of these squares.
  *
- * Needs the scratch memory of the kernels alone. Returns how many of them it has run: 0, 3 or 4.
+ * `fourth` is what follows, or null. Needs the scratch memory of the kernels alone. Returns how
+ * many of them it has run: 0, 3 or 4.
  */
-int Softmax(const ReduceArgs& maximum, const ElementwiseArgs& exponential, const ReduceArgs& sum,
-            const ElementwiseArgs* quotient, const KernelContext& context);
+int RunRowSteps(const ReduceArgs& first, const ElementwiseArgs& second, const ReduceArgs& third,
+                const ElementwiseArgs* fourth, const KernelContext& context);
 
 /*! \brief The instruction set in use: "generic", "avx2", "avx512", "avx512vnni" or "amx". */
 const char* KernelInstructionSet();

@@ -152,4 +152,56 @@ void SoftmaxRows(const float* data, int64_t rows, int64_t columns, float* maxima
   }
 }
 
+// Squares of elements less their mean, computed on request.
+struct Squares {
+  const float* data;
+  float mean;
+  float* out;
+  V operator()(int64_t i) const {
+    V value = Of(Load(data + i));
+    Store(value, out + i);
+    return value;
+  }
+  V operator()(int64_t i, int64_t count) const {
+    V value = Of(LoadPart(data + i, count));
+    StorePart(value, count, out + i);
+    return value;
+  }
+  V Of(V x) const { return (x - mean) * (x - mean); }
+};
+
+void VariancesOf(const float* data, int64_t rows, int64_t columns, float* means, float* squares,
+                 float* variances) {
+  const auto divisor = static_cast<float>(columns);
+  for (int64_t row = 0; row < rows; ++row) {
+    means[row] = ReduceElements(NPU_VECTOR_ADD, data + row * columns, columns) / divisor;
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    const Squares get = {data + row * columns, means[row], squares + row * columns};
+    variances[row] = ReduceWith([](auto a, auto b) { return a + b; }, 0, get, columns) / divisor;
+  }
+}
+
+void Normalise(const float* data, int64_t count, float mean, float factor, const float* gamma,
+               const float* beta, int step, float* out) {
+  auto run = [&](auto same) __attribute__((always_inline)) {
+    constexpr bool kSame = decltype(same)::value;
+    const V one_gamma = Splat(gamma[0]), one_beta = Splat(beta[0]);
+    auto normal = [&](V x, V scale, V shift) __attribute__((always_inline)) {
+      return (x - mean) * factor * scale + shift;
+    };
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      V scale = kSame ? one_gamma : Load(gamma + i), shift = kSame ? one_beta : Load(beta + i);
+      Store(normal(Load(data + i), scale, shift), out + i);
+    }
+    if (i == count) return;
+    const int64_t rest = count - i;
+    V scale = kSame ? one_gamma : LoadPart(gamma + i, rest);
+    V shift = kSame ? one_beta : LoadPart(beta + i, rest);
+    StorePart(normal(LoadPart(data + i, rest), scale, shift), rest, out + i);
+  };
+  step == 0 ? run(std::true_type()) : run(std::false_type());
+}
+
 #endif  // EMULATOR_KERNELS_SIMD_ROWS_H_

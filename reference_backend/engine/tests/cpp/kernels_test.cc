@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <list>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -23,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "../emulator/kernels/internal.h"
 #include "../emulator/kernels/oracle.h"
 #include "../emulator/kernels/simd.h"
 #include "../emulator/thread_pool.h"
@@ -1524,158 +1526,300 @@ TEST(reduce) {
 
 // ---- Softmax ----
 
-// The kernels of a softmax along the last dimension, or of the logarithm of its sums, in memory
-// that they share like a program's.
-struct SoftmaxKernels {
-  SoftmaxKernels(const Tensor& x, bool log, bool in_place) : memory_(x) {
-    TensorView data = memory_[0].View();
-    TensorView by_row = data;
-    by_row.dims[data.rank - 1] = 1;
-    Shape rows(by_row.dims, by_row.dims + data.rank);
-    memory_[1] = Tensor(rows, NPU_FLOAT32);
-    memory_[2] = memory_[3] = x;
-    by_row.data = memory_[1].View().data;
-    TensorView weights = in_place ? data : memory_[2].View();
-    maximum.data = data;
-    maximum.out = sum.out = by_row;
-    maximum.kind = NPU_REDUCE_MAX;
-    sum.kind = NPU_REDUCE_SUM;
-    maximum.axes = sum.axes = 1u << (data.rank - 1);
-    exponential.program = View({{NPU_VECTOR_LOAD, 1, 0, 0, 0},
-                                {NPU_VECTOR_LOAD, 0, 0, 0, 0},
-                                {NPU_VECTOR_SUBTRACT, 1, 0, 0, 0},
-                                {NPU_VECTOR_EXP, 2, 0, 0, 0}},
-                               {data, by_row}, 0);
-    exponential.out = sum.data = weights;
-    if (log) {
-      sum.epilogue =
-          View({{NPU_VECTOR_LOAD, 0, 0, 0, 0}, {NPU_VECTOR_LOG, 0, 0, 0, 0}}, {TensorView()}, 1);
-    }
-    quotient.program = View({{NPU_VECTOR_LOAD, 0, 0, 0, 0},
-                             {NPU_VECTOR_LOAD, 1, 0, 0, 0},
-                             {NPU_VECTOR_DIVIDE, 0, 1, 0, 0}},
-                            {weights, by_row}, 2);
-    quotient.out = in_place ? data : memory_[3].View();
-  }
+// Four kernels that may take one pass over rows, in memory that they share like a program's.
+class RowKernels {
+ public:
   // Arguments point to the members.
-  SoftmaxKernels(const SoftmaxKernels&) = delete;
-  SoftmaxKernels& operator=(const SoftmaxKernels&) = delete;
+  RowKernels(const RowKernels&) = delete;
+  RowKernels& operator=(const RowKernels&) = delete;
 
-  // Runs them one by one from `from` on.
-  void RunEach(int from, const KernelContext& context) const {
-    if (from < 1) Reduce(maximum, context);
-    if (from < 2) Elementwise(exponential, context);
-    if (from < 3) Reduce(sum, context);
-    if (from < 4) Elementwise(quotient, context);
+  // Runs them one by one from `begin` on.
+  void RunEach(int begin, int end, const KernelContext& context) const {
+    if (begin < 1) Reduce(first, context);
+    if (begin < 2) Elementwise(second, context);
+    if (begin < 3) Reduce(third, context);
+    if (begin < 4 && end == 4) Elementwise(fourth, context);
   }
   size_t ScratchBytes(int threads) const {
-    return std::max({ReduceScratch(maximum, threads), ElementwiseScratch(exponential, threads),
-                     ReduceScratch(sum, threads), ElementwiseScratch(quotient, threads)});
+    return std::max({ReduceScratch(first, threads), ElementwiseScratch(second, threads),
+                     ReduceScratch(third, threads), ElementwiseScratch(fourth, threads)});
   }
-  // All but the maxima, which the sums replace.
-  std::vector<Tensor> Results() const { return {memory_[1], memory_[2], memory_[3], memory_[0]}; }
+  const std::vector<Tensor>& Results() const { return memory_; }
 
-  ReduceArgs maximum, sum;
-  ElementwiseArgs exponential, quotient;
+  ReduceArgs first, third;
+  ElementwiseArgs second, fourth;
 
- private:
-  // Memory of vector programs, three at most.
-  struct Inputs {
-    std::vector<npu_vector_instruction> instructions;
-    std::vector<TensorView> views;
-  };
+ protected:
+  // Rows are the last `dimensions`.
+  explicit RowKernels(const Tensor& x, int dimensions) {
+    by_row_ = Memory(x).View();
+    data_ = memory_[0].View();
+    for (int d = data_.rank - dimensions; d < data_.rank; ++d) {
+      by_row_.dims[d] = 1;
+      first.axes |= 1u << d;
+    }
+    third.axes = first.axes;
+    first.data = data_;
+  }
 
-  VectorProgram View(const std::vector<npu_vector_instruction>& instructions,
-                     const std::vector<TensorView>& views, int number) {
-    inputs_[number] = {instructions, views};
+  Tensor& Memory(const Tensor& tensor) {
+    memory_.reserve(8);
+    memory_.push_back(tensor);
+    return memory_.back();
+  }
+  TensorView NumbersByRow() {
+    return Memory(Tensor(Shape(by_row_.dims, by_row_.dims + by_row_.rank), NPU_FLOAT32)).View();
+  }
+
+  VectorProgram Program(const std::vector<npu_vector_instruction>& instructions,
+                        const std::vector<TensorView>& views) {
+    inputs_.push_back({instructions, views});
     VectorProgram program;
-    program.instructions = inputs_[number].instructions.data();
+    program.instructions = inputs_.back().instructions.data();
     program.instruction_count = static_cast<int32_t>(instructions.size());
-    program.inputs = inputs_[number].views.data();
+    program.inputs = inputs_.back().views.data();
     program.input_count = static_cast<int32_t>(views.size());
     return program;
   }
 
-  struct Memory {
-    explicit Memory(const Tensor& x) { tensors[0] = x; }
-    Tensor& operator[](int number) { return tensors[number]; }
-    const Tensor& operator[](int number) const { return tensors[number]; }
-    Tensor tensors[4];
-  } memory_;
-  Inputs inputs_[3];
+  TensorView data_, by_row_;
+
+ private:
+  struct Inputs {
+    std::vector<npu_vector_instruction> instructions;
+    std::vector<TensorView> views;
+  };
+  std::vector<Tensor> memory_;
+  std::list<Inputs> inputs_;
 };
 
-// In one pass, the results are those of the kernels one by one, to the last bit: also the
-// quotients, as long as they are normal numbers.
-TEST(softmax) {
+// A softmax, or the logarithm of its sums.
+class SoftmaxKernels : public RowKernels {
+ public:
+  SoftmaxKernels(const Tensor& x, int dimensions, bool log, bool in_place)
+      : RowKernels(x, dimensions) {
+    TensorView numbers = NumbersByRow();
+    TensorView weights = in_place ? data_ : Memory(x).View();
+    first.out = third.out = numbers;
+    first.kind = NPU_REDUCE_MAX;
+    third.kind = NPU_REDUCE_SUM;
+    second.program = Program({{NPU_VECTOR_LOAD, 1, 0, 0, 0},
+                              {NPU_VECTOR_LOAD, 0, 0, 0, 0},
+                              {NPU_VECTOR_SUBTRACT, 1, 0, 0, 0},
+                              {NPU_VECTOR_EXP, 2, 0, 0, 0}},
+                             {data_, numbers});
+    second.out = third.data = weights;
+    if (log) {
+      third.epilogue =
+          Program({{NPU_VECTOR_LOAD, 0, 0, 0, 0}, {NPU_VECTOR_LOG, 0, 0, 0, 0}}, {TensorView()});
+    }
+    fourth.program = Program({{NPU_VECTOR_LOAD, 0, 0, 0, 0},
+                              {NPU_VECTOR_LOAD, 1, 0, 0, 0},
+                              {NPU_VECTOR_DIVIDE, 0, 1, 0, 0}},
+                             {weights, numbers});
+    fourth.out = in_place ? data_ : Memory(x).View();
+  }
+};
+
+// A normalisation. Parameters are for all elements of a row, or for each index of its first
+// dimension.
+class NormalisationKernels : public RowKernels {
+ public:
+  NormalisationKernels(const Tensor& x, int dimensions, bool by_element, bool in_place)
+      : RowKernels(x, dimensions) {
+    Shape shape(static_cast<size_t>(data_.rank), 1);
+    for (int d = data_.rank - dimensions; d < data_.rank; ++d) {
+      if (by_element || d == data_.rank - dimensions) shape[static_cast<size_t>(d)] = data_.dims[d];
+    }
+    Random random(7);
+    gamma_ = Memory(Tensor(&random, shape, NPU_FLOAT32, Values::kReal)).View();
+    beta_ = Memory(Tensor(&random, shape, NPU_FLOAT32, Values::kReal)).View();
+    first.kind = third.kind = NPU_REDUCE_MEAN;
+    first.out = NumbersByRow();
+    third.out = NumbersByRow();
+    second.out = third.data = Memory(x).View();
+    second.program = Program({{NPU_VECTOR_LOAD, 0, 0, 0, 0},
+                              {NPU_VECTOR_LOAD, 1, 0, 0, 0},
+                              {NPU_VECTOR_SUBTRACT, 0, 1, 0, 0},
+                              {NPU_VECTOR_MULTIPLY, 2, 2, 0, 0}},
+                             {data_, first.out});
+    third.epilogue = Program({{NPU_VECTOR_LOAD, 0, 0, 0, 0},
+                              {NPU_VECTOR_CONSTANT, 0, 0, 0, 1e-5},
+                              {NPU_VECTOR_ADD, 0, 1, 0, 0},
+                              {NPU_VECTOR_SQRT, 2, 0, 0, 0}},
+                             {TensorView()});
+    fourth.program = Program({{NPU_VECTOR_LOAD, 2, 0, 0, 0},
+                              {NPU_VECTOR_LOAD, 0, 0, 0, 0},
+                              {NPU_VECTOR_LOAD, 1, 0, 0, 0},
+                              {NPU_VECTOR_SUBTRACT, 1, 2, 0, 0},
+                              {NPU_VECTOR_MULTIPLY, 3, 0, 0, 0},
+                              {NPU_VECTOR_LOAD, 3, 0, 0, 0},
+                              {NPU_VECTOR_MULTIPLY, 4, 5, 0, 0},
+                              {NPU_VECTOR_LOAD, 4, 0, 0, 0},
+                              {NPU_VECTOR_ADD, 6, 7, 0, 0}},
+                             {data_, first.out, third.out, gamma_, beta_});
+    fourth.out = in_place ? data_ : Memory(x).View();
+  }
+
+  // The fourth kernel, one operation at a time.
+  void RunOperations(const KernelContext& context) {
+    const std::pair<npu_vector_opcode, TensorView> operations[] = {
+        {NPU_VECTOR_SUBTRACT, first.out},
+        {NPU_VECTOR_MULTIPLY, third.out},
+        {NPU_VECTOR_MULTIPLY, gamma_},
+        {NPU_VECTOR_ADD, beta_},
+    };
+    TensorView from = data_;
+    for (const auto& [opcode, operand] : operations) {
+      ElementwiseArgs args;
+      args.program = Program(
+          {{NPU_VECTOR_LOAD, 0, 0, 0, 0}, {NPU_VECTOR_LOAD, 1, 0, 0, 0}, {opcode, 0, 1, 0, 0}},
+          {from, operand});
+      from = args.out = fourth.out;
+      Elementwise(args, context);
+    }
+  }
+
+ private:
+  TensorView gamma_, beta_;
+};
+
+// Calls `run` with kernels to be run one by one, and the same kernels to be run together, which
+// shall have the same results to the last bit.
+template <typename Kernels, typename Run, typename... Args>
+void CheckRowKernels(const Run& run, const Args&... args) {
+  for (const std::string& name : InstructionSets()) {
+    SelectSimd(name.c_str());
+    for (int threads : {1, 2, 5}) {
+      Kernels each(args...), together(args...);
+      ScratchMemory scratch(each.ScratchBytes(threads));
+      KernelContext context;
+      context.pool = PoolOf(threads);
+      context.scratch = scratch.get();
+      run(&each, &together, context);
+      bool same = true;
+      for (size_t t = 0; t < each.Results().size(); ++t) {
+        same = same && Same(together.Results()[t].View(), each.Results()[t].View(), 0);
+      }
+      if (!same) std::fprintf(stderr, "rows, %s, %d threads\n", name.c_str(), threads);
+      CHECK(same);
+    }
+  }
+}
+
+// Quotients of a softmax are the same as long as they are normal numbers.
+TEST(row_steps) {
   Random random(33);
   for (int i = 0; i < 120; ++i) {
     const int64_t columns = random.Chance(50) ? random.Between(1, 40) : random.Between(41, 600);
-    const Shape shape = {random.Between(1, 3), random.Between(1, 40), columns};
-    const bool log = random.Chance(30), in_place = random.Chance(40);
+    const int dimensions = random.Chance(70) ? 1 : 2;
+    const Shape shape = {random.Between(1, 3), random.Between(1, dimensions == 1 ? 40 : 4),
+                         columns};
+    const bool in_place = random.Chance(40), all = random.Chance(80), log = random.Chance(30);
     Tensor x(&random, shape, NPU_FLOAT32, i % 6 == 5 ? Values::kSpecial : Values::kReal);
     if (i % 6 == 4) {
       const float value = random.Pick({NAN, -HUGE_VALF, -120.0f});
       oracle::Store(x.View(), random.Between(0, ElementCount(x.View()) - 1), value);
     }
-    for (const std::string& name : InstructionSets()) {
-      SelectSimd(name.c_str());
-      for (int threads : {1, 2, 5}) {
-        SoftmaxKernels each(x, log, in_place), together(x, log, in_place);
-        ScratchMemory scratch(each.ScratchBytes(threads));
-        KernelContext context;
-        context.pool = PoolOf(threads);
-        context.scratch = scratch.get();
-        each.RunEach(0, context);
-        const int done = Softmax(together.maximum, together.exponential, together.sum,
-                                 random.Chance(80) ? &together.quotient : nullptr, context);
-        CHECK(done == 3 || (done == 4 && !log));
-        together.RunEach(done, context);
-        bool same = true;
-        std::vector<Tensor> got = together.Results(), want = each.Results();
-        for (size_t t = 0; t < got.size(); ++t) {
-          same = same && Same(got[t].View(), want[t].View(), 0);
-        }
-        if (!same) std::fprintf(stderr, "softmax %s, %d threads\n", name.c_str(), threads);
-        CHECK(same);
-      }
-    }
+    int expected = 0;
+    auto run = [&](RowKernels* each, RowKernels* together, const KernelContext& context) {
+      each->RunEach(0, 4, context);
+      const int done = RunRowSteps(together->first, together->second, together->third,
+                                   all ? &together->fourth : nullptr, context);
+      CHECK_EQ(done, expected);
+      together->RunEach(done, 4, context);
+    };
+    expected = all && !log ? 4 : 3;
+    CheckRowKernels<SoftmaxKernels>(run, x, dimensions, log, in_place);
+    expected = 3;
+    const bool by_element = random.Chance(50);
+    CheckRowKernels<NormalisationKernels>(run, x, dimensions, by_element, in_place);
+    auto run_last = [](NormalisationKernels* each, NormalisationKernels* together,
+                       const KernelContext& context) {
+      each->RunEach(0, 3, context);
+      together->RunEach(0, 3, context);
+      each->RunOperations(context);
+      CHECK(Normalise(together->fourth, context));
+    };
+    CheckRowKernels<NormalisationKernels>(run_last, x, dimensions, by_element, in_place);
   }
 }
 
-TEST(softmax_is_told_from_what_is_not) {
+template <typename Kernels>
+int DoneAfter(void (*change)(RowKernels*)) {
   Random random(34);
-  Tensor x(&random, {4, 50}, NPU_FLOAT32, Values::kReal);
-  auto done = [&](void (*change)(SoftmaxKernels*)) {
-    SoftmaxKernels kernels(x, /*log=*/false, /*in_place=*/false);
-    change(&kernels);
-    ScratchMemory scratch(kernels.ScratchBytes(1));
-    KernelContext context;
-    context.scratch = scratch.get();
-    return Softmax(kernels.maximum, kernels.exponential, kernels.sum, &kernels.quotient, context);
-  };
-  CHECK_EQ(done([](SoftmaxKernels*) {}), 4);
-  CHECK_EQ(done([](SoftmaxKernels* k) { k->maximum.kind = NPU_REDUCE_MIN; }), 0);
-  CHECK_EQ(done([](SoftmaxKernels* k) { k->sum.kind = NPU_REDUCE_MEAN; }), 0);
-  CHECK_EQ(done([](SoftmaxKernels* k) { k->sum.data = k->quotient.out; }), 0);
-  CHECK_EQ(done([](SoftmaxKernels* k) { k->exponential.program.instruction_count = 3; }), 0);
+  Kernels kernels(Tensor(&random, {4, 50}, NPU_FLOAT32, Values::kReal), 1, false, false);
+  change(&kernels);
+  ScratchMemory scratch(kernels.ScratchBytes(1));
+  KernelContext context;
+  context.scratch = scratch.get();
+  return RunRowSteps(kernels.first, kernels.second, kernels.third, &kernels.fourth, context);
+}
+
+void SetOpcode(const VectorProgram& program, int instruction, npu_vector_opcode opcode) {
+  const_cast<npu_vector_instruction*>(program.instructions)[instruction].opcode = opcode;
+}
+
+TEST(row_steps_are_told_from_others) {
+  auto softmax = DoneAfter<SoftmaxKernels>;
+  CHECK_EQ(softmax([](RowKernels*) {}), 4);
+  CHECK_EQ(softmax([](RowKernels* k) { k->first.kind = NPU_REDUCE_MIN; }), 0);
+  CHECK_EQ(softmax([](RowKernels* k) { k->third.kind = NPU_REDUCE_MEAN; }), 0);
+  CHECK_EQ(softmax([](RowKernels* k) { k->third.data = k->fourth.out; }), 0);
+  CHECK_EQ(softmax([](RowKernels* k) { k->second.program.instruction_count = 3; }), 0);
   // Along the other dimension: as many numbers as there are columns.
-  CHECK_EQ(done([](SoftmaxKernels* k) { k->maximum.axes = k->sum.axes = 1; }), 0);
+  CHECK_EQ(softmax([](RowKernels* k) { k->first.axes = k->third.axes = 1; }), 0);
   // Exponentials that begin in the middle of the data.
-  CHECK_EQ(done([](SoftmaxKernels* k) {
-             k->exponential.out.data = static_cast<float*>(k->maximum.data.data) + 1;
-             k->sum.data = k->exponential.out;
+  CHECK_EQ(softmax([](RowKernels* k) {
+             k->second.out.data = static_cast<float*>(k->first.data.data) + 1;
+             k->third.data = k->second.out;
            }),
            0);
   // Another quotient: that of the data, and one that would replace the sums.
-  CHECK_EQ(done([](SoftmaxKernels* k) {
-             const_cast<TensorView*>(k->quotient.program.inputs)->data = k->maximum.data.data;
+  CHECK_EQ(softmax([](RowKernels* k) {
+             const_cast<TensorView*>(k->fourth.program.inputs)->data = k->first.data.data;
            }),
            3);
-  CHECK_EQ(done([](SoftmaxKernels* k) {
-             k->quotient.out.data = static_cast<float*>(k->sum.out.data) + 1;
+  CHECK_EQ(softmax([](RowKernels* k) {
+             k->fourth.out.data = static_cast<float*>(k->third.out.data) + 1;
            }),
            3);
+
+  auto normalisation = DoneAfter<NormalisationKernels>;
+  CHECK_EQ(normalisation([](RowKernels*) {}), 3);
+  CHECK_EQ(normalisation([](RowKernels* k) { k->first.kind = NPU_REDUCE_SUM; }), 0);
+  CHECK_EQ(normalisation([](RowKernels* k) { k->third.kind = NPU_REDUCE_SUM; }), 0);
+  CHECK_EQ(normalisation([](RowKernels* k) { SetOpcode(k->second.program, 3, NPU_VECTOR_ADD); }),
+           0);
+  // Squares in place of the data, which is read again; the factor in place of the mean.
+  CHECK_EQ(normalisation([](RowKernels* k) { k->second.out = k->third.data = k->first.data; }), 0);
+  CHECK_EQ(normalisation([](RowKernels* k) { k->third.out = k->first.out; }), 0);
+}
+
+TEST(last_step_of_normalisation_is_told_from_others) {
+  auto matches = [](const auto& change) {
+    Random random(35);
+    Tensor x(&random, {4, 50}, NPU_FLOAT32, Values::kReal);
+    NormalisationKernels kernels(x, 1, /*by_element=*/true, /*in_place=*/false);
+    change(&kernels.fourth.program);
+    return Normalise(kernels.fourth, KernelContext());
+  };
+  auto input = [](VectorProgram* program, int number) {
+    return const_cast<TensorView*>(program->inputs) + number;
+  };
+  CHECK(matches([](VectorProgram*) {}));
+  CHECK(!matches([](VectorProgram* program) { --program->instruction_count; }));
+  for (int instruction : {3, 4, 6, 8}) {
+    CHECK(!matches(
+        [&](VectorProgram* program) { SetOpcode(*program, instruction, NPU_VECTOR_DIVIDE); }));
+  }
+  for (int number = 0; number < 5; ++number) {
+    CHECK(!matches([&](VectorProgram* program) { input(program, number)->dtype = NPU_FLOAT16; }));
+    // One number for all.
+    CHECK(!matches([&](VectorProgram* program) {
+      input(program, number)->dims[0] = input(program, number)->dims[1] = 1;
+    }));
+  }
 }
 
 // ---- Copies ----

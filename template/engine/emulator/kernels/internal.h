@@ -85,6 +85,10 @@ inline int64_t Grain(int64_t operations) {
   return operations < 1 ? kWorthwhile : CeilDivide(kWorthwhile, operations);
 }
 
+/*! \brief Runs Elementwise as one loop if it is the last step of a normalisation along rows, which
+ *  are the last dimensions: (data - mean) * factor * gamma + beta. Results are the same. */
+bool Normalise(const ElementwiseArgs& args, const KernelContext& context);
+
 }  // namespace npu::emulator
 
 #endif  // EMULATOR_KERNELS_INTERNAL_H_

@@ -248,6 +248,14 @@ struct Simd {
    */
   void (*softmax)(const float* data, int64_t rows, int64_t columns, float* maxima,
                   float* exponentials, float* sums, float* quotients);
+  /*! \brief Computes for each row its mean, the squares of its elements minus that mean, and their
+   *  mean. `columns` is at least 1. */
+  void (*variances)(const float* data, int64_t rows, int64_t columns, float* means, float* squares,
+                    float* variances);
+  /*! \brief out[i] = (data[i] - mean) * factor * gamma[i * step] + beta[i * step], where the step
+   * is 0 or 1. `out` may be the data. */
+  void (*normalise)(const float* data, int64_t count, float mean, float factor, const float* gamma,
+                    const float* beta, int step, float* out);
   /*! \brief Null if the processor has no instructions for them. */
   const QuadProducts* quads = nullptr;
 };

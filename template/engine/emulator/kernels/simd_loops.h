@@ -219,6 +219,9 @@ struct Power {
     V p = Polynomial(r, {0.5f, 1.666651296e-1f, 4.166618747e-2f, 8.369590294e-3f, 1.395170544e-3f});
     y = Fma(r * r, p, r) + 1;
   }
+
+  // 2 to n where it is a normal number.
+  V Scale() const { return (V)(((VU)shifted << 23) + (127u << 23)); }
 };
 
 // For -87 <= x <= 88, where results are normal numbers, or all x that Exp needs with AVX-512. NaN
@@ -228,7 +231,17 @@ inline V ExpInside(V x) {
 #if SIMD_BYTES == 64
   return (V)_mm512_maskz_scalef_ps(0xffff, (__m512)power.y, (__m512)power.n);
 #else
-  return power.y * (V)(((VU)power.shifted << 23) + (127u << 23));
+  return power.y * power.Scale();
+#endif
+}
+
+// The same plus a number.
+inline V ExpInsidePlus(V x, float addend) {
+#if SIMD_BYTES == 64
+  return ExpInside(x) + addend;
+#else
+  const Power power(x);
+  return Fma(power.y, power.Scale(), Splat(addend));
 #endif
 }
 
@@ -281,7 +294,7 @@ inline V Tanh(V x) {
   V small = Fma(x * t, p, x);
   // From 9.02 on, the result is 1.
   const V limited = size > 10.0f ? Splat(10.0f) : size;
-  V large = WithSignOf(1 - 2 / (ExpInside(limited + limited) + 1), x);
+  V large = WithSignOf(1 - 2 / ExpInsidePlus(limited + limited, 1), x);
   return size < 0.625f ? small : large;
 }
 
@@ -299,7 +312,7 @@ inline V Erf(V x) {
   // ln(1 - erf(x))
   V p = Polynomial(size, {-1.664442704e-4f, -1.127797257f, -6.369760589e-1f, -1.041137006e-1f,
                           2.231522384e-2f, -3.065493058e-3f, 1.982199411e-4f});
-  V large = WithSignOf(1 - ExpInside(p), x);
+  V large = WithSignOf(-ExpInsidePlus(p, -1), x);
   return size < 0.9f ? small : large;
 }
 
@@ -1470,7 +1483,8 @@ constexpr Simd Table(const char* name) {
           ApplyInt32,    Requantise,
           Weigh,         MultiplyWeights,
           FinishRows,    ReduceElements,
-          ConvolvePlane, SoftmaxRows};
+          ConvolvePlane, SoftmaxRows,
+          VariancesOf,   Normalise};
 }
 
 }  // namespace
