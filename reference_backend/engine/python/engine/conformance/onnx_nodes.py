@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -77,8 +77,8 @@ class Node:
     name: str
     op: str
     proto: ModelProto
-    inputs: Sequence[Any]
-    outputs: Sequence[Any]
+    inputs: Sequence[object]
+    outputs: Sequence[object]
     rtol: float
     atol: float
 
@@ -154,7 +154,9 @@ def read(node: Node) -> Imported | str:
     indices = [
         name
         for name, array in zip(names, node.inputs, strict=True)
-        if array.dtype in (np.int32, np.int64) and array.ndim <= 1
+        if isinstance(array, (np.ndarray, np.generic))
+        and array.dtype in (np.int32, np.int64)
+        and array.ndim <= 1
     ]
     choices = ((), tuple(n for n in indices if n != names[0]), names[1:], indices, names)
     reason = ""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -211,11 +210,11 @@ class Work:
             model, expr, step, middle, variant.result, values, Buckets(1) if real else Exact()
         )
 
-    def _spec(self, shape: Any, dtype: str, axis: int) -> Spec:
+    def _spec(self, shape: tuple[int | str, ...], dtype: str, axis: int) -> Spec:
         """Return the numbers of an input; at the ends, they differ only along one axis."""
         if not self.variant.ends:
             return Spec(shape, dtype)
-        limits, sizes = np.iinfo(dtype), list(shape)
+        limits, sizes = np.iinfo(dtype), [int(size) for size in shape]
         places = np.indices(sizes, sparse=True)[axis % len(sizes)]
         values = np.broadcast_to(np.where(places % 2, limits.min, limits.max), sizes)
         return Spec(shape, dtype, values=values.reshape(-1).tolist())

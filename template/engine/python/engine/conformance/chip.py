@@ -9,7 +9,6 @@ checks the values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ..aliases import JsonFields
 from ..patterns import TABLE
@@ -71,7 +70,7 @@ def fixed(entry: Mapping[str, object], size: int) -> JsonFields:
     return {name: _fixed(entry.get(name, {}), size) for name in ("inputs", "attributes")}
 
 
-def _fixed(value: object, size: int) -> Any:
+def _fixed(value: object, size: int) -> object:
     if isinstance(value, Mapping):
         return {key: _fixed(item, size) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

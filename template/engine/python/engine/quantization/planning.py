@@ -8,9 +8,8 @@ the partitioner takes as it would take the whole, with the table, the chip's lim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tvm
 
@@ -25,7 +24,6 @@ COMPUTES, MOVES = "computes", "moves"
 
 _LONGEST = 8
 _REFUSALS = 2
-_ANYTHING = {"on_decline": "host", "strict": False, "min_region_ops": 1, "max_regions": 0}
 
 
 @dataclass(frozen=True)
@@ -374,8 +372,15 @@ class Backend:
         answer
             As `Ask` does.
         """
-        settings: Mapping[str, Any] = dict(_ANYTHING)
-        rows = offload_report(partition_for(mod, options=self._options, **settings)).ops
+        partitioned = partition_for(
+            mod,
+            options=self._options,
+            on_decline="host",
+            strict=False,
+            min_region_ops=1,
+            max_regions=0,
+        )
+        rows = offload_report(partitioned).ops
         edges = [row.op for row in rows if not _is_of_integers(row)]
         if "relax.concat" in edges and len(edges) < len(rows):
             return None  # Rescaled parts lose bits, so joined tensors get one scale instead.
