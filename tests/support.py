@@ -98,6 +98,8 @@ def attempt(
     }
     # The tools that were installed with these tests: cmake, ninja, ruff, clang-format.
     clean["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{clean['PATH']}"
+    # Threads of PyTorch spin while they wait.
+    clean.setdefault("OMP_NUM_THREADS", "1")
     return subprocess.run(
         [str(part) for part in command],
         cwd=cwd,

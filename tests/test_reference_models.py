@@ -89,6 +89,21 @@ def test_the_conformance_kit_passes_with_the_results_of_the_docs(
         _assert_strict(json.loads((tmp_path / "conformance.json").read_text())["cases"])
 
 
+@pytest.mark.parametrize("rule", ["multiplier_bits=7", 'multiplier_bits=15, rounding="half_even"'])
+def test_a_chip_that_rescales_by_another_rule_passes_the_suites_of_integers(
+    reference: Path, rule: str, tmp_path: Path
+) -> None:
+    (package,) = (reference.parent.parent / "lib").glob("python*/site-packages/tvm_example_npu")
+    shutil.copytree(package, tmp_path / package.name)
+    table = tmp_path / package.name / "vendor/capabilities.py"
+    limits, chip, ops = table.read_text().partition("    cancellation=True,")
+    table.write_text(f"{limits}    requantize=Requantize({rule}),\n{chip}{ops}")
+    command = [reference, "-m", "tvm_example_npu", "conformance", "--suite"]
+    run(*command, "quantized", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    command += ["fuzz", "--filter", "integer", "--fuzz-seconds", "5"]
+    run(*command, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+
+
 def _assert_strict(cases: list[dict[str, Any]]) -> None:
     """Assert that each entry of the engine's ledger is right, of which no backend complains."""
     ledger = ROOT / "template/engine/python/engine/conformance/expected_failures.toml"

@@ -23,7 +23,12 @@ from backend.engine.amounts import is_product
 from backend.engine.backend import OPS
 from backend.engine.calls import Constant, with_arguments
 from backend.engine.chip import ROUNDINGS, Chip, Limits, Requantize
-from backend.engine.conformance import numpy_reference, quantized, quantized_networks
+from backend.engine.conformance import (
+    numpy_reference,
+    onnx_networks,
+    quantized,
+    quantized_networks,
+)
 from backend.engine.conformance.model import Case, Model, Tensor, compute
 from backend.engine.passes import simplify
 from backend.engine.patterns import make_patterns
@@ -61,12 +66,12 @@ skip_without_int16 = support.skip_without_int16
 def test_the_rescaling_is_the_exact_quotient_rounded(rounding):
     generator = np.random.default_rng(7)
     values = [0, 1, -1, 2**31 - 1, -(2**31), *map(int, generator.integers(-(2**31), 2**31, 50))]
-    for shift in (0, 1, 2, 7, 31, 32, 40, 62):
+    for shift in (-3, 0, 1, 2, 7, 31, 32, 40, 62):
         multiplier = int(generator.integers(2**30, 2**31))
         for value, result in zip(
             values, numpy_reference.rescale(values, multiplier, shift, rounding), strict=True
         ):
-            exact = Fraction(value * multiplier, 2**shift)
+            exact = value * multiplier * Fraction(2) ** -shift
             slack = Fraction(1, 2) if rounding not in ("down", "to_zero") else 1
             if rounding == "double" and shift > 31:
                 slack += Fraction(2**30, 2**shift)
@@ -83,7 +88,7 @@ def test_the_rescaling_is_the_exact_quotient_rounded(rounding):
 
 def test_a_factor_has_as_many_bits_as_the_chip():
     for bits in (7, 15, 31):
-        for factor in (0.5, 0.9999999999, 1.0, 0.0001, 3.7, 2.0**-20):
+        for factor in (0.5, 0.9999999999, 1.0, 0.0001, 3.7, 150.0, 2.0**-20):
             multiplier, shift = numpy_reference.factors(factor, bits)
             assert 2 ** (bits - 1) <= multiplier < 2**bits
             assert abs(multiplier / 2.0**shift - factor) <= factor * 2.0**-bits
@@ -805,6 +810,89 @@ OF_NETWORKS = {
 )
 def test_a_network_of_onnx_runtime_is_of_integers(name, form):
     check_network(*quantized_networks.read(name, form), real=reals_of_onnx_runtime(name, form))
+
+
+@needs("conv2d", "matmul", "quantize", "dequantize")
+@needs_library("onnx", "onnxruntime")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet",
+        *(
+            pytest.param(name, marks=pytest.mark.thorough)
+            for name in ("mobilenet", "unet", "bert", "lstm", "detector")
+        ),
+    ],
+)
+def test_each_layer_is_within_a_step_of_onnx_runtime(name):
+    """With the inputs that it has there, so that differences do not add up."""
+    skip_without_integers("conv2d", "matmul")
+    network = onnx_networks.SMALL[name]()
+    model, arguments = quantized_networks.quantize_onnx(network), list(network[1])
+    known = values_of(model, arguments)
+    compared = 0
+    for result in known:
+        layer = layer_of(model, result, known)
+        if layer is None:
+            continue
+        machine = relax.VirtualMachine(compile_for(backend.from_onnx(layer)), tvm.cpu())
+        inputs = [known[item.name] for item in layer.graph.input]
+        (found,) = np.atleast_1d(machine["main"](*map(tvm.runtime.tensor, inputs)))
+        difference = np.abs(found.numpy().astype("int64") - known[result].astype("int64"))
+        assert difference.max() <= 1, result
+        compared += 1
+    assert compared > 5
+
+
+def values_of(model, arguments):
+    """Return the inputs of a model and all integers that it computes from real numbers."""
+    from onnx import ModelProto, helper
+
+    names = [node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"]
+    extended = ModelProto()
+    extended.CopyFrom(model)
+    del extended.graph.output[:]
+    extended.graph.output.extend(map(helper.make_empty_tensor_value_info, names))
+    given = [item.name for item in model.graph.input]
+    found = quantized_networks.run_onnx(extended, arguments)
+    return dict(zip(given + names, arguments + found, strict=True))
+
+
+def layer_of(model, result, known):
+    """Return the part of a model from known values to another one; None if it has no inputs."""
+    from onnx import helper
+
+    producers = {name: node for node in model.graph.node for name in node.output}
+    if result not in producers:
+        return None
+    constants = {item.name: item for item in model.graph.initializer}
+    wanted, nodes, inputs, weights = [result], [], {}, {}
+    while wanted:
+        name = wanted.pop()
+        if name in constants:
+            weights[name] = constants[name]
+        elif name in known and name != result:
+            inputs[name] = known[name]
+        elif name and not any(producers[name] is node for node in nodes):
+            nodes.append(producers[name])
+            wanted += producers[name].input
+    if not inputs:
+        return None
+    in_order = [node for node in model.graph.node if any(node is item for item in nodes)]
+
+    def described(name, array):
+        return helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+
+    graph = helper.make_graph(
+        in_order,
+        "layer",
+        [described(*item) for item in inputs.items()],
+        [described(result, known[result])],
+        list(weights.values()),
+    )
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
 def reals_of_onnx_runtime(name, form):

@@ -43,12 +43,12 @@ def quantize_for_example_npu(
         supports.
     keep_float
         Ops that stay in float: names of nodes, of their results or, in PyTorch, of modules, or
-        patterns such as "head.*".
+        patterns with the wildcards of a shell, such as "head.*".
     int16
         Ops that read and write int16 instead of int8, named like those of keep_float.
     max_loss
-        The largest accepted loss of accuracy against the float model. The layers that lose most
-        stay in float until it is met.
+        The largest accepted loss of accuracy against the float model. Until it is met, the layers
+        that lose most become int16, where this backend has that, or stay in float.
     evaluate
         Returns the accuracy of a model of the same kind as the result, for `max_loss`; higher is
         better. It is first called with the given float model.

@@ -381,7 +381,19 @@ class IntegerGraph:
         near = np.abs(np.abs(steps - np.floor(steps)) - 0.5) < tie
         if not np.isfinite(steps).all() or near.any():
             raise _Unfit
+        if call.op.name in ("relax.nn.relu", "relax.clip"):
+            self._check_limited(source, value, step)
         return self._result(self.model.bind(call), np.rint(steps), step, self._zero(dtype), dtype)
+
+    def _check_limited(self, source: Integers, value: Array, step: float) -> None:
+        """Refuse a limit that a coarse rule would round in another way.
+
+        The quantize may impose the limits, and what remains is a rescaling by the chip's rule.
+        """
+        steps = source.tensor.values[1].astype(np.float64) - source.zero
+        rescaled = numpy_reference.requantize(steps, source.scale / step, TABLE.chip.requantize)
+        if (np.rint(value / step) != rescaled)[value == source.real].any():
+            raise _Unfit
 
     def _result(
         self, expr: relax.Expr, steps: Array, scale: float, zero: int, dtype: str

@@ -49,8 +49,8 @@ def rescale(values: Iterable[int], multiplier: int, shift: int, rounding: str) -
     results = []
     for value in values:
         product = int(value) * multiplier
-        if shift == 0:
-            results.append(product)
+        if shift <= 0:
+            results.append(product << -shift)
             continue
         down, rest = divmod(product, 1 << shift)
         half = 1 << (shift - 1)
@@ -69,7 +69,10 @@ def rescale(values: Iterable[int], multiplier: int, shift: int, rounding: str) -
 
 
 def factors(factor: float, bits: int) -> tuple[int, int]:
-    """The multiplier of `bits` bits and the shift that are nearest to a positive number."""
+    """The multiplier of `bits` bits and the shift that are nearest to a positive number.
+
+    Large numbers have negative shifts, which no chip takes: its driver declines such a case.
+    """
     exact = Fraction(factor)
     shift = 0
     while exact * 2**shift >= 2**bits:
