@@ -831,10 +831,7 @@ def test_each_layer_is_within_a_step_of_onnx_runtime(name):
     model, arguments = quantized_networks.quantize_onnx(network), list(network[1])
     known = values_of(model, arguments)
     compared = 0
-    for result in known:
-        layer = layer_of(model, result, known)
-        if layer is None:
-            continue
+    for result, layer in layers_of(model, known):
         machine = relax.VirtualMachine(compile_for(backend.from_onnx(layer)), tvm.cpu())
         inputs = [known[item.name] for item in layer.graph.input]
         (found,) = np.atleast_1d(machine["main"](*map(tvm.runtime.tensor, inputs)))
@@ -858,41 +855,25 @@ def values_of(model, arguments):
     return dict(zip(given + names, arguments + found, strict=True))
 
 
-def layer_of(model, result, known):
-    """Return the part of a model from known values to another one; None if it has no inputs."""
-    from onnx import helper
+def layers_of(model, known):
+    """Generate the name of each known value, and the part of a model from others to it."""
+    from onnx import helper, utils
 
-    producers = {name: node for node in model.graph.node for name in node.output}
-    if result not in producers:
-        return None
-    constants = {item.name: item for item in model.graph.initializer}
-    wanted, nodes, inputs, weights = [result], [], {}, {}
-    while wanted:
-        name = wanted.pop()
-        if name in constants:
-            weights[name] = constants[name]
-        elif name in known and name != result:
-            inputs[name] = known[name]
-        elif name and not any(producers[name] is node for node in nodes):
-            nodes.append(producers[name])
-            wanted += producers[name].input
-    if not inputs:
-        return None
-    in_order = [node for node in model.graph.node if any(node is item for item in nodes)]
-
-    def described(name, array):
-        return helper.make_tensor_value_info(
+    model.graph.value_info.extend(
+        helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
         )
-
-    graph = helper.make_graph(
-        in_order,
-        "layer",
-        [described(*item) for item in inputs.items()],
-        [described(result, known[result])],
-        list(weights.values()),
+        for name, array in known.items()
     )
-    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    extractor = utils.Extractor(model)
+    for result in known:
+        layer = extractor.extract_model([name for name in known if name != result], [result])
+        read = {name for node in layer.graph.node for name in node.input}
+        inputs = [item for item in layer.graph.input if item.name in read]
+        if inputs:
+            del layer.graph.input[:]
+            layer.graph.input.extend(inputs)
+            yield result, layer
 
 
 def reals_of_onnx_runtime(name, form):

@@ -112,20 +112,6 @@ bool Evaluator::FindFinish() {
   return result >= 0 && result == count - 1 && all[result].opcode != NPU_VECTOR_LOAD;
 }
 
-int64_t Evaluator::OffsetOf(const Input& input, int64_t row, int64_t column) const {
-  if (input.sizes[0] != row_length_) {
-    return static_cast<const Broadcast&>(input).OffsetOf(row * row_length_ + column);
-  }
-  int64_t offset = column * input.strides[0];
-  for (int d = 1; d < input.rank; ++d) {
-    // Usually a row is inside of the last dimension: a division takes as long as many additions.
-    const bool inside = row < input.sizes[d];
-    offset += (inside ? row : row % input.sizes[d]) * input.strides[d];
-    row = inside ? 0 : row / input.sizes[d];
-  }
-  return offset;
-}
-
 int64_t Evaluator::RowsOf(int32_t number, int64_t row, int64_t column, const float** first,
                           int64_t* stride, int* step) const {
   static constexpr float kNothing = -0.0f;  // a sum with it is the same number
@@ -273,7 +259,7 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
     const Input& input = inputs_[i];
     const bool used = run && input.plain_rows && (i > 0 || values == nullptr);
     rows_of[i] =
-        used ? reinterpret_cast<const float*>(input.data) + OffsetOf(input, row, column) : nullptr;
+        used ? reinterpret_cast<const float*>(input.data) + input.OffsetOf(index) : nullptr;
   }
   // Where the value of an instruction is. Loads that need no conversion are not copied.
   auto value = [&](int32_t i) -> VectorOperand {
@@ -299,7 +285,7 @@ void Evaluator::StoreBlock(const float* values, int64_t rows, int64_t columns, i
       if (result != to) continue;
       if (own.mask == 0) {
         if (input.uniform && instruction.a > 0) continue;  // Begin has done it.
-        LoadOne(input, OffsetOf(input, row, column), kSplat, to);
+        LoadOne(input, input.OffsetOf(index), kSplat, to);
       } else if (run) {
         LoadRun(input, index, columns, to);
       } else {

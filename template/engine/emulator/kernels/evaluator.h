@@ -132,8 +132,6 @@ class Evaluator : public TileStore {
                 float* out) const;
   // Whether Simd::finish can compute the program; sets its arguments.
   bool FindFinish();
-  // As that of Broadcast, for a column of a row.
-  int64_t OffsetOf(const Input& input, int64_t row, int64_t column) const;
   // Where an addend of a row begins, its row stride and column step; returns for how many rows they
   // hold.
   int64_t RowsOf(int32_t number, int64_t row, int64_t column, const float** first, int64_t* stride,

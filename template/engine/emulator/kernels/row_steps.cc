@@ -108,16 +108,20 @@ struct Steps {
 
 float* Floats(const TensorView& tensor) { return static_cast<float*>(tensor.data); }
 
-// Calls `body(begin, end, results, registers)` for rows; `results` has space for kBlock numbers.
+// Runs the steps for all rows: `body(begin, end, results)` does all but the end of the third one.
 template <typename Body>
 void ForRows(const Steps& steps, int64_t operations, const KernelContext& context,
-             const Evaluator& evaluator, const Body& body) {
-  const int64_t numbers = kBlock + Evaluator::Registers(steps.third.epilogue);
+             const Body& body) {
+  const VectorProgram& program = steps.third.epilogue;
+  const Evaluator evaluator(program, steps.third.out, steps.rows());
+  const int64_t numbers = kBlock + Evaluator::Registers(program);
   const int64_t grain = std::min(Grain(steps.columns * operations), kBlock);
   Parallel(context, steps.rows(), grain, [&](int64_t begin, int64_t end, int worker) {
     float* results = static_cast<float*>(context.scratch) + worker * numbers;
-    evaluator.Begin(results + kBlock);
-    body(begin, end, results, results + kBlock);
+    float* registers = results + kBlock;
+    body(begin, end, results);
+    evaluator.Begin(registers);
+    evaluator.StoreRun(results, end - begin, 0, begin, registers);
   });
 }
 
@@ -141,19 +145,13 @@ bool IsQuotient(const Steps& steps, const ElementwiseArgs& quotient) {
 int Softmax(const Steps& steps, const ElementwiseArgs* quotient, const KernelContext& context) {
   if (quotient != nullptr && !IsQuotient(steps, *quotient)) quotient = nullptr;
   float* quotients = quotient == nullptr ? nullptr : Floats(quotient->out);
-  float* sums = Floats(steps.third.out);
-  const bool plain = steps.third.epilogue.instruction_count == 0;
-  const Evaluator evaluator(steps.third.epilogue, steps.third.out, steps.rows());
   // An exponential takes as long as some twenty simpler operations.
-  ForRows(steps, 20, context, evaluator,
-          [&](int64_t begin, int64_t end, float* results, float* registers) {
-            const int64_t first = begin * steps.columns;
-            if (plain) results = sums + begin;
-            ActiveSimd().softmax(Floats(steps.data) + first, end - begin, steps.columns,
-                                 Floats(steps.first.out) + begin, Floats(steps.second.out) + first,
-                                 results, quotients == nullptr ? nullptr : quotients + first);
-            if (!plain) evaluator.StoreRun(results, end - begin, 0, begin, registers);
-          });
+  ForRows(steps, 20, context, [&](int64_t begin, int64_t end, float* results) {
+    const int64_t first = begin * steps.columns;
+    ActiveSimd().softmax(Floats(steps.data) + first, end - begin, steps.columns,
+                         Floats(steps.first.out) + begin, Floats(steps.second.out) + first, results,
+                         quotients == nullptr ? nullptr : quotients + first);
+  });
   return quotient == nullptr ? 3 : 4;
 }
 
@@ -167,15 +165,12 @@ bool IsVariance(const Steps& steps) {
 }
 
 void Variance(const Steps& steps, const KernelContext& context) {
-  const Evaluator evaluator(steps.third.epilogue, steps.third.out, steps.rows());
-  ForRows(steps, 8, context, evaluator,
-          [&](int64_t begin, int64_t end, float* results, float* registers) {
-            const int64_t first = begin * steps.columns;
-            ActiveSimd().variances(Floats(steps.data) + first, end - begin, steps.columns,
-                                   Floats(steps.first.out) + begin,
-                                   Floats(steps.second.out) + first, results);
-            evaluator.StoreRun(results, end - begin, 0, begin, registers);
-          });
+  ForRows(steps, 8, context, [&](int64_t begin, int64_t end, float* results) {
+    const int64_t first = begin * steps.columns;
+    ActiveSimd().variances(Floats(steps.data) + first, end - begin, steps.columns,
+                           Floats(steps.first.out) + begin, Floats(steps.second.out) + first,
+                           results);
+  });
 }
 
 // What follows: (data - mean) * factor * gamma + beta, with a mean and a factor for each row.

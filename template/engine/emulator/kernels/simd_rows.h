@@ -59,30 +59,38 @@ float ReduceElements(npu_vector_opcode opcode, const float* data, int64_t count)
   }
 }
 
-// Exponentials of a row less its maximum, computed on request. With `kInside`, none of them is as
-// small as a number that is not normal.
-template <bool kInside>
-struct Exponentials {
+// A function of elements, computed on request and stored.
+template <typename Function>
+struct Stored {
+  Function of;
   const float* data;
-  float maximum;
   float* out;
   V operator()(int64_t i) const {
-    V value = Of(Load(data + i));
+    V value = of(Load(data + i));
     Store(value, out + i);
     return value;
   }
   V operator()(int64_t i, int64_t count) const {
-    V value = Of(LoadPart(data + i, count));
+    V value = of(LoadPart(data + i, count));
     StorePart(value, count, out + i);
     return value;
   }
-  V Of(V x) const { return kInside ? ExpInside(x - maximum) : Exp(x - maximum); }
 };
 
+// Stores a function of elements, and returns the sum of its results.
+template <typename Function>
+float StoreAndSum(Function of, const float* data, int64_t count, float* out) {
+  const Stored<Function> get = {of, data, out};
+  return ReduceWith([](auto a, auto b) { return a + b; }, 0, get, count);
+}
+
+// With `kInside`, no exponential is as small as a number that is not normal.
 template <bool kInside>
 float SumOfExponentials(const float* data, float maximum, int64_t count, float* out) {
-  const Exponentials<kInside> get = {data, maximum, out};
-  return ReduceWith([](auto a, auto b) { return a + b; }, 0, get, count);
+  auto of = [=](V x) __attribute__((always_inline)) {
+    return kInside ? ExpInside(x - maximum) : Exp(x - maximum);
+  };
+  return StoreAndSum(of, data, count, out);
 }
 
 // An exponential by their sum; a division would take several times as long. The first is at most 1
@@ -152,24 +160,6 @@ void SoftmaxRows(const float* data, int64_t rows, int64_t columns, float* maxima
   }
 }
 
-// Squares of elements less their mean, computed on request.
-struct Squares {
-  const float* data;
-  float mean;
-  float* out;
-  V operator()(int64_t i) const {
-    V value = Of(Load(data + i));
-    Store(value, out + i);
-    return value;
-  }
-  V operator()(int64_t i, int64_t count) const {
-    V value = Of(LoadPart(data + i, count));
-    StorePart(value, count, out + i);
-    return value;
-  }
-  V Of(V x) const { return (x - mean) * (x - mean); }
-};
-
 void VariancesOf(const float* data, int64_t rows, int64_t columns, float* means, float* squares,
                  float* variances) {
   const auto divisor = static_cast<float>(columns);
@@ -177,8 +167,10 @@ void VariancesOf(const float* data, int64_t rows, int64_t columns, float* means,
     means[row] = ReduceElements(NPU_VECTOR_ADD, data + row * columns, columns) / divisor;
   }
   for (int64_t row = 0; row < rows; ++row) {
-    const Squares get = {data + row * columns, means[row], squares + row * columns};
-    variances[row] = ReduceWith([](auto a, auto b) { return a + b; }, 0, get, columns) / divisor;
+    const float mean = means[row];
+    auto of = [=](V x) __attribute__((always_inline)) { return (x - mean) * (x - mean); };
+    const int64_t first = row * columns;
+    variances[row] = StoreAndSum(of, data + first, columns, squares + first) / divisor;
   }
 }
 

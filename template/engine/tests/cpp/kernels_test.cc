@@ -1524,7 +1524,7 @@ TEST(reduce) {
   }
 }
 
-// ---- Softmax ----
+// ---- Steps along rows ----
 
 // Four kernels that may take one pass over rows, in memory that they share like a program's.
 class RowKernels {

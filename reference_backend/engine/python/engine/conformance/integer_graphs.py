@@ -41,9 +41,14 @@ class Integers:
     zero: int
 
     @property
+    def steps(self) -> Array:
+        """The integers less their zero point, in float64."""
+        return self.tensor.values[1].astype(np.float64) - self.zero
+
+    @property
     def real(self) -> Array:
         """The real numbers, in float64."""
-        return (self.tensor.values[1].astype(np.float64) - self.zero) * self.scale
+        return self.steps * self.scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,12 +207,7 @@ class IntegerGraph:
         scale, dtype = self._choose([source.scale, others[0].scale]), source.tensor.dtype
         zero = self._choose([source.zero, self._zero(dtype)])
         rule = TABLE.chip.requantize
-        steps = [
-            numpy_reference.requantize(
-                item.tensor.values[1].astype(np.float64) - item.zero, item.scale / scale, rule
-            )
-            for item in parts
-        ]
+        steps = [numpy_reference.requantize(item.steps, item.scale / scale, rule) for item in parts]
         return self._result(expr, np.concatenate(steps, axis), scale, zero, dtype)
 
     def _average(self, entry: Op, source: Integers) -> Integers:
@@ -215,7 +215,7 @@ class IntegerGraph:
         shape = tuple(source.tensor.shape)
         if source.tensor.dtype not in self._types(entry):
             raise _Unfit
-        sums = source.tensor.values[1].astype(np.float64) - source.zero
+        sums = source.steps
         expr, counts = self._real(source), np.float64(1)
         if entry.relax != "relax.quantize":
             attributes = self._attributes(entry, shape)
@@ -272,7 +272,7 @@ class IntegerGraph:
         reals = [self._real(source), second.real]
         tensors = [Tensor(item, {}) for item in reals]
         call = self.model.normalize(entry.name, tensors, attributes)
-        exact = [source.tensor.values[1].astype(np.float64) - source.zero, second.steps]
+        exact = [source.steps, second.steps]
         (sums,) = compute(entry.name, call, exact, attributes, 1)
         expr = self.model.bind(call)
         where = sums.ndim - 1 if entry.name == "matmul" else 1
@@ -293,8 +293,7 @@ class IntegerGraph:
         if fuses.residual and self._choose([False, True]):
             other = self._other(sums.shape, step, self._types(entry))
             expr = self.model.bind(relax.op.add(expr, self._real(other)))
-            steps_of = other.tensor.values[1].astype(np.float64) - other.zero
-            values = values + numpy_reference.requantize(steps_of, other.scale / step, rule)
+            values = values + numpy_reference.requantize(other.steps, other.scale / step, rule)
         limit = -np.inf
         names = {item.name for item in TABLE.activations_of(entry)}
         if "relu" in names and self._choose([False, True]):
@@ -307,8 +306,7 @@ class IntegerGraph:
         columns = self._choose([8, 5, 17])
         batch = self._choose([shape[:-2], ()])
         item = self._other((*batch, shape[-1], columns), 0.05, types)
-        steps = item.tensor.values[1].astype(np.float64) - item.zero
-        return _Second(self._real(item), steps, np.asarray(item.scale, "float32"))
+        return _Second(self._real(item), item.steps, np.asarray(item.scale, "float32"))
 
     def _constant(self, shape: tuple[int, ...], channel: int, dtype: str) -> _Second:
         """Return a weight, with one scale or one for each channel."""
@@ -382,18 +380,12 @@ class IntegerGraph:
         if not np.isfinite(steps).all() or near.any():
             raise _Unfit
         if call.op.name in ("relax.nn.relu", "relax.clip"):
-            self._check_limited(source, value, step)
+            # The quantize may impose the limits, which leaves a rescaling by the chip's rule.
+            rule = TABLE.chip.requantize
+            rescaled = numpy_reference.requantize(source.steps, source.scale / step, rule)
+            if (np.rint(steps) != rescaled)[value == source.real].any():
+                raise _Unfit
         return self._result(self.model.bind(call), np.rint(steps), step, self._zero(dtype), dtype)
-
-    def _check_limited(self, source: Integers, value: Array, step: float) -> None:
-        """Refuse a limit that a coarse rule would round in another way.
-
-        The quantize may impose the limits, and what remains is a rescaling by the chip's rule.
-        """
-        steps = source.tensor.values[1].astype(np.float64) - source.zero
-        rescaled = numpy_reference.requantize(steps, source.scale / step, TABLE.chip.requantize)
-        if (np.rint(value / step) != rescaled)[value == source.real].any():
-            raise _Unfit
 
     def _result(
         self, expr: relax.Expr, steps: Array, scale: float, zero: int, dtype: str
