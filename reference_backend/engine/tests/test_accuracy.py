@@ -15,7 +15,7 @@ from tvm import relax
 import backend
 import support
 from backend.engine.conformance import onnx_networks, quantized_networks
-from support import build, compile_for, needs, needs_library, variable
+from support import build, compile_for, host_library, needs, needs_library, variable
 from test_quantize import images, needs_onnx, needs_torch, normal, onnx_model, quantize_for
 
 pytestmark = pytest.mark.usefixtures("bound_constants")
@@ -150,7 +150,7 @@ def test_the_numbers_are_those_of_numpy():
     random = np.random.default_rng(1)
     batches = [[random.standard_normal((8, 64)).astype("float32")] for _ in range(3)]
     found = backend.accuracy_report(*mods, batches)
-    one = np.stack([run(tvm.compile(mods[0], "llvm"), batch) for batch in batches])
+    one = np.stack([run(host_library(mods[0]), batch) for batch in batches])
     two = np.stack([run(compile_for(mods[1]), batch) for batch in batches])
     noise = one - two
     snr = 10 * math.log10((one**2).sum() / (noise**2).sum())

@@ -21,7 +21,18 @@ from backend.engine.chains import build as spell
 from backend.engine.chains import chains_of
 from backend.engine.passes import simplify
 from backend.engine.reasons import DECLINES
-from support import OPS, TABLE, Case, Model, Tensor, build, compile_all, partition_for, variable
+from support import (
+    OPS,
+    TABLE,
+    Case,
+    Model,
+    Tensor,
+    build,
+    compile_all,
+    host_library,
+    partition_for,
+    variable,
+)
 
 needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 CHAINS = {
@@ -353,7 +364,7 @@ def test_diagonals_are_constants():
     mod = build([x], lambda emit: emit(relax.op.add(emit(unit), emit(shifted))))
     expected = np.eye(3, 5, 1, "float32") + np.eye(3, 5, -1, "float32")
     assert calls_of(mod) == []
-    machine = relax.VirtualMachine(tvm.compile(simplify(mod, TABLE), "llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(host_library(simplify(mod, TABLE)), tvm.cpu())
     result = machine["main"](tvm.runtime.tensor(np.zeros((3, 5), "float32"))).numpy()
     np.testing.assert_array_equal(result, expected)
 

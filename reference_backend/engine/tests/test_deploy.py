@@ -25,6 +25,7 @@ from support import (
     compile_for,
     declined,
     has_device,
+    host_library,
     needs_devices,
     needs_symbols,
     needs_wheel,
@@ -54,7 +55,7 @@ class Exported:
         self.path = directory / "model.so"
         compile_for(module, symbol_bounds={"n": BOUND}).export_library(str(self.path))
         self.input = np.random.default_rng(0).standard_normal((BOUND, 5), dtype="float32")
-        host = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+        host = relax.VirtualMachine(host_library(module), tvm.cpu())
         self.expected = host["main"](tvm.runtime.tensor(self.input)).numpy()
 
     def assert_right(self, found, rows=BOUND):

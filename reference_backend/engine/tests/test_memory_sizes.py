@@ -11,7 +11,7 @@ from tvm import relax
 
 import backend
 import support
-from support import BACKEND, OPS, TABLE, Case, compile_for
+from support import BACKEND, OPS, TABLE, Case, compile_for, host_library
 
 needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 
@@ -52,7 +52,7 @@ def run(mod, arrays, **options):
 
 def assert_plans_differ_and_values_do_not(mod, arrays, sizes):
     """From the largest memory to the smallest."""
-    expected = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())["main"](
+    expected = relax.VirtualMachine(host_library(mod), tvm.cpu())["main"](
         *map(tvm.runtime.tensor, arrays)
     )
     results = [run(mod, arrays, scratchpad_bytes=size) for size in sizes]
@@ -155,7 +155,7 @@ def test_a_symbol_is_planned_for_its_bound():
     x = relax.Var("x", relax.TensorType((n, 4, 8, 8), "float32"))
     weight = constant(6, 4, 3, 3)
     mod = support.build([x], lambda emit: emit(relax.op.nn.conv2d(x, weight, padding=1)))
-    expected = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+    expected = relax.VirtualMachine(host_library(mod), tvm.cpu())
     for bound in (1, 5, 64):
         machine = relax.VirtualMachine(
             compile_for(mod, symbol_bounds={"n": bound}, on_decline="error"), tvm.cpu()

@@ -20,7 +20,7 @@ from backend.engine.passes import CANONICALIZATION, evaluate, fold, simplify
 from backend.engine.patterns import make_patterns
 from backend.engine.report import offload_report
 from backend.engine.table import Table
-from support import TABLE, build, compile_for, variable
+from support import TABLE, build, compile_for, host_library, variable
 
 needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 op = relax.op
@@ -43,7 +43,7 @@ def run(mod, *arguments):
 
 
 def as_on_the_host(mod, *arguments):
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(host_library(mod), tvm.cpu())
     return machine["main"](*map(tvm.runtime.tensor, arguments)).numpy()
 
 

@@ -27,6 +27,7 @@ from support import (
     BACKEND,
     build,
     compile_for,
+    host_library,
     needs,
     needs_devices,
     needs_emulator,
@@ -378,7 +379,7 @@ def test_results_are_the_same_and_recording_is_off_afterwards(model):
     machine = VirtualMachine(model.executable, tvm.cpu())
     x = tvm.runtime.tensor(INPUT)
     expected = machine["main"](x).numpy()
-    host = VirtualMachine(tvm.compile(model.module, target="llvm"), tvm.cpu())
+    host = VirtualMachine(host_library(model.module), tvm.cpu())
     np.testing.assert_allclose(expected, host["main"](x).numpy(), rtol=1e-2, atol=1e-2)
     with Recorder(machine) as recorder:
         np.testing.assert_array_equal(recorder.call("main", x).numpy(), expected)

@@ -33,7 +33,7 @@ from backend.engine.conformance.model import Case, Model, Tensor, compute
 from backend.engine.passes import simplify
 from backend.engine.patterns import make_patterns
 from backend.engine.table import Table
-from support import build, compile_for, needs_library, variable
+from support import build, compile_for, host_library, needs_library, variable
 
 pytestmark = pytest.mark.usefixtures("bound_constants")
 
@@ -167,7 +167,7 @@ def on_both(mod, value):
     """Run a model here and on the host."""
     return [
         relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(value)).numpy()
-        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+        for program in (compile_for(mod), host_library(mod))
     ]
 
 
@@ -417,7 +417,7 @@ def test_what_selects_integers_of_one_scale_moves_them(name):
     arguments = [RNG.integers(-128, 128, (4, 3)).astype("int8") for _ in range(2)]
     found, expected = (
         relax.VirtualMachine(program, tvm.cpu())["main"](*map(tvm.runtime.tensor, arguments))
-        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+        for program in (compile_for(mod), host_library(mod))
     )
     np.testing.assert_array_equal(found.numpy(), expected.numpy())
     if name in ("where", "stack"):
@@ -516,7 +516,7 @@ def test_the_result_of_a_product_is_quantized_before_it_is_moved(name):
     value = tvm.runtime.tensor(numbers_of("int8", 2, 8, 4, 4))
     found, expected = (
         relax.VirtualMachine(program, tvm.cpu())["main"](value)
-        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+        for program in (compile_for(mod), host_library(mod))
     )
     for mine, reference in zip(found, expected, strict=True):
         difference = mine.numpy().astype("int64") - reference.numpy()
@@ -574,7 +574,7 @@ def test_the_larger_of_two_tensors_is_computed_in_pairs(reduction, pair):
     arguments = [RNG.standard_normal(shape).astype("float32") for shape in ((4, 3), (3,))]
     found, expected = (
         relax.VirtualMachine(program, tvm.cpu())["main"](*map(tvm.runtime.tensor, arguments))
-        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+        for program in (compile_for(mod), host_library(mod))
     )
     np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=1e-6)
 
@@ -668,7 +668,7 @@ def test_a_constant_of_another_scale_is_rescaled_when_the_model_is_compiled(scal
     assert ops_of(simplify(mod, Table(OPS))) == ["concat"]
     found, expected = (
         relax.VirtualMachine(program, tvm.cpu())["main"](tvm.runtime.tensor(numbers))
-        for program in (compile_for(mod), tvm.compile(mod, "llvm"))
+        for program in (compile_for(mod), host_library(mod))
     )
     for mine, reference in zip(found, expected, strict=True):
         np.testing.assert_array_equal(mine.numpy(), reference.numpy())

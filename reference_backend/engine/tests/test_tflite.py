@@ -13,7 +13,7 @@ from tvm import relax
 
 import backend
 import support
-from support import compile_for, needs
+from support import compile_for, host_library, needs
 
 tflite = pytest.importorskip("tflite", reason="pip install tflite")
 flatbuffers = pytest.importorskip("flatbuffers", reason="pip install tflite")
@@ -498,7 +498,7 @@ CASES = {
 def test_an_operator_equals_its_float_reference(name):
     net = Network()
     mod = net.read(CASES[name](net))
-    found = run(tvm.compile(mod, "llvm"), net.arguments)
+    found = run(host_library(mod), net.arguments)
     assert (found.shape, str(found.dtype)) == (net.result.shape, str(net.result.dtype))
     assert len(np.unique(net.result)) > 3
     # Only float sums near a tie may round to the neighbour.

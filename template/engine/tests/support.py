@@ -30,6 +30,7 @@ from backend.engine.conformance.compiled import (  # noqa: F401
     compile_all,
     compile_for,
     compile_on_host,
+    host_library,
     partition_for,
     placement,
 )

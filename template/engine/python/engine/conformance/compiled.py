@@ -80,7 +80,7 @@ def compile_on_host(models: Sequence[Model]) -> Compiled:
     compiled = Compiled()
 
     def compile_some(models: Sequence[Model]) -> None:
-        library = _host_library(_module_of(models))
+        library = host_library(_module_of(models))
         compiled.executables.update(dict.fromkeys((model.name for model in models), library))
 
     for model, error in _pinned(models, compile_some):
@@ -90,10 +90,11 @@ def compile_on_host(models: Sequence[Model]) -> Compiled:
 
 def run_on_host(mod: tvm.IRModule, name: str, arguments: Sequence[Array]) -> list[Array]:
     """Run a function of a module with TVM's own kernels alone."""
-    return Compiled(executables={name: _host_library(mod)}).run(name, arguments)
+    return Compiled(executables={name: host_library(mod)}).run(name, arguments)
 
 
-def _host_library(mod: tvm.IRModule) -> tvm.runtime.Module:
+def host_library(mod: tvm.IRModule) -> tvm.runtime.Module:
+    """Compile a module with TVM's own kernels alone, in a third of the time of optimized code."""
     return linked(tvm.compile(mod, tvm.target.Target(UNOPTIMIZED)))
 
 
