@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -79,8 +78,6 @@ def test_a_build_without_the_emulator_needs_another_default_driver(
 
 
 def test_clang_tidy_has_no_complaint(tmp_path: Path) -> None:
-    if shutil.which("clang-tidy") is None:
-        pytest.skip("clang-tidy is not installed; .ci/run installs it")
     # Each source alone: a joined one may use what the sources before it include.
     configure(tmp_path, CMAKE_UNITY_BUILD="OFF")
     sources = [
@@ -88,7 +85,9 @@ def test_clang_tidy_has_no_complaint(tmp_path: Path) -> None:
         for name in ("codegen", "common", "emulator", "lowerings", "runtime", "tests")
         for path in sorted(ENGINE.glob(f"{name}/**/*.cc"))
     ]
-    run("clang-tidy", "-quiet", "--extra-arg=-std=c++17", "-p", tmp_path, *sources, cwd=ENGINE)
+    # GCC 12's standard library sorts with what C++17 deprecates.
+    extra = ("--extra-arg=-std=c++17", "--extra-arg=-Wno-deprecated-declarations")
+    run("clang-tidy", "-quiet", *extra, "-p", tmp_path, *sources, cwd=ENGINE)
     # Nothing in the engine includes the driver kit: drivers do.
     kit = tmp_path / "kit.cc"
     kit.write_text('#include "driver_kit/build.h"\n#include "driver_kit/run.h"\n')

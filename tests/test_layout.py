@@ -56,6 +56,7 @@ import tvm_ffi
 from tvm import relax
 
 import tvm_last as backend
+from tvm_last.engine.conformance.compiled import host_library
 
 op = relax.op
 LOG = os.environ["EMULATOR_LOG"]
@@ -109,7 +110,7 @@ def check(make, *shapes, transposes=0, inputs=None):
     main = relax.VirtualMachine(compiled(make, *shapes), tvm.cpu())["main"]
     log = open(LOG).read().splitlines()
     log = log[len(log) - log[::-1].index("create") :]
-    host = relax.VirtualMachine(tvm.compile(build(make, *shapes), "llvm"), tvm.cpu())["main"]
+    host = relax.VirtualMachine(host_library(build(make, *shapes)), tvm.cpu())["main"]
     for n in (3, 4):
         arrays = [normal(*(n if size == "n" else size for size in shape)) for shape in shapes]
         arguments = [tvm.runtime.tensor(array) for array in arrays]
@@ -335,7 +336,7 @@ def integers(make, *shapes):
     report = backend.offload_report(backend.partition_for_last(mod))
     labels = {entry.composite for entry in report.ops}
     program = relax.VirtualMachine(compiled(whole, *shapes), tvm.cpu())["main"]
-    host = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"]
+    host = relax.VirtualMachine(host_library(mod), tvm.cpu())["main"]
     arrays = [tvm.runtime.tensor(normal(*shape)) for shape in shapes]
     found, expected = program(*arrays).numpy(), host(*arrays).numpy()
     assert np.abs(expected).max() > 0.1
@@ -377,7 +378,7 @@ def transposes(make, *shapes):
     log = open(LOG).read().splitlines()
     log = log[len(log) - log[::-1].index("create") :]
     same = build(lambda x: make(op.nn.relu, x), *shapes)
-    host = relax.VirtualMachine(tvm.compile(same, "llvm"), tvm.cpu())["main"]
+    host = relax.VirtualMachine(host_library(same), tvm.cpu())["main"]
     x = tvm.runtime.tensor(normal(*shapes[0]))
     np.testing.assert_allclose(main(x).numpy(), host(x).numpy(), rtol=1e-4, atol=1e-4)
     assert "relu of the vendor's" in log, log

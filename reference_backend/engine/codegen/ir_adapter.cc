@@ -441,7 +441,7 @@ class FunctionReader {
       throw Refusal("'" + name + "' is a '" + TypeKey(expr) + "', which is not supported");
     }
     binding.kind = Binding::Kind::kNumber;
-    binding.number = number;
+    binding.number = std::move(number);
     return binding;
   }
 

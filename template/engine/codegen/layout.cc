@@ -142,7 +142,7 @@ bool HasSamePlaces(const Dims& dims, const Order& a, const Order& b) {
 }
 
 std::optional<Order> OrderOfView(const Dims& from, const Order& order, const Dims& to) {
-  const Order identity = Identity(static_cast<int>(to.size()));
+  Order identity = Identity(static_cast<int>(to.size()));
   if (IsIdentity(order)) return identity;
   const std::optional<SharedFactors> factors = Factorize(from, to);
   if (!factors.has_value()) return std::nullopt;

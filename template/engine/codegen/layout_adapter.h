@@ -196,7 +196,7 @@ class LayoutAdapter {
   /*! \brief Emits an operation on tensors of one rank along an axis. */
   template <typename Op>
   void AddAlongAxis(const Op& op, const std::vector<npu_tensor>& operands,
-                    std::function<void(Op&, const Layout&)> read,
+                    const std::function<void(Op&, const Layout&)>& read,
                     npu_status (*npu_build_api::*function)(npu_builder*, const Op*));
   /*! \brief A program with the driver's tensors; NULL if there is no program. */
   const npu_vector_program* Place(Program* program, const Layout& layout);

@@ -267,7 +267,7 @@ void LayoutAdapter::Add(const npu_copy& op) {
 
 template <typename Op>
 void LayoutAdapter::AddAlongAxis(const Op& op, const std::vector<npu_tensor>& operands,
-                                 std::function<void(Op&, const Layout&)> read,
+                                 const std::function<void(Op&, const Layout&)>& read,
                                  npu_status (*npu_build_api::*function)(npu_builder*, const Op*)) {
   const auto emit = [this, op, read, function](const Layout& layout) {
     Op placed = op;

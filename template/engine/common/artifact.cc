@@ -220,8 +220,9 @@ uint64_t Checksum(const uint8_t* bytes, size_t size, uint64_t seed) {
   for (size_t i = 0; i < kLanes; ++i) lanes[i] = mix(seed, i + 1);
   uint64_t words[kLanes];
   size_t at = 0;
-  for (; size - at >= sizeof(words); at += sizeof(words)) {
-    std::memcpy(words, bytes + at, sizeof(words));
+  constexpr size_t kBlock = sizeof(words);
+  for (; size - at >= kBlock; at += kBlock) {
+    std::memcpy(words, bytes + at, kBlock);
     for (size_t i = 0; i < kLanes; ++i) lanes[i] = mix(lanes[i], words[i]);
   }
   std::memset(words, 0, sizeof(words));

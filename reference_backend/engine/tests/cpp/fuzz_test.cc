@@ -842,8 +842,8 @@ void Try(const std::string& bytes, const ffi::Function& load, const npu::Signatu
 }  // namespace
 
 int main(int count, char** arguments) {
-  const long long mutations = count > 1 ? std::atoll(arguments[1]) : 3000;
-  const long long seed = count > 2 ? std::atoll(arguments[2]) : 1;
+  const long long mutations = count > 1 ? std::stoll(arguments[1]) : 3000;
+  const long long seed = count > 2 ? std::stoll(arguments[2]) : 1;
   const ffi::Function load =
       ffi::Function::GetGlobalRequired("ffi.Module.load_from_bytes." BACKEND_NAME);
   const std::vector<Parts> originals = {Whole(Images("1000000")), Whole(Images("3000")),

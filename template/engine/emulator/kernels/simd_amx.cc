@@ -18,7 +18,7 @@ namespace {
 
 // Which register is what. Two sums for each half of the columns, as an instruction has to wait for
 // the one before on the same sum; and the last steps of the depth are blocks of another size.
-constexpr int kSums = 0, kMoreSums = 2, kLeft = 4, kRight = 5, kLeftRest = 6, kRightRest = 7;
+constexpr int kSums = 0, kLeft = 4, kRight = 5, kLeftRest = 6, kRightRest = 7;
 constexpr int kTileColumns = 16;
 
 struct Configuration {
@@ -62,7 +62,7 @@ void Gemm(int rows, int columns, int64_t depth, const float* a, const float* b, 
   }
   _tile_zero(2);
   _tile_zero(3);
-  constexpr int64_t kLeftFloats = kPanelRows * kAmxBlock;
+  constexpr int64_t kLeftFloats = int64_t{kPanelRows} * kAmxBlock;
   const int64_t right_floats = ldb * kAmxBlock;
   const int64_t blocks = depth / kAmxBlock;
   int64_t i = 0;

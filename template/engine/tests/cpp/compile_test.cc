@@ -140,7 +140,7 @@ class Model {
       op.strides[i] = stride;
       op.dilations[i] = 1;
       op.pads_begin[i] = op.pads_end[i] = pad;
-      dims.push_back((desc.dims[i + 2].size + 2 * pad - window) / stride + 1);
+      dims.emplace_back((desc.dims[i + 2].size + 2 * pad - window) / stride + 1);
     }
     op.out = Result(dims);
     return Add(op, epilogue);
@@ -159,7 +159,7 @@ class Model {
       op.dilations[i] = 1;
       op.pads_begin[i] = op.pads_end[i] = pad;
       int64_t room = desc.dims[i + 2].size + 2 * pad - window + (ceil ? stride - 1 : 0);
-      dims.push_back(kind == NPU_POOL_AVERAGE_ADAPTIVE ? window : room / stride + 1);
+      dims.emplace_back(kind == NPU_POOL_AVERAGE_ADAPTIVE ? window : room / stride + 1);
     }
     op.out = Result(dims, desc.dtype);
     return Add(op);
@@ -203,7 +203,7 @@ class Model {
     const Desc& desc = graph.values()[tensor].desc;
     Dims dims;
     for (int32_t d = 0; d < desc.rank; ++d) {
-      dims.push_back(Dim(desc.dims[d].size, desc.dims[d].symbol));
+      dims.emplace_back(desc.dims[d].size, desc.dims[d].symbol);
     }
     return dims;
   }
@@ -567,7 +567,7 @@ int64_t BytesMissing(const Graph& graph, const Machine& machine) {
     CHECK_EQ(error.status, NPU_OUT_OF_MEMORY);
     std::string sentence = error.what();
     size_t colon = sentence.rfind(": ");
-    return std::atoll(sentence.c_str() + colon + 2);
+    return std::stoll(sentence.substr(colon + 2));
   }
   return 0;
 }
