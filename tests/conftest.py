@@ -16,10 +16,10 @@ import support
 from support import ROOT
 
 LONGEST = (
+    "test_releases.py",
+    "test_backends.py",
     "test_reference_models.py",
     "test_plain_chip.py",
-    "test_backends.py",
-    "test_releases.py",
     "test_port_guide.py",
     "test_xnnpack.py",
     "test_vendor_driver.py",

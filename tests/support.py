@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import fcntl
 import hashlib
 import importlib.util
@@ -17,12 +18,24 @@ from pathlib import Path
 from typing import Any
 
 import copier
+import pytest
 import yaml
 
 from npu_scaffold.catalog import CASES
 
 ROOT = Path(__file__).resolve().parents[1]
 CPP = {".h", ".cc", ".inc"}
+
+_MISSING = [name for name in ("XNNPACK", "pthreadpool") if not ctypes.util.find_library(name)]
+# The libraries alone may be there for other programs.
+_MISSING += [
+    name for name in ("xnnpack.h", "pthreadpool.h") if not Path("/usr/include", name).exists()
+]
+NEEDS_XNNPACK = pytest.mark.skipif(
+    bool(_MISSING),
+    reason=f"needs {', '.join(_MISSING)}: install libxnnpack-dev and libpthreadpool-dev",
+)
+"""Marks tests of an SDK that builds graphs."""
 
 
 def copy_template(destination: Path) -> None:

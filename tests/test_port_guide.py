@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import re
 import shutil
 import zipfile
@@ -13,14 +12,9 @@ import pytest
 
 from first_op import edit
 from pages import Part, without_quotes
-from support import ROOT, Workshop, run, sources
+from support import NEEDS_XNNPACK, ROOT, Workshop, run, sources
 
-MISSING = [name for name in ("XNNPACK", "pthreadpool") if ctypes.util.find_library(name) is None]
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(MISSING), reason=f"needs {MISSING}: install libxnnpack-dev"),
-]
+pytestmark = [pytest.mark.slow, NEEDS_XNNPACK]
 
 PAGE = ROOT / "docs/port-guide.md"
 NEEDED = ("copier.yml", "template", "docs/demo", "tests/first_op.py", "tests/overlays/xnnpack")

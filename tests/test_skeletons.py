@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import re
 import shutil
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import pytest
 
 import support
 from first_op import FIRST_OP, edit
-from support import CPP, ROOT, Workshop, attempt, copy_tests, run
+from support import CPP, NEEDS_XNNPACK, ROOT, Workshop, attempt, copy_tests, run
 
 OPS = ["add", "astype", "clip", "conv2d", "max_pool2d", "relu", "reshape"]
 SKELETONS = ["graph", "commands"]
@@ -760,11 +759,9 @@ def test_events_are_those_of_the_sdk_or_of_nodes_run_one_by_one(tmp_path: Path) 
 
 # ---- A first op on an SDK that builds graphs ----------------------------------------------------
 
-MISSING = [name for name in ("XNNPACK", "pthreadpool") if ctypes.util.find_library(name) is None]
-
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=f"needs {MISSING}: install libxnnpack-dev")
+@NEEDS_XNNPACK
 def test_a_first_op_on_a_graph_sdk_takes_three_files_and_sixty_lines(
     render: Callable[..., Path], workshop: Workshop, tmp_path: Path
 ) -> None:

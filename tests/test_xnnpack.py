@@ -8,7 +8,6 @@ whole models.
 
 from __future__ import annotations
 
-import ctypes.util
 import importlib.util
 import json
 import re
@@ -20,21 +19,9 @@ from typing import Any
 
 import pytest
 
-from support import ROOT, WITHOUT_SUITES, Workshop, lend_packages, run, sources
+from support import NEEDS_XNNPACK, ROOT, WITHOUT_SUITES, Workshop, lend_packages, run, sources
 
-LIBRARIES = ("XNNPACK", "pthreadpool")
-MISSING = [name for name in LIBRARIES if ctypes.util.find_library(name) is None]
-MISSING += [
-    name for name in ("xnnpack.h", "pthreadpool.h") if not (Path("/usr/include") / name).is_file()
-]
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        bool(MISSING),
-        reason=f"needs {', '.join(MISSING)}: install libxnnpack-dev and libpthreadpool-dev",
-    ),
-]
+pytestmark = [pytest.mark.slow, NEEDS_XNNPACK]
 
 OVERLAY = ROOT / "tests/overlays/xnnpack/vendor"
 OPS = [
