@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -121,18 +122,18 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> support.Workshop:
     base = tmp_path_factory.getbasetemp()
     # pytest-xdist gives each process a folder below the shared one.
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    if shutil.which("ccache") is not None:
-        # Most sources are the same in all backends.
-        os.environ.update(
-            CMAKE_C_COMPILER_LAUNCHER="ccache",
-            CMAKE_CXX_COMPILER_LAUNCHER="ccache",
-            CCACHE_DIR=str(ROOT / "build/ccache"),
-            CCACHE_BASEDIR=str(shared),
-            CCACHE_NOHASHDIR="1",
-            CCACHE_SLOPPINESS="pch_defines,time_macros",
-            # Most builds have it, so that objects without warnings serve those without it.
-            CCACHE_IGNOREOPTIONS="-Werror",
-            # Where 'python -m build' unpacks sources: paths below the base are relative.
-            TMPDIR=str(shared),
-        )
+    # Most sources are the same in all backends.
+    ccache = str(Path(sys.executable).with_name("ccache"))
+    os.environ.update(
+        CMAKE_C_COMPILER_LAUNCHER=ccache,
+        CMAKE_CXX_COMPILER_LAUNCHER=ccache,
+        CCACHE_DIR=str(ROOT / "build/ccache"),
+        CCACHE_BASEDIR=str(shared),
+        CCACHE_NOHASHDIR="1",
+        CCACHE_SLOPPINESS="pch_defines,time_macros",
+        # Most builds have it, so that objects without warnings serve those without it.
+        CCACHE_IGNOREOPTIONS="-Werror",
+        # Where 'python -m build' unpacks sources: paths below the base are relative.
+        TMPDIR=str(shared),
+    )
     return support.Workshop(tmp_path_factory.mktemp("workshop"), shared)

@@ -109,7 +109,7 @@ def attempt(
         for key, value in os.environ.items()
         if key not in ("PYTHONPATH", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "VIRTUAL_ENV")
     }
-    # The tools that were installed with these tests: cmake, ninja, ruff, clang-format.
+    # The tools that were installed with these tests: cmake, ninja, ccache, ruff, clang-format.
     clean["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{clean['PATH']}"
     # Threads of PyTorch spin while they wait.
     clean.setdefault("OMP_NUM_THREADS", "1")
