@@ -251,7 +251,7 @@ inline std::string Listing(const Program& program) {
     for (int32_t i = 0; i < value.rank; ++i) {
       text += (i == 0 ? " -> " : " x ") + std::to_string(value.dims[i]);
     }
-    text += "\n";
+    text += '\n';
   }
   return text;
 }
