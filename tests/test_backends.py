@@ -221,7 +221,8 @@ def test_the_driver_the_runtime_and_mutated_artifacts_are_clean_under_sanitizers
     targets = [f"npu_{test}" for test in (*tests, "fuzz_test")]
     run("cmake", "-DUSE_CLEAN_TESTS=ON", build)
     run("cmake", "--build", build, "--target", *targets)
-    run("ctest", "--test-dir", build, "--no-tests=error", "-R", "|".join(tests), **leaks_too)
+    ctest = ("ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error")
+    run(*ctest, "-R", "|".join(tests), **leaks_too)
     (fuzz,) = build.rglob("npu_fuzz_test")
     assert "100000 mutations: " in run(fuzz, "100000", "1", cwd=build, **leaks_too)
     libraries = [

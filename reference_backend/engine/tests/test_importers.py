@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 import backend
-from support import host_library, needs_library
+from support import needs_library, run_on_host
 
 # None of this depends on the chip. test_quantized.py runs an imported network.
 pytestmark = pytest.mark.thorough
@@ -26,10 +26,7 @@ def floats(seed, *shape):
 
 
 def run(module, arguments):
-    machine = relax.VirtualMachine(host_library(module), tvm.cpu())
-    result = machine["main"](*(tvm.runtime.tensor(np.asarray(item)) for item in arguments))
-    fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
-    return [item.numpy() for item in fields]
+    return run_on_host(module, "main", [np.asarray(item) for item in arguments])
 
 
 def calls(module, name=""):

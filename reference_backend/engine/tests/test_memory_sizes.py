@@ -11,7 +11,7 @@ from tvm import relax
 
 import backend
 import support
-from support import BACKEND, OPS, TABLE, Case, compile_for, host_library
+from support import BACKEND, OPS, TABLE, Case, compile_for, host_library, run_on_host
 
 needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 
@@ -52,12 +52,10 @@ def run(mod, arrays, **options):
 
 def assert_plans_differ_and_values_do_not(mod, arrays, sizes):
     """From the largest memory to the smallest."""
-    expected = relax.VirtualMachine(host_library(mod), tvm.cpu())["main"](
-        *map(tvm.runtime.tensor, arrays)
-    )
+    (expected,) = run_on_host(mod, "main", arrays)
     results = [run(mod, arrays, scratchpad_bytes=size) for size in sizes]
     for (result, found), size in zip(results, sizes, strict=True):
-        np.testing.assert_allclose(result, expected.numpy(), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
         # Equal except for rounding: if the reduced dimension is tiled, partial sums are added.
         np.testing.assert_allclose(result, results[0][0], rtol=1e-5, atol=1e-6)
         assert 0 < found["scratchpad_bytes"] <= size

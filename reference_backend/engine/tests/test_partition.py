@@ -22,11 +22,11 @@ from support import (
     TABLE,
     build,
     compile_for,
-    host_library,
     needs_single,
     on_host,
     partition_for,
     placement,
+    run_on_host,
     skip_where_declined,
     variable,
 )
@@ -53,7 +53,7 @@ def run(executable, arrays, name="main"):
 
 def assert_same_values(mod, arrays, name="main", **options):
     """Compile for the NPU and for the host, run both, and return the placement."""
-    expected = run(host_library(mod), arrays, name)
+    expected = run_on_host(mod, name, arrays)
     actual = run(compile_for(mod, **options), arrays, name)
     for mine, theirs in zip(actual, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
@@ -883,7 +883,7 @@ def test_tvms_own_passes_work_with_the_patterns():
         return emit(relax.op.add(convolution(emit, x), constant(1, 4, 1, 1)))
 
     mod = build([x], body)
-    expected = run(host_library(mod), [array(*IMAGE)])
+    expected = run_on_host(mod, "main", [array(*IMAGE)])
     patterns = relax.backend.pattern_registry.get_patterns_with_prefix(f"{BACKEND}.")
     for annotate in (True, False):
         fused = relax.transform.FuseOpsByPattern(patterns, annotate_codegen=annotate)(mod)
@@ -1137,5 +1137,5 @@ def test_weights_are_stored_once(tmp_path):
     # One copy for the NPU, and one for the host.
     assert path.stat().st_size < 2.6 * large.nbytes
     actual = run(tvm.runtime.load_module(str(path)), [large])
-    expected = run(host_library(mod), [large])
+    expected = run_on_host(mod, "main", [large])
     np.testing.assert_allclose(actual[0], expected[0], rtol=1e-3, atol=1e-3)

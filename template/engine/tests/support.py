@@ -33,6 +33,7 @@ from backend.engine.conformance.compiled import (  # noqa: F401
     host_library,
     partition_for,
     placement,
+    run_on_host,
 )
 from backend.engine.conformance.ledger import (
     TESTS,

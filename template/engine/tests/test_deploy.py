@@ -25,10 +25,10 @@ from support import (
     compile_for,
     declined,
     has_device,
-    host_library,
     needs_devices,
     needs_symbols,
     needs_wheel,
+    run_on_host,
     variable,
 )
 
@@ -55,8 +55,7 @@ class Exported:
         self.path = directory / "model.so"
         compile_for(module, symbol_bounds={"n": BOUND}).export_library(str(self.path))
         self.input = np.random.default_rng(0).standard_normal((BOUND, 5), dtype="float32")
-        host = relax.VirtualMachine(host_library(module), tvm.cpu())
-        self.expected = host["main"](tvm.runtime.tensor(self.input)).numpy()
+        (self.expected,) = run_on_host(module, "main", [self.input])
 
     def assert_right(self, found, rows=BOUND):
         assert_close([found], [self.expected[:rows]], rtol=1e-5, atol=1e-6)

@@ -20,7 +20,7 @@ from backend.engine.passes import CANONICALIZATION, evaluate, fold, simplify
 from backend.engine.patterns import make_patterns
 from backend.engine.report import offload_report
 from backend.engine.table import Table
-from support import TABLE, build, compile_for, host_library, variable
+from support import TABLE, build, compile_for, run_on_host, variable
 
 needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 op = relax.op
@@ -43,8 +43,8 @@ def run(mod, *arguments):
 
 
 def as_on_the_host(mod, *arguments):
-    machine = relax.VirtualMachine(host_library(mod), tvm.cpu())
-    return machine["main"](*map(tvm.runtime.tensor, arguments)).numpy()
+    (result,) = run_on_host(mod, "main", arguments)
+    return result
 
 
 def placed(mod):

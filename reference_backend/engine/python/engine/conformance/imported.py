@@ -18,7 +18,7 @@ from ..partition import compile_partitioned, partition_for
 from ..report import OpPlacement, offload_report
 from ..table import CHIP_LIMIT
 from .compare import Verdict, judge
-from .compiled import UNOPTIMIZED, linked, options_of
+from .compiled import UNOPTIMIZED, host_library, linked, options_of
 from .model import symbol_of
 
 
@@ -132,7 +132,7 @@ def compile_for_npu(module: tvm.IRModule) -> Program:
             regions.setdefault(op.function, set()).add(op.region)
     executable = compile_partitioned(partitioned, options, tvm.target.Target(UNOPTIMIZED))
     counts = {function: len(found) for function, found in regions.items()}
-    return Program(_machine(executable), placements, counts)
+    return Program(relax.VirtualMachine(linked(executable), tvm.cpu()), placements, counts)
 
 
 def compile_for_host(module: tvm.IRModule) -> Program:
@@ -148,11 +148,7 @@ def compile_for_host(module: tvm.IRModule) -> Program:
     program
         What came out.
     """
-    return Program(_machine(tvm.compile(module, tvm.target.Target(UNOPTIMIZED))), {}, {})
-
-
-def _machine(executable: relax.VMExecutable) -> relax.VirtualMachine:
-    return relax.VirtualMachine(linked(executable), tvm.cpu())
+    return Program(relax.VirtualMachine(host_library(module), tvm.cpu()), {}, {})
 
 
 def compile_together(
