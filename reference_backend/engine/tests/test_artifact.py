@@ -19,7 +19,7 @@ from backend.engine.linking import link_artifacts
 from backend.engine.loading import WITHOUT_TORCH
 from backend.engine.options import Options
 from compiled_region import Region
-from support import BACKEND, IS_EMULATOR, partition_for
+from support import BACKEND, IS_EMULATOR, build, compile_for, partition_for
 
 # A second description of the format, so that the tests notice an accidental change.
 MAGIC = b"\x89NPU\r\n\x1a\n"
@@ -549,6 +549,26 @@ def test_an_archive_of_objects_is_linked_where_it_is_loaded(region, linked, tmp_
     result(*map(tvm.runtime.tensor, region.inputs))
     executable.export_library(str(tmp_path / "again.so"))
     run_library(region, tmp_path / "again.so")
+
+
+def test_a_model_entirely_on_the_npu_runs_without_a_compiler_for_c(region, monkeypatch):
+    executable = compile_for(tvm.IRModule({region.model.name: region.model.function()}))
+    monkeypatch.setenv("CXX", "no-compiler-for-c")
+    result = relax.VirtualMachine(executable, tvm.cpu())[region.model.name](
+        *map(tvm.runtime.tensor, region.inputs)
+    )
+    fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
+    region.assert_right([*region.inputs, *fields])
+
+
+def test_a_model_without_any_op_can_be_exported(tmp_path):
+    argument = relax.Var("x", relax.TensorType((2, 3), "float32"))
+    executable = compile_for(build([argument], lambda emit: argument))
+    executable.export_library(str(tmp_path / "model.so"))
+    given = np.arange(6, dtype="float32").reshape(2, 3)
+    for module in (executable, tvm.runtime.load_module(str(tmp_path / "model.so"))):
+        result = relax.VirtualMachine(module, tvm.cpu())["main"](tvm.runtime.tensor(given))
+        np.testing.assert_array_equal(result.numpy(), given)
 
 
 def test_a_module_with_a_linked_artifact_survives_as_json(region, linked, tmp_path):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that all tests share."""
 
+import gc
 import importlib
 import sys
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class BackendUnderTest(MetaPathFinder, Loader):
 
 
 sys.meta_path.insert(0, BackendUnderTest())
+gc.disable()  # Until all is imported.
 
 import backend  # noqa: E402
 
@@ -146,6 +148,9 @@ def pytest_collection_finish(session):
     """Record which parameters the selected tests use, so that only those are compiled."""
     import support
 
+    # Modules and tests stay: to look for garbage in them would take a tenth of the time.
+    gc.freeze()
+    gc.enable()
     for item in session.items:
         if hasattr(item, "callspec"):
             support.SELECTED.update(map(str, item.callspec.params.values()))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes exported libraries hold artifacts as object files, which are mapped instead of copied."""
+"""Makes libraries of artifacts that are mapped instead of copied, and none of an empty source."""
 
 from __future__ import annotations
 
 import tvm
+from tvm import relax
 
 from .backend import BACKEND
 
@@ -35,3 +36,35 @@ def link_artifacts(mod: tvm.IRModule, target: object) -> tvm.IRModule:
             if module.kind == BACKEND:
                 module["link_apart"](triple)
     return mod
+
+
+def drop_empty_source(executable: relax.VMExecutable) -> relax.VMExecutable:
+    """Drop the empty C source that TVM adds where no op runs on the host.
+
+    Because of it, each `relax.VirtualMachine` would first let a C++ compiler make a library.
+
+    Parameters
+    ----------
+    executable
+        What `tvm.compile` returned. It is changed.
+
+    Returns
+    -------
+    executable
+        The same executable.
+    """
+    waiting = [executable.mod]
+    while waiting:
+        module = waiting.pop()
+        kept = [item for item in module.imports if not _is_empty_source(item)]
+        # A library cannot be made of nothing.
+        if kept and len(kept) < len(module.imports):
+            module.clear_imports()
+            for item in kept:
+                module.import_module(item)
+        waiting.extend(kept)
+    return executable
+
+
+def _is_empty_source(module: tvm.runtime.Module) -> bool:
+    return module.kind == "c" and module.inspect_source().strip() in ("", ";")

@@ -13,7 +13,7 @@ from tvm import relax
 
 from .backend import BACKEND, PACKAGE, vendor
 from .calls import Constant
-from .linking import link_artifacts
+from .linking import drop_empty_source, link_artifacts
 from .options import Options, Source
 from .overlap import overlapping_pipeline
 from .passes import is_opaque, simplify
@@ -132,7 +132,8 @@ def compile_partitioned(
     if any("Codegen" in (function.attrs or {}) for _, function in mod.functions_items()):
         mod = relax.transform.RunCodegen({BACKEND: options.to_dict()})(mod)
     mod = link_artifacts(make_empty_constants(drop_unused_constants(mod)), target)
-    return tvm.compile(mod, target=target, relax_pipeline=overlapping_pipeline(target))
+    executable = tvm.compile(mod, target=target, relax_pipeline=overlapping_pipeline(target))
+    return drop_empty_source(executable)
 
 
 def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
