@@ -12,6 +12,7 @@ from typing import Any
 
 import jinja2
 import pytest
+import yaml
 from copier._main import Worker
 
 import support
@@ -90,10 +91,10 @@ def _no_settings_of_the_developer(tmp_path_factory: pytest.TempPathFactory) -> N
 
 @pytest.fixture(scope="session", autouse=True)
 def _copier_is_quick() -> Iterator[None]:
-    """Save the half of Copier's time that it spends on compiling path parts and on asking Git.
+    """Save most of Copier's time.
 
-    Copier compiles each part of each path, which is cached here, and asks Git for the mode of each
-    file, which only matters on file systems without modes.
+    Copier compiles each part of each path, which is cached here; asks Git for the mode of each
+    file, which only matters on file systems without modes; and reads YAML in Python, not in C.
     """
     compile_ = jinja2.Environment.compile
     compiled: dict[Any, Any] = {}
@@ -109,6 +110,7 @@ def _copier_is_quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jinja2.Environment, "compile", compile_once)
         patch.setattr(Worker, "_sync_git_index_executable_bit", lambda *_: None)
+        patch.setattr(yaml, "SafeLoader", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         yield
 
 
