@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes libraries of artifacts that are mapped instead of copied, and none of an empty source."""
+"""What libraries are linked from: artifacts as object files, which are mapped, not copied."""
 
 from __future__ import annotations
 
