@@ -509,7 +509,11 @@ def library_of(region, path):
 
 
 def run_library(region, path):
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    return run(region, tvm.runtime.load_module(str(path)))
+
+
+def run(region, module):
+    machine = relax.VirtualMachine(module, tvm.cpu())
     result = machine[region.model.name](*map(tvm.runtime.tensor, region.inputs))
     fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
     region.assert_right([*region.inputs, *fields])
@@ -545,8 +549,7 @@ def test_an_archive_of_objects_is_linked_where_it_is_loaded(region, linked, tmp_
     executable = library_of(region, tmp_path / "model.tar")
     run_library(region, tmp_path / "model.tar")
     # The exported module still runs here, and can be exported again.
-    result = relax.VirtualMachine(executable, tvm.cpu())[region.model.name]
-    result(*map(tvm.runtime.tensor, region.inputs))
+    run(region, executable)
     executable.export_library(str(tmp_path / "again.so"))
     run_library(region, tmp_path / "again.so")
 
@@ -554,11 +557,7 @@ def test_an_archive_of_objects_is_linked_where_it_is_loaded(region, linked, tmp_
 def test_a_model_entirely_on_the_npu_runs_without_a_compiler_for_c(region, monkeypatch):
     executable = compile_for(tvm.IRModule({region.model.name: region.model.function()}))
     monkeypatch.setenv("CXX", "no-compiler-for-c")
-    result = relax.VirtualMachine(executable, tvm.cpu())[region.model.name](
-        *map(tvm.runtime.tensor, region.inputs)
-    )
-    fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
-    region.assert_right([*region.inputs, *fields])
+    run(region, executable)
 
 
 def test_a_model_without_any_op_can_be_exported(tmp_path):
