@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -17,6 +18,8 @@ from copier._main import Worker
 
 import support
 from support import ROOT
+
+gc.set_threshold(*support.GARBAGE)
 
 LONGEST = (
     "test_releases.py",

@@ -250,6 +250,10 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+GARBAGE = (20_000, 20)
+"""Thresholds of the garbage collector, for which the modules of TVM and torch are much to visit."""
+
+
 class Workshop:
     """Builds wheels and environments; those that are `shared`, once for all processes."""
 
@@ -310,6 +314,10 @@ class Workshop:
                 python = base / "bin/python"
                 run(python, "-m", "pip", "install", "-q", f"{wheels[0]}[test]")
                 run(python, "-m", "pip", "uninstall", "-q", "-y", wheels[0].name.split("-")[0])
+                (site_packages,) = (base / "lib").glob("python*/site-packages")
+                (site_packages / "garbage.pth").write_text(
+                    f"import gc; gc.set_threshold(*{GARBAGE})\n"
+                )
                 (base / "ready").touch()
         self._environments += 1
         copy = self.root / f"environment{self._environments}"

@@ -284,6 +284,7 @@ if(NPU_TESTS)
   set(_tests "${_engine}/tests/cpp")
   function(npu_add_test name)
     add_executable(npu_${name} "${_tests}/${name}.cc" ${ARGN})
+    target_compile_options(npu_${name} PRIVATE ${NPU_LITTLE_OPTIMIZED})
     target_include_directories(npu_${name} PRIVATE "${_engine}")
     target_link_libraries(npu_${name} PRIVATE ${NPU_PACKAGE}_options Threads::Threads)
     add_test(NAME ${name} COMMAND npu_${name})
@@ -293,6 +294,7 @@ if(NPU_TESTS)
   target_include_directories(npu_layout_test PRIVATE "${_engine}/common")
 
   npu_add_objects(${NPU_OBJECTS}_oracle_objects "${_engine}/emulator/kernels/oracle.cc")
+  target_compile_options(${NPU_OBJECTS}_oracle_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   foreach(_test compile_test driver_test kernels_test program_test)
     npu_add_test(
       ${_test} $<TARGET_OBJECTS:${NPU_OBJECTS}_oracle_objects> ${NPU_EMULATOR_OBJECTS}

@@ -294,12 +294,13 @@ def mutated(generator, value, is_root=True):
     return [value, value] if kind > 0.95 else generator.choice(_VALUES)
 
 
-def test_forged_manifests_are_errors_or_work(parts, tmp_path):
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.thorough)])
+def test_forged_manifests_are_errors_or_work(parts, count, tmp_path):
     generator = random.Random(5)
     good = json.loads(parts.manifest)
     path = tmp_path / "model.so"
     shown = refused = 0
-    for _ in range(2000):
+    for _ in range(count):
         manifest = good
         for _ in range(generator.randint(1, 2)):
             manifest = mutated(generator, manifest)
@@ -325,8 +326,8 @@ def test_forged_manifests_are_errors_or_work(parts, tmp_path):
         json.dumps(artifact.to_dict())
         with contextlib.suppress(ValueError):
             backend.Options.from_dict(artifact.options)
-    assert shown > 50
-    assert refused > 50
+    assert shown > count / 40
+    assert refused > count / 40
 
 
 @needs_single
