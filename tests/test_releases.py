@@ -450,7 +450,8 @@ ROWS = {
 }
 
 
-# An update without edits becomes a fresh render, and the invented version is tested as this one is.
+# Of the invented version, one tree is built: its engine is almost this one's, and an update without
+# edits becomes a fresh render, as other tests show.
 BUILT = [
     pytest.param(pair, row, id=f"{' to '.join(pair)}-{row}")
     for pair in UPGRADES
