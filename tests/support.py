@@ -143,7 +143,7 @@ def wrap_emulator(
     name = answers(project)["backend_name"]
     add_lowering(project, lowering)
     python = workshop.environment(workshop.build(project))
-    (package,) = (python.parent.parent / "lib").glob(f"python*/site-packages/tvm_{name}")
+    package = site_packages(python) / f"tvm_{name}"
     drivers = project.parent / "drivers"
     drivers.mkdir()
     libraries = (f"libtvm_{name}_emulator.so", f"libtvm_{name}_emulator_build.so")
@@ -168,11 +168,16 @@ def wrap_emulator(
     return run_script
 
 
+def site_packages(python: Path) -> Path:
+    """Return where an environment, given by its Python, has its packages."""
+    (found,) = (python.parent.parent / "lib").glob("python*/site-packages")
+    return found
+
+
 def lend_packages(python: Path) -> None:
     """Let an environment import our torch and onnx, if any, after its own packages."""
     found = (importlib.util.find_spec(name) for name in ("torch", "onnx"))
     places = {str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin}
-    (site_packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
     # By this name, hypothesis knows that these are not the tested modules, all of which it reads.
     lent = python.parent.parent / "lent/site-packages"
     lent.mkdir(parents=True)
@@ -186,7 +191,7 @@ def lend_packages(python: Path) -> None:
     # If torch is installed, TVM imports it, which takes seconds: too long for small scripts.
     argv = "' '.join(sys.orig_argv)"
     few_lines = f"' check' in {argv} or ' -c ' in {argv} and 'conformance.workers' not in {argv}"
-    (site_packages / "after.pth").write_text(
+    (site_packages(python) / "after.pth").write_text(
         f"import sys; {few_lines} or sys.path.append({str(lent)!r})\n"
     )
 
@@ -251,7 +256,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 GARBAGE = (20_000, 20)
-"""Thresholds of the garbage collector, for which the modules of TVM and torch are much to visit."""
+"""Garbage collector thresholds: each full collection visits all modules of TVM and torch."""
 
 
 class Workshop:
@@ -314,8 +319,7 @@ class Workshop:
                 python = base / "bin/python"
                 run(python, "-m", "pip", "install", "-q", f"{wheels[0]}[test]")
                 run(python, "-m", "pip", "uninstall", "-q", "-y", wheels[0].name.split("-")[0])
-                (site_packages,) = (base / "lib").glob("python*/site-packages")
-                (site_packages / "garbage.pth").write_text(
+                (site_packages(python) / "garbage.pth").write_text(
                     f"import gc; gc.set_threshold(*{GARBAGE})\n"
                 )
                 (base / "ready").touch()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from npu_scaffold.catalog import load_catalog
-from support import ROOT, WITHOUT_SUITES, Workshop, attempt, copy_tests, run
+from support import ROOT, WITHOUT_SUITES, Workshop, attempt, copy_tests, run, site_packages
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def plain(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "reference_backend", project)
     # The libraries do not depend on the table, so other tests share the wheel.
     python = workshop.environment(workshop.wheel(project))
-    (package,) = (python.parent.parent / "lib").glob("python*/site-packages/tvm_example_npu")
+    package = site_packages(python) / "tvm_example_npu"
     shutil.copytree(OVERLAY / "vendor", package / "vendor", dirs_exist_ok=True)
     return python
 

@@ -14,7 +14,7 @@ import pytest
 
 from browser import NEEDS_BROWSER
 from npu_scaffold import pages
-from support import ROOT, WITHOUT_SUITES, Workshop, copy_tests, lend_packages, run
+from support import ROOT, WITHOUT_SUITES, Workshop, copy_tests, lend_packages, run, site_packages
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -57,7 +57,7 @@ def board(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = tmp_path_factory.mktemp("board") / "backend"
     shutil.copytree(ROOT / "reference_backend", project)
     python = workshop.environment(workshop.wheel(project))
-    (codegen,) = (python.parent.parent / "lib").glob("python*/site-packages/*/*_codegen.so")
+    (codegen,) = site_packages(python).glob("*/*_codegen.so")
     codegen.unlink()
     return python
 
@@ -93,7 +93,7 @@ def test_the_conformance_kit_passes_with_the_results_of_the_docs(
 def test_a_chip_that_rescales_by_another_rule_passes_the_suites_of_integers(
     reference: Path, rule: str, tmp_path: Path
 ) -> None:
-    (package,) = (reference.parent.parent / "lib").glob("python*/site-packages/tvm_example_npu")
+    package = site_packages(reference) / "tvm_example_npu"
     shutil.copytree(package, tmp_path / package.name)
     table = tmp_path / package.name / "vendor/capabilities.py"
     limits, chip, ops = table.read_text().partition("    cancellation=True,")

@@ -12,7 +12,7 @@ import pytest
 
 import support
 from first_op import FIRST_OP, edit
-from support import CPP, NEEDS_XNNPACK, ROOT, Workshop, attempt, copy_tests, run
+from support import CPP, NEEDS_XNNPACK, ROOT, Workshop, attempt, copy_tests, run, site_packages
 
 OPS = ["add", "astype", "clip", "conv2d", "max_pool2d", "relu", "reshape"]
 SKELETONS = ["graph", "commands"]
@@ -867,7 +867,7 @@ def test_a_first_op_on_a_command_sdk(
     edit(project / "vendor/tests/test_driver.py", [("WRITTEN = ()", 'WRITTEN = ("relu",)')])
     # The unchanged backend, with the changed driver beside it.
     python = workshop.environment(workshop.wheel(render(**_answers("commands"))))
-    (package,) = (python.parent.parent / "lib").glob("python*/site-packages/tvm_commands_npu")
+    package = site_packages(python) / "tvm_commands_npu"
     run(
         *("c++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"),
         *("-I", project / "engine/include", *(project / "vendor/driver").glob("*.cc")),

@@ -125,6 +125,12 @@ endfunction()
 
 # Objects, because several libraries contain them, and tests use what no library exports.
 function(npu_add_objects name)
+  npu_add_kernel_objects(${name} ${ARGN})
+  target_compile_options(${name} PRIVATE ${NPU_LITTLE_OPTIMIZED})
+endfunction()
+
+# Objects that gain from more optimisation.
+function(npu_add_kernel_objects name)
   add_library(${name} OBJECT ${ARGN})
   target_link_libraries(${name} PUBLIC ${NPU_PACKAGE}_options Threads::Threads)
   set_target_properties(
@@ -191,7 +197,6 @@ if(NPU_RUNTIME OR NPU_CODEGEN)
   list(TRANSFORM _sources PREPEND "${_engine}/common/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_common_objects ${_sources})
-  target_compile_options(${NPU_OBJECTS}_common_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   # The one file that differs between backends.
   set_source_files_properties(
     "${_engine}/common/names.cc" PROPERTIES COMPILE_DEFINITIONS NPU_DEFAULT_DRIVER="${NPU_DRIVER}"
@@ -206,7 +211,6 @@ if(NPU_RUNTIME OR NPU_IN_TREE)
   list(TRANSFORM _sources PREPEND "${_engine}/runtime/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_runtime_objects ${_sources})
-  target_compile_options(${NPU_OBJECTS}_runtime_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   target_include_directories(${NPU_OBJECTS}_runtime_objects PRIVATE "${_engine}/common")
   target_link_libraries(${NPU_OBJECTS}_runtime_objects PRIVATE tvm_ffi::header)
   npu_join(${NPU_OBJECTS}_runtime_objects 0)
@@ -230,7 +234,6 @@ if(NPU_CODEGEN)
   list(TRANSFORM _sources PREPEND "${NPU_COMPILER_DIR}/lowerings/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_lowering_objects ${_sources})
-  target_compile_options(${NPU_OBJECTS}_lowering_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   target_include_directories(
     ${NPU_OBJECTS}_lowering_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
   )
@@ -243,7 +246,6 @@ if(NPU_CODEGEN)
   list(TRANSFORM _sources PREPEND "${NPU_COMPILER_DIR}/codegen/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_codegen_objects ${_sources} ${NPU_VENDOR_LOWERINGS})
-  target_compile_options(${NPU_OBJECTS}_codegen_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   target_include_directories(
     ${NPU_OBJECTS}_codegen_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
   )
@@ -294,7 +296,6 @@ if(NPU_TESTS)
   target_include_directories(npu_layout_test PRIVATE "${_engine}/common")
 
   npu_add_objects(${NPU_OBJECTS}_oracle_objects "${_engine}/emulator/kernels/oracle.cc")
-  target_compile_options(${NPU_OBJECTS}_oracle_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   foreach(_test compile_test driver_test kernels_test program_test)
     npu_add_test(
       ${_test} $<TARGET_OBJECTS:${NPU_OBJECTS}_oracle_objects> ${NPU_EMULATOR_OBJECTS}

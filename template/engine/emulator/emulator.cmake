@@ -10,7 +10,7 @@ set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool
 )
 list(TRANSFORM _kernels PREPEND "${CMAKE_CURRENT_LIST_DIR}/kernels/")
 list(TRANSFORM _kernels APPEND ".cc")
-npu_add_objects(${NPU_OBJECTS}_kernel_objects ${_kernels})
+npu_add_kernel_objects(${NPU_OBJECTS}_kernel_objects ${_kernels})
 # Several operations in one loop round as they do one by one.
 target_compile_options(${NPU_OBJECTS}_kernel_objects PRIVATE -ffp-contract=off)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -43,7 +43,6 @@ set(_sources accesses device elision events execute faults listing machine progr
 list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
 list(TRANSFORM _sources APPEND ".cc")
 npu_add_objects(${NPU_OBJECTS}_emulator_objects ${_sources})
-target_compile_options(${NPU_OBJECTS}_emulator_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
 npu_join(${NPU_OBJECTS}_emulator_objects 0)
 set(NPU_EMULATOR_OBJECTS $<TARGET_OBJECTS:${NPU_OBJECTS}_emulator_objects>
     $<TARGET_OBJECTS:${NPU_OBJECTS}_kernel_objects>
@@ -60,7 +59,6 @@ if(NPU_CODEGEN OR NPU_TESTS)
   list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/compiler/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_emulator_build_objects ${_sources})
-  target_compile_options(${NPU_OBJECTS}_emulator_build_objects PRIVATE ${NPU_LITTLE_OPTIMIZED})
   npu_join(${NPU_OBJECTS}_emulator_build_objects 0)
   # An archive of the rest, from which the linker takes what the build half needs.
   add_library(${NPU_PACKAGE}_emulator_archive STATIC ${NPU_EMULATOR_OBJECTS})
