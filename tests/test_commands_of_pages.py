@@ -52,6 +52,10 @@ ELSEWHERE = {
     "npu-scaffold upgrade --template": ("tests/test_upgrade.py", '"--template"'),
     "npu-scaffold release": ("tests/test_release_command.py", '["release", "0.2.0"'),
     "npu-scaffold release --tags": ("tests/test_release_command.py", '["release", "--tags"'),
+    "npu-scaffold release --template": (
+        "tests/test_release_command.py",
+        '["release", "--tags", "--template"',
+    ),
     "npu-scaffold docs --write": ("tests/test_docs.py", '["docs", "--write"'),
     "npu-scaffold docs --result": ("tests/test_docs.py", '"--result"'),
     "npu-scaffold graft": ("tests/test_graft.py", 'main(["graft"'),

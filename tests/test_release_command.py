@@ -167,10 +167,10 @@ def test_a_release_that_git_refuses_leaves_nothing(
 def test_tags_are_set_from_the_list(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["release", "--tags", "--template", str(clone)]
     assert main(command) == 0
-    assert capsys.readouterr().out == "v0.1.0\n"
+    assert capsys.readouterr().out == f"{clone}: set v0.1.0.\n"
     assert git(clone, "rev-parse", "v0.1.0^{commit}") in (clone / "releases.yml").read_text()
     assert main(command) == 0
-    assert capsys.readouterr().out == "All releases have their tags.\n"
+    assert capsys.readouterr().out == f"{clone}: all releases have their tags.\n"
     git(clone, "tag", "-f", "v0.1.0", "HEAD")
     assert main(command) == 1
     assert "The tag v0.1.0 is at " in capsys.readouterr().err

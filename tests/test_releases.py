@@ -273,7 +273,9 @@ def _vendor_edits(project: Path) -> None:
         build.write(BUILD)
     capabilities = vendor / "capabilities.py"
     before, name, after = capabilities.read_text().partition('"conv2d": Limits(')
-    after, changes = re.subn(r"\bstrides=Range\(1, \d+\)", "strides=Range(1, 2)", after, count=1)
+    rules = 'rules=(AtMost("weight.shape[2]", 7), AtMost("weight.shape[3]", 7)), '
+    strides = f"{rules}strides=Range(1, 2)"
+    after, changes = re.subn(r"\bstrides=Range\(1, \d+\)", lambda _: strides, after, count=1)
     assert changes == 1
     capabilities.write_text(before + name + after)
     (entry,) = re.findall(r"^ {6}EXTRA_OPS: .*?^ {6}\)\n", ADDING_AN_OP.read_text(), re.M | re.S)

@@ -319,6 +319,48 @@ def test_an_edited_file_that_is_deleted_is_named(
     assert "--drop notes: there is no such file" in refused(capsys, project, "--drop", "notes")
 
 
+def test_an_edited_file_that_is_gone_is_named_with_the_release_s_advice(
+    capsys: pytest.CaptureFixture[str], origin: Path, project: Path
+) -> None:
+    work(project, python__tvm_acme_npu__patterns_dot_py="OPS = {}\n")
+    (origin / "template/python/tvm_{{ backend_name }}/patterns.py.jinja").unlink()
+    gone = {"python/tvm_example_npu/patterns.py": "List your ops in vendor/."}
+    write(origin, "releases.yml", yaml.safe_dump({"gone": gone}))
+    write(origin, "generator/reference_answers.yml", "{backend_name: example_npu, class_name: No}")
+    release(origin)
+    said = refused(capsys, project)
+    assert "patterns.py was edited here, and the upgrade would delete it" in said
+    assert "lost. List your ops in vendor/. To continue, pass --drop python/tvm_acme_npu/" in said
+
+
+def test_a_header_that_vendor_includes_and_the_engine_lacks_is_named(
+    capsys: pytest.CaptureFixture[str], origin: Path, project: Path
+) -> None:
+    """With the command that brings it back."""
+    for name in ("pool", "common", "kept"):
+        write(origin, f"template/engine/lowerings/{name}.h", f"{name}\n")
+    release(origin)
+    assert upgrade(capsys, project)[0] == 0
+    work(
+        project,
+        vendor__lowerings__a_dot_cc='#include <vector>\n#include "pool.h"\n#include "own.h"\n',
+        vendor__lowerings__b_dot_cc='#include "common.h"\n  #  include "lowerings/kept.h"\n',
+        vendor__driver__include__common_dot_h="ours\n",
+    )
+    for name in ("pool", "common"):
+        (origin / f"template/engine/lowerings/{name}.h").unlink()
+    write(origin, "template/README.md.jinja", "Release 3.\n")
+    commit(origin, "v0.3.0")
+    git(origin, "tag", "v0.3.0")
+    code, said = upgrade(capsys, project)
+    assert code == 0 and "the new engine lacks" in said
+    (line,) = [line.strip() for line in said.splitlines() if "git show" in line]
+    user, _, command = line.partition(": ")
+    assert user == "vendor/lowerings/a.cc"
+    support.run("sh", "-c", command, cwd=project)
+    assert (project / "vendor/lowerings/pool.h").read_text() == "pool\n"
+
+
 def test_the_edited_lowering_of_an_op_that_is_dropped_is_named(
     capsys: pytest.CaptureFixture[str], origin: Path, project: Path
 ) -> None:

@@ -125,7 +125,8 @@ def _release(arguments: argparse.Namespace) -> None:
     if arguments.tags == bool(arguments.version):
         raise ScaffoldError("Give the version to release, or --tags alone.")
     if arguments.tags:
-        print("\n".join(set_tags(root)) or "All releases have their tags.")
+        tags = set_tags(root)
+        print(f"{root}: {'set ' + ', '.join(tags) if tags else 'all releases have their tags'}.")
         return
     commit = release(root, arguments.version)
     tag = f"v{arguments.version}"

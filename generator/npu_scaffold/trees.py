@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -11,8 +12,11 @@ from .git import run_git
 from .versions import ANSWERS
 
 VENDOR = "vendor/"
+ENGINE = "engine/"
 
 Tree = dict[str, bytes]
+
+_INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def read_tree(root: Path) -> Tree:
@@ -67,8 +71,18 @@ def in_the_way(old: Tree, new: Tree, mine: Tree) -> tuple[list[str], list[str]]:
     return gone, list(dict.fromkeys(problems))
 
 
-def lost_edits(old: Tree, new: Tree, mine: Tree, result: Tree, drop: Sequence[str]) -> list[str]:
-    """Report edited files that the update would delete or not deliver."""
+def lost_edits(
+    old: Tree,
+    new: Tree,
+    mine: Tree,
+    result: Tree,
+    drop: Sequence[str],
+    notes: Mapping[str, str],
+) -> list[str]:
+    """Report edited files that the update would delete or not deliver.
+
+    The notes say, by path, what to do with an edited file that the new version lacks.
+    """
     problems = []
     added = {
         path: text for path, text in new.items() if path not in old and not path.startswith(VENDOR)
@@ -78,10 +92,13 @@ def lost_edits(old: Tree, new: Tree, mine: Tree, result: Tree, drop: Sequence[st
             continue
         moved = _nearest(old.get(path, mine[path]), added, path)
         where = f", which is now {moved}" if moved else ""
+        remedy = notes.get(path) or (
+            f"Move it to vendor/ or{' to ' + moved if moved else ' elsewhere'} after the upgrade."
+        )
         problems.append(
             f"{path} was edited here, and the upgrade would delete it{where}: the edit would be "
-            f"lost. Move it to vendor/ or{' to ' + moved if moved else ' elsewhere'} after the "
-            f"upgrade; to continue, pass --drop {path} (your text stays in the history of Git)."
+            f"lost. {remedy} To continue, pass --drop {path} (your text stays in the history of "
+            "Git)."
         )
     for path, text in sorted(added.items()):
         if path in mine and mine[path] != text:
@@ -92,6 +109,27 @@ def lost_edits(old: Tree, new: Tree, mine: Tree, result: Tree, drop: Sequence[st
     unknown = [path for path in drop if path not in mine]
     problems += [f"--drop {path}: there is no such file in this backend." for path in unknown]
     return problems
+
+
+def _header(tree: Iterable[str], folder: str, name: str) -> str | None:
+    """Find a file below a folder that an ``#include`` may name."""
+    ends = f"/{name}"
+    return next((path for path in tree if path.startswith(folder) and path.endswith(ends)), None)
+
+
+def lost_headers(old: Tree, new: Tree, mine: Tree) -> list[str]:
+    """Report headers of the engine that files in vendor/ include, and the new version lacks."""
+    lost = []
+    for path, text in sorted(mine.items()):
+        if not path.startswith(VENDOR):
+            continue
+        for found in _INCLUDE.findall(text):
+            name = os.fsdecode(found)
+            before = _header(old, ENGINE, name)
+            if before and not _header(new, ENGINE, name) and not _header(mine, VENDOR, name):
+                copied = (Path(path).parent / name).as_posix()
+                lost.append(f"{path}: git show HEAD:./{before} > {copied}")
+    return lost
 
 
 def lost_answers(

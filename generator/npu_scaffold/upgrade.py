@@ -17,12 +17,21 @@ import yaml
 from .errors import ScaffoldError, did_you_mean
 from .git import git_output, run_git
 from .limit_changes import limit_changes
-from .render import check_answers
+from .render import REFERENCE_ANSWERS, check_answers
 from .template import read_questions
-from .trees import VENDOR, Tree, below, in_the_way, lost_answers, lost_edits, read_tree, skipped
-from .versions import ANSWERS, Project, Template, some_of
-
-ENGINE = "engine/"
+from .trees import (
+    ENGINE,
+    VENDOR,
+    Tree,
+    below,
+    in_the_way,
+    lost_answers,
+    lost_edits,
+    lost_headers,
+    read_tree,
+    skipped,
+)
+from .versions import ANSWERS, RELEASES, Project, Template, some_of
 
 _SHOWN = 20
 _MARKER = re.compile(rb"^(<<<<<<< before updating|>>>>>>> after updating)\s*$", re.MULTILINE)
@@ -60,6 +69,21 @@ def _all_ops(template: Path, answers: Mapping[str, object], out: Path) -> list[s
     everything = {**others, "op_preset": "everything"}
     tree = _render(template, everything, out, exclude=["*", f"!/{ANSWERS}"])
     return list(_answers(tree).get("ops", []))
+
+
+def _notes(template: Path, answers: Mapping[str, object]) -> dict[str, str]:
+    """Read what ``releases.yml`` says of files that are gone, by their paths in this backend."""
+    listed = template / RELEASES
+    if not listed.is_file():
+        return {}
+    found = (yaml.safe_load(listed.read_text(encoding="utf-8")) or {}).get("gone") or {}
+    names = yaml.safe_load((template / REFERENCE_ANSWERS).read_text(encoding="utf-8"))
+    notes = {}
+    for path, note in found.items():
+        for name in ("backend_name", "class_name"):
+            path = path.replace(str(names[name]), str(answers.get(name, names[name])))
+        notes[path] = note
+    return notes
 
 
 def _files_shown(before: Tree, after: Tree) -> list[str]:
@@ -197,7 +221,7 @@ def _prepare(
         (copy / path).write_bytes(new[path])
         result[path] = new[path]
     before = {path: text for path, text in mine.items() if path not in gone}
-    problems = lost_edits(old, new, before, result, drop)
+    problems = lost_edits(old, new, before, result, drop, _notes(new_files, _answers(new)))
     touched = [
         path
         for path in sorted(mine.keys() | result.keys())
@@ -252,6 +276,13 @@ def _prepare(
     if seeds:
         report.append("changed seeds of vendor/; your files stay as they are:")
         report += seeds
+    headers = lost_headers(old, new, mine)
+    if headers:
+        report.append(
+            "headers that your files include, and the new engine lacks; before you build, copy "
+            "each from your last commit:"
+        )
+        report += [f"  {line}" for line in headers]
     own = [
         path
         for path in sorted(old)

@@ -56,6 +56,7 @@ from backend.engine.conformance.quantized import lacks_integers
 from backend.engine.conformance.region import ask_about, first_taken
 from backend.engine.conformance.workers import in_workers
 from backend.engine.main import main
+from backend.engine.table import CHIP_LIMIT
 
 SELECTED: set[str] = set()
 """The parameters of the selected tests, by name; conftest.py fills it."""
@@ -330,6 +331,13 @@ def skip_where_declined(mod: Any) -> None:
     """Skip a test whose ops the driver accepts, but not as they are used in this module."""
     for op in backend.offload_report(partition_for(mod)).on_host:
         if op.declined and not IS_EMULATOR:
+            pytest.skip(str(op.reason))
+
+
+def skip_where_limited(mod: Any) -> None:
+    """Skip a test whose ops the chip's limits allow, but not as they are used in this module."""
+    for op in backend.offload_report(partition_for(mod)).on_host:
+        if str(op.reason).endswith(CHIP_LIMIT):
             pytest.skip(str(op.reason))
 
 

@@ -117,8 +117,7 @@ def check(
                 why = f"{_relation(rule)}, but the symbol in {symbol} has no fixed value"
                 return no(2, Code.SYMBOLIC_SIZE, why)
             if not rule.holds(left, right):
-                values_text = f"{text(left)} and {text(right)}"
-                return no(2, Code.RELATION, f"{_relation(rule)}; they are {values_text}")
+                return no(2, Code.RELATION, f"{_relation(rule)}; {_values(rule, left, right)}")
         except (IndexError, TypeError):
             why = f"{_relation(rule)}, which is unknown for this call"
             return no(2, Code.RELATION, why)
@@ -194,6 +193,13 @@ def _operand(
     if what == "shape":
         return shapes[owner][index if index is not None else 0]
     return len(shapes[owner]) if what == "rank" else dtypes[owner]
+
+
+def _values(rule: Rule, left: object, right: object) -> str:
+    """State the values of a rule's operands, without those of literals, which the rule states."""
+    sides = ((rule.left, left), (rule.right, right))
+    values = [text(value) for side, value in sides if reference(side) is not None]
+    return f"it is {values[0]}" if len(values) == 1 else f"they are {' and '.join(values)}"
 
 
 def _relation(rule: Rule) -> str:
