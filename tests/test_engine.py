@@ -113,7 +113,7 @@ def test_clang_tidy_has_no_complaint(tmp_path: Path) -> None:
 
 
 def _imports(body: Sequence[ast.AST]) -> Iterator[ast.ImportFrom]:
-    """Yield the relative imports that run when a module is imported."""
+    """Yield the relative imports that run when a module is imported, so not those for types."""
     for statement in body:
         if isinstance(statement, ast.ImportFrom) and statement.level:
             yield statement

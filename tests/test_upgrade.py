@@ -460,6 +460,15 @@ def test_an_answer_that_is_lost_stops_the_upgrade(
     assert support.answers(project)["license"] == "BSD"
 
 
+def test_the_name_of_a_backend_cannot_be_changed(
+    capsys: pytest.CaptureFixture[str], origin: Path, project: Path
+) -> None:
+    release(origin)
+    said = refused(capsys, project, "-d", "backend_name=bcme_npu")
+    assert "-d backend_name: this backend is acme_npu, which cannot be changed" in said
+    assert upgrade(capsys, "-d", "backend_name=acme_npu", project)[0] == 0
+
+
 def test_an_answer_that_is_forgotten_stops_the_upgrade(
     capsys: pytest.CaptureFixture[str], origin: Path, project: Path
 ) -> None:

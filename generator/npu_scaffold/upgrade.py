@@ -33,6 +33,8 @@ from .trees import (
 )
 from .versions import ANSWERS, RELEASES, Project, Template, some_of
 
+_NAMES = ("backend_name", "class_name")
+"""The answers that are parts of names in vendor/, and in models that were saved."""
 _SHOWN = 20
 _MARKER = re.compile(rb"^(<<<<<<< before updating|>>>>>>> after updating)\s*$", re.MULTILINE)
 _API_VERSION = re.compile(r"^#define NPU_DRIVER_API_VERSION (\d+)", re.MULTILINE)
@@ -80,7 +82,7 @@ def _notes(template: Path, answers: Mapping[str, object]) -> dict[str, str]:
     names = yaml.safe_load((template / REFERENCE_ANSWERS).read_text(encoding="utf-8"))
     notes = {}
     for path, note in found.items():
-        for name in ("backend_name", "class_name"):
+        for name in _NAMES:
             path = path.replace(str(names[name]), str(answers.get(name, names[name])))
         notes[path] = note
     return notes
@@ -155,6 +157,12 @@ def _prepare(
     stored = {name: v for name, v in project.answers.items() if not name.startswith("_")}
     kept = {name: value for name, value in stored.items() if name in questions}
     problems = [
+        f"-d {name}: this backend is {stored[name]}, which cannot be changed: files in vendor/ "
+        f"have the name, too. Render a new backend with 'copier copy', and move vendor/ there."
+        for name in _NAMES
+        if name in stored and given.get(name, stored[name]) != stored[name]
+    ]
+    problems += [
         f"-d {name}: version {template.name(new_commit)} has no such question"
         f"{did_you_mean(name, questions)}."
         for name in given

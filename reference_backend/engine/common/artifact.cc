@@ -94,12 +94,18 @@ Header ReadHeader(const uint8_t* bytes, size_t size) {
 
 using Named = std::pair<const char*, std::string_view>;
 
-std::string WriteSections(const std::vector<Named>& sections) {
+/*! \brief The header of an artifact and the table of its sections. */
+struct Contents {
   Header header = {};
+  std::vector<Section> table;
+};
+
+Contents ListSections(const std::vector<Named>& sections) {
+  Contents contents;
+  Header& header = contents.header;
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.version = kArtifactVersion;
   header.section_count = static_cast<uint32_t>(sections.size());
-  std::vector<Section> table;
   size_t size = sizeof(header) + sections.size() * sizeof(Section);
   for (const auto& [id, content] : sections) {
     Section section = {};
@@ -107,21 +113,42 @@ std::string WriteSections(const std::vector<Named>& sections) {
     section.size = content.size();
     std::memcpy(section.id, id, std::min(std::strlen(id), sizeof(section.id)));
     size = section.offset + section.size;
-    table.push_back(section);
+    contents.table.push_back(section);
   }
   header.size = size;
+  return contents;
+}
 
-  std::string bytes;
-  bytes.reserve(size);
-  bytes.append(reinterpret_cast<const char*>(&header), sizeof(header));
-  bytes.append(reinterpret_cast<const char*>(table.data()), table.size() * sizeof(Section));
-  for (const auto& [id, content] : sections) {
-    bytes.resize(Align(bytes.size()));
-    bytes.append(content);
+void WriteSections(const std::vector<Named>& sections, const Contents& contents, char* to) {
+  size_t end = 0;
+  const auto write = [&](size_t offset, const void* data, size_t size) {
+    std::memset(to + end, 0, offset - end);
+    if (size > 0) std::memcpy(to + offset, data, size);
+    end = offset + size;
+  };
+  const Header& header = contents.header;
+  write(0, &header, sizeof(header));
+  write(end, contents.table.data(), contents.table.size() * sizeof(Section));
+  for (size_t i = 0; i < sections.size(); ++i) {
+    const std::string_view content = sections[i].second;
+    write(contents.table[i].offset, content.data(), content.size());
   }
-  uint64_t checksum = ArtifactChecksum(reinterpret_cast<const uint8_t*>(bytes.data()), size);
-  std::memcpy(&bytes[kChecksumOffset], &checksum, sizeof(checksum));
+  uint64_t checksum = ArtifactChecksum(reinterpret_cast<const uint8_t*>(to), header.size);
+  std::memcpy(to + kChecksumOffset, &checksum, sizeof(checksum));
+}
+
+std::string WriteSections(const std::vector<Named>& sections) {
+  const Contents contents = ListSections(sections);
+  std::string bytes(contents.header.size, '\0');
+  WriteSections(sections, contents, bytes.data());
   return bytes;
+}
+
+std::vector<Named> SectionsOf(const Artifact& artifact) {
+  std::vector<Named> sections = {Named(kManifest, artifact.manifest), Named(kGraph, artifact.graph),
+                                 Named(kProgram, artifact.program)};
+  if (!artifact.ports.empty()) sections.emplace_back(kPorts, artifact.ports);
+  return sections;
 }
 
 /*! \brief The contents of sections, which must be exactly these; the last `optional` ones may be
@@ -232,11 +259,13 @@ uint64_t Checksum(const uint8_t* bytes, size_t size, uint64_t seed) {
   return result ^ result >> 32;
 }
 
-std::string WriteArtifact(const Artifact& artifact) {
-  std::vector<Named> sections = {Named(kManifest, artifact.manifest), Named(kGraph, artifact.graph),
-                                 Named(kProgram, artifact.program)};
-  if (!artifact.ports.empty()) sections.emplace_back(kPorts, artifact.ports);
-  return WriteSections(sections);
+std::string WriteArtifact(const Artifact& artifact) { return WriteSections(SectionsOf(artifact)); }
+
+size_t SizeOf(const Artifact& artifact) { return ListSections(SectionsOf(artifact)).header.size; }
+
+void WriteArtifact(const Artifact& artifact, char* to) {
+  const std::vector<Named> sections = SectionsOf(artifact);
+  WriteSections(sections, ListSections(sections), to);
 }
 
 Artifact ReadArtifact(const uint8_t* bytes, size_t size) {

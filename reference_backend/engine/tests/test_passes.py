@@ -321,6 +321,8 @@ def test_each_pass_has_an_effect_and_can_be_switched_off(name):
 def test_an_unknown_pass_cannot_be_switched_off():
     with pytest.raises(ValueError, match="did you mean 'FoldConstants'"):
         simplify(example("DropUnused"), TABLE, disabled=["FoldConstant"])
+    with pytest.raises(ValueError, match=r"one text, 'FoldBatchNorm'; write a list"):
+        simplify(example("DropUnused"), TABLE, disabled="FoldBatchNorm")
 
 
 @tvm.instrument.pass_instrument
@@ -398,6 +400,9 @@ def computed_calls():
         yield from (op.clip(x, 1, 6), op.where(constant(numbers("bool")), x, y))
         yield from (op.concat([x, y], -1), op.stack([x, y], 1), op.split(x, [1, 3], 1))
         yield from (op.flip(x, -1), op.repeat(x, 2, 1), op.tile(x, (2, 1, 3)), op.triu(x, -1))
+        # More columns than are copied at a time.
+        large = constant(RNG.integers(0, 100, (3, 70, 45)), dtype)
+        yield from (op.permute_dims(large, axes) for axes in ([0, 2, 1], [2, 1, 0], [1, 2, 0]))
         yield op.strided_slice(x, [0, 1], [0, -4], [4, -1], [2, 1])
         yield op.take(x, constant([[0, 3], [1, 2]], "int32"), 1)
         yield op.take(x, constant([0, 9, -7]), 0, "wrap")

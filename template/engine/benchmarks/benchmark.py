@@ -568,7 +568,7 @@ def benchmark_build() -> None:
                 built = timed("compile", lambda m=compiled: tvm.compile(m, target="llvm"))
                 path = f"{directory}/{name}.so"
                 timed("export", lambda b=built, p=path: b.export_library(p))
-            timed("llvm", lambda m=module: tvm.compile(m, target="llvm"))
+                timed("llvm", lambda m=module: tvm.compile(m, target="llvm"))
             ours = times["partition"] + times["codegen"]
             steps = "   ".join(f"{step} {taken * 1e3:.0f} ms" for step, taken in times.items())
             count = op_count(module)

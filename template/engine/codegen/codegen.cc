@@ -12,11 +12,13 @@
 #include <tvm/ffi/reflection/registry.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "aligned_memory.h"
 #include "artifact.h"
 #include "graph.h"
 #include "ir_adapter.h"
@@ -94,9 +96,24 @@ std::string PortsToJson(const std::optional<Ports>& ports) {
   return std::string(json::Stringify(root));
 }
 
-ffi::Bytes Compile(const ffi::ObjectRef& function, const ConstantNames& constant_names,
-                   const ffi::String& driver, const OptionMap& driver_options,
-                   const BoundMap& symbol_bounds, const ffi::String& manifest) {
+/*! \brief Memory of a tensor that holds an artifact. */
+class ArtifactMemory {
+ public:
+  void AllocData(DLTensor* tensor) {
+    memory_ = std::make_shared<AlignedMemory>(ffi::GetDataSize(*tensor));
+    tensor->data = memory_->data();
+  }
+  void FreeData(DLTensor*) { memory_.reset(); }
+
+ private:
+  std::shared_ptr<AlignedMemory> memory_;
+};
+
+/*! \brief The artifact of a region as bytes, or what `load` makes of a tensor of them. */
+ffi::Any Compile(const ffi::ObjectRef& function, const ConstantNames& constant_names,
+                 const ffi::String& driver, const OptionMap& driver_options,
+                 const BoundMap& symbol_bounds, const ffi::String& manifest,
+                 const ffi::Optional<ffi::Function>& load) {
   return Refusable([&] {
     Graph graph = ReadFunction(function, constant_names);
     LoweringOptions options = ReadOptions(driver, driver_options, symbol_bounds);
@@ -104,7 +121,12 @@ ffi::Bytes Compile(const ffi::ObjectRef& function, const ConstantNames& constant
     std::string graph_json = ToJson(graph);
     std::string ports_json = PortsToJson(program.ports);
     std::string_view manifest_json(manifest.data(), manifest.size());
-    return ffi::Bytes(WriteArtifact({manifest_json, graph_json, program.bytes, ports_json}));
+    const Artifact artifact = {manifest_json, graph_json, program.bytes, ports_json};
+    if (!load.has_value()) return ffi::Any(ffi::Bytes(WriteArtifact(artifact)));
+    const auto size = static_cast<int64_t>(SizeOf(artifact));
+    auto bytes = ffi::Tensor::FromNDAlloc(ArtifactMemory(), {size}, {kDLUInt, 8, 1}, {kDLCPU, 0});
+    WriteArtifact(artifact, static_cast<char*>(bytes.data_ptr()));
+    return load.value()(bytes);
   });
 }
 

@@ -50,6 +50,12 @@ class ArtifactError : public std::runtime_error {
 /*! \brief The bytes of an artifact. */
 std::string WriteArtifact(const Artifact& artifact);
 
+/*! \brief How many bytes an artifact has. */
+size_t SizeOf(const Artifact& artifact);
+
+/*! \brief Writes the bytes of an artifact to memory of its size. */
+void WriteArtifact(const Artifact& artifact, char* to);
+
 /*! \brief Reads what WriteArtifact wrote; throws an ArtifactError for anything else. */
 Artifact ReadArtifact(const uint8_t* bytes, size_t size);
 

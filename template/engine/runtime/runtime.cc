@@ -26,17 +26,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
+#include "aligned_memory.h"
 #include "artifact.h"
 #include "driver_api.h"
 #include "execution.h"
@@ -50,31 +46,6 @@ namespace {
 
 namespace ffi = tvm::ffi;
 namespace json = tvm::ffi::json;
-
-/*! \brief A copy of bytes, aligned as the driver wants it. */
-class AlignedCopy {
- public:
-  explicit AlignedCopy(std::string_view bytes) : size_(bytes.size()) {
-    // Large pages cause fewer page faults now, and fewer TLB misses when weights are read.
-    constexpr size_t kLargePage = size_t{2} << 20;
-    alignment_ = std::align_val_t(size_ < kLargePage ? kArtifactAlignment : kLargePage);
-    data_ = static_cast<char*>(::operator new(size_, alignment_));
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    if (size_ >= kLargePage) madvise(data_, size_, MADV_HUGEPAGE);
-#endif
-    std::memcpy(data_, bytes.data(), size_);
-  }
-  ~AlignedCopy() { ::operator delete(data_, alignment_); }
-  AlignedCopy(const AlignedCopy&) = delete;
-  AlignedCopy& operator=(const AlignedCopy&) = delete;
-
-  std::string_view view() const { return {data_, size_}; }
-
- private:
-  char* data_;
-  size_t size_;
-  std::align_val_t alignment_;
-};
 
 /*! \brief The fields of a manifest that the runtime reads. */
 struct Manifest {
@@ -131,8 +102,16 @@ struct Region {
 
   /*! \brief Copies bytes. */
   static std::shared_ptr<const Region> Copy(const ffi::Bytes& bytes) {
-    auto copy = std::make_shared<const AlignedCopy>(std::string_view(bytes.data(), bytes.size()));
+    auto copy = std::make_shared<const AlignedMemory>(bytes.size());
+    std::memcpy(copy->data(), bytes.data(), bytes.size());
     return std::make_shared<const Region>(copy->view(), copy);
+  }
+
+  /*! \brief Refers to the bytes in a tensor, which is aligned and keeps them. */
+  static std::shared_ptr<const Region> Refer(const ffi::Tensor& tensor) {
+    const auto* data = static_cast<const char*>(tensor.data_ptr());
+    return std::make_shared<const Region>(std::string_view(data, tensor.numel()),
+                                          std::make_shared<const ffi::Tensor>(tensor));
   }
 
   /*! \brief The name of the function that returns the address, where a library holds this. */
@@ -505,6 +484,12 @@ ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
   });
 }
 
+/*! \brief Loads an artifact from the tensor that the codegen has written it to, without a copy. */
+ffi::Module LoadFromTensor(const ffi::Tensor& tensor) {
+  return Readably(
+      [&] { return ffi::Module(ffi::make_object<RegionModule>(Region::Refer(tensor))); });
+}
+
 /*! \brief The drivers here and their self-descriptions, the vendor's first. */
 ffi::Array<ffi::Map<ffi::String, ffi::Any>> Drivers() {
   ffi::Array<ffi::Map<ffi::String, ffi::Any>> drivers;
@@ -571,6 +556,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def((std::string("runtime.") + kClassName + "JSONRuntimeCreate").c_str(), LoadFromBytes)
       .def((std::string("ffi.Module.load_from_bytes.") + kArtifactKind).c_str(),
            ArtifactModule::LoadFromBytes)
+      .def(GlobalName("runtime.load_from_tensor").c_str(), LoadFromTensor)
       .def(GlobalName("runtime.info").c_str(), Info)
       .def(GlobalName("runtime.drivers").c_str(), Drivers)
       .def(GlobalName("runtime.fail_next").c_str(), FailNext)

@@ -13,7 +13,7 @@ namespace npu::emulator {
 
 namespace {
 
-// Four bytes of 1.
+// Each of the four bytes is 1.
 constexpr uint32_t kOnes = 0x01010101;
 
 constexpr int64_t kTile = int64_t{kPanelRows} * kPanelColumns;

@@ -1013,7 +1013,7 @@ void Join(npu_dtype dtype, const void* data, int64_t count, int32_t zero, float*
 }
 
 void WidenHalves(npu_dtype dtype, const uint8_t* halves, int64_t count, uint8_t* out) {
-  // A sign is the bit of 8.
+  // The sign bit of four bits is worth 8.
   const int8_t sign = dtype == NPU_INT8 ? 8 : 0;
   const VB signs = VB{} + sign;
   int64_t i = 0;
@@ -1106,7 +1106,7 @@ inline void WidenWeights(const char* data, VI* row) {
     SIMD_UNROLL
     for (int v = 0; v < kPanelVectors; ++v) row[v] = Widen<T>(data + v * kLanes);
   } else {
-    // A sign is the bit of 8.
+    // The sign bit of four bits is worth 8.
     constexpr int kSign = T(-1) < 0 ? 8 : 0;
     SIMD_UNROLL
     for (int v = 0; v < kPanelVectors / 2; ++v) {

@@ -155,8 +155,6 @@ def _find(node: Node, expr: relax.Expr, values: Values, found: Found) -> Iterato
         call = values.get(expr) if isinstance(expr, relax.Var) else None
         if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != node.op:
             return
-        if node.op == "relax.matmul" and not _has_equal_batches(call):
-            return
         wanted = [replace(found, calls={**found.calls, expr: call})]
         if node.attributes:
             given = attributes_of(call, values)
@@ -182,6 +180,8 @@ def _find(node: Node, expr: relax.Expr, values: Values, found: Found) -> Iterato
                     ]
         for argument, operand in zip(node.arguments, call.args, strict=False):
             wanted = [more for item in wanted for more in _find(argument, operand, values, item)]
+        if wanted and node.op == "relax.matmul" and not _has_equal_batches(call):
+            return
         yield from wanted
 
 

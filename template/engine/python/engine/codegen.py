@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -82,17 +83,16 @@ def _compile(
         "options_sha256": _sha256(json.dumps(recorded, sort_keys=True).encode()),
     }
 
-    def compile_now() -> bytes:
+    def compile_now(load: tvm_ffi.Function | None) -> Any:
         compile_region = tvm_ffi.get_global_func(f"{BACKEND}.codegen.compile")
-        return bytes(
-            compile_region(
-                function,
-                constant_names,
-                options.driver,
-                options.driver_options(),
-                bounds,
-                json.dumps(manifest),
-            )
+        return compile_region(
+            function,
+            constant_names,
+            options.driver,
+            options.driver_options(),
+            bounds,
+            json.dumps(manifest),
+            load,
         )
 
     artifact, module = _from_cache(options, manifest, compile_now)
@@ -101,12 +101,20 @@ def _compile(
 
 
 def _from_cache(
-    options: Options, manifest: Mapping[str, object], compile_now: Callable[[], bytes]
+    options: Options,
+    manifest: Mapping[str, object],
+    compile_now: Callable[[tvm_ffi.Function | None], Any],
 ) -> tuple[bytes, tvm_ffi.Module]:
-    """Return an artifact and its module, from the compile cache if possible."""
+    """Return an artifact and its module, from the compile cache if possible.
+
+    `compile_now` returns the bytes, or what the function that it gets makes of a tensor of them.
+    The bytes are empty where nothing stores them: they contain the weights, so copies take time.
+    """
+    if not options.cache_dir and options.dump != "program":
+        return b"", compile_now(tvm_ffi.get_global_func(f"{BACKEND}.runtime.load_from_tensor"))
     load = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
     if not options.cache_dir:
-        artifact = compile_now()
+        artifact = compile_now(None)
         return artifact, load(artifact)
     cache = Cache(options.cache_dir, options.cache_bytes)
     # The manifest has everything that goes into an artifact, except the compiler itself.
@@ -121,7 +129,7 @@ def _from_cache(
         except Exception:
             pass  # A damaged file: compile again.
         cache.drop(key)
-    artifact = compile_now()
+    artifact = compile_now(None)
     module = load(artifact)
     cache.put(key, artifact)
     return artifact, module

@@ -466,7 +466,10 @@ def _with_bindings(old: Block, bindings: Bindings) -> Block:
             if not call.same_as(item.value):
                 kept[index] = relax.VarBinding(item.var, call)
                 values[item.var] = call
-    return Block(relax.DataflowBlock(kept), kept, values)
+    block = Block(relax.DataflowBlock(kept), kept, values)
+    # Nothing of it is dead, and names that calls absorb change no use.
+    block._live = draft._live[0], frozenset()
+    return block
 
 
 def with_functions(

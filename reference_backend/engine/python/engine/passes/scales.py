@@ -24,15 +24,20 @@ def scale_weights(site: Site) -> Bindings | None:
     """
     for product, factor in (site.call.args, site.call.args[::-1]):
         matmul = site.value(product)
+        if not is_call_of(matmul, "relax.matmul"):
+            continue
         scale = _known(factor, site.values)
-        if not is_call_of(matmul, "relax.matmul") or scale is None:
+        if scale is None:
             continue
         weight, dtype = matmul.args[1], str(matmul.args[1].ty.dtype)
         if not {dtype, str(scale.ty.dtype)} <= set(_REALS) or not site.is_used_once(product):
             continue
-        numbers = _known(_before_casts(site, weight), site.values)
+        source = _before_casts(site, weight)
         takes = site.table.takes_integer_weights("relax.matmul")
-        if numbers is None or str(numbers.ty.dtype) not in ("int8", "uint8") or not takes:
+        if str(source.ty.dtype) not in ("int8", "uint8") or not takes:
+            continue
+        numbers = _known(source, site.values)
+        if numbers is None:
             continue
         steps, shape = scale.value.numpy(), list(numbers.value.shape)
         of_columns = steps.ndim <= 1 or steps.size == steps.shape[-1]
@@ -57,8 +62,11 @@ def keep_weights(site: Site) -> Bindings | None:
     dtype = str(weight.ty.dtype)
     if dtype not in _REALS or not site.table.takes_integer_weights("relax.matmul"):
         return None
-    numbers = _known(_before_casts(site, weight), site.values)
-    if numbers is None or str(numbers.ty.dtype) not in ("int8", "uint8"):
+    source = _before_casts(site, weight)
+    if str(source.ty.dtype) not in ("int8", "uint8"):
+        return None
+    numbers = _known(source, site.values)
+    if numbers is None:
         return None
     zero = relax.const(0, str(numbers.ty.dtype))
     added = Steps(site)

@@ -27,6 +27,9 @@ _DTYPES = frozenset(
     )
 )
 
+_COLUMNS = 32
+"""How many columns of a transposed matrix are copied at a time."""
+
 
 class Undefined(Exception):
     """The call has no defined result; no kernel may run it at compile time."""
@@ -85,9 +88,9 @@ def constant_of(call: relax.Call) -> relax.Expr | None:
                 if all(isinstance(item.ty, tvm.ir.PrimType) for item in argument.fields):
                     continue
                 return None
-            arrays.append([item.value.numpy() for item in argument.fields])
+            arrays.append([_view(item) for item in argument.fields])
         elif isinstance(argument, Constant):
-            arrays.append(argument.value.numpy())
+            arrays.append(_view(argument))
         elif isinstance(argument, relax.Var) or isinstance(argument.ty, relax.TensorType):
             return None
     if name == "shape_to_tensor":
@@ -116,11 +119,35 @@ def constant_of(call: relax.Call) -> relax.Expr | None:
     # A result of another type means that we have misread the op.
     if [(str(one.dtype), one.shape) for one in results] != types:
         return None
-    constants = [relax.const(np.ascontiguousarray(one), str(one.dtype)) for one in results]
-    # `ascontiguousarray` turns rank 0 into rank 1.
-    if any(not one.shape for one in results):
-        constants = [relax.const(one, str(one.dtype)) for one in results]
+    constants = [_constant(one) for one in results]
     return relax.Tuple(constants) if isinstance(call.ty, relax.TupleType) else constants[0]
+
+
+def _view(constant: Constant) -> Array:
+    """Return the elements of a constant, which cannot be written: only odd ones are copied."""
+    tensor = constant.value
+    if str(tensor.dtype) not in _DTYPES or tensor.device != tvm.cpu():
+        copied: Array = tensor.numpy()
+        return copied
+    elements: Array = np.from_dlpack(tensor)
+    elements.flags.writeable = False
+    return elements
+
+
+def _constant(array: Array) -> Constant:
+    """Return an array, of any strides, as a constant: weights are large, so it is copied once."""
+    tensor = tvm.runtime.empty(array.shape, str(array.dtype))
+    elements: Array = np.from_dlpack(tensor)
+    if not elements.flags.writeable:  # NumPy before 2.1
+        return relax.const(array, str(array.dtype))
+    if array.ndim > 1 and array.strides[-1] > array.strides[-2]:
+        # A transposed weight: NumPy would read each cache line once for every element in it.
+        for start in range(0, array.shape[-1], _COLUMNS):
+            columns = np.s_[..., start : start + _COLUMNS]
+            elements[columns] = array[columns]
+    else:
+        np.copyto(elements, array)
+    return relax.const(tensor)
 
 
 def is_computed(call: relax.Call) -> bool:

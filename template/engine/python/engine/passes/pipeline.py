@@ -158,8 +158,12 @@ def passes_for(table: Table, disabled: Iterable[str] = ()) -> list[tvm.transform
     Raises
     ------
     ValueError
-        A name is that of no pass.
+        A name is that of no pass, or the names are one text.
     """
+    if isinstance(disabled, str):
+        raise ValueError(
+            f"The disabled passes are one text, '{disabled}'; write a list: ['{disabled}']."
+        )
     names = [item.name for item in CANONICALIZATION]
     without = set(disabled)
     for name in sorted(without.difference(names)):
