@@ -19,16 +19,7 @@ from tvm import relax
 
 from ..aliases import Array, Attributes
 from ..calls import Constant, attributes_of
-
-_DTYPES = frozenset(
-    (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64"),
-    )
-)
-
-_COLUMNS = 32
-"""How many columns of a transposed matrix are copied at a time."""
+from .arrays import DTYPES, array_of, constant_with
 
 
 class Undefined(Exception):
@@ -88,9 +79,9 @@ def constant_of(call: relax.Call) -> relax.Expr | None:
                 if all(isinstance(item.ty, tvm.ir.PrimType) for item in argument.fields):
                     continue
                 return None
-            arrays.append([_view(item) for item in argument.fields])
+            arrays.append([array_of(item) for item in argument.fields])
         elif isinstance(argument, Constant):
-            arrays.append(_view(argument))
+            arrays.append(array_of(argument))
         elif isinstance(argument, relax.Var) or isinstance(argument.ty, relax.TensorType):
             return None
     if name == "shape_to_tensor":
@@ -101,11 +92,11 @@ def constant_of(call: relax.Call) -> relax.Expr | None:
     if name == "tensor_to_shape":
         return relax.ShapeExpr([int(size) for size in arrays[0]])
     flat = [one for item in arrays for one in (item if isinstance(item, list) else [item])]
-    if any(str(one.dtype) not in _DTYPES for one in flat):
+    if any(str(one.dtype) not in DTYPES for one in flat):
         return None
     fields = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
     types = [fixed_shape(ty) for ty in fields]
-    if any(ty is None or ty[0] not in _DTYPES for ty in types):
+    if any(ty is None or ty[0] not in DTYPES for ty in types):
         return None
     dtype, shape = types[0] or ("", ())
     attributes = {**attributes_of(call, {}), "dtype": dtype, "out_shape": shape, "out": types}
@@ -119,35 +110,8 @@ def constant_of(call: relax.Call) -> relax.Expr | None:
     # A result of another type means that we have misread the op.
     if [(str(one.dtype), one.shape) for one in results] != types:
         return None
-    constants = [_constant(one) for one in results]
+    constants = [constant_with(one) for one in results]
     return relax.Tuple(constants) if isinstance(call.ty, relax.TupleType) else constants[0]
-
-
-def _view(constant: Constant) -> Array:
-    """Return the elements of a constant, which cannot be written: only odd ones are copied."""
-    tensor = constant.value
-    if str(tensor.dtype) not in _DTYPES or tensor.device != tvm.cpu():
-        copied: Array = tensor.numpy()
-        return copied
-    elements: Array = np.from_dlpack(tensor)
-    elements.flags.writeable = False
-    return elements
-
-
-def _constant(array: Array) -> Constant:
-    """Return an array, of any strides, as a constant: weights are large, so it is copied once."""
-    tensor = tvm.runtime.empty(array.shape, str(array.dtype))
-    elements: Array = np.from_dlpack(tensor)
-    if not elements.flags.writeable:  # NumPy before 2.1
-        return relax.const(array, str(array.dtype))
-    if array.ndim > 1 and array.strides[-1] > array.strides[-2]:
-        # A transposed weight: NumPy would read each cache line once for every element in it.
-        for start in range(0, array.shape[-1], _COLUMNS):
-            columns = np.s_[..., start : start + _COLUMNS]
-            elements[columns] = array[columns]
-    else:
-        np.copyto(elements, array)
-    return relax.const(tensor)
 
 
 def is_computed(call: relax.Call) -> bool:
