@@ -13,7 +13,9 @@ from support import OPS, SELECTED, TABLE
 
 KNOWN = [op for op in OPS if TABLE.get(op)]
 each_graph = pytest.mark.parametrize("op", KNOWN)
-each_way = pytest.mark.parametrize("bind_constants", [True, False])
+each_way = pytest.mark.parametrize(
+    "bind_constants", [True, pytest.param(False, marks=pytest.mark.thorough)]
+)
 
 
 @cache

@@ -54,6 +54,7 @@ def outcomes():
 
 if CASES:
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("case", CASES)
     def test_weights_that_are_arguments_are_integers_too(case):
         bound, kept = (found[case] for found in outcomes())

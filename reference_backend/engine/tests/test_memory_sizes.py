@@ -214,6 +214,7 @@ def compiled(size):
     return support.compile_all(list(largest_cases().values()), **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", [op for op in OPS if TABLE.get(op)])
 def test_each_op_computes_the_same_in_a_small_memory(op):
     """Or it is declined with a reason."""
