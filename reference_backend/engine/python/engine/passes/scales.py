@@ -32,11 +32,7 @@ def scale_weights(site: Site) -> Bindings | None:
         weight, dtype = matmul.args[1], str(matmul.args[1].ty.dtype)
         if not {dtype, str(scale.ty.dtype)} <= set(_REALS) or not site.is_used_once(product):
             continue
-        source = _before_casts(site, weight)
-        takes = site.table.takes_integer_weights("relax.matmul")
-        if str(source.ty.dtype) not in ("int8", "uint8") or not takes:
-            continue
-        numbers = _known(source, site.values)
+        numbers = _integers_of(site, weight)
         if numbers is None:
             continue
         steps, shape = scale.value.numpy(), list(numbers.value.shape)
@@ -60,18 +56,24 @@ def keep_weights(site: Site) -> Bindings | None:
     call = site.call
     data, weight = call.args
     dtype = str(weight.ty.dtype)
-    if dtype not in _REALS or not site.table.takes_integer_weights("relax.matmul"):
-        return None
-    source = _before_casts(site, weight)
-    if str(source.ty.dtype) not in ("int8", "uint8"):
-        return None
-    numbers = _known(source, site.values)
+    numbers = _integers_of(site, weight) if dtype in _REALS else None
     if numbers is None:
         return None
     zero = relax.const(0, str(numbers.ty.dtype))
     added = Steps(site)
     real = added.add(relax.op.dequantize(numbers, relax.const(1.0), zero, -1, dtype))
     return added.end(relax.op.matmul(data, real, call.attrs.out_dtype))
+
+
+def _integers_of(site: Site, weight: relax.Expr) -> Constant | None:
+    """Return the constant of 8 bits that a weight is cast from, if products take such weights."""
+    source = _before_casts(site, weight)
+    # The type first, because the value of a transposed weight is a copy.
+    if str(source.ty.dtype) not in ("int8", "uint8"):
+        return None
+    if not site.table.takes_integer_weights("relax.matmul"):
+        return None
+    return _known(source, site.values)
 
 
 def _before_casts(site: Site, expr: relax.Expr) -> relax.Expr:
