@@ -339,6 +339,7 @@ def in_two_blocks(arguments, body, after):
     return builder.get()
 
 
+@pytest.mark.thorough
 @needs("attention_bias", "matmul", "softmax")
 @pytest.mark.parametrize("after", range(1, 22))
 def test_attention_in_two_blocks_is_not_rewritten(after):

@@ -133,6 +133,7 @@ def model_of(spots):
     return build([x], body)
 
 
+@pytest.mark.thorough
 @needs("relu", "conv2d", "clip", "softmax")
 @pytest.mark.parametrize("code", SPOTS)
 def test_a_spot_alone_has_its_reason(code):
@@ -640,6 +641,7 @@ def test_a_wider_type_has_the_reason_of_the_entry_that_fits():
     assert entry.wider.startswith("conv2d: '")
 
 
+@pytest.mark.thorough
 @needs("conv2d", "add", "quantize", "dequantize")
 @pytest.mark.parametrize(
     "data, weight, residual, runs_in",
@@ -710,6 +712,7 @@ def test_parts_of_a_concat_that_are_rescaled_in_float_say_why():
     assert found == ["quantize: 'data' is int16; supported, quantised: int8, uint8"]
 
 
+@pytest.mark.thorough
 @needs("matmul", "reshape", "quantize", "dequantize")
 @pytest.mark.parametrize("result", ["quantized", "real"])
 @pytest.mark.parametrize(
@@ -750,6 +753,7 @@ def test_a_product_of_an_operand_that_is_no_integer_says_which(kinds, sentence, 
     assert product.wider_code == (Code.QUANTIZATION.value if sentence else None)
 
 
+@pytest.mark.thorough
 @needs("conv2d", "quantize", "dequantize")
 @pytest.mark.parametrize("weights", ["integers", "reals"])
 def test_a_convolution_of_an_operand_that_is_no_integer_says_which(weights):
@@ -864,6 +868,7 @@ def folded_model(kind):
     return build([rows if kind == "take" else x], body)
 
 
+@pytest.mark.thorough
 @needs("matmul", dtype="float16")
 @needs("take", "reshape", "concat", "matmul", "add", "dequantize")
 @pytest.mark.parametrize(

@@ -226,6 +226,7 @@ def test_a_batch_norm_in_the_weights_and_a_relu_in_the_range_are_matched():
     assert layer.snr_db == pytest.approx(found.outputs[0].snr_db, abs=0.01)
 
 
+@pytest.mark.thorough
 @needs("matmul", "add", "quantize", "dequantize", "reshape")
 def test_ops_that_only_move_elements_may_differ():
     """PyTorch's importer flattens what a linear layer reads; that of a quantised one does not."""

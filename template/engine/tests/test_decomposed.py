@@ -188,6 +188,7 @@ if CHAINS:
     def test_every_spelling_is_one_composite_with_right_values(name):
         assert_composites(others, name)
 
+    @pytest.mark.thorough
     @each_chain
     def test_a_chain_with_another_number_is_something_else(name):
         right = wrong(CHAINS[name][1].node, -1)

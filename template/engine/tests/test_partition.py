@@ -983,6 +983,7 @@ def normalized(emit, value, axis=1, **attributes):
     return emit(relax.TupleGetItem(norm, 0))
 
 
+@pytest.mark.thorough
 @needs("conv2d")
 @support.needs_pass("FoldBatchNorm")
 @pytest.mark.parametrize("biased", [False, True])

@@ -314,6 +314,7 @@ def test_float_weights_that_a_model_quantizes_are_quantized_when_it_is_compiled(
     assert np.abs(found - expected).max() <= 0.5 + 1e-5
 
 
+@pytest.mark.thorough
 @needs("matmul", "multiply", "permute_dims", "quantize", "dequantize")
 @pytest.mark.parametrize("reals", ["", "data", "weights"])
 @pytest.mark.parametrize("turned", [True, False])
@@ -496,6 +497,7 @@ BEHIND = {
 }
 
 
+@pytest.mark.thorough
 @needs("conv2d", "max", "max_pool2d", "strided_slice", "split", "resize2d", "pad", "concat")
 @needs("reshape", "permute_dims", "relu", "quantize", "dequantize")
 @pytest.mark.parametrize("name", BEHIND)
@@ -747,7 +749,7 @@ FUNCTIONS = [
     "kinds",
     [
         [("int8", 0.05, 3), ("int8", 0.031, -7)],
-        [("int8", 2.0**-5, 0), ("uint8", 2.0**-6, 20)],
+        pytest.param([("int8", 2.0**-5, 0), ("uint8", 2.0**-6, 20)], marks=pytest.mark.thorough),
         pytest.param([("uint8", 0.04, 200), ("int8", 0.02, 127)], marks=pytest.mark.thorough),
     ],
 )
