@@ -21,7 +21,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 NN_OPS = frozenset(
@@ -426,6 +426,27 @@ def attribute_names(node: Node) -> set[str]:
         return set()
     values = [value for _, value in written.attributes if isinstance(value, Number)]
     return set().union(*map(attribute_names, (*written.arguments, *values)))
+
+
+@cache
+def needed_ops(node: Node) -> frozenset[str]:
+    """Return the ops that each spelling of a chain contains.
+
+    Parameters
+    ----------
+    node
+        A chain.
+
+    Returns
+    -------
+    ops
+        Their names.
+    """
+    if isinstance(node, Either):
+        return frozenset.intersection(*map(needed_ops, node.options))
+    if isinstance(node, Step):
+        return frozenset((node.op,)).union(*map(needed_ops, node.arguments))
+    return frozenset()
 
 
 def heads(node: Node) -> set[str]:

@@ -21,7 +21,7 @@ from tvm import relax
 from tvm.relax.dpl import DFPattern, is_const, is_op
 
 from .aliases import Attributes
-from .calls import Constant, Unknown, Values, attributes_of, resolve, tensor_type
+from .calls import Constant, Unknown, Values, attributes_of, items_of, resolve, tensor_type
 from .capability import Op
 from .chain_grammar import (
     PRECISION,
@@ -178,7 +178,7 @@ def _find(node: Node, expr: relax.Expr, values: Values, found: Found) -> Iterato
                     wanted = [
                         bound for item in wanted for bound in _bind(number, given.get(name), item)
                     ]
-        for argument, operand in zip(node.arguments, call.args, strict=False):
+        for argument, operand in zip(node.arguments, items_of(call.args), strict=False):
             wanted = [more for item in wanted for more in _find(argument, operand, values, item)]
         if wanted and node.op == "relax.matmul" and not _has_equal_batches(call):
             return

@@ -18,7 +18,7 @@ import tvm
 from tvm import relax
 
 from ..aliases import Array, Attributes
-from ..calls import Constant, attributes_of
+from ..calls import Constant, attributes_of, items_of
 from .arrays import DTYPES, array_of, constant_with
 
 
@@ -43,7 +43,7 @@ def fixed_shape(ty: relax.Type) -> tuple[str, tuple[int, ...]] | None:
         return None
     if not isinstance(ty.shape, relax.ShapeExpr):
         return None
-    sizes = [getattr(size, "value", None) for size in ty.shape.values]
+    sizes = [getattr(size, "value", None) for size in items_of(ty.shape.values)]
     known = tuple(size for size in sizes if isinstance(size, int))
     return (str(ty.dtype), known) if len(known) == len(sizes) else None
 

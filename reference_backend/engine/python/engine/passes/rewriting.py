@@ -18,7 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..calls import Constant, Values, resolve, with_arguments
+from ..calls import Constant, Values, items_of, resolve, with_arguments
 from ..origins import with_absorbed, with_span
 from ..table import Table
 from . import evaluate
@@ -61,7 +61,7 @@ def bound_values(body: relax.SeqExpr) -> dict[relax.Var, relax.Expr]:
     """
     values = {}
     for block in body.blocks:
-        for binding in block.bindings:
+        for binding in items_of(block.bindings):
             if isinstance(binding, relax.VarBinding):
                 values[binding.var] = binding.value
                 if isinstance(binding.value, relax.If):
@@ -137,8 +137,7 @@ def with_constants(call: relax.Call, values: Values) -> relax.Call:
         found = resolve(expr, values) if isinstance(expr, relax.Var) else expr
         return found if isinstance(found, Constant | relax.ShapeExpr) else expr
 
-    # Each access to the fields makes new Python objects.
-    old = list(call.args)
+    old = items_of(call.args)
     arguments = [known(argument) for argument in old]
     if all(one is other for one, other in zip(arguments, old, strict=True)):
         return call
@@ -174,7 +173,7 @@ class Block:
                 continue
             uses.update(
                 var
-                for var in relax.analysis.free_vars(binding.value)
+                for var in items_of(relax.analysis.free_vars(binding.value))
                 if isinstance(var, relax.DataflowVar)
             )
         return uses, frozenset(dead)
@@ -207,7 +206,7 @@ def _read(function: relax.Function) -> list[Block]:
     values: Values = bound_values(function.body)
     blocks = function.body.blocks
     if sum(isinstance(block, relax.DataflowBlock) for block in blocks) < 2:
-        return [Block(block, list(block.bindings), values) for block in blocks]
+        return [Block(block, items_of(block.bindings), values) for block in blocks]
     # From other blocks, keep only values that read no DataflowVar.
     known = {
         var: value
@@ -216,7 +215,7 @@ def _read(function: relax.Function) -> list[Block]:
     }
     read = []
     for block in blocks:
-        bindings = list(block.bindings)
+        bindings = items_of(block.bindings)
         own = {item.var: values[item.var] for item in bindings if item.var in values}
         read.append(Block(block, bindings, ChainMap(known, own)))
     return read

@@ -9,7 +9,7 @@ from typing import TypedDict
 import tvm
 from tvm import relax
 
-from ..calls import Constant, Size, Values, attributes_of, size_text
+from ..calls import Constant, Size, Values, attributes_of, items_of, size_text
 from . import ir
 
 
@@ -129,5 +129,5 @@ def _text_of_type(ty: tvm.ir.Type) -> str:
     if not isinstance(ty, relax.TensorType):
         return type(ty).__name__.removesuffix("Type").lower()
     shape = getattr(ty.shape, "values", None)
-    sizes = "?" if shape is None else ", ".join(map(size_text, shape))
+    sizes = "?" if shape is None else ", ".join(map(size_text, items_of(shape)))
     return f"{ty.dtype}[{sizes}]"

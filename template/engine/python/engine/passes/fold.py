@@ -18,7 +18,7 @@ import tvm
 from tvm import relax
 
 from ..aliases import Array
-from ..calls import Constant, Unknown, attributes_of, numbers_of, resolve, tensor_type
+from ..calls import Constant, Unknown, attributes_of, items_of, numbers_of, resolve, tensor_type
 from ..origins import folded_from, folded_type
 from .evaluate import Undefined, constant_of, fixed_shape, is_computed
 from .rewriting import Bindings, Block, Reader, Site, op_name, with_constants
@@ -105,7 +105,7 @@ def _tensors(call: relax.Call) -> list[relax.Expr]:
     """Return the arguments of a call, with tuples flattened."""
     return [
         item
-        for argument in call.args
+        for argument in items_of(call.args)
         for item in (argument.fields if isinstance(argument, relax.Tuple) else [argument])
     ]
 

@@ -11,7 +11,7 @@ from tvm import relax
 
 from ..calls import Values
 from ..capability import Op
-from ..chain_grammar import count_steps, heads
+from ..chain_grammar import count_steps, heads, needed_ops
 from ..chains import Found, chains_of, find, function_of
 from ..table import Table
 from .rewriting import Bindings, Block
@@ -35,7 +35,12 @@ def recognize_chains(block: Block, table: Table) -> Bindings | None:
     own = {binding.var for calls in by_op.values() for binding in calls}
     taken: set[relax.Var] = set()
     replaced = {}
-    chains = [(op, chain) for op in table.ops for chain in chains_of(op)]
+    chains = [
+        (op, chain)
+        for op in table.ops
+        for chain in chains_of(op)
+        if needed_ops(chain.node) <= by_op.keys()
+    ]
     chains.sort(key=lambda item: count_steps(item[1].node), reverse=True)
     for op, chain in chains:
         for head in heads(chain.node):

@@ -21,7 +21,7 @@ from tvm.relax.dpl import (
 from tvm.relax.transform import FusionPattern
 
 from ..backend import BACKEND
-from ..calls import Values, with_arguments
+from ..calls import Values, items_of, with_arguments
 from ..matches import escapes
 from ..options import Options
 from ..origins import is_named, origin_of
@@ -87,7 +87,7 @@ class Bindings(list[relax.Binding]):
         self.position = {binding.var: index for index, binding in enumerate(bindings)}
         self.users: dict[relax.Var, list[relax.Var]] = {}
         for binding in bindings:
-            for var in relax.analysis.free_vars(binding.value):
+            for var in items_of(relax.analysis.free_vars(binding.value)):
                 self.users.setdefault(var, []).append(binding.var)
 
     @cached_property
@@ -290,7 +290,7 @@ class CompositeFinder:
                     value,
                     [
                         builder.use(item, bound=index >= first)
-                        for index, item in enumerate(value.args)
+                        for index, item in enumerate(items_of(value.args))
                     ],
                 )
             else:

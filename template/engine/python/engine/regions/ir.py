@@ -9,7 +9,7 @@ from typing import TypeGuard
 import tvm
 from tvm import relax
 
-from ..calls import Constant, Values, resolve
+from ..calls import Constant, Values, items_of, resolve
 
 
 def id_of(node: tvm.runtime.Object) -> int:
@@ -42,9 +42,9 @@ def operands(expr: relax.Expr) -> list[relax.Var]:
         In the order in which they are read.
     """
     if isinstance(expr, relax.Call):
-        return [var for item in expr.args for var in operands(item)]
+        return [var for item in items_of(expr.args) for var in operands(item)]
     if isinstance(expr, relax.Tuple):
-        return [var for item in expr.fields for var in operands(item)]
+        return [var for item in items_of(expr.fields) for var in operands(item)]
     if isinstance(expr, relax.TupleGetItem):
         return operands(expr.tuple_value)
     return [expr] if isinstance(expr, relax.Var) else []
