@@ -109,11 +109,15 @@ class ArtifactMemory {
   std::shared_ptr<AlignedMemory> memory_;
 };
 
-/*! \brief The artifact of a region as bytes, or what `load` makes of a tensor of them. */
-ffi::Any Compile(const ffi::ObjectRef& function, const ConstantNames& constant_names,
-                 const ffi::String& driver, const OptionMap& driver_options,
-                 const BoundMap& symbol_bounds, const ffi::String& manifest,
-                 const ffi::Optional<ffi::Function>& load) {
+/*! \brief A tensor of bytes for an artifact; they have no value yet. */
+ffi::Tensor NewArtifact(int64_t size) {
+  return ffi::Tensor::FromNDAlloc(ArtifactMemory(), {size}, {kDLUInt, 8, 1}, {kDLCPU, 0});
+}
+
+/*! \brief The artifact of a region. */
+ffi::Tensor Compile(const ffi::ObjectRef& function, const ConstantNames& constant_names,
+                    const ffi::String& driver, const OptionMap& driver_options,
+                    const BoundMap& symbol_bounds, const ffi::String& manifest) {
   return Refusable([&] {
     Graph graph = ReadFunction(function, constant_names);
     LoweringOptions options = ReadOptions(driver, driver_options, symbol_bounds);
@@ -122,11 +126,9 @@ ffi::Any Compile(const ffi::ObjectRef& function, const ConstantNames& constant_n
     std::string ports_json = PortsToJson(program.ports);
     std::string_view manifest_json(manifest.data(), manifest.size());
     const Artifact artifact = {manifest_json, graph_json, program.bytes, ports_json};
-    if (!load.has_value()) return ffi::Any(ffi::Bytes(WriteArtifact(artifact)));
-    const auto size = static_cast<int64_t>(SizeOf(artifact));
-    auto bytes = ffi::Tensor::FromNDAlloc(ArtifactMemory(), {size}, {kDLUInt, 8, 1}, {kDLCPU, 0});
+    ffi::Tensor bytes = NewArtifact(static_cast<int64_t>(SizeOf(artifact)));
     WriteArtifact(artifact, static_cast<char*>(bytes.data_ptr()));
-    return load.value()(bytes);
+    return bytes;
   });
 }
 
@@ -218,6 +220,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef()
       .def(GlobalName("codegen.graph").c_str(), DescribeGraph)
       .def(GlobalName("codegen.compile").c_str(), Compile)
+      .def(GlobalName("codegen.new_artifact").c_str(), NewArtifact)
       .def(GlobalName("codegen.decline_reason").c_str(), DeclineReason)
       .def(GlobalName("codegen.lowered_ops").c_str(), ListLoweredOps)
       .def(GlobalName("codegen.drivers").c_str(), Drivers)

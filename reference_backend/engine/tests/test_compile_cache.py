@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from io import BufferedReader
 from itertools import islice
 
 import numpy as np
@@ -182,10 +183,12 @@ def test_the_least_recently_used_entries_go_first(tmp_path):
     for age, key in enumerate(("a", "b", "c")):
         cache.put(key, key.encode() * 100)
         os.utime(tmp_path / f"{key}.artifact", (1000 + age, 1000 + age))
-    assert cache.get("a") == b"a" * 100  # This entry was used last.
+    assert cache.get("a", BufferedReader.read) == b"a" * 100  # This entry was used last.
     cache.put("d", b"d" * 100)
-    assert cache.get("b") is None
-    assert [cache.get(key) for key in "acd"] == [key.encode() * 100 for key in "acd"]
+    assert cache.get("b", BufferedReader.read) is None
+    assert [cache.get(key, BufferedReader.read) for key in "acd"] == [
+        key.encode() * 100 for key in "acd"
+    ]
     cache.put("e", b"e" * 350)
     assert [path.name for path in tmp_path.iterdir()] == ["e.artifact"]
 
@@ -194,8 +197,8 @@ def test_an_entry_that_is_too_large_is_not_kept_and_drops_nothing(tmp_path):
     cache = Cache(tmp_path, 100)
     cache.put("a", b"a" * 100)
     cache.put("b", b"b" * 101)
-    assert cache.get("b") is None
-    assert cache.get("a") == b"a" * 100
+    assert cache.get("b", BufferedReader.read) is None
+    assert cache.get("a", BufferedReader.read) == b"a" * 100
 
 
 def test_the_size_is_bounded_in_a_build_too(compiled, tmp_path):
@@ -244,6 +247,7 @@ def test_a_full_disk_is_a_warning(caplog, monkeypatch, tmp_path):
 
 MANY_PROCESSES = """
 import sys
+from io import BufferedReader
 import numpy as np
 from backend.engine.cache import Cache
 
@@ -254,7 +258,7 @@ hits = 0
 for step in range(1500):
     key = str(generator.integers(10))
     content = (key * 10_000).encode()
-    found = cache.get(key)
+    found = cache.get(key, BufferedReader.read)
     if found is None:
         cache.put(key, content)
     else:

@@ -12,11 +12,15 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
+from typing import TypeVar
 
 from .artifacts import open_regular
 from .whole_files import UNFINISHED, NotWritten, writing
+
+Entry = TypeVar("Entry")
 
 _SUFFIX = ".artifact"
 _UNFINISHED_BEFORE = ".tmp"
@@ -55,30 +59,32 @@ class Cache:
                 "option 'cache_dir' to a folder that can be written, or to nothing."
             ) from None
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, read: Callable[[BufferedReader], Entry]) -> Entry | None:
         """Return an entry and mark it as used.
 
         Parameters
         ----------
         key
             Identifies it, in hexadecimal digits.
+        read
+            Reads it from its file.
 
         Returns
         -------
         entry
-            Its bytes, or none if it is missing.
+            What `read` returns, or none if the entry is missing.
         """
         path = self._path(key)
         try:
             with open_regular(path) as file:
-                entry = file.read()
+                entry = read(file)
         except OSError:
             return None
         with contextlib.suppress(OSError):  # Another process may have dropped it.
             os.utime(path)
         return entry
 
-    def put(self, key: str, entry: bytes) -> None:
+    def put(self, key: str, entry: bytes | memoryview) -> None:
         """Add an entry, and drop others over the limit; a failure is a warning.
 
         Parameters

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -83,17 +85,17 @@ def _compile(
         "options_sha256": _sha256(json.dumps(recorded, sort_keys=True).encode()),
     }
 
-    def compile_now(load: tvm_ffi.Function | None) -> Any:
+    def compile_now() -> tvm_ffi.Tensor:
         compile_region = tvm_ffi.get_global_func(f"{BACKEND}.codegen.compile")
-        return compile_region(
+        artifact: tvm_ffi.Tensor = compile_region(
             function,
             constant_names,
             options.driver,
             options.driver_options(),
             bounds,
             json.dumps(manifest),
-            load,
         )
+        return artifact
 
     artifact, module = _from_cache(options, manifest, compile_now)
     _dump(options, symbol, str(graph["graph"]), artifact, module)
@@ -103,24 +105,21 @@ def _compile(
 def _from_cache(
     options: Options,
     manifest: Mapping[str, object],
-    compile_now: Callable[[tvm_ffi.Function | None], Any],
-) -> tuple[bytes, tvm_ffi.Module]:
+    compile_now: Callable[[], tvm_ffi.Tensor],
+) -> tuple[tvm_ffi.Tensor, tvm_ffi.Module]:
     """Return an artifact and its module, from the compile cache if possible.
 
-    `compile_now` returns the bytes, or what the function that it gets makes of a tensor of them.
-    The bytes are empty where nothing stores them: they contain the weights, so copies take time.
+    An artifact contains the weights, so it stays in the tensor to which it was written or read.
     """
-    if not options.cache_dir and options.dump != "program":
-        return b"", compile_now(tvm_ffi.get_global_func(f"{BACKEND}.runtime.load_from_tensor"))
-    load = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
+    load = tvm_ffi.get_global_func(f"{BACKEND}.runtime.load_from_tensor")
     if not options.cache_dir:
-        artifact = compile_now(None)
+        artifact = compile_now()
         return artifact, load(artifact)
     cache = Cache(options.cache_dir, options.cache_bytes)
     # The manifest has everything that goes into an artifact, except the compiler itself.
     compilers = [_build_sha256(role) for role in ("codegen", *_DRIVER_FILES[options.driver])]
     key = _sha256(json.dumps([manifest, compilers], sort_keys=True).encode())
-    found = cache.get(key)
+    found = cache.get(key, _read_artifact)
     if found is not None:
         try:
             module = load(found)
@@ -129,22 +128,35 @@ def _from_cache(
         except Exception:
             pass  # A damaged file: compile again.
         cache.drop(key)
-    artifact = compile_now(None)
+    artifact = compile_now()
     module = load(artifact)
-    cache.put(key, artifact)
+    cache.put(key, _memory_of(artifact))
     return artifact, module
 
 
+def _read_artifact(file: BufferedReader) -> tvm_ffi.Tensor:
+    size = os.fstat(file.fileno()).st_size
+    artifact: tvm_ffi.Tensor = tvm_ffi.get_global_func(f"{BACKEND}.codegen.new_artifact")(size)
+    file.readinto(_memory_of(artifact))
+    return artifact
+
+
+def _memory_of(artifact: tvm_ffi.Tensor) -> memoryview:
+    # Before NumPy 2.1, its array cannot be written.
+    array = np.from_dlpack(artifact)
+    return memoryview((ctypes.c_uint8 * array.size).from_address(array.ctypes.data))
+
+
 def _dump(
-    options: Options, symbol: str, graph: str, artifact: bytes, module: tvm_ffi.Module
+    options: Options, symbol: str, graph: str, artifact: tvm_ffi.Tensor, module: tvm_ffi.Module
 ) -> None:
     if options.dump == "none":
         return
     folder = Path(options.dump_dir).expanduser()
-    files = {f"{symbol}.graph.json": graph.encode()}
+    files: dict[str, bytes | memoryview] = {f"{symbol}.graph.json": graph.encode()}
     if options.dump == "program":
         files[f"{symbol}.txt"] = str(module["describe"]()).encode()
-        files[f"{symbol}.artifact"] = artifact
+        files[f"{symbol}.artifact"] = _memory_of(artifact)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():

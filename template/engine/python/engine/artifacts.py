@@ -15,8 +15,9 @@ import struct
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 import tvm_ffi
 
@@ -156,7 +157,7 @@ def read_artifacts(path: str | os.PathLike[str]) -> list[Artifact]:
     return artifacts
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a regular file to read it; a pipe could block forever.
 
     Parameters
