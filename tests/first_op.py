@@ -29,7 +29,10 @@ FIRST_OP = {
         ),
     ],
     "driver/run.cc": [
-        ("#include <vector>\n", "#include <xnnpack.h>\n\n#include <cmath>\n#include <vector>\n"),
+        (
+            "#include <vector>\n",
+            "#include <xnnpack.h>\n\n#include <cmath>\n#include <memory>\n#include <vector>\n",
+        ),
         (
             "/*! \\brief The SDK's graph:",
             """void Check(xnn_status status) {
@@ -47,7 +50,9 @@ FIRST_OP = {
 """,
             """    Check(xnn_initialize(nullptr));
     const uint32_t count = static_cast<uint32_t>(program.values.size());
-    Check(xnn_create_subgraph(count, 0, &graph_));
+    xnn_subgraph_t graph = nullptr;
+    Check(xnn_create_subgraph(count, 0, &graph));
+    graph_.reset(graph);
     std::vector<xnn_external_value> external;
     for (uint32_t i = 0; i < count; ++i) {
       const npu::kit::Value& value = program.values[i];
@@ -57,28 +62,25 @@ FIRST_OP = {
       if (!input && !constant && memory[i] != nullptr) flags = XNN_VALUE_FLAG_EXTERNAL_OUTPUT;
       if (flags != 0) external.push_back({i, memory[i]});
       const std::vector<size_t> dims(value.dims, value.dims + value.rank);
-      Check(xnn_define_tensor_value(graph_, xnn_datatype_fp32, dims.size(), dims.data(),
+      Check(xnn_define_tensor_value(graph, xnn_datatype_fp32, dims.size(), dims.data(),
                                     constant ? memory[i] : nullptr, i, flags, &id));
     }
     for (const Node& node : program.nodes) Define(node);
-    Check(xnn_create_runtime_v2(graph_, nullptr, 0, &runtime_));
-    Check(xnn_setup_runtime(runtime_, external.size(), external.data()));
+    xnn_runtime_t runtime = nullptr;
+    Check(xnn_create_runtime_v2(graph, nullptr, 0, &runtime));
+    runtime_.reset(runtime);
+    Check(xnn_setup_runtime(runtime, external.size(), external.data()));
 """,
         ),
         (
             "  void Run() {\n    // Here: run the graph, and wait.\n  }\n",
-            """  ~Graph() {
-    xnn_delete_runtime(runtime_);
-    xnn_delete_subgraph(graph_);
-  }
-
-  void Run() { Check(xnn_invoke_runtime(runtime_)); }
+            """  void Run() { Check(xnn_invoke_runtime(runtime_.get())); }
 """,
         ),
         (
             "          // Here: case NPU_STEP_RELU: and its like, with a return.\n",
             """          case NPU_STEP_RELU:
-            return Check(xnn_define_clamp(graph_, 0, INFINITY, x, out, 0));
+            return Check(xnn_define_clamp(graph_.get(), 0, INFINITY, x, out, 0));
 """,
         ),
         (
@@ -93,8 +95,10 @@ FIRST_OP = {
             """which this driver does not support");
   }
 
-  xnn_subgraph_t graph_ = nullptr;
-  xnn_runtime_t runtime_ = nullptr;
+  template <typename T>
+  using Owned = std::unique_ptr<T, xnn_status (*)(T*)>;
+  Owned<xnn_subgraph> graph_{nullptr, xnn_delete_subgraph};
+  Owned<xnn_runtime> runtime_{nullptr, xnn_delete_runtime};
 };
 """,
         ),

@@ -169,7 +169,7 @@ def test_an_editable_install_rebuilds_and_a_backend_that_loses_strides_fails_its
     run(*tests, cwd=project, **on_path)
 
     # TVM's own example makes this mistake.
-    lowering = project / "engine/lowerings/convolution.cc"
+    lowering = project / "engine/lowerings/convolution.h"
     changed, count = re.subn(r"(strides\[i\] = )strides[^;]+;", r"\g<1>1;", lowering.read_text())
     assert count == 1, "the lowering of the convolution sets its strides elsewhere now"
     lowering.write_text(changed)

@@ -62,7 +62,7 @@ CONTROLS = [
     # TVM's own example makes this mistake. The driver reports it, which is not a decline.
     Control(
         "lost_strides",
-        "engine/lowerings/convolution.cc",
+        "engine/lowerings/convolution.h",
         "strides[i] = strides.at(i);",
         'strides[i] = Broken("lost_strides") ? 1 : strides.at(i);',
         "ops",
@@ -234,7 +234,7 @@ CONTROLS = [
     ),
     Control(
         "padding_counts_always",
-        "engine/lowerings/pooling.cc",
+        "engine/lowerings/pool.h",
         "if (at >= least && at < end) ++count;",
         'if (Broken("padding_counts_always") || (at >= least && at < end)) ++count;',
         "quantized",

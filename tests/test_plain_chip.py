@@ -36,6 +36,31 @@ For matmul with two activations, too: the kit binds the second operand as a cons
 """
 
 
+ONE_OP = """
+import tvm
+import tvm_example_npu
+import tvm_ffi
+from tvm_example_npu.engine.backend import BACKEND
+
+NAME = f"{BACKEND}.codegen.decline_reason"
+decline_reason = tvm_ffi.get_global_func(NAME)
+
+
+def take_relu(function, *others):
+    ops = set()
+
+    def visit(expr):
+        if isinstance(expr, tvm.relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            ops.add(expr.op.name)
+
+    tvm.relax.analysis.post_order_visit(function, visit)
+    return decline_reason(function, *others) if ops <= {"relax.nn.relu"} else "not yet"
+
+
+tvm_ffi.register_global_func(NAME, take_relu, override=True)
+"""
+
+
 @pytest.fixture(scope="module")
 def plain(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the Python of an environment whose reference backend has the chip's table."""
@@ -105,6 +130,28 @@ def test_every_case_with_weights_runs_by_value(result: dict[str, Any], op: str) 
         assert case is not None, f"{plain_name} was left out"
         assert (case["status"], case["found"]) == ("passed", "all"), case
         assert case["ratio"] is not None, f"{plain_name} was not compared"
+
+
+def test_a_driver_that_takes_one_op_passes(plain: Path, tmp_path: Path) -> None:
+    """As at the beginning of a bring-up: what it declines is no failure, and some tests run."""
+    copy_tests(ROOT / "reference_backend", tmp_path)
+    # The workers of the kit import it, too.
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(ONE_OP)
+    tests = ("test_extract.py", "test_ops.py", "test_compile_cache.py")
+    paths = [tmp_path / "engine/tests" / name for name in tests]
+    out = run(
+        plain,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *paths,
+        cwd=tmp_path,
+        PYTHONPATH=str(tmp_path / "site"),
+    )
+    assert "not yet" in out and "no case of any op" not in out
 
 
 def _is_float32(item: dict[str, Any]) -> bool:

@@ -159,6 +159,22 @@ REGISTER_LOWERING("relax.nn.relu", Relu).When(IsTooLong);
 }  // namespace
 """
 
+# As the engine's own was until release 0.3.0.
+LIKE_THE_ENGINES = """
+#include "lowering.h"
+#include "pool.h"
+
+namespace npu {
+namespace {
+
+void MaxPool2D(Lowering& op) { LowerMaxPool(op, 2); }
+
+REGISTER_LOWERING("relax.nn.max_pool2d", MaxPool2D);
+
+}  // namespace
+}  // namespace npu
+"""
+
 PASSES = """
 def _seen(mod: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
     return mod.with_attr("acme", "seen")
@@ -229,7 +245,8 @@ def test_our_pass_runs():
 BUILD = """
 enable_language(C)
 set(_here "${CMAKE_CURRENT_LIST_DIR}")
-set(NPU_VENDOR_LOWERINGS "${_here}/lowerings/asinh.cc" "${_here}/lowerings/board_relu.cc")
+set(NPU_VENDOR_LOWERINGS "${_here}/lowerings/asinh.cc" "${_here}/lowerings/board_relu.cc"
+    "${_here}/lowerings/max_pool2d.cc")
 set(NPU_VENDOR_DRIVER_SOURCES "${_here}/driver/driver.c")
 set(NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES "${_here}/driver")
 set(NPU_VENDOR_DRIVER_LIBRARIES m)
@@ -268,6 +285,7 @@ def _vendor_edits(project: Path) -> None:
     (vendor / "lowerings").mkdir(exist_ok=True)
     (vendor / "lowerings/asinh.cc").write_text(code_block(ADDING_AN_OP, "cpp"))
     (vendor / "lowerings/board_relu.cc").write_text(OVERRIDE)
+    (vendor / "lowerings/max_pool2d.cc").write_text(LIKE_THE_ENGINES)
     shutil.copytree(ROOT / "tests/frozen_drivers/v1", vendor / "driver")
     with (vendor / "vendor.cmake").open("a") as build:
         build.write(BUILD)

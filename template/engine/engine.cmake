@@ -248,6 +248,7 @@ if(NPU_CODEGEN)
   npu_add_objects(${NPU_OBJECTS}_codegen_objects ${_sources} ${NPU_VENDOR_LOWERINGS})
   target_include_directories(
     ${NPU_OBJECTS}_codegen_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
+                                           "${NPU_COMPILER_DIR}/lowerings"
   )
   target_link_libraries(${NPU_OBJECTS}_codegen_objects PRIVATE tvm_ffi::header)
   target_link_libraries(${NPU_OBJECTS}_codegen_objects PUBLIC ${NPU_VENDOR_LOWERING_LIBRARIES})

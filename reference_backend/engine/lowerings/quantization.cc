@@ -1,37 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
+#include "quantization.h"
 #include "lowering.h"
 
 namespace npu {
 namespace {
-
-bool IsOne(npu_dim dim) { return dim.size == 1 && dim.symbol < 0; }
-
-/*! \brief Argument `i`, a scale or a zero point, in a shape that broadcasts against the data: one
- *  number, or one for each element along the attribute `axis`. */
-Tensor QuantizationParameter(Lowering& op, size_t i) {
-  const Tensor parameter = op.Input(i);
-  if (parameter.rank() == 0) return parameter;
-  const int64_t rank = op.Input(0).rank();
-  std::vector<npu_dim> dims(1, parameter.dims()[0]);
-  if (!IsOne(dims[0])) {
-    const int64_t axis = (op.Int("axis") + rank) % rank;
-    dims.resize(rank - axis, FixedDim(1));
-  }
-  return op.View(parameter, dims);
-}
-
-/*! \brief Whether there is one scale and one zero point, which makes it an element-wise op. */
-bool HasOneScale(const Lowering& op) {
-  for (size_t i : {1, 2}) {
-    const std::vector<npu_dim> dims = op.InputDims(i);
-    if (dims.size() > 1 || (dims.size() == 1 && !IsOne(dims[0]))) return false;
-  }
-  return true;
-}
 
 // The type of the output implies out_dtype; storing to it saturates.
 Value Quantize(const Lowering&, VectorBuilder& v, const Values& x) {

@@ -19,6 +19,8 @@ from support import needs, needs_symbols
 @pytest.fixture(scope="module")
 def model():
     """Make a region, followed by an op on the host."""
+    if FIRST is None:
+        pytest.skip("the NPU takes no case of any op")
     model = FIRST.model()
     on_host = model.bind(relax.op.acosh(model.outputs[0].expr))
     model.outputs.append(support.Tensor(on_host, {}))

@@ -12,6 +12,7 @@
 #include "lowering.h"
 
 namespace npu {
+namespace {  // A vendor may have an edited copy.
 
 /*! \brief Data and one of its axes. */
 struct AlongAxis {
@@ -67,6 +68,7 @@ inline void LowerScan(Lowering& op, npu_scan_kind kind) {
   op.Emit(scan);
 }
 
+}  // namespace
 }  // namespace npu
 
 #endif  // LOWERINGS_ALONG_AXIS_H_

@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "conversion.h"
 #include "lowering.h"
 
 namespace npu {
 namespace {
-
-/*! \brief The elements of `data`, to be stored as `dtype`. Floats are truncated to integers; the
- *  vector engine alone would round. */
-Value Convert(VectorBuilder& v, const Tensor& data, npu_dtype dtype) {
-  Value value = v.Load(data);
-  bool cut = IsFloat(data.desc.dtype) && !IsFloat(dtype) && dtype != NPU_BOOL;
-  return cut ? v.Truncate(value) : value;
-}
 
 void AsType(Lowering& op) {
   const Tensor out = op.Output();

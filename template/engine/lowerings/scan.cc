@@ -5,6 +5,7 @@
 
 #include "along_axis.h"
 #include "lowering.h"
+#include "ordering.h"
 
 namespace npu {
 namespace {
@@ -16,19 +17,6 @@ REGISTER_LOWERING("relax.cumsum", CumSum);
 void CumProd(Lowering& op) { LowerScan(op, NPU_SCAN_PRODUCT); }
 
 REGISTER_LOWERING("relax.cumprod", CumProd);
-
-/*! \brief Writes to `indices` the indices of the elements in order along an axis, as many as fit,
- *  and returns the axis counted from the front. */
-int64_t LowerOrder(Lowering& op, const Tensor& data, bool descending, const Tensor& indices) {
-  const int64_t rank = data.rank();
-  npu_order order = {};
-  order.data = data.id;
-  order.out = indices.id;
-  order.axis = static_cast<int32_t>((op.Int("axis") + rank) % rank);
-  order.descending = descending ? 1 : 0;
-  op.Emit(order);
-  return order.axis;
-}
 
 // The shape of the results implies k.
 void TopK(Lowering& op) {

@@ -3,11 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "lowering.h"
+#include "repetition.h"
+#include "triangle.h"
 
 namespace npu {
 namespace {
@@ -249,47 +250,6 @@ void SliceScatter(Lowering& op) {
 
 REGISTER_LOWERING("relax.slice_scatter", SliceScatter);
 
-/*! \brief One dimension of the data, and how often it or each of its elements is repeated. */
-struct Repetition {
-  npu_dim dim;
-  int64_t whole = 1;
-  int64_t each = 1;
-};
-
-/*! \brief Lowers a repetition of each dimension. The data gets dimensions of size 1, along which a
- *  load broadcasts. */
-void LowerRepetition(Lowering& op, const std::vector<Repetition>& repetitions) {
-  std::vector<npu_dim> narrow, wide;
-  bool mergeable = false;
-  for (const Repetition& item : repetitions) {
-    if (item.whole != 1) {
-      narrow.push_back(FixedDim(1));
-      wide.push_back(FixedDim(item.whole));
-    }
-    const bool plain = item.whole == 1 && item.each == 1;
-    if (plain && mergeable && (item.dim.symbol < 0 || narrow.back().symbol < 0)) {
-      // Merge adjacent dimensions without repeats: the number of dimensions is limited.
-      npu_dim& merged = narrow.back();
-      merged.size *= item.dim.size;
-      merged.symbol = merged.symbol < 0 ? item.dim.symbol : merged.symbol;
-      wide.back() = merged;
-    } else {
-      narrow.push_back(item.dim);
-      wide.push_back(item.dim);
-    }
-    mergeable = plain;
-    if (item.each != 1) {
-      narrow.push_back(FixedDim(1));
-      wide.push_back(FixedDim(item.each));
-    }
-  }
-  if (wide.size() > NPU_MAX_RANK) op.Refuse("repeats too many dimensions at once");
-  const Tensor data = op.View(op.Input(0), narrow);
-  const Tensor out = op.Temporary(data.desc.dtype, wide);
-  op.Elementwise(out, [&](VectorBuilder& v) { return v.Load(data); });
-  op.SetOutput(0, op.View(out, op.OutputDims()));
-}
-
 void Tile(Lowering& op) {
   // Both are as long as the longer one, with ones in front.
   std::vector<int64_t> repeats = op.Ints("repeats");
@@ -430,28 +390,6 @@ void LayoutTransform(Lowering& op) {
 }
 
 REGISTER_LOWERING("relax.layout_transform", LayoutTransform);
-
-/*! \brief Keeps the elements up to the diagonal number `k`, or (`upper`) from it on; the others
- *  become zero. */
-void LowerTriangle(Lowering& op, bool upper) {
-  const Tensor data = op.Input(0);
-  const int rank = data.rank();
-  const int64_t k = op.Int("k");
-  const auto numbers = [&](int dim, const std::vector<npu_dim>& dims) {
-    std::vector<int64_t> values(op.FixedSize(data, dim));
-    std::iota(values.begin(), values.end(), 0);
-    return op.Constant(dims, values);
-  };
-  const Tensor rows = numbers(rank - 2, {data.dims()[rank - 2], FixedDim(1)});
-  const Tensor columns = numbers(rank - 1, {data.dims()[rank - 1]});
-  op.Elementwise(op.Output(), [&](VectorBuilder& v) {
-    const Value diagonal = v.Subtract(v.Load(columns), v.Load(rows));
-    const Value below = v.Less(diagonal, v.Constant(static_cast<double>(upper ? k : k + 1)));
-    const Value zero = v.Constant(0);
-    const Value value = v.Load(data);
-    return upper ? v.Select(below, zero, value) : v.Select(below, value, zero);
-  });
-}
 
 void Tril(Lowering& op) { LowerTriangle(op, false); }
 

@@ -442,7 +442,6 @@ for path in paths:
 """
 
 
-@pytest.mark.thorough
 def test_a_program_with_other_inputs_than_its_ports_is_an_error(region, tmp_path):
     """The ports match the region, but not the program: its driver compares them.
 

@@ -201,6 +201,16 @@ def test_an_entry_that_is_too_large_is_not_kept_and_drops_nothing(tmp_path):
     assert cache.get("a", BufferedReader.read) == b"a" * 100
 
 
+def test_a_file_over_the_limit_is_not_read(tmp_path):
+    """A sparse file may be larger than the memory."""
+    cache = Cache(tmp_path, 100)
+    cache.put("a", b"a" * 100)
+    os.truncate(tmp_path / "a.artifact", 1 << 40)
+    assert cache.get("a", BufferedReader.read) is None
+    cache.put("a", b"b" * 100)
+    assert cache.get("a", BufferedReader.read) == b"b" * 100
+
+
 def test_the_size_is_bounded_in_a_build_too(compiled, tmp_path):
     build(CASES[0].model(), tmp_path)
     (entry,) = tmp_path.iterdir()

@@ -154,7 +154,7 @@ constexpr T Minimum(T a, T b) {
   return ((a < b) | (a != a)) ? a : b;
 }
 
-// As Maximum and Minimum, but for the first operand being NaN.
+// As Maximum and Minimum, but a NaN as the first operand is lost.
 template <typename T>
 inline T Greater(T a, T b) {
   return a > b ? a : b;

@@ -72,11 +72,13 @@ class Cache:
         Returns
         -------
         entry
-            What `read` returns, or none if the entry is missing.
+            What `read` returns, or none if the entry is missing or larger than the limit.
         """
         path = self._path(key)
         try:
             with open_regular(path) as file:
+                if os.fstat(file.fileno()).st_size > self.limit:
+                    return None
                 entry = read(file)
         except OSError:
             return None

@@ -132,7 +132,7 @@ class _Writer:
         for index, op in enumerate(self._ops):
             for source in op.reads:
                 self._readers.setdefault(source, []).append(index)
-        # Branches may use a name twice, and ONNX has each once.
+        # Two branches may use the same name; in ONNX, names are unique.
         count = Counter((op.function, op.name) for op in self._ops)
         self._values = [
             op.name if count[op.function, op.name] == 1 else f"{op.name}#{index}"

@@ -318,7 +318,7 @@ class IntegerGraph:
         scales = (2.0**-exponents if self._exact else some).astype(np.float32)
         if not per_channel:
             scales = scales.reshape(())
-        # Per channel, all zero points are one; uint8 has its middle.
+        # All channels have the same zero point, near the middle of the type's range.
         zero = (128 if dtype == "uint8" else 0) + self._choose([0, 0, 5])
         zeros = relax.const(np.full(scales.shape, zero, dtype))
         call = relax.op.dequantize(

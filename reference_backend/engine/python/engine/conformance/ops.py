@@ -200,6 +200,9 @@ def _judge_placement(
         if edited and extent == "none":
             return "not_run", f"the table refuses it: {edited[0]}"
         if extent != "all":
+            if any(DECLINES not in reason for reason in reasons) and (decline := model.decline()):
+                # The table may refuse parts of a chain that the driver declines as a whole.
+                return "declined", f"{DECLINES} it as one composite: {decline}"
             status = "declined" if all(DECLINES in reason for reason in reasons) else "failed"
             return status, f"{extent} of it is on the NPU: {'; '.join(reasons)}"
         entry = TABLE.get(work.case.op)

@@ -442,7 +442,7 @@ def _with_bindings(old: Block, bindings: Bindings) -> Block:
         elif isinstance(item.value, relax.Call):
             value = builder.normalize(item.value)
             if value.span is None:
-                # The author's name of what it replaces, or of what it is a step to.
+                # The author's name for the op that the call replaces or helps to compute.
                 before: relax.Expr | None = old.values.get(item.var)
                 if isinstance(before, relax.TupleGetItem):
                     before = old.values.get(before.tuple_value)
@@ -466,7 +466,7 @@ def _with_bindings(old: Block, bindings: Bindings) -> Block:
                 kept[index] = relax.VarBinding(item.var, call)
                 values[item.var] = call
     block = Block(relax.DataflowBlock(kept), kept, values)
-    # Nothing of it is dead, and names that calls absorb change no use.
+    # The dead bindings are gone, and the names that calls absorb do not change any use.
     block._live = draft._live[0], frozenset()
     return block
 

@@ -146,7 +146,7 @@ class _Readers:
     def keep_integers(self, binding: relax.Binding) -> bool:
         """Whether an op reads a constant as integers, or stays on the host, where that is smaller.
 
-        A reshape or a transposition of weights does if all that read it are matmuls that do.
+        A reshape or a transposition of weights does if only matmuls read it, and these do.
         """
         name = op_name(binding.value)
         entries = self._table.entries_of(name) if name else []

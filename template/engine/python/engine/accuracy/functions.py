@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds that two values are the same function of one value, spelled differently.
 
-ONNX Runtime and the importers spell activations in several ways: hard_sigmoid as a division behind
-a clip or as a clip behind a product. A function is known by its results at some points.
+ONNX Runtime and the importers spell activations in several ways: hard_sigmoid as a clip and then a
+division, or as a product and then a clip. A function is known by its results at some points.
 """
 
 from __future__ import annotations

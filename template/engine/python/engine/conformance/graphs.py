@@ -335,7 +335,7 @@ class Graph:
         for name, constraint in entry_of(case.op).attributes.items():
             if not self._choose([False, False, True]):
                 continue
-            # Values of other cases, its absence, and values of the table.
+            # The attribute's values in other cases and in the table, or none.
             known = [other.get("attributes", {}).get(name) for other in OPS[case.op]["cases"]]
             known += [None, *(constraint.values if isinstance(constraint, OneOf) else ())]
             value = self._choose(known)

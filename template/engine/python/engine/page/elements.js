@@ -41,7 +41,7 @@ function short(value) {
 
 // The end of a name says more than its beginning.
 const tail = (text, length) => (text.length > length ? "…" + text.slice(1 - length) : text);
-// A name that a line may end in behind its parts.
+// A name that may wrap after each of its parts.
 const breakable = (text) => text.split(/(?<=[/_.:])(?=\w)/).flatMap((part, index) => (index ? [make("wbr"), part] : [part]));
 const cut = (text, length) => (text.length > length ? text.slice(0, length - 1) + "…" : text);
 

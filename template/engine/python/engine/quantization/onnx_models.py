@@ -102,7 +102,7 @@ class OnnxModel:
 
     @property
     def zeros(self) -> set[str]:
-        """The tensors that are 0 throughout for the calibration data, but for the inputs."""
+        """The tensors that are 0 throughout for the calibration data, except inputs."""
         found = {name for name, (low, high) in self._ranges.items() if low == high == 0}
         return found.difference(self.inputs)
 

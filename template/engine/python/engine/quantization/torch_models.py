@@ -98,7 +98,7 @@ class TorchModel:
         self._checked: set[fx.Node] = set()
         self._batches: Sequence[Batch] | None = None
         self.zeros: set[str] = set()
-        """The tensors that are 0 throughout for the calibration data, but for the inputs."""
+        """The tensors that are 0 throughout for the calibration data, except inputs."""
         self._observer: type[ObserverBase] = MinMaxObserver
 
     @property

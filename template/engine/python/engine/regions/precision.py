@@ -24,7 +24,7 @@ _REACH = 3
 """How many ops after an op its quantize may be: a bias, a residual and an activation."""
 
 _UNCHANGED = (*REARRANGES, "relax.astype")
-"""The ops behind which an operand still is what a dequantize made."""
+"""The ops that keep the values of a dequantize."""
 
 _COMPUTED = "becomes real numbers when the model is compiled"
 
