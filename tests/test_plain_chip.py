@@ -140,17 +140,8 @@ def test_a_driver_that_takes_one_op_passes(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "site/sitecustomize.py").write_text(ONE_OP)
     tests = ("test_extract.py", "test_ops.py", "test_compile_cache.py")
     paths = [tmp_path / "engine/tests" / name for name in tests]
-    out = run(
-        plain,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *paths,
-        cwd=tmp_path,
-        PYTHONPATH=str(tmp_path / "site"),
-    )
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *paths)
+    out = run(plain, *command, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
     assert "not yet" in out and "no case of any op" not in out
 
 

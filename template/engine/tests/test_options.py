@@ -18,13 +18,11 @@ from backend.engine import _library
 from backend.engine import options as module
 from backend.engine.capability import OneOf
 from backend.engine.driver_options import DRIVERS
+from compiled_region import first
 from support import (
     BACKEND,
-    OPS,
-    TABLE,
     another_option,
     compile_for,
-    first_case,
     needs_options,
     partition_for,
 )
@@ -33,7 +31,6 @@ PREFIX = module.PREFIX
 NAMES = [field.name for field in fields(Options) if field.metadata]
 """All options, including those of the drivers."""
 BY_NAME = {field.name: field for field in fields(Options)}
-CASE = first_case(op for op in OPS if TABLE.get(op))
 OTHER = another_option(Options())
 """Options of the default driver: the tests clear the environment variables."""
 SOME = {
@@ -56,9 +53,8 @@ def own_environment(monkeypatch):
 
 
 def model():
-    if CASE is None:
-        pytest.skip("the NPU takes no case of any op")
-    return tvm.IRModule({"main": CASE.model().function().with_attr("global_symbol", "main")})
+    function = first().model().function()
+    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
 def values_of(name, generator):

@@ -59,7 +59,7 @@ class Cache:
                 "option 'cache_dir' to a folder that can be written, or to nothing."
             ) from None
 
-    def get(self, key: str, read: Callable[[BufferedReader], Entry]) -> Entry | None:
+    def get(self, key: str, read: Callable[[BufferedReader, int], Entry]) -> Entry | None:
         """Return an entry and mark it as used.
 
         Parameters
@@ -67,7 +67,7 @@ class Cache:
         key
             Identifies it, in hexadecimal digits.
         read
-            Reads it from its file.
+            Reads it from its file, which has the given number of bytes.
 
         Returns
         -------
@@ -77,9 +77,10 @@ class Cache:
         path = self._path(key)
         try:
             with open_regular(path) as file:
-                if os.fstat(file.fileno()).st_size > self.limit:
+                size = os.fstat(file.fileno()).st_size
+                if size > self.limit:
                     return None
-                entry = read(file)
+                entry = read(file, size)
         except OSError:
             return None
         with contextlib.suppress(OSError):  # Another process may have dropped it.

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -134,8 +133,7 @@ def _from_cache(
     return artifact, module
 
 
-def _read_artifact(file: BufferedReader) -> tvm_ffi.Tensor:
-    size = os.fstat(file.fileno()).st_size
+def _read_artifact(file: BufferedReader, size: int) -> tvm_ffi.Tensor:
     artifact: tvm_ffi.Tensor = tvm_ffi.get_global_func(f"{BACKEND}.codegen.new_artifact")(size)
     file.readinto(_memory_of(artifact))
     return artifact

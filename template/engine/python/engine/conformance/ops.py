@@ -200,20 +200,20 @@ def _judge_placement(
         if edited and extent == "none":
             return "not_run", f"the table refuses it: {edited[0]}"
         if extent != "all":
-            if any(DECLINES not in reason for reason in reasons) and (decline := model.decline()):
-                # The table may refuse parts of a chain that the driver declines as a whole.
-                return "declined", f"{DECLINES} it as one composite: {decline}"
-            status = "declined" if all(DECLINES in reason for reason in reasons) else "failed"
-            return status, f"{extent} of it is on the NPU: {'; '.join(reasons)}"
-        entry = TABLE.get(work.case.op)
-        entries = TABLE.entries_of(entry.relax) if entry is not None else []
-        known = {work.case.op, *(op.name for op in entries)}
-        if len(regions) != 1 or len(regions[0]) != 1 or regions[0][0] not in known:
-            # The driver may take parts of a chain that it declines as a whole.
-            if decline := model.decline():
-                return "declined", f"{DECLINES} it as one composite: {decline}"
-            return "failed", f"it is not one composite of its name in one region, but {regions}"
-        return "", ""
+            complaint = f"{extent} of it is on the NPU: {'; '.join(reasons)}"
+            if all(DECLINES in reason for reason in reasons):
+                return "declined", complaint
+        else:
+            entry = TABLE.get(work.case.op)
+            entries = TABLE.entries_of(entry.relax) if entry is not None else []
+            known = {work.case.op, *(op.name for op in entries)}
+            if len(regions) == 1 and len(regions[0]) == 1 and regions[0][0] in known:
+                return "", ""
+            complaint = f"it is not one composite of its name in one region, but {regions}"
+        # The driver may take parts of a chain that it declines, and the table may refuse parts.
+        if decline := model.decline():
+            return "declined", f"{DECLINES} it as one composite: {decline}"
+        return "failed", complaint
     if work.reason == NO_ELEMENTS and extent == "all" and not regions:
         return "", ""  # A constant since it was compiled: nothing is left to refuse.
     if extent != "none":
