@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model declares of its results, against what TVM's importer made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tvm
+from tvm import relax
+
+
+class Declared(NamedTuple):
+    """The type of a result as the model's file has it.
+
+    Parameters
+    ----------
+    dtype
+        The element type by its name in NumPy; "" if the file does not say it.
+    shape
+        The sizes, with None for each that is open; None if the file does not say the rank.
+    """
+
+    dtype: str
+    shape: Sequence[int | None] | None
+
+    def __str__(self) -> str:
+        """Return it as messages have it, such as `float32[1, ?, 8]`."""
+        if self.shape is None:
+            return self.dtype or "?"
+        sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
+        return f"{self.dtype or '?'}[{sizes}]"
+
+
+def require_declared(node: str, result: str, declared: Declared, read: relax.Expr) -> None:
+    """Refuse a result whose type contradicts what the model declares.
+
+    Parameters
+    ----------
+    node
+        The title of the node, for the message.
+    result
+        The name of its result.
+    declared
+        What the model says of it. What it does not say is not compared, nor is an open size.
+    read
+        What TVM's importer made of it: a tensor; others are not compared.
+
+    Raises
+    ------
+    ValueError
+        They differ in the element type, the rank or a size.
+    """
+    ty = read.ty
+    if not isinstance(ty, relax.TensorType):
+        return
+    found = _type_of(ty)
+    same_dtype = not declared.dtype or not found.dtype or declared.dtype == found.dtype
+    if same_dtype and _agree(declared.shape, found.shape):
+        return
+    raise ValueError(
+        f"the node {node} is read wrongly: the model declares its result {result!r} as {declared}, "
+        f"and TVM's importer makes it {found}. Its values would be wrong, so the model is refused; "
+        "export it with another operator"
+    )
+
+
+def _type_of(ty: relax.TensorType) -> Declared:
+    shape: Sequence[int | None] | None = None
+    if isinstance(ty.shape, relax.ShapeExpr):
+        shape = [int(i) if isinstance(i, tvm.tirx.IntImm) else None for i in ty.shape.values]
+    elif ty.ndim >= 0:
+        shape = [None] * ty.ndim
+    return Declared(str(ty.dtype) if ty.dtype else "", shape)
+
+
+def _agree(one: Sequence[int | None] | None, other: Sequence[int | None] | None) -> bool:
+    if one is None or other is None:
+        return True
+    return len(one) == len(other) and all(
+        a is None or b is None or a == b for a, b in zip(one, other, strict=True)
+    )
