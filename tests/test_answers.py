@@ -58,6 +58,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"backend_name": NAME, "class_name": "None"}, "Python reserves"),
         ({"backend_name": NAME, "author": " "}, "author must not be empty"),
         ({"backend_name": NAME, "author": "A\nB"}, "author must be one line"),
+        ({"backend_name": NAME, "author": "A\u202eB"}, "author must be one line"),
         ({"backend_name": NAME, "description": "x" * 201}, "at most 200 characters"),
         ({"backend_name": NAME, "license": "GPL"}, "'GPL' is not in ['Apache-2.0', 'MIT'"),
         ({"backend_name": NAME, "op_preset": "cmn"}, "'cmn' is not in ['everything', 'cnn'"),

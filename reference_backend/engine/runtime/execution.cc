@@ -2,6 +2,7 @@
 #include "execution.h"
 
 #include <tvm/ffi/error.h>
+#include <tvm/ffi/extra/c_env_api.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,6 +20,9 @@ namespace {
 namespace ffi = tvm::ffi;
 
 constexpr int64_t kNotSet = std::numeric_limits<int64_t>::min();
+
+/*! \brief How long a wait lasts before Python is asked for signals, such as that of Ctrl-C. */
+constexpr std::chrono::microseconds kSlice = std::chrono::milliseconds(50);
 
 /*! \brief The device that SetDevice chose on this thread. */
 thread_local int64_t device_of_this_thread = kNotSet;
@@ -170,9 +174,11 @@ void LoadedProgram::Permute(Request* request, bool outputs) {
 }
 
 void LoadedProgram::Execute(Request* request) {
-  if (timeout_.count() > 0 || driver_.execute == nullptr) {
+  if (timeout_.count() > 0 || driver_.execute == nullptr || may_be_long_) {
+    auto began = std::chrono::steady_clock::now();
     Submit(request);
     Wait(request);
+    may_be_long_ = std::chrono::steady_clock::now() - began > kSlice;
   } else {
     Begin(request);
     Permute(request, false);
@@ -198,33 +204,40 @@ void LoadedProgram::Submit(Request* request) {
   request->is_running = true;
 }
 
-npu_status LoadedProgram::WaitFor(Request* request, int64_t timeout_us) {
-  return driver_.wait == nullptr ? request->outcome : driver_.wait(request->handle, timeout_us);
-}
-
 void LoadedProgram::Poll(Request* request) {
-  npu_status status = WaitFor(request, 0);
+  npu_status status = driver_.wait == nullptr ? request->outcome : driver_.wait(request->handle, 0);
   if (status != NPU_TIMEOUT) End(request, status);
 }
 
 void LoadedProgram::Wait(Request* request) {
-  int64_t left = -1;
-  if (timeout_.count() > 0 && driver_.wait != nullptr) {
-    auto duration = request->deadline - std::chrono::steady_clock::now();
-    left = std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
-    left = std::max<int64_t>(left, 0);
+  if (driver_.wait == nullptr) return End(request, request->outcome);
+  for (;;) {
+    std::chrono::microseconds left = kSlice;
+    if (timeout_.count() > 0) {
+      auto rest = request->deadline - std::chrono::steady_clock::now();
+      left = std::clamp(std::chrono::duration_cast<std::chrono::microseconds>(rest),
+                        std::chrono::microseconds(0), left);
+    }
+    npu_status status = driver_.wait(request->handle, left.count());
+    if (status != NPU_TIMEOUT) return End(request, status);
+    if (TVMFFIEnvCheckSignals() != 0) {
+      Cancel(request);
+      throw ffi::EnvErrorAlreadySet();
+    }
+    if (left < kSlice) break;
   }
-  npu_status status = WaitFor(request, left);
-  if (driver_.wait == nullptr || status != NPU_TIMEOUT) return End(request, status);
-  // After this, nothing may use the caller's memory.
-  if (driver_.cancel != nullptr) driver_.cancel(request->handle);
-  driver_.wait(request->handle, -1);
-  request->is_running = false;
+  Cancel(request);
   auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
   TVM_FFI_THROW(RuntimeError) << kBackend << ": the region '" << symbol_ << "' was "
                               << (driver_.cancel != nullptr ? "cancelled" : "given up")
                               << ": it took longer than the " << limit.count()
                               << " ms that the option timeout_ms allows";
+}
+
+void LoadedProgram::Cancel(Request* request) {
+  if (driver_.cancel != nullptr) driver_.cancel(request->handle);
+  driver_.wait(request->handle, -1);
+  request->is_running = false;
 }
 
 void LoadedProgram::End(Request* request, npu_status status) {

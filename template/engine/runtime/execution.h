@@ -126,8 +126,8 @@ class LoadedProgram {
   void Begin(Request* request);
   /*! \brief Records a call that ended well. */
   void Record(Request* request);
-  /*! \brief The driver's wait, or the known status if it has none. */
-  npu_status WaitFor(Request* request, int64_t timeout_us);
+  /*! \brief Cancels running work, and waits until nothing uses the caller's memory any more. */
+  void Cancel(Request* request);
 
   const npu_run_api& driver_;
   std::string symbol_;
@@ -139,6 +139,8 @@ class LoadedProgram {
   std::vector<Request*> idle_;
   std::atomic<int64_t> most_in_flight_{0};
   std::atomic<bool> is_profiling_{false};
+  /*! \brief Whether a call may take long, and must react to signals; the first may. */
+  std::atomic<bool> may_be_long_{true};
   tvm::ffi::json::Array calls_;
   double units_per_microsecond_ = 0;
   /*! \brief The device's peak rates; empty: not known. */

@@ -23,6 +23,7 @@ import tvm_ffi
 
 from .aliases import JsonFields, JsonObject
 from .backend import BACKEND
+from .messages import printable
 
 # The head of an artifact: magic, format version, number of sections, size; see docs/artifact.md.
 _MAGIC = b"\x89NPU\r\n\x1a\n"
@@ -97,11 +98,6 @@ class Artifact:
         program = self.program.replace("\t", "    ").removesuffix("\n").split("\n")
         lines += ["  program", *(f"    {line}" for line in program)]
         return "\n".join(map(printable, lines))
-
-
-def printable(text: str) -> str:
-    """Escape control characters and anything else that a terminal would interpret."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _listed(title: str, values: Mapping[str, object]) -> list[str]:

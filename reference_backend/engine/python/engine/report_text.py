@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .backend import BACKEND
+from .messages import printable
 from .terminal import Indented, TextTable, aligned, short
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def text_of(report: Report) -> str:
     ]
     lines = [*aligned([_HEADER, *rows]), *regions, *advice((*report.on_host, *report.wider))]
     lines += [*_symbols(report), report.summary]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def blocks_of(report: Report, everything: bool) -> Iterator[str | Indented | TextTable]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from . import _library
+from . import _library, interrupts
 from .backend import BACKEND
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; "
@@ -49,6 +49,7 @@ def start() -> bool:
         Whether all went well.
     """
     global failure
+    interrupts.quit_during_imports()
     try:
         # Calls autoload(), which the package has defined by now.
         import tvm  # noqa: F401

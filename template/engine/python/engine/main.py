@@ -14,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from . import _library, loading
+from . import _library, interrupts, loading
 from .backend import PACKAGE, read_vendor_cases
 from .commands import arguments as common
 from .commands.checking import check, check_environment
 from .commands.listing import show_artifacts, show_limits, show_options
-from .commands.problem import Problem, needs_compiler, told
+from .commands.problem import WITHOUT_MEMORY, Problem, needs_compiler, told
 from .limits import WHERE
+from .terminal import say
 from .whole_files import NotWritten
 
 _KIT = {
@@ -29,6 +30,10 @@ _KIT = {
 }
 """The commands of the conformance kit, which is loaded only for them."""
 
+_MODEL = (
+    "the model: .onnx, .pt2, .tflite, or .json of tvm.ir.save_json; reading a .pt2 may run code of "
+    "its author"
+)
 _CODES = "exit code: 0 if all is well, 1 if not (a sentence says why), 2 for wrong arguments"
 
 
@@ -55,7 +60,7 @@ def _implementation(module: str, function: str) -> Callable[[argparse.Namespace]
 
 
 def _add_compile(parser: argparse.ArgumentParser) -> None:
-    common.add_model(parser, "the model: .onnx, .pt2, .tflite, or .json of tvm.ir.save_json")
+    common.add_model(parser, _MODEL)
     common.add_output(parser, "the library (default: the name of the model, with .so)")
     parser.add_argument("--report", metavar="FILE", type=Path, help="write the report as JSON, too")
     parser.add_argument(
@@ -66,7 +71,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    common.add_model(parser, "the model: .onnx, .pt2, .tflite, or .json of tvm.ir.save_json")
+    common.add_model(parser, _MODEL)
     common.add_output(parser, "write the report as JSON")
     parser.add_argument(
         "--all", action="store_true", help="show all ops of a large model on a terminal, too"
@@ -97,7 +102,7 @@ def _add_inputs(parser: argparse.ArgumentParser, repeat: int) -> None:
         help="an .npz file with the inputs, by name or in order (default: random)",
     )
     parser.add_argument(
-        "--seed", metavar="N", type=int, default=0, help="of random inputs (default: 0)"
+        "--seed", metavar="N", type=common.natural, default=0, help="of random inputs (default: 0)"
     )
     parser.add_argument(
         "--repeat",
@@ -154,7 +159,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
     check_environment()
     if not arguments.json:
         check()
-        print("All is well.")
+        say("All is well.")
         return 0
     found, problem = io.StringIO(), None
     with contextlib.redirect_stdout(found):
@@ -163,7 +168,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
         except Problem as error:
             problem = str(error)
     lines = found.getvalue().splitlines()
-    print(json.dumps({"ok": problem is None, "found": lines, "problem": problem}, indent=2))
+    say(json.dumps({"ok": problem is None, "found": lines, "problem": problem}, indent=2))
     return 0 if problem is None else 1
 
 
@@ -225,33 +230,43 @@ def main() -> int:
     code
         0 if all is well, 1 if not, 2 for invalid arguments.
     """
+    with interrupts.noticed() as interrupted:
+        try:
+            code = _run()
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            interrupted.set()
+        except BrokenPipeError:
+            # The reader, such as 'head', has closed the pipe.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        except (Problem, NotWritten, MemoryError) as error:
+            code = 1
+            if not interrupted.is_set():
+                why = WITHOUT_MEMORY if isinstance(error, MemoryError) else error
+                say(f"FAILED: {why}", None if sys.argv[1:2] == ["check"] else sys.stderr)
+        except Exception:
+            if not interrupted.is_set():
+                raise
+        if not interrupted.is_set():
+            return code
+    say("Interrupted.", sys.stderr)
+    return interrupts.CODE
+
+
+def _run() -> int:
     parser, kit = _parser()
     chosen = sys.argv[1] if sys.argv[1:] and sys.argv[1] in kit else ""
-    code = 0
-    try:
-        # Their help needs the kit too.
-        if chosen and "codegen" in _library.loaded:
-            _kit().add_arguments[chosen](kit[chosen])
-        # If it cannot run, say so instead of complaining about unknown arguments.
-        can_run = not chosen or "codegen" in _library.loaded
-        arguments = parser.parse_args() if can_run else parser.parse_known_args()[0]
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            # Escape what the terminal cannot show.
-            sys.stdout.reconfigure(errors="backslashreplace")
-        if chosen:
-            check_environment()
-            code = int(_kit().commands[chosen](arguments))
-        else:
-            code = int(arguments.run(arguments) or 0)
-        sys.stdout.flush()
-    except (Problem, NotWritten) as problem:
-        is_check = not chosen and arguments.command == "check"
-        print(f"FAILED: {problem}", file=None if is_check else sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader, such as 'head', has closed the pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return code
+    # Their help needs the kit too.
+    if chosen and "codegen" in _library.loaded:
+        _kit().add_arguments[chosen](kit[chosen])
+    # If it cannot run, say so instead of complaining about unknown arguments.
+    can_run = not chosen or "codegen" in _library.loaded
+    arguments = parser.parse_args() if can_run else parser.parse_known_args()[0]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Escape what the terminal cannot show.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if chosen:
+        check_environment()
+        return int(_kit().commands[chosen](arguments))
+    return int(arguments.run(arguments) or 0)

@@ -1,7 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The essential line of the errors of libraries."""
+"""Texts for users: what is safe to show, and the essential line of the errors of libraries."""
 
 from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal would interpret: names from files may have anything in them.
+
+    Parameters
+    ----------
+    text
+        A text of one line.
+
+    Returns
+    -------
+    text
+        The text, with control characters, line breaks and marks of direction as Python writes them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Escape what a terminal would interpret, except for line breaks.
+
+    Parameters
+    ----------
+    text
+        A text.
+
+    Returns
+    -------
+    text
+        As `printable` returns each of its lines.
+    """
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def last_line(error: Exception | str) -> str:

@@ -72,6 +72,7 @@ def checked(option: Field[object], value: object) -> object:
     if (
         not isinstance(plain, kind)
         or any(type(item) is not item_type for item in items)
+        or (isinstance(plain, dict) and "" in plain)
         or (allowed is not None and not all(allowed.accepts(item) for item in items))
     ):
         shown = plain if isinstance(plain, (dict, list, str)) else value

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TextIO
 
+from .messages import printable, printable_lines
+
 Row = tuple[str, ...]
 
 
@@ -121,12 +123,30 @@ def aligned(rows: Sequence[Row]) -> list[str]:
     lines
         One for each row.
     """
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = []
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         lines.append(_GAP.join([*cells, row[-1]]).rstrip())
     return lines
+
+
+def say(text: object, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
+    """Print a text, without what a terminal would interpret.
+
+    Parameters
+    ----------
+    text
+        The text; it may have line breaks.
+    file
+        Where to print; none: standard output.
+    end
+        What follows it.
+    flush
+        Whether it appears at once.
+    """
+    print(printable_lines(str(text)), file=file, end=end, flush=flush)
 
 
 def show(plain: object, blocks: Callable[[], Iterable[Block]], file: TextIO | None) -> None:
@@ -148,21 +168,22 @@ def show(plain: object, blocks: Callable[[], Iterable[Block]], file: TextIO | No
         from rich.table import Table
         from rich.text import Text
     except ImportError:  # A board has the runtime alone.
-        print(plain, file=stream)
+        say(plain, stream)
         return
     console = Console(file=stream)
     if not console.is_terminal:
-        print(plain, file=stream)
+        say(plain, stream)
         return
     for number, block in enumerate(blocks()):
         if number and not isinstance(block, Indented):
             console.print()
         # As text: names may have brackets.
         if isinstance(block, str):
-            console.print(Text(block, style="bold"))
+            console.print(Text(printable_lines(block), style="bold"))
             continue
         if isinstance(block, Indented):
-            console.print(Padding(Text(block.text, style=block.style), (0, 0, 0, block.by)))
+            text = Text(printable_lines(block.text), style=block.style)
+            console.print(Padding(text, (0, 0, 0, block.by)))
             continue
         shown = block.fitting(console.width)
         # Lines between columns would take the place of the text.
@@ -177,8 +198,11 @@ def show(plain: object, blocks: Callable[[], Iterable[Block]], file: TextIO | No
                 no_wrap=index not in block.folded,
             )
         for index, row in enumerate(shown.rows):
-            table.add_row(*map(Text, row), style=block.styles[index] if block.styles else None)
+            table.add_row(
+                *(Text(printable(cell)) for cell in row),
+                style=block.styles[index] if block.styles else None,
+            )
         console.print(table)
         if left_out := block.header[len(shown.header) :]:
-            text = f"(a wider terminal shows, too: {', '.join(left_out)})"
-            console.print(Text(text, style="dim"))
+            more = f"(a wider terminal shows, too: {', '.join(left_out)})"
+            console.print(Text(more, style="dim"))

@@ -63,6 +63,29 @@ def count(text: str) -> int:
     return int(text)
 
 
+def natural(text: str) -> int:
+    """Read a whole number from 0 on.
+
+    Parameters
+    ----------
+    text
+        The number.
+
+    Returns
+    -------
+    number
+        The number.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is not such a number.
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 0 on")
+    return int(text)
+
+
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """Add the sizes of a model's inputs.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .files import Arrays, read_arrays
+from .files import ArrayFile, Arrays
 from .problem import Problem
 from .signature import Input, Signature, chosen
 
@@ -36,23 +36,25 @@ def read_batches(path: Path, signature: Signature) -> list[Arrays]:
     """
     if not signature.inputs:
         raise Problem("The model has no inputs, so that nothing can be calibrated.")
-    arrays = chosen(read_arrays(path), path, signature)
+    arrays = ArrayFile(path)
     batches: list[Arrays] = []
     counts: dict[str, int] = {}
-    for item, array in zip(signature.inputs, arrays, strict=True):
+    for item, name in zip(signature.inputs, chosen(arrays, signature), strict=True):
         rank = len(item.shape or ())
+        shape = arrays.headers[name].shape
+        if len(shape) not in (rank, rank + 1) or not shape:
+            raise Problem(
+                f"{path}: '{item.name}' has the shape {shape}, and the model takes {item}; "
+                "samples are along the first axis."
+            )
+        array = arrays[name]
         if array.ndim == rank + 1:
             # Each is an input as it is.
             parts = list(array)
-        elif array.ndim == rank and rank:
+        else:
             size = _batch(item)
             count = len(array) if isinstance(_first(item), str) else len(array) // size * size
             parts = [array[start : min(start + size, count)] for start in range(0, count, size)]
-        else:
-            raise Problem(
-                f"{path}: '{item.name}' has the shape {array.shape}, and the model takes {item}; "
-                "samples are along the first axis."
-            )
         if not parts:
             raise Problem(
                 f"{path}: '{item.name}' has {len(array)} samples, and the model takes "

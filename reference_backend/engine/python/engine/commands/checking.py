@@ -17,6 +17,7 @@ from ..backend import BACKEND, DISTRIBUTION, PACKAGE, read_cases
 from ..limits import WHERE
 from ..loading import WITHOUT_TORCH
 from ..messages import last_line
+from ..terminal import say
 from ..version import VERSION
 from .problem import REBUILD, Problem, told
 
@@ -32,12 +33,12 @@ def check() -> None:
     Problem
         Something does not work.
     """
-    print(f"Python {platform.python_version()} on {platform.platform()}")
+    say(f"Python {platform.python_version()} on {platform.platform()}")
     for name in ("apache-tvm", "apache-tvm-ffi", DISTRIBUTION):
-        print(f"{name} {_library.version(name)}")
-    print(f"engine {VERSION}")
+        say(f"{name} {_library.version(name)}")
+    say(f"engine {VERSION}")
     for role in ("runtime", "codegen", "driver", "emulator"):
-        print(f"{role} library: {_library.find(role) or 'not installed'}")
+        say(f"{role} library: {_library.find(role) or 'not installed'}")
     if loading.failure is not None:
         raise Problem(f"The backend does not load: {loading.failure}")
     _tell_interfaces()
@@ -47,7 +48,7 @@ def check() -> None:
     if not _library.IN_TREE:
         _check_autoload()
     if not has_compiler:
-        print("Only the runtime is here: compiled models run, and nothing can be compiled.")
+        say("Only the runtime is here: compiled models run, and nothing can be compiled.")
         return
     _tell_driver()
     _check_values()
@@ -59,9 +60,9 @@ def _tell_interfaces() -> None:
 
     info = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
     driver, artifact = info["driver_api_version"], info["format_version"]
-    print(f"driver API {driver}, artifact format {artifact}")
+    say(f"driver API {driver}, artifact format {artifact}")
     if os.environ.get(_library.ANY_TVM) == "1":
-        print(f"{_library.ANY_TVM} is 1: versions of TVM that were never tried are not refused")
+        say(f"{_library.ANY_TVM} is 1: versions of TVM that were never tried are not refused")
 
 
 def check_environment() -> None:
@@ -79,7 +80,7 @@ def _check_autoload() -> None:
     if not list(points):
         raise Problem(f"'import tvm' does not know the backend: {REBUILD}.")
     if os.environ.get("TVM_DEVICE_BACKEND_AUTOLOAD", "1") == "0":
-        print("'import tvm' does not load the backend: TVM_DEVICE_BACKEND_AUTOLOAD is 0.")
+        say("'import tvm' does not load the backend: TVM_DEVICE_BACKEND_AUTOLOAD is 0.")
         return
     name = f"{BACKEND}.runtime.info"
     code = f"{WITHOUT_TORCH}import tvm, tvm_ffi; tvm_ffi.get_global_func({name!r})"
@@ -88,12 +89,12 @@ def _check_autoload() -> None:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         # As under an emulator of another processor, which starts one process only.
-        print(f"whether 'import tvm' loads the backend is unknown: no process starts here: {error}")
+        say(f"whether 'import tvm' loads the backend is unknown: no process starts here: {error}")
         return
     if result.returncode != 0:
         last = last_line(result.stderr) or "it crashed"
         raise Problem(f"'import tvm' in a fresh process does not load the backend: {last}")
-    print("'import tvm' loads the backend")
+    say("'import tvm' loads the backend")
 
 
 def _check_ops() -> None:
@@ -112,7 +113,7 @@ def _check_ops() -> None:
                 f"none of that name{hint}. It takes: {', '.join(known)}."
             )
     lowered = set(tvm_ffi.get_global_func(f"{BACKEND}.codegen.lowered_ops")())
-    print(f"ops: {', '.join(op.name for op in TABLE.ops)}")
+    say(f"ops: {', '.join(op.name for op in TABLE.ops)}")
     missing = [op.relax for op in TABLE.ops if op.relax and op.relax not in lowered]
     if missing:
         raise Problem(
@@ -122,18 +123,18 @@ def _check_ops() -> None:
         )
     cases = told(read_cases)
     if untested := [op.name for op in TABLE.ops if op.name not in cases]:
-        print(
+        say(
             f"without cases: {', '.join(untested)}; the conformance kit tests your own ops when "
             "vendor/cases.json has cases of them"
         )
     for reason in TABLE.left_out.values():
-        print(f"not on this chip: {reason}")
+        say(f"not on this chip: {reason}")
     if TABLE.unused_limits:
         names = ", ".join(TABLE.unused_limits)
-        print(f"{WHERE} has limits of {names}, which this backend does not offload")
+        say(f"{WHERE} has limits of {names}, which this backend does not offload")
     if TABLE.unrecorded:
         names = ", ".join(TABLE.unrecorded)
-        print(
+        say(
             f"no limits are recorded of {names}: the engine's hold; "
             f"'python -m {PACKAGE} limits' prints the lines for {WHERE}"
         )
@@ -146,7 +147,7 @@ def _tell_driver() -> None:
 
     used = Options.load(None).driver
     for other in DRIVERS.keys() - {used}:
-        print(
+        say(
             f"programs are for the driver '{used}'; {PREFIX}DRIVER={other}, or the option "
             f"driver={other!r}, makes them for the other one"
         )
@@ -185,7 +186,7 @@ def _check_values() -> None:
     try:
         case = _example()
         # Before the driver can crash.
-        print(f"running the case {case} ...", flush=True)
+        say(f"running the case {case} ...", flush=True)
         model = case.model()
         mod = tvm.IRModule({model.name: model.function()})
         inputs = [argument.values[1] for argument in model.arguments]
@@ -202,7 +203,7 @@ def _check_values() -> None:
             f"{case} computes wrong values on the NPU: {verdict.text}. Look at its lowering and at "
             "the driver, and run pytest."
         )
-    print(f"{case.op} runs on the NPU, with right values (the case {case})")
+    say(f"{case.op} runs on the NPU, with right values (the case {case})")
 
 
 def _example() -> Case:
@@ -230,14 +231,14 @@ def _example() -> Case:
             f"it takes.{others}"
         )
     if not declined:
-        print(
+        say(
             f"the driver '{used}' takes at least one case of each of the {count} ops that have "
             "cases"
         )
     else:
         few = len(taken) <= len(declined)
         names = ": " + ", ".join(taken) if few else ", and at most views of " + ", ".join(declined)
-        print(
+        say(
             f"of the {count} ops that have cases, the driver '{used}' takes at least one case of "
             f"{len(taken)}{names}"
         )

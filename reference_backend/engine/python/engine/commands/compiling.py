@@ -24,6 +24,7 @@ from ..onnx_report import require_onnx
 from ..options import Options
 from ..partition import compile_partitioned, partition_for
 from ..report import Report, offload_report
+from ..terminal import say
 from ..whole_files import write_text, writing
 from .arguments import options_of
 from .calibration import read_batches
@@ -153,7 +154,7 @@ def _quantized(
             raise Problem(f"{file.path} cannot be quantised: {sentence(error)}") from error
     for note in notes:
         if "calibration data" in str(note.message):  # Other errors are the tools' own.
-            print(f"NOTE: {note.message}", file=sys.stderr)
+            say(f"NOTE: {note.message}", file=sys.stderr)
     return content
 
 
@@ -221,10 +222,10 @@ def run_compile(arguments: argparse.Namespace) -> int:
             "summary": report.summary,
             "inputs": json.loads(prepared.signature.to_json())["inputs"],
         }
-        print(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
     else:
-        print(f"{output}: {report.summary}")
-        print(f"inputs: {prepared.signature}")
+        say(f"{output}: {report.summary}")
+        say(f"inputs: {prepared.signature}")
     return 0
 
 
@@ -285,11 +286,11 @@ def run_report(arguments: argparse.Namespace) -> int:
     if arguments.netron is not None:
         report.to_onnx(arguments.netron)
     if arguments.json:
-        print(report.to_json())
+        say(report.to_json())
     else:
         report.show(all_ops=arguments.all)
         if accuracy is not None:
-            print(f"\n{accuracy}")
+            say(f"\n{accuracy}")
     return 0
 
 

@@ -14,6 +14,7 @@ from typing import TypedDict
 from .. import _library
 from ..backend import BACKEND, PACKAGE
 from ..chain_grammar import ops_in
+from ..terminal import say
 from .checking import parameters
 from .problem import Problem
 
@@ -203,23 +204,23 @@ def run_drift(arguments: argparse.Namespace) -> int:
     if arguments.json:
         plain = [asdict(item) for item in differences]
         data = {"ok": not breaks, "known_tvm": known["tvm"], "installed_tvm": version}
-        print(json.dumps({**data, "differences": plain}, indent=2))
+        say(json.dumps({**data, "differences": plain}, indent=2))
         return 1 if breaks else 0
-    print(f"TVM {version}, compared with {known['tvm']}, which the engine was tried with")
+    say(f"TVM {version}, compared with {known['tvm']}, which the engine was tried with")
     for title, items in (
         ("this backend needs", breaks),
         ("it does not need", [item for item in differences if not item.breaks]),
     ):
         if items:
-            print(f"changes of what {title}:")
+            say(f"changes of what {title}:")
         for item in items:
-            print(f"  {item.subject}: {item.text}")
+            say(f"  {item.subject}: {item.text}")
     if breaks:
         raise Problem(
             f"This TVM has changed {len(breaks)} things that the backend needs. Keep the TVM that "
             "pyproject.toml names until the engine has followed."
         )
-    print("Nothing that this backend needs has changed.")
+    say("Nothing that this backend needs has changed.")
     return 0
 
 
@@ -232,4 +233,4 @@ def _record(path: Path, found: Interface) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Problem(f"'{path}' cannot be written: {error.strerror}") from None
-    print(f"written: {path}")
+    say(f"written: {path}")

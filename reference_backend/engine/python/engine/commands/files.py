@@ -4,15 +4,34 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
+from typing import IO, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 
 from ..aliases import Array
 from .problem import Problem
 
 Arrays = dict[str, Array]
 """Arrays by name."""
+
+
+class Header(NamedTuple):
+    """What a file says of an array before its elements.
+
+    Parameters
+    ----------
+    dtype
+        The element type.
+    shape
+        The sizes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
 
 _WRITE = "an .npz file is written by numpy.savez('inputs.npz', name=array)"
 
@@ -66,33 +85,63 @@ def read_text(path: Path) -> str:
         raise Problem(f"{path} is not a file of text.") from None
 
 
-def read_arrays(path: Path) -> Arrays:
-    """Read arrays from an .npz file, or one from an .npy file.
+class ArrayFile:
+    """Arrays of an .npz file, or one of an .npy file, each of which is read when it is asked for.
 
     Parameters
     ----------
     path
-        The file.
-
-    Returns
-    -------
-    arrays
-        Arrays by name; one without a name is `arr_0`, as `numpy.savez` calls it.
+        The file. An array without a name is `arr_0`, as `numpy.savez` calls it.
 
     Raises
     ------
     Problem
         It cannot be read, or has no arrays.
     """
-    require_file(path)
-    try:
-        found = np.load(path, allow_pickle=False)
-        arrays = {"arr_0": found} if isinstance(found, np.ndarray) else dict(found)
-    except Exception:  # NumPy and the readers below it raise countless errors.
-        raise Problem(f"{path} is no file of arrays of numbers; {_WRITE}.") from None
-    if not arrays:
-        raise Problem(f"{path} has no arrays; {_WRITE}.")
-    return arrays
+
+    def __init__(self, path: Path) -> None:
+        require_file(path)
+        self.path = path
+        try:
+            self.headers = _headers(path)
+        except Exception:  # NumPy and the readers below it raise countless errors.
+            raise self._unreadable() from None
+        if not self.headers:
+            raise Problem(f"{path} has no arrays; {_WRITE}.")
+
+    def __getitem__(self, name: str) -> Array:
+        """Read an array."""
+        try:
+            found = np.load(self.path, allow_pickle=False)
+            # `ascontiguousarray` would turn rank 0 into rank 1.
+            return np.asarray(found if isinstance(found, np.ndarray) else found[name], order="C")
+        except MemoryError:
+            raise
+        except Exception:
+            raise self._unreadable() from None
+
+    def _unreadable(self) -> Problem:
+        return Problem(f"{self.path} is no file of arrays of numbers; {_WRITE}.")
+
+
+def _headers(path: Path) -> dict[str, Header]:
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            return {"arr_0": _header(file)}
+    with zipfile.ZipFile(path) as archive:
+        found = {}
+        for name in archive.namelist():
+            with archive.open(name) as file:
+                found[name.removesuffix(".npy")] = _header(file)
+        return found
+
+
+def _header(file: IO[bytes]) -> Header:
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    shape, _, dtype = readers[npy.read_magic(file)](file)
+    if dtype.hasobject or dtype.names:
+        raise ValueError
+    return Header(str(dtype), shape)
 
 
 def require_writable(path: Path | None) -> None:

@@ -10,6 +10,8 @@ import sys
 from .. import loading
 from ..backend import NOT_SELECTED, PACKAGE
 from ..limits import WHERE, text_of
+from ..messages import printable
+from ..terminal import say
 from .problem import Problem, needs_compiler, told
 
 
@@ -44,9 +46,9 @@ def show_limits(ops: list[str], as_json: bool) -> None:
             )
         lines[name] = text_of(op)
     for text in [json.dumps(lines, indent=2)] if as_json else lines.values():
-        print(text)
+        say(text)
     if not ops and not TABLE.unrecorded:
-        print(f"{WHERE} has limits for all ops.", file=sys.stderr)
+        say(f"{WHERE} has limits for all ops.", file=sys.stderr)
 
 
 def show_options(as_json: bool) -> None:
@@ -65,7 +67,7 @@ def show_options(as_json: bool) -> None:
     needs_compiler("The list of options")
     from ..options import describe, described
 
-    print(json.dumps(described(), indent=2) if as_json else describe())
+    say(json.dumps(described(), indent=2) if as_json else describe())
 
 
 def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
@@ -87,7 +89,7 @@ def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
     """
     if loading.failure is not None:
         raise Problem(f"The backend does not load: {loading.failure}")
-    from ..artifacts import printable, read_artifacts
+    from ..artifacts import read_artifacts
 
     artifacts = told(lambda: read_artifacts(path))
     chosen = [artifact for artifact in artifacts if region in (None, artifact.symbol)]
@@ -95,6 +97,6 @@ def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
         known = ", ".join(artifact.symbol for artifact in artifacts)
         raise Problem(printable(f"{path} has no region '{region}'; it has: {known}."))
     if as_json:
-        print(json.dumps([artifact.to_dict() for artifact in chosen], indent=2))
+        say(json.dumps([artifact.to_dict() for artifact in chosen], indent=2))
     else:
-        print("\n\n".join(map(str, chosen)))
+        say("\n\n".join(map(str, chosen)))

@@ -14,6 +14,11 @@ _Result = TypeVar("_Result")
 REBUILD = "run 'pip install .' in the source tree of the backend"
 """What installs the parts that are missing."""
 
+WITHOUT_MEMORY = (
+    "the memory of this machine does not suffice; use smaller sizes or a larger machine"
+)
+"""What to say of an error that only says that memory could not be had."""
+
 _LONGEST = 1000
 
 
@@ -75,6 +80,8 @@ def sentence(error: Exception) -> str:
     text
         Its message, or its kind if it has none. Of many lines, the last says what is wrong.
     """
+    if isinstance(error, MemoryError) or "std::bad_alloc" in str(error):
+        return WITHOUT_MEMORY
     if isinstance(error, (ImportError, ValueError, RuntimeError)) and not _has_frames(error):
         text = str(error).strip()
     else:

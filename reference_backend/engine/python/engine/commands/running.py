@@ -20,8 +20,9 @@ from tvm.runtime.vm import VirtualMachine
 
 from ..aliases import Array
 from ..backend import BACKEND
+from ..terminal import say
 from ..whole_files import writing
-from .files import Arrays, read_arrays, require_file, require_writable
+from .files import ArrayFile, require_file, require_writable
 from .problem import Problem, needs_compiler, sentence
 from .progress import Steps
 from .signature import FUNCTION, Input, Signature, random_inputs, suitable
@@ -107,7 +108,7 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
     """
     path: Path = arguments.model
     # Report what is wrong with them before the model is compiled, which takes a while.
-    arrays = read_arrays(arguments.inputs) if arguments.inputs is not None else None
+    arrays = ArrayFile(arguments.inputs) if arguments.inputs is not None else None
     if path.suffix == LIBRARY:
         _refuse_settings(arguments)
         steps.begin(f"loading {path}")
@@ -122,7 +123,11 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
     prepared = prepare(arguments, steps)
     inputs = _inputs(arguments, arrays, prepared.signature)
     steps.begin("compiling")
-    machine = VirtualMachine(compile_prepared(prepared, arguments.target), tvm.cpu())
+    executable = compile_prepared(prepared, arguments.target)
+    try:
+        machine = VirtualMachine(executable, tvm.cpu())
+    except Exception as error:
+        raise Problem(f"{path} cannot be loaded: {sentence(error)}") from error
     return Loaded(machine, prepared.signature, inputs, prepared.report)
 
 
@@ -204,7 +209,7 @@ def _tensors(result: Results) -> Iterator[tvm.runtime.Tensor]:
 
 
 def _inputs(
-    arguments: argparse.Namespace, arrays: Arrays | None, signature: Signature
+    arguments: argparse.Namespace, arrays: ArrayFile | None, signature: Signature
 ) -> list[Array]:
     """Return the inputs that the arguments ask for: arrays of a file, or random ones."""
     names = [item.name for item in signature.inputs]
@@ -212,7 +217,7 @@ def _inputs(
         if name not in names:
             raise Problem(f"--shape {name}=...: the model's inputs are {', '.join(names)}.")
     if arrays is not None:
-        return suitable(arrays, arguments.inputs, signature)
+        return suitable(arrays, signature)
     return random_inputs(signature, dict(arguments.shape), arguments.seed)
 
 
@@ -244,15 +249,15 @@ def run_run(arguments: argparse.Namespace) -> int:
         found = {"results": results_found, "seconds": seconds}
         if loaded.report is not None:
             found["summary"] = loaded.report.summary
-        print(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
         return 0
     if loaded.report is not None:
-        print(loaded.report.summary)
+        say(loaded.report.summary)
     for name, array in arrays.items():
-        print(_line(name, array))
-    print(_times(seconds))
+        say(_line(name, array))
+    say(_times(seconds))
     if output is not None:
-        print(f"written: {output}")
+        say(f"written: {output}")
     return 0
 
 

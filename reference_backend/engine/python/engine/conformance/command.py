@@ -15,12 +15,13 @@ import tvm
 from tvm import relax
 
 from ..aliases import Array
-from ..artifacts import printable
 from ..backend import LEDGER
 from ..commands.arguments import add_json, add_shape
 from ..commands.files import require_writable
 from ..commands.models import KINDS, read_model, with_shapes
 from ..commands.problem import Problem, sentence
+from ..messages import printable
+from ..terminal import say
 from ..whole_files import NotWritten
 from .extract import CaseFile, extract, misfit, parts, read_arrays
 from .ledger import LedgerError
@@ -138,13 +139,13 @@ def _conformance(arguments: argparse.Namespace) -> int:
         tell(f"written: {', '.join(map(str, paths))}")
     tell(result.summary())
     if arguments.json:
-        print(result.to_json(), end="")
+        say(result.to_json(), end="")
     return 0 if result.ok else 1
 
 
 def _cannot_run(why: str) -> int:
     """Print why nothing was judged; return `USAGE`, as 1 says that cases failed."""
-    print(f"FAILED: {why}", file=sys.stderr, flush=True)
+    say(f"FAILED: {why}", file=sys.stderr, flush=True)
     return USAGE
 
 
@@ -203,12 +204,12 @@ def _list(suites: list[str], settings: Settings, as_json: bool) -> None:
         except NotRun as reason:
             found[suite] = f"it cannot run here: {reason}"
     if as_json:
-        print(json.dumps({"format_version": FORMAT_VERSION, "suites": found}, indent=1))
+        say(json.dumps({"format_version": FORMAT_VERSION, "suites": found}, indent=1))
         return
     for suite, cases in found.items():
         lines = [f": {cases}"] if isinstance(cases, str) else [f"/{case}" for case in cases]
         for line in lines:
-            print(f"{suite}{line}")
+            say(f"{suite}{line}")
 
 
 def _add_extract_arguments(parser: argparse.ArgumentParser) -> None:
@@ -244,19 +245,19 @@ def _extract(arguments: argparse.Namespace) -> int:
     except Exception as error:  # Also TVM's, about a model that it cannot compile.
         raise Problem(printable(sentence(error))) from error
     if arguments.json:
-        print(json.dumps({"part": arguments.part, "written": str(path)}, indent=2))
+        say(json.dumps({"part": arguments.part, "written": str(path)}, indent=2))
     else:
-        print(printable(f"written: {path}"))
+        say(f"written: {path}")
     return 0
 
 
 def _list_parts(mod: tvm.IRModule, arguments: argparse.Namespace) -> None:
     found = parts(mod)
     if arguments.json:
-        print(json.dumps({"parts": {name: str(what) for name, what in found.items()}}, indent=2))
+        say(json.dumps({"parts": {name: str(what) for name, what in found.items()}}, indent=2))
     else:
         for name, content in found.items():
-            print(printable(f"{name}: {content}"))
+            say(f"{name}: {content}")
     if not found:
         raise Problem(
             f"Nothing of {arguments.model} is on the NPU, so there is no part to cut out; the "

@@ -12,6 +12,7 @@ from typing import TypeVar
 from ..accuracy import AccuracyReport
 from ..comparison import compare
 from ..report import Report
+from ..terminal import say
 from ..whole_files import write_text
 from .files import read_text, require_writable
 from .problem import Problem, told
@@ -45,7 +46,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         write_text(arguments.output, found.to_json())
     if arguments.json:
-        print(found.to_json())
+        say(found.to_json())
     else:
         found.show()
     return 1 if arguments.fail_if_worse and found.worse else 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ..terminal import say
 from ..whole_files import write_text
 from .files import require_writable
 from .problem import Problem, needs_compiler, sentence
@@ -46,7 +47,7 @@ def run_profile(arguments: argparse.Namespace) -> int:
     if arguments.trace is not None:
         write_text(arguments.trace, found.to_trace())
     if arguments.json:
-        print(found.to_json())
+        say(found.to_json())
     else:
         found.show(most=None if arguments.all else MOST_OPS)
     return 0

@@ -6,6 +6,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from ..messages import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -58,7 +60,7 @@ class Steps:
         if self._bar is None:
             return
         self._bar.start()
-        self._bar.update(self._task, description=text, completed=self._begun)
+        self._bar.update(self._task, description=printable(text), completed=self._begun)
         self._begun += 1
         if own_line:
             self._bar.stop()

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..aliases import Array
 from ..backend import BACKEND
-from .files import Arrays
+from .files import ArrayFile
 from .problem import Problem
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _size(value: object) -> int | str:
     return int(value.value) if hasattr(value, "value") else str(value)
 
 
-def suitable(arrays: Arrays, path: Path, signature: Signature) -> list[Array]:
+def suitable(arrays: ArrayFile, signature: Signature) -> list[Array]:
     """Return the inputs of a model, after a check.
 
     Parameters
@@ -142,8 +143,6 @@ def suitable(arrays: Arrays, path: Path, signature: Signature) -> list[Array]:
     arrays
         An array for each input, by name or in order, as `numpy.savez` writes both; one of an .npy
         file for a model of one input. Other arrays are ignored.
-    path
-        The file that they are from.
     signature
         What the model takes.
 
@@ -157,31 +156,31 @@ def suitable(arrays: Arrays, path: Path, signature: Signature) -> list[Array]:
     Problem
         An array is missing, or has another element type or shape.
     """
-    inputs = chosen(arrays, path, signature)
+    names = chosen(arrays, signature)
     sizes: dict[str, int] = {}
-    for item, array in zip(signature.inputs, inputs, strict=True):
-        dtype = str(array.dtype)
+    for item, name in zip(signature.inputs, names, strict=True):
+        dtype, shape = arrays.headers[name]
         if item.dtype and dtype != item.dtype:
             raise Problem(
-                f"{path}: '{item.name}' is {dtype}, and the model takes {item.dtype}; write "
+                f"{arrays.path}: '{item.name}' is {dtype}, and the model takes {item.dtype}; write "
                 f"array.astype('{item.dtype}')."
             )
         if item.shape is None:
             continue
-        fits = len(item.shape) == array.ndim and all(
+        fits = len(item.shape) == len(shape) and all(
             found == (size if isinstance(size, int) else sizes.setdefault(size, found))
-            for size, found in zip(item.shape, array.shape, strict=True)
+            for size, found in zip(item.shape, shape, strict=True)
         )
         if not fits:
             raise Problem(
-                f"{path}: '{item.name}' has the shape {array.shape}, and the model takes "
+                f"{arrays.path}: '{item.name}' has the shape {shape}, and the model takes "
                 f"({', '.join(map(str, item.shape))})."
             )
-    return inputs
+    return [arrays[name] for name in names]
 
 
-def chosen(arrays: Arrays, path: Path, signature: Signature) -> list[Array]:
-    """Return the array for each input: by name, or in order if no array has a name.
+def chosen(arrays: ArrayFile, signature: Signature) -> list[str]:
+    """Return which array is for each input: by name, or in order if no array has a name.
 
     A single array is for a single input, whatever its name is.
 
@@ -189,15 +188,13 @@ def chosen(arrays: Arrays, path: Path, signature: Signature) -> list[Array]:
     ----------
     arrays
         The arrays of a file.
-    path
-        The file.
     signature
         What the model takes.
 
     Returns
     -------
-    inputs
-        The arrays in the order of the inputs.
+    names
+        Those of the arrays, in the order of the inputs.
 
     Raises
     ------
@@ -206,18 +203,18 @@ def chosen(arrays: Arrays, path: Path, signature: Signature) -> list[Array]:
     """
     names = [item.name for item in signature.inputs]
     unnamed = [f"arr_{index}" for index in range(len(names))]
-    if set(arrays) == set(unnamed) and not set(names) <= set(arrays):
+    known = arrays.headers
+    if set(known) == set(unnamed) and not set(names) <= set(known):
         names = unnamed
-    if len(names) == len(arrays) == 1:
-        names = list(arrays)
-    missing = [name for name in names if name not in arrays]
+    if len(names) == len(known) == 1:
+        names = list(known)
+    missing = [name for name in names if name not in known]
     if missing:
         raise Problem(
-            f"{path} has no array '{missing[0]}'; the model takes: {signature}. The file has: "
-            f"{', '.join(arrays)}."
+            f"{arrays.path} has no array '{missing[0]}'; the model takes: {signature}. The file "
+            f"has: {', '.join(known)}."
         )
-    # `ascontiguousarray` would turn rank 0 into rank 1.
-    return [np.asarray(arrays[name], order="C") for name in names]
+    return names
 
 
 def random_inputs(
@@ -243,7 +240,7 @@ def random_inputs(
     Raises
     ------
     Problem
-        A size or an element type is not known.
+        A size or an element type is not known, or no memory holds an input.
     """
     generator = np.random.default_rng(seed)
     sizes: dict[int | str, int] = {}
@@ -268,8 +265,22 @@ def random_inputs(
                 f"The input {item} has open sizes: give --inputs FILE, or for random inputs "
                 f"--shape {item.name}={example}."
             )
-        inputs.append(_random(generator, item, tuple(map(int, shape))))
+        inputs.append(_random(generator, item, _possible(item, tuple(map(int, shape)))))
     return inputs
+
+
+def _possible(item: Input, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape, unless no array has it, or none that this machine can hold."""
+    if any(size < 0 for size in shape):
+        raise Problem(f"The input {item} has a negative size, which no array has.")
+    # NumPy makes random numbers of 8 bytes.
+    needed, memory = 8 * math.prod(shape), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise Problem(
+            f"The input {item} is too large: random numbers for it take {needed:,} bytes, and this "
+            f"machine has a memory of {memory:,}. Give an input of open sizes smaller ones."
+        )
+    return shape
 
 
 def _fits(known: Sequence[int | str], given: Sequence[int | str]) -> bool:

@@ -16,7 +16,10 @@ from pathlib import Path
 
 import tvm
 
+from .failures import readable_errors
 
+
+@readable_errors()
 def from_onnx(model: object, **options: object) -> tvm.IRModule:
     """Read an ONNX model, which may be quantised.
 
@@ -62,6 +65,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     return read(normalize(model), model, **options)
 
 
+@readable_errors()
 def from_exported_program(program: object, **options: object) -> tvm.IRModule:
     """Read a PyTorch program, which may be quantised by PT2E or torchao.
 
@@ -100,6 +104,7 @@ def from_exported_program(program: object, **options: object) -> tvm.IRModule:
     return read(program, **options)
 
 
+@readable_errors()
 def from_tflite(model: object, **options: object) -> tvm.IRModule:
     """Read a TFLite model, which may be quantised.
 

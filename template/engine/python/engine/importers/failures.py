@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from ..messages import printable_lines
+
 _MOST = 8
 _NODE = "_node_of_the_model"
 
@@ -70,3 +72,21 @@ def node_of(error: Exception) -> str:
         As `at_node` has noted it; "" if it was not.
     """
     return str(getattr(error, _NODE, ""))
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Escape what a terminal would interpret in the messages of errors, which quote the model.
+
+    Returns
+    -------
+    context
+        Also a decorator. Errors keep their type.
+    """
+    try:
+        yield
+    except Exception as error:
+        error.args = tuple(
+            printable_lines(item) if isinstance(item, str) else item for item in error.args
+        )
+        raise

@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..messages import printable
+
 
 class Progress:
     """A line on the terminal that says what is done; nothing where there is no terminal."""
@@ -27,12 +29,12 @@ class Progress:
     def show(self, text: str) -> None:
         """Replace the line."""
         if self._stream is not None:
-            print(f"\r\033[K{text[:100]}", end="", file=self._stream, flush=True)
+            print(f"\r\033[K{printable(text)[:100]}", end="", file=self._stream, flush=True)
 
     def tell(self, text: str) -> None:
         """Print a line that stays."""
         if self._stream is not None:
-            print(f"\r\033[K{text}", file=self._stream, flush=True)
+            print(f"\r\033[K{printable(text)}", file=self._stream, flush=True)
 
 
 @contextmanager
