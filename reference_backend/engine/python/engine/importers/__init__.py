@@ -52,6 +52,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
 
     from .onnx_names import read
     from .onnx_operators import normalize
+    from .onnx_types import outline
 
     if isinstance(model, (str, os.PathLike)):
         import onnx
@@ -62,7 +63,8 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
             f"the model is of type {type(model).__name__}; supported are onnx.ModelProto and the "
             "path of a file"
         )
-    return read(normalize(model), model, **options)
+    types = outline(model, options.get("shape_dict"))
+    return read(normalize(model, types), model, **options)
 
 
 @readable_errors()

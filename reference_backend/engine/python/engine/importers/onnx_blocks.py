@@ -33,7 +33,7 @@ class Blocks:
         if shape is None or scales is None:
             node.refuse(
                 f"block_size needs the shapes of {x!r} and {scale!r}, which are not known; "
-                "onnx.shape_inference.infer_shapes may write them into the model"
+                "supported are constants, and tensors whose shape ONNX can infer"
             )
         axis = node.attributes.get("axis", 1)
         axis += len(shape) if axis < 0 else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -297,6 +297,10 @@ class Graph:
             tensor = value.type.tensor_type
             if tensor.elem_type in NARROW:
                 tensor.elem_type = NARROW[tensor.elem_type][0]
+
+
+Rule = Callable[[Graph, Node], None]
+"""Rewrites a node: it adds others to the graph, or the node itself if TVM reads it rightly."""
 
 
 def _reads(proto: GraphProto) -> Sequence[str]:
