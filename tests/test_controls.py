@@ -274,8 +274,8 @@ CONTROLS = [
         "v.Load(Integers(dims, by.shifts)),\n"
         '                       Broken("ties_in_another_way") ? NPU_ROUND_HALF_EVEN\n'
         "                                                     : by.rounding);",
-        "fuzz",
-        "integer graphs",
+        "quantized",
+        "ties",
     ),
     Control(
         "swapped_halves",

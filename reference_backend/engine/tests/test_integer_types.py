@@ -13,7 +13,7 @@ import support
 from backend.engine.backend import OPS
 from backend.engine.chip import Chip, Limits
 from backend.engine.conformance import quantized
-from backend.engine.conformance.quantized_models import Weights
+from backend.engine.conformance.weight_models import Weights
 from backend.engine.passes import simplify
 from backend.engine.reasons import Code
 from backend.engine.table import Table

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import cycle
+from math import prod
 
 from ..capability import Fuses, Op
 from ..passes.quantized import only_moves
@@ -20,9 +21,10 @@ from .cases import OPS
 from .compiled import Compiled, compile_all
 from .composites import run_as_one
 from .model import Case, Model, Spec, entry_of
-from .quantized_models import Joined, Variant, Weights, Work, integers_of
+from .quantized_models import Joined, Variant, Work, integers_of
 from .result import Outcome
 from .suite import Settings
+from .weight_models import Weights
 from .workers import Announce, in_workers
 
 SUITE = "quantized"
@@ -78,6 +80,27 @@ _NARROW = (
     Variant("uint8", "uint8", "uint8", (-7, -120, 5), residual=True, step=0.003, narrow=(0, 15)),
     Variant("int16", "int8", "int16", step=0.003, narrow=(-8, 7)),
 )
+
+# Two roundings of a rescaling differ where it is halfway between two integers, or close to that.
+_TIES = (
+    Variant(ties=True),
+    Variant("uint8", "int8", "uint8", (-7, 0, 5), bias=True, ties=True),
+    Variant("int8", "uint8", "int8", (5, 3, -9), False, residual=True, ties=True),
+    Variant("int16", "int8", "int16", bias=True, ties=True),
+    Variant("int16", "int16", "int16", (9, 0, 0), False, ties=True),
+)
+_TIED_OTHERS = (Variant(ties=True), Variant("uint8", "int8", "uint8", (-7, 0, 5), ties=True))
+_TIED_MEANS: dict[str, tuple[list[int], dict[str, object]]] = {
+    "avg_pool1d": ([2, 8, 32], {"pool_size": [2], "strides": [2]}),
+    "avg_pool2d": ([2, 4, 12, 12], {"pool_size": [2, 2], "strides": [2, 2]}),
+    "avg_pool3d": ([1, 4, 8, 8, 8], {"pool_size": [2, 2, 2], "strides": [2, 2, 2]}),
+    "adaptive_avg_pool1d": ([2, 8, 32], {"output_size": [16]}),
+    "adaptive_avg_pool2d": ([2, 4, 12, 12], {"output_size": [6, 6]}),
+    "adaptive_avg_pool3d": ([1, 4, 8, 8, 8], {"output_size": [4, 4, 4]}),
+    "mean": ([4, 64, 4], {"axis": [-1]}),
+    "quantize": ([4, 64], {}),
+}
+"""Shapes and attributes of means over 2, 4 or 8 elements: only powers of two have ties."""
 
 # For other ops. Some zero points are at the ends of their range, so that half of the results are.
 _OTHERS = (
@@ -157,8 +180,32 @@ def _works() -> dict[str, Work | Weights]:
                 if _is_known(variant, entry):
                     work = Work(Case(entry.name, long), variant)
                     works[str(work)] = work
+        works |= {str(work): work for work in _tied(entry, cases)}
     works |= {str(work): work for work in _joined()}
     return works
+
+
+def _tied(entry: Op, cases: Sequence[Case]) -> Iterator[Work]:
+    """Generate the cases of an op whose results have ties, of which there must be many."""
+    if entry.is_product:
+        case = max(cases, key=_results)
+    elif entry.name in _TIED_MEANS:
+        shape, attributes = _TIED_MEANS[entry.name]
+        inputs = {**cases[0].entry["inputs"], entry.inputs[0].name: shape}
+        case = Case(entry.name, {"name": "means", "inputs": inputs, "attributes": attributes})
+        if not _suits(case):
+            return
+    else:
+        return
+    for variant in _TIES if entry.is_product else _TIED_OTHERS:
+        if _is_known(variant, entry):
+            yield Work(case, variant)
+
+
+def _results(case: Case) -> int:
+    """Return the number of results of a case; 0 if it depends on a symbol."""
+    (output,) = case.model(exact=False).outputs
+    return prod(output.shape) if "n" not in output.shape else 0
 
 
 def _joined() -> Iterator[Joined]:
@@ -174,6 +221,10 @@ def _joined() -> Iterator[Joined]:
     cases = [case for case in cases if not case.model(exact=False).refusals(asked_later=False)]
     for case, variant, _ in zip(cycle(cases), cycle(known), range(8), strict=False):
         yield Joined(case, variant)
+    tied = [item for item in _TIED_OTHERS if _is_known(item, rescale)]
+    tied = [item for item in tied if not dtypes or {item.data, item.weight} <= {*dtypes}]
+    if cases:
+        yield from (Joined(max(cases, key=_results), item) for item in tied)
 
 
 def _is_known(variant: Variant, entry: Op) -> bool:
@@ -298,10 +349,27 @@ def run(names: Sequence[str], announce: Announce, bind_constants: bool) -> Itera
     compiled = compile_all(list(models.values()), bind_constants=bind_constants)
     for work in works:
         announce(str(work))
-        yield _run(work, models[str(work)], compiled)
+        yield run_compiled(work, models[str(work)], compiled)
 
 
-def _run(work: Work | Weights, model: Model, compiled: Compiled) -> Outcome:
+def run_compiled(work: Work | Weights, model: Model, compiled: Compiled) -> Outcome:
+    """Run a case and compare its results.
+
+    Parameters
+    ----------
+    work
+        The case.
+    model
+        Its model, with the expected results.
+    compiled
+        Where the model has been compiled.
+
+    Returns
+    -------
+    outcome
+        The outcome.
+    """
+
     def misnamed(label: str) -> str:
         return f"the composite is called {label}" if work.misnames(label) else ""
 

@@ -12,10 +12,18 @@ from tvm import relax
 
 from ..aliases import Array
 from ..capability import Buckets, Elementwise, Exact, Op, Quantized, Tolerance
+from ..chip import Requantize
 from ..patterns import REQUANTIZE, TABLE, TO_REAL, is_quantized
 from . import numpy_reference
 from .compare import Step
 from .model import Arrays, Case, Model, Spec, Tensor, compute, entry_of, sums_of, symbol_of
+
+_TIED = np.float32(2**-5)
+"""The scale of data and results with ties."""
+_TIED_FACTORS = np.array([1 / 4, 3 / 8, 1 / 8, 3 / 16, 1 / 16], np.float32)
+"""The factors that such sums are rescaled by, channel by channel."""
+_TIED_DATA, _TIED_WEIGHT, _TIED_BIAS = 12, 9, 40
+"""How far their numbers are from the zero points, so that few sums saturate."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ class Variant:
     """The scale of the result."""
     narrow: tuple[int | None, int | None] = (None, None)
     """The least and the largest number of a weight of int4."""
+    ties: bool = False
+    """Whether many results are halfway between two integers before they are rounded."""
 
     def __str__(self) -> str:
         """Return the name of the variant."""
@@ -47,6 +57,7 @@ class Variant:
         zeros = "zeros" * any(self.zero_points)
         parts += ["bias" * self.bias, "residual" * self.residual, self.activation, zeros]
         parts += ["computed" * self.computed, "ends" * self.ends, "int4" * any(self.narrow)]
+        parts += ["ties" * self.ties]
         parts += [f"step{self.step:g}" * (self.step != Variant.step)]
         return "_".join(filter(None, parts))
 
@@ -92,32 +103,37 @@ class Work:
         right = is_quantized(label)
         return not right or label.endswith(TO_REAL) == bool(self.variant.result)
 
-    def model(self) -> Model:
-        """Return it as a model."""
+    def model(self, rule: Requantize = TABLE.chip.requantize) -> Model:
+        """Return it as a model, with the results of a chip that rescales by a rule."""
         model = Model(symbol_of(str(self)))
         if self.entry.is_product:
-            return self._matrix(model)
-        return (self._sums if self.entry.inside == "integers" else self._elementwise)(model)
+            return self._matrix(model, rule)
+        if self.entry.inside == "integers":
+            return self._sums(model, rule)
+        return self._elementwise(model)
 
-    def _matrix(self, model: Model) -> Model:
+    def _matrix(self, model: Model, rule: Requantize) -> Model:
         entry, variant = self.entry, self.variant
         (_, (data_spec, *_)), (_, (weight_spec, *_)) = self.case.specs()
         axis = integers_of(entry).channel
-        data = model.argument(
-            self._spec(data_spec.shape, variant.data, 0 if axis == 0 else -2), f"{self} data"
-        )
+        zeros = [
+            _middle(variant.data) + variant.zero_points[0],
+            _middle(variant.weight) + variant.zero_points[1],
+        ]
+        spec = self._spec(data_spec.shape, variant.data, 0 if axis == 0 else -2)
+        if variant.ties:
+            spec = replace(spec, low=zeros[0] - _TIED_DATA, high=zeros[0] + _TIED_DATA)
+        data = model.argument(spec, f"{self} data")
         spec = self._spec(weight_spec.shape, variant.weight, axis or 0)
         spec = replace(spec, low=variant.narrow[0], high=variant.narrow[1])
+        if variant.ties:
+            spec = replace(spec, low=zeros[1] - _TIED_WEIGHT, high=zeros[1] + _TIED_WEIGHT)
         weight = (model.argument if variant.computed else model.constant)(spec, f"{self} weight")
         channels = 1
         # The groups of a transposed convolution share the channels of its weight.
         groups = self.case.entry.get("attributes", {}).get("groups", 1) if axis == 1 else 1
         if variant.per_channel and axis is not None:
             channels = weight.values[1].shape[axis]
-        zeros = [
-            _middle(variant.data) + variant.zero_points[0],
-            _middle(variant.weight) + variant.zero_points[1],
-        ]
         generator = np.random.default_rng(zlib.crc32(str(self).encode()))
         terms = max(1, weight.values[1].size // max(1, weight.values[1].shape[axis or 0]))
         largest = 32767 if variant.weight == "int16" else 127
@@ -125,6 +141,8 @@ class Work:
             np.float32(0.05),
             (generator.uniform(0.5, 1, channels) / largest / np.sqrt(terms)).astype(np.float32),
         ]
+        if variant.ties:
+            scales = [_TIED, np.resize(_TIED_FACTORS, channels).astype(np.float32)]
         attributes = self.case.entry.get("attributes", {})
         reals = [
             _dequantized(model, tensor, scale, zero, axis if index else -1)
@@ -149,15 +167,15 @@ class Work:
         expr = model.bind(call)
         if variant.bias:
             size = next(iter(sums.values())).shape[channel]
-            steps = generator.integers(-5000, 5000, size)
+            limit = _TIED_BIAS if variant.ties else 5000
+            steps = generator.integers(-limit, limit, size)
             bias = (steps * (scale if channels > 1 else scale[0])).astype(np.float32)
             shape = along[channel:] if channel == rank - 1 else along[1:]
             expr = model.bind(relax.op.add(expr, relax.const(bias.reshape(shape))))
             added = np.rint(bias.astype(np.float64) / scale).reshape(along)
             sums = {n: value + added for n, value in sums.items()}
-        step = np.float32(variant.step)
+        step = _TIED if variant.ties else np.float32(variant.step)
         middle = _middle(variant.result) + variant.zero_points[2] if variant.result else 0
-        rule = TABLE.chip.requantize
         # Before activations other than limits, the sums become real numbers.
         real = variant.activation not in ("", "relu", "clip") or not variant.result
         if real:
@@ -170,7 +188,7 @@ class Work:
                 for n, value in sums.items()
             }
         if variant.residual:
-            other_step = np.float32(0.03)
+            other_step = _TIED / 4 if variant.ties else np.float32(0.03)
             other = model.argument(Spec(Tensor(expr, {}).shape, variant.data), f"{self} residual")
             added_real = _dequantized(model, other, other_step, zeros[0], -1)
             expr = model.bind(relax.op.add(expr, added_real.expr))
@@ -251,13 +269,13 @@ class Work:
         }
         return _quantized(model, expr, step, middle, variant.result, values, Buckets(1))
 
-    def _sums(self, model: Model) -> Model:
+    def _sums(self, model: Model, rule: Requantize) -> Model:
         """Return a mean, or a rescaling alone, which are exact."""
         entry, variant = self.entry, self.variant
         (_, (spec, *_)), *_ = self.case.specs()
         data = model.argument(Spec(spec.shape, variant.data), f"{self} data")
         zero = _middle(variant.data) + variant.zero_points[0]
-        scale = np.float32(0.03)
+        scale = _TIED if variant.ties else np.float32(0.03)
         real = _dequantized(model, data, scale, zero, -1)
         sums = {n: value.astype(np.float64) - zero for n, value in data.values.items()}
         expr, factors = real.expr, dict.fromkeys(sums, np.float64(scale))
@@ -269,7 +287,8 @@ class Work:
                 factors[n] = factors[n] / counts
             expr = model.bind(call)
         step = np.float32(max(np.abs(v * factors[n]).max() for n, v in sums.items()) / 100 or 1)
-        rule = TABLE.chip.requantize
+        if variant.ties:
+            step = np.float32(4 * np.max(factors[1]))
         values = {
             n: numpy_reference.requantize(value, factors[n] / np.float64(step), rule)
             for n, value in sums.items()
@@ -297,14 +316,16 @@ class Joined(Work):
     def _result(self) -> tuple[str, float, int]:
         """The type, the scale and the zero point of the result."""
         dtype = self.variant.result
-        return dtype, 0.03, _middle(dtype) + self.variant.zero_points[2]
+        scale = float(_TIED) if self.variant.ties else 0.03
+        return dtype, scale, _middle(dtype) + self.variant.zero_points[2]
 
     @property
     def _parts(self) -> list[tuple[Spec, tuple[str, float, int]]]:
         """The shape of each part, and its type, scale and zero point."""
         ((_, specs),) = self.case.specs()
         kinds = [self._result]
-        for index, scale in enumerate((0.011, 0.07)):
+        tied = (_TIED_FACTORS[:2] * _TIED).tolist()
+        for index, scale in enumerate(tied if self.variant.ties else (0.011, 0.07)):
             dtype = (self.variant.data, self.variant.weight)[index]
             kinds.append((dtype, scale, _middle(dtype) + self.variant.zero_points[index]))
         return list(zip(specs, cycle(kinds[::-1]), strict=False))
@@ -314,15 +335,15 @@ class Joined(Work):
         """How many composites it is."""
         return 1 + sum(kind != self._result for _, kind in self._parts)
 
-    def model(self) -> Model:
-        """Return it as a model."""
+    def model(self, rule: Requantize = TABLE.chip.requantize) -> Model:
+        """Return it as a model, with the results of a chip that rescales by a rule."""
         model = Model(symbol_of(str(self)))
         dtype, step, middle = self._result
         reals, steps = [], []
         for index, (spec, (kind, scale, zero)) in enumerate(self._parts):
             tensor = model.argument(Spec(spec.shape, kind), f"{self} {index}")
             reals.append(_dequantized(model, tensor, scale, zero, -1))
-            factor, rule = np.float64(np.float32(scale)) / np.float32(step), TABLE.chip.requantize
+            factor = np.float64(np.float32(scale)) / np.float32(step)
             steps.append(
                 {
                     n: numpy_reference.requantize(v.astype(np.float64) - zero, factor, rule)
@@ -337,104 +358,6 @@ class Joined(Work):
             for n in steps[0]
         }
         return _quantized(model, expr, step, middle, dtype, values, Exact())
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A matmul of real numbers and of a weight of integers, as exporters write it."""
-
-    data: tuple[int | str, ...]
-    columns: int
-    weight: str = "int8"
-    bits: int = 8
-    scales: str = "column"
-    """"one", "column", or a number of elements of the summed dimension that share a scale."""
-    zero_points: bool = False
-    turned: bool = True
-    """Whether the weight is stored with a row for each column, or as the matmul reads it."""
-    dtype: str = "float32"
-    bias: bool = False
-    residual: bool = False
-    activation: str = ""
-    op: str = "matmul"
-    composites: int = 1
-
-    def __str__(self) -> str:
-        """Return the name of the case."""
-        shape = "x".join(map(str, (*self.data, self.columns)))
-        parts = [f"{self.op}-{shape}-{self.dtype}", f"{self.weight}.{self.bits}", self.scales]
-        parts += ["zeros" * self.zero_points, "turned" * self.turned]
-        parts += ["bias" * self.bias, "residual" * self.residual, self.activation]
-        return "_".join(filter(None, parts))
-
-    @property
-    def kind(self) -> object:
-        """What other cases share with it."""
-        return self
-
-    def misnames(self, label: str) -> bool:
-        """Whether a composite's label says something else."""
-        return not label.startswith("weight_only_")
-
-    @property
-    def depth(self) -> int:
-        """The size of the summed dimension."""
-        return int(self.data[-1])
-
-    def _weight(self, model: Model) -> tuple[relax.Expr, Array]:
-        """Return the weight in the model, and its real numbers in float64."""
-        generator = np.random.default_rng(zlib.crc32(str(self).encode()))
-        least = 0 if self.weight == "uint8" else -(2 ** (self.bits - 1))
-        shape = [self.columns, self.depth] if self.turned else [self.depth, self.columns]
-        rows, axis = list(shape), 0 if self.turned else 1
-        if self.scales.isdigit():
-            # A block in each row; without transposition, some rows of the matrix.
-            size = int(self.scales) * (1 if self.turned else self.columns)
-            rows, axis = [self.depth * self.columns // size, size], 0
-        numbers = generator.integers(least, least + 2**self.bits, rows)
-        count = () if self.scales == "one" else (rows[axis],)
-        scales = (generator.uniform(0.5, 1, count) / 2**self.bits).astype(self.dtype)
-        middle = 0 if self.weight == "int8" else 2 ** (self.bits - 1)
-        zeros = np.full(count, middle)
-        if self.zero_points:
-            zeros = generator.integers(least, least + 2**self.bits, count)
-        constants = [numbers.astype(self.weight), scales, zeros.astype(self.weight)]
-        call = relax.op.dequantize(*map(relax.const, constants), axis, self.dtype)
-        expr = model.bind(call)
-        along = [-1 if index == axis else 1 for index in range(2)] if count else []
-        real = (numbers - zeros.reshape(along)) * scales.astype(np.float64).reshape(along)
-        if rows != shape:
-            expr = model.bind(relax.op.reshape(expr, shape))
-        real = real.reshape(shape)
-        if not self.turned:
-            return expr, real
-        return model.bind(relax.op.permute_dims(expr)), real.T
-
-    def model(self) -> Model:
-        """Return it as a model."""
-        model = Model(symbol_of(str(self)))
-        data = model.argument(Spec(self.data, self.dtype), f"{self} data")
-        weight, real = self._weight(model)
-        expr = model.bind(relax.op.matmul(data.expr, weight))
-        values = {n: value.astype(np.float64) @ real for n, value in data.values.items()}
-        if self.bias:
-            bias = np.linspace(-1, 1, self.columns).astype(self.dtype)
-            expr = model.bind(relax.op.add(expr, relax.const(bias)))
-            values = {n: value + bias.astype(np.float64) for n, value in values.items()}
-        if self.residual:
-            other = model.argument(Spec((*self.data[:-1], self.columns), self.dtype), "residual")
-            expr = model.bind(relax.op.add(expr, other.expr))
-            values = {n: value + other.values[n].astype(np.float64) for n, value in values.items()}
-        if self.activation == "relu":
-            expr = model.bind(relax.op.nn.relu(expr))
-            values = {n: np.maximum(value, 0) for n, value in values.items()}
-        largest = max(float(np.abs(value).max()) for value in values.values())
-        result = {n: value.astype(self.dtype) for n, value in values.items()}
-        model.outputs = [Tensor(expr, result)]
-        tolerance = entry_of(self.op).tolerance
-        step = Step(tolerance, self.depth, (self.dtype,), largest)
-        model.steps = [dict.fromkeys(result, step)]
-        return model
 
 
 def integers_of(entry: Op) -> Quantized:

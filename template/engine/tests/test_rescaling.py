@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The suite `quantized` finds each driver that rescales by another rule than the declared one."""
+
+import pytest
+import tvm_ffi
+
+from backend.engine.backend import BACKEND
+from backend.engine.chip import ROUNDINGS, Requantize
+from backend.engine.conformance import quantized
+from backend.engine.conformance.compiled import compile_all
+from support import TABLE, needs_emulator
+
+
+def has_ties(name):
+    return getattr(getattr(quantized.find(name), "variant", None), "ties", False)
+
+
+QUICK = [name for name in quantized.essentials() if has_ties(name)]
+"""The first case of each op with ties, and of each way in which its results are rescaled."""
+ALL = [name for name in quantized.cases(None) if has_ties(name)]
+
+needs_ties = pytest.mark.skipif(not ALL, reason="nothing is rescaled here")
+
+
+@pytest.fixture
+def rescale_by():
+    """Make the emulator rescale by a rule, whatever the chip declares."""
+    set_rule = tvm_ffi.get_global_func(f"{BACKEND}.codegen.set_requantization")
+
+    def rescale(rule):
+        bits = rule.multiplier_bits, rule.wide_multiplier_bits
+        set_rule(*bits, *rule.shifts, ROUNDINGS.index(rule.rounding))
+
+    yield rescale
+    rescale(TABLE.chip.requantize)
+
+
+def differ(one, other, name):
+    """Whether two roundings are different: TOSA's second one is the first one for int16."""
+    is_wide = quantized.find(name).dtype == "int16"
+    return one != other and not (is_wide and {one, other} == {"half_up", "double"})
+
+
+@needs_ties
+@needs_emulator
+@pytest.mark.parametrize("computed", ROUNDINGS)
+@pytest.mark.parametrize(
+    "names", [QUICK, pytest.param(ALL, marks=pytest.mark.thorough)], ids=["quick", "all"]
+)
+def test_a_driver_with_another_rounding_than_the_declared_one_fails(computed, names, rescale_by):
+    works = [quantized.find(name) for name in names]
+    rescale_by(Requantize(rounding=computed))
+    compiled = compile_all([work.model() for work in works], bind_constants=True)
+    for declared in ROUNDINGS:
+        wrong = []
+        for name, work in zip(names, works, strict=True):
+            outcome = quantized.run_compiled(
+                work, work.model(Requantize(rounding=declared)), compiled
+            )
+            assert outcome.status in ("passed", "failed"), outcome.reason
+            if (outcome.status == "failed") != differ(computed, declared, name):
+                wrong.append(f"{name}, declared {declared}: {outcome.status} {outcome.reason}")
+        assert not wrong
