@@ -36,8 +36,9 @@ Some ops need no entry:
 
 - What can be computed from constants alone when the model is compiled (`arange`, `full`, `zeros`,
   `ones`, `eye` and others) becomes a constant of the program.
-- `index_tensor` becomes a `take`, `isnan` a `not_equal`, and `full` of a symbolic size a
-  `broadcast_to`; `linear` is a `matmul` with a transposed operand.
+- `index_tensor` becomes a `take`, `isnan` a `not_equal`, `isfinite` and `isinf` a comparison of
+  `abs` with the largest number, and `full` of a symbolic size a `broadcast_to`; `linear` is a
+  `matmul` with a transposed operand.
 - `sdpa` and its variants, `elu`, `mish`, `hard_sigmoid` and `hard_swish` are not Relax ops: front
   ends write them as several ops, which the `chains` of the table recognize.
 """

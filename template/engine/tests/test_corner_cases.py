@@ -8,7 +8,15 @@ from tvm import relax, tirx
 
 import support
 from backend import offload_report
-from support import build, compile_for, needs_emulator, needs_symbols, partition_for, variable
+from support import (
+    build,
+    compile_for,
+    needs_emulator,
+    needs_library,
+    needs_symbols,
+    partition_for,
+    variable,
+)
 
 needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 
@@ -190,3 +198,50 @@ def test_bounds_that_float64_would_round_stay_on_the_host():
     assert "2^53" in placement.reason
     data = np.array([bound, -bound, 2**62])
     assert run(compile_for(partitioned), data).tolist() == [bound, -bound, bound]
+
+
+# ---- NaN and infinity ---------------------------------------------------------------------------
+
+EDGES = np.array([0.0, -1.5, np.inf, -np.inf, np.nan, np.finfo("float32").max, 1e-45], "float32")
+
+
+@pytest.mark.parametrize("on_host", [[], ["abs", "*equal", "greater"]])
+@pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite"])
+def test_tests_for_nan_and_infinity_are_right_on_both_sides(name, on_host):
+    x = variable("x", len(EDGES))
+    mod = build([x], lambda emit: emit(getattr(relax.op, name)(x)))
+    found = run(compile_for(mod, options={"keep_on_host": on_host}), EDGES)
+    np.testing.assert_array_equal(found, getattr(np, name)(EDGES))
+
+
+@pytest.mark.parametrize("name", ["equal", "not_equal"])
+def test_a_comparison_with_itself_on_the_host_tells_nan(name):
+    """TVM's simplifier takes x == x for true, also where x may be NaN."""
+    x = variable("x", len(EDGES))
+    mod = build([x], lambda emit: emit(getattr(relax.op, name)(x, x)))
+    found = run(compile_for(mod, options={"keep_on_host": [name]}), EDGES)
+    np.testing.assert_array_equal(found, np.isnan(EDGES) == (name == "not_equal"))
+
+
+@needs_library("onnx")
+@needs("abs", "less_equal", "logical_not", "where", "astype", "multiply")
+@needs("multiply", dtype="int64")
+@pytest.mark.parametrize("on_host", [False, True])
+def test_a_cast_to_integers_does_not_part_a_region(on_host):
+    from onnx import parser
+
+    from backend import from_onnx
+
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[6] x) => (int64[6] y) {
+        a = Mul(x, x)
+        b = Cast<to = 7>(a)
+        y = Mul(b, b)
+    }"""
+    mod = from_onnx(parser.parse_model(text))
+    report = offload_report(partition_for(mod))
+    assert not report.on_host
+    assert len(report.regions) == 1
+    x = np.array([0, -1.5, np.inf, -np.inf, np.nan, 3], "float32")
+    options = {"keep_on_host": ["*"]} if on_host else {}
+    # What is not finite becomes 0.
+    assert run(compile_for(mod, options=options), x).tolist() == [0, 4, 0, 0, 0, 81]

@@ -165,6 +165,7 @@ EXAMPLES = {
         lambda emit: emit(op.index_tensor(X, [constant([0, 1]), constant([2, -1])])),
     ),
     "CompareNaN": ([X], lambda emit: emit(op.isnan(X))),
+    "CompareLargest": ([X], lambda emit: emit(op.isfinite(X))),
     "MaterializeConstants": (
         [X],
         lambda emit: emit(op.add(X, emit(op.ones([4], "float32")))),
@@ -306,7 +307,7 @@ def example(name):
 
 
 @needs("attention_bias", "sdpa_bias", "take", "clip", "conv2d", "silu", "not_equal", "flip")
-@needs("reshape", "quantize", "dequantize", "resize2d")
+@needs("reshape", "quantize", "dequantize", "resize2d", "abs", "less_equal")
 @pytest.mark.parametrize("name", [item.name for item in CANONICALIZATION])
 def test_each_pass_has_an_effect_and_can_be_switched_off(name):
     mod = example(name)

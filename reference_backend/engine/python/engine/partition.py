@@ -16,7 +16,7 @@ from .calls import Constant
 from .linking import drop_empty_source, link_artifacts
 from .options import Options, Source
 from .overlap import overlapping_pipeline
-from .passes import is_opaque, simplify
+from .passes import for_host, is_opaque, simplify
 from .patterns import TABLE
 from .regions import Partitioner
 
@@ -65,7 +65,7 @@ def partition_for(
     loaded = Options.load(options).merged(**settings)
     disabled, before, after = (vendor("passes", name, ()) for name in _PASSES)
     mod = simplify(_bind(mod, params), TABLE, disabled, before, after)
-    return Partitioner(mod, TABLE, loaded).run()
+    return for_host(Partitioner(mod, TABLE, loaded).run(), TABLE)
 
 
 def compile_for(

@@ -4,7 +4,7 @@
 `pipeline` lists the passes; each other module holds the rewrites of one subject.
 """
 
-from .pipeline import CANONICALIZATION, Pass, passes_for, simplify
+from .pipeline import CANONICALIZATION, Pass, for_host, passes_for, simplify
 from .rewriting import bound_values, drop_unused, is_opaque
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Pass",
     "bound_values",
     "drop_unused",
+    "for_host",
     "is_opaque",
     "passes_for",
     "simplify",

@@ -83,6 +83,7 @@ CANONICALIZATION: tuple[Pass, ...] = (
     # Before folding, which computes the index arithmetic if it is constant.
     _calls("FlattenIndices", indices.flatten_index, "relax.index_tensor"),
     _calls("CompareNaN", normalize.compare_with_itself, "relax.isnan"),
+    _calls("CompareLargest", normalize.compare_with_largest, "relax.isfinite", "relax.isinf"),
     # Before folding: makes the initial constants, without a kernel for each.
     _calls("MaterializeConstants", fold.materialize, *fold.MADE_OF_NOTHING),
     # Before folding, which leaves a dequantize of constants alone.
@@ -227,3 +228,21 @@ def simplify(
     for one in after:
         mod = one(mod)
     return mod
+
+
+def for_host(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
+    """Rewrite what stays on the host of a partitioned model, where TVM would compile it wrongly.
+
+    Parameters
+    ----------
+    mod
+        The model.
+    table
+        The capabilities.
+
+    Returns
+    -------
+    mod
+        A model with the same regions.
+    """
+    return Reader(table).rewrite(mod, ("relax.equal", "relax.not_equal"), [normalize.ask_for_nan])

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+import tvm
 import tvm_ffi
 from tvm import relax
 
@@ -24,6 +25,33 @@ def compare_with_itself(site: Site) -> Bindings | None:
         return None
     x = site.call.args[0]
     return Steps(site).end(relax.op.not_equal(x, x))
+
+
+def ask_for_nan(site: Site) -> Bindings | None:
+    """Undo `compare_with_itself` on the host, where TVM's simplifier takes x == x for true."""
+    call = site.call
+    x, other = call.args
+    if not x.same_as(other) or not str(getattr(x.ty, "dtype", "")).startswith(("float", "bfloat")):
+        return None
+    is_nan = relax.op.isnan(x)
+    if op_name(call) == "relax.not_equal":
+        return site.bind(is_nan)
+    steps = Steps(site)
+    return steps.end(relax.op.logical_not(steps.add(is_nan)))
+
+
+def compare_with_largest(site: Site) -> Bindings | None:
+    """Test for finite and for infinite values by comparing with the largest finite number."""
+    is_finite = op_name(site.call) == "relax.isfinite"
+    # NaN is neither.
+    compare = relax.op.less_equal if is_finite else relax.op.greater
+    x = site.call.args[0]
+    used = ("relax.abs", "relax.less_equal" if is_finite else "relax.greater")
+    if not all(map(site.table.entries_of, used)):
+        return None
+    largest = relax.const(float(tvm.tirx.max_value(x.ty.dtype).value), x.ty.dtype)
+    steps = Steps(site)
+    return steps.end(compare(steps.add(relax.op.abs(x)), largest))
 
 
 def clip_of_limits(site: Site) -> Bindings | None:
