@@ -76,6 +76,10 @@ ELSEWHERE = {
     "tvm_x profile --report": ("template/engine/tests/test_commands.py", '"--report", known'),
     "tvm_x profile --trace": ("template/engine/tests/test_commands.py", '"--trace", trace'),
     "tvm_x drift --record": ("template/engine/tests/test_supported_tvm.py", '"--record"'),
+    "tvm_x report --html": (
+        "template/engine/tests/test_commands.py",
+        '"model.json", "--html", page',
+    ),
     "tvm_x report --all": ("template/engine/tests/test_commands.py", '"--all"'),
     "tvm_x report --netron": ("template/engine/tests/test_onnx_report.py", '"--netron"'),
     "git add -A": ("tests/test_adding_an_op.py", r"(git add -A && git commit -m "),
