@@ -50,6 +50,7 @@ from backend.engine.conformance.model import (  # noqa: F401
     Model,
     Spec,
     Tensor,
+    entry_of,
     evaluate,
     plain,
 )
@@ -75,6 +76,11 @@ def first_case(ops):
     by_op = ([Case(op, item) for item in OPS[op]["cases"]] for op in ops)
     in_turn = chain.from_iterable(zip_longest(*by_op))
     return first_taken(case for case in in_turn if case is not None)[0]
+
+
+def lost_by_folding(case):
+    """Return which ops stay on the host if all inputs of a case but the first are constants."""
+    return chip.lost_by_folding(case.op, [item.name for item in entry_of(case.op).inputs[1:]])
 
 
 @cache

@@ -514,7 +514,7 @@ def run_library(region, path):
 
 def run(region, module):
     machine = relax.VirtualMachine(module, tvm.cpu())
-    result = machine[region.model.name](*map(tvm.runtime.tensor, region.inputs))
+    result = machine[region.model.name](*map(tvm.runtime.tensor, region.inputs_of_model))
     fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
     region.assert_right([*region.inputs, *fields])
     return machine

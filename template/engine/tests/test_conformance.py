@@ -20,6 +20,7 @@ import backend
 import support
 from backend.engine.backend import LEDGER, read_cases
 from backend.engine.capability import Accumulated, Buckets, Elementwise, Exact, Input, Op
+from backend.engine.chains import ops_left_by_folding
 from backend.engine.conformance import (
     Outcome,
     Result,
@@ -47,15 +48,40 @@ from backend.engine.conformance.ledger import (
     read_ledger,
 )
 from backend.engine.conformance.pages import as_html, as_markdown
-from backend.engine.conformance.region import ask_about, first_taken
+from backend.engine.conformance.region import Region, ask_about, first_taken
 from backend.engine.conformance.workers import in_workers
 from backend.engine.options import PREFIX
 from backend.patterns import OPS as PATTERNS
-from support import BACKEND, OPS, SINGLE, TABLE, Case, needs, run_command
+from support import BACKEND, OPS, SINGLE, TABLE, Case, first_case, needs, run_command
 
 TOLERANCES = [Exact(), Elementwise(), Accumulated("64"), Elementwise(ulps=0, rtol=1e-3)]
 each_tolerance = pytest.mark.parametrize("tolerance", TOLERANCES, ids=str)
 each_dtype = pytest.mark.parametrize("dtype", ["float32", "float16"])
+
+
+# ---- Cases --------------------------------------------------------------------------------------
+
+
+@needs("sdpa")
+def test_a_region_is_called_in_the_order_of_its_own_arguments():
+    region = Region(first_case(["sdpa"]))
+    # The chain begins with its second input.
+    assert [array.shape for array in region.inputs] != [
+        array.shape for array in region.inputs_of_model
+    ]
+    support.assert_close(region.call(), region.expected, 1e-3, 1e-3)
+
+
+@needs("sdpa")
+def test_folding_a_part_of_a_chain_leaves_its_other_ops():
+    sdpa = TABLE.get("sdpa")
+    left = {"relax.matmul", "relax.multiply", "relax.nn.softmax"}
+    assert ops_left_by_folding(sdpa, ["key", "value"]) == left
+    assert ops_left_by_folding(sdpa, ["query", "value"]) == set()
+    assert ops_left_by_folding(sdpa, ["query", "key", "value"]) == set()
+    lacking = {op for op in left if not TABLE.entries_of(op)}
+    assert chip.lost_by_folding("sdpa", ["key"]) == lacking
+    assert chip.lost_by_folding("sdpa", []) == set()
 
 
 # ---- Comparators --------------------------------------------------------------------------------
@@ -648,8 +674,10 @@ def conformance(*arguments):
 
 
 CASES = cases_of("ops", Settings())
-TAKEN = [str(case) for case in SINGLE if str(case) in CASES]
-needs_taken = pytest.mark.skipif(not TAKEN, reason="the NPU takes no op in a single call")
+# A table may consist of chains alone.
+ANY = [case for case in [first_case(op for op in OPS if TABLE.get(op))] if case]
+TAKEN = [str(case) for case in SINGLE or ANY if str(case) in CASES]
+needs_taken = pytest.mark.skipif(not TAKEN, reason="the NPU takes no op")
 
 
 def test_the_command_lists_cases():
@@ -661,7 +689,6 @@ def test_the_command_lists_cases():
     assert json.loads(out) == {"format_version": 1, "suites": {"ops": list(CASES)}}
 
 
-@needs_taken
 def test_libraries_of_the_host_are_not_the_systems_own(capfd):
     x = support.variable("x", 4)
     mod = support.build([x], lambda emit: emit(relax.op.sinh(x)))
@@ -672,6 +699,7 @@ def test_libraries_of_the_host_are_not_the_systems_own(capfd):
     assert "SystemLib" not in capfd.readouterr().err
 
 
+@needs_taken
 def test_json_is_alone_on_standard_output(tmp_path):
     arguments = ("--jobs", "0", "--filter", f"ops/{TAKEN[0]}", "--output", str(tmp_path), "--json")
     code, out, errors = run_command("conformance", *arguments)

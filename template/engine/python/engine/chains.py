@@ -10,7 +10,7 @@ attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from operator import attrgetter, or_
@@ -288,6 +288,41 @@ def chains_of(op: Op) -> tuple[Chain, ...]:
         As `read` returns them.
     """
     return _chains(op.chains, tuple(item.name for item in op.inputs))
+
+
+def ops_left_by_folding(op: Op, constants: Collection[str]) -> set[str]:
+    """Return the ops that a chain becomes where folding computes a part of it.
+
+    Parameters
+    ----------
+    op
+        An entry with chains.
+    constants
+        The names of those inputs that are constants.
+
+    Returns
+    -------
+    ops
+        The Relax ops; none if nothing is folded, or all of it.
+    """
+    left = set()
+    folded = False
+
+    def is_constant(node: Node) -> bool:
+        nonlocal folded
+        if isinstance(node, Either):
+            return is_constant(node.options[0])
+        if not isinstance(node, Step):
+            return isinstance(node, Number) or node.name in constants
+        # A list, so that all are visited.
+        if all([is_constant(argument) for argument in node.arguments]):
+            folded = True
+            return True
+        left.add(node.op)
+        return False
+
+    is_constant(chains_of(op)[0].node)
+    return left if folded else set()
 
 
 def wholes_of(

@@ -129,10 +129,10 @@ def it_saves_and_loads(region: Region) -> None:
         library, given, found = (str(Path(directory) / n) for n in ("m.so", "in.npz", "out.npz"))
         executable.export_library(library)
         machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
-        result = machine[model.name](*map(tvm.runtime.tensor, region.inputs))
+        result = machine[model.name](*map(tvm.runtime.tensor, region.inputs_of_model))
         fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
         _expect_close([item.numpy() for item in fields], region.expected, "loaded from a file")
-        np.savez(given, *region.inputs)
+        np.savez(given, *region.inputs_of_model)
         command = [sys.executable, "-c", script, library, given, found, model.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         _expect(done.returncode == 0, f"a new process fails to load and run it: {done.stderr}")

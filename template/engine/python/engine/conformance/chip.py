@@ -8,9 +8,10 @@ checks the values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ..aliases import JsonFields
+from ..chains import ops_left_by_folding
 from ..patterns import TABLE
 
 _CHIP = getattr(TABLE, "chip", None)
@@ -96,3 +97,23 @@ def has_symbol(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(has_symbol, value))
     return isinstance(value, str) and value == "n"
+
+
+def lost_by_folding(op: str, constants: Collection[str]) -> set[str]:
+    """Return what the table lacks of a chain where folding computes a part of it.
+
+    Parameters
+    ----------
+    op
+        The name of the table's entry.
+    constants
+        The names of those inputs that are constants.
+
+    Returns
+    -------
+    ops
+        The Relax ops that stay on the host; none for an entry that is an op of Relax itself.
+    """
+    entry = TABLE.get(op)
+    left = ops_left_by_folding(entry, constants) if entry and not entry.relax else ()
+    return {name for name in left if not TABLE.entries_of(name)}

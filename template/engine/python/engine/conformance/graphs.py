@@ -202,6 +202,9 @@ class Graph:
         reason = self.model.refusal(op, *inputs, **attributes)
         if reason is not None:
             raise ValueError(reason)
+        names = [item.name for item in entry_of(op).inputs]
+        if chip.lost_by_folding(op, [*compress(names, map(self._constants.__contains__, inputs))]):
+            raise ValueError("Folding a part of it would leave the rest on the host.")
         call = Model("trial", self.model.symbol).normalize(op, inputs, attributes)
         if any(_count(ty.shape) > _MOST_ELEMENTS for ty in getattr(call.ty, "fields", [call.ty])):
             raise ValueError("It is too large.")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,13 +41,37 @@ def region_of(model: Model, **options: Any) -> tvm.runtime.Module:
     ValueError
         The model is not one region.
     """
-    partitioned = partition_for(tvm.IRModule({model.name: model.function()}), **options)
-    report = offload_report(partitioned)
+    return _compile(_partitioned(model, options), options)
+
+
+def _partitioned(model: Model, options: Mapping[str, Any]) -> tvm.IRModule:
+    mod = partition_for(tvm.IRModule({model.name: model.function()}), **options)
+    report = offload_report(mod)
     if len(report.regions) != 1:
         raise ValueError(f"The model is not one region:\n{report}")
+    return mod
+
+
+def _compile(partitioned: tvm.IRModule, options: Mapping[str, Any]) -> tvm.runtime.Module:
     compiled = relax.transform.RunCodegen({BACKEND: options})(partitioned)
     (module,) = compiled.attrs["external_mods"]
     return module
+
+
+def _order(function: relax.Function) -> list[int]:
+    """Return which parameter of a function each argument of its region is.
+
+    A region takes them in the order in which its calls do: a chain may begin with its second input.
+    """
+    found: list[int] = []
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.GlobalVar):
+            for argument in expr.args:
+                found.extend(n for n, one in enumerate(function.params) if one.same_as(argument))
+
+    relax.analysis.post_order_visit(function.body, visit)
+    return found
 
 
 MOST_DECLINES = 150
@@ -138,9 +162,11 @@ class Region:
     def __init__(self, case: Case, **options: object) -> None:
         self.case = case
         self.model = model = case.model()
-        self.module = region_of(model, **options)
+        partitioned = _partitioned(model, options)
+        self.module = _compile(partitioned, options)
         self.symbol = str(self.module["get_symbol"]())
-        self.inputs = [argument.values[1] for argument in model.arguments]
+        self.inputs_of_model = [argument.values[1] for argument in model.arguments]
+        self.inputs = [self.inputs_of_model[n] for n in _order(partitioned[model.name])]
         self.expected = [output.values[1] for output in model.outputs]
 
     @property
