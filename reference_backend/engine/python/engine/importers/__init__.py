@@ -48,23 +48,27 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
         onnx is not installed.
     """
     # It says what to install.
+    import onnx
     import tvm.relax.frontend.onnx  # noqa: F401
+    from onnx.inliner import inline_local_functions
 
+    from .onnx_checks import require_sound
     from .onnx_names import read
     from .onnx_operators import normalize
     from .onnx_types import outline
 
     if isinstance(model, (str, os.PathLike)):
-        import onnx
-
         model = onnx.load(model)
-    if not hasattr(model, "graph"):
+    if not isinstance(model, onnx.ModelProto):
         raise ValueError(
             f"the model is of type {type(model).__name__}; supported are onnx.ModelProto and the "
             "path of a file"
         )
+    if model.functions:
+        model = inline_local_functions(model)
+    require_sound(model)
     types = outline(model, options.get("shape_dict"))
-    return read(normalize(model, types), model, **options)
+    return read(normalize(model, types), types, **options)
 
 
 @readable_errors()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,6 +29,9 @@ NARROW = {
     TensorProto.UINT2: (TensorProto.UINT8, 0, 3),
 }
 """Element types of less than 8 bits: the type that holds them, and their range."""
+
+DOMAINS = ("", "ai.onnx", "com.microsoft")
+"""The domains of known operators; TVM's importer ignores domains."""
 
 
 class Node:
@@ -301,6 +304,15 @@ class Graph:
 
 Rule = Callable[[Graph, Node], None]
 """Rewrites a node: it adds others to the graph, or the node itself if TVM reads it rightly."""
+
+
+def all_nodes(proto: GraphProto) -> Iterator[NodeProto]:
+    """Generate the nodes of a graph, and of those inside it."""
+    for node in proto.node:
+        yield node
+        for item in node.attribute:
+            for inner in (item.g, *item.graphs):
+                yield from all_nodes(inner)
 
 
 def _reads(proto: GraphProto) -> Sequence[str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,10 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ..aliases import Attributes
 from ..origins import Origin, Tracer, with_classes, with_span
+from .declared import require_declared
 from .failures import at_node, unknown_operators
+from .onnx_graph import DOMAINS, all_nodes
+from .onnx_types import declared
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -56,21 +59,46 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer, whose block builder knows the node that is read."""
 
     def __init__(
-        self, names: set[str], graph: GraphProto, *args: object, **options: object
+        self, outline: ModelProto, graph: GraphProto, *args: object, **options: object
     ) -> None:
         super().__init__(*args, **options)
         self.bb = _Builder(graph)
-        self._author_names = names
+        self._outline = outline
+        self._declared = declared(outline.graph)
+        self._author_names = {
+            str(node.name or next(iter(node.output), "")) for node in outline.graph.node
+        }
 
     def _check_for_unsupported_ops(self, graph: GraphProto) -> None:
         """Refuse operators that TVM does not know, and name their nodes; TVM names only kinds."""
+        kinds: Collection[str] = ()
         try:
             super()._check_for_unsupported_ops(graph)
         except tvm.error.OpNotImplemented as error:
             kinds = str(error).rpartition("ONNX: ")[2].split(", ")
-            nodes = [_title(node) for node in graph.node if node.op_type in kinds]
-            message = unknown_operators(nodes) if nodes else str(error)
-            raise tvm.error.OpNotImplemented(message) from None
+        unknown = [
+            _title(node)
+            for node in all_nodes(graph)
+            if node.op_type in kinds or node.domain not in DOMAINS
+        ]
+        if unknown:
+            raise tvm.error.OpNotImplemented(unknown_operators(unknown))
+
+    def _construct_nodes(self, graph: GraphProto) -> None:
+        """Read all nodes, and compare what they became with the types of the model."""
+        try:
+            super()._construct_nodes(graph)
+        except Exception:
+            # A wrong shape makes a later node fail.
+            self._require_declared()
+            raise
+        self._require_declared()
+
+    def _require_declared(self) -> None:
+        for node in self._outline.graph.node:
+            for name in node.output:
+                if name in self._declared and name in self._nodes:
+                    require_declared(_title(node), name, self._declared[name], self._nodes[name])
 
     def _parse_value_proto(self, value_proto: ValueInfoProto | NodeProto) -> str:
         """Return the name of a value, or of a node; TVM hands it on to the operator."""
@@ -106,15 +134,15 @@ def _title(node: NodeProto) -> str:
     return f"{node.name or next(iter(node.output), '')} ({domain}{node.op_type})"
 
 
-def read(model: ModelProto, original: ModelProto, **options: object) -> tvm.IRModule:
+def read(model: ModelProto, outline: ModelProto, **options: object) -> tvm.IRModule:
     """Read a model as TVM's `from_onnx` does.
 
     Parameters
     ----------
     model
         The model, with operators that TVM reads.
-    original
-        The model of the user, for its names.
+    outline
+        The model of the user with the types of its tensors, as `onnx_types.outline` returns it.
     **options
         Of `tvm.relax.frontend.onnx.from_onnx`.
 
@@ -122,7 +150,11 @@ def read(model: ModelProto, original: ModelProto, **options: object) -> tvm.IRMo
     -------
     mod
         A module with the function `main`.
+
+    Raises
+    ------
+    ValueError
+        TVM reads a node as something else than the model declares.
     """
-    names = {str(node.name or next(iter(node.output), "")) for node in original.graph.node}
-    ours = with_classes(from_onnx, ONNXGraphImporter=partial(_Importer, names, model.graph))
+    ours = with_classes(from_onnx, ONNXGraphImporter=partial(_Importer, outline, model.graph))
     return ours(model, **options)

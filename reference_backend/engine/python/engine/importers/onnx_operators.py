@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from onnx import AttributeProto, GraphProto, ModelProto
 
 from . import onnx_quantised
-from .onnx_graph import NARROW, Graph, Node, Rule
-
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
+from .onnx_graph import DOMAINS, NARROW, Graph, Node, Rule
 
 RULES: Mapping[str, Rule] = {**onnx_quantised.RULES}
 """What rewrites an operator, by its name. A rule may leave a node as it is."""
@@ -24,7 +22,7 @@ def normalize(model: ModelProto, outline: ModelProto) -> ModelProto:
     model
         A model, which is not changed.
     outline
-        The same with the types of its tensors, as `onnx_types.outline` returns it; it is changed.
+        The same with the types of its tensors, as `onnx_types.outline` returns it.
 
     Returns
     -------
@@ -34,13 +32,19 @@ def normalize(model: ModelProto, outline: ModelProto) -> ModelProto:
     """
     if not _has_rules(model.graph):
         return model
-    del outline.graph.initializer[:]
-    outline.graph.initializer.extend(model.graph.initializer)
-    opsets = {item.domain: item.version for item in outline.opset_import}
-    _rewrite(outline.graph, opsets.get("", opsets.get("ai.onnx", 1)), None)
+    result = ModelProto()
+    result.CopyFrom(outline)
+    del result.graph.initializer[:]
+    result.graph.initializer.extend(model.graph.initializer)
+    opsets = {item.domain: item.version for item in result.opset_import}
+    _rewrite(result.graph, opsets.get("", opsets.get("ai.onnx", 1)), None)
+    for value in result.graph.output:
+        if value.type.HasField("tensor_type"):
+            # ONNX's checker, which TVM asks, wants one.
+            value.type.tensor_type.shape.SetInParent()
     # Before version 4, constants had to be inputs too.
-    outline.ir_version = max(outline.ir_version, 4)
-    return outline
+    result.ir_version = max(result.ir_version, 4)
+    return result
 
 
 def _has_rules(graph: GraphProto) -> bool:
@@ -71,7 +75,7 @@ def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
             for inner in _inner(attribute):
                 _rewrite(inner, opset, graph)
         rule = RULES.get(item.op_type)
-        if rule is not None and item.domain in _DOMAINS:
+        if rule is not None and item.domain in DOMAINS:
             rule(graph, node)
         elif onnx_quantised.is_unknown(item):
             onnx_quantised.refuse_unknown(node)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX models are read as ONNX means them, or refused with the node's name."""
+
+import re
+
+import numpy as np
+import pytest
+from tvm import relax
+
+import backend
+from support import needs_library
+
+pytestmark = needs_library("onnx")
+
+DOMAINS = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "own": 1]>'
+
+
+def model(text, domains=DOMAINS):
+    from onnx import parser
+
+    return parser.parse_model(f"{domains} {text}")
+
+
+def refused(text, sentence, domains=DOMAINS):
+    with pytest.raises(Exception, match=re.escape(sentence)) as caught:
+        backend.from_onnx(model(text, domains))
+    assert not isinstance(caught.value, (KeyError, IndexError, AttributeError))
+
+
+# ---- Graphs that are none -----------------------------------------------------------------------
+
+UNSOUND = {
+    "a cycle": (
+        "{ a = Relu(b) b = Neg(a) y = Add(b, x) }",
+        "ONNX node 'with the output a' (Relu): its input 'b' is not known there: the later node "
+        "'with the output b' (Neg) computes it: the nodes form a cycle",
+    ),
+    "a node that reads itself": (
+        "{ a = Add(a, x) y = Relu(a) }",
+        "ONNX node 'with the output a' (Add): its input 'a' is not known there: it is its own",
+    ),
+    "an input that nobody makes": (
+        "{ y = Add(x, lost) }",
+        "ONNX node 'with the output y' (Add): its input 'lost' is not known there: no node",
+    ),
+    "an input of a branch": (
+        "{ c = Equal(x, x) d = ReduceMin<keepdims = 0>(x) e = Cast<to = 9>(d)"
+        "  y = If(e) <then_branch = t () => (float[2] p) { p = Neg(lost) },"
+        "             else_branch = f () => (float[2] q) { q = Relu(x) }> }",
+        "ONNX node 'with the output p' (Neg): its input 'lost' is not known there",
+    ),
+    "two makers": (
+        "{ y = Relu(x) y = Neg(x) }",
+        "(Neg): its result 'y' is that of the node 'with the output y' (Relu), too",
+    ),
+    "no maker": ("{ z = Relu(x) }", "the ONNX graph 'g' has the result 'y', which no node"),
+    "another domain": (
+        "{ y = own.Relu(x) }",
+        "TVM's importer does not know the operator of the node y (own.Relu)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_a_graph_that_cannot_be_computed_is_refused_with_node_and_tensor(name):
+    body, sentence = UNSOUND[name]
+    refused(f"g (float[2] x) => (float[2] y) {body}", sentence)
+
+
+def test_a_node_without_an_operator_or_a_version_is_refused():
+    found = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    found.graph.node[0].op_type = ""
+    with pytest.raises(
+        ValueError, match=r"^ONNX node 'with the output y' \(\): it has no operator"
+    ):
+        backend.from_onnx(found)
+    other = '<ir_version: 10, opset_import: ["com.microsoft": 1]>'
+    text = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
+    refused(text, "does not say which version of ONNX's operators it has", other)
+
+
+def test_functions_of_the_model_are_read():
+    text = """g (float[2] x) => (float[2] y) { y = own.twice(x) }
+    <domain: "own", opset_import: ["": 21]> twice (a) => (b) { b = Add(a, a) }"""
+    found = backend.from_onnx(model(text))
+    assert found["main"].ret_ty.dtype == "float32"
+
+
+# ---- Types that the model declares --------------------------------------------------------------
+
+
+def result_type(text, **options):
+    ty = backend.from_onnx(model(text), **options)["main"].ret_ty
+    return str(ty.dtype), [int(size) for size in ty.shape.values]
+
+
+def plant(monkeypatch, name, convert):
+    """Give an operator another converter."""
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    kind = onnx_frontend._get_convert_map()[name]
+
+    def wrong(bb, inputs, attr, params):
+        return convert(inputs[0])
+
+    monkeypatch.setattr(kind, "get_converter", lambda opset: wrong)
+
+
+@pytest.mark.parametrize(
+    ("convert", "read"),
+    [
+        (lambda x: relax.op.astype(x, "float16"), "float16[2, 4]"),
+        (lambda x: relax.op.reshape(x, [8]), "float32[8]"),
+        (lambda x: relax.op.permute_dims(x), "float32[4, 2]"),
+    ],
+)
+def test_a_result_that_contradicts_the_model_is_refused(monkeypatch, convert, read):
+    plant(monkeypatch, "Relu", convert)
+    sentence = (
+        "the node r (Relu) is read wrongly: the model declares its result 'r' as float32[2, 4], "
+        f"and TVM's importer makes it {read}."
+    )
+    # Of the one node, though it is not a result of the model, and a later node may fail for it.
+    inputs = "g (float[2, 4] x, float[4, 3] w) =>"
+    refused(f"{inputs} (float[4, 2] y) {{ r = Relu(x) y = Transpose(r) }}", sentence)
+    refused(f"{inputs} (float[2, 3] y) {{ r = Relu(x) y = MatMul(r, w) }}", sentence)
+
+
+def test_the_types_of_the_file_are_used_where_onnx_infers_none(monkeypatch):
+    text = "g (float[2, 4] x) => (float[2, 4] y) { t = com.microsoft.FastGelu(x) y = Relu(t) }"
+    assert result_type(text) == ("float32", [2, 4])
+    refused(text.replace("(float[2, 4] y)", "(float[2, 5] y)"), "as float32[2, 5], and TVM's")
+    # With other inputs, the sizes are others.
+    assert result_type(text, shape_dict={"x": [3, 4]}) == ("float32", [3, 4])
+
+
+def test_what_exporters_leave_behind_is_no_contradiction():
+    from onnx import helper
+
+    text = "g (float[2, 4] x) => (float[2, 5] y) { r = Relu(x) y = Neg(r) }"
+    found = model(text)
+    found.graph.value_info.append(helper.make_tensor_value_info("r", 1, [7, 7, 7]))
+    ty = backend.from_onnx(found)["main"].ret_ty
+    assert [int(size) for size in ty.shape.values] == [2, 4]
+
+
+def test_sizes_that_replace_those_of_the_file_are_the_declared_ones():
+    text = "g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }"
+    assert result_type(text, shape_dict={"x": [3, 4]}) == ("float32", [3, 4])
+    fixed = text.replace("n", "1")
+    assert result_type(fixed, shape_dict={"x": [np.int64(3), 4]}) == ("float32", [3, 4])
+
+
+def test_a_result_of_no_dimensions_may_be_of_unknown_ones():
+    text = "g (float[2, 4] x) => (float y) { y = com.microsoft.FastGelu(x) }"
+    assert result_type(text) == ("float32", [2, 4])
