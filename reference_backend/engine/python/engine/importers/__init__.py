@@ -25,7 +25,8 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
 
     TVM's importer reads it after quantised operators were rewritten: QLinearConv and its like,
     also those of ONNX Runtime, become the operator on floats between DequantizeLinear and
-    QuantizeLinear. Tensors of 2 and 4 bits become tensors of 8 bits with the same values.
+    QuantizeLinear. Tensors of 2 and 4 bits become tensors of 8 bits with the same values. Shape
+    computations on known sizes become constants.
 
     Parameters
     ----------
@@ -53,6 +54,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     from onnx.inliner import inline_local_functions
 
     from .onnx_checks import require_sound
+    from .onnx_folding import fold
     from .onnx_names import read
     from .onnx_operators import normalize
     from .onnx_types import outline
@@ -64,11 +66,13 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
             f"the model is of type {type(model).__name__}; supported are onnx.ModelProto and the "
             "path of a file"
         )
-    if model.functions:
-        model = inline_local_functions(model)
-    require_sound(model)
-    types = outline(model, options.get("shape_dict"))
-    return read(normalize(model, types), types, **options)
+    whole = inline_local_functions(model) if model.functions else model
+    require_sound(whole)
+    types = outline(whole, options.get("shape_dict"))
+    given = [value.SerializeToString() for value in whole.graph.input]
+    has_symbols = given != [value.SerializeToString() for value in types.graph.input]
+    is_folded = fold(types) or has_symbols
+    return read(normalize(whole, types, is_folded), types, **options)
 
 
 @readable_errors()

@@ -88,10 +88,11 @@ class Graph:
         self._constants: dict[str, TensorProto] = dict(outer._constants) if outer else {}
         self._types: dict[str, int] = dict(outer._types) if outer else {}
         self._shapes: dict[str, Sequence[int]] = dict(outer._shapes) if outer else {}
+        self._sizes: dict[str, Sequence[int | None]] = dict(outer._sizes) if outer else {}
         self._names: Counter[str] = outer._names if outer else Counter()
         self._scalars: dict[str, str] = {}
         self.producers = {name: node for node in proto.node for name in node.output if name}
-        self.uses = Counter(_reads(proto))
+        self.uses = Counter(reads(proto))
         for tensor in proto.initializer:
             self._learn_constant(tensor.name, tensor)
         for node in proto.node:
@@ -113,8 +114,11 @@ class Graph:
         self._names[value.name] += 1
         if tensor.elem_type:
             self._types.setdefault(value.name, tensor.elem_type)
-        if tensor.HasField("shape") and all(item.dim_value for item in tensor.shape.dim):
-            self._shapes.setdefault(value.name, [item.dim_value for item in tensor.shape.dim])
+        if tensor.HasField("shape"):
+            sizes = [item.dim_value or None for item in tensor.shape.dim]
+            self._sizes.setdefault(value.name, sizes)
+            if None not in sizes:
+                self._shapes.setdefault(value.name, [size or 0 for size in sizes])
 
     # ---- What is known --------------------------------------------------------------------------
 
@@ -136,6 +140,10 @@ class Graph:
     def shape(self, name: str) -> Sequence[int] | None:
         """Return the sizes of a tensor, if all are known."""
         return self._shapes.get(name)
+
+    def sizes(self, name: str) -> Sequence[int | None] | None:
+        """Return the sizes of a tensor, with None for each open one; None if the rank is open."""
+        return self._shapes.get(name, self._sizes.get(name))
 
     def users(self, name: str) -> list[NodeProto]:
         """Return the nodes that read a tensor."""
@@ -286,7 +294,7 @@ class Graph:
         """Put the new nodes into the graph, and hold narrow elements in 8 bits."""
         del self.proto.node[:]
         self.proto.node.extend(self.nodes)
-        used = set(_reads(self.proto))
+        used = set(reads(self.proto))
         kept = [tensor for tensor in self.proto.initializer if tensor.name in used]
         kept = [_widened(tensor) for tensor in kept]
         del self.proto.initializer[:]
@@ -310,20 +318,26 @@ def all_nodes(proto: GraphProto) -> Iterator[NodeProto]:
     """Generate the nodes of a graph, and of those inside it."""
     for node in proto.node:
         yield node
-        for item in node.attribute:
-            for inner in (item.g, *item.graphs):
-                yield from all_nodes(inner)
+        for inner in graphs_of(node):
+            yield from all_nodes(inner)
 
 
-def _reads(proto: GraphProto) -> Sequence[str]:
+def reads(proto: GraphProto) -> Sequence[str]:
     """Return the names of all tensors that a graph and those inside it read."""
     names = [value.name for value in (*proto.output, *proto.input)]
     for node in proto.node:
         names += node.input
-        for item in node.attribute:
-            for inner in (item.g, *item.graphs):
-                names += _reads(inner) if inner.node or inner.output else ()
+        for inner in graphs_of(node):
+            names += reads(inner)
     return names
+
+
+def graphs_of(node: NodeProto) -> Sequence[GraphProto]:
+    """Return the graphs inside a node, such as the branches of an If."""
+    found: list[GraphProto] = []
+    for item in node.attribute:
+        found += [item.g] if item.type == AttributeProto.GRAPH else item.graphs
+    return found
 
 
 def _widened(tensor: TensorProto) -> TensorProto:

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from onnx import AttributeProto, GraphProto, ModelProto
+from onnx import GraphProto, ModelProto
 
 from . import onnx_quantised
-from .onnx_graph import DOMAINS, NARROW, Graph, Node, Rule
+from .onnx_graph import DOMAINS, NARROW, Graph, Node, Rule, graphs_of, reads
 
 RULES: Mapping[str, Rule] = {**onnx_quantised.RULES}
 """What rewrites an operator, by its name. A rule may leave a node as it is."""
 
 
-def normalize(model: ModelProto, outline: ModelProto) -> ModelProto:
+def normalize(model: ModelProto, outline: ModelProto, is_folded: bool = False) -> ModelProto:
     """Rewrite the operators of a model that have a rule.
 
     Parameters
@@ -23,6 +23,8 @@ def normalize(model: ModelProto, outline: ModelProto) -> ModelProto:
         A model, which is not changed.
     outline
         The same with the types of its tensors, as `onnx_types.outline` returns it.
+    is_folded
+        Whether the outline has other inputs, nodes or constants than the model.
 
     Returns
     -------
@@ -30,12 +32,16 @@ def normalize(model: ModelProto, outline: ModelProto) -> ModelProto:
         A copy, in which quantised operators are QuantizeLinear, DequantizeLinear and operators on
         floats; the model itself if there is nothing to rewrite.
     """
-    if not _has_rules(model.graph):
+    if not is_folded and not _has_rules(model.graph):
         return model
+    names = {tensor.name for tensor in model.graph.initializer}
+    new = [tensor for tensor in outline.graph.initializer if tensor.name not in names]
+    read = set(reads(outline.graph))
     result = ModelProto()
     result.CopyFrom(outline)
     del result.graph.initializer[:]
-    result.graph.initializer.extend(model.graph.initializer)
+    result.graph.initializer.extend(i for i in model.graph.initializer if i.name in read)
+    result.graph.initializer.extend(new)
     opsets = {item.domain: item.version for item in result.opset_import}
     _rewrite(result.graph, opsets.get("", opsets.get("ai.onnx", 1)), None)
     for value in result.graph.output:
@@ -56,13 +62,9 @@ def _has_rules(graph: GraphProto) -> bool:
     return any(
         node.op_type in RULES
         or onnx_quantised.is_unknown(node)
-        or any(_has_rules(inner) for item in node.attribute for inner in _inner(item))
+        or any(_has_rules(inner) for inner in graphs_of(node))
         for node in graph.node
     )
-
-
-def _inner(item: AttributeProto) -> Sequence[GraphProto]:
-    return [item.g] if item.type == AttributeProto.GRAPH else item.graphs
 
 
 def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
@@ -71,9 +73,8 @@ def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
         if index in graph.absorbed:
             continue
         node = Node(item)
-        for attribute in item.attribute:
-            for inner in _inner(attribute):
-                _rewrite(inner, opset, graph)
+        for inner in graphs_of(item):
+            _rewrite(inner, opset, graph)
         rule = RULES.get(item.op_type)
         if rule is not None and item.domain in DOMAINS:
             rule(graph, node)

@@ -19,7 +19,7 @@ from .files import read_text, require_file
 from .problem import Problem, sentence
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, ValueInfoProto
+    from onnx import ModelProto
 
 Shapes = Mapping[str, Sequence[int]]
 """The sizes of inputs, by name."""
@@ -138,13 +138,12 @@ def _read_onnx(path: Path, shapes: Shapes) -> ModelFile:
 
     try:
         model = onnx.load(path)
-        inputs, outputs = model.graph.input, model.graph.output
+        outputs = model.graph.output
         if not outputs:
             raise ValueError
     except Exception:  # Errors of protobuf, or of the system about data next to the model.
         raise Problem(f"{path} is not an ONNX model, or its data are missing.") from None
-    weights = {tensor.name for tensor in model.graph.initializer}
-    _set_shapes(model, {item.name: item for item in inputs if item.name not in weights}, shapes)
+    _set_shapes(model, shapes)
     return ModelFile(
         path,
         model,
@@ -155,43 +154,20 @@ def _read_onnx(path: Path, shapes: Shapes) -> ModelFile:
     )
 
 
-def _set_shapes(model: ModelProto, inputs: Mapping[str, ValueInfoProto], shapes: Shapes) -> None:
-    """Write sizes into an ONNX model, for each size of the same name, and infer what follows."""
-    import onnx
+def _set_shapes(model: ModelProto, shapes: Shapes) -> None:
+    """Write sizes into an ONNX model, for each size of the same name."""
+    from ..importers.onnx_sizes import fix_sizes, inputs_of
 
-    _require_known(shapes, list(inputs))
+    _require_known(shapes, list(inputs_of(model.graph)))
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():
-        given = inputs[name].type.tensor_type.shape.dim
-        if len(given) != len(shape):
-            raise Problem(
-                f"--shape {_text(name, shape)}: the input has {len(given)} dimensions, not "
-                f"{len(shape)}."
-            )
-        for dimension, size in zip(given, shape, strict=True):
-            fixed = dimension.HasField("dim_value") and dimension.dim_value > 0
-            known = dimension.dim_value if fixed else sizes.get(dimension.dim_param, size)
-            if known != size:
-                why = f"the model fixes a size of {known} where {size} is given"
-                if not fixed:
-                    why = f"'{dimension.dim_param}' is {known} in another place, and {size} here"
-                raise Problem(f"--shape {_text(name, shape)}: {why}.")
-            if dimension.dim_param:
-                sizes[dimension.dim_param] = size
-            dimension.dim_value = size
-    if not shapes:
-        return
-    for item in (*model.graph.input, *model.graph.output):
-        for dimension in item.type.tensor_type.shape.dim:
-            if dimension.dim_param in sizes:
-                dimension.dim_value = sizes[dimension.dim_param]
-    # They have the open sizes, and nothing else that could not be inferred.
-    del model.graph.value_info[:]
-    # An inference that fails leaves the model as it is, which TVM's importer reads, too.
-    try:
-        model.CopyFrom(onnx.shape_inference.infer_shapes(model, data_prop=True))
-    except Exception:
-        return
+        try:
+            fix_sizes(model.graph, name, shape, sizes)
+        except ValueError as error:
+            raise Problem(f"--shape {_text(name, shape)}: {error}.") from None
+    if shapes:
+        # They have the open sizes.
+        del model.graph.value_info[:]
 
 
 def _read_program(path: Path, shapes: Shapes) -> ModelFile:

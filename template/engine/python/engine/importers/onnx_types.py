@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from numbers import Integral
+from collections.abc import Mapping
+from contextlib import suppress
 
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
 from .declared import Declared
 from .onnx_graph import NARROW
+from .onnx_sizes import name_open_sizes, replace_sizes
 
 _SMALL = 1024
 """No shape is longer: constants with more elements are weights, whose values no type needs."""
@@ -43,18 +44,33 @@ def outline(model: ModelProto, shapes: object = None) -> ModelProto:
     result.graph.node.extend(model.graph.node)
     result.graph.input.extend(model.graph.input)
     result.graph.initializer.extend(_without_values(item) for item in model.graph.initializer)
-    for value in result.graph.input:
-        if value.name in given:
-            _set_shape(value, given[value.name])
-    result.graph.output.extend(ValueInfoProto(name=value.name) for value in model.graph.output)
-    # An inference that fails leaves types open.
-    try:
-        result = shape_inference.infer_shapes(result, data_prop=True)
-    except Exception:
-        del result.graph.value_info[:]
-    for inferred, value in zip(result.graph.output, model.graph.output, strict=True):
-        _fill(inferred, value, with_sizes=not given)
+    if given:
+        replace_sizes(result.graph, given)
+    name_open_sizes(result.graph)
+    result.graph.output.extend(model.graph.output)
+    infer(result, with_sizes=not given)
     return result
+
+
+def infer(outline: ModelProto, with_sizes: bool = True) -> None:
+    """Infer the types of all tensors but the inputs.
+
+    Parameters
+    ----------
+    outline
+        As :func:`outline` returns it; it is changed.
+    with_sizes
+        Whether the sizes of its results hold, which the model may declare for other inputs.
+    """
+    graph = outline.graph
+    said = [*graph.output]
+    del graph.output[:], graph.value_info[:]
+    graph.output.extend(ValueInfoProto(name=value.name) for value in said)
+    # An inference that fails leaves types open.
+    with suppress(Exception):
+        outline.CopyFrom(shape_inference.infer_shapes(outline, data_prop=True))
+    for inferred, value in zip(outline.graph.output, said, strict=True):
+        _fill(inferred, value, with_sizes)
 
 
 def declared(graph: GraphProto) -> Mapping[str, Declared]:
@@ -106,11 +122,3 @@ def _without_values(tensor: TensorProto) -> TensorProto:
     if math.prod(tensor.dims) <= _SMALL and tensor.data_location != TensorProto.EXTERNAL:
         return tensor
     return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-
-
-def _set_shape(value: ValueInfoProto, shape: Sequence[object]) -> None:
-    value.type.tensor_type.shape.Clear()
-    for size in shape:
-        dimension = value.type.tensor_type.shape.dim.add()
-        if isinstance(size, Integral):
-            dimension.dim_value = int(size)
