@@ -1,32 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads TFLite models with TVM's importer: ops on real numbers, between dequantize and quantize.
+"""Reads TFLite models with TVM's converters: ops on real numbers, between dequantize and quantize.
 
 TVM's importer has code of its own for the integers of some operators and refuses the others. Here
-all of them are converted as in a float model, by a class that the importer takes as `op_converter`.
+all of them are converted as in a float model. Converters of ours replace those of TVM that drop an
+option of a file or misread it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
+import tflite
 import tvm
-from tflite import TensorType
 from tvm import relax
-from tvm.relax.frontend.tflite import from_tflite
-from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, get_tensor_name
+from tvm.relax.frontend.tflite.tflite_frontend import ExprTable, TensorWrapper
 
-from ..aliases import Array
+from ..calls import Constant
+from ..messages import last_line
 from .channels_first import channels_first
-
-if TYPE_CHECKING:
-    from tflite import Operator
-    from tvm.relax.frontend.tflite.tflite_frontend import TensorWrapper
+from .declared import require_declared
+from .failures import unknown_operators
+from .tflite_layers import Layers
+from .tflite_places import Places
+from .tflite_tensors import Subgraph, constant, static_shape
+from .tflite_values import Values
 
 _BIASES = {"CONV_2D": 2, "DEPTHWISE_CONV_2D": 2, "FULLY_CONNECTED": 2, "TRANSPOSE_CONV": 3}
 """Which input is a bias; the two before it are data and weight."""
-_TYPES = ("int8", "uint8", "int16")
 _NAMES = """
 ABS ADD ARG_MAX ARG_MIN AVERAGE_POOL_2D BATCH_MATMUL BATCH_TO_SPACE_ND CEIL CONCATENATION
 CONV_2D COS DEPTHWISE_CONV_2D DEPTH_TO_SPACE DEQUANTIZE DIV ELU EQUAL EXP EXPAND_DIMS FLOOR
@@ -38,117 +41,224 @@ SHAPE SIN SLICE SOFTMAX SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPLIT SPLIT_V SQRT SQUA
 SQUARED_DIFFERENCE SQUEEZE STRIDED_SLICE SUB SUM TANH TILE TRANSPOSE TRANSPOSE_CONV UNPACK"""
 _CONVERTED = frozenset(_NAMES.split())
 """The operators that are converted if their tensors are quantised."""
+_STATE = frozenset(("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"))
+_DETECTION = "TFLite_Detection_PostProcess"
+_UNREAD = frozenset(
+    (
+        *("BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "SVDF"),
+        *("UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN"),
+        *("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP", "HASHTABLE_SIZE"),
+        *("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"),
+        *("CONV_3D_TRANSPOSE", "EMBEDDING_LOOKUP_SPARSE", "UNIQUE", "WHERE"),
+        *("DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"),
+    )
+)
+"""What TVM converts into something else than LiteRT computes, or than can be compiled."""
+_STABLEHLO = frozenset(f"STABLEHLO_{name}" for name in ("ADD", "MAXIMUM", "MINIMUM", "MULTIPLY"))
+"""Those that LiteRT computes as well, so that they can be compared."""
+_FOLDED = 4096
+"""The most elements of a result that is computed while reading."""
+_OPERATORS = {
+    int(number): name for name, number in vars(tflite.BuiltinOperator).items() if name.isupper()
+}
 
 
-def read(model: object, **options: object) -> tvm.IRModule:
+def read(
+    model: tflite.Model,
+    shape_dict: Mapping[str, Sequence[int]] | None = None,
+    dtype_dict: Mapping[str, str] | None = None,
+) -> tvm.IRModule:
     """Read a model.
 
     Parameters
     ----------
     model
-        A `tflite.Model`.
-    **options
-        Of TVM's importer.
+        The model.
+    shape_dict
+        Shapes of inputs in place of those in the file.
+    dtype_dict
+        Element types of inputs, which must be those of the file.
 
     Returns
     -------
     mod
         A module with the function `main`, whose convolutions have the channels first.
+
+    Raises
+    ------
+    ValueError
+        An operator is not supported, or the file contradicts what was read of it.
     """
-    mod = from_tflite(model, op_converter=_Converter, **options)
-    # The parameters are in the code, too.
-    mod["main"] = channels_first(mod["main"].without_attr("params"))
+    if not model.SubgraphsLength():
+        raise ValueError("the file has no graph")
+    builder = relax.BlockBuilder()
+    graph = Subgraph(model.Subgraphs(0))
+    with builder.function("main"):
+        with builder.dataflow():
+            converter = _Converter(model, graph, ExprTable(), builder)
+            inputs = converter.inputs(dict(shape_dict or {}), dict(dtype_dict or {}))
+            converter.check_unsupported_ops()
+            converter.convert_op_to_relax()
+            tensors = converter.get_tensors(graph.given.OutputsAsNumpy())
+            results = [converter.get_tensor_expr(tensor) for tensor in tensors]
+            result = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
+        builder.emit_func_output(result, inputs)
+    mod = builder.get()
+    mod["main"] = channels_first(mod["main"].with_attr("num_input", len(inputs)))
     return mod
 
 
-class _Real:
-    """A quantised tensor of a file, whose type claims to be float32."""
-
-    def __init__(self, given: object) -> None:
-        self.given = given
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.given, name)
-
-    def Type(self) -> int:
-        """Return what converters choose types by."""
-        return int(TensorType.FLOAT32)
-
-
-class _Converter(OperatorConverter):  # type: ignore[misc]
+class _Converter(Layers, Places, Values):
     """Gives TVM's converters real numbers, and quantizes what they return."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)
         self._integers: dict[str, relax.Expr] = {}
         """Quantised inputs and results, by the name of the tensor."""
+        for name in list(self.convert_map):
+            is_compared = name in _STABLEHLO or not name.startswith("STABLEHLO_")
+            if name in _UNREAD or not is_compared:
+                del self.convert_map[name]
         self.convert_map["QUANTIZE"] = self._quantize
         self.convert_map["DEQUANTIZE"] = self._dequantize
+        self.convert_map["DENSIFY"] = self._densify
 
-    def get_tensors(self, tensors_idx_list: Iterable[int]) -> list[TensorWrapper]:
-        """Return tensors; quantised ones look like real numbers."""
-        tensors: list[TensorWrapper] = super().get_tensors(tensors_idx_list)
-        for tensor in tensors:
-            found, tensor.qnn_params = tensor.qnn_params, None
-            tensor.scales = found if found and self._dtype(tensor) in _TYPES else None
-            if tensor.scales is not None:
-                tensor.tensor = _Real(tensor.tensor)
-        return tensors
+    def inputs(self, shapes: dict[str, Sequence[int]], dtypes: dict[str, str]) -> list[relax.Var]:
+        """Return the variables of the model's inputs."""
+        tensors = self.get_tensors(self.subgraph.InputsAsNumpy())
+        names = [tensor.tensor.name for tensor in tensors]
+        for name in (*shapes, *dtypes):
+            if name not in names:
+                raise ValueError(f"there is no input {name!r}; the inputs are {', '.join(names)}")
+        found = []
+        for name, tensor in zip(names, tensors, strict=True):
+            given, dtype = self.get_tensor_shape(tensor), self.dtype(tensor)
+            shape = [int(size) for size in shapes.get(name, given)]
+            if dtypes.get(name, dtype) != dtype:
+                raise ValueError(
+                    f"the input {name!r} is {dtype}, and dtype_dict has {dtypes[name]}"
+                )
+            if min(shape, default=0) < 0:
+                raise ValueError(
+                    f"the input {name!r} has the open shape {shape}; fix it with shape_dict, or "
+                    "with --shape"
+                )
+            if shape != given:
+                self.conversion_state["resized"] = True
+            if dtype == "complex64":
+                shape, dtype = [*shape, 2], "float32"
+            found.append(relax.Var(name, relax.TensorType(shape, dtype)))
+            self.exp_tab.set_expr(name, found[-1])
+        return found
 
-    def get_tensor_value(self, tensor_wrapper: TensorWrapper, is_sparse: bool = False) -> Array:
-        """Return a constant, as real numbers if it is quantised."""
-        if tensor_wrapper.scales is None:
-            real: Array = super().get_tensor_value(tensor_wrapper, is_sparse)
-            return real
-        value = self._constant(tensor_wrapper)
-        scale, zero, axis = self._parameters(tensor_wrapper)
-        along = [-1 if index == axis else 1 for index in range(value.ndim)] if scale.ndim else ()
-        real = (value.astype("float32") - zero.reshape(along)) * scale.reshape(along)
-        return real
+    def check_unsupported_ops(self) -> None:
+        """Refuse what cannot be read, before anything is."""
+        unknown = []
+        for index in range(self.subgraph.OperatorsLength()):
+            op = self.subgraph.Operators(index)
+            kind = self.get_op_code_str(op)
+            if kind in _STATE or any(map(self._is_variable, self.get_input_tensors(op))):
+                raise ValueError(
+                    f"the operator {self._title(index)} keeps a variable from one call to the "
+                    "next, which is not supported; make it an input and a result of the model"
+                )
+            if kind not in self.convert_map:
+                unknown.append(self._title(index))
+        if unknown:
+            raise ValueError(unknown_operators(unknown))
+
+    def get_op_code_str(self, op: tflite.Operator) -> str:
+        """Return the name of an operator, of a custom one the name in the file."""
+        code = self.model.OperatorCodes(op.OpcodeIndex())
+        # The package's `BuiltinCode` ignores the newer field of operators that have the older one.
+        place = code._tab.Offset(10)
+        newer = struct.unpack_from("<i", code._tab.Bytes, place + code._tab.Pos) if place else (0,)
+        number = max(*newer, code.DeprecatedBuiltinCode())
+        if number == tflite.BuiltinOperator.CUSTOM:
+            name = (code.CustomCode() or b"").decode(errors="replace")
+            return "DETECTION_POSTPROCESS" if name == _DETECTION else f"custom operator {name!r}"
+        return str(_OPERATORS.get(number, f"number {number}"))
 
     def convert_op_to_relax(self) -> None:
         """Convert all operators."""
         for tensor in self.get_tensors(self.subgraph.InputsAsNumpy()):
             if tensor.scales is not None:
-                self._integers[self._name(tensor)] = self.exp_tab.exprs.pop(self._name(tensor))
+                self._integers[tensor.tensor.name] = self.exp_tab.exprs.pop(tensor.tensor.name)
         for index in range(self.subgraph.OperatorsLength()):
-            op = self.subgraph.Operators(index)
-            kind = self.get_op_code_str(op)
-            inputs, outputs = self.get_input_tensors(op), self.get_output_tensors(op)
-            self._check(kind, inputs, outputs)
-            for tensor in inputs:
-                self._read(tensor)
-            self._read_bias(kind, inputs)
-            result = self.convert_map[kind](op=op)
-            if result is None:
-                continue
-            result = self.bb.emit(result)
-            for number, tensor in enumerate(outputs):
-                one = result if len(outputs) == 1 else self.bb.emit(result[number])
-                self._write(tensor, one)
+            with self._naming(index):
+                self._convert(self.subgraph.Operators(index), self._title(index))
         for tensor in self.get_tensors(self.subgraph.OutputsAsNumpy()):
-            data = self._integers.get(self._name(tensor))
+            data = self._integers.get(tensor.tensor.name)
             if data is not None:
-                self.exp_tab.set_expr(self._name(tensor), data, force_override=True)
+                self.exp_tab.set_expr(tensor.tensor.name, data, force_override=True)
 
-    def _name(self, tensor: TensorWrapper) -> str:
-        return str(get_tensor_name(self.subgraph, tensor.tensor_idx))
+    def _title(self, index: int) -> str:
+        """Return an operator's kind and place, and the name of its first result."""
+        op = self.subgraph.Operators(index)
+        numbers = [*_numbers(op.OutputsAsNumpy()), *_numbers(op.InputsAsNumpy())]
+        title = f"{self.get_op_code_str(op)} (operator {index}"
+        if numbers:
+            title += f", tensor {self.subgraph.Tensors(numbers[0]).name!r}"
+        return f"{title})"
 
-    def _dtype(self, tensor: TensorWrapper) -> str:
-        return str(self.get_tensor_type_str(getattr(tensor.tensor, "given", tensor.tensor).Type()))
+    @contextmanager
+    def _naming(self, index: int) -> Iterator[None]:
+        """Say in errors which operator is read."""
+        try:
+            yield
+        except Exception as error:  # TVM's converters raise countless errors.
+            title, why = self._title(index), last_line(error)
+            if title in str(error):
+                raise
+            if not isinstance(error, (ValueError, NotImplementedError, RuntimeError)):
+                why = f"TVM's importer fails with {type(error).__name__}: {why}"
+            raise ValueError(f"the operator {title} cannot be read: {why}") from error
 
-    def _constant(self, tensor: TensorWrapper) -> Array:
-        """Return the integers of a quantised constant."""
-        content = np.asarray(tensor.buffer.DataAsNumpy()).tobytes()
-        shape = tensor.tensor.ShapeAsNumpy()
-        integers: Array = np.frombuffer(content, self._dtype(tensor)).reshape(shape)
-        return integers
+    def _convert(self, op: tflite.Operator, title: str) -> None:
+        kind = self.get_op_code_str(op)
+        inputs, outputs = self.get_input_tensors(op), self.get_output_tensors(op)
+        self._check(kind, inputs, outputs)
+        for tensor in inputs:
+            self._read(tensor)
+        bias = self._read_bias(kind, inputs)
+        result = self.convert_map[kind](op=op)
+        if bias:
+            # Another operator may read the same constant in another shape, or by other scales.
+            del self.exp_tab.exprs[bias]
+        if result is None:
+            return
+        if len(outputs) == 1 and outputs[0].scales is None and all(map(self.is_constant, inputs)):
+            result = self._folded(result)
+        if isinstance(result, Constant):
+            require_declared(title, outputs[0].tensor.name, self.declared(outputs[0]), result)
+            self.know(outputs[0], result.value.numpy())
+            return
+        result = self.bb.emit(result)
+        for number, tensor in enumerate(outputs):
+            one = result if len(outputs) == 1 else self.bb.emit(result[number])
+            require_declared(title, tensor.tensor.name, self.declared(tensor), one)
+            self._write(tensor, one)
 
-    def _parameters(self, tensor: TensorWrapper) -> tuple[Array, Array, int]:
-        """Return scale and zero point, both scalars or vectors, and the axis of a vector."""
-        scale, zero = (tensor.scales[key].value.numpy() for key in ("scale", "zero_point"))
-        zero = np.broadcast_to(zero, scale.shape).astype(self._dtype(tensor))
-        return scale, zero, tensor.scales["axis"] if scale.ndim else -1
+    def _folded(self, result: relax.Expr) -> relax.Expr:
+        """Compute a result of constants, such as a shape, if it is small."""
+        builder = relax.BlockBuilder()
+        with builder.function("main", []):
+            with builder.dataflow():
+                output = builder.emit_output(result)
+            builder.emit_func_output(output)
+        shape = static_shape(output)
+        if isinstance(result, Constant) or shape is None or np.prod(shape) > _FOLDED:
+            return result
+        body = relax.transform.FoldConstant()(builder.get())["main"].body
+        values = [
+            body.body,
+            *(binding.value for block in body.blocks for binding in block.bindings),
+        ]
+        found = next((value for value in reversed(values) if isinstance(value, Constant)), None)
+        return result if found is None or static_shape(found) != shape else found
+
+    def _is_variable(self, tensor: TensorWrapper) -> bool:
+        return tensor.tensor_idx >= 0 and bool(tensor.tensor.IsVariable())
 
     def _check(
         self, kind: str, inputs: Sequence[TensorWrapper], outputs: Sequence[TensorWrapper]
@@ -156,8 +266,8 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         tensors = [item for item in (*inputs, *outputs) if item.scales is not None]
         if tensors and kind not in _CONVERTED:
             raise ValueError(
-                f"TFLite operator {kind} with the quantised tensor {self._name(tensors[0])!r}: "
-                "supported is this operator on real numbers; on quantised tensors these are: "
+                f"it has the quantised tensor {tensors[0].tensor.name!r}; supported is this "
+                "operator on real numbers; on quantised tensors these are: "
                 f"{', '.join(sorted(_CONVERTED))}"
             )
 
@@ -165,48 +275,61 @@ class _Converter(OperatorConverter):  # type: ignore[misc]
         """Dequantize a tensor, once."""
         if tensor.scales is None or self.has_expr(tensor.tensor_idx):
             return
-        data = self._integers.get(self._name(tensor))
+        data = self._integers.get(tensor.tensor.name)
         if data is None:
-            data = relax.const(self._constant(tensor))
-        scale, zero, axis = self._parameters(tensor)
+            data = constant(self.stored(tensor))
+        scale, zero, axis = tensor.scales
         real = relax.op.dequantize(data, relax.const(scale), relax.const(zero), axis)
-        self.exp_tab.set_expr(self._name(tensor), self.bb.emit(real))
+        self.exp_tab.set_expr(tensor.tensor.name, self.bb.emit(real))
 
-    def _read_bias(self, kind: str, inputs: Sequence[TensorWrapper]) -> None:
+    def _read_bias(self, kind: str, inputs: Sequence[TensorWrapper]) -> str:
         """Make a constant bias real numbers; that of a convolution follows changes of layout.
 
-        The scale of integers is the product of those of data and weight.
+        The scale of integers is the product of those of data and weight. Returns its name, or "".
         """
         place = _BIASES.get(kind, len(inputs))
         bias = inputs[place] if place < len(inputs) else None
-        if bias is None or bias.tensor_idx < 0 or self.has_expr(bias.tensor_idx):
-            return
+        if bias is None or not self.is_constant(bias):
+            return ""
         value = self.get_tensor_value(bias)
         factors = [item.scales for item in inputs[place - 2 : place]]
         if None not in factors:
-            one, other = (item["scale"].value.numpy() for item in factors)
+            one, other = (item.scale for item in factors)
             value = (value * (one * other)).astype("float32")
         if kind != "FULLY_CONNECTED":
             value = value.reshape(1, 1, 1, -1)
-        self.exp_tab.set_expr(self._name(bias), relax.const(value))
+        self.exp_tab.set_expr(bias.tensor.name, constant(value))
+        return str(bias.tensor.name)
 
     def _write(self, tensor: TensorWrapper, value: relax.Expr) -> None:
         """Set the value of a tensor, and quantize it if it is quantised."""
         if tensor.scales is None:
-            self.exp_tab.set_expr(self._name(tensor), value)
+            self.exp_tab.set_expr(tensor.tensor.name, value)
             return
-        scale, zero, axis = self._parameters(tensor)
+        scale, zero, axis = tensor.scales
         quantized = relax.op.quantize(
-            value, relax.const(scale), relax.const(zero), axis, self._dtype(tensor)
+            value, relax.const(scale), relax.const(zero), axis, self.dtype(tensor)
         )
-        self._integers[self._name(tensor)] = self.bb.emit(quantized)
+        self._integers[tensor.tensor.name] = self.bb.emit(quantized)
 
-    def _quantize(self, op: Operator) -> relax.Expr:
+    def _quantize(self, op: tflite.Operator) -> relax.Expr:
         """Pass real numbers on: `_write` quantizes them."""
         return self.get_tensor_expr(self.get_input_tensors(op)[0])
 
-    def _dequantize(self, op: Operator) -> relax.Expr:
-        """Pass on what `_read` has dequantized; constants of float16 are cast."""
+    def _dequantize(self, op: tflite.Operator) -> relax.Expr:
+        """Pass on what `_read` has dequantized; numbers of float16 are cast."""
         (tensor,) = self.get_input_tensors(op)
-        read = self.get_tensor_expr(tensor) if tensor.scales is not None else None
-        return self.convert_dequantize(op) if read is None else read
+        if self.is_constant(tensor) and tensor.scales is None:
+            return constant(self.stored(tensor).astype("float32"))
+        read = self.get_tensor_expr(tensor)
+        return read if tensor.scales is not None else relax.op.astype(read, "float32")
+
+    def _densify(self, op: tflite.Operator) -> None:
+        """Keep the constant in full."""
+        (given,), (result,) = self.get_input_tensors(op), self.get_output_tensors(op)
+        self.know(result, self.stored(given))
+
+
+def _numbers(vector: object) -> list[int]:
+    """Return the numbers of a vector of tensors, which a file may lack."""
+    return [int(i) for i in vector if i >= 0] if isinstance(vector, np.ndarray) else []

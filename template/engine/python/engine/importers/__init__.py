@@ -12,6 +12,7 @@ stay `dequantize(constant)`. Each call keeps the name that the author of the mod
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tvm
@@ -115,19 +116,25 @@ def from_exported_program(program: object, **options: object) -> tvm.IRModule:
 
 
 @readable_errors()
-def from_tflite(model: object, **options: object) -> tvm.IRModule:
+def from_tflite(
+    model: object,
+    shape_dict: Mapping[str, Sequence[int]] | None = None,
+    dtype_dict: Mapping[str, str] | None = None,
+) -> tvm.IRModule:
     """Read a TFLite model, which may be quantised.
 
-    TVM's importer reads it, with each operator on quantised tensors converted as one on real
-    numbers, between dequantize and quantize. Convolutions get the channels first, as ONNX and
+    Converters of TVM and of this package read it: each operator on quantised tensors as one on
+    real numbers, between dequantize and quantize. Convolutions get the channels first, as ONNX and
     PyTorch have them; inputs and outputs stay as they are in the file.
 
     Parameters
     ----------
     model
         The path of a file, its bytes, or a `tflite.Model`.
-    **options
-        Of `tvm.relax.frontend.tflite.from_tflite`, such as `shape_dict`.
+    shape_dict
+        Shapes of inputs in place of those in the file, by their names.
+    dtype_dict
+        Element types of inputs, which must be those of the file.
 
     Returns
     -------
@@ -137,8 +144,8 @@ def from_tflite(model: object, **options: object) -> tvm.IRModule:
     Raises
     ------
     ValueError
-        A quantised operator is not supported, or what was given is not a model; the message names
-        it and what is supported.
+        An operator is not supported, what was read contradicts the file, or what was given is not a
+        model; the message names the operator, its number and its tensor.
     ImportError
         tflite is not installed.
     """
@@ -161,4 +168,4 @@ def from_tflite(model: object, **options: object) -> tvm.IRModule:
             f"the model is of type {type(model).__name__}; supported are tflite.Model, the bytes "
             "of a file and its path"
         )
-    return read(model, **options)
+    return read(model, shape_dict, dtype_dict)

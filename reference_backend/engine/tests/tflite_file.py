@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes TFLite files without TensorFlow, and runs them with LiteRT's reference kernels."""
+
+import numpy as np
+import pytest
+
+tflite = pytest.importorskip("tflite", reason="pip install tflite")
+flatbuffers = pytest.importorskip("flatbuffers", reason="pip install tflite")
+
+TYPES = {
+    name: getattr(tflite.TensorType, name.upper())
+    for name in (
+        *("bool", "int4", "int8", "int16", "int32", "int64", "uint8", "uint32"),
+        *("float16", "float32", "complex64"),
+    )
+}
+SAME, VALID = tflite.Padding.SAME, tflite.Padding.VALID
+RELU, RELU6 = tflite.ActivationFunctionType.RELU, tflite.ActivationFunctionType.RELU6
+
+
+VERSIONS = {tflite.BuiltinOperator.BROADCAST_TO: 2}
+"""The first version of operators that LiteRT knows, where it is not 1."""
+
+
+def stored(values, dtype):
+    """Return the bytes of a constant; integers of 4 bits are packed in pairs."""
+    if dtype != "int4":
+        return np.asarray(values, dtype).tobytes()
+    flat = np.asarray(values, "int8").reshape(-1) & 15
+    low, high = np.resize(flat, -(-flat.size // 2) * 2).reshape(-1, 2).T
+    return (low | high << 4).astype("uint8").tobytes()
+
+
+class File:
+    """A file under construction."""
+
+    def __init__(self):
+        self.builder = flatbuffers.Builder(1 << 12)
+        self.codes, self.tensors, self.operators = [], [], []
+        self.buffers = [self.table("Buffer")]
+
+    def table(self, kind, **fields):
+        getattr(tflite, f"{kind}Start")(self.builder)
+        for name, value in fields.items():
+            if value is not None:
+                getattr(tflite, f"{kind}Add{name}")(self.builder, value)
+        return getattr(tflite, f"{kind}End")(self.builder)
+
+    def numbers(self, values, dtype="int32"):
+        return self.builder.CreateNumpyVector(np.asarray(values, dtype))
+
+    def tables(self, offsets):
+        self.builder.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            self.builder.PrependUOffsetTRelative(offset)
+        return self.builder.EndVector()
+
+    def tensor(self, shape, dtype, scale=None, zero=0, axis=0, data=None, name=None, **fields):
+        """Add a tensor, a constant if it has data; return its number."""
+        name = self.builder.CreateString(f"t{len(self.tensors)}" if name is None else name)
+        sizes, quantization, buffer = self.numbers(shape), None, 0
+        if scale is not None:
+            scales = np.atleast_1d(np.asarray(scale, "float32"))
+            quantization = self.table(
+                "QuantizationParameters",
+                Scale=self.numbers(scales, "float32"),
+                ZeroPoint=self.numbers(np.full(scales.shape, zero), "int64"),
+                QuantizedDimension=axis,
+            )
+        if data is not None:
+            content = self.numbers(np.frombuffer(stored(data, dtype), "uint8"), "uint8")
+            buffer = len(self.buffers)
+            self.buffers.append(self.table("Buffer", Data=content))
+        self.tensors.append(
+            self.table(
+                "Tensor",
+                Shape=sizes,
+                Type=TYPES[dtype],
+                Buffer=buffer,
+                Name=name,
+                Quantization=quantization,
+                **fields,
+            )
+        )
+        return len(self.tensors) - 1
+
+    def operator(self, name, inputs, outputs, kind="", **options):
+        """Append an operator; options that are lists become vectors of integers."""
+        code = getattr(tflite.BuiltinOperator, name, name)
+        if code not in self.codes:
+            self.codes.append(code)
+        options = {
+            key: self.numbers(value) if isinstance(value, list) else value
+            for key, value in options.items()
+        }
+        made = self.table(kind, **options) if kind else None
+        self.operators.append(
+            self.table(
+                "Operator",
+                OpcodeIndex=self.codes.index(code),
+                Inputs=self.numbers(inputs),
+                Outputs=self.numbers(outputs),
+                BuiltinOptionsType=getattr(tflite.BuiltinOptions, kind) if kind else None,
+                BuiltinOptions=made,
+            )
+        )
+
+    def code(self, code):
+        """Write the code of an operator, a custom one if it is no number."""
+        if isinstance(code, int):
+            return self.table(
+                "OperatorCode",
+                DeprecatedBuiltinCode=min(code, 127),
+                BuiltinCode=code,
+                Version=VERSIONS.get(code),
+            )
+        name, custom = self.builder.CreateString(code), tflite.BuiltinOperator.CUSTOM
+        return self.table(
+            "OperatorCode", DeprecatedBuiltinCode=custom, BuiltinCode=custom, CustomCode=name
+        )
+
+    def finish(self, inputs, outputs):
+        graph = self.table(
+            "SubGraph",
+            Tensors=self.tables(self.tensors),
+            Operators=self.tables(self.operators),
+            Inputs=self.numbers(inputs),
+            Outputs=self.numbers(outputs),
+        )
+        codes = [self.code(code) for code in self.codes]
+        model = self.table(
+            "Model",
+            Version=3,
+            OperatorCodes=self.tables(codes),
+            Subgraphs=self.tables([graph]),
+            Buffers=self.tables(self.buffers),
+        )
+        self.builder.Finish(model, b"TFL3")
+        return bytes(self.builder.Output())
+
+
+def litert(content, arguments, reference=True):
+    """Return what LiteRT computes of a file, with its reference kernels or the usual ones."""
+    runtime = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install ai-edge-litert")
+    kernels = runtime.OpResolverType
+    interpreter = runtime.Interpreter(
+        model_content=content,
+        experimental_op_resolver_type=kernels.BUILTIN_REF
+        if reference
+        else kernels.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+    )
+    interpreter.allocate_tensors()
+    for entry, argument in zip(interpreter.get_input_details(), arguments, strict=True):
+        interpreter.set_tensor(entry["index"], argument)
+    interpreter.invoke()
+    return [interpreter.get_tensor(entry["index"]) for entry in interpreter.get_output_details()]
