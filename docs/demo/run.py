@@ -151,6 +151,11 @@ def main() -> int:
         milliseconds = best_milliseconds(lambda m=machine, b=batch: m["main"](b))
         print(f"  {place:24} accuracy {accuracy:.2%}   {milliseconds:8.2f} ms")
     print(f"\n  largest difference of a probability: {difference:.1e}")
+    original = onnx.load(HERE / "digits.onnx")
+    if arguments.fixed_batch:
+        original.graph.input[0].type.tensor_type.shape.dim[0].dim_value = len(images)
+    verification = backend.verify(original, {"images": images}, **bounds)
+    print(f"  {verification}")
 
     print(
         "\nThe same in other element types on the NPU; int8 was calibrated with 128 other images:\n"
@@ -176,6 +181,9 @@ def main() -> int:
     right = {dtype: int((digits == held_out["labels"]).sum()) for dtype, digits in found.items()}
     if right.get("int8", len(images)) < right.get("float32", 0) - 0.01 * len(images):
         print("  int8 loses 1 % of the accuracy or more.", file=sys.stderr)
+        return 1
+    if not verification.passed:
+        print("  The NPU's answers differ from the original's.", file=sys.stderr)
         return 1
     if difference > 1e-4 or not np.array_equal(npu_digits, host_digits):
         print("  The NPU's answers differ from the host's.", file=sys.stderr)

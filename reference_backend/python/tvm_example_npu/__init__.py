@@ -20,6 +20,8 @@ if loading.start():
         from .engine.importers import from_exported_program, from_onnx, from_tflite
         from .engine.options import Options
         from .engine.report import OpPlacement, Report, offload_report
+        from .engine.verification import ResultCheck, Verification
+        from .engine.verification.verify import verify
         from .partition import (
             compile_for_example_npu,
             partition_for_example_npu,
@@ -36,6 +38,8 @@ __all__ = [
     "Options",
     "Profile",
     "Report",
+    "ResultCheck",
+    "Verification",
     "accuracy_report",
     "compile_for_example_npu",
     "from_exported_program",
@@ -46,6 +50,7 @@ __all__ = [
     "profile",
     "quantize_for_example_npu",
     "read_artifacts",
+    "verify",
 ]
 
 

@@ -66,6 +66,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--linker", metavar="PROGRAM", help="the linker: the compiler of another machine"
     )
+    common.add_verify(parser)
+    common.add_inputs(parser)
     common.add_json(parser)
     parser.set_defaults(run=_implementation("compiling", "run_compile"))
 
@@ -89,21 +91,15 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="with --quantize: compare each layer with the float model, and write that as JSON",
     )
+    common.add_verify(parser)
+    common.add_inputs(parser)
     common.add_json(parser)
     parser.set_defaults(run=_implementation("compiling", "run_report"))
 
 
 def _add_inputs(parser: argparse.ArgumentParser, repeat: int) -> None:
     common.add_model(parser, "a compiled library (.so), or a model as for 'compile'")
-    parser.add_argument(
-        "--inputs",
-        metavar="FILE",
-        type=Path,
-        help="an .npz file with the inputs, by name or in order (default: random)",
-    )
-    parser.add_argument(
-        "--seed", metavar="N", type=common.natural, default=0, help="of random inputs (default: 0)"
-    )
+    common.add_inputs(parser)
     parser.add_argument(
         "--repeat",
         metavar="N",
@@ -116,6 +112,7 @@ def _add_inputs(parser: argparse.ArgumentParser, repeat: int) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_inputs(parser, 1)
+    common.add_verify(parser)
     common.add_output(parser, "write the results to an .npz file")
     parser.set_defaults(run=_implementation("running", "run_run"))
 

@@ -17,6 +17,7 @@ from .plain_data import plain
 from .reasons import Code
 from .report_text import blocks_of, text_of
 from .terminal import show
+from .verification.result import Verification
 
 ATTRIBUTE = f"{BACKEND}.offload_report"
 """The attribute of an IRModule that holds the report as JSON."""
@@ -209,11 +210,14 @@ class Report:
         The regions, in the order of their first op.
     symbols
         What the symbols in sizes count as in MACs and bytes: their bounds.
+    verification
+        How far the results are from the original's, if that was measured.
     """
 
     ops: tuple[OpPlacement, ...]
     regions: tuple[RegionPlacement, ...] = ()
     symbols: Mapping[str, int] = field(default_factory=dict, hash=False)
+    verification: Verification | None = None
 
     @property
     def offloaded(self) -> tuple[OpPlacement, ...]:
@@ -267,7 +271,7 @@ class Report:
 
     def to_dict(self) -> JsonObject:
         """Return the report as plain data."""
-        return {
+        data: JsonObject = {
             "version": VERSION,
             "backend": BACKEND,
             "summary": self.summary,
@@ -279,6 +283,9 @@ class Report:
             "regions": [plain(region) for region in self.regions],
             "ops": [plain(op) for op in self.ops],
         }
+        if self.verification is not None:
+            data["verification"] = self.verification.to_dict()
+        return data
 
     def to_json(self) -> str:
         """Return the report as JSON."""
@@ -339,6 +346,7 @@ class Report:
                 for region in data["regions"]
             ),
             data.get("symbols", {}),
+            Verification.from_dict(data["verification"]) if data.get("verification") else None,
         )
 
     def __str__(self) -> str:

@@ -54,7 +54,7 @@ def text_of(report: Report) -> str:
         for region in report.regions
     ]
     lines = [*aligned([_HEADER, *rows]), *regions, *advice((*report.on_host, *report.wider))]
-    lines += [*_symbols(report), report.summary]
+    lines += [*_symbols(report), report.summary, *_verification(report)]
     return "\n".join(map(printable, lines))
 
 
@@ -86,6 +86,7 @@ def blocks_of(report: Report, everything: bool) -> Iterator[str | Indented | Tex
         yield _regions(report, everything)
     yield from map(Indented, _symbols(report))
     yield report.summary
+    yield from _verification(report)
     if not everything:
         yield Indented(
             f"{len(report.ops)} ops: --all, or all_ops=True of show, shows all of them here; so do "
@@ -186,6 +187,10 @@ def _symbols(report: Report) -> list[str]:
         return []
     bounds = ", ".join(f"{name} = {bound}" for name, bound in report.symbols.items())
     return [f"open sizes count with their bounds: {bounds} (options symbol_bound, symbol_bounds)"]
+
+
+def _verification(report: Report) -> list[str]:
+    return [] if report.verification is None else [str(report.verification)]
 
 
 def _titles(report: Report) -> Callable[[OpPlacement], str]:

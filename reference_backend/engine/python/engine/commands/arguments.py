@@ -168,6 +168,48 @@ def add_model(parser: argparse.ArgumentParser, what: str) -> None:
         )
 
 
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add the inputs of a model.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    """
+    parser.add_argument(
+        "--inputs",
+        metavar="FILE",
+        type=Path,
+        help="an .npz file with the inputs, by name or in order (default: random)",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=natural, default=0, help="of random inputs (default: 0)"
+    )
+
+
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    """Add the comparison with the original.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    """
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="run the original with ONNX Runtime, PyTorch or LiteRT, too, and fail if results "
+        "differ",
+    )
+    parser.add_argument(
+        "--tolerance",
+        metavar="SHARE",
+        type=float,
+        help="the error of floats that --verify allows, as a part of the largest value of the "
+        "result (default: by the types in the model, 1e-4 for float32)",
+    )
+
+
 def add_output(parser: argparse.ArgumentParser, what: str) -> None:
     """Add where to write a result.
 

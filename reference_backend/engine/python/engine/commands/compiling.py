@@ -10,13 +10,14 @@ import shutil
 import sys
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.runtime.vm import VirtualMachine
 from tvm.support import cc
 
 from ..backend import BACKEND, PACKAGE
@@ -33,13 +34,17 @@ from .files import require_file, require_writable
 from .models import ModelFile, read_model
 from .problem import Problem, sentence, told
 from .progress import Steps
+from .running import load_library
 from .signature import FUNCTION, Signature, signature_of
+from .verifying import given_arrays, original_for, require_passed, verified
 
 if TYPE_CHECKING:
     from onnx import ModelProto
     from torch.export import ExportedProgram
 
     from ..accuracy import AccuracyReport
+    from ..verification import Verification
+    from ..verification.originals import Original
 
 STEPS = 5
 """The most steps of `prepare` and `compile_prepared`."""
@@ -61,6 +66,8 @@ class Prepared:
         The options.
     signature
         What the model takes and returns.
+    original
+        The model with the framework that runs it, if it is to be verified.
     """
 
     file: ModelFile
@@ -68,6 +75,7 @@ class Prepared:
     partitioned: tvm.IRModule
     options: Options
     signature: Signature
+    original: Original | None = None
 
     @property
     def report(self) -> Report:
@@ -106,9 +114,12 @@ def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
     steps.begin(f"reading {arguments.model}")
     file = read_model(arguments.model, shapes)
     content = file.content
+    # A framework that is missing is told before the work.
+    original = original_for(arguments, content)
     if arguments.quantize is not None:
         steps.begin("quantising", own_line=True)
         content = _quantized(file, arguments, options)
+        original = original_for(arguments, content)
     steps.begin("partitioning")
     mod = file.imported(shapes, content)
     signature = signature_of(mod, file.results)
@@ -116,7 +127,7 @@ def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
         partitioned = partition_for(mod, options=options)
     except Exception as error:
         raise Problem(sentence(error)) from error
-    return Prepared(file, mod, partitioned, options, signature)
+    return Prepared(file, mod, partitioned, options, signature, original)
 
 
 def _require_target(target: str) -> None:
@@ -197,8 +208,12 @@ def run_compile(arguments: argparse.Namespace) -> int:
     for path in (output, arguments.report):
         require_writable(path)
     linker = _linker(arguments.linker)
+    if arguments.verify and linker:
+        raise Problem("--verify runs the library here, and --linker makes one for elsewhere.")
+    given = given_arrays(arguments)
+    verification = None
     begun = time.perf_counter()
-    with Steps(STEPS) as steps:
+    with Steps(STEPS + 1) as steps:
         prepared = prepare(arguments, steps)
         steps.begin("compiling")
         executable = compile_prepared(prepared, arguments.target)
@@ -210,8 +225,16 @@ def run_compile(arguments: argparse.Namespace) -> int:
                 raise
             except Exception as error:
                 raise Problem(f"{output} cannot be linked: {sentence(error)}") from error
+            if prepared.original is not None:
+                steps.begin("verifying")
+                machine = load_library(unfinished)[0]
+                verification = verified(prepared, arguments, machine, given)
+                if not verification.passed:
+                    if arguments.report is not None:
+                        write_text(arguments.report, _report(prepared, verification).to_json())
+                    raise Problem(f"{output} is not written: {verification}")
     seconds = time.perf_counter() - begun
-    report = prepared.report
+    report = _report(prepared, verification)
     if arguments.report is not None:
         write_text(arguments.report, report.to_json())
     if arguments.json:
@@ -222,11 +245,19 @@ def run_compile(arguments: argparse.Namespace) -> int:
             "summary": report.summary,
             "inputs": json.loads(prepared.signature.to_json())["inputs"],
         }
+        if verification is not None:
+            found["verification"] = verification.to_dict()
         say(json.dumps(found, indent=2))
     else:
         say(f"{output}: {report.summary}")
         say(f"inputs: {prepared.signature}")
+        if verification is not None:
+            say(verification)
     return 0
+
+
+def _report(prepared: Prepared, verification: Verification | None) -> Report:
+    return replace(prepared.report, verification=verification)
 
 
 def _linker(program: str | None) -> dict[str, object]:
@@ -260,15 +291,20 @@ def run_report(arguments: argparse.Namespace) -> int:
         from ..profiling.names import require_match
 
         profile = read_json(arguments.profile, Profile.from_json, "a profile", "profile --output")
-    accuracy = None
-    with Steps(STEPS) as steps:
+    given = given_arrays(arguments)
+    accuracy = verification = None
+    with Steps(STEPS + 1) as steps:
         prepared = prepare(arguments, steps)
         if profile is not None:
             told(lambda: require_match(profile, prepared.report))
         if arguments.accuracy is not None:
             steps.begin("comparing the layers")
             accuracy = _accuracy(prepared, arguments)
-    report = prepared.report
+        if prepared.original is not None:
+            steps.begin("verifying")
+            machine = VirtualMachine(compile_prepared(prepared, arguments.target), tvm.cpu())
+            verification = verified(prepared, arguments, machine, given)
+    report = _report(prepared, verification)
     if arguments.output is not None:
         write_text(arguments.output, report.to_json())
     if accuracy is not None:
@@ -291,6 +327,7 @@ def run_report(arguments: argparse.Namespace) -> int:
         report.show(all_ops=arguments.all)
         if accuracy is not None:
             say(f"\n{accuracy}")
+    require_passed(verification)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -85,7 +86,29 @@ def read_text(path: Path) -> str:
         raise Problem(f"{path} is not a file of text.") from None
 
 
-class ArrayFile:
+class NamedArrays:
+    """Arrays by name.
+
+    Parameters
+    ----------
+    arrays
+        The arrays.
+    path
+        What messages call them.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], path: Path) -> None:
+        self.path = path
+        self.headers = {name: Header(str(item.dtype), item.shape) for name, item in arrays.items()}
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> Array:
+        """Return an array."""
+        # `ascontiguousarray` would turn rank 0 into rank 1.
+        return np.asarray(self._arrays[name], order="C")
+
+
+class ArrayFile(NamedArrays):
     """Arrays of an .npz file, or one of an .npy file, each of which is read when it is asked for.
 
     Parameters
@@ -113,7 +136,6 @@ class ArrayFile:
         """Read an array."""
         try:
             found = np.load(self.path, allow_pickle=False)
-            # `ascontiguousarray` would turn rank 0 into rank 1.
             return np.asarray(found if isinstance(found, np.ndarray) else found[name], order="C")
         except MemoryError:
             raise

@@ -29,6 +29,7 @@ from .signature import FUNCTION, Input, Signature, random_inputs, suitable
 
 if TYPE_CHECKING:
     from ..report import Report
+    from .compiling import Prepared
 
 Results: TypeAlias = "tvm.runtime.Tensor | Sequence[Results]"
 """What a model returns: a tensor, or a tuple of results."""
@@ -53,14 +54,19 @@ class Loaded:
         What it takes and returns.
     inputs
         The inputs in order.
-    report
-        Where its ops run; none for a library.
+    prepared
+        What was compiled; none for a library.
     """
 
     machine: VirtualMachine
     signature: Signature
     inputs: list[Array]
-    report: Report | None = None
+    prepared: Prepared | None = None
+
+    @property
+    def report(self) -> Report | None:
+        """Where its ops run; none for a library."""
+        return None if self.prepared is None else self.prepared.report
 
     def run(self, inputs: list[tvm.runtime.Tensor]) -> list[tvm.runtime.Tensor]:
         """Run it.
@@ -113,7 +119,7 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
         _refuse_settings(arguments)
         steps.begin(f"loading {path}")
         machine, signature = load_library(path)
-        return Loaded(machine, signature, _inputs(arguments, arrays, signature))
+        return Loaded(machine, signature, inputs_for(arguments, arrays, signature))
     require_file(path)
     needs_compiler(f"{path}, which is not compiled yet,")
     from .compiling import compile_prepared, prepare
@@ -121,14 +127,14 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
 
     require_model(path, f"{KINDS}; and compiled libraries, {LIBRARY}")
     prepared = prepare(arguments, steps)
-    inputs = _inputs(arguments, arrays, prepared.signature)
+    inputs = inputs_for(arguments, arrays, prepared.signature)
     steps.begin("compiling")
     executable = compile_prepared(prepared, arguments.target)
     try:
         machine = VirtualMachine(executable, tvm.cpu())
     except Exception as error:
         raise Problem(f"{path} cannot be loaded: {sentence(error)}") from error
-    return Loaded(machine, prepared.signature, inputs, prepared.report)
+    return Loaded(machine, prepared.signature, inputs, prepared)
 
 
 def load_library(path: Path) -> tuple[VirtualMachine, Signature]:
@@ -167,6 +173,11 @@ def _refuse_settings(arguments: argparse.Namespace) -> None:
     """Refuse settings that come too late for a library."""
     settings = ("options", "option", "strict", "strict_except", "keep_on_host", "quantize")
     given = [name for name in settings if getattr(arguments, name)]
+    if getattr(arguments, "verify", False):
+        raise Problem(
+            "--verify compares with the original model, which the library does not contain; "
+            "give it to the command 'compile', or give the model file to 'run'."
+        )
     if given:
         raise Problem(
             f"--{given[0].replace('_', '-')} is for compiling, and {arguments.model} is compiled; "
@@ -208,10 +219,30 @@ def _tensors(result: Results) -> Iterator[tvm.runtime.Tensor]:
             yield from _tensors(item)
 
 
-def _inputs(
+def inputs_for(
     arguments: argparse.Namespace, arrays: ArrayFile | None, signature: Signature
 ) -> list[Array]:
-    """Return the inputs that the arguments ask for: arrays of a file, or random ones."""
+    """Return the inputs that the arguments ask for: arrays of a file, or random ones.
+
+    Parameters
+    ----------
+    arguments
+        The sizes of open shapes, the file of the arrays, and the seed.
+    arrays
+        The arrays of the file; None for random ones.
+    signature
+        What the model takes.
+
+    Returns
+    -------
+    inputs
+        Arrays in the order of the inputs.
+
+    Raises
+    ------
+    Problem
+        They do not suit the model.
+    """
     names = [item.name for item in signature.inputs]
     for name, _ in arguments.shape:
         if name not in names:
@@ -223,11 +254,15 @@ def _inputs(
 
 def run_run(arguments: argparse.Namespace) -> int:
     """Run the command `run`."""
+    from .verifying import compared, require_passed, require_verify
+
     output: Path | None = arguments.output
     if output is not None and output.suffix != ".npz":
         raise Problem(f"--output {output}: results are written to files that end in .npz.")
     require_writable(output)
-    with Steps(6) as steps:
+    require_verify(arguments)
+    verification = None
+    with Steps(7) as steps:
         loaded = load(arguments, steps)
         steps.begin("running")
         tensors = [tvm.runtime.tensor(array) for array in loaded.inputs]
@@ -236,8 +271,12 @@ def run_run(arguments: argparse.Namespace) -> int:
             begun = time.perf_counter()
             results = loaded.run(tensors)
             seconds.append(time.perf_counter() - begun)
-    names = _names(loaded.signature.results, len(results))
-    arrays = {name: item.numpy() for name, item in zip(names, results, strict=True)}
+        names = _names(loaded.signature.results, len(results))
+        arrays = {name: item.numpy() for name, item in zip(names, results, strict=True)}
+        if arguments.verify and loaded.prepared is not None:
+            steps.begin("verifying")
+            computed = list(arrays.values())
+            verification = compared(loaded.prepared, arguments, loaded.inputs, computed)
     if output is not None:
         with writing(output) as unfinished:
             np.savez(unfinished, **arrays)
@@ -249,7 +288,10 @@ def run_run(arguments: argparse.Namespace) -> int:
         found = {"results": results_found, "seconds": seconds}
         if loaded.report is not None:
             found["summary"] = loaded.report.summary
+        if verification is not None:
+            found["verification"] = verification.to_dict()
         say(json.dumps(found, indent=2))
+        require_passed(verification)
         return 0
     if loaded.report is not None:
         say(loaded.report.summary)
@@ -258,6 +300,9 @@ def run_run(arguments: argparse.Namespace) -> int:
     say(_times(seconds))
     if output is not None:
         say(f"written: {output}")
+    require_passed(verification)
+    if verification is not None:
+        say(verification)
     return 0
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..aliases import Array
 from ..backend import BACKEND
-from .files import ArrayFile
+from .files import NamedArrays
 from .problem import Problem
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _size(value: object) -> int | str:
     return int(value.value) if hasattr(value, "value") else str(value)
 
 
-def suitable(arrays: ArrayFile, signature: Signature) -> list[Array]:
+def suitable(arrays: NamedArrays, signature: Signature) -> list[Array]:
     """Return the inputs of a model, after a check.
 
     Parameters
@@ -179,7 +179,7 @@ def suitable(arrays: ArrayFile, signature: Signature) -> list[Array]:
     return [arrays[name] for name in names]
 
 
-def chosen(arrays: ArrayFile, signature: Signature) -> list[str]:
+def chosen(arrays: NamedArrays, signature: Signature) -> list[str]:
     """Return which array is for each input: by name, or in order if no array has a name.
 
     A single array is for a single input, whatever its name is.

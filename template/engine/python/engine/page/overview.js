@@ -4,6 +4,9 @@
 
 function overviewTab(panel, page) {
   panel.append(make("div", { class: "cards" }, Object.entries(REPORT.totals).map(([name, share]) => card(name, share))));
+  const found = REPORT.verification;
+  if (found)
+    panel.append(make("p", { class: found.passed ? "dim" : "why" }, found.summary));
   const sizes = Object.entries(REPORT.symbols || {}).map(([name, bound]) => `${name} = ${bound}`);
   if (sizes.length)
     panel.append(make("p", { class: "dim" }, `Open sizes count with their bounds: ${sizes.join(", ")}.`));
