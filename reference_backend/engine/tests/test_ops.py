@@ -63,7 +63,7 @@ if WITH_CONSTANTS:
             pytest.skip(f"declined: {found.on_host}")
         entry = entry_of(case.op)
         lost = support.lost_by_folding(case)
-        assert {reason.partition(":")[0] for reason in found.on_host} == lost
+        assert {reason.partition(":")[0] for reason in found.on_host} <= lost
         # If a part of a chain only has constant operands, it is folded.
         if not lost:
             assert len(found.regions) == 1

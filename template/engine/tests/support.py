@@ -79,7 +79,7 @@ def first_case(ops):
 
 
 def lost_by_folding(case):
-    """Return which ops stay on the host if all inputs of a case but the first are constants."""
+    """Return which ops may stay on the host if all inputs of a case but the first are constants."""
     return chip.lost_by_folding(case.op, [item.name for item in entry_of(case.op).inputs[1:]])
 
 

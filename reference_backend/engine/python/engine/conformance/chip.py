@@ -112,7 +112,8 @@ def lost_by_folding(op: str, constants: Collection[str]) -> set[str]:
     Returns
     -------
     ops
-        The Relax ops that stay on the host; none for an entry that is an op of Relax itself.
+        The Relax ops that stay on the host, some of them only if the spelling has them; none for an
+        entry that is an op of Relax itself.
     """
     entry = TABLE.get(op)
     left = ops_left_by_folding(entry, constants) if entry and not entry.relax else ()
