@@ -1,12 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzzing must find a bug, shrink it, and write a case file."""
 
+import json
+import os
+import time
 from pathlib import Path
 
 import pytest
+import tvm
+from tvm import relax
 
+from backend.engine.backend import BACKEND, PACKAGE
 from backend.engine.calls import Constant
-from backend.engine.conformance import Settings, files, fuzz, suite
+from backend.engine.conformance import (
+    Settings,
+    files,
+    fuzz,
+    fuzz_rounds,
+    integer_graphs,
+    quantized,
+    suite,
+)
 from backend.engine.conformance.compiled import Compiled
 from backend.engine.conformance.extract import CaseFile
 from support import TABLE, needs, skip_without_int16
@@ -36,7 +50,7 @@ def test_a_bug_becomes_a_small_case_that_passes_once_it_is_fixed(
         pytest.skip("nothing computes with quantised tensors here")
     with monkeypatch.context() as patch:
         patch.setattr(Compiled, "run", broken)
-        patch.setattr(fuzz, "_SHRINK_SECONDS", 20.0)
+        patch.setattr(fuzz_rounds, "_SHRINK_SECONDS", 20.0)
         found = search(tmp_path, case)
     assert found.pop(case).status == "failed"
     assert found
@@ -49,11 +63,142 @@ def test_a_bug_becomes_a_small_case_that_passes_once_it_is_fixed(
         assert files.run_case("mended", graph).status == "passed"
 
 
+def settings_of(case, seconds, tmp_path, jobs=0):
+    filters = (f"fuzz/{case}",)
+    return Settings(jobs=jobs, fuzz_seconds=seconds, output=tmp_path, filters=filters)
+
+
+def has_integers(function):
+    found = set()
+
+    def visit(expr):
+        if isinstance(getattr(expr, "ty", None), relax.TensorType):
+            found.add(str(expr.ty.dtype))
+
+    relax.analysis.post_order_visit(function, visit)
+    return not found.isdisjoint(("int8", "uint8", "int16"))
+
+
+def test_a_driver_without_integers_declines_their_graphs(tmp_path, decline):
+    if not integer_graphs.anchors():
+        pytest.skip("nothing computes with quantised tensors here")
+    decline(lambda function, finish: "no\nintegers" if has_integers(function) else "")
+    quantized.lacks_integers.cache_clear()
+    try:
+        settings = settings_of(fuzz.INTEGERS, 1, tmp_path)
+        assert fuzz.cases(settings)[-1] == fuzz.INTEGERS
+        (found,) = fuzz.outcomes(settings)
+    finally:
+        quantized.lacks_integers.cache_clear()
+    assert (found.case, found.status, found.reason) == (fuzz.INTEGERS, "declined", "no integers")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.thorough
+@needs("matmul", "conv2d", "quantize", "dequantize")
+def test_graphs_with_a_part_that_the_driver_declines_are_declined(tmp_path, decline):
+    """Such as the facts of a real SDK: its products take no residual between integers."""
+
+    def refuse_residuals(function, finish):
+        names = list(calls_of(function))
+        product = {"relax.matmul", "relax.nn.conv2d"} & {*names}
+        is_integer = product and "relax.quantize" in names and not finish
+        return "no residual" if is_integer and names.count("relax.dequantize") > 2 else ""
+
+    decline(refuse_residuals)
+    settings = settings_of(fuzz.INTEGERS, 4, tmp_path)
+    found = {outcome.case: outcome for outcome in fuzz.outcomes(settings)}
+    assert found.pop(fuzz.INTEGERS).status == "passed"
+    (declined,) = found.values()
+    assert (declined.case, declined.status) == ("integer graphs, declined", "declined")
+    assert "graphs are not judged: the driver declines it: no residual" in declined.reason
+
+
+def calls_of(function):
+    """Generate the names of the Relax ops that a function calls."""
+    names = []
+
+    def visit(expr):
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            names.append(expr.op.name)
+
+    relax.analysis.post_order_visit(function, visit)
+    return names
+
+
+ABORTS = """
+import os
+import tvm
+import tvm_ffi
+import {package} as backend
+
+name = "{name}.codegen.decline_reason"
+ask = tvm_ffi.get_global_func(name)
+
+def abort(function, *others):
+    def visit(expr):
+        if isinstance(expr, tvm.relax.Call) and getattr(expr.op, "name", "") in {ops}:
+            os.abort()
+
+    tvm.relax.analysis.post_order_visit(function, visit)
+    return ask(function, *others)
+
+tvm_ffi.register_global_func(name, abort, override=True)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", [fuzz.RANDOM, fuzz.INTEGERS])
+def test_an_sdk_that_aborts_when_asked_leaves_a_case(case, tmp_path, monkeypatch):
+    drawn = []
+    fuzz_rounds._draw(0, drawn.append, shrink=False, integers=case == fuzz.INTEGERS)
+    ops = {graph.ops[0] for graph in drawn}
+    names = sorted(entry.relax for op in ops if (entry := TABLE.get(op)) and entry.relax)
+    if not names:
+        pytest.skip("the driver takes no graph that the search draws")
+    text = ABORTS.format(package=PACKAGE, name=BACKEND, ops=names)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(text)
+    paths = [str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        found = list(fuzz.outcomes(settings_of(case, 0, tmp_path / "found", jobs=1)))
+    *crashes, search_ = found
+    assert (search_.case, search_.status) == (case, "failed")
+    assert crashes
+    for outcome in crashes:
+        assert outcome.reason.startswith("crashed: SIGABRT; saved; to run it each time, move it to")
+        kept = Path(outcome.reason.split()[-1])
+        # The SDK is mended.
+        assert files.run_case("mended", CaseFile.load(kept)).status == "passed"
+
+
+@pytest.mark.parametrize("integers", [False, True])
+def test_a_seed_gives_the_same_graphs_however_late_it_is(integers, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        fuzz_rounds._Round, "find", lambda this, graphs, options: drawn.append(graphs)
+    )
+
+    def run(seconds_left, is_first):
+        given = {"seed": 3, "until": time.time() + seconds_left, "scratch": str(tmp_path)}
+        case = json.dumps({**given, "is_first": is_first, "integers": integers})
+        (outcome,) = fuzz_rounds.run_batch([case], lambda name: None)
+        assert outcome.status == "passed", outcome.reason
+        return json.loads(outcome.reason)["seeds"]
+
+    assert (run(1000, False), run(-1, True)) == (1, 1)
+    # It begins no other seed.
+    assert run(-1, False) == 0
+    in_time, late = ([graph.ops for graph in graphs] for graphs in drawn or ([], []))
+    assert in_time == late
+
+
 @pytest.mark.parametrize("integers", [False, True])
 def test_the_usual_search_is_the_same_each_time(integers):
     def drawn():
         names = []
-        fuzz._draw(0, lambda graph: names.append(" ".join(graph.ops)), False, integers)
+        fuzz_rounds._draw(0, lambda graph: names.append(" ".join(graph.ops)), False, integers)
         return names
 
     assert drawn() == drawn()
@@ -89,7 +234,7 @@ def test_the_search_draws_int16_wherever_it_is_allowed():
         wanted |= {("matmul", "int16", other, "") for other in ("int8", "uint8", "int16")}
         wanted.add(("batches", "int16"))
     for seed in range(60):
-        fuzz._draw(seed, note, False, integers=True)
+        fuzz_rounds._draw(seed, note, False, integers=True)
         if wanted <= drawn:
             break
     assert wanted <= drawn, sorted(map(str, wanted - drawn))
@@ -98,10 +243,10 @@ def test_the_search_draws_int16_wherever_it_is_allowed():
 @pytest.mark.skipif(not TABLE.ops, reason="capabilities.py is empty")
 def test_earlier_failures_run_first(tmp_path, monkeypatch):
     good = []
-    fuzz._draw(0, good.append, shrink=False)
+    fuzz_rounds._draw(0, good.append, shrink=False)
     if not good:
         pytest.skip("the driver takes no graph that the search draws")
-    fuzz.case_of(good[0], 1, "all", {}).save(tmp_path / "good.npz")
+    fuzz_rounds.case_of(good[0], 1, "all", {}).save(tmp_path / "good.npz")
     (tmp_path / "not_a_case.npz").write_text("nothing")
     monkeypatch.setattr(fuzz, "REGRESSIONS", tmp_path)
     chosen = Settings(jobs=0, filters=("fuzz/good", "fuzz/not"))

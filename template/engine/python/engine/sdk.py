@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import tvm_ffi
 from tvm import relax
 
-from .backend import BACKEND
+from .asking import decline_reason
 from .capability import Op
 from .options import Options
 from .symbols import symbol_bounds
@@ -52,9 +51,6 @@ def _ask(call: relax.Call) -> str | None:
         builder.emit_func_output(result)
     function = builder.get()["call"]
     options = Options.load(None)
-    decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
     bounds = symbol_bounds(function, options, {})
-    return (
-        str(decline_reason(function, options.driver, options.driver_options(), bounds, False))
-        or None
-    )
+    given = options.driver_options()
+    return decline_reason(function, options.driver, given, bounds, finish=False) or None

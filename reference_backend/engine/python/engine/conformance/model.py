@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm_ffi
 from tvm import relax, tirx
 
 from ..aliases import Array, JsonFields
+from ..asking import decline_reason
 from ..backend import BACKEND
 from ..calls import Constant
 from ..capability import Accumulated, Input, Op
@@ -267,11 +267,10 @@ class Model:
     def decline(self, **settings: object) -> str | None:
         """Return why the driver declines it as one composite; None if it takes it or fails."""
         options = Options.load(settings)
-        ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
         given = options.driver, options.driver_options(), {"n": SIZES[-1]}, False
         # Only calls of one composite are fused; the label says nothing to codegen.
         composite = self.function().with_attr("Composite", f"{BACKEND}.{self.name}")
-        answer = str(ask(composite, *given))
+        answer = decline_reason(composite, *given)
         return answer if answer and FAILED not in answer else None
 
     def refusal(self, op: str, *inputs: Any, **attributes: object) -> str | None:

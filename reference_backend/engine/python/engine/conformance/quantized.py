@@ -293,6 +293,23 @@ def essentials() -> list[str]:
     return chosen
 
 
+def first_of(op: str) -> Work | None:
+    """Return the first case of an op with integers, which tells whether it has any.
+
+    Parameters
+    ----------
+    op
+        Its name in the table.
+
+    Returns
+    -------
+    work
+        None if it does not compute with quantised tensors here.
+    """
+    works = (work for work in _works().values() if isinstance(work, Work) and work.op == op)
+    return next(works, None)
+
+
 @cache
 def lacks_integers(*ops: str) -> str | None:
     """Return why the limits or the driver keep one of some ops in float; None if they do not.
@@ -308,7 +325,7 @@ def lacks_integers(*ops: str) -> str | None:
         A sentence about the first case of the op.
     """
     for name in ops:
-        work = next((work for work in _works().values() if work.op == name), None)
+        work = first_of(name)
         if work is None:
             return f"{name} does not compute with quantised tensors here"
         if reason := work.model().decline():

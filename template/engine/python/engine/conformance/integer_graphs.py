@@ -10,7 +10,7 @@ dropped, so that all results are exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from .cases import OPS
 from .files import limits
 from .graphs import Choose
 from .model import Model, Spec, Tensor, compute, sums_of
+from .quantized_models import Work
 
 _MATRIX = ("matmul", "conv2d", "depthwise_conv2d")
 _TIE = 2e-3
@@ -66,17 +67,39 @@ def _known() -> list[Op]:
     return [entry for entry in known if entry.name in OPS] if computes_quantized(TABLE) else []
 
 
-def anchors() -> list[Op]:
-    """Return the ops that a graph can begin with.
+def possible_anchors() -> list[Op]:
+    """Return the ops that a graph can begin with if the driver takes them.
 
     Returns
     -------
     ops
-        None of them if the backend does not compute with quantised tensors. Where the driver takes
-        no integers, it may still take the parts, which compute with real numbers.
+        None of them if the backend does not compute with quantised tensors.
     """
-    known = [entry for entry in _known() if entry.name in _MATRIX]
-    return [entry for entry in known if quantized.lacks_integers(entry.name) is None]
+    return [entry for entry in _known() if entry.name in _MATRIX]
+
+
+def anchors(before: Callable[[Work], None] | None = None) -> list[Op]:
+    """Return the ops that a graph can begin with.
+
+    Parameters
+    ----------
+    before
+        Receives the case of each op that the driver is about to be asked about.
+
+    Returns
+    -------
+    ops
+        Where the driver takes no integers, it may still take the parts, which compute with real
+        numbers.
+    """
+    found = []
+    for entry in possible_anchors():
+        work = quantized.first_of(entry.name)
+        if before is not None and work is not None:
+            before(work)
+        if quantized.lacks_integers(entry.name) is None:
+            found.append(entry)
+    return found
 
 
 class IntegerGraph:

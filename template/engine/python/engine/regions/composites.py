@@ -20,6 +20,7 @@ from tvm.relax.dpl import (
 )
 from tvm.relax.transform import FusionPattern
 
+from ..asking import decline_reason
 from ..backend import BACKEND
 from ..calls import Values, items_of, with_arguments
 from ..matches import escapes
@@ -46,7 +47,6 @@ class Target:
         self.table = table
         self.options = options
         self.patterns = [_entry_of(item) for item in get_patterns_with_prefix(f"{BACKEND}.")]
-        self._decline_reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
         self._driver_options = tvm_ffi.convert(options.driver_options())
 
     def ask_driver(self, function: relax.Function, bounds: Mapping[str, int], finish: bool) -> str:
@@ -67,7 +67,7 @@ class Target:
             A sentence; empty if the driver takes it.
         """
         driver = self.options.driver
-        return str(self._decline_reason(function, driver, self._driver_options, bounds, finish))
+        return decline_reason(function, driver, self._driver_options, bounds, finish)
 
 
 class Bindings(list[relax.Binding]):
