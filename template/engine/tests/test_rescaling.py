@@ -61,3 +61,21 @@ def test_a_driver_with_another_rounding_than_the_declared_one_fails(computed, na
             if (outcome.status == "failed") != differ(computed, declared, name):
                 wrong.append(f"{name}, declared {declared}: {outcome.status} {outcome.reason}")
         assert not wrong
+
+
+REAL = [name for name in quantized.cases(None) if "mobilenetv2" in name]
+
+
+@pytest.mark.skipif(not REAL, reason="nothing is rescaled here")
+@needs_emulator
+def test_a_driver_with_shorter_multipliers_than_the_declared_ones_fails_with_real_factors(
+    rescale_by,
+):
+    works = [quantized.find(name) for name in REAL]
+    assert all(work.model().outputs[0].values[1].size >= 100_000 for work in works)
+    rescale_by(Requantize(multiplier_bits=17))
+    compiled = compile_all([work.model() for work in works], bind_constants=True)
+    for work in works:
+        outcome = quantized.run_compiled(work, work.model(Requantize()), compiled)
+        assert outcome.status == "failed"
+        assert "off by 1" in outcome.reason

@@ -10,6 +10,7 @@ numbers. Each must be one composite in one region.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import cycle
 from math import prod
@@ -21,7 +22,7 @@ from .cases import OPS
 from .compiled import Compiled, compile_all
 from .composites import run_as_one
 from .model import Case, Model, Spec, entry_of
-from .quantized_models import Joined, Variant, Work, integers_of
+from .quantized_models import FACTORS, Joined, Variant, Work, integers_of
 from .result import Outcome
 from .suite import Settings
 from .weight_models import Weights
@@ -102,6 +103,22 @@ _TIED_MEANS: dict[str, tuple[list[int], dict[str, object]]] = {
 }
 """Shapes and attributes of means over 2, 4 or 8 elements: only powers of two have ties."""
 
+# A rounding that is almost the declared one differs in few of many sums.
+_REAL = tuple(
+    Variant(zero_points=(-5, 0, 3), bias=True, factors=name)
+    for name in ("expand", "depthwise", "project")
+)
+
+
+def _real_shapes(factors: str) -> dict[str, dict[str, object]]:
+    """Return inputs of products with a hundred thousand sums, rescaled by real factors."""
+    count = len(FACTORS[factors])
+    return {
+        "matmul": {"x1": [500, 64], "x2": [64, count]},
+        "conv2d": {"data": [1, 64, 20, 25], "weight": [count, 64, 1, 1]},
+    }
+
+
 # For other ops. Some zero points are at the ends of their range, so that half of the results are.
 _OTHERS = (
     Variant(),
@@ -181,8 +198,21 @@ def _works() -> dict[str, Work | Weights]:
                     work = Work(Case(entry.name, long), variant)
                     works[str(work)] = work
         works |= {str(work): work for work in _tied(entry, cases)}
-    works |= {str(work): work for work in _joined()}
+    works |= {str(work): work for work in [*_joined(), *_rescaled()]}
     return works
+
+
+def _rescaled() -> Iterator[Work]:
+    """Generate the cases with the factors of a real network, with the first op that has them."""
+    for variant in _REAL:
+        for name, inputs in _real_shapes(variant.factors).items():
+            entry, case = TABLE.get(name), Case(name, {"name": "many sums", "inputs": inputs})
+            if entry is None or entry.quantized is None or name not in OPS:
+                continue
+            known = replace(variant, bias=(entry.fuses or Fuses()).bias is not None)
+            if _is_known(known, entry) and _suits(case):
+                yield Work(case, known)
+                break
 
 
 def _tied(entry: Op, cases: Sequence[Case]) -> Iterator[Work]:

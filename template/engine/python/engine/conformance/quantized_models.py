@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
+from pathlib import Path
 
 import numpy as np
 from tvm import relax
@@ -18,6 +21,9 @@ from . import numpy_reference
 from .compare import Step
 from .model import Arrays, Case, Model, Spec, Tensor, compute, entry_of, sums_of, symbol_of
 
+_PATH = Path(__file__).with_name("requantization_factors.json")
+FACTORS: dict[str, list[float]] = json.loads(_PATH.read_text(encoding="utf-8"))["factors"]
+"""The factors of a real network, by kind of convolution; the file says where they come from."""
 _TIED = np.float32(2**-5)
 """The scale of data and results with ties."""
 _TIED_FACTORS = np.array([1 / 4, 3 / 8, 1 / 8, 3 / 16, 1 / 16], np.float32)
@@ -50,6 +56,8 @@ class Variant:
     """The least and the largest number of a weight of int4."""
     ties: bool = False
     """Whether many results are halfway between two integers before they are rounded."""
+    factors: str = ""
+    """The convolutions of a real network whose factors the sums are rescaled by."""
 
     def __str__(self) -> str:
         """Return the name of the variant."""
@@ -57,7 +65,7 @@ class Variant:
         zeros = "zeros" * any(self.zero_points)
         parts += ["bias" * self.bias, "residual" * self.residual, self.activation, zeros]
         parts += ["computed" * self.computed, "ends" * self.ends, "int4" * any(self.narrow)]
-        parts += ["ties" * self.ties]
+        parts += ["ties" * self.ties, self.factors and f"mobilenetv2_{self.factors}"]
         parts += [f"step{self.step:g}" * (self.step != Variant.step)]
         return "_".join(filter(None, parts))
 
@@ -128,6 +136,8 @@ class Work:
         spec = replace(spec, low=variant.narrow[0], high=variant.narrow[1])
         if variant.ties:
             spec = replace(spec, low=zeros[1] - _TIED_WEIGHT, high=zeros[1] + _TIED_WEIGHT)
+        if variant.factors:
+            spec = replace(spec, values=_weights_for(spec, axis or 0, FACTORS[variant.factors]))
         weight = (model.argument if variant.computed else model.constant)(spec, f"{self} weight")
         channels = 1
         # The groups of a transposed convolution share the channels of its weight.
@@ -143,6 +153,8 @@ class Work:
         ]
         if variant.ties:
             scales = [_TIED, np.resize(_TIED_FACTORS, channels).astype(np.float32)]
+        if variant.factors:
+            scales = [_TIED, np.array(FACTORS[variant.factors], np.float32)]
         attributes = self.case.entry.get("attributes", {})
         reals = [
             _dequantized(model, tensor, scale, zero, axis if index else -1)
@@ -174,7 +186,7 @@ class Work:
             expr = model.bind(relax.op.add(expr, relax.const(bias.reshape(shape))))
             added = np.rint(bias.astype(np.float64) / scale).reshape(along)
             sums = {n: value + added for n, value in sums.items()}
-        step = _TIED if variant.ties else np.float32(variant.step)
+        step = _TIED if variant.ties or variant.factors else np.float32(variant.step)
         middle = _middle(variant.result) + variant.zero_points[2] if variant.result else 0
         # Before activations other than limits, the sums become real numbers.
         real = variant.activation not in ("", "relu", "clip") or not variant.result
@@ -364,6 +376,17 @@ def integers_of(entry: Op) -> Quantized:
     """Return which integers an op of the table computes with."""
     assert entry.quantized is not None
     return entry.quantized
+
+
+def _weights_for(spec: Spec, axis: int, factors: Sequence[float]) -> Array:
+    """Return a weight with whose sums the results fill their range, but for very small factors."""
+    generator = np.random.default_rng(7)
+    along = [-1 if index == axis % len(spec.shape) else 1 for index in range(len(spec.shape))]
+    sizes = [int(size) for size in spec.shape]
+    # Random data of 8 bits is 74 on average.
+    of_one = 74 * np.sqrt(np.prod(sizes) / len(factors))
+    most = np.clip(100 / of_one / np.array(factors), 1, 127).reshape(along)
+    return np.rint(generator.uniform(-most, most, sizes)).reshape(-1)
 
 
 def _middle(dtype: str) -> int:
