@@ -153,11 +153,19 @@ def resized_integers(emit):
     return emit(dequantized(numbers))
 
 
+def selected_boxes(emit):
+    limits = (constant(3, "int64"), relax.const(0.5), relax.const(0.0))
+    found = emit(op.vision.all_class_non_max_suppression(BOXES, SCORES, *limits))
+    return emit(op.abs(emit(relax.TupleGetItem(found, 0))))
+
+
+BOXES, SCORES = variable("boxes", 1, 3, 4), variable("scores", 1, 1, 3)
 MASK = variable("masked", 2, 3, 1, dtype="bool")
 FOUR = variable("x", 2, 5, 3, 4)
 
 EXAMPLES = {
     "ToDataflow": outside_of_dataflow,
+    "NameSizes": ([BOXES, SCORES], selected_boxes),
     "RecoverOps": reversed_by_kernel,
     "SimplifyViews": ([X], lambda emit: emit(op.nn.relu(emit(op.astype(X, "float32"))))),
     "FlattenIndices": (

@@ -28,6 +28,7 @@ from support import (
     build,
     needs,
     needs_library,
+    needs_symbols,
     on_host,
     partition_for,
     skip_without_integers,
@@ -252,6 +253,25 @@ def test_a_symbol_where_the_chip_has_none_says_so():
     mod = build([x], lambda emit: emit(op.nn.relu(x)))
     table = table_of("relu", chip=replace(backend.engine.table.Chip(), symbols=False))
     only(report_of(mod, table), "relax.nn.relu", Code.SYMBOLIC_SIZE, "has the size n; supported: ")
+
+
+@needs_symbols
+@needs("relu")
+def test_a_size_that_only_the_run_knows_says_so():
+    n = tvm.tirx.Var("n", "int64")
+    builder = relax.BlockBuilder()
+    count = variable("count", 1, dtype="int64")
+    with builder.function("main", [count]):
+        with builder.dataflow():
+            builder.match_cast(builder.emit(op.tensor_to_shape(count)), relax.ShapeType([n]))
+            ones = builder.emit(op.full([n], relax.const(1.0), "float32"))
+            result = builder.emit_output(builder.emit(op.nn.relu(ones)))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    told = "the size 'n' is known only when the model runs, and nothing bounds it"
+    only(report_of(mod), "relax.nn.relu", Code.RUN_TIME_SIZE, told)
+    named = report_of(mod, symbol_bounds={"n": 9})
+    assert "relax.nn.relu" in [item.op for item in named.offloaded]
 
 
 @needs("concat")

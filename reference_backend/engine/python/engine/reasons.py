@@ -69,6 +69,12 @@ class Code(Enum):
         "a size is a symbol, where the op or the chip needs a number",
         f"Import the model with fixed sizes. {_ON_COMMAND_LINE}",
     )
+    RUN_TIME_SIZE = (
+        "run_time_size",
+        "a size is known only when the model runs, and nothing bounds it",
+        "Name the largest value of the size in symbol_bounds. On the command line, "
+        "`--option symbol_bounds=selected=100` bounds the size 'selected'.",
+    )
     LAYOUT = (
         "layout",
         "the op is in a layout that is not supported",

@@ -14,6 +14,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ..aliases import Attributes
 from ..origins import Origin, Tracer, with_classes, with_span
+from ..passes.selections import of_unknown_size, type_of_selection
 from .declared import require_declared
 from .failures import at_node, unknown_operators
 from .onnx_graph import DOMAINS, all_nodes
@@ -121,6 +122,10 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         try:
             with at_node(f"{name} ({op_name})" if name else op_name):
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
+                if op_name == "NonMaxSuppression":
+                    # Before other operators read the most that can be selected as the size.
+                    unsized = self.bb.emit(of_unknown_size(result))
+                    result = self.bb.match_cast(unsized, type_of_selection(result))
             span = self.bb.span
         finally:
             self.bb.span = outer

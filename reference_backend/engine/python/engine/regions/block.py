@@ -37,6 +37,8 @@ class Scope:
     """Values by variable."""
     bounds: Mapping[str, int]
     """The largest value of each symbol, by name."""
+    computed: frozenset[str] = frozenset()
+    """The symbols that only a run knows."""
 
 
 @dataclass(eq=False)
@@ -338,7 +340,11 @@ class Block:
         function = region.function.with_attr("global_symbol", region.symbol)
         bounds = symbol_bounds(function, self._target.options, self._scope.bounds)
         # Leave default bounds open: RunCodegen's options may still set them.
-        known = {name: bound for name, bound in bounds.items() if bound != Options.symbol_bound}
+        known = {
+            name: bound
+            for name, bound in bounds.items()
+            if bound != Options.symbol_bound or name in self._scope.computed
+        }
         if known:
             function = function.with_attr(BOUNDS_ATTRIBUTE, known)
         global_var = relax.GlobalVar(region.symbol)
@@ -380,8 +386,9 @@ class Block:
         reason = self._records.no_op(call)
         if reason is not None:
             return reason
-        if index in self._finder.kept:
-            return Reason(Code.OPTION, "the option keep_on_host names it")
+        kept = self._finder.kept.get(index)
+        if kept is not None and kept.code is Code.OPTION:
+            return kept
         if index in self._finder.declined:
             declined = self._finder.declined[index]
             self._records.add_decline(binding, declined)
@@ -397,6 +404,8 @@ class Block:
             why = f"{call.op.name} is not in the table of this backend; with other ops it is "
             why += f"{whole}, which the catalogue has: select that by an update"
             reason = Reason(Code.NOT_SELECTED, why)
+        if kept is not None:
+            return reason or kept
         notes = self._finder.notes.get(index)
         if not notes:
             return reason or Reason(Code.NO_PATTERN, "no pattern matches it")

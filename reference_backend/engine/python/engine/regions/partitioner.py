@@ -19,6 +19,7 @@ from ..origins import is_named
 from ..passes import bound_values, drop_unused, is_opaque
 from ..reasons import Code, Reason
 from ..report_text import advice
+from ..run_time_sizes import computed_bounds
 from ..symbols import known_bounds, symbol_bounds
 from ..table import Table
 from . import ir
@@ -132,14 +133,23 @@ class Partitioner:
 
     def _plan_function(self, name: str, function: relax.Function) -> None:
         symbols = (f"{BACKEND}_{name}_{index}" for index in count())
-        bounds = symbol_bounds(function, self._options, known_bounds(function))
+        outer = known_bounds(function)
+        bounds = symbol_bounds(function, self._options, outer)
         self._symbols.update(bounds)
+        values = bound_values(function.body)
+        computed = computed_bounds(function, values, bounds)
+        for symbol in computed.keys() - {*outer, *self._options.symbol_bounds}:
+            del bounds[symbol]
+            most = computed[symbol]
+            if most is not None:
+                bounds[symbol] = most
         self._bounds[name] = bounds
         scope = Scope(
             name=name,
             symbols=(symbol for symbol in symbols if symbol not in self._taken),
-            values=bound_values(function.body),
+            values=values,
             bounds=bounds,
+            computed=frozenset(computed),
         )
         self._plan_body(function.body, scope)
 

@@ -17,6 +17,7 @@ from ..origins import is_named, origin_of
 from ..passes import bound_values, is_opaque
 from ..reasons import Code, Reason
 from ..report import ATTRIBUTE, Border, OpPlacement, RegionPlacement, Report, offload_report
+from ..run_time_sizes import is_copy
 from . import ir
 from .details import Details
 from .precision import Types
@@ -368,4 +369,6 @@ class Records:
         """Whether the call itself computes nothing."""
         if isinstance(call.op, relax.GlobalVar) and not is_opaque(self._mod[call.op]):
             return True  # The callee's calls are recorded.
+        if is_copy(call):
+            return True
         return not any(isinstance(ty, relax.TensorType) for ty in ir.fields(call.ty))

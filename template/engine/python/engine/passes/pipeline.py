@@ -25,6 +25,7 @@ from . import (
     quantized,
     recognize,
     scales,
+    selections,
     sharing,
     signed,
     views,
@@ -77,7 +78,9 @@ _VIEWS = ("relax.broadcast_to", "relax.astype", "relax.expand_dims", "relax.sque
 CANONICALIZATION: tuple[Pass, ...] = (
     # All other passes rewrite dataflow blocks only. TVM's pass also resolves aliases.
     _of_tvm("ToDataflow", relax.transform.ConvertToDataflow(min_size=1)),
-    # First, since importers' kernels hide ops.
+    # Before all passes that read types.
+    _of_tvm("NameSizes", selections.name_sizes),
+    # Early, since importers' kernels hide ops.
     _calls("RecoverOps", kernels.recover_op, "relax.call_tir"),
     _calls("SimplifyViews", views.reshape_or_nothing, *_VIEWS),
     # Before folding, which computes the index arithmetic if it is constant.

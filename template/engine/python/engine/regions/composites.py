@@ -130,14 +130,14 @@ class CompositeFinder:
     notes
         Why patterns of several ops do not match, by the index of the last op.
     kept
-        The bindings that the option keep_on_host names.
+        Why bindings stay on the host whatever matches them, by index.
     """
 
     def __init__(self, target: Target, bindings: Bindings, bounds: Mapping[str, int]) -> None:
         self.found: dict[int, Composite] = {}
         self.declined: dict[int, str] = {}
         self.notes: dict[int, list[Reason]] = {}
-        self.kept: set[int] = set()
+        self.kept: dict[int, Reason] = {}
         self._target = target
         self._bindings = bindings
         self._bounds = bounds
@@ -153,7 +153,10 @@ class CompositeFinder:
             if wanted and isinstance(value, relax.Call):
                 own = ir.callee(value), str(binding.var.name), origin_of(value)
                 if is_named(wanted, *own):
-                    self.kept.add(index)
+                    why = "the option keep_on_host names it"
+                    self.kept[index] = Reason(Code.OPTION, why)
+            if isinstance(value, relax.Call) and index not in self.kept:
+                self._keep_unbounded(index, binding)
             if isinstance(binding, relax.VarBinding) and ir.is_op_call(value):
                 sources = [values.get(item) for item in ir.operands(value)]
                 names = {item.op.name for item in sources if ir.is_op_call(item)}
@@ -173,6 +176,16 @@ class CompositeFinder:
                         and entry.may_match(op, producers)
                     ):
                         self._try(entry, index)
+
+    def _keep_unbounded(self, index: int, binding: relax.Binding) -> None:
+        """Keep a call on the host if memory cannot be planned for one of its sizes."""
+        types = [binding.var.ty, *(item.ty for item in ir.operands(binding.value))]
+        symbols = [var for ty in types for var in relax.analysis.tir_vars_in_type(ty)]
+        for name in (str(var.name) for var in symbols):
+            if name not in self._bounds:
+                why = f"the size '{name}' is known only when the model runs, and nothing bounds it"
+                self.kept[index] = Reason(Code.RUN_TIME_SIZE, why)
+                return
 
     def _try(self, entry: _Entry, index: int) -> None:
         """Make a composite if the pattern matches at this binding."""
@@ -233,8 +246,10 @@ class CompositeFinder:
         if index == member:
             return
         name = f"{entry.label}: '{self._bindings[member].var.name}' inside of it is"
-        if member in self.kept:
-            reason = Reason(Code.OPTION, f"{name} kept on the host by the option keep_on_host")
+        kept = self.kept.get(member)
+        if kept is not None:
+            by = "by the option keep_on_host" if kept.code is Code.OPTION else f"because {kept}"
+            reason = Reason(kept.code, f"{name} kept on the host {by}")
         else:
             label = self.found[member].label
             reason = Reason(Code.SHADOWED, f"{name} part of another composite, {label}")
