@@ -823,6 +823,25 @@ def test_an_op_that_computes_in_float_between_integers_says_so():
     assert entry.wider_code == Code.REAL_INSIDE.value
 
 
+@needs("softmax", "add", "quantize", "dequantize")
+def test_a_softmax_that_something_reads_before_a_quantize_names_the_reader():
+    skip_without_integers("softmax")
+    x, y = variable("x", 4, 8, dtype="int8"), variable("y", 4, 8)
+
+    def body(emit):
+        scale, zero = relax.const(0.5), relax.const(0, "int8")
+        value = emit(op.nn.softmax(emit(op.dequantize(x, scale, zero))))
+        return emit(op.quantize(emit(op.add(value, y)), scale, zero))
+
+    report = report_of(build([x, y], body))
+    (entry,) = (item for item in report.ops if item.op == "relax.nn.softmax")
+    assert (entry.asked, entry.wider_code) == ("int8", Code.QUANTIZATION.value)
+    assert entry.wider == (
+        "relax.add 'author/relax.add' reads its result before that is quantized; supported: "
+        "dequantize, softmax, quantize, right behind each other"
+    )
+
+
 @needs("concat", "sigmoid", "quantize", "dequantize")
 def test_an_op_that_moves_real_numbers_says_when_it_moves_integers():
     x, y = (variable(name, 2, 8, dtype="int8") for name in "xy")

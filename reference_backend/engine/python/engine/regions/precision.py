@@ -12,7 +12,7 @@ from ..amounts import is_product
 from ..calls import Constant, resolve
 from ..capability import Op
 from ..element_types import runs_in, wider_inside
-from ..origins import folded_type
+from ..origins import folded_type, origin_of
 from ..passes.quantized import DEQUANTIZE, QUANTIZE, REARRANGES, moves_elements
 from ..patterns import TO_REAL, WEIGHT_ONLY, computes_quantized, is_quantized
 from ..reasons import Code, Reason, of_driver
@@ -265,5 +265,19 @@ class Precision:
             return refusal
         if not ends[:-1]:
             return Reason(Code.QUANTIZATION, "its result is not quantized")
-        why = "no composite pattern of quantised tensors matches here"
+        supported = f"supported: dequantize, {entries[0].name}, quantize, right behind each other"
+        between = self._reader_of_reals(index)
+        if between:
+            why = f"{between} reads its result before that is quantized; {supported}"
+            return Reason(Code.QUANTIZATION, why)
+        why = f"no composite pattern of quantised tensors matches here; {supported}"
         return Reason(Code.NO_PATTERN, why)
+
+    def _reader_of_reals(self, index: int) -> str:
+        """Return what reads the real numbers of an op, by the name in the model; "" if nothing."""
+        for user in self._bindings.users.get(self._bindings[index].var, ()):
+            at = self._bindings.position[user]
+            if self._op(at) not in ("", QUANTIZE):
+                value = self._bindings[at].value
+                return f"{ir.callee(value)} '{origin_of(value) or user.name}'"
+        return ""
