@@ -37,7 +37,7 @@ class File:
     def __init__(self):
         self.builder = flatbuffers.Builder(1 << 12)
         self.codes, self.tensors, self.operators = [], [], []
-        self.buffers = [self.table("Buffer")]
+        self.buffers, self.branches = [self.table("Buffer")], []
 
     def table(self, kind, **fields):
         getattr(tflite, f"{kind}Start")(self.builder)
@@ -48,6 +48,9 @@ class File:
 
     def numbers(self, values, dtype="int32"):
         return self.builder.CreateNumpyVector(np.asarray(values, dtype))
+
+    def vector(self, values):
+        return self.numbers(values, "float32" if float in map(type, values) else "int32")
 
     def tables(self, offsets):
         self.builder.StartVector(4, len(offsets), 4)
@@ -84,13 +87,13 @@ class File:
         )
         return len(self.tensors) - 1
 
-    def operator(self, name, inputs, outputs, kind="", **options):
-        """Append an operator; options that are lists become vectors of integers."""
+    def operator(self, name, inputs, outputs, kind="", custom=None, **options):
+        """Append an operator; options that are lists become vectors."""
         code = getattr(tflite.BuiltinOperator, name, name)
         if code not in self.codes:
             self.codes.append(code)
         options = {
-            key: self.numbers(value) if isinstance(value, list) else value
+            key: self.vector(value) if isinstance(value, list) else value
             for key, value in options.items()
         }
         made = self.table(kind, **options) if kind else None
@@ -102,6 +105,7 @@ class File:
                 Outputs=self.numbers(outputs),
                 BuiltinOptionsType=getattr(tflite.BuiltinOptions, kind) if kind else None,
                 BuiltinOptions=made,
+                CustomOptions=None if custom is None else self.numbers(list(custom), "uint8"),
             )
         )
 
@@ -119,7 +123,8 @@ class File:
             "OperatorCode", DeprecatedBuiltinCode=custom, BuiltinCode=custom, CustomCode=name
         )
 
-    def finish(self, inputs, outputs):
+    def subgraph(self, inputs, outputs):
+        """Write what was added since the last one."""
         graph = self.table(
             "SubGraph",
             Tensors=self.tables(self.tensors),
@@ -127,12 +132,23 @@ class File:
             Inputs=self.numbers(inputs),
             Outputs=self.numbers(outputs),
         )
+        self.tensors, self.operators = [], []
+        return graph
+
+    def branch(self, inputs, outputs):
+        """Make what was added a subgraph of operators such as IF; return its number."""
+        self.branches.append(self.subgraph(inputs, outputs))
+        return len(self.branches)
+
+    def finish(self, inputs, outputs):
+        """Return the file; its model is what was added last."""
+        graph = self.subgraph(inputs, outputs)
         codes = [self.code(code) for code in self.codes]
         model = self.table(
             "Model",
             Version=3,
             OperatorCodes=self.tables(codes),
-            Subgraphs=self.tables([graph]),
+            Subgraphs=self.tables([graph, *self.branches]),
             Buffers=self.tables(self.buffers),
         )
         self.builder.Finish(model, b"TFL3")

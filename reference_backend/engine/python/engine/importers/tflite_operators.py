@@ -50,7 +50,7 @@ _UNREAD = frozenset(
         *("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP", "HASHTABLE_SIZE"),
         *("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"),
         *("CONV_3D_TRANSPOSE", "EMBEDDING_LOOKUP_SPARSE", "UNIQUE", "WHERE"),
-        *("DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"),
+        *("CALL", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES", "TAN"),
     )
 )
 """What TVM converts into something else than LiteRT computes, or than can be compiled."""
@@ -117,7 +117,7 @@ class _Converter(Layers, Places, Values):
         """Quantised inputs and results, by the name of the tensor."""
         for name in list(self.convert_map):
             is_compared = name in _STABLEHLO or not name.startswith("STABLEHLO_")
-            if name in _UNREAD or not is_compared:
+            if name in _UNREAD | _STATE or not is_compared:
                 del self.convert_map[name]
         self.convert_map["QUANTIZE"] = self._quantize
         self.convert_map["DEQUANTIZE"] = self._dequantize

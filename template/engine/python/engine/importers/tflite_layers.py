@@ -129,20 +129,22 @@ class Layers(Tensors):
         options = self.options(op, tflite.ResizeBilinearOptions)
         data, size = self.get_input_tensors(op)
         value, (_, *given, _) = self.get_tensor_expr(data), self.get_tensor_shape(data)
-        height, width = self.integers(size)
+        sizes = self.integers(size)
         if options.HalfPixelCenters():
             if options.AlignCorners():
                 raise ValueError("it has both align_corners and half_pixel_centers")
-            return _resized(value, [height, width], "linear", "half_pixel")
+            return _resized(value, sizes, "linear", "half_pixel")
         if not options.AlignCorners():
-            return _resized(value, [height, width], "linear", "asymmetric")
-        if 1 not in (height, width):
-            return _resized(value, [height, width], "linear", "align_corners")
-        # A single row has no corners to align: it is the first.
-        for sizes in ([height, given[1]], [height, width]):
-            coordinates = "asymmetric" if sizes[0] == 1 or sizes[1] == 1 else "align_corners"
-            value = _resized(value, sizes, "linear", coordinates)
-        return value
+            return _resized(value, sizes, "linear", "asymmetric")
+        # A single row has no corners to align, and TVM divides by zero: it is the first of two.
+        single = [axis for axis, size in enumerate(sizes, 1) if size == 1]
+        for axis in single:
+            if given[axis - 1] == 1:
+                value = relax.op.concat([value, value], axis)
+            sizes[axis - 1] = max(given[axis - 1], 2)
+        value = _resized(value, sizes, "linear", "align_corners")
+        ones = [1] * len(single)
+        return relax.op.strided_slice(value, single, [0] * len(single), ones) if single else value
 
     def _resize_nearest(self, op: tflite.Operator) -> relax.Expr:
         options = self.options(op, tflite.ResizeNearestNeighborOptions)
