@@ -32,7 +32,9 @@ class Declared(NamedTuple):
         return f"{self.dtype or '?'}[{sizes}]"
 
 
-def require_declared(node: str, result: str, declared: Declared, read: relax.Expr) -> None:
+def require_declared(
+    node: str, result: str, declared: Declared, read: relax.Expr | tvm.ir.Type
+) -> None:
     """Refuse a result whose type contradicts what the model declares.
 
     Parameters
@@ -44,14 +46,14 @@ def require_declared(node: str, result: str, declared: Declared, read: relax.Exp
     declared
         What the model says of it. What it does not say is not compared, nor is an open size.
     read
-        What TVM's importer made of it: a tensor; others are not compared.
+        What the importer made of it, or its type: a tensor; others are not compared.
 
     Raises
     ------
     ValueError
         They differ in the element type, the rank or a size.
     """
-    ty = read.ty
+    ty = read if isinstance(read, tvm.ir.Type) else read.ty
     if not isinstance(ty, relax.TensorType):
         return
     found = _type_of(ty)

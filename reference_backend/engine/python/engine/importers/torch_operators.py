@@ -1,241 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's quantised ops as relax.quantize and relax.dequantize, by TVM's `custom_convert_map`."""
+"""PyTorch's quantised ops as relax.quantize and relax.dequantize."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
-import tvm
 from tvm import relax
 
-from ..aliases import Array
-from .torch_names import from_exported_program
-
-if TYPE_CHECKING:
-    from torch import fx
-    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
-
-_NAMESPACES = ("quantized_decomposed", "torchao", "quantized", "pt2e_quant")
-"""Libraries of quantised ops; only some ops of the first two are supported."""
-
-_INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.uint16}
-
-
-def read(program: torch.export.ExportedProgram, **options: Any) -> tvm.IRModule:
-    """Read a program; `from_exported_program` of the package documents it."""
-    given = dict(options.pop("custom_convert_map", None) or {})
-    nodes = [
-        node
-        for module in program.graph_module.modules()
-        for node in getattr(getattr(module, "graph", None), "nodes", ())
-    ]
-    for node in nodes:
-        _check_type(node)
-    found = {
-        node.target
-        for node in nodes
-        if node.op == "call_function"
-        and (getattr(node.target, "namespace", "") in _NAMESPACES or _op_name(node) in _RULES)
-    }
-    if not found:
-        return from_exported_program(program, custom_convert_map=given or None, **options)
-    if options.pop("run_ep_decomposition", True):
-        # Some ops of torchao would be taken apart; they have converters here.
-        table = torch.export.default_decompositions()
-        for target in (*found, torch.ops.aten.linear.default, torch.ops.aten.matmul.default):
-            table.pop(target, None)
-        program = program.run_decompositions(table)
-    convert = _Converters(program, keep_parameters=bool(options.get("keep_params_as_input")))
-    for node in program.graph.nodes:
-        if node.op == "call_function" and node.target in found:
-            _check_op(node, given)
-    ours = {target.__name__: convert for target in found}
-    return from_exported_program(
-        program, custom_convert_map={**ours, **given}, run_ep_decomposition=False, **options
-    )
-
-
-def _refuse(node: torch.fx.Node, text: str) -> NoReturn:
-    raise ValueError(f"torch node {node.name!r} ({node.target}): {text}")
-
-
-def _op_name(node: torch.fx.Node) -> str:
-    """Return the name of an op without its overload."""
-    return str(node.target).rpartition(".")[0]
-
-
-def _check_op(node: torch.fx.Node, given: Mapping[str, object]) -> None:
-    if _op_name(node) not in _RULES and node.target.__name__ not in given:
-        names = ", ".join(sorted(name for name in _RULES if not name.startswith("aten")))
-        _refuse(node, f"this op is not supported; supported are {names}")
-
-
-def _check_type(node: torch.fx.Node) -> None:
-    value = node.meta.get("val")
-    kind = str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else ""
-    if kind.startswith(("float4", "float8")):
-        _refuse(
-            node,
-            f"elements of type {kind} are not supported; supported are floats of 16, 32 and 64 "
-            "bits, and integers",
-        )
-
-
-class _Converters:
-    """What TVM calls for each quantised op.
-
-    Parameters
-    ----------
-    program
-        The program that is read.
-    keep_parameters
-        Whether its parameters are inputs of the result, so that their values are not known.
-    """
-
-    def __init__(self, program: torch.export.ExportedProgram, keep_parameters: bool) -> None:
-        signature = program.graph_signature
-        tensors = {**program.constants, **dict(program.named_buffers())}
-        names = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
-        if not keep_parameters:
-            tensors.update(program.named_parameters())
-            names.update(signature.inputs_to_parameters)
-        self._constants = {
-            name: tensors[target] for name, target in names.items() if target in tensors
-        }
-
-    def __call__(self, node: torch.fx.Node, importer: ExportedProgramImporter) -> relax.Expr:
-        return _RULES[_op_name(node)](_Op(node, importer, self._constants))
-
-
-class _Op:
-    """A call of a quantised op, and what its converter needs.
-
-    Parameters
-    ----------
-    node
-        The node.
-    importer
-        TVM's importer.
-    constants
-        The tensors whose values are known, by the name of the node.
-    """
-
-    def __init__(
-        self,
-        node: torch.fx.Node,
-        importer: ExportedProgramImporter,
-        constants: Mapping[str, torch.Tensor],
-    ) -> None:
-        self.node, self._importer, self._constants = node, importer, constants
-        schema = node.target._schema.arguments
-        self._arguments = {
-            item.name: item.default_value for item in schema if item.has_default_value()
-        }
-        names = [item.name for item in schema if not item.kwarg_only]
-        self._arguments.update(zip(names, node.args, strict=False))
-        self._arguments.update(node.kwargs)
-
-    def __getitem__(self, name: str) -> fx.node.Argument:
-        return self._arguments.get(name)
-
-    def refuse(self, text: str) -> NoReturn:
-        """Raise that something about it is not supported."""
-        _refuse(self.node, text)
-
-    def emit(self, value: relax.Expr) -> relax.Var:
-        """Bind an expression to a variable."""
-        return self._importer.block_builder.emit(value)
-
-    def value(self, name: str) -> relax.Expr:
-        """Return a tensor among the arguments."""
-        return self._importer.env[self[name]]
-
-    def constant(self, name: str) -> Array | None:
-        """Return an argument as an array, if its value is known."""
-        given = self[name]
-        if isinstance(given, torch.fx.Node):
-            given = self._constants.get(given.name)
-        if given is None:
-            return None
-        if not isinstance(given, torch.Tensor):
-            return np.array(given)
-        given = given.detach().cpu()
-        # NumPy has no bfloat16.
-        array: Array = (given.float() if given.dtype == torch.bfloat16 else given).numpy()
-        return array
-
-    def dtype(self, name: str) -> str:
-        """Return TVM's name of the element type in an argument."""
-        return str(self[name]).removeprefix("torch.")
-
-    def integer(self, name: str) -> str:
-        """Return TVM's name of the integer type in an argument, if it is supported."""
-        if self[name] not in _INTEGERS:
-            self.refuse(
-                f"{name}={self.dtype(name)} is not supported; supported are int8, uint8, int16 and "
-                "uint16"
-            )
-        return self.dtype(name)
-
-    def shape(self, name: str) -> list[int | tvm.ir.Expr]:
-        """Return the sizes of a tensor among the arguments."""
-        return [getattr(size, "value", size) for size in self.value(name).ty.shape.values]
-
-    def _flat(self, name: str) -> relax.Expr:
-        value = self.value(name)
-        return value if value.ty.ndim == 1 else self.emit(relax.op.reshape(value, (-1,)))
-
-    def scale(self, name: str, vector: bool = False) -> relax.Expr:
-        """Return a scale: a scalar, or a vector."""
-        array = self.constant(name)
-        if array is None:
-            scale = self._flat(name) if vector else self.value(name)
-            return scale if scale.ty.dtype != "float64" else self.emit(_cast(scale, "float32"))
-        kept = array.dtype if array.dtype in (np.float16, np.float32) else np.dtype("float32")
-        return _constant(array.astype(kept), vector)
-
-    def zero_point(self, name: str, dtype: str, vector: bool = False) -> relax.Expr:
-        """Return a zero point of the type of what is quantised."""
-        given = self[name]
-        if given is None:
-            return relax.const(0, dtype)
-        array = self.constant(name)
-        if array is None:
-            zero = self._flat(name) if vector else self.value(name)
-            return zero if zero.ty.dtype == dtype else self.emit(_cast(zero, dtype))
-        limits = np.iinfo(dtype)
-        if array.dtype.kind == "f" and np.any(array != np.round(array)):
-            self.refuse("its zero points are not integers; supported are integers")
-        if array.size and (array.min() < limits.min or array.max() > limits.max):
-            self.refuse(f"its zero point is outside of {dtype}; supported are values of this type")
-        return _constant(array.astype(dtype), vector)
+from .torch_call import Call, Rule, op_name
 
 
 def _cast(value: relax.Expr, dtype: str) -> relax.Call:
     return relax.op.astype(value, dtype)
 
 
-def _wide(op: _Op, x: relax.Expr, *narrow: str) -> relax.Expr:
+def _wide(op: Call, x: relax.Expr, *narrow: str) -> relax.Expr:
     """Return real numbers of some types in float32."""
     return op.emit(_cast(x, "float32")) if str(x.ty.dtype) in narrow else x
 
 
-def _data(op: _Op) -> relax.Expr:
+def _data(op: Call) -> relax.Expr:
     """Return what an op quantizes, in a type that TVM's quantize reads."""
     return _wide(op, op.value("input"), "bfloat16")
 
 
-def _constant(array: Array, vector: bool) -> relax.Expr:
-    """Return an array of one element as a scalar, unless a vector is wanted."""
-    shape: Sequence[int] = (-1,) if vector or array.size > 1 else ()
-    return relax.const(np.ascontiguousarray(array).reshape(shape), str(array.dtype))
-
-
-def _clipped(op: _Op, value: relax.Expr, dtype: str) -> relax.Expr:
+def _clipped(op: Call, value: relax.Expr, dtype: str) -> relax.Expr:
     """Clip integers to the range of an op, if their type has a wider one."""
     limits = np.iinfo(dtype)
     low, high = _range(op, dtype)
@@ -244,7 +35,7 @@ def _clipped(op: _Op, value: relax.Expr, dtype: str) -> relax.Expr:
     return op.emit(relax.op.clip(value, low, high))
 
 
-def _range(op: _Op, dtype: str) -> tuple[int, int]:
+def _range(op: Call, dtype: str) -> tuple[int, int]:
     """Return the range of an op's integers."""
     limits = np.iinfo(dtype)
     low, high = op.constant("quant_min"), op.constant("quant_max")
@@ -254,27 +45,27 @@ def _range(op: _Op, dtype: str) -> tuple[int, int]:
 # ---- One scale, and one for each channel --------------------------------------------------------
 
 
-def _quantize_per_tensor(op: _Op) -> relax.Expr:
+def _quantize_per_tensor(op: Call) -> relax.Expr:
     dtype = op.integer("dtype")
     scale, zero = op.scale("scale"), op.zero_point("zero_point", dtype)
     quantized = relax.op.quantize(_data(op), scale, zero, axis=0, out_dtype=dtype)
     return _clipped(op, op.emit(quantized), dtype)
 
 
-def _dequantize_per_tensor(op: _Op) -> relax.Expr:
+def _dequantize_per_tensor(op: Call) -> relax.Expr:
     x = op.value("input")
     scale, zero = op.scale("scale"), op.zero_point("zero_point", str(x.ty.dtype))
     return _real(op, op.emit(relax.op.dequantize(x, scale, zero, 0, _dequantized_type(op))))
 
 
-def _quantize_per_channel(op: _Op) -> relax.Expr:
+def _quantize_per_channel(op: Call) -> relax.Expr:
     dtype = op.integer("dtype")
     scale, zero = op.scale("scales", True), op.zero_point("zero_points", dtype, True)
     quantized = relax.op.quantize(_data(op), scale, zero, op["axis"], dtype)
     return _clipped(op, op.emit(quantized), dtype)
 
 
-def _dequantize_per_channel(op: _Op) -> relax.Expr:
+def _dequantize_per_channel(op: Call) -> relax.Expr:
     x = op.value("input")
     scale, zero = op.scale("scales", True), op.zero_point("zero_points", str(x.ty.dtype), True)
     return _real(
@@ -282,18 +73,18 @@ def _dequantize_per_channel(op: _Op) -> relax.Expr:
     )
 
 
-def _float_type(op: _Op) -> str:
+def _float_type(op: Call) -> str:
     """Return the element type of a result, whose default a schema has as a number only."""
-    return str(op.node.meta["val"].dtype).removeprefix("torch.")
+    return op.result_type
 
 
-def _dequantized_type(op: _Op) -> str:
+def _dequantized_type(op: Call) -> str:
     """Return the type that TVM dequantizes to: it has no bfloat16."""
     dtype = _float_type(op)
     return "float32" if dtype == "bfloat16" else dtype
 
 
-def _real(op: _Op, value: relax.Var) -> relax.Var:
+def _real(op: Call, value: relax.Var) -> relax.Var:
     """Return real numbers in the type of the result."""
     dtype = _float_type(op)
     return value if value.ty.dtype == dtype else op.emit(_cast(value, dtype))
@@ -305,7 +96,7 @@ def _real(op: _Op, value: relax.Var) -> relax.Var:
 class _Blocks:
     """A tensor whose scale changes every few elements, as rows of one block each."""
 
-    def __init__(self, op: _Op, block_size: Sequence[int]) -> None:
+    def __init__(self, op: Call, block_size: Sequence[int]) -> None:
         self._op = op
         self._shape = op.shape("input")
         sizes = [
@@ -361,26 +152,26 @@ def _same(size: object, number: object) -> bool:
     return bool(same) if isinstance(same, bool) else str(size) == str(number)
 
 
-def _divide(op: _Op, size: object, block: int) -> int:
+def _divide(op: Call, size: object, block: int) -> int:
     fixed = getattr(size, "value", size)
     if not isinstance(fixed, int) or fixed % block:
         op.refuse(f"blocks of {block} along a size of {size}; supported are whole blocks")
     return fixed // block
 
 
-def _affine_blocks(op: _Op) -> _Blocks:
+def _affine_blocks(op: Call) -> _Blocks:
     domain = op["zero_point_domain"]
     if domain not in (None, "INT"):
         op.refuse(f"zero_point_domain={domain} is not supported; supported is INT")
     return _Blocks(op, op["block_size"])
 
 
-def _quantize_affine(op: _Op) -> relax.Expr:
+def _quantize_affine(op: Call) -> relax.Expr:
     return _quantize_blocks(op, _affine_blocks(op), "scale", "zero_point", "output_dtype")
 
 
 def _quantize_blocks(
-    op: _Op, blocks: _Blocks, scale: str, zero_point: str, kind: str
+    op: Call, blocks: _Blocks, scale: str, zero_point: str, kind: str
 ) -> relax.Expr:
     dtype = op.integer(kind)
     scales = op.scale(scale, not blocks.is_one)
@@ -392,11 +183,11 @@ def _quantize_blocks(
     return _clipped(op, blocks.apply(_data(op), quantize), dtype)
 
 
-def _dequantize_affine(op: _Op) -> relax.Expr:
+def _dequantize_affine(op: Call) -> relax.Expr:
     return _dequantize_blocks(op, _affine_blocks(op), "scale", "zero_point")
 
 
-def _dequantize_blocks(op: _Op, blocks: _Blocks, scale: str, zero_point: str) -> relax.Expr:
+def _dequantize_blocks(op: Call, blocks: _Blocks, scale: str, zero_point: str) -> relax.Expr:
     x = op.value("input")
     scales = op.scale(scale, not blocks.is_one)
     zeros = op.zero_point(zero_point, str(x.ty.dtype), not blocks.is_one)
@@ -407,7 +198,7 @@ def _dequantize_blocks(op: _Op, blocks: _Blocks, scale: str, zero_point: str) ->
     return _real(op, blocks.apply(x, dequantize))
 
 
-def _group_blocks(op: _Op) -> _Blocks:
+def _group_blocks(op: Call) -> _Blocks:
     rank = len(op.shape("input"))
     return _Blocks(op, [1] * (rank - 1) + [op["group_size"]])
 
@@ -415,15 +206,15 @@ def _group_blocks(op: _Op) -> _Blocks:
 # ---- Scales computed at run time ----------------------------------------------------------------
 
 
-def _choose(op: _Op) -> relax.Expr:
+def _choose(op: Call) -> relax.Expr:
     """Compute a scale and a zero point from the range of the data."""
     dtype = op.integer("dtype")
     middle = 128 if dtype == "uint8" else 0
-    is_symmetric = _op_name(op.node).endswith("_symmetric")
+    is_symmetric = op_name(op.node).endswith("_symmetric")
     return _chosen(op, op.value("input"), None, dtype, middle if is_symmetric else None)
 
 
-def _choose_affine(op: _Op) -> relax.Expr:
+def _choose_affine(op: Call) -> relax.Expr:
     kind = op["mapping_type"]
     if kind not in ("SYMMETRIC", "ASYMMETRIC"):
         op.refuse(f"mapping_type={kind}; supported are SYMMETRIC and ASYMMETRIC")
@@ -435,7 +226,9 @@ def _choose_affine(op: _Op) -> relax.Expr:
     return _chosen(op, x, None if blocks.is_one else 1, dtype, middle)
 
 
-def _chosen(op: _Op, x: relax.Expr, axis: int | None, dtype: str, middle: int | None) -> relax.Expr:
+def _chosen(
+    op: Call, x: relax.Expr, axis: int | None, dtype: str, middle: int | None
+) -> relax.Expr:
     """Return a scale of float32, and a zero point of the type that it is for.
 
     The zero point is `middle`, or else chosen for a range that is not symmetric.
@@ -463,17 +256,17 @@ def _chosen(op: _Op, x: relax.Expr, axis: int | None, dtype: str, middle: int | 
     return relax.Tuple([scale, op.emit(_cast(point, dtype))])
 
 
-def _convert_type(op: _Op) -> relax.Expr:
+def _convert_type(op: Call) -> relax.Expr:
     return op.emit(_cast(op.value("input"), op.dtype("dtype")))
 
 
-def _multiply(op: _Op) -> relax.Expr:
+def _multiply(op: Call) -> relax.Expr:
     """Multiply matrices of 8 bits, of which one may be signed and the other not."""
     wide = [op.emit(_cast(op.value(name), "int32")) for name in ("self", "mat2")]
     return op.emit(relax.op.matmul(*wide))
 
 
-_RULES: dict[str, Callable[[_Op], relax.Expr]] = {
+RULES: dict[str, Rule] = {
     "quantized_decomposed.quantize_per_tensor": _quantize_per_tensor,
     "quantized_decomposed.dequantize_per_tensor": _dequantize_per_tensor,
     "quantized_decomposed.quantize_per_channel": _quantize_per_channel,

@@ -77,17 +77,25 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
 
 
 @readable_errors()
-def from_exported_program(program: object, **options: object) -> tvm.IRModule:
+def from_exported_program(
+    program: object, bfloat16: str = "float32", **options: object
+) -> tvm.IRModule:
     """Read a PyTorch program, which may be quantised by PT2E or torchao.
 
     TVM's importer reads it, with converters for `quantized_decomposed` and for torchao's affine
-    ops. PyTorch multiplies by the reciprocal of a scale where Relax divides by the scale, so that
-    ties may be rounded to the neighbouring integer.
+    ops, and for the ops that TVM reads wrongly or not at all. Each result has the type that the
+    program declares. PyTorch multiplies by the reciprocal of a scale where Relax divides by the
+    scale, so that ties may be rounded to the neighbouring integer.
+
+    Results that are None are left out.
 
     Parameters
     ----------
     program
         A `torch.export.ExportedProgram`.
+    bfloat16
+        The type that weights, inputs and results of type bfloat16 get: "float32" keeps all values,
+        "float16" halves the weights and lacks the range; "bfloat16" leaves them.
     **options
         Of `tvm.relax.frontend.torch.from_exported_program`; converters in its `custom_convert_map`
         take precedence over ours.
@@ -100,19 +108,20 @@ def from_exported_program(program: object, **options: object) -> tvm.IRModule:
     Raises
     ------
     ValueError
-        A quantised op is not supported, or what was given is not a program; the message names the
-        node and what is supported.
+        An op is not supported, or would be read with another type than the program declares, or
+        the program changes a buffer or an input, or returns random numbers, or what was given is
+        not a program; the message names the node and what is supported.
     ImportError
         torch is not installed.
     """
-    from .torch_operators import read
+    from .torch_programs import read
 
     if not hasattr(program, "graph_signature"):
         raise ValueError(
             f"the program is of type {type(program).__name__}; supported is what "
             "torch.export.export(network, inputs) returns"
         )
-    return read(program, **options)
+    return read(program, bfloat16, options)
 
 
 @readable_errors()
