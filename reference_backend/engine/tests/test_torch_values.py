@@ -285,6 +285,37 @@ def test_empty_operands_and_results_that_are_none():
     check(forward, real(2, 3))
 
 
+@thorough
+def test_sizes_that_are_open():
+    def forward(x, j, image):
+        chosen = (x[:, j], x[j, -1], x.index_copy(1, j[:1], x[:, :1]), torch.cat([x, x], -1))
+        sums = (x @ x.mT, x.clamp(min=0.5), x.sum(1), torch.where(x > 0, x, 2), x[:, 1:-1])
+        images = (
+            functional.interpolate(image, scale_factor=1.5, mode="bilinear"),
+            functional.max_pool2d(image, 3, 2, 1, return_indices=True)[1],
+            functional.avg_pool2d(image, 2, divisor_override=3),
+        )
+        return (*chosen, *sums, *images)
+
+    class Network(torch.nn.Module):
+        def forward(self, x, j, image):
+            return forward(x, j, image)
+
+    def inputs(batch):
+        return real(batch, 4, 3), torch.tensor([1, -1]), real(batch, 2, 6, 6)
+
+    size = torch.export.Dim("n", min=2, max=8)
+    sizes = ({0: size}, None, {0: size})
+    program = torch.export.export(Network(), inputs(3), dynamic_shapes=sizes)
+    module = backend.from_exported_program(program)
+    for batch in (2, 5):
+        given = inputs(batch)
+        found = run_on_host(module, "main", [item.numpy() for item in given])
+        for mine, right in zip(found, forward(*given), strict=True):
+            assert (str(mine.dtype), mine.shape) == (str(right.numpy().dtype), tuple(right.shape))
+            np.testing.assert_allclose(mine, right.numpy(), rtol=1e-5, atol=1e-5)
+
+
 # ---- Refusals -----------------------------------------------------------------------------------
 
 

@@ -161,6 +161,21 @@ class Call:
         """Return a tensor in a type."""
         return value if value.ty.dtype == dtype else self.emit(relax.op.astype(value, dtype))
 
+    def scalar(self, size: relax.Expr, dtype: str = "int64") -> relax.Expr:
+        """Return a size that is open as a tensor without axes."""
+        return self._importer.scalar(size, dtype)
+
+    def truth(self, value: relax.Expr) -> relax.Expr:
+        """Return whether elements differ from 0."""
+        if value.ty.dtype == "bool":
+            return value
+        return self.emit(relax.op.not_equal(value, relax.const(0, value.ty.dtype)))
+
+    def converted(self, value: relax.Expr) -> relax.Expr:
+        """Return a tensor in the type of the result."""
+        dtype = self.result_type
+        return self.truth(value) if dtype == "bool" else self.cast(value, dtype)
+
     def constant(self, name: str) -> Array | None:
         """Return an argument as an array, if its value is known."""
         return self.known(self[name])
@@ -244,6 +259,22 @@ class Call:
 
 Rule = Callable[[Call], relax.Expr]
 """What converts an op."""
+
+
+def is_real(dtype: str) -> bool:
+    """Whether a type is one of real numbers.
+
+    Parameters
+    ----------
+    dtype
+        Its name.
+
+    Returns
+    -------
+    is_real
+        False for integers and booleans.
+    """
+    return "float" in dtype
 
 
 def sizes_of(value: relax.Expr) -> list[int | tvm.ir.Expr]:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from tvm import relax
 
-from .torch_arithmetic import converted
 from .torch_call import Call, Rule, sizes_of
 
 
@@ -45,7 +44,9 @@ class _Indices:
         is_block = self.axes == list(range(self.axes[0], self.axes[0] + len(self.axes)))
         self.place = self.axes[0] if is_block else 0
         """Where the axes of the indices are in what they select."""
-        self.shape = torch.broadcast_shapes(*(item.meta["val"].shape for _, item in given))
+        self.shapes = [item.meta["val"].shape for _, item in given]
+        self.rank = max(map(len, self.shapes))
+        """How many axes the indices have together."""
         sizes = sizes_of(data)
         self.tensors = [self._positive(item, sizes[axis]) for axis, item in given]
 
@@ -61,13 +62,9 @@ class _Indices:
                 return value
         if str(given.target).startswith("aten.arange"):
             return value
-        if not isinstance(size, int):
-            op.refuse(
-                "an index that the run computes, along an axis whose size is open, is not "
-                "supported; supported are fixed sizes"
-            )
         zero = relax.const(0, "int64")
-        later = op.emit(relax.op.add(value, relax.const(size, "int64")))
+        length = relax.const(size, "int64") if isinstance(size, int) else op.scalar(size)
+        later = op.emit(relax.op.add(value, length))
         return op.emit(relax.op.where(op.emit(relax.op.less(value, zero)), later, value))
 
     def order(self) -> list[int]:
@@ -76,9 +73,17 @@ class _Indices:
 
     def front(self) -> list[int]:
         """Return the axes of what is selected, with those of the indices in front."""
-        count, rank = len(self.shape), len(self.shape) + len(self.rest)
-        chosen = list(range(self.place, self.place + count))
-        return [*chosen, *(axis for axis in range(rank) if axis not in chosen)]
+        chosen = list(range(self.place, self.place + self.rank))
+        others = (axis for axis in range(self.rank + len(self.rest)) if axis not in chosen)
+        return [*chosen, *others]
+
+    def fixed_shape(self) -> list[int]:
+        """Return the sizes of the indices together, which must be known."""
+        if not all(isinstance(size, int) for shape in self.shapes for size in shape):
+            self._op.refuse(
+                "indices whose sizes are open are not supported; supported are fixed ones"
+            )
+        return list(torch.broadcast_shapes(*self.shapes))
 
 
 def permuted(op: Call, value: relax.Expr, order: Sequence[int]) -> relax.Expr:
@@ -123,17 +128,15 @@ def _index_put(op: Call) -> relax.Expr:
     values = op.operand("values", dtype)
     if dtype == "bool" and op["accumulate"]:
         op.refuse("accumulate=True of booleans is not supported; supported are numbers")
-    if tuple(indices.shape) in ((), (1,)) and len(indices.axes) == 1 and not op["accumulate"]:
+    shape = indices.fixed_shape()
+    if shape in ([], [1]) and len(indices.axes) == 1 and not op["accumulate"]:
         return _replaced(op, data, values, indices)
     selected = [sizes[axis] for axis in indices.rest]
-    selected[indices.place : indices.place] = [int(size) for size in indices.shape]
+    selected[indices.place : indices.place] = shape
     values = op.emit(relax.op.broadcast_to(values, selected))
     values = permuted(op, values, indices.front())
-    index = [
-        op.emit(relax.op.broadcast_to(item, [int(size) for size in indices.shape]))
-        for item in indices.tensors
-    ]
-    stacked = op.emit(relax.op.stack(index, axis=len(indices.shape)))
+    index = [op.emit(relax.op.broadcast_to(item, shape)) for item in indices.tensors]
+    stacked = op.emit(relax.op.stack(index, axis=len(shape)))
     moved = permuted(op, data, indices.order())
     reduction = "add" if op["accumulate"] else "update"
     result = op.emit(relax.op.scatter_nd(moved, stacked, values, reduction))
@@ -147,7 +150,7 @@ def _replaced(op: Call, data: relax.Expr, values: relax.Expr, indices: _Indices)
     shape = [size if item == axis else 1 for item in range(rank)]
     places = relax.const(np.arange(size).reshape(shape), "int64")
     place = op.emit(relax.op.reshape(indices.tensors[0], [1] * rank))
-    if not indices.shape and values.ty.ndim > axis - rank + 1 and values.ty.ndim >= rank - axis:
+    if not indices.rank and values.ty.ndim >= rank - axis:
         # The values lack the axis.
         values = op.emit(relax.op.expand_dims(values, axis=values.ty.ndim - (rank - 1 - axis)))
     is_it = op.emit(relax.op.equal(places, place))
@@ -246,7 +249,7 @@ def _cat(op: Call) -> relax.Expr:
     nodes = [item for item in op["tensors"] if not _is_empty(item.meta["val"].shape)]
     if not nodes:
         nodes = op["tensors"][:1]
-    parts = [converted(op, op.expression(item)) for item in nodes]
+    parts = [op.converted(op.expression(item)) for item in nodes]
     return parts[0] if len(parts) == 1 else op.emit(relax.op.concat(parts, axis=op["dim"]))
 
 

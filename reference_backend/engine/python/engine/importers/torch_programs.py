@@ -11,6 +11,7 @@ from torch.export.graph_signature import OutputKind
 
 from . import (
     torch_arithmetic,
+    torch_functions,
     torch_images,
     torch_indexing,
     torch_operators,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 RULES: dict[str, Rule] = {
     **torch_operators.RULES,
     **torch_arithmetic.RULES,
+    **torch_functions.RULES,
     **torch_images.RULES,
     **torch_indexing.RULES,
     **torch_pools.RULES,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementwise ops of PyTorch, in the type to which PyTorch promotes their operands."""
+"""Ops of two operands of PyTorch, in the type to which PyTorch promotes these."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from collections.abc import Callable
 import numpy as np
 from tvm import relax
 
-from .torch_call import Call, Rule, sizes_of
+from .torch_call import Call, Rule, is_real
 
 Make = Callable[..., relax.Expr]
 """An op of Relax."""
-
-
-def _is_real(dtype: str) -> bool:
-    return "float" in dtype
 
 
 # ---- Two operands -------------------------------------------------------------------------------
@@ -71,16 +67,9 @@ def _compared(make: Make) -> Rule:
 
 def _logical(make: Make) -> Rule:
     def rule(op: Call) -> relax.Expr:
-        return op.emit(make(*(_truth(op, op.value(name)) for name in ("self", "other"))))
+        return op.emit(make(*(op.truth(op.value(name)) for name in ("self", "other"))))
 
     return rule
-
-
-def _truth(op: Call, value: relax.Expr) -> relax.Expr:
-    """Return whether elements differ from 0."""
-    if value.ty.dtype == "bool":
-        return value
-    return op.emit(relax.op.not_equal(value, relax.const(0, value.ty.dtype)))
 
 
 # ---- Quotients ----------------------------------------------------------------------------------
@@ -95,8 +84,8 @@ def _divide(op: Call) -> relax.Expr:
         return op.emit(relax.op.divide(one, other))
     if mode == "trunc":
         quotient = op.emit(relax.op.divide(one, other))
-        return op.emit(relax.op.trunc(quotient)) if _is_real(dtype) else quotient
-    if not _is_real(dtype):
+        return op.emit(relax.op.trunc(quotient)) if is_real(dtype) else quotient
+    if not is_real(dtype):
         return op.emit(relax.op.floor_divide(one, other))
     return _floor_of_quotient(op, one, other)
 
@@ -132,7 +121,7 @@ def _remainder(op: Call) -> relax.Expr:
     one, other = op.operand("self", dtype), op.operand("other", dtype)
     if op.name == "fmod":
         return op.emit(relax.op.mod(one, other))
-    if not _is_real(dtype):
+    if not is_real(dtype):
         return op.emit(relax.op.floor_mod(one, other))
     # TVM's floor_mod is one - floor(one / other) * other, which loses digits.
     rest = op.emit(relax.op.mod(one, other))
@@ -143,7 +132,7 @@ def _remainder(op: Call) -> relax.Expr:
 def _power(op: Call) -> relax.Expr:
     dtype = op.result_type
     exponent = op["exponent"]
-    if _is_real(dtype):
+    if is_real(dtype):
         return op.emit(relax.op.power(op.operand("self", dtype), op.operand("exponent", dtype)))
     if not isinstance(exponent, int) or exponent < 0:
         op.refuse(
@@ -168,7 +157,7 @@ def _power(op: Call) -> relax.Expr:
 def _shift(make: Make, is_left: bool) -> Rule:
     def rule(op: Call) -> relax.Expr:
         dtype = op.result_type
-        if _is_real(dtype):
+        if is_real(dtype):
             op.refuse("shifts of real numbers are not supported; supported are integers")
         bits = np.iinfo(dtype).bits
         by = op["other"]
@@ -203,7 +192,7 @@ def _bitwise_not(op: Call) -> relax.Expr:
 
 
 def _logical_not(op: Call) -> relax.Expr:
-    return op.emit(relax.op.logical_not(_truth(op, op.value("self"))))
+    return op.emit(relax.op.logical_not(op.truth(op.value("self"))))
 
 
 # ---- Choices and limits -------------------------------------------------------------------------
@@ -213,7 +202,7 @@ def _where(op: Call) -> relax.Expr:
     if op["self"] is None:
         op.refuse("where with a condition only has results of unknown sizes; give both others")
     dtype = op.result_type
-    condition = _truth(op, op.value("condition"))
+    condition = op.truth(op.value("condition"))
     return op.emit(relax.op.where(condition, op.operand("self", dtype), op.operand("other", dtype)))
 
 
@@ -225,11 +214,11 @@ def _clamp(op: Call) -> relax.Expr:
         op.refuse("elements of type bool are not supported; supported are numbers")
     numbers = all(item is None or isinstance(item, (int, float)) for item in (low, high))
     if numbers and not any(isinstance(item, float) and math.isnan(item) for item in (low, high)):
-        limits = (-math.inf, math.inf) if _is_real(dtype) else _limits(dtype)
+        limits = (-math.inf, math.inf) if is_real(dtype) else _limits(dtype)
         low, high = limits[0] if low is None else low, limits[1] if high is None else high
         if low > high:
             low = high  # As PyTorch does.
-        if _is_real(dtype):
+        if is_real(dtype):
             return op.emit(relax.op.clip(x, low, high))
         low, high = (int(min(max(item, limits[0]), limits[1])) for item in (low, high))
         if (low, high) == limits:
@@ -253,185 +242,9 @@ def _limits(dtype: str) -> tuple[int, int]:
 
 def _masked_fill(op: Call) -> relax.Expr:
     dtype = op.result_type
-    mask = _truth(op, op.value("mask"))
+    mask = op.truth(op.value("mask"))
     return op.emit(relax.op.where(mask, op.operand("value", dtype), op.operand("self", dtype)))
 
-
-# ---- One operand --------------------------------------------------------------------------------
-
-
-def _function(make: Make) -> Rule:
-    """Compute a real function, also of integers."""
-
-    def rule(op: Call) -> relax.Expr:
-        return op.emit(make(op.operand("self", op.result_type)))
-
-    return rule
-
-
-def _rounded(make: Make) -> Rule:
-    """Round real numbers; integers stay."""
-
-    def rule(op: Call) -> relax.Expr:
-        dtype = op.result_type
-        if not _is_real(dtype):
-            return op.value("self")
-        if op["decimals"]:
-            return op.by_tvm()
-        return op.emit(make(op.operand("self", dtype)))
-
-    return rule
-
-
-def _numbers(make: Make) -> Rule:
-    """Compute a function of numbers; of booleans it is the identity."""
-
-    def rule(op: Call) -> relax.Expr:
-        value = op.value("self")
-        return value if op.result_type == "bool" else op.emit(make(value))
-
-    return rule
-
-
-def _absolute(op: Call) -> relax.Expr:
-    value = op.value("self")
-    return value if op.result_type.startswith(("u", "bool")) else op.emit(relax.op.abs(value))
-
-
-def _tested(make: Make, of_integers: bool) -> Rule:
-    """Test elements for values that only real numbers have."""
-
-    def rule(op: Call) -> relax.Expr:
-        value = op.value("self")
-        if _is_real(str(value.ty.dtype)):
-            return op.emit(make(value))
-        filled = relax.const(of_integers, "bool")
-        return op.emit(relax.op.full_like(value, filled, "bool"))
-
-    return rule
-
-
-def _of(constant: float, make: Make) -> Make:
-    """Return a function of the logarithm with a factor."""
-    return lambda x: make(relax.op.log(x), relax.const(constant, x.ty.dtype))
-
-
-def _reciprocal(x: relax.Expr) -> relax.Expr:
-    return relax.op.divide(relax.const(1, x.ty.dtype), x)
-
-
-def _exp_minus_one(x: relax.Expr) -> relax.Expr:
-    return relax.op.subtract(relax.op.exp(x), relax.const(1, x.ty.dtype))
-
-
-def _log_plus_one(x: relax.Expr) -> relax.Expr:
-    return relax.op.log(relax.op.add(x, relax.const(1, x.ty.dtype)))
-
-
-def _log_sum(op: Call) -> relax.Expr:
-    """Compute log(exp(a) + exp(b)) without overflow."""
-    dtype, emit = op.result_type, op.emit
-    one, other = op.operand("self", dtype), op.operand("other", dtype)
-    most, least = emit(relax.op.maximum(one, other)), emit(relax.op.minimum(one, other))
-    rest = emit(_log_plus_one(emit(relax.op.exp(emit(relax.op.subtract(least, most))))))
-    result = emit(relax.op.add(most, rest))
-    # The difference of equal infinities is no number.
-    is_same = emit(
-        relax.op.logical_and(emit(relax.op.equal(one, other)), emit(relax.op.isinf(one)))
-    )
-    return emit(relax.op.where(is_same, one, result))
-
-
-def _elu(op: Call) -> relax.Expr:
-    """Scale the positive side, and a (exp(x) - 1) on the other."""
-    dtype, emit = op.result_type, op.emit
-    x = op.value("self")
-    alpha, scale, inner = (op[name] for name in ("alpha", "scale", "input_scale"))
-    if (scale, inner) == (1, 1) and alpha >= 0:
-        return op.by_tvm()
-    zero = relax.const(0, dtype)
-    inside = x if inner == 1 else emit(relax.op.multiply(x, relax.const(inner, dtype)))
-    below = emit(_exp_minus_one(emit(relax.op.minimum(inside, zero))))
-    below = emit(relax.op.multiply(below, relax.const(alpha * scale, dtype)))
-    above = emit(relax.op.maximum(x, zero))
-    if scale != 1:
-        above = emit(relax.op.multiply(above, relax.const(scale, dtype)))
-    return emit(relax.op.where(emit(relax.op.greater(x, zero)), above, below))
-
-
-def _relu(op: Call) -> relax.Expr:
-    return op.emit(relax.op.nn.relu(op.value("self")))
-
-
-# ---- Types and copies ---------------------------------------------------------------------------
-
-
-def _to_copy(op: Call) -> relax.Expr:
-    return converted(op, op.value("self"))
-
-
-def converted(op: Call, value: relax.Expr) -> relax.Expr:
-    """Return a tensor in the type of the result.
-
-    Parameters
-    ----------
-    op
-        The call.
-    value
-        A tensor.
-
-    Returns
-    -------
-    value
-        It.
-    """
-    dtype = op.result_type
-    return _truth(op, value) if dtype == "bool" else op.cast(value, dtype)
-
-
-def _copy(op: Call) -> relax.Expr:
-    value = converted(op, op.value("src"))
-    sizes = sizes_of(op.value("self"))
-    same = [str(size) for size in sizes] == [str(size) for size in sizes_of(value)]
-    return value if same else op.emit(relax.op.broadcast_to(value, sizes))
-
-
-def _filled(op: Call) -> relax.Expr:
-    """Make a tensor like another, of one number."""
-    dtype, like = op.result_type, op.value("self")
-    if op.name == "zeros_like":
-        return op.emit(relax.op.zeros_like(like, dtype))
-    if op.name == "ones_like":
-        return op.emit(relax.op.ones_like(like, dtype))
-    given = "fill_value" if "fill_value" in op.arguments else "value"
-    return op.emit(relax.op.full_like(like, op.operand(given, dtype), dtype))
-
-
-_FUNCTIONS: dict[str, Make] = {
-    "acos": relax.op.acos,
-    "acosh": relax.op.acosh,
-    "asin": relax.op.asin,
-    "asinh": relax.op.asinh,
-    "atan": relax.op.atan,
-    "atanh": relax.op.atanh,
-    "cos": relax.op.cos,
-    "cosh": relax.op.cosh,
-    "erf": relax.op.erf,
-    "exp": relax.op.exp,
-    "expm1": _exp_minus_one,
-    "log": relax.op.log,
-    "log10": _of(math.log(10), relax.op.divide),
-    "log1p": _log_plus_one,
-    "log2": _of(math.log(2), relax.op.divide),
-    "reciprocal": _reciprocal,
-    "rsqrt": relax.op.rsqrt,
-    "sigmoid": relax.op.sigmoid,
-    "sin": relax.op.sin,
-    "sinh": relax.op.sinh,
-    "sqrt": relax.op.sqrt,
-    "tan": relax.op.tan,
-    "tanh": relax.op.tanh,
-}
 
 _COMPARED: dict[str, Make] = {
     "eq": relax.op.equal,
@@ -457,7 +270,6 @@ _BITS: dict[str, tuple[Make, Make]] = {
 _LEFT, _RIGHT = _shift(relax.op.left_shift, True), _shift(relax.op.right_shift, False)
 
 RULES: dict[str, Rule] = {
-    **{f"aten.{name}": _function(make) for name, make in _FUNCTIONS.items()},
     **{f"aten.{name}": _compared(make) for name, make in _COMPARED.items()},
     **{f"aten.{name}": _logical(make) for name, make in _LOGICAL.items()},
     **{f"aten.bitwise_{name}": _binary(*makes) for name, makes in _BITS.items()},
@@ -478,7 +290,6 @@ RULES: dict[str, Rule] = {
     "aten.remainder": _remainder,
     "aten.pow": _power,
     "aten.atan2": _binary(relax.op.atan2),
-    "aten.logaddexp": _log_sum,
     "aten.maximum": _binary(relax.op.maximum, relax.op.logical_or),
     "aten.minimum": _binary(relax.op.minimum, relax.op.logical_and),
     "aten.where": _where,
@@ -486,23 +297,5 @@ RULES: dict[str, Rule] = {
     "aten.clamp_min": _clamp,
     "aten.clamp_max": _clamp,
     "aten.masked_fill": _masked_fill,
-    "aten.abs": _absolute,
-    "aten.neg": _numbers(relax.op.negative),
-    "aten.sign": _numbers(relax.op.sign),
-    "aten.relu": _relu,
-    "aten.elu": _elu,
-    "aten.ceil": _rounded(relax.op.ceil),
-    "aten.floor": _rounded(relax.op.floor),
-    "aten.round": _rounded(relax.op.round),
-    "aten.trunc": _rounded(relax.op.trunc),
-    "aten.isnan": _tested(relax.op.isnan, False),
-    "aten.isinf": _tested(relax.op.isinf, False),
-    "aten.isfinite": _tested(relax.op.isfinite, True),
-    "aten._to_copy": _to_copy,
-    "aten.copy": _copy,
-    "aten.fill": _filled,
-    "aten.full_like": _filled,
-    "aten.ones_like": _filled,
-    "aten.zeros_like": _filled,
 }
 """What converts an op, by its name without the overload."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import numpy as np
 from tvm import relax
 
-from .torch_arithmetic import converted
 from .torch_call import Call, Rule
 
 Make = Callable[..., relax.Expr]
@@ -33,7 +32,7 @@ def _reduced(op: Call, make: Make, value: relax.Expr) -> relax.Expr:
 
 def _wide(make: Make) -> Rule:
     """Reduce in the type of the result, into which PyTorch converts first."""
-    return lambda op: _reduced(op, make, converted(op, op.value("self")))
+    return lambda op: _reduced(op, make, op.converted(op.value("self")))
 
 
 def _ordered(make: Make) -> Rule:
@@ -130,7 +129,7 @@ def _with_mean(rule: Rule) -> Rule:
 
 
 def _norm(op: Call) -> relax.Expr:
-    value, order, dtype = converted(op, op.value("self")), op["ord"], op.result_type
+    value, order, dtype = op.converted(op.value("self")), op["ord"], op.result_type
     emit = op.emit
     if order == 2:
         return emit(
@@ -153,7 +152,7 @@ def _norm(op: Call) -> relax.Expr:
 
 def _scanned(make: Make) -> Rule:
     def rule(op: Call) -> relax.Expr:
-        value = converted(op, op.value("self"))
+        value = op.converted(op.value("self"))
         return value if value.ty.ndim == 0 else op.emit(make(value, op["dim"]))
 
     return rule
@@ -161,7 +160,7 @@ def _scanned(make: Make) -> Rule:
 
 def _softmax(make: Make) -> Rule:
     def rule(op: Call) -> relax.Expr:
-        value = converted(op, op.value("self"))
+        value = op.converted(op.value("self"))
         if value.ty.ndim:
             return op.emit(make(value, op["dim"]))
         row = op.emit(make(op.emit(relax.op.reshape(value, (1,))), 0))
