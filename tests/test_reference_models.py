@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from fnmatch import fnmatchcase
@@ -102,6 +103,55 @@ def test_a_chip_that_rescales_by_another_rule_passes_the_suites_of_integers(
     run(*command, "quantized", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     command += ["fuzz", "--filter", "integer", "--fuzz-seconds", "5"]
     run(*command, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+
+
+NO_INTEGERS = """
+import tvm
+import tvm_example_npu
+import tvm_ffi
+from tvm_example_npu.engine.backend import BACKEND
+
+NAME = f"{BACKEND}.codegen.decline_reason"
+decline_reason = tvm_ffi.get_global_func(NAME)
+
+
+def take_reals(function, *others):
+    types = set()
+
+    def visit(expr):
+        ty = getattr(expr, "ty", None)
+        types.update([str(ty.dtype)] if isinstance(ty, tvm.relax.TensorType) else [])
+
+    tvm.relax.analysis.post_order_visit(function, visit)
+    has_integers = not types.isdisjoint(("int8", "uint8", "int16"))
+    return "this chip has\\nno integers" if has_integers else decline_reason(function, *others)
+
+
+tvm_ffi.register_global_func(NAME, take_reals, override=True)
+"""
+
+
+def test_a_driver_that_declines_all_integers_passes_and_says_so(
+    reference: Path, tmp_path: Path
+) -> None:
+    # The workers of the kit import it, too.
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(NO_INTEGERS)
+    command = [reference, "-m", "tvm_example_npu", "conformance", "--fuzz-seconds", "5"]
+    command += ["--suite", "ops,quantized,contract,models,fuzz"]
+    for text in ("ops/quantize", "ops/add", "quantized/", "contract/", "models/", "fuzz/"):
+        command += ["--filter", text]
+    command += ["--output", tmp_path / "result"]
+    out = run(*command, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    result = json.loads((tmp_path / "result/conformance.json").read_text())
+    counts = result["suites"]
+    assert {suite: found["failed"] for suite, found in counts.items()} == dict.fromkeys(counts, 0)
+    quantized = counts["quantized"]
+    assert (quantized["passed"], quantized["declined"] > 500) == (0, True)
+    fuzz = {case["case"]: case["status"] for case in result["cases"] if case["suite"] == "fuzz"}
+    assert fuzz["random graphs"] == "passed"
+    assert fuzz["integer graphs"] == "declined"
+    assert re.search(r"^\d+ declined: this chip has no integers$", out, re.MULTILINE), out
 
 
 def _assert_strict(cases: list[dict[str, Any]]) -> None:

@@ -373,6 +373,24 @@ def test_a_declined_op_has_the_drivers_reason(decline, count, declines, code):
 
 
 @needs("relu")
+@pytest.mark.parametrize("of_driver", [True, False])
+def test_a_reason_of_several_lines_is_one_line(of_driver, decline):
+    text = "no room:\n  8 kB are free\r\n\n"
+    mod = with_names(relu_model())
+    if of_driver:
+        decline(lambda function, whole: text)
+        report = backend.offload_report(partition_for(mod))
+    else:
+        table = table_of("relu", declined_by_sdk=lambda entry, call: text)
+        report = report_of(mod, table)
+    (entry,) = report.on_host
+    assert entry.reason.endswith(": no room: 8 kB are free")
+    lines = str(report).splitlines()
+    assert any(line.endswith("no room: 8 kB are free") for line in lines), lines
+    assert not any(line.startswith("8 kB") or line.strip().startswith("8 kB") for line in lines)
+
+
+@needs("relu")
 def test_an_op_at_which_the_driver_fails_is_not_declined(decline):
     decline(lambda function, whole: "relu: the driver failed: 3 positions; the window has 5")
     report = backend.offload_report(partition_for(with_names(relu_model())))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -11,11 +10,11 @@ import tvm_ffi
 from tvm import relax
 
 from .backend import BACKEND
+from .messages import one_line
 
 Listener = Callable[[relax.Function, "str | None"], None]
 """Receives what the driver is asked about: before the answer, None, then the answer."""
 
-_LINE_BREAKS = re.compile(r"\s*[\r\n\v\f\x85\u2028\u2029]\s*")
 _listeners: list[Listener] = []
 
 
@@ -53,11 +52,6 @@ def decline_reason(
     for listener in _listeners:
         listener(function, answer)
     return answer
-
-
-def one_line(text: str) -> str:
-    """Return a sentence without line breaks: an SDK may write a paragraph, a table has lines."""
-    return _LINE_BREAKS.sub(" ", text.strip())
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts for users: what is safe to show, and the essential line of the errors of libraries."""
+"""Texts for users: what is safe to show, one line of many, and the essential line of an error."""
 
 from __future__ import annotations
 
@@ -55,3 +55,19 @@ def last_line(error: Exception | str) -> str:
     if lines:
         return lines[-1]
     return "" if isinstance(error, str) else type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks, for a line of a table: an SDK may write a paragraph.
+
+    Parameters
+    ----------
+    text
+        The text.
+
+    Returns
+    -------
+    line
+        It, with a space for each line break and the spaces around that.
+    """
+    return " ".join(filter(None, map(str.strip, text.splitlines())))

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from enum import Enum
 
+from .messages import one_line
+
 DECLINES = "the driver declines"
 """The beginning of the reason of an op that the driver declines."""
 
@@ -234,7 +236,7 @@ class Reason(str):
     code
         Its kind.
     text
-        The sentence, with the value and what is allowed.
+        The sentence, with the value and what is allowed; line breaks become spaces.
     of_chip
         Whether the engine could compile the op, and a limit of the chip forbids it.
     closeness
@@ -250,7 +252,7 @@ class Reason(str):
         cls, code: Code, text: str, of_chip: bool = False, closeness: tuple[int, int] = (0, 5)
     ) -> Reason:
         """Make a sentence."""
-        reason = super().__new__(cls, text)
+        reason = super().__new__(cls, one_line(text))
         reason.code, reason.of_chip, reason.closeness = code, of_chip, closeness
         return reason
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from ..aliases import JsonFields, JsonObject
+from ..messages import one_line
 from ..reasons import DECLINES
 from ..whole_files import write_text
 
@@ -57,7 +58,7 @@ class Outcome:
         The time of a call on the NPU, and with TVM's own kernels, in microseconds, for information
         only.
     reason
-        Why it failed, was not run, or is not on the NPU.
+        Why it failed, was not run, or is not on the NPU; line breaks become spaces.
     """
 
     suite: str
@@ -73,6 +74,10 @@ class Outcome:
     npu_us: float | None = None
     host_us: float | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        """Let the reason be one line, as in the tables of all suites."""
+        object.__setattr__(self, "reason", one_line(self.reason))
 
     @property
     def id(self) -> str:
