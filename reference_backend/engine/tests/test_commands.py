@@ -521,6 +521,25 @@ def test_an_onnx_file_is_quantised_on_the_way(tmp_path):
 
 
 @needs_library("torch")
+def test_a_program_of_bfloat16_gets_another_type(tmp_path):
+    import torch
+
+    network = torch.nn.Linear(4, 3).bfloat16().eval()
+    program = torch.export.export(network, (torch.zeros(2, 4, dtype=torch.bfloat16),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    for given, dtype in (([], "float32"), (["--bfloat16", "float16"], "float16")):
+        output = tmp_path / "results.npz"
+        arguments = ["run", tmp_path / "model.pt2", *given, "--output", output]
+        code, out, errors = run_command(*arguments)
+        assert code == 0, out + errors
+        (result,) = np.load(output).values()
+        assert (result.dtype, result.shape) == (dtype, (2, 3))
+    onnx = ("run", tmp_path / "model.onnx", "--bfloat16", "float16")
+    (tmp_path / "model.onnx").write_bytes(b"")
+    assert "model.onnx" in failure(*onnx)
+
+
+@needs_library("torch")
 def test_a_program_of_pytorch_runs_with_a_given_batch(tmp_path):
     import torch
 

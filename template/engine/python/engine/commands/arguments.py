@@ -128,6 +128,11 @@ def add_model(parser: argparse.ArgumentParser, what: str) -> None:
         help="one option; the command 'options' lists all; may be repeated",
     )
     group.add_argument(
+        "--bfloat16",
+        choices=("float32", "float16", "bfloat16"),
+        help="the type that tensors of bfloat16 in a .pt2 file get; float32 if it is not given",
+    )
+    group.add_argument(
         "--strict", action="store_true", help="fail if an op stays on the host, and list all"
     )
     group.add_argument(

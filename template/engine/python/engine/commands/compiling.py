@@ -31,7 +31,7 @@ from .arguments import options_of
 from .calibration import read_batches
 from .comparing import read_json
 from .files import require_file, require_writable
-from .models import ModelFile, read_model
+from .models import ModelFile, read_model, with_bfloat16
 from .problem import Problem, sentence, told
 from .progress import Steps
 from .running import load_library
@@ -113,6 +113,8 @@ def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
                 raise Problem(f"--{name.replace('_', '-')} goes with --quantize FILE.")
     steps.begin(f"reading {arguments.model}")
     file = read_model(arguments.model, shapes)
+    if arguments.bfloat16:
+        file = with_bfloat16(file, arguments.bfloat16)
     content = file.content
     # A framework that is missing is told before the work.
     original = original_for(arguments, content)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,6 +107,33 @@ def read_model(path: Path, shapes: Shapes, otherwise: str = "") -> ModelFile:
     return reader(path, shapes)
 
 
+def with_bfloat16(file: ModelFile, dtype: str) -> ModelFile:
+    """Return a model whose tensors of bfloat16 get another type.
+
+    Parameters
+    ----------
+    file
+        The model.
+    dtype
+        "float32", "float16" or "bfloat16".
+
+    Returns
+    -------
+    file
+        The same content, with another importer.
+
+    Raises
+    ------
+    Problem
+        It is no program of PyTorch.
+    """
+    if file.path.suffix.lower() != ".pt2":
+        raise Problem(f"--bfloat16 is for programs of PyTorch (.pt2), and {file.path} is none.")
+    from ..importers import from_exported_program
+
+    return replace(file, importer=lambda content: from_exported_program(content, bfloat16=dtype))
+
+
 def require_model(path: Path, kinds: str, otherwise: str = "") -> None:
     """Raise :class:`Problem` unless this file is there, and of a kind that can be read.
 
@@ -188,7 +215,8 @@ def _read_program(path: Path, shapes: Shapes) -> ModelFile:
             f"{path} is not a program that torch.export.save of this PyTorch has written, or has "
             f"ops of a package that is not installed: {sentence(error)}"
         ) from None
-    names = tuple(str(name) for name in program.graph_signature.user_outputs)
+    results = program.graph_signature.user_outputs
+    names = tuple(str(name) for name in results if name is not None)
     return ModelFile(path, program, from_exported_program, names, can_quantize=True)
 
 
