@@ -2,13 +2,14 @@
 """ONNX models are read as ONNX means them, or refused with the node's name."""
 
 import re
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from tvm import relax
 
 import backend
-from support import needs_library
+from support import needs_library, run_on_host
 
 pytestmark = needs_library("onnx")
 
@@ -154,3 +155,99 @@ def test_sizes_that_replace_those_of_the_file_are_the_declared_ones():
 def test_a_result_of_no_dimensions_may_be_of_unknown_ones():
     text = "g (float[2, 4] x) => (float y) { y = com.microsoft.FastGelu(x) }"
     assert result_type(text) == ("float32", [2, 4])
+
+
+# ---- Paddings -----------------------------------------------------------------------------------
+
+
+def node(op, inputs, opset, constants, attributes):
+    """Make a model of one node, whose result has the type that ONNX infers."""
+    from onnx import ValueInfoProto, helper, numpy_helper, shape_inference
+
+    names = [f"x{index}" if item is not None else "" for index, item in enumerate(inputs)]
+    given = {name: np.asarray(item) for name, item in zip(names, inputs, strict=True) if name}
+    values = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(item.dtype), item.shape)
+        for name, item in given.items()
+        if names.index(name) not in constants
+    ]
+    weights = [
+        numpy_helper.from_array(given.pop(names[index]), names[index]) for index in constants
+    ]
+    made = helper.make_node(op, names, ["y"], **attributes)
+    graph = helper.make_graph([made], "g", values, [ValueInfoProto(name="y")], weights)
+    opsets = [helper.make_opsetid("", opset)]
+    found = helper.make_model(graph, opset_imports=opsets, ir_version=10 if opset > 8 else 4)
+    return shape_inference.infer_shapes(found), given
+
+
+def reference(found, arguments):
+    """Run ONNX Runtime or, without it, ONNX's own evaluator."""
+    if find_spec("onnxruntime"):
+        from onnxruntime import InferenceSession
+
+        return InferenceSession(found.SerializeToString()).run(None, arguments)[0]
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(found).run(None, arguments)[0]
+
+
+def check(op, *inputs, opset=21, constants=(), tolerance=1e-5, **attributes):
+    """Compare a node with what the others compute; return its result."""
+    found, arguments = node(op, inputs, opset, constants, attributes)
+    right = reference(found, arguments)
+    (mine,) = run_on_host(backend.from_onnx(found), "main", list(arguments.values()))
+    assert (mine.dtype, mine.shape) == (right.dtype, right.shape)
+    np.testing.assert_allclose(mine, right, rtol=tolerance, atol=tolerance)
+    return mine
+
+
+def floats(*shape):
+    return np.random.default_rng(3).standard_normal(shape, "float32")
+
+
+POOLS = {
+    "lower": {"kernel_shape": [4, 4], "strides": [3, 3], "auto_pad": "SAME_LOWER"},
+    "upper": {"kernel_shape": [4, 3], "strides": [3, 2], "auto_pad": "SAME_UPPER"},
+    "up to the end": {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
+    "padded, up to the end": {
+        **{"kernel_shape": [4, 3], "strides": [2, 3], "ceil_mode": 1},
+        "pads": [1, 1, 1, 1],
+    },
+}
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("name", POOLS)
+def test_pooling_is_padded_as_onnx_says(op, name):
+    x = floats(1, 2, 13, 16)
+    found = check(op, x, **POOLS[name])
+    assert name != "lower" or found.shape == (1, 2, 5, 6)
+    if op == "AveragePool":
+        check(op, x, count_include_pad=1, **POOLS[name])
+
+
+@pytest.mark.parametrize("mode", ["SAME_LOWER", "SAME_UPPER", "VALID"])
+def test_convolutions_are_padded_as_onnx_says(mode):
+    x, w = floats(1, 2, 7, 8), floats(2, 2, 4, 3)
+    check("Conv", x, w, constants=[1], auto_pad=mode, strides=[3, 2])
+    check("ConvTranspose", x, w, constants=[1], auto_pad=mode, strides=[3, 2])
+    check(
+        "ConvTranspose", x, w, constants=[1], auto_pad=mode, strides=[3, 2], output_shape=[20, 17]
+    )
+    # A kernel shorter than the stride leaves the size.
+    check("ConvTranspose", x, w, constants=[1], auto_pad=mode, strides=[5, 5])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "sentence"),
+    [
+        ({"strides": [3, 3]}, "with a stride that is longer than the kernel, has no agreed"),
+        ({"dilations": [2, 2]}, "auto_pad=SAME_UPPER of a pooling with dilations, or with a"),
+    ],
+)
+def test_pooling_without_an_agreed_padding_is_refused(attributes, sentence):
+    attributes = {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER", **attributes}
+    found, _ = node("MaxPool", [floats(1, 2, 7, 8)], 21, (), attributes)
+    with pytest.raises(ValueError, match=sentence):
+        backend.from_onnx(found)

@@ -87,8 +87,7 @@ class Graph:
         """Positions of nodes that an earlier one has absorbed."""
         self._constants: dict[str, TensorProto] = dict(outer._constants) if outer else {}
         self._types: dict[str, int] = dict(outer._types) if outer else {}
-        self._shapes: dict[str, Sequence[int]] = dict(outer._shapes) if outer else {}
-        self._sizes: dict[str, Sequence[int | None]] = dict(outer._sizes) if outer else {}
+        self._shapes: dict[str, Sequence[int | None]] = dict(outer._shapes) if outer else {}
         self._names: Counter[str] = outer._names if outer else Counter()
         self._scalars: dict[str, str] = {}
         self.producers = {name: node for node in proto.node for name in node.output if name}
@@ -116,9 +115,7 @@ class Graph:
             self._types.setdefault(value.name, tensor.elem_type)
         if tensor.HasField("shape"):
             sizes = [item.dim_value or None for item in tensor.shape.dim]
-            self._sizes.setdefault(value.name, sizes)
-            if None not in sizes:
-                self._shapes.setdefault(value.name, [size or 0 for size in sizes])
+            self._shapes.setdefault(value.name, sizes)
 
     # ---- What is known --------------------------------------------------------------------------
 
@@ -139,11 +136,13 @@ class Graph:
 
     def shape(self, name: str) -> Sequence[int] | None:
         """Return the sizes of a tensor, if all are known."""
-        return self._shapes.get(name)
+        sizes = self._shapes.get(name, (None,))
+        known = [size for size in sizes if size is not None]
+        return known if len(known) == len(sizes) else None
 
     def sizes(self, name: str) -> Sequence[int | None] | None:
-        """Return the sizes of a tensor, with None for each open one; None if the rank is open."""
-        return self._shapes.get(name, self._sizes.get(name))
+        """Return the sizes of a tensor, with None for each that is not known; None of no rank."""
+        return self._shapes.get(name)
 
     def users(self, name: str) -> list[NodeProto]:
         """Return the nodes that read a tensor."""
