@@ -7,10 +7,14 @@ from collections.abc import Mapping
 
 from onnx import GraphProto, ModelProto
 
-from . import onnx_quantised, onnx_windows
+from . import onnx_quantised, onnx_recurrent, onnx_windows
 from .onnx_graph import DOMAINS, NARROW, Graph, Node, Rule, graphs_of, reads
 
-RULES: Mapping[str, Rule] = {**onnx_quantised.RULES, **onnx_windows.RULES}
+RULES: Mapping[str, Rule] = {
+    **onnx_quantised.RULES,
+    **onnx_recurrent.RULES,
+    **onnx_windows.RULES,
+}
 """What rewrites an operator, by its name. A rule may leave a node as it is."""
 
 
