@@ -70,10 +70,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     whole = inline_local_functions(model) if model.functions else model
     require_sound(whole)
     types = outline(whole, options.get("shape_dict"))
-    given = [value.SerializeToString() for value in whole.graph.input]
-    has_symbols = given != [value.SerializeToString() for value in types.graph.input]
-    is_folded = fold(types) or has_symbols
-    return read(normalize(whole, types, is_folded), types, **options)
+    return read(normalize(whole, types, fold(types)), types, **options)
 
 
 @readable_errors()

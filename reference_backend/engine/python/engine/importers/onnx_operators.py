@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from onnx import GraphProto, ModelProto
 
-from . import onnx_quantised, onnx_recurrent, onnx_windows
+from . import onnx_attention, onnx_quantised, onnx_recurrent, onnx_windows
 from .onnx_graph import DOMAINS, NARROW, Graph, Node, Rule, graphs_of, reads
 
 RULES: Mapping[str, Rule] = {
+    **onnx_attention.RULES,
     **onnx_quantised.RULES,
     **onnx_recurrent.RULES,
     **onnx_windows.RULES,
@@ -28,7 +29,7 @@ def normalize(model: ModelProto, outline: ModelProto, is_folded: bool = False) -
     outline
         The same with the types of its tensors, as `onnx_types.outline` returns it.
     is_folded
-        Whether the outline has other inputs, nodes or constants than the model.
+        Whether the outline has other nodes or constants than the model.
 
     Returns
     -------
@@ -36,16 +37,19 @@ def normalize(model: ModelProto, outline: ModelProto, is_folded: bool = False) -
         A copy, in which quantised operators are QuantizeLinear, DequantizeLinear and operators on
         floats; the model itself if there is nothing to rewrite.
     """
-    if not is_folded and not _has_rules(model.graph):
+    given, known = (
+        [value.SerializeToString() for value in graph.input]
+        for graph in (model.graph, outline.graph)
+    )
+    if not is_folded and given == known and not _has_rules(model.graph):
         return model
     names = {tensor.name for tensor in model.graph.initializer}
-    new = [tensor for tensor in outline.graph.initializer if tensor.name not in names]
     read = set(reads(outline.graph))
     result = ModelProto()
     result.CopyFrom(outline)
     del result.graph.initializer[:]
     result.graph.initializer.extend(i for i in model.graph.initializer if i.name in read)
-    result.graph.initializer.extend(new)
+    result.graph.initializer.extend(i for i in outline.graph.initializer if i.name not in names)
     opsets = {item.domain: item.version for item in result.opset_import}
     _rewrite(result.graph, opsets.get("", opsets.get("ai.onnx", 1)), None)
     for value in result.graph.output:
