@@ -53,3 +53,368 @@ def test_the_greater_code_of_an_operator_counts(fields):
     (found,) = run(content, [x, x])
     np.testing.assert_allclose(found, x * x, rtol=1e-6)
     np.testing.assert_allclose(litert(content, [x, x])[0], x * x, rtol=1e-6)
+
+
+# ---- Names and shapes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("a", "a", "a", "b"), ("", "", "", ""), ("a", "b", "b", "c")])
+def test_tensors_of_one_name_are_told_apart(names):
+    file, values = File(), [image(2, 3), image(2, 3) + 2]
+    numbers = [file.tensor((2, 3), "float32", name=name) for name in names]
+    file.operator("MUL", numbers[:2], numbers[2:3], "MulOptions")
+    file.operator("ADD", [numbers[2], numbers[0]], numbers[3:], "AddOptions")
+    content = file.finish(numbers[:2], numbers[3:])
+    (found,), (expected,) = run(content, values), litert(content, values)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def convolution(signature=None):
+    """Return a convolution of images of 8 x 8, with a row of its result for each column."""
+    file = File()
+    extra = {} if signature is None else {"ShapeSignature": file.numbers(signature)}
+    data = file.tensor((1, 8, 8, 2), "float32", name="image", **extra)
+    weight = file.tensor((4, 3, 3, 2), "float32", data=image(4, 3, 3, 2))
+    bias = file.tensor((4,), "float32", data=image(4))
+    seen = file.tensor((1, 4, 4, 4), "float32", **extra)
+    options = {"Padding": tflite.Padding.SAME, "StrideH": 2, "StrideW": 2}
+    options |= {"DilationHFactor": 1, "DilationWFactor": 1}
+    file.operator("CONV_2D", [data, weight, bias], [seen], "Conv2DOptions", **options)
+    shape, part, count = (file.tensor(size, "int32") for size in ((4,), (), ()))
+    file.operator("SHAPE", [seen], [shape], "ShapeOptions", OutType=tflite.TensorType.INT32)
+    numbers = [file.tensor((1,), "int32", data=[value]) for value in (1, 2, 1)]
+    masks = {"ShrinkAxisMask": 1}
+    file.operator("STRIDED_SLICE", [shape, *numbers], [part], "StridedSliceOptions", **masks)
+    four = file.tensor((), "int32", data=4)
+    file.operator("MUL", [part, four], [count], "MulOptions")
+    rest, size = file.tensor((), "int32", data=-1), file.tensor((2,), "int32")
+    file.operator("PACK", [count, rest], [size], "PackOptions", ValuesCount=2)
+    result = file.tensor((16, 4), "float32")
+    file.operator("RESHAPE", [seen, size], [result])
+    return file.finish([data], [result])
+
+
+@pytest.mark.parametrize("rows", [8, 11, 14])
+def test_computed_shapes_and_paddings_follow_the_shape_of_an_input(rows):
+    content, x = convolution([1, -1, 8, 2]), image(1, rows, 8, 2)
+    (found,) = run(content, [x], shape_dict={"image": x.shape})
+    np.testing.assert_allclose(found, litert(content, [x])[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"shape_dict": {"images": [1, 8, 8, 2]}}, "there is no input 'images'.*are image$"),
+        ({"dtype_dict": {"image": "float16"}}, "'image' is float32, and dtype_dict has float16"),
+        ({"shape_dict": {"image": [1, -1, 8, 2]}}, "the open shape.*--shape"),
+    ],
+)
+def test_what_is_said_of_inputs_suits_the_file(options, text):
+    with pytest.raises(ValueError, match=text):
+        backend.from_tflite(convolution(), **options)
+
+
+# ---- Constants ----------------------------------------------------------------------------------
+
+
+def layer(add_weight, kind="FULLY_CONNECTED", data="float32", **quantised):
+    """Return a file whose layer has a weight that is added so, and its argument."""
+    file = File()
+    scale = {} if data == "float32" else {"scale": 0.05}
+    shape = (2, 8) if kind == "FULLY_CONNECTED" else (1, 4, 4, 8)
+    x = file.tensor(shape, data, **scale)
+    weight = add_weight(file)
+    size = (2, 6) if kind == "FULLY_CONNECTED" else (1, 4, 4, 6)
+    result = file.tensor(size, data, **({} if data == "float32" else {"scale": 0.2}))
+    if kind == "FULLY_CONNECTED":
+        file.operator(kind, [x, weight, -1], [result], "FullyConnectedOptions")
+    else:
+        bias_type = "float32" if data == "float32" else "int32"
+        bias = file.tensor((6,), bias_type, data=np.zeros(6))
+        options = {"Padding": tflite.Padding.SAME, "StrideH": 1, "StrideW": 1}
+        options |= {"DilationHFactor": 1, "DilationWFactor": 1}
+        file.operator(kind, [x, weight, bias], [result], "Conv2DOptions", **options)
+    values = image(*shape)
+    if data != "float32":
+        values = np.clip(values * 30, -128, 127).astype(data)
+    return file.finish([x], [result]), values
+
+
+WEIGHT = image(6, 8) * (np.random.default_rng(1).random((6, 8)) < 0.4)
+BLOCKS = np.kron([[1, 0], [0, 0], [1, 1]], np.ones((2, 4))).astype("float32") * image(6, 8)
+SPARSE = {
+    "rows": (WEIGHT, [0, 1], [True, False], {}),
+    "columns": (WEIGHT, [1, 0], [True, False], {}),
+    "both": (WEIGHT, [0, 1], [False, False], {}),
+    "blocks of columns": (BLOCKS, [0, 1, 2], [True, False, True], {1: 4}),
+    "blocks": (BLOCKS, [0, 1, 2, 3], [True, False, True, True], {0: 2, 1: 4}),
+}
+
+
+def densified(file, name, dtype):
+    array, order, is_dense, blocks = SPARSE[name]
+    given = file.sparse(array.astype(dtype), dtype, order, is_dense, blocks)
+    dense = file.tensor(array.shape, dtype)
+    file.operator("DENSIFY", [given], [dense])
+    if dtype == "float32":
+        return dense
+    return dequantized(file, dense, array.shape)
+
+
+def dequantized(file, half, shape):
+    single = file.tensor(shape, "float32")
+    file.operator("DEQUANTIZE", [half], [single])
+    return single
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float16", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_weights_are_dense_again(name, dtype):
+    content, x = layer(lambda file: densified(file, name, dtype))
+    (found,) = run(content, [x])
+    array = SPARSE[name][0].astype(dtype).astype("float32")
+    np.testing.assert_allclose(found, x @ array.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, litert(content, [x])[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind, shape", [("FULLY_CONNECTED", (6, 8)), ("CONV_2D", (6, 3, 3, 8))])
+def test_weights_of_float16_are_cast(kind, shape):
+    def add(file):
+        return dequantized(file, file.tensor(shape, "float16", data=image(*shape)), shape)
+
+    content, x = layer(add, kind)
+    mod = backend.from_tflite(content)
+    assert "float16" not in mod.script()
+    np.testing.assert_allclose(run(content, [x])[0], litert(content, [x])[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind, shape", [("FULLY_CONNECTED", (6, 8)), ("CONV_2D", (6, 3, 3, 8))])
+@pytest.mark.parametrize("scale", [0.1, np.linspace(0.02, 0.2, 6)], ids=["one", "each"])
+def test_weights_of_4_bits_are_integers_of_8_bits(kind, shape, scale):
+    weight = np.random.default_rng(0).integers(-8, 8, shape)
+
+    def add(file):
+        return file.tensor(shape, "int4", scale, data=weight)
+
+    content, x = layer(add, kind, "int8")
+    assert "int4" not in backend.from_tflite(content).script()
+    (found,), (expected,) = run(content, [x]), litert(content, [x], reference=False)
+    assert len(np.unique(expected)) > 10
+    assert np.abs(found.astype(int) - expected).max() <= 1
+
+
+# ---- Operators of other kinds -------------------------------------------------------------------
+
+
+def binary(file, operator):
+    numbers = [file.tensor((3,), "float32") for _ in range(3)]
+    file.operator(operator, numbers[:2], numbers[2:], f"{operator.title()}Options")
+    return file.branch(numbers[:2], numbers[2:])
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_branch_is_taken(condition):
+    file = File()
+    branches = {
+        "ThenSubgraphIndex": binary(file, "ADD"),
+        "ElseSubgraphIndex": binary(file, "MUL"),
+    }
+    numbers = [file.tensor((), "bool"), *(file.tensor((3,), "float32") for _ in range(3))]
+    file.operator("IF", numbers[:3], numbers[3:], "IfOptions", **branches)
+    content = file.finish(numbers[:3], numbers[3:])
+    arguments = [np.array(condition), image(3), image(3) + 1]
+    np.testing.assert_allclose(run(content, arguments)[0], litert(content, arguments)[0])
+
+
+def test_a_loop_runs_until_its_condition_fails():
+    file = File()
+
+    def state():
+        return [file.tensor((), "int32"), file.tensor((3,), "float32")]
+
+    given, goes_on = state(), file.tensor((), "bool")
+    file.operator("LESS", [given[0], file.tensor((), "int32", data=5)], [goes_on])
+    condition = file.branch(given, [goes_on])
+    given, after = state(), state()
+    file.operator("ADD", [given[0], file.tensor((), "int32", data=1)], after[:1], "AddOptions")
+    file.operator("ADD", [given[1], given[1]], after[1:], "AddOptions")
+    body = file.branch(given, after)
+    given, after = state(), state()
+    options = {"CondSubgraphIndex": condition, "BodySubgraphIndex": body}
+    file.operator("WHILE", given, after, "WhileOptions", **options)
+    content = file.finish(given, after)
+    arguments = [np.array(2, "int32"), image(3)]
+    for found, expected in zip(run(content, arguments), litert(content, arguments), strict=True):
+        np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("is_regular", [False, True])
+@pytest.mark.parametrize("threshold", [0.3, 0.9])
+def test_boxes_are_detected(is_regular, threshold):
+    from flatbuffers import flexbuffers
+
+    options = {"max_detections": 6, "max_classes_per_detection": 1, "num_classes": 3}
+    options |= {"detections_per_class": 100, "use_regular_nms": is_regular}
+    options |= {"nms_score_threshold": threshold, "nms_iou_threshold": 0.5}
+    options |= {"y_scale": 10.0, "x_scale": 10.0, "h_scale": 5.0, "w_scale": 5.0}
+    written = flexbuffers.Builder()
+    with written.Map():
+        for name, value in options.items():
+            written.Key(name)
+            written.Add(value)
+    random, file = np.random.default_rng(0), File()
+    anchors = np.hstack([random.uniform(0.2, 0.8, (8, 2)), random.uniform(0.1, 0.4, (8, 2))])
+    inputs = [file.tensor((1, 8, 4), "float32") for _ in range(2)]
+    constant = file.tensor((8, 4), "float32", data=anchors)
+    results = [file.tensor(shape, "float32") for shape in ((1, 6, 4), (1, 6), (1, 6), (1,))]
+    name = "TFLite_Detection_PostProcess"
+    file.operator(name, [*inputs, constant], results, custom=written.Finish())
+    content = file.finish(inputs, results)
+    arguments = [image(1, 8, 4), random.uniform(0, 1, (1, 8, 4)).astype("float32")]
+    *found, count = run(content, arguments)
+    *expected, right = litert(content, arguments)
+    assert count[0] == right[0] > 0
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one[:, : int(count[0])], other[:, : int(count[0])], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "operator, operands, kind",
+    [
+        ("SELECT_V2", [np.arange(6).reshape(2, 3) % 2 == 0, (2, 3), (3,)], ""),
+        ("SELECT", [np.array([True, False]), (2, 3), (2, 3)], ""),
+        ("BROADCAST_TO", [(3,), np.array([2, 3], "int32")], ""),
+        ("GATHER_ND", [(4, 3), np.array([[2], [0]], "int32")], ""),
+        ("EXPAND_DIMS", [(4, 3), np.array(-1, "int32")], "ExpandDimsOptions"),
+    ],
+)
+def test_elements_of_integers_are_moved(operator, operands, kind):
+    def write(shape):
+        file, numbers, inputs = File(), [], []
+        for operand in operands:
+            is_input = isinstance(operand, tuple)
+            if is_input:
+                numbers.append(file.tensor(operand, "int8", 0.1, 3))
+                inputs.append(numbers[-1])
+            else:
+                dtype = str(operand.dtype)
+                numbers.append(file.tensor(operand.shape, dtype, data=operand))
+        result = file.tensor(shape, "int8", 0.1, 3)
+        file.operator(operator, numbers, [result], kind)
+        return file.finish(inputs, [result])
+
+    random = np.random.default_rng(0)
+    shapes = [item for item in operands if isinstance(item, tuple)]
+    arguments = [random.integers(-128, 128, shape).astype("int8") for shape in shapes]
+    (expected,) = litert(write(()), arguments, reference=False)
+    np.testing.assert_array_equal(run(write(expected.shape), arguments)[0], expected)
+
+
+# ---- What is refused ----------------------------------------------------------------------------
+
+
+def one(operator, inputs, results, kind="", constants=(), **options):
+    """Return a file of an operator; inputs and results are shapes and types."""
+    file = File()
+    given = [file.tensor(*item) for item in inputs]
+    others = [file.tensor(np.shape(item), "int32", data=item) for item in constants]
+    made = [file.tensor(*item) for item in results]
+    file.operator(operator, [*given, *others], made, kind, **options)
+    return file.finish(given, made)
+
+
+FLOATS = ((2, 3), "float32")
+TANH = tflite.ActivationFunctionType.TANH
+
+
+@pytest.mark.parametrize(
+    "content, text",
+    [
+        (
+            one("ADD", [FLOATS, FLOATS], [((2, 4), "float32")], "AddOptions"),
+            r"ADD \(operator 0, tensor 't2'\).*'t2' as float32\[2, 4\].*float32\[2, 3\]",
+        ),
+        (
+            one("ADD", [FLOATS, FLOATS], [((2, 3), "int32")], "AddOptions"),
+            r"ADD \(operator 0, tensor 't2'\).*declares.* int32\[2, 3\].*float32\[2, 3\]",
+        ),
+        (one("MagicTo", [FLOATS], [FLOATS]), r"custom operator 'MagicTo' \(operator 0.*'t1'"),
+        (one("UNIQUE", [FLOATS], [FLOATS, FLOATS]), r"UNIQUE \(operator 0, tensor 't1'\)"),
+        (one("HASHTABLE", [], [FLOATS]), r"HASHTABLE \(operator 0, tensor 't0'\)"),
+        (one("READ_VARIABLE", [FLOATS], [FLOATS]), r"READ_VARIABLE \(operator 0.*a variable"),
+        (one("VAR_HANDLE", [], [FLOATS]), r"VAR_HANDLE \(operator 0, tensor 't0'\).*a variable"),
+        (one("CALL_ONCE", [], []), r"CALL_ONCE \(operator 0\) keeps a variable"),
+        (
+            one("MEAN", [FLOATS, ((1,), "int32")], [FLOATS], "ReducerOptions"),
+            r"MEAN \(operator 0, tensor 't2'\).*'t1' must be a constant",
+        ),
+        (
+            one("MEAN", [FLOATS], [FLOATS], "ReducerOptions", [[2]]),
+            r"MEAN \(operator 0, tensor 't2'\).*the axis 2 is not one",
+        ),
+        (
+            one("GATHER", [FLOATS], [FLOATS], "GatherOptions", [[0, 2]]),
+            r"GATHER \(operator 0, tensor 't2'\).*axis of size 2",
+        ),
+        (
+            one("ADD", [FLOATS] * 2, [FLOATS], "AddOptions", FusedActivationFunction=TANH),
+            r"ADD \(operator 0, tensor 't2'\).*activation TANH.*supported are NONE, RELU",
+        ),
+        (
+            one("RELU", [FLOATS, FLOATS], [FLOATS]),
+            r"RELU \(operator 0, tensor 't2'\) cannot be read: .*AssertionError",
+        ),
+        (
+            one("BATCH_MATMUL", [FLOATS, FLOATS], [FLOATS], "BatchMatMulOptions"),
+            r"BATCH_MATMUL \(operator 0, tensor 't2'\) cannot be read",
+        ),
+        (
+            one(
+                "FULLY_CONNECTED",
+                [FLOATS, FLOATS],
+                [((2, 2), "float32")],
+                "FullyConnectedOptions",
+                WeightsFormat=1,
+            ),
+            r"FULLY_CONNECTED \(operator 0, tensor 't2'\).*weights are shuffled",
+        ),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_a_refusal_names_operator_number_and_tensor(content, text):
+    with pytest.raises(ValueError, match=text) as raised:
+        backend.from_tflite(content)
+    assert "Traceback" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_state_between_calls_is_refused():
+    file = File()
+    x, state = file.tensor((2, 3), "float32"), file.tensor((2, 3), "float32", IsVariable=True)
+    result = file.tensor((2, 3), "float32")
+    file.operator("ADD", [x, state], [result], "AddOptions")
+    with pytest.raises(ValueError, match=r"ADD \(operator 0, tensor 't2'\) keeps a variable"):
+        backend.from_tflite(file.finish([x], [result]))
+
+
+def test_sizes_that_the_file_leaves_open_are_not_compared():
+    file = File()
+    x = file.tensor((1, 3), "float32", ShapeSignature=file.numbers([-1, 3]))
+    signature = file.numbers([-1, 3])
+    result = file.tensor((7, 3), "float32", ShapeSignature=signature)
+    file.operator("NEG", [x], [result], "NegOptions")
+    mod = backend.from_tflite(file.finish([x], [result]))
+    assert [int(size) for size in mod["main"].ret_ty.shape.values] == [1, 3]
+
+
+def test_a_damaged_file_is_refused():
+    content = one("ADD", [FLOATS, FLOATS], [FLOATS], "AddOptions")
+    random, refused = np.random.default_rng(0), 0
+    for place in random.integers(8, len(content), 60):
+        damaged = bytearray(content)
+        damaged[place : place + 4] = random.bytes(4)
+        try:
+            backend.from_tflite(bytes(damaged))
+        except ValueError:
+            refused += 1
+    assert refused > 5

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 import backend
-from backend.engine.importers.tflite_operators import _Converter as Converter
+from backend.engine.importers.tflite_operators import _CONVERTED, _Converter
 from support import host_library
 from tflite_file import RELU, RELU6, SAME, TYPES, VALID, File, litert, tflite
 
@@ -505,26 +505,63 @@ casts()
 
 ELSEWHERE = {"DENSIFY", "DEQUANTIZE", "DETECTION_POSTPROCESS", "IF", "QUANTIZE", "WHILE"}
 """Operators that test_tflite.py and test_tflite_files.py compare."""
+WEIGHTS = {"CONV_2D": 2, "DEPTHWISE_CONV_2D": 2, "FULLY_CONNECTED": 2, "TRANSPOSE_CONV": 3}
+"""Operators with weights, and which operand is the bias."""
+RESULTS = {
+    "ADD": (0.1, -5),
+    "BATCH_MATMUL": (0.2, -5),
+    "CONV_2D": (0.3, -5),
+    "DEPTHWISE_CONV_2D": (0.2, -5),
+    "FULLY_CONNECTED": (0.2, -5),
+    "LOGISTIC": (1 / 256, -128),
+    "L2_NORMALIZATION": (1 / 128, 0),
+    "LOG_SOFTMAX": (1 / 16, 127),
+    "MUL": (0.2, -5),
+    "SOFTMAX": (1 / 256, -128),
+    "SUB": (0.1, -5),
+    "SUM": (0.2, -5),
+    "TANH": (1 / 128, 0),
+    "TRANSPOSE_CONV": (0.3, -5),
+}
+"""Scale and zero point of integer results, where they are not those of the operands."""
+NO_INTEGERS = {"CEIL", "COS", "FLOOR", "POW", "ROUND", "SIN", "SQUARE"}
+"""Operators that LiteRT does not compute on integers."""
 
 
-def write(entry, shapes):
+def write(entry, shapes, quantised=False):
     """Return a file of one operator, whose results have these shapes, and its arguments."""
     file, numbers, inputs, arguments = File(), [], [], []
-    for operand in entry.operands:
+    for place, operand in enumerate(entry.operands):
         if operand is None:
             numbers.append(-1)
             continue
         values = operand.values if isinstance(operand, Constant) else operand
+        scales = ()
+        if quantised and values.dtype == "float32":
+            values, *scales = integers(entry.operator, place, values)
         data = values if isinstance(operand, Constant) else None
-        numbers.append(file.tensor(values.shape, str(values.dtype), data=data))
+        numbers.append(file.tensor(values.shape, str(values.dtype), *scales, data=data))
         if data is None:
             inputs.append(numbers[-1])
             arguments.append(values)
-    outputs = [
-        file.tensor(shape, dtype) for shape, dtype in zip(shapes, types_of(entry), strict=True)
-    ]
+    outputs = []
+    for shape, dtype in zip(shapes, types_of(entry), strict=True):
+        is_integer = quantised and dtype == "float32"
+        scales = RESULTS.get(entry.operator, (0.05, 3)) if is_integer else ()
+        outputs.append(file.tensor(shape, "int8" if is_integer else dtype, *scales))
     file.operator(entry.operator, numbers, outputs, entry.kind, **entry.options)
     return file.finish(inputs, outputs), arguments
+
+
+def integers(operator, place, values):
+    """Return what stands for real numbers: integers, their scale and zero point."""
+    least, dtype, scale, zero = -128, "int8", 0.05, 3
+    if operator in WEIGHTS and place == 1:
+        scale, zero = 0.03, 0
+    elif operator in WEIGHTS and place == WEIGHTS[operator]:
+        least, dtype, scale, zero = -(2**20), "int32", 0.05 * 0.03, 0
+    steps = np.clip(np.rint(values / scale) + zero, least, -least - 1)
+    return steps.astype(dtype), scale, zero
 
 
 def types_of(entry):
@@ -533,11 +570,12 @@ def types_of(entry):
     return entry.results or [str(getattr(first, "values", first).dtype)]
 
 
-def judge(entry):
-    """Return LiteRT's results; its reference kernels lack a few, or sum less (normalization)."""
-    content, arguments = write(entry, [[]] * len(types_of(entry)))
+def judge(entry, quantised=False):
+    """Return LiteRT's results; its reference kernels lack a few, and sum less or overflow."""
+    content, arguments = write(entry, [[]] * len(types_of(entry)), quantised)
+    reference = not quantised and "LOCAL_RESPONSE" not in entry.operator
     try:
-        return litert(content, arguments, "LOCAL_RESPONSE" not in entry.operator)
+        return litert(content, arguments, reference)
     except ValueError as error:
         if "Didn't find op" not in str(error):
             raise
@@ -561,6 +599,14 @@ def title(entry):
     return "-".join([entry.operator, *shapes, *options])
 
 
+def computed(content, arguments):
+    """Return the results of the model that is read, on the host."""
+    library = host_library(backend.from_tflite(content))
+    machine = relax.VirtualMachine(library, tvm.cpu())
+    found = machine["main"](*map(tvm.runtime.tensor, arguments))
+    return [found] if isinstance(found, tvm.runtime.Tensor) else list(found)
+
+
 @pytest.mark.parametrize(
     "entry",
     [
@@ -571,18 +617,37 @@ def title(entry):
 def test_an_operator_computes_what_litert_computes(entry):
     expected = judge(entry)
     content, arguments = write(entry, [item.shape for item in expected])
-    library = host_library(backend.from_tflite(content))
-    arguments = [tvm.runtime.tensor(pairs(item)) for item in arguments]
-    found = relax.VirtualMachine(library, tvm.cpu())["main"](*arguments)
-    found = [found] if isinstance(found, tvm.runtime.Tensor) else list(found)
+    found = computed(content, map(pairs, arguments))
     for one, other in zip(found, map(pairs, expected), strict=True):
         assert (tuple(one.shape), str(one.dtype)) == (other.shape, str(other.dtype))
         np.testing.assert_allclose(one.numpy(), other, rtol=2e-5, atol=2e-5)
+
+
+def is_quantised(entry):
+    """Tell whether a case has a form on integers; constants of convolutions have scales."""
+    operands = [item for item in entry.operands if item is not None]
+    if entry.operator in WEIGHTS and not all(isinstance(item, Constant) for item in operands[1:2]):
+        return False
+    return (
+        entry.operator in _CONVERTED - NO_INTEGERS
+        and not (entry.operator == "PADV2" and not isinstance(operands[2], Constant))
+        and any(getattr(item, "values", item).dtype == "float32" for item in operands)
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("entry", [*filter(is_quantised, CASES)], ids=title)
+def test_an_operator_on_integers_is_a_step_from_litert(entry):
+    expected = judge(entry, quantised=True)
+    content, arguments = write(entry, [item.shape for item in expected], quantised=True)
+    for one, other in zip(computed(content, arguments), expected, strict=True):
+        assert (tuple(one.shape), str(one.dtype)) == (other.shape, str(other.dtype))
+        assert np.abs(one.numpy().astype("int64") - other).max() <= 1
 
 
 def test_each_operator_that_is_read_is_compared():
     file = File()
     content = file.finish([], [])
     model = tflite.Model.GetRootAs(content, 0)
-    converter = Converter(model, model.Subgraphs(0), None, relax.BlockBuilder())
+    converter = _Converter(model, model.Subgraphs(0), None, relax.BlockBuilder())
     assert set(converter.convert_map) == {entry.operator for entry in CASES} | ELSEWHERE

@@ -87,6 +87,54 @@ class File:
         )
         return len(self.tensors) - 1
 
+    def sparse(self, array, dtype, order, is_dense, blocks=None, **quantization):
+        """Add a constant that has only some of the elements; return its number.
+
+        The levels are the axes, then the blocks of axes (a size by axis), in this order.
+        """
+        blocks = blocks or {}
+        split = [
+            size
+            for axis, whole in enumerate(array.shape)
+            for size in (whole // blocks.get(axis, 1), blocks.get(axis, 1))
+        ]
+        axes = [*range(0, 2 * array.ndim, 2), *(2 * axis + 1 for axis in blocks)]
+        rest = [axis for axis in range(len(split)) if axis not in axes]
+        parts = array.reshape(split).transpose([*axes, *rest])
+        parts = parts.reshape(parts.shape[: len(axes)]).transpose(order)
+        nodes, levels = [()], []
+        for size, dense in zip(parts.shape, is_dense, strict=True):
+            if dense:
+                nodes = [(*node, place) for node in nodes for place in range(size)]
+                levels.append(self.table("DimensionMetadata", DenseSize=size))
+                continue
+            found = [[i for i in range(size) if parts[(*node, i)].any()] for node in nodes]
+            segments = np.cumsum([0, *map(len, found)])
+            nodes = [(*node, i) for node, some in zip(nodes, found, strict=True) for i in some]
+            kind = tflite.SparseIndexVector.Int32Vector
+            vectors = [
+                self.table("Int32Vector", Values=self.numbers(values))
+                for values in (segments, [node[-1] for node in nodes])
+            ]
+            levels.append(
+                self.table(
+                    "DimensionMetadata",
+                    Format=tflite.DimensionType.SPARSE_CSR,
+                    ArraySegmentsType=kind,
+                    ArraySegments=vectors[0],
+                    ArrayIndicesType=kind,
+                    ArrayIndices=vectors[1],
+                )
+            )
+        sparsity = self.table(
+            "SparsityParameters",
+            TraversalOrder=self.numbers(order),
+            BlockMap=self.numbers(list(blocks)) if blocks else None,
+            DimMetadata=self.tables(levels),
+        )
+        data = [parts[node] for node in nodes]
+        return self.tensor(array.shape, dtype, data=data, Sparsity=sparsity, **quantization)
+
     def operator(self, name, inputs, outputs, kind="", custom=None, **options):
         """Append an operator; options that are lists become vectors."""
         code = getattr(tflite.BuiltinOperator, name, name)
@@ -165,6 +213,9 @@ def litert(content, arguments, reference=True):
         if reference
         else kernels.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
     )
+    for entry, argument in zip(interpreter.get_input_details(), arguments, strict=True):
+        if tuple(entry["shape"]) != argument.shape:
+            interpreter.resize_tensor_input(entry["index"], argument.shape)
     interpreter.allocate_tensors()
     for entry, argument in zip(interpreter.get_input_details(), arguments, strict=True):
         interpreter.set_tensor(entry["index"], argument)

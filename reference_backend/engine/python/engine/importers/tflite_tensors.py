@@ -163,9 +163,10 @@ class Tensors(OperatorConverter):  # type: ignore[misc]
         """Tell whether the value of a tensor is known."""
         if tensor.tensor_idx in self._values:
             return True
-        if tensor.tensor_idx < 0 or self.has_expr(tensor.tensor_idx):
+        if tensor.tensor_idx < 0:
             return False
-        return bool(tensor.buffer.DataLength()) or 0 in self.get_tensor_shape(tensor)
+        is_empty = 0 in self.get_tensor_shape(tensor) and not self.has_expr(tensor.tensor_idx)
+        return bool(tensor.buffer.DataLength()) or is_empty
 
     def stored(self, tensor: TensorWrapper) -> Array:
         """Return a constant as the file has it; integers of 4 bits in bytes, sparse ones dense."""

@@ -31,16 +31,20 @@ from .tflite_values import Values
 _BIASES = {"CONV_2D": 2, "DEPTHWISE_CONV_2D": 2, "FULLY_CONNECTED": 2, "TRANSPOSE_CONV": 3}
 """Which input is a bias; the two before it are data and weight."""
 _NAMES = """
-ABS ADD ARG_MAX ARG_MIN AVERAGE_POOL_2D BATCH_MATMUL BATCH_TO_SPACE_ND CEIL CONCATENATION
-CONV_2D COS DEPTHWISE_CONV_2D DEPTH_TO_SPACE DEQUANTIZE DIV ELU EQUAL EXP EXPAND_DIMS FLOOR
-FLOOR_DIV FULLY_CONNECTED GATHER GELU GREATER GREATER_EQUAL HARD_SWISH L2_NORMALIZATION
-LEAKY_RELU LESS LESS_EQUAL LOG LOGISTIC LOG_SOFTMAX MAXIMUM MAX_POOL_2D MEAN MINIMUM MIRROR_PAD
-MUL NEG NOT_EQUAL PACK PAD PADV2 POW PRELU QUANTIZE REDUCE_MAX REDUCE_MIN RELU RELU6
-RELU_0_TO_1 RELU_N1_TO_1 RESHAPE RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR REVERSE_V2 ROUND RSQRT
-SHAPE SIN SLICE SOFTMAX SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPLIT SPLIT_V SQRT SQUARE
-SQUARED_DIFFERENCE SQUEEZE STRIDED_SLICE SUB SUM TANH TILE TRANSPOSE TRANSPOSE_CONV UNPACK"""
+ABS ADD ARG_MAX ARG_MIN AVERAGE_POOL_2D BATCH_MATMUL BATCH_TO_SPACE_ND BROADCAST_TO CEIL
+CONCATENATION CONV_2D COS DENSIFY DEPTHWISE_CONV_2D DEPTH_TO_SPACE DEQUANTIZE DIV ELU EQUAL EXP
+EXPAND_DIMS FLOOR FULLY_CONNECTED GATHER GATHER_ND GELU GREATER GREATER_EQUAL HARD_SWISH
+L2_NORMALIZATION LEAKY_RELU LESS LESS_EQUAL LOG LOGISTIC LOG_SOFTMAX MAXIMUM MAX_POOL_2D MEAN
+MINIMUM MIRROR_PAD MUL NOT_EQUAL PACK PAD PADV2 POW PRELU QUANTIZE REDUCE_MAX REDUCE_MIN RELU
+RELU6 RELU_0_TO_1 RELU_N1_TO_1 RESHAPE RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR REVERSE_V2 ROUND
+RSQRT SELECT SELECT_V2 SHAPE SIN SLICE SOFTMAX SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPLIT SPLIT_V
+SQRT SQUARE SQUARED_DIFFERENCE SQUEEZE STRIDED_SLICE SUB SUM TANH TILE TOPK_V2 TRANSPOSE
+TRANSPOSE_CONV UNPACK"""
 _CONVERTED = frozenset(_NAMES.split())
-"""The operators that are converted if their tensors are quantised."""
+"""The operators that are converted if their tensors are quantised.
+
+Not those that LiteRT computes on the integers themselves, whatever they stand for: NEG, FLOOR_DIV.
+"""
 _STATE = frozenset(("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"))
 _DETECTION = "TFLite_Detection_PostProcess"
 _UNREAD = frozenset(
@@ -89,6 +93,18 @@ def read(
     ValueError
         An operator is not supported, or the file contradicts what was read of it.
     """
+    try:
+        return _read(model, dict(shape_dict or {}), dict(dtype_dict or {}))
+    except ValueError:
+        raise
+    except Exception as error:  # Offsets that lead anywhere raise countless errors.
+        why = f"{type(error).__name__}: {last_line(error)}"
+        raise ValueError(f"the file is damaged or has an unknown format ({why})") from error
+
+
+def _read(
+    model: tflite.Model, shapes: dict[str, Sequence[int]], dtypes: dict[str, str]
+) -> tvm.IRModule:
     if not model.SubgraphsLength():
         raise ValueError("the file has no graph")
     builder = relax.BlockBuilder()
@@ -96,7 +112,7 @@ def read(
     with builder.function("main"):
         with builder.dataflow():
             converter = _Converter(model, graph, ExprTable(), builder)
-            inputs = converter.inputs(dict(shape_dict or {}), dict(dtype_dict or {}))
+            inputs = converter.inputs(shapes, dtypes)
             converter.check_unsupported_ops()
             converter.convert_op_to_relax()
             tensors = converter.get_tensors(graph.given.OutputsAsNumpy())
@@ -227,9 +243,11 @@ class _Converter(Layers, Places, Values):
             del self.exp_tab.exprs[bias]
         if result is None:
             return
-        if len(outputs) == 1 and outputs[0].scales is None and all(map(self.is_constant, inputs)):
+        is_real = all(item.scales is None for item in (*inputs, *outputs))
+        is_known = all(map(self.is_constant, inputs)) and kind not in ("IF", "WHILE")
+        if is_real and is_known and len(outputs) == 1:
             result = self._folded(result)
-        if isinstance(result, Constant):
+        if isinstance(result, Constant) and outputs[0].scales is None:
             require_declared(title, outputs[0].tensor.name, self.declared(outputs[0]), result)
             self.know(outputs[0], result.value.numpy())
             return
