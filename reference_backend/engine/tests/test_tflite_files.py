@@ -7,6 +7,8 @@ import tvm
 from tvm import relax
 
 import backend
+from backend.engine.commands.models import read_model
+from backend.engine.commands.problem import Problem
 from support import host_library
 from tflite_file import File, litert, tflite
 
@@ -101,9 +103,20 @@ def test_computed_shapes_and_paddings_follow_the_shape_of_an_input(rows):
     np.testing.assert_allclose(found, litert(content, [x])[0], rtol=1e-4, atol=1e-5)
 
 
+def test_the_commands_change_the_shape_of_an_input(tmp_path):
+    path = tmp_path / "model.tflite"
+    path.write_bytes(convolution())
+    shapes = {"image": (1, 11, 8, 2)}
+    mod = read_model(path, shapes).imported(shapes)
+    assert [int(size) for size in mod["main"].ret_ty.shape.values] == [24, 4]
+    with pytest.raises(Problem, match="there is no input 'images'; the inputs are image"):
+        read_model(path, {"images": (1,)}).imported({"images": (1,)})
+
+
 @pytest.mark.parametrize(
     "options, text",
     [
+        ({"shape_dict": {"image": [1, 8, 8]}}, r"shape \[1, 8, 8, 2\], and \[1, 8, 8\] is given"),
         ({"shape_dict": {"images": [1, 8, 8, 2]}}, "there is no input 'images'.*are image$"),
         ({"dtype_dict": {"image": "float16"}}, "'image' is float32, and dtype_dict has float16"),
         ({"shape_dict": {"image": [1, -1, 8, 2]}}, "the open shape.*--shape"),

@@ -159,6 +159,8 @@ class _Converter(Layers, Places, Values):
                     f"the input {name!r} has the open shape {shape}; fix it with shape_dict, or "
                     "with --shape"
                 )
+            if given and len(shape) != len(given):
+                raise ValueError(f"the input {name!r} has the shape {given}, and {shape} is given")
             if shape != given:
                 self.conversion_state["resized"] = True
             if dtype == "complex64":

@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -223,7 +224,8 @@ def _read_program(path: Path, shapes: Shapes) -> ModelFile:
 def _read_tflite(path: Path, shapes: Shapes) -> ModelFile:
     from ..importers import from_tflite
 
-    return ModelFile(path, path, from_tflite)
+    # Any size of an input can be changed, as LiteRT does.
+    return ModelFile(path, path, partial(from_tflite, shape_dict=dict(shapes)))
 
 
 def _read_module(path: Path, shapes: Shapes) -> ModelFile:

@@ -219,7 +219,8 @@ class _Attention:
     def _bias(self) -> tuple[str, bool]:
         """Return what is added to the scores, and whether it may hide all keys of a query."""
         write = self.writer
-        real, masks = "", []
+        real = ""
+        masks: list[str] = []
         if self.mask:
             mask = self._padded(self.mask)
             is_bool = write.dtype(self.mask) == "bool"
