@@ -251,3 +251,70 @@ def test_pooling_without_an_agreed_padding_is_refused(attributes, sentence):
     found, _ = node("MaxPool", [floats(1, 2, 7, 8)], 21, (), attributes)
     with pytest.raises(ValueError, match=sentence):
         backend.from_onnx(found)
+
+
+# ---- Resize -------------------------------------------------------------------------------------
+
+ALONG = {"axes": [2, 3]}
+RESIZED = {
+    "a fractional scale": ([1.5, 1.5], {"mode": "linear"}),
+    "half of an odd size": ([0.5, 0.5], {"mode": "cubic", "exclude_outside": 1}),
+    "smoothed": ([0.5, 0.6], {"mode": "linear", "antialias": 1}),
+    "smoothed, cubic": ([0.5, 0.6], {"mode": "cubic", "antialias": 1}),
+    "nearest, fractional": ([1.7, 0.6], {"mode": "nearest", "nearest_mode": "round_prefer_ceil"}),
+    "symmetric": (
+        [1.3, 0.8],
+        {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"},
+    ),
+    "of one axis": ([2.0], {"mode": "linear", "axes": [3]}),
+    "channels last": ([2.0, 3.0], {"mode": "linear", "axes": [1, 2]}),
+}
+
+
+@pytest.mark.parametrize("name", RESIZED)
+def test_resize_is_what_onnx_runtime_computes(name):
+    scales, attributes = RESIZED[name]
+    scales = np.array(scales, "float32")
+    x = floats(1, 2, 5, 7)
+    check("Resize", x, None, scales, constants=[2], **{**ALONG, **attributes})
+
+
+def test_resize_uses_the_scale_and_not_the_ratio_of_the_sizes():
+    x = np.arange(9, dtype="float32").reshape(1, 1, 3, 3)
+    scales = np.array([1, 1, 1.5, 1.5], "float32")
+    found = check("Resize", x, None, scales, constants=[2], mode="linear")
+    np.testing.assert_allclose(found[0, 0, 0], [0, 0.5, 7 / 6, 11 / 6], rtol=1e-5)
+    x = np.arange(16, dtype="float32").reshape(1, 1, 4, 4)
+    half = np.array([1, 1, 0.5, 0.5], "float32")
+    found = check("Resize", x, None, half, constants=[2], mode="linear", antialias=1)
+    assert found[0, 0, 0, 0] == pytest.approx(3.125)
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_resize_keeps_the_ratio_of_the_sides(policy):
+    options = {**ALONG, "keep_aspect_ratio_policy": policy, "mode": "linear"}
+    check("Resize", floats(1, 2, 5, 7), None, None, np.array([9, 9]), constants=[3], **options)
+
+
+def test_resize_of_a_region_fills_what_is_outside():
+    region = np.array([-0.2, 0.1, 0.9, 1.3], "float32")
+    mode = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.0}
+    scales = np.array([2, 1.5], "float32")
+    x = floats(1, 2, 5, 7)
+    found = check("Resize", x, region, scales, constants=[1, 2], mode="linear", **ALONG, **mode)
+    assert (found == 7).any()
+    assert (found != 7).any()
+
+
+def test_resize_of_older_versions():
+    x, scales = floats(1, 2, 5, 4), np.array([1, 1, 2, 1.5], "float32")
+    for mode in ("nearest", "linear"):
+        check("Resize", x, scales, opset=10, constants=[1], mode=mode)
+        check("Upsample", x, scales, opset=9, constants=[1], mode=mode)
+        check("Upsample", x, opset=7, mode=mode, scales=[1.0, 1.0, 2.0, 1.5])
+
+
+def test_a_resize_that_tvm_reads_rightly_stays_one():
+    scales = np.array([1, 1, 2, 2], "float32")
+    found, _ = node("Resize", [floats(1, 2, 5, 4), None, scales], 21, [2], {"mode": "linear"})
+    assert "image.resize2d" in str(backend.from_onnx(found)["main"])
