@@ -175,8 +175,8 @@ def site_packages(python: Path) -> Path:
 
 
 def lend_packages(python: Path) -> None:
-    """Let an environment import our torch and onnx, if any, after its own packages."""
-    found = (importlib.util.find_spec(name) for name in ("torch", "onnx"))
+    """Let an environment import our torch, onnx and LiteRT, if any, after its own packages."""
+    found = (importlib.util.find_spec(name) for name in ("torch", "onnx", "ai_edge_litert"))
     places = {str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin}
     # By this name, hypothesis knows that these are not the tested modules, all of which it reads.
     lent = python.parent.parent / "lent/site-packages"
