@@ -529,7 +529,7 @@ def test_a_program_of_bfloat16_gets_another_type(tmp_path):
     torch.export.save(program, tmp_path / "model.pt2")
     for given, dtype in (([], "float32"), (["--bfloat16", "float16"], "float16")):
         output = tmp_path / "results.npz"
-        arguments = ["run", tmp_path / "model.pt2", *given, "--output", output]
+        arguments = ["run", tmp_path / "model.pt2", *given, "--verify", "--output", output]
         code, out, errors = run_command(*arguments)
         assert code == 0, out + errors
         (result,) = np.load(output).values()

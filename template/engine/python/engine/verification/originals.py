@@ -51,12 +51,15 @@ class Original:
         Reads the model as the commands do.
     execute
         Runs the model; takes arrays in the order of its inputs.
+    dtype
+        "bfloat16" if the framework computes in it, whatever type stands for it here.
     """
 
     framework: str
     results: tuple[str, ...]
     imported: Callable[[], tvm.IRModule]
     execute: Run
+    dtype: str = ""
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Run it.
@@ -110,9 +113,11 @@ def original_of(model: object) -> Original:
     if hasattr(model, "graph_signature"):
         import torch
 
-        names = tuple(str(name) for name in model.graph_signature.user_outputs)
+        results = model.graph_signature.user_outputs
+        names = tuple(str(name) for name in results if name is not None)
         read = partial(from_exported_program, model)
-        return Original(f"PyTorch {torch.__version__}", names, read, partial(_run_program, model))
+        title, run = f"PyTorch {torch.__version__}", partial(_run_program, model)
+        return Original(title, names, read, run, "bfloat16" if _is_rough(model) else "")
     if hasattr(model, "opset_import") and hasattr(model, "graph"):
         names = tuple(item.name for item in model.graph.output)
         # Names of inputs stay as their author wrote them.
@@ -191,18 +196,35 @@ def _run_program(program: ExportedProgram, inputs: Sequence[Array]) -> list[Arra
     from torch.utils import _pytree
 
     arrays = iter(inputs)
+    types = {
+        node.name: getattr(node.meta.get("val"), "dtype", None) for node in program.graph.nodes
+    }
     given: list[object] = []
     for spec in program.graph_signature.input_specs:
         if spec.kind is not torch.export.graph_signature.InputKind.USER_INPUT:
             continue
         is_tensor = isinstance(spec.arg, torch.export.graph_signature.TensorArgument)
-        given.append(_to_torch(next(arrays)) if is_tensor else getattr(spec.arg, "value", None))
+        if not is_tensor:
+            given.append(getattr(spec.arg, "value", None))
+            continue
+        tensor = _to_torch(next(arrays))
+        # Another type stands for bfloat16 here.
+        is_rough = types.get(spec.arg.name) is torch.bfloat16
+        given.append(tensor.to(torch.bfloat16) if is_rough else tensor)
     # A run may change the program's buffers.
     module = copy.deepcopy(program).module()
     positional, named = _pytree.tree_unflatten(given, program.call_spec.in_spec)
     with torch.no_grad():
         results = _pytree.tree_leaves(module(*positional, **named))
     return [_of_torch(item) for item in results if isinstance(item, torch.Tensor)]
+
+
+def _is_rough(program: Any) -> bool:
+    """Whether a program computes in bfloat16."""
+    import torch
+
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    return any(getattr(value, "dtype", None) is torch.bfloat16 for value in values)
 
 
 def _to_torch(array: Array) -> Any:
