@@ -130,7 +130,7 @@ def test_what_is_said_of_inputs_suits_the_file(options, text):
 # ---- Constants ----------------------------------------------------------------------------------
 
 
-def layer(add_weight, kind="FULLY_CONNECTED", data="float32", **quantised):
+def layer(add_weight, kind="FULLY_CONNECTED", data="float32"):
     """Return a file whose layer has a weight that is added so, and its argument."""
     file = File()
     scale = {} if data == "float32" else {"scale": 0.05}
@@ -188,6 +188,23 @@ def test_sparse_weights_are_dense_again(name, dtype):
     array = SPARSE[name][0].astype(dtype).astype("float32")
     np.testing.assert_allclose(found, x @ array.T, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(found, litert(content, [x])[0], rtol=1e-4, atol=1e-4)
+
+
+def test_sparse_integers_keep_their_scales():
+    array, order, is_dense, blocks = SPARSE["blocks of columns"]
+    steps, scales = np.rint(array * 40).clip(-127, 127), np.linspace(0.02, 0.05, 6)
+
+    def add(file):
+        given = file.sparse(steps, "int8", order, is_dense, blocks, scale=scales)
+        dense = file.tensor(array.shape, "int8", scales)
+        file.operator("DENSIFY", [given], [dense])
+        return dense
+
+    content, x = layer(add, data="int8")
+    real = (x * 0.05) @ (steps * scales[:, None]).T
+    expected = np.rint(real / 0.2).clip(-128, 127)
+    assert len(np.unique(expected)) > 5
+    assert np.abs(run(content, [x])[0] - expected).max() <= 1
 
 
 @pytest.mark.parametrize("kind, shape", [("FULLY_CONNECTED", (6, 8)), ("CONV_2D", (6, 3, 3, 8))])
