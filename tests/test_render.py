@@ -168,7 +168,9 @@ def test_the_engine_has_the_same_bytes_in_every_render(render: Callable[..., Pat
 
 
 def test_the_engine_holds_no_jinja() -> None:
-    for path in support.sources(ENGINE):
+    sources = support.sources(ENGINE)
+    assert len(sources) > 300
+    for path in sources:
         assert path.suffix != ".jinja", path
         assert "{%" not in path.name and "{{" not in path.name, path
         found = re.search(r"\{%-? |(?<!\$)\{\{ \w+ \}\}", path.read_text(encoding="utf-8"))
@@ -206,7 +208,9 @@ def test_no_trace_of_the_reference_is_in_a_render_under_another_name(
     letters = random.Random().choices("bcdfghjklmnpqrstvwxz", k=9)
     tree = render(backend_name=f"{''.join(letters)}_acc")
     trace = re.compile(r"example[ _-]?npu", re.IGNORECASE)
-    for path in support.files(tree):
+    files = support.files(tree)
+    assert len(files) > 300
+    for path in files:
         name = path.relative_to(tree).as_posix()
         assert not trace.search(name)
         found = trace.search(path.read_text())
@@ -218,11 +222,13 @@ def test_an_unselected_op_leaves_no_trace_but_its_name(
 ) -> None:
     tree = render(**_custom("traceless", "relu"))
     rest = {entry["relax"] for op, entry in catalog.items() if op != "relu" and "relax" in entry}
+    assert len(rest) > 100
     # Reports name ops that could be selected.
     (names,) = tree.glob("python/*/_backend.py")
     assert all(f'"{relax}": "' in names.read_text() for relax in rest)
     # The engine's knowledge of Relax itself is the same in all backends.
     tables = [path for path in (tree / "python").rglob("*") if path.is_file() and path != names]
+    assert "patterns.py" in {path.name for path in tables}
     for path in tables:
         text = path.read_text()
         for relax in rest:
@@ -237,8 +243,10 @@ def test_all_names_are_legal_on_windows(render: Callable[..., Path]) -> None:
         ROOT / "tests",
         render(backend_name="npu2"),
     ):
-        seen = set()
-        for path in support.files(root):
+        seen: set[str] = set()
+        files = support.files(root)
+        assert len(files) > 10, root
+        for path in files:
             name = path.relative_to(root)
             assert len(str(name)) < 120, name
             assert str(name).lower() not in seen, f"{name} differs from another in case only"

@@ -297,11 +297,13 @@ def test_names_with_brackets_are_taken_literally():
 
 def test_a_case_without_a_type_has_one_of_its_own():
     """A cast to the type that its data has is no op: nothing would be tested."""
-    for op, entry in OPS.items():
-        for item in entry["cases"] if TABLE.get(op) else ():
-            case = Case(op, item)
-            _, (first, *_) = next(case.specs())
-            assert first.dtype in item.get("dtypes", [first.dtype]) or names_dtypes(item), case
+    known = [Case(op, item) for op in OPS if TABLE.get(op) for item in OPS[op]["cases"]]
+    if not known:
+        pytest.skip("the table has ops without cases alone")
+    for case in known:
+        _, (first, *_) = next(case.specs())
+        dtypes = case.entry.get("dtypes", [first.dtype])
+        assert first.dtype in dtypes or names_dtypes(case.entry), case
 
 
 def test_a_declined_case_is_not_a_failure_unless_strict():
@@ -424,7 +426,11 @@ def test_wrong_cases_of_the_vendor_are_refused_in_a_sentence(monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("path", [LEDGER, ENGINE_LEDGER], ids=["vendor", "engine"])
 def test_the_ledgers_of_the_package_are_good(path):
-    for entry in read_ledger(path, runner.SUITES):
+    entries = list(read_ledger(path, runner.SUITES))
+    if path == LEDGER and not entries:
+        pytest.skip("vendor/expected_failures.toml lists nothing")
+    assert entries
+    for entry in entries:
         assert len(entry.reason.split()) > 2, f"{entry.case}: a reason that a reader accepts"
 
 

@@ -48,29 +48,27 @@ def compiled(way):
     return support.compile_all(list(models().values()), bind_constants=WAYS[way])
 
 
-if WITH_CONSTANTS:
-
-    @each_way
-    @pytest.mark.parametrize("case", WITH_CONSTANTS, ids=str)
-    def test_inputs_may_be_constants(case, way):
-        model = models()[case]
-        found = support.placement(compiled(way).partitioned[model.name], model.name)
-        refusals = model.refusals(bind_constants=WAYS[way])
-        if refusals:
-            assert not found.regions
-            pytest.skip(f"capabilities.py was edited and refuses it: {refusals[0]}")
-        if found.declined:
-            pytest.skip(f"declined: {found.on_host}")
-        entry = entry_of(case.op)
-        lost = support.lost_by_folding(case)
-        assert {reason.partition(":")[0] for reason in found.on_host} <= lost
-        # If a part of a chain only has constant operands, it is folded.
-        if not lost:
-            assert len(found.regions) == 1
-            assert not entry.relax or len(found.regions[0]) == 1
-        for n in model.sizes:
-            actual = compiled(way).run(model.name, [item.values[n] for item in model.arguments])
-            support.assert_right(model, actual, n)
+@each_way
+@pytest.mark.parametrize("case", WITH_CONSTANTS, ids=str)
+def test_inputs_may_be_constants(case, way):
+    model = models()[case]
+    found = support.placement(compiled(way).partitioned[model.name], model.name)
+    refusals = model.refusals(bind_constants=WAYS[way])
+    if refusals:
+        assert not found.regions
+        pytest.skip(f"capabilities.py was edited and refuses it: {refusals[0]}")
+    if found.declined:
+        pytest.skip(f"declined: {found.on_host}")
+    entry = entry_of(case.op)
+    lost = support.lost_by_folding(case)
+    assert {reason.partition(":")[0] for reason in found.on_host} <= lost
+    # If a part of a chain only has constant operands, it is folded.
+    if not lost:
+        assert len(found.regions) == 1
+        assert not entry.relax or len(found.regions[0]) == 1
+    for n in model.sizes:
+        actual = compiled(way).run(model.name, [item.values[n] for item in model.arguments])
+        support.assert_right(model, actual, n)
 
 
 # test_deploy.py does the same without lowering code.

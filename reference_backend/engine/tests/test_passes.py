@@ -618,8 +618,7 @@ def test_ops_below_nn_are_those_of_relax():
     assert not {f"relax.{name}" for name in NN_OPS} & names
 
 
-@pytest.mark.parametrize("module", ["chain_grammar"])
-def test_grammars_are_read_without_tvm(module):
+def test_the_grammar_of_chains_is_read_without_tvm():
     from backend.engine import chain_grammar
 
     code = f"import runpy, sys; runpy.run_path({chain_grammar.__file__!r}, run_name='grammar')"

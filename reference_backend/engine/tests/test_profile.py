@@ -370,6 +370,7 @@ def test_names_that_xml_does_not_have_are_in_the_pictures(profile):
     events = tuple(replace(event, label=hostile) for event in profile.events)
     kept = tuple(replace(item, label=hostile) for item in profile.allocations)
     other = replace(profile, ops=ops, events=events, allocations=kept)
+    assert len(PICTURES) == 4
     for name in PICTURES:
         root = ElementTree.fromstring(other.to_svg(name))
         assert root.tag == f"{SVG}svg" and not root.findall(f".//{SVG}b")

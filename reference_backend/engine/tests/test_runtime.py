@@ -72,6 +72,7 @@ def driver_of(region):
 
 
 def test_drivers_describe_themselves():
+    assert drivers()
     for driver in drivers():
         assert driver["role"] in ("vendor", "emulator")
         assert driver["name"]

@@ -475,12 +475,14 @@ def test_other_bytes_are_refused_with_a_sentence(region, name):
 
 def test_a_truncated_artifact_is_refused_wherever_it_ends(region):
     data = region.bytes
+    assert len(data) > 100
     for size in range(len(data)):
         assert f"truncated: only {size}" in refusal(data[:size])
 
 
 def test_each_flipped_bit_is_noticed(region):
     data = region.bytes
+    assert len(data) > 100
     generator = np.random.default_rng(0)
     for position, bit in enumerate(generator.integers(0, 8, len(data))):
         broken = bytearray(data)
@@ -583,6 +585,7 @@ def test_a_module_with_a_linked_artifact_survives_as_json(region, linked, tmp_pa
 def test_damage_in_a_library_is_an_error(region, linked):
     content = linked.read_bytes()
     start = content.index(region.bytes)
+    assert len(region.bytes) > 100
     for position in range(start, start + len(region.bytes), 97):
         broken = bytearray(content)
         broken[position] ^= 4

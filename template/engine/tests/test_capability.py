@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tables can express, with tables made here, independent of the backend's ops."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 import tvm
@@ -549,7 +551,11 @@ def test_the_lines_that_record_limits_are_those_of_the_entry():
 
 
 def test_the_table_names_ops_that_exist():
-    for entry in (entry for entry in OPS if entry.relax):
+    assert OPS
+    known = [entry for entry in OPS if entry.relax]
+    if not known:
+        pytest.skip("the table has chains alone")
+    for entry in known:
         assert len(entry.inputs) <= len(tvm.ir.Op.get(entry.relax).arguments)
 
 
@@ -571,14 +577,27 @@ def test_activations_are_fused_behind_what_fuses_something():
 
 def test_activations_that_are_named_are_in_the_table():
     names = {entry.name for entry in OPS if entry.activation}
-    for entry in OPS:
-        assert set((entry.fuses or Fuses()).activations or ()) <= names
+    named = [entry.fuses.activations for entry in OPS if entry.fuses and entry.fuses.activations]
+    if not named:
+        pytest.skip("no entry names the activations that it fuses")
+    assert set(chain.from_iterable(named)) <= names
 
 
-def test_every_range_and_set_says_what_it_supports():
-    for entry in OPS:
-        for constraint in entry.attributes.values():
-            assert str(constraint)
+@pytest.mark.parametrize(
+    "constraint, text",
+    [
+        (Anything(), "anything"),
+        (OneOf(1), "1"),
+        (OneOf("NCHW", "", (1, 2)), "NCHW, not set, [1, 2]"),
+        (Range(), "any number"),
+        (Range(1), "at least 1"),
+        (Range(max=7), "at most 7"),
+        (Range(1, 7), "1 to 7"),
+        (Range(1, 7, exclude=(6,)), "1 to 7 without 6"),
+    ],
+)
+def test_a_constraint_says_what_it_supports(constraint, text):
+    assert str(constraint) == text
 
 
 # ---- Operations ---------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ def outcomes():
 def test_every_part_has_cases():
     # An op of the vendor's own may have no cases: `check` names those.
     anchors = [entry for entry in TABLE.ops if entry.fuses is not None and entry.name in OPS]
+    if not anchors:
+        pytest.skip("the table has no op that fuses others")
     every = [composites.find(name) for name in composites.cases(Settings())]
     for place, entry in enumerate(anchors):
         mine = [item for item in every if item.op == entry.name]
@@ -36,16 +38,14 @@ def test_every_part_has_cases():
         assert place or parts >= activations
 
 
-# If nothing can be fused, there is nothing to skip either.
-if CASES:
+@pytest.mark.parametrize("case", CASES)
+def test_the_composite_suite(case):
+    support.assert_passed(outcomes()[case])
 
-    @pytest.mark.parametrize("case", CASES)
-    def test_the_composite_suite(case):
-        support.assert_passed(outcomes()[case])
 
-    @pytest.mark.skipif(
-        all(declined(composites.find(case).op) for case in CASES),
-        reason="the driver takes no op that others are fused with",
-    )
-    def test_the_driver_takes_something():
-        assert not Result(outcomes=list(outcomes().values())).all_declined
+@pytest.mark.skipif(
+    all(declined(composites.find(case).op) for case in CASES),
+    reason="the driver takes no op that others are fused with",
+)
+def test_the_driver_takes_something():
+    assert not Result(outcomes=list(outcomes().values())).all_declined

@@ -52,15 +52,13 @@ def outcomes():
     return support.outcomes_of(quantized.SUITE, CASES), {item.case: item for item in kept}
 
 
-if CASES:
-
-    @pytest.mark.thorough
-    @pytest.mark.parametrize("case", CASES)
-    def test_weights_that_are_arguments_are_integers_too(case):
-        bound, kept = (found[case] for found in outcomes())
-        if bound.status != "passed":
-            pytest.skip(f"with constants, it is {bound.status}")
-        support.assert_passed(kept)
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES)
+def test_weights_that_are_arguments_are_integers_too(case):
+    bound, kept = (found[case] for found in outcomes())
+    if bound.status != "passed":
+        pytest.skip(f"with constants, it is {bound.status}")
+    support.assert_passed(kept)
 
 
 def product(weight, bias=None):

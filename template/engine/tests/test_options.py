@@ -170,6 +170,7 @@ def test_options_cannot_be_changed():
 
 def test_all_options_are_listed_with_allowed_values():
     text = module.describe()
+    assert {"timeout_ms", "on_decline"} <= set(NAMES)
     for name in NAMES:
         assert f"\n  {name} = " in text
         assert BY_NAME[name].metadata["about"] in text

@@ -209,6 +209,7 @@ def test_weights_are_bound_by_name():
 
 @needs_single
 def test_weights_of_every_kind_of_op_can_be_bound():
+    bound_some = False
     for case in SINGLE:
         model = case.model()
         *others, last = (argument.expr.name for argument in model.arguments)
@@ -216,6 +217,9 @@ def test_weights_of_every_kind_of_op_can_be_bound():
         if others and "n" not in model.arguments[-1].shape:
             bound = partition_for(module_of(model), {last: value})
             assert [param.name for param in bound[model.name].params] == others
+            bound_some = True
+    if not bound_some:
+        pytest.skip("no op has a second input of a fixed size")
 
 
 # ---- Declines -----------------------------------------------------------------------------------

@@ -72,14 +72,18 @@ def test_what_is_on_the_npu_has_a_region_and_a_composite(partitioned):
 
 
 def test_what_is_on_the_host_has_a_reason(partitioned):
-    for entry in backend.offload_report(partitioned).on_host:
+    found = backend.offload_report(partitioned).on_host
+    assert len(found) == len(HOST) * len(SINGLE)
+    for entry in found:
         assert entry.placement == "host"
         assert entry.reason
         assert entry.region is None
 
 
 def test_bookkeeping_is_distinguished_from_work(partitioned):
-    for entry in backend.offload_report(partitioned).ops:
+    ops = backend.offload_report(partitioned).ops
+    assert sum(entry.bookkeeping for entry in ops) == len(SINGLE)
+    for entry in ops:
         assert entry.bookkeeping == (entry.op == "relax.shape_of")
 
 
