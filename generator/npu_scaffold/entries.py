@@ -288,6 +288,10 @@ def _tolerance(value: object, key: str, entry: Entry, catalog: Collection[str]) 
         if name == "accumulator":
             known = ("float16", "float32", "float64", "output")
             yield from _one_of(known)(bound, where, entry, catalog)
+        elif name == "shifted":
+            yield from _one_of([item["name"] for item in entry["inputs"]])(
+                bound, where, entry, catalog
+            )
         elif not _is_number(bound) or bound < 0:
             yield f"{where}: {bound!r} is not a number from 0 on (write 1.0e-5)."
 
@@ -426,7 +430,12 @@ _CONSTRAINTS = ("min", "max", "not", "one_of")
 # Kind: its bounds, as in capability.py.
 _TOLERANCES: dict[str, Any] = {
     "elementwise": {"ulps": (False, None), "rtol": (False, None), "atol": (False, None)},
-    "accumulated": {"count": (True, None), "factor": (False, None), "accumulator": (False, None)},
+    "accumulated": {
+        "count": (True, None),
+        "factor": (False, None),
+        "accumulator": (False, None),
+        "shifted": (False, None),
+    },
     "buckets": {"steps": (True, None)},
 }
 _TENSOR = ("shape", "dtype", "low", "high", "values", "constant")

@@ -416,7 +416,7 @@ OPS: tuple[Op, ...] = (
             ),
         ),
         quantized=Quantized(inside="reals", dtypes=("int8", "uint8")),
-        tolerance=Accumulated(count="size(gamma)", factor=8),
+        tolerance=Accumulated(count="size(gamma)", factor=8, shifted="data"),
     ),
     softmax_like("softmax", "relax.nn.softmax"),  # exponentials that add up to one
     Op(  # division by the root of the mean of the squares over the given axes
@@ -443,13 +443,13 @@ OPS: tuple[Op, ...] = (
         "group_norm",
         "relax.nn.group_norm",
         attributes={**CHANNEL_NORM_ATTRIBUTES, "num_groups": Range(1)},
-        tolerance=Accumulated(count="size(data[1:]) // num_groups", factor=8),
+        tolerance=Accumulated(count="size(data[1:]) // num_groups", factor=8, shifted="data"),
     ),
     channel_norm(  # normalisation of each channel of each image
         "instance_norm",
         "relax.nn.instance_norm",
         attributes=CHANNEL_NORM_ATTRIBUTES,
-        tolerance=Accumulated(count="size(data) // size(gamma)", factor=8),
+        tolerance=Accumulated(count="size(data) // size(gamma)", factor=8, shifted="data"),
     ),
     softmax_like("log_softmax", "relax.nn.log_softmax"),  # logarithm of the softmax
     # ---- Activations -----------------------------------------------------------------------------

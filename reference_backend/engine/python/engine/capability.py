@@ -246,11 +246,15 @@ class Accumulated:
     accumulator
         The element type in which the sum is kept; the result is rounded once more. "output" is the
         type of the result.
+    shifted
+        An input from which the op subtracts its mean, if any: the factor grows by the distance of
+        that mean from zero, in standard deviations.
     """
 
     count: str
     factor: float = 4.0
     accumulator: str = "float32"
+    shifted: str = ""
 
 
 @dataclass(frozen=True)

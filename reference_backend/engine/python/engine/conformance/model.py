@@ -28,7 +28,7 @@ from ..reasons import FAILED
 from . import chip, numpy_reference
 from .cases import OPS, dtypes_of, names_dtypes
 from .chip import SIZES
-from .compare import Step, Verdict, allowance_behind, allowance_of_host, judge
+from .compare import Step, Verdict, allowance_behind, allowance_of_host, behind_mean, judge
 
 
 def entry_of(op: str) -> Op:
@@ -152,16 +152,18 @@ def step_of(
 ) -> Step:
     """Return the tolerance of a call."""
     entry = entry_of(op)
-    number = 1
-    if isinstance(entry.tolerance, Accumulated) and results[0].size:
+    number, tolerance = 1, entry.tolerance
+    if isinstance(tolerance, Accumulated) and results[0].size:
         names = values_of_attributes(entry, call, attributes, n)
         for item, value in zip(entry.inputs, inputs, strict=True):
+            if item.name == tolerance.shifted:
+                tolerance = behind_mean(tolerance, value, names.get("epsilon", 0))
             shapes = tuple(one.shape for one in value) if isinstance(value, list) else value.shape
             names[item.name] = shapes
-        number = count(entry.tolerance.count, {**names, "out": results[0].shape})
+        number = count(tolerance.count, {**names, "out": results[0].shape})
     floats = [array[np.isfinite(array)] for array in results if array.dtype.kind == "f"]
     largest = max((float(np.abs(array).max()) for array in floats if array.size), default=0.0)
-    return Step(entry.tolerance, number, tuple(str(array.dtype) for array in results), largest)
+    return Step(tolerance, number, tuple(str(array.dtype) for array in results), largest)
 
 
 # ---- Models -------------------------------------------------------------------------------------
@@ -397,8 +399,7 @@ def substitute(value: object, n: object) -> Any:
 
 
 def _default_dtype(op: str) -> str:
-    first, *_ = entry_of(op).inputs[0].dtypes or ("float32",)
-    return first
+    return (entry_of(op).inputs[0].dtypes or ("float32",))[0]
 
 
 @dataclass(frozen=True, eq=False)

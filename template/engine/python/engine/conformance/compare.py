@@ -17,7 +17,7 @@ small because terms cancel out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -124,6 +124,32 @@ def allowance(tolerance: Tolerance, expected: Array, count: int = 1) -> Array:
         growth = tolerance.factor * np.sqrt(max(count, 1)) * unit
         return np.asarray(spacing.astype(np.float64) + growth * scale)
     return np.zeros(expected.shape)
+
+
+def behind_mean(tolerance: Accumulated, data: Array | list[Array], epsilon: object) -> Accumulated:
+    """Return the tolerance of an op that subtracts the mean of its data.
+
+    The sum behind the mean is as large as the data, and so is its rounding error, which the
+    division by the deviation then magnifies: plain sums in float32 are right, too.
+
+    Parameters
+    ----------
+    tolerance
+        The tolerance near zero.
+    data
+        The data.
+    epsilon
+        What the op adds to the variance.
+
+    Returns
+    -------
+    tolerance
+        One whose factor is larger by the mean, in standard deviations.
+    """
+    exact = np.asarray(data, np.float64)
+    deviation = np.sqrt(exact.var() + np.asarray(epsilon, np.float64))
+    distance = float(np.abs(exact.mean()) / deviation) if deviation else 0.0
+    return replace(tolerance, factor=tolerance.factor + distance)
 
 
 def _typical(magnitude: Array) -> float:
