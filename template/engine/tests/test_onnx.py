@@ -318,3 +318,77 @@ def test_a_resize_that_tvm_reads_rightly_stays_one():
     scales = np.array([1, 1, 2, 2], "float32")
     found, _ = node("Resize", [floats(1, 2, 5, 4), None, scales], 21, [2], {"mode": "linear"})
     assert "image.resize2d" in str(backend.from_onnx(found)["main"])
+
+
+# ---- Attributes and types -----------------------------------------------------------------------
+
+REGIONS = np.array([[1, 1, 5, 4], [0, 2, 3, 5.5]], "float32")
+INFINITE = np.array([np.inf, -np.inf, 1, np.nan], "float32")
+READ = {
+    "OneHot of floats": (
+        "OneHot",
+        [np.array([0, 2, -1, 5]), np.int64(3), np.array([0.5, 5], "float32")],
+        {"constants": [1, 2]},
+    ),
+    "RoiAlign, scaled": (
+        "RoiAlign",
+        [floats(1, 2, 6, 6), REGIONS, np.array([0, 0])],
+        {"spatial_scale": 0.5, "sampling_ratio": 2, "output_height": 2, "output_width": 3},
+    ),
+    "a power of integers": ("Pow", [np.array([1, 2, 3]), np.array([2, 3, 0.5], "float32")], {}),
+    "a power of floats": ("Pow", [np.array([1, 2, 3], "float32"), np.array([2, 3, 4])], {}),
+    "infinities above": ("IsInf", [INFINITE], {"detect_negative": 0}),
+    "infinities below": ("IsInf", [INFINITE], {"detect_positive": 0}),
+    "no infinities": ("IsInf", [INFINITE], {"detect_positive": 0, "detect_negative": 0}),
+    "the largest truth": ("ReduceMax", [np.eye(3, dtype=bool), np.array([1])], {"constants": [1]}),
+    "a mean of integers": ("ReduceMean", [np.arange(8, dtype="int32").reshape(2, 4)], {}),
+    "a sum of nothing": ("ReduceL1", [floats(2, 3)], {"noop_with_empty_axes": 1}),
+    "squares of nothing": ("ReduceSumSquare", [floats(2, 3)], {"noop_with_empty_axes": 1}),
+    "Dropout with a ratio": ("Dropout", [floats(2, 3), np.float32(0.3)], {"constants": [1]}),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_attributes_and_types_are_those_of_onnx(name):
+    op, inputs, options = READ[name]
+    check(op, *inputs, **options)
+
+
+UNREAD = {
+    "Dropout that trains": (
+        ("Dropout", [floats(2, 3), np.float32(0.3), np.bool_(True)], 21, [1, 2], {}),
+        "training_mode is not supported; export the model for inference",
+    ),
+    "BatchNormalization that trains": (
+        ("BatchNormalization", [floats(1, 2, 3), *[floats(2)] * 4], 21, [], {"training_mode": 1}),
+        "training_mode=1 is not supported; export the model for inference",
+    ),
+    "RoiAlign of the largest": (
+        ("RoiAlign", [floats(1, 2, 6, 6), REGIONS, np.array([0, 0])], 21, [], {"mode": "max"}),
+        "mode=max is not supported; supported is mode=avg",
+    ),
+    "Mod of floats": (
+        ("Mod", [floats(4), floats(4)], 21, [], {}),
+        "fmod=0 of floats is not supported; supported is fmod=1",
+    ),
+    "Cast to 4 bits": (
+        ("Cast", [floats(4)], 21, [], {"to": 22}),
+        "its result is of type int4; supported are types of at least 8 bits",
+    ),
+    "Pad around a corner": (
+        ("Pad", [floats(4), np.array([-1, 2])], 21, [1], {"mode": "wrap"}),
+        "mode=wrap with negative or computed pads is not supported",
+    ),
+    "ReduceMax of nothing": (
+        ("ReduceMax", [np.zeros((2, 0), "float32"), np.array([1])], 21, [1], {}),
+        "its input 'x0' has no elements",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_has_no_right_value_is_refused(name):
+    arguments, sentence = UNREAD[name]
+    found, _ = node(*arguments)
+    with pytest.raises(ValueError, match=rf"^ONNX node '.*\({arguments[0]}\): .*{sentence}"):
+        backend.from_onnx(found)

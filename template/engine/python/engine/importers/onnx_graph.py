@@ -88,6 +88,7 @@ class Graph:
         self._constants: dict[str, TensorProto] = dict(outer._constants) if outer else {}
         self._types: dict[str, int] = dict(outer._types) if outer else {}
         self._shapes: dict[str, Sequence[int | None]] = dict(outer._shapes) if outer else {}
+        self._empty: set[str] = set(outer._empty) if outer else set()
         self._names: Counter[str] = outer._names if outer else Counter()
         self._scalars: dict[str, str] = {}
         self.producers = {name: node for node in proto.node for name in node.output if name}
@@ -115,6 +116,8 @@ class Graph:
             self._types.setdefault(value.name, tensor.elem_type)
         if tensor.HasField("shape"):
             sizes = [item.dim_value or None for item in tensor.shape.dim]
+            if any(item.HasField("dim_value") and not item.dim_value for item in tensor.shape.dim):
+                self._empty.add(value.name)
             self._shapes.setdefault(value.name, sizes)
 
     # ---- What is known --------------------------------------------------------------------------
@@ -143,6 +146,10 @@ class Graph:
     def sizes(self, name: str) -> Sequence[int | None] | None:
         """Return the sizes of a tensor, with None for each that is not known; None of no rank."""
         return self._shapes.get(name)
+
+    def is_empty(self, name: str) -> bool:
+        """Whether a tensor is known to have no elements."""
+        return name in self._empty
 
     def users(self, name: str) -> list[NodeProto]:
         """Return the nodes that read a tensor."""

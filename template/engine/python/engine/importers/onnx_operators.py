@@ -7,11 +7,19 @@ from collections.abc import Mapping
 
 from onnx import GraphProto, ModelProto
 
-from . import onnx_attention, onnx_quantised, onnx_recurrent, onnx_resize, onnx_windows
+from . import (
+    onnx_attention,
+    onnx_attributes,
+    onnx_quantised,
+    onnx_recurrent,
+    onnx_resize,
+    onnx_windows,
+)
 from .onnx_graph import DOMAINS, NARROW, Graph, Node, Rule, graphs_of, reads
 
 RULES: Mapping[str, Rule] = {
     **onnx_attention.RULES,
+    **onnx_attributes.RULES,
     **onnx_quantised.RULES,
     **onnx_recurrent.RULES,
     **onnx_resize.RULES,
