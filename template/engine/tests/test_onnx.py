@@ -392,3 +392,18 @@ def test_what_has_no_right_value_is_refused(name):
     found, _ = node(*arguments)
     with pytest.raises(ValueError, match=rf"^ONNX node '.*\({arguments[0]}\): .*{sentence}"):
         backend.from_onnx(found)
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"), [("Dropout", {}), ("MaxPool", {"kernel_shape": [2, 2]})]
+)
+def test_a_second_result_may_be_there_and_not_be_read(op, attributes):
+    from onnx import helper
+
+    found, _ = node(op, [floats(1, 1, 4, 4)], 21, (), attributes)
+    found.graph.node[0].output.append("more")
+    assert len(backend.from_onnx(found)["main"].ret_ty.shape.values) == 4
+    kind = 9 if op == "Dropout" else 7
+    found.graph.output.append(helper.make_tensor_value_info("more", kind, [None] * 4))
+    with pytest.raises(ValueError, match="its result 'more' is not supported; supported is the"):
+        backend.from_onnx(found)

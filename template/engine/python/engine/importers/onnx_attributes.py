@@ -83,16 +83,8 @@ def _dropout(graph: Graph, node: Node) -> None:
         trains = graph.constant(training)
         if trains is None or bool(trains):
             node.refuse("training_mode is not supported; export the model for inference")
-    if len(node.proto.output) > 1 and node.proto.output[1]:
-        _refuse_result(node, 1, "mask")
+    graph.require_first_alone(node)
     graph.emit("Identity", [x], output=node.proto.output[0], like=node)
-
-
-def _refuse_result(node: Node, index: int, name: str) -> None:
-    node.refuse(
-        f"its result {node.proto.output[index]!r}, the {name}, is not supported; supported is the "
-        "first result alone"
-    )
 
 
 def _batch_normalization(graph: Graph, node: Node) -> None:

@@ -92,7 +92,7 @@ class Graph:
         self._names: Counter[str] = outer._names if outer else Counter()
         self._scalars: dict[str, str] = {}
         self.producers = {name: node for node in proto.node for name in node.output if name}
-        self.uses = Counter(reads(proto))
+        self.uses = Counter(filter(None, reads(proto)))
         for tensor in proto.initializer:
             self._learn_constant(tensor.name, tensor)
         for node in proto.node:
@@ -150,6 +150,14 @@ class Graph:
     def is_empty(self, name: str) -> bool:
         """Whether a tensor is known to have no elements."""
         return name in self._empty
+
+    def require_first_alone(self, node: Node) -> None:
+        """Refuse a node of whose results another one than the first is read."""
+        for name in node.proto.output[1:]:
+            if self.uses[name]:
+                node.refuse(
+                    f"its result {name!r} is not supported; supported is the first result alone"
+                )
 
     def users(self, name: str) -> list[NodeProto]:
         """Return the nodes that read a tensor."""

@@ -17,7 +17,7 @@ from ..origins import Origin, Tracer, with_classes, with_span
 from ..passes.selections import of_unknown_size, type_of_selection
 from .declared import require_declared
 from .failures import at_node, unknown_operators
-from .onnx_graph import DOMAINS, all_nodes
+from .onnx_graph import DOMAINS, all_nodes, reads
 from .onnx_types import declared
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         self.bb = _Builder(graph)
         self._outline = outline
         self._declared = declared(outline.graph)
+        self._read = set(reads(outline.graph))
         self._author_names = {
             str(node.name or next(iter(node.output), "")) for node in outline.graph.node
         }
@@ -98,7 +99,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     def _require_declared(self) -> None:
         for node in self._outline.graph.node:
             for name in node.output:
-                if name in self._declared and name in self._nodes:
+                if name in self._read and name in self._declared and name in self._nodes:
                     require_declared(_title(node), name, self._declared[name], self._nodes[name])
 
     def _parse_value_proto(self, value_proto: ValueInfoProto | NodeProto) -> str:

@@ -161,8 +161,7 @@ def _conv_transpose(graph: Graph, node: Node) -> None:
 
 
 def _pool(graph: Graph, node: Node) -> None:
-    if len(node.proto.output) > 1 and node.proto.output[1]:
-        node.refuse("its result Indices is not supported; supported is the first result alone")
+    graph.require_first_alone(node)
     axes = _explicit(node, _axes(graph, node, None))
     x = node.proto.input[0]
     attributes: dict[str, object] = {"ceil_mode": 0}
