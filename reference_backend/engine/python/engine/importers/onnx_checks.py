@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from .onnx_einsum import equation_of
 from .onnx_graph import Node
 
 
@@ -71,6 +72,8 @@ def _require_operator(node: NodeProto) -> None:
         Node(node).refuse("it has no operator")
     if not any(node.output):
         Node(node).refuse("it has no result")
+    if node.op_type == "Einsum":
+        equation_of(Node(node))
 
 
 def _refuse_input(node: NodeProto, name: str, maker: NodeProto | None) -> None:

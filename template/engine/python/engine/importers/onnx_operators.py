@@ -10,6 +10,7 @@ from onnx import GraphProto, ModelProto
 from . import (
     onnx_attention,
     onnx_attributes,
+    onnx_einsum,
     onnx_quantised,
     onnx_recurrent,
     onnx_resize,
@@ -20,6 +21,7 @@ from .onnx_graph import DOMAINS, NARROW, Graph, Node, Rule, graphs_of, reads
 RULES: Mapping[str, Rule] = {
     **onnx_attention.RULES,
     **onnx_attributes.RULES,
+    **onnx_einsum.RULES,
     **onnx_quantised.RULES,
     **onnx_recurrent.RULES,
     **onnx_resize.RULES,
