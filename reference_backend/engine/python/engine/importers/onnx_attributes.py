@@ -209,10 +209,17 @@ def _to_type(graph: Graph, node: Node) -> None:
 
 def _non_max_suppression(graph: Graph, node: Node) -> None:
     names = ("max_output_boxes_per_class", "iou_threshold", "score_threshold")
-    for input_, name in zip(node.inputs(5)[2:], names, strict=True):
+    inputs = node.inputs(5)
+    for input_, name in zip(inputs[2:], names, strict=True):
         if input_ and graph.constant(input_) is None:
             node.refuse(f"its {name} {input_!r} is computed in the graph; supported are constants")
-    _keep(graph, node)
+    threshold = graph.constant(inputs[3])
+    least = np.zeros(1, "float32") if threshold is None else threshold
+    # TVM suppresses boxes that overlap as much as the threshold; ONNX those that do more.
+    more = np.maximum(np.nextafter(least, np.float32(2)), np.float32(1e-20))
+    inputs[3] = graph.add_constant("iou_threshold", more.astype("float32"))
+    inputs = inputs if inputs[4] else inputs[:4]
+    graph.emit(node.proto.op_type, inputs, node.attributes, node.proto.output[0], like=node)
 
 
 RULES: Mapping[str, Rule] = {

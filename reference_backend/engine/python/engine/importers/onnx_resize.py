@@ -256,6 +256,12 @@ def _by_axis(
     x, output = node.proto.input[0], node.proto.output[0]
     if mode not in ("nearest", "linear", "cubic"):
         node.refuse(f"mode={mode} is not one of nearest, linear and cubic")
+    if coordinates == "align_corners" and not all(axis.is_exact for axis in axes):
+        # ONNX takes the size times the scale for the size of the result, ONNX Runtime its floor.
+        node.refuse(
+            "coordinate_transformation_mode=align_corners with a scale that is not the ratio of "
+            "the sizes has no agreed meaning; export it with sizes"
+        )
     crops = coordinates == "tf_crop_and_resize"
     if crops and (mode == "cubic" or all(axis.scale == 1 for axis in axes)):
         # ONNX Runtime computes other values than ONNX says.

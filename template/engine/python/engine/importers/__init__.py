@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads quantised models with TVM's importers, as one form: dequantize, op, quantize.
+"""Reads models with TVM's importers; quantised ones as one form: dequantize, op, quantize.
 
 TVM's importers read the float ops. What exporters write for integers is put into this form before
-or while they read: quantised ONNX operators are rewritten to standard ones (`onnx_operators`),
+or while they read: quantised ONNX operators are rewritten to standard ones (`onnx_operators`), as
+are those that TVM's importer reads otherwise than ONNX means them,
 PyTorch's quantised ops are converted by TVM's `custom_convert_map` (`torch_operators`), and those
 of TFLite by its `op_converter` (`tflite_operators`). Nothing of TVM is patched, and integer weights
 stay `dequantize(constant)`. Each call keeps the name that the author of the model gave its node
@@ -26,7 +27,8 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
 
     TVM's importer reads it after quantised operators were rewritten: QLinearConv and its like,
     also those of ONNX Runtime, become the operator on floats between DequantizeLinear and
-    QuantizeLinear. Tensors of 2 and 4 bits become tensors of 8 bits with the same values. Shape
+    QuantizeLinear. Tensors of 2 and 4 bits become tensors of 8 bits with the same values. So are
+    operators whose attributes TVM's importer does not read, such as Resize with `antialias`. Shape
     computations on known sizes become constants.
 
     Parameters
@@ -44,8 +46,9 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     Raises
     ------
     ValueError
-        A quantised operator is not supported, or what was given is not a model; the message names
-        the node and what is supported.
+        An operator or an attribute is not supported, TVM reads a node as another type than the
+        model declares, its nodes cannot be computed in their order, or what was given is not a
+        model; the message names the node and what is supported.
     ImportError
         onnx is not installed.
     """
