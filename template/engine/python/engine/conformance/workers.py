@@ -23,9 +23,15 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
 
+from tvm import relax
+
 from ..aliases import JsonObject
+from ..asking import listening
 from ..backend import PACKAGE
+from ..driver_options import DRIVERS
 from ..loading import WITHOUT_TORCH
+from ..options import Options
+from ..regions.ir import is_op_call
 from .result import Outcome
 
 Announce = Callable[[str], None]
@@ -158,10 +164,12 @@ class _Pool:
     def _run(self, worker: _Worker, chosen: list[str]) -> list[list[str]]:
         """Run a batch; return the cases to run again."""
         left = dict.fromkeys(chosen)
-        running = ""
+        running = asked = ""
         for message in worker.messages(chosen):
             if "running" in message:
                 running = message["running"]
+            elif "asked" in message:
+                asked = message["asked"]
             elif "outcome" in message:
                 outcome = Outcome.from_dict(message["outcome"])
                 left.pop(outcome.case, None)
@@ -178,10 +186,11 @@ class _Pool:
             return []
         if not worker.ready:
             raise RuntimeError(f"no process for the suite '{self._suite}' starts: {worker.end()}")
+        when = f", when the driver {_role()} was asked about {asked}" if asked else ""
         culprit = running or (next(iter(left)) if len(left) == 1 else "")
         if culprit in left:
             del left[culprit]
-            text = worker.end()
+            text = f"{worker.end()}{when}"
             self._found.put(Outcome(self._suite, culprit, "failed", reason=text))
         rest = list(left)
         if not rest:
@@ -273,6 +282,23 @@ class _Worker:
         self._errors.close()
 
 
+def _role() -> str:
+    """Return the name of the driver that programs are for."""
+    return str(DRIVERS[Options.load(None).driver]["name"])
+
+
+def _ops_of(function: relax.Function) -> str:
+    """Return the names of the ops that a function calls, each once."""
+    names: dict[str, None] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if is_op_call(expr):
+            names[expr.op.name] = None
+
+    relax.analysis.post_order_visit(function, visit)
+    return ", ".join(names)
+
+
 def _module(suite: str) -> ModuleType:
     return import_module(suite if "." in suite else f"{__package__}.{suite}")
 
@@ -290,12 +316,17 @@ def serve() -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
+    def tell(function: relax.Function, answer: str | None) -> None:
+        # An SDK that aborts leaves no other trace of the op.
+        say(asked=_ops_of(function) if answer is None else "")
+
     module = _module(suite)
     say(ready=True)
     for line in sys.stdin:
         try:
-            for outcome in module.run_batch(json.loads(line), lambda case: say(running=case)):
-                say(outcome=outcome.to_dict())
+            with listening(tell):
+                for outcome in module.run_batch(json.loads(line), lambda case: say(running=case)):
+                    say(outcome=outcome.to_dict())
         except Exception as error:
             say(error=f"the suite '{suite}' is broken: {type(error).__name__}: {error}")
             raise
