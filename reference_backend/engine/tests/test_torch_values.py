@@ -396,6 +396,13 @@ def test_what_only_the_first_result_is_read_of():
     assert "its result 1 is not supported; supported is result 0" in message
 
 
+@thorough
+def test_an_op_with_an_effect_is_refused_by_name():
+    message = refused(exported(torch.linalg.inv, real(3, 3)))
+    assert "the program has an input of the kind TOKEN, which torch node" in message
+    assert "_linalg_check_errors" in message
+
+
 def test_indices_of_booleans_are_refused():
     program = exported(lambda x: torch.ops.aten.index_put(x, [x > 0], x[0]), real(3, 3))
     assert "an index of booleans" in refused(program)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export.graph_signature import OutputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from . import (
     torch_arithmetic,
@@ -56,6 +56,7 @@ def read(
         _check_type(node)
     if options.pop("run_ep_decomposition", True) and not _has_sparse(program):
         program = program.run_decompositions(_decompositions(program))
+    _check_inputs(program)
     program = _without_state(program)
     convert = _Converters(program, bool(options.get("keep_params_as_input")))
     ours = {}
@@ -114,6 +115,33 @@ def _check_type(node: torch.fx.Node) -> None:
             node,
             f"elements of type {kind} are not supported; supported are floats of 16, 32 and 64 "
             "bits, and integers",
+        )
+
+
+_READ = (
+    InputKind.USER_INPUT,
+    InputKind.PARAMETER,
+    InputKind.BUFFER,
+    InputKind.CONSTANT_TENSOR,
+)
+
+
+def _check_inputs(program: torch.export.ExportedProgram) -> None:
+    """Refuse a program that takes more than tensors, such as the order of ops with effects."""
+    for spec in program.graph_signature.input_specs:
+        if spec.kind in _READ:
+            continue
+        users = [
+            f"torch node {user.name!r} ({user.args[1] if len(user.args) > 1 else user.target})"
+            for node in program.graph.nodes
+            if node.op == "placeholder" and node.name == spec.arg.name
+            for user in node.users
+        ]
+        raise ValueError(
+            f"the program has an input of the kind {spec.kind.name}, which {users[0]} reads: ops "
+            "with effects and objects of Python are not supported; supported are tensors"
+            if users
+            else f"the program has an input of the kind {spec.kind.name}; supported are tensors"
         )
 
 
