@@ -453,6 +453,31 @@ def test_a_given_batch_is_folded_into_an_onnx_model(tmp_path):
 
 
 @needs_library("onnx")
+def test_open_sizes_without_a_name_are_given_each_on_their_own(tmp_path):
+    from onnx import parser, save_model
+
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["": 17]>
+        g (float[?, ?, 4] x) => (float[a, b] y) {
+            sizes = Shape (x)
+            same = Identity (sizes)
+            zero = Constant <value_int = 0> ()
+            axes = Constant <value_ints = [0]> ()
+            rest = Constant <value_ints = [-1]> ()
+            first = Gather (same, zero)
+            row = Unsqueeze (first, axes)
+            flat = Concat <axis = 0> (row, rest)
+            y = Reshape (x, flat)
+        }""")
+    for item in model.graph.input[0].type.tensor_type.shape.dim[:2]:
+        item.dim_param = "?"
+    save_model(model, tmp_path / "model.onnx")
+    arguments = ["report", tmp_path / "model.onnx", "--json", "--shape", "x=2,3,4"]
+    code, out, errors = run_command(*arguments)
+    assert code == 0, errors
+    assert [op.op for op in Report.from_json(out).ops if not op.bookkeeping] == ["relax.reshape"]
+
+
+@needs_library("onnx")
 def test_an_operator_that_tvm_does_not_import_is_named(tmp_path):
     import onnx
 
