@@ -133,6 +133,11 @@ def test_results_that_say_nothing_are_named():
     assert found.passed
     assert str(found).endswith("; but 'r0' has no finite value, so that this says little")
     assert not outcome(nothing, np.zeros(2, "float32"), plain_module()).passed
+    small = np.array([1e-9, -1e-8], "float32")
+    found = outcome(small, small * 50, plain_module())
+    assert found.passed
+    assert "'r0' has no value that is larger than what is allowed" in str(found)
+    assert not outcome(small, small + np.float32(2e-6), plain_module()).passed
     empty = np.zeros((0, 4), "float32")
     assert str(outcome(empty, empty, plain_module())).endswith("; but 'r0' is empty")
     found = check(fixed(X, X), plain_module(), [], [X], "given inputs")

@@ -30,6 +30,9 @@ QUANTISED = 0.02
 _BY_TYPE = {"bfloat16": 0.08, "float16": 0.01}
 _USUAL = 1e-4
 _OF_STEPS = ("int8", "uint8", "int16", "uint16")
+_LEAST = 0.01
+"""Results without larger values are judged as if they had this one: functions such as sigmoid and
+softmax are about as exact as their largest possible value, 1, allows."""
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
@@ -59,7 +62,8 @@ def verify(
     seed
         The seed of random inputs.
     tolerance
-        The allowed error of floats, as a part of the largest value of the result. By default 1e-4,
+        The allowed error of floats, as a part of the largest value of the result, which counts as
+        0.01 if it is smaller. By default 1e-4,
         or 0.01 and 0.08 in a model that computes in float16 and bfloat16, and 0.02 in a quantised
         one, whose 8-bit and 16-bit results may differ by as much, and by at least one step. Other
         integers must be equal.
@@ -217,17 +221,20 @@ def _check(name: str, right: Array, mine: Array, share: float, is_quantised: boo
     if mine.dtype.name == "bfloat16":
         mine = mine.astype(np.float32)
     finite = right[np.isfinite(right)] if right.dtype.kind == "f" else right
-    allowed = 0.0
+    allowed, remark = 0.0, ""
     if right.dtype.kind == "f":
         largest = float(np.abs(finite.astype(np.float64)).max(initial=0.0))
-        allowed = max(share * largest, _SMALLEST)
+        allowed = max(share * largest, share * _LEAST, _SMALLEST)
+        if largest <= allowed:
+            remark = "has no value that is larger than what is allowed, so that this says little"
     elif is_quantised and dtype in _OF_STEPS:
         allowed = 1.0
         if right.size:
             allowed = max(allowed, share * (float(right.max()) - float(right.min())))
     verdict = judge([mine], [right], [np.float64(allowed)], "the original")
-    remark = "" if right.size else "is empty"
-    if right.size and not finite.size:
+    if not right.size:
+        remark = "is empty"
+    elif not finite.size:
         remark = "has no finite value, so that this says little"
     counts = (verdict.differing, right.size)
     wrong = verdict.text.removeprefix("the result ")
