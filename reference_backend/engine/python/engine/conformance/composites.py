@@ -17,9 +17,10 @@ import numpy as np
 from tvm import relax
 
 from ..aliases import Array
-from ..capability import Elementwise, Fuses, Op
+from ..capability import Fuses, Op
 from ..patterns import TABLE
 from ..reasons import DECLINES
+from ..tolerances import Elementwise
 from .cases import OPS
 from .compare import Step, Verdict
 from .compiled import Compiled, Placement, compile_all, placement

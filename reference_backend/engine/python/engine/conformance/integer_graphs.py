@@ -68,13 +68,7 @@ def _known() -> list[Op]:
 
 
 def possible_anchors() -> list[Op]:
-    """Return the ops that a graph can begin with if the driver takes them.
-
-    Returns
-    -------
-    ops
-        None of them if the backend does not compute with quantised tensors.
-    """
+    """Return the ops that a graph can begin with if the driver takes them."""
     return [entry for entry in _known() if entry.name in _MATRIX]
 
 

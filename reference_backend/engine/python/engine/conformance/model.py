@@ -19,12 +19,13 @@ from ..aliases import Array, JsonFields
 from ..asking import decline_reason
 from ..backend import BACKEND
 from ..calls import Constant
-from ..capability import Accumulated, Input, Op
+from ..capability import Input, Op
 from ..chains import build, chains_of, function_of
 from ..formulas import count
 from ..options import Options
 from ..patterns import TABLE
 from ..reasons import FAILED
+from ..tolerances import Accumulated
 from . import chip, numpy_reference
 from .cases import OPS, dtypes_of, names_dtypes
 from .chip import SIZES
@@ -41,9 +42,6 @@ def entry_of(op: str) -> Op:
 
 Arrays = Mapping[int, Array]
 """An array for each of the SIZES; the same one where no symbol is involved."""
-
-
-# ---- Values -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

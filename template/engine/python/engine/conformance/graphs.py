@@ -22,10 +22,11 @@ from tvm import relax, tirx
 from .. import capability
 from ..aliases import Array, Attributes
 from ..calls import attributes_of
-from ..capability import Accumulated, OneOf
+from ..capability import OneOf
 from ..chain_grammar import Chain, Either, Input, Node, Number, Step
 from ..chains import attributes_in, chains_of
 from ..patterns import TABLE, computes_quantized
+from ..tolerances import Accumulated
 from . import chip
 from .cases import OPS
 from .chip import SIZES

@@ -14,9 +14,10 @@ import numpy as np
 from tvm import relax
 
 from ..aliases import Array
-from ..capability import Buckets, Elementwise, Exact, Op, Quantized, Tolerance
+from ..capability import Op, Quantized
 from ..chip import Requantize
 from ..patterns import REQUANTIZE, TABLE, TO_REAL, is_quantized
+from ..tolerances import Buckets, Elementwise, Exact, Tolerance
 from . import numpy_reference
 from .compare import Step
 from .model import Arrays, Case, Model, Spec, Tensor, compute, entry_of, sums_of, symbol_of
