@@ -15,6 +15,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from ..aliases import Attributes
 from ..origins import Origin, Tracer, with_classes, with_span
 from ..passes.selections import of_unknown_size, type_of_selection
+from .attributes.onnx_unread import require_importer
 from .declared import require_declared
 from .failures import at_node, unknown_operators
 from .onnx_graph import DOMAINS, all_nodes, reads
@@ -85,6 +86,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         ]
         if unknown:
             raise tvm.error.OpNotImplemented(unknown_operators(unknown))
+        require_importer(graph, self.opset)
 
     def _construct_nodes(self, graph: GraphProto) -> None:
         """Read all nodes, and compare what they became with the types of the model."""

@@ -16,6 +16,7 @@ from . import (
     onnx_resize,
     onnx_windows,
 )
+from .attributes.onnx_unread import require_rule
 from .onnx_graph import DOMAINS, NARROW, Graph, Node, Rule, graphs_of, reads
 
 RULES: Mapping[str, Rule] = {
@@ -96,6 +97,7 @@ def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
             _rewrite(inner, opset, graph)
         rule = RULES.get(item.op_type)
         if rule is not None and item.domain in DOMAINS:
+            require_rule(item, opset, graph.constant)
             rule(graph, node)
         elif onnx_quantised.is_unknown(item):
             onnx_quantised.refuse_unknown(node)

@@ -20,6 +20,7 @@ from tvm.relax.frontend.tflite.tflite_frontend import ExprTable, TensorWrapper
 
 from ..calls import Constant
 from ..messages import last_line
+from .attributes.tflite_unread import require_options
 from .channels_first import channels_first
 from .declared import require_declared
 from .failures import unknown_operators
@@ -236,6 +237,7 @@ class _Converter(Layers, Places, Values):
         kind = self.get_op_code_str(op)
         inputs, outputs = self.get_input_tensors(op), self.get_output_tensors(op)
         self._check(kind, inputs, outputs)
+        require_options(op, kind, title)
         for tensor in inputs:
             self._read(tensor)
         bias = self._read_bias(kind, inputs)

@@ -19,6 +19,7 @@ from . import (
     torch_products,
     torch_reductions,
 )
+from .attributes.torch_unread import require_arguments
 from .torch_call import Call, Rule, op_name, refuse
 from .torch_names import Importer
 
@@ -64,6 +65,8 @@ def read(
         if node.op != "call_function":
             continue
         _check_op(node, given)
+        if node.target.__name__ not in given:
+            require_arguments(node, op_name(node) in RULES)
         if op_name(node) in RULES:
             ours[node.target.__name__] = convert
     importer = Importer(bfloat16)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of what importers read: as files, and what has changed between two."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from pathlib import Path
+from typing import TypedDict
+
+FRONT_DOORS = ("onnx", "torch", "tflite")
+"""Each with the name of the package that has its operators."""
+
+
+class _Always(TypedDict):
+    reads: list[str]
+    ignores: list[str]
+
+
+class Row(_Always, total=False):
+    """What is read of an operator.
+
+    Attributes, arguments and fields of options have their names. Inputs by position are
+    `input NAME`, or `input 2` and `inputs from 3` where they have no names. A rule of ours may also
+    hand all on to operators that it writes instead, and whose own rows say what is read of them.
+    """
+
+    hands_on: list[str]
+
+
+Rows = dict[str, Row]
+"""By operator; an operator of ONNX with the version from which on it is so, as in `Resize-18`."""
+
+Table = dict[str, Rows]
+"""Rows of TVM's importer and of rules of ours, which come first."""
+
+
+@functools.cache
+def load(front_door: str) -> Table:
+    """Read the committed table of a front door.
+
+    Parameters
+    ----------
+    front_door
+        Its name.
+    """
+    path = Path(__file__).with_name(f"{front_door}.json")
+    table: Table = json.loads(path.read_text(encoding="utf-8"))
+    return table
+
+
+def text_of(table: Table) -> str:
+    """Return a table as a file has it: one line for each operator, so that diffs can be read.
+
+    Parameters
+    ----------
+    table
+        The table.
+    """
+    parts = []
+    for part, rows in table.items():
+        lines = [f"  {json.dumps(op)}: {json.dumps(row)}" for op, row in rows.items()]
+        body = ",\n".join(lines)
+        parts.append(f" {json.dumps(part)}: {{\n{body}\n }}" if lines else f' "{part}": {{}}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def find(front_door: str) -> Table | None:
+    """Find out what the installed importer of a front door reads.
+
+    Parameters
+    ----------
+    front_door
+        Its name.
+
+    Returns
+    -------
+    table
+        None if the package that has the operators is not installed.
+    """
+    if importlib.util.find_spec(front_door) is None:
+        return None
+    module = importlib.import_module(f".{front_door}_rows", __package__)
+    table: Table = module.find_table()
+    return table
+
+
+def changes(known: Table, found: Table) -> list[tuple[str, str]]:
+    """Compare two tables.
+
+    Parameters
+    ----------
+    known, found
+        The committed one, and what was found out.
+
+    Returns
+    -------
+    changes
+        The operator, and a sentence on what has changed of it.
+    """
+    result = []
+    for part in sorted(known.keys() | found.keys()):
+        before, now = known.get(part, {}), found.get(part, {})
+        for op in sorted(before.keys() | now.keys()):
+            title = op if part == "importer" else f"{op}, by a rule of ours"
+            for sentence in _changes_of(before.get(op), now.get(op)):
+                result.append((title, sentence))
+    return result
+
+
+def _changes_of(before: Row | None, now: Row | None) -> list[str]:
+    if before is None:
+        return ["is new"]
+    if now is None:
+        return ["is gone"]
+    old, new = _states(before), _states(now)
+    sentences = []
+    for name in sorted(old.keys() | new.keys()):
+        was, is_now = old.get(name), new.get(name)
+        if is_now is None:
+            sentences.append(f"{name!r} is gone")
+        elif was is None:
+            sentences.append(f"{name!r} is new, and {is_now}")
+        elif was != is_now:
+            sentences.append(f"{name!r} {is_now.replace('is ', 'is now ')}")
+    return sentences
+
+
+def _states(row: Row) -> dict[str, str]:
+    states = dict.fromkeys(row.get("hands_on", ()), "is handed on")
+    states |= dict.fromkeys(row["ignores"], "is not read")
+    return states | dict.fromkeys(row["reads"], "is read")

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refuses what a program of PyTorch says and neither TVM's importer nor a rule of ours reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .tables import load
+from .unread import MISSING, Given, require_read
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+
+def require_arguments(node: fx.Node, by_rule: bool) -> None:
+    """Refuse a node of which its converter would not read all arguments.
+
+    Parameters
+    ----------
+    node
+        The node, which calls an op.
+    by_rule
+        Whether a rule of ours converts it, rather than TVM's importer.
+
+    Raises
+    ------
+    ValueError
+        An argument that is not read has another value than its default.
+    """
+    schema = getattr(node.target, "_schema", None)
+    name = str(node.target)
+    table = load("torch")
+    row = table["rules" if by_rule else "importer"].get(name)
+    if row is None or schema is None:
+        return
+    if "hands_on" in row and name in table["importer"]:
+        # A rule may leave some cases to TVM's converter, and change what that makes of others.
+        row = {"reads": [*row["reads"], *table["importer"][name]["reads"]], "ignores": []}
+    title = f"{node.name} ({name})"
+    require_read("torch", title, name.rpartition(".")[0], row, list(_given(node, schema)))
+
+
+def _given(node: fx.Node, schema: torch.FunctionSchema) -> Iterator[Given]:
+    arguments = schema.arguments
+    values = dict(zip([item.name for item in arguments], node.args, strict=False)) | node.kwargs
+    for item in arguments:
+        if values.get(item.name) is not None:
+            default = item.default_value if item.has_default_value() else MISSING
+            yield Given(item.name, values[item.name], default)

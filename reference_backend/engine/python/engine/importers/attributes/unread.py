@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refuses what a model says and no importer reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from .harmless import harmless
+from .tables import Row
+
+MISSING = object()
+"""Instead of a default value, if there is none."""
+
+_LONGEST = 60
+
+
+class Given(NamedTuple):
+    """Something that a node has.
+
+    Parameters
+    ----------
+    name
+        As the tables have it.
+    value
+        Its value.
+    default
+        The value that it has if the model does not say it.
+    """
+
+    name: str
+    value: object
+    default: object = MISSING
+
+
+def require_read(
+    front_door: str,
+    title: str,
+    op: str,
+    row: Row,
+    given: Iterable[Given],
+    more: Mapping[str, object] | None = None,
+) -> None:
+    """Refuse what an importer does not read of a node, but defaults and what is harmless.
+
+    Parameters
+    ----------
+    front_door
+        `onnx`, `torch` or `tflite`.
+    title
+        The node for messages.
+    op
+        The operator, as `harmless` has it.
+    row
+        What is read of it.
+    given
+        What the node has.
+    more
+        What else decides about what is harmless, by name.
+
+    Raises
+    ------
+    ValueError
+        Something has another value than its default.
+    """
+    given = list(given)
+    values = {item.name.rpartition(".")[2]: item.value for item in given}
+    values |= more or {}
+    read = {*row["reads"], *row.get("hands_on", ())}
+    for item in given:
+        if item.name in read or _same(item.value, item.default):
+            continue
+        if harmless(front_door, op, item.name.rpartition(".")[2], values):
+            continue
+        raise ValueError(f"the node {title}: {_sentence(item)}")
+
+
+def _sentence(item: Given) -> str:
+    if item.name.startswith("input "):
+        return (
+            f"its {item.name} is not read by the importer, so that values would be wrong; "
+            "supported is the node without it"
+        )
+    name = item.name.rpartition(".")[2]
+    supported = "the node without it"
+    if item.default is not MISSING:
+        supported = f"the default, {name}={_shown(item.default)}"
+    return (
+        f"its attribute {name}={_shown(item.value)} is not read by the importer, so that values "
+        f"would be wrong; supported is {supported}"
+    )
+
+
+def _shown(value: object) -> str:
+    text = repr(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _same(value: object, default: object) -> bool:
+    if default is MISSING:
+        return False
+    if isinstance(value, bool) or isinstance(default, bool) or value is None or default is None:
+        return value is default or (value is not None and default is not None and value == default)
+    try:
+        one, other = np.asarray(value), np.asarray(default)
+        return bool(np.all(one == other)) and (one.size > 0) == (other.size > 0)
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What importers read of operators: the tables, a planted drop, and the refusal of the rest."""
+
+import json
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from backend.engine.importers import from_exported_program, from_onnx
+from backend.engine.importers.attributes import tables
+from backend.engine.importers.attributes.harmless import HARMLESS
+
+
+def names_in(table):
+    return {name for rows in table.values() for row in rows.values() for name in row["reads"]}
+
+
+# ---- The tables ---------------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("front_door", tables.FRONT_DOORS)
+def test_the_table_says_what_is_read(front_door):
+    pytest.importorskip(front_door)
+    found = tables.find(front_door)
+    assert tables.changes(tables.load(front_door), found) == []
+    assert json.loads(tables.text_of(found)) == tables.load(front_door)
+
+
+def test_the_tables_have_each_operator_that_is_converted():
+    onnx_frontend = pytest.importorskip("tvm.relax.frontend.onnx.onnx_frontend")
+    from backend.engine.importers.onnx_operators import RULES
+
+    table = tables.load("onnx")
+    listed = {part: {op.rpartition("-")[0] for op in table[part]} for part in table}
+    listed = {part: {op.rpartition(".")[2] for op in ops} for part, ops in listed.items()}
+    without_schema = {"AllClassNMS"}
+    assert set(onnx_frontend._get_convert_map()) - listed["importer"] == without_schema
+    assert set(RULES) == listed["rules"]
+
+
+def test_the_tables_have_each_op_of_pytorch():
+    torch = pytest.importorskip("torch")
+    from tvm.relax.frontend.torch import exported_program_translator as translator
+
+    table = tables.load("torch")["importer"]
+    converted = set(translator.ExportedProgramImporter().convert_map)
+    ops = {f"aten.{op}" for op in converted if "." in op}
+    registered = {
+        f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
+        for schema in torch._C._jit_get_all_schemas()
+    }
+    assert len(table) > 250
+    assert ops & registered <= table.keys()
+
+
+def test_the_tables_have_each_operator_of_tflite():
+    pytest.importorskip("tflite")
+    from backend.engine.importers.tflite_operators import _Converter
+
+    converters = _Converter(None, None, None, None).convert_map
+    assert tables.load("tflite")["importer"].keys() == converters.keys()
+
+
+@pytest.mark.parametrize("front_door", tables.FRONT_DOORS)
+def test_only_what_is_not_read_is_harmless(front_door):
+    table = tables.load(front_door)
+    ignored = {}
+    for rows in table.values():
+        for op, row in rows.items():
+            name = op.rpartition("-")[0] if front_door == "onnx" else op
+            name = name.rpartition(".")[0] if front_door == "torch" else name.rpartition(".")[2]
+            fields = {field.rpartition(".")[2] for field in row["ignores"]}
+            ignored.setdefault(name, set()).update(fields | set(row.get("hands_on", ())))
+            if front_door == "tflite":
+                ignored[name].add("input 0")
+    ignored["*"] = set().union(*ignored.values())
+    optional = {op for op in HARMLESS[front_door] if op.startswith("torchao")} - ignored.keys()
+    for op, harmless in HARMLESS[front_door].items():
+        if op not in optional:
+            assert harmless.keys() <= ignored[op], op
+
+
+# ---- A planted drop -----------------------------------------------------------------------------
+
+
+def changes_of(before, after):
+    return tables.changes({"importer": before}, {"importer": after})
+
+
+def test_a_planted_drop_is_found_in_onnx():
+    pytest.importorskip("onnx")
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    from backend.engine.importers.attributes.onnx_rows import rows_of_converters
+
+    class Dropped(onnx_frontend.LeakyRelu):
+        @classmethod
+        def _impl_v1(cls, bb, inputs, attr, params):
+            return relax.op.nn.leakyrelu(inputs[0], 0.01)
+
+    class Unused(onnx_frontend.LeakyRelu):
+        @classmethod
+        def _impl_v1(cls, bb, inputs, attr, params):
+            alpha = attr.get("alpha", 0.01)  # noqa: F841
+            return relax.op.nn.leakyrelu(inputs[0], 0.01)
+
+    before = rows_of_converters({"LeakyRelu": onnx_frontend.LeakyRelu})
+    assert "alpha" in before["LeakyRelu-6"]["reads"]
+    for planted in (Dropped, Unused):
+        after = rows_of_converters({"LeakyRelu": planted})
+        sentence = "'alpha' is now not read"
+        assert changes_of(before, after) == [("LeakyRelu-1", sentence), ("LeakyRelu-6", sentence)]
+
+
+def test_a_planted_drop_is_found_in_a_rule_for_onnx():
+    pytest.importorskip("onnx")
+    from backend.engine.importers.attributes.onnx_rows import find_table
+    from backend.engine.importers.onnx_operators import RULES
+
+    rule = RULES["QGemm"]
+
+    def dropped(graph, node):
+        a, a_scale, a_zero = node.inputs(3)
+        graph.emit("Relu", [graph.dequantize(node, a, a_scale, a_zero, 0)], like=node)
+
+    before = find_table({}, {"QGemm": rule})["rules"]
+    after = find_table({}, {"QGemm": dropped})["rules"]
+    found = {sentence for _, sentence in changes_of(before, after)}
+    assert {"'transB' is now not read", "'input C' is now not read"} <= found
+    assert not any("input a" in sentence.lower() for sentence in found)
+
+
+def test_a_planted_drop_is_found_in_torch():
+    pytest.importorskip("torch")
+    from tvm.relax.frontend.torch import exported_program_translator as translator
+
+    from backend.engine.importers.attributes.torch_rows import find_table
+
+    class Dropped(translator.ExportedProgramImporter):
+        def _leakyrelu(self, node):
+            return self.block_builder.emit(relax.op.nn.leakyrelu(self.env[node.args[0]], 0.01))
+
+    op = "leaky_relu.default"
+    before, after = (
+        find_table({op: kind().convert_map[op]}, {})["importer"]
+        for kind in (translator.ExportedProgramImporter, Dropped)
+    )
+    assert changes_of(before, after) == [(f"aten.{op}", "'negative_slope' is now not read")]
+
+
+def test_a_planted_drop_is_found_in_a_rule_for_torch():
+    pytest.importorskip("torch")
+    from backend.engine.importers import torch_operators
+    from backend.engine.importers.attributes.torch_rows import find_table
+
+    op = "quantized_decomposed.quantize_per_channel"
+
+    def dropped(op):
+        x, scale = op.value("input"), op.scale("scales", True)
+        dtype = op.integer("dtype")
+        zero = op.zero_point("zero_points", dtype, True)
+        quantized = op.emit(relax.op.quantize(x, scale, zero, 0, dtype))
+        return torch_operators._clipped(op, quantized, dtype)
+
+    before = find_table({}, {op: torch_operators._RULES[op]})["rules"]
+    after = find_table({}, {op: dropped})["rules"]
+    assert changes_of(before, after) == [(f"{op}.default", "'axis' is now not read")]
+
+
+def test_a_planted_drop_is_found_in_tflite():
+    pytest.importorskip("tflite")
+    from backend.engine.importers.attributes.tflite_rows import find_table
+    from backend.engine.importers.tflite_operators import _Converter
+
+    class Dropped(_Converter):
+        def convert_leaky_relu(self, op):
+            (tensor,) = self.get_input_tensors(op)
+            return relax.op.nn.leakyrelu(self.get_tensor_expr(tensor), 0.01)
+
+    op = "LEAKY_RELU"
+    before, after = (
+        find_table({op: kind(None, None, None, None).convert_map[op]})["importer"]
+        for kind in (_Converter, Dropped)
+    )
+    assert changes_of(before, after) == [(op, "'LeakyReluOptions.Alpha' is now not read")]
+
+
+# ---- Refusals -----------------------------------------------------------------------------------
+
+
+def onnx_model(text, opset=21):
+    from onnx import parser
+
+    return parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}, "x": 1]> {text}')
+
+
+def without(front_door, part, op, name):
+    """Return a table in which something is not read."""
+    table = json.loads(tables.text_of(tables.load(front_door)))
+    table[part][op]["reads"].remove(name)
+    table[part][op]["ignores"].append(name)
+    return lambda front_door: table
+
+
+def test_what_is_not_read_is_refused_in_onnx(monkeypatch):
+    pytest.importorskip("onnx")
+    from backend.engine.importers.attributes import onnx_unread
+
+    text = "g (float[2, 3] x) => (float[2, 3] y) {[act] y = LeakyRelu%s (x)}"
+    table = without("onnx", "importer", "LeakyRelu-6", "alpha")
+    from_onnx(onnx_model(text % "<alpha = 0.5>"))
+    monkeypatch.setattr(onnx_unread, "load", table)
+    from_onnx(onnx_model(text % ""))
+    from_onnx(onnx_model(text % "<alpha = 0.01>"))
+    message = (
+        r"the node act \(LeakyRelu\): its attribute alpha=0.5 is not read by the importer, so "
+        r"that values would be wrong; supported is the default, alpha=0.009999999776\d*"
+    )
+    with pytest.raises(ValueError, match=message):
+        from_onnx(onnx_model(text % "<alpha = 0.5>"))
+
+
+def test_an_input_that_is_not_read_is_refused(monkeypatch):
+    pytest.importorskip("onnx")
+    from backend.engine.importers.attributes import onnx_unread
+
+    text = "g (float[2, 3] x, float low) => (float[2, 3] y) {[act] y = Clip (x, low)}"
+    from_onnx(onnx_model(text))
+    monkeypatch.setattr(onnx_unread, "load", without("onnx", "importer", "Clip-11", "input min"))
+    with pytest.raises(ValueError, match=r"the node act \(Clip\): its input min is not read by"):
+        from_onnx(onnx_model(text, 12))
+
+
+def test_an_attribute_that_no_schema_has_is_refused():
+    pytest.importorskip("onnx")
+    text = "g (float[2, 3] x) => (float[2, 3] y) {[act] y = Relu<slope = 2.0> (x)}"
+    with pytest.raises(ValueError, match=r"slope=2.0 is not read .* the node without it"):
+        from_onnx(onnx_model(text))
+
+
+def test_an_operator_of_another_domain_is_no_operator_of_onnx():
+    pytest.importorskip("onnx")
+    text = "g (float[2, 3] x) => (float[2, 3] y) {[act] y = x.Relu (x)}"
+    with pytest.raises(ValueError, match=r"the node act \(x\.Relu\): the domain 'x' has"):
+        from_onnx(onnx_model(text))
+
+
+def test_what_is_not_read_is_refused_in_torch(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from backend.engine.importers.attributes import torch_unread
+
+    def exported(slope):
+        network = torch.nn.LeakyReLU(slope).eval()
+        return torch.export.export(network, (torch.ones(2, 3),))
+
+    from_exported_program(exported(0.5))
+    op = "aten.leaky_relu.default"
+    table = without("torch", "importer", op, "negative_slope")
+    monkeypatch.setattr(torch_unread, "load", table)
+    from_exported_program(exported(0.01))
+    message = r"leaky_relu \(aten.leaky_relu.default.*\): its attribute negative_slope=0.5 is not"
+    with pytest.raises(ValueError, match=message):
+        from_exported_program(exported(0.5))
+
+
+def test_a_dropout_that_drops_is_refused():
+    torch = pytest.importorskip("torch")
+    x = (torch.ones(2, 3),)
+    message = r"its attribute p=0.5 is not read|its attribute train=True is not read"
+    with pytest.raises(ValueError, match=message):
+        from_exported_program(torch.export.export(torch.nn.Dropout(0.5).train(), x))
+    for network in (torch.nn.Dropout(0.5).eval(), torch.nn.Dropout(0.0).train()):
+        from_exported_program(torch.export.export(network, x))
+
+
+def test_values_that_are_as_the_default_are_told_from_others():
+    from backend.engine.importers.attributes.unread import MISSING, _same
+
+    pairs = [(1, 1), ([0, 0], 0), (b"zeros", b"zeros"), (None, None), (np.float32(0.5), 0.5)]
+    assert all(_same(value, default) for value, default in pairs)
+    others = [(1, 0), ([0, 1], 0), (b"a", b"b"), (0, None), (None, 0), (True, False), (1, MISSING)]
+    assert not any(_same(value, default) for value, default in others)
