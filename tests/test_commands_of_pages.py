@@ -82,6 +82,10 @@ QUOTED = {
         "template/engine/tests/test_commands.py",
         '"model.json", "--html", page',
     ),
+    "tvm_x drift --record-importers": (
+        "template/engine/tests/test_supported_tvm.py",
+        '"--record-importers"',
+    ),
     "tvm_x report --all": ("template/engine/tests/test_commands.py", '"--all"'),
     "tvm_x report --netron": ("template/engine/tests/test_onnx_report.py", '"--netron"'),
     "git add -A": ("tests/test_adding_an_op.py", r"(git add -A && git commit -m "),

@@ -86,7 +86,9 @@ def test_only_what_is_not_read_is_harmless(front_door):
 
 
 def changes_of(before, after):
-    return tables.changes({"importer": before}, {"importer": after})
+    changes = tables.changes({"importer": before}, {"importer": after})
+    assert all(change.loses for change in changes)
+    return [change[1:] for change in changes]
 
 
 def test_a_planted_drop_is_found_in_onnx():
@@ -187,13 +189,29 @@ def test_a_planted_drop_is_found_in_tflite():
     assert changes_of(before, after) == [(op, "'LeakyReluOptions.Alpha' is now not read")]
 
 
+def test_new_and_lost_operators_are_changes():
+    row = {"reads": ["a"], "ignores": []}
+    before = {"importer": {"A-1": row, "A-6": row, "B-1": row}, "rules": {"R-1": row}}
+    after = {"importer": {"A-1": row, "A-7": row, "C-1": row}, "rules": {}}
+    assert tables.changes(before, after) == [
+        (False, "B", "is gone"),
+        (False, "C", "is new"),
+        (False, "R, by a rule of ours", "is gone"),
+    ]
+    read = {"importer": {"A-1": {"reads": [], "ignores": ["a"]}}}
+    assert tables.changes(read, before)[0] == (False, "A-1", "'a' is now read")
+    assert tables.changes(before, read)[0] == (True, "A-1", "'a' is now not read")
+
+
 # ---- Refusals -----------------------------------------------------------------------------------
 
 
 def onnx_model(text, opset=21):
     from onnx import parser
 
-    return parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}, "x": 1]> {text}')
+    return parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]> {text}'
+    )
 
 
 def without(front_door, part, op, name):
@@ -222,6 +240,36 @@ def test_what_is_not_read_is_refused_in_onnx(monkeypatch):
         from_onnx(onnx_model(text % "<alpha = 0.5>"))
 
 
+def test_what_a_rule_does_not_read_is_refused(monkeypatch):
+    onnx = pytest.importorskip("onnx")
+    from backend.engine.importers.attributes import onnx_unread
+
+    values = onnx.helper.make_tensor_value_info
+    node = onnx.helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], "product", domain="com.microsoft", K=16, N=2, bits=4,
+        block_size=16, accuracy_level=4,
+    )  # fmt: skip
+    packed, scales = np.full((2, 1, 8), 0x99, "uint8"), np.ones(2, "float32")
+    graph = onnx.helper.make_graph(
+        [node],
+        "g",
+        [values("x", 1, [3, 16])],
+        [values("y", 1, [3, 2])],
+        [onnx.numpy_helper.from_array(packed, "w"), onnx.numpy_helper.from_array(scales, "s")],
+    )
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    from_onnx(model)
+    op = "com.microsoft.MatMulNBits-1"
+    monkeypatch.setattr(onnx_unread, "load", without("onnx", "rules", op, "bits"))
+    from_onnx(model)
+    next(item for item in graph.node[0].attribute if item.name == "bits").i = 8
+    message = r"the node product \(com.microsoft.MatMulNBits\): its attribute bits=8 is not read"
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    with pytest.raises(ValueError, match=message):
+        from_onnx(model)
+
+
 def test_an_input_that_is_not_read_is_refused(monkeypatch):
     pytest.importorskip("onnx")
     from backend.engine.importers.attributes import onnx_unread
@@ -240,10 +288,10 @@ def test_an_attribute_that_no_schema_has_is_refused():
         from_onnx(onnx_model(text))
 
 
-def test_an_operator_of_another_domain_is_no_operator_of_onnx():
+def test_an_operator_of_onnx_runtime_is_no_operator_of_onnx():
     pytest.importorskip("onnx")
-    text = "g (float[2, 3] x) => (float[2, 3] y) {[act] y = x.Relu (x)}"
-    with pytest.raises(ValueError, match=r"the node act \(x\.Relu\): the domain 'x' has"):
+    text = "g (float[2, 3] x) => (float[2, 3] y) {[act] y = com.microsoft.Unique (x)}"
+    with pytest.raises(ValueError, match=r"act \(com.microsoft.Unique\): the importer would read"):
         from_onnx(onnx_model(text))
 
 

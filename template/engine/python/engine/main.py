@@ -207,6 +207,12 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         "drift", help="tell what the installed TVM has changed of what the backend needs"
     )
     drift.add_argument("--record", metavar="FILE", type=Path, help="write what it has, as JSON")
+    drift.add_argument(
+        "--record-importers",
+        metavar="FOLDER",
+        type=Path,
+        help="write what its importers read of operators, as JSON",
+    )
     common.add_json(drift)
     drift.set_defaults(run=_drift)
     options = commands.add_parser("options", help="list what can be set when a model is compiled")

@@ -14,6 +14,7 @@ from typing import TypedDict
 from .. import _library
 from ..backend import BACKEND, PACKAGE
 from ..chain_grammar import ops_in
+from ..importers.attributes.tables import FRONT_DOORS, changes, find, load, text_of
 from ..terminal import say
 from .checking import parameters
 from .problem import Problem
@@ -158,7 +159,32 @@ def find_differences(known: Interface) -> tuple[list[Difference], str]:
         differences += compare_ops(known, found, used)
     except Exception as error:
         differences.append(Difference(True, "the ops of Relax", f"cannot be read: {error}"))
+    differences += compare_importers()
     return sorted(differences, key=lambda item: not item.breaks), str(tvm.__version__)
+
+
+def compare_importers() -> list[Difference]:
+    """Compare what TVM's importers, and our rules for them, read of operators.
+
+    Returns
+    -------
+    differences
+        What is no longer read would be dropped without a word, so that it breaks the backend.
+    """
+    differences = []
+    for front_door in FRONT_DOORS:
+        subject = f"the importer of {front_door}"
+        try:
+            found = find(front_door)
+            changed = changes(load(front_door), found) if found is not None else []
+        except Exception as error:
+            differences.append(Difference(True, subject, f"cannot be followed: {error}"))
+            continue
+        differences += [
+            Difference(change.loses, f"{subject}, {change.operator}", change.sentence)
+            for change in changed
+        ]
+    return differences
 
 
 def _ops_of_the_table() -> set[str]:
@@ -177,7 +203,8 @@ def run_drift(arguments: argparse.Namespace) -> int:
     Parameters
     ----------
     arguments
-        Of the command line: `record`, a file or none, and `json`.
+        Of the command line: `record`, a file or none; `record_importers`, a folder or none; and
+        `json`.
 
     Returns
     -------
@@ -196,7 +223,10 @@ def run_drift(arguments: argparse.Namespace) -> int:
     if tvm._RUNTIME_ONLY or _library.find("codegen") is None:
         raise Problem("'drift' needs the compiler, and only the runtime is here.")
     if arguments.record is not None:
-        _record(arguments.record, installed())
+        _write(arguments.record, _text_of(installed()))
+    if arguments.record_importers is not None:
+        _record_importers(arguments.record_importers)
+    if arguments.record is not None or arguments.record_importers is not None:
         return 0
     known: Interface = json.loads(KNOWN.read_text(encoding="utf-8"))
     differences, version = find_differences(known)
@@ -224,11 +254,25 @@ def run_drift(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _record(path: Path, found: Interface) -> None:
+def _text_of(found: Interface) -> str:
     # A line for each op, so that a diff of two versions can be read.
     lines = [f"  {json.dumps(name)}: {json.dumps(op)}" for name, op in found["ops"].items()]
     body = ",\n".join(lines)
-    text = f'{{\n "tvm": {json.dumps(found["tvm"])},\n "ops": {{\n{body}\n }}\n}}\n'
+    return f'{{\n "tvm": {json.dumps(found["tvm"])},\n "ops": {{\n{body}\n }}\n}}\n'
+
+
+def _record_importers(folder: Path) -> None:
+    for front_door in FRONT_DOORS:
+        table = find(front_door)
+        if table is None:
+            raise Problem(
+                f"'{front_door}' is not installed, whose operators the table {front_door}.json "
+                "lists; install it and record again."
+            )
+        _write(folder / f"{front_door}.json", text_of(table))
+
+
+def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

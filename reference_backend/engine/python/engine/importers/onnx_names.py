@@ -15,7 +15,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from ..aliases import Attributes
 from ..origins import Origin, Tracer, with_classes, with_span
 from ..passes.selections import of_unknown_size, type_of_selection
-from .attributes.onnx_unread import require_importer
+from .attributes.onnx_unread import require_importer, title_of
 from .declared import require_declared
 from .failures import at_node, unknown_operators
 from .onnx_graph import DOMAINS, all_nodes, reads
@@ -80,7 +80,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         except tvm.error.OpNotImplemented as error:
             kinds = str(error).rpartition("ONNX: ")[2].split(", ")
         unknown = [
-            _title(node)
+            title_of(node)
             for node in all_nodes(graph)
             if node.op_type in kinds or node.domain not in DOMAINS
         ]
@@ -102,7 +102,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         for node in self._outline.graph.node:
             for name in node.output:
                 if name in self._read and name in self._declared and name in self._nodes:
-                    require_declared(_title(node), name, self._declared[name], self._nodes[name])
+                    require_declared(title_of(node), name, self._declared[name], self._nodes[name])
 
     def _parse_value_proto(self, value_proto: ValueInfoProto | NodeProto) -> str:
         """Return the name of a value, or of a node; TVM hands it on to the operator."""
@@ -134,12 +134,6 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             self.bb.span = outer
         is_call = isinstance(result, tvm.relax.Call) and result.span is None
         return with_span(result, span) if is_call and span is not None else result
-
-
-def _title(node: NodeProto) -> str:
-    """Return a node for messages: its name, or its first output, and its operator."""
-    domain = f"{node.domain}." if node.domain else ""
-    return f"{node.name or next(iter(node.output), '')} ({domain}{node.op_type})"
 
 
 def read(model: ModelProto, outline: ModelProto, **options: object) -> tvm.IRModule:

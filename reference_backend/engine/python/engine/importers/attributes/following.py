@@ -11,7 +11,8 @@ import ast
 import functools
 import importlib
 import inspect
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -25,6 +26,7 @@ from .given import (
     Known,
     Local,
     Options,
+    Reads,
     Several,
     Value,
     Values,
@@ -34,6 +36,9 @@ from .given import (
     member,
 )
 from .scope import Scope, truth_of
+
+_SHARED: dict[object, tuple[Values, Reads]] = {}
+"""What functions return and read, if it is the same in all converters."""
 
 
 class Follower(Expressions):
@@ -114,13 +119,11 @@ class Follower(Expressions):
         if node is None:
             self._use_all(given, named)
             return NOTHING
-        closure = {
-            name: cell.cell_contents
-            for name, cell in zip(
-                function.__code__.co_freevars, function.__closure__ or (), strict=True
-            )
-        }
-        scope = Scope(node, None, {**function.__globals__, **closure}, owner)
+        names: Mapping[str, object] = function.__globals__
+        if function.__closure__:
+            cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+            names = ChainMap({name: cell.cell_contents for name, cell in cells}, {**names})
+        scope = Scope(node, None, names, owner)
         return self._evaluate(node, scope, given, named, key=function)
 
     def _evaluate(
@@ -136,15 +139,28 @@ class Follower(Expressions):
         self._bind(node.args, scope, given, named)
         bound = tuple(sorted((name, values) for name, values in scope.names.items()))
         place = (key or (node, outer), bound)
+        shared = (place, self._followed) if key else None
+        if shared in _SHARED:
+            found, reads = _SHARED[shared]
+            self.reads.add(reads)
+            return found
         if place in self._done:
+            # It may be unfinished.
+            self.is_own = True
             return self._done[place]
         self._done[place] = NOTHING
+        outside, self.reads = (self.reads, self.is_own), Reads()
+        self.is_own = False
         if isinstance(node, ast.Lambda):
             self._done[place] = self._value(node.body, scope)
         else:
             # Twice, for what a name becomes further down.
             for _ in range(2):
                 self._done[place] |= self._block(node.body, scope)
+        if shared and not self.is_own:
+            _SHARED[shared] = self._done[place], self.reads
+        outside[0].add(self.reads)
+        self.reads, self.is_own = outside[0], outside[1] or self.is_own
         return self._done[place]
 
     def _bind(
@@ -262,6 +278,7 @@ class Follower(Expressions):
                 for owner in owners:
                     kind = class_of(owner)
                     if kind is not None:
+                        self.is_own = True
                         before = self._fields.get((kind, name), NOTHING)
                         self._fields[kind, name] = before | values
                 if not owners:

@@ -151,6 +151,12 @@ class Reads:
                 self.passes = True
                 self.ranges.add((0, None))
 
+    def add(self, other: Reads) -> None:
+        """Add what another one has."""
+        self.attributes |= other.attributes
+        self.ranges |= other.ranges
+        self.passes |= other.passes
+
     def has_input(self, place: int) -> bool:
         """Return whether an input is read."""
         return any(start <= place and (stop is None or place < stop) for start, stop in self.ranges)

@@ -10,15 +10,12 @@ from typing import Any, NamedTuple
 from onnx import defs, helper
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from ..onnx_graph import Graph
+from ..onnx_graph import DOMAINS, Graph
 from ..onnx_graph import Node as OurNode
 from .contrib import CONTRIB
 from .following import Follower
 from .given import NOTHING, Attributes, Inputs, Instance, Known, Node, Reads
 from .tables import Row, Rows, Table
-
-DOMAINS = ("", "ai.onnx", "com.microsoft")
-"""Whose operators importers read; TVM's looks at the name only."""
 
 
 class Schema(NamedTuple):

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from ...aliases import Array
 
 
-def require_importer(graph: GraphProto, opset: int, title_of: Callable[[NodeProto], str]) -> None:
+def title_of(node: NodeProto) -> str:
+    """Return a node for messages: its name, or its first output, and its operator."""
+    domain = f"{node.domain}." if node.domain else ""
+    return f"{node.name or next(iter(node.output), '')} ({domain}{node.op_type})"
+
+
+def require_importer(graph: GraphProto, opset: int) -> None:
     """Refuse nodes of which TVM's importer would not read all.
 
     Parameters
@@ -25,35 +31,27 @@ def require_importer(graph: GraphProto, opset: int, title_of: Callable[[NodeProt
         The graph that it is going to read.
     opset
         The version of ONNX's operators.
-    title_of
-        Returns a node for messages.
 
     Raises
     ------
     ValueError
         A node has an attribute or an input that is not read.
     """
-    _require(graph, opset, title_of, _constants(graph))
+    _require(graph, opset, _constants(graph))
 
 
-def _require(
-    graph: GraphProto,
-    opset: int,
-    title_of: Callable[[NodeProto], str],
-    constants: Mapping[str, Array],
-) -> None:
+def _require(graph: GraphProto, opset: int, constants: Mapping[str, Array]) -> None:
     rows = load("onnx")["importer"]
     for node in graph.node:
         for item in node.attribute:
             for inner in _inner(item):
-                _require(inner, opset, title_of, {**constants, **_constants(inner)})
+                _require(inner, opset, {**constants, **_constants(inner)})
         row = row_of(rows, node.op_type, node.domain, opset)
         if row is None:
-            known = row_of(rows, node.op_type, "", opset)
-            if known is not None and node.domain not in ("", "ai.onnx"):
+            if node.domain and row_of(rows, node.op_type, "", opset) is not None:
                 raise ValueError(
-                    f"the node {title_of(node)}: the domain {node.domain!r} has operators of its "
-                    "own; supported are those of ai.onnx, and some of com.microsoft"
+                    f"the node {title_of(node)}: the importer would read it as ONNX's "
+                    f"{node.op_type}; supported is that of ai.onnx"
                 )
             continue
         given = list(_given(node, opset, constants))
@@ -61,9 +59,7 @@ def _require(
         require_read("onnx", title_of(node), node.op_type, row, given, outputs)
 
 
-def require_rule(
-    node: NodeProto, opset: int, title: str, constant: Callable[[str], object]
-) -> None:
+def require_rule(node: NodeProto, opset: int, constant: Callable[[str], object]) -> None:
     """Refuse a node of which our rule would not read all.
 
     Parameters
@@ -72,8 +68,6 @@ def require_rule(
         The node, which has a rule.
     opset
         The version of ONNX's operators.
-    title
-        The node for messages.
     constant
         Returns the value of a tensor, or None if it is not known.
 
@@ -89,7 +83,7 @@ def require_rule(
         return
     known = {name: constant(name) for name in node.input}
     given = list(_given(node, opset, {k: v for k, v in known.items() if v is not None}))
-    require_read("onnx", title, node.op_type, row, given)
+    require_read("onnx", title_of(node), node.op_type, row, given)
 
 
 def _given(node: NodeProto, opset: int, constants: Mapping[str, object]) -> Iterator[Given]:

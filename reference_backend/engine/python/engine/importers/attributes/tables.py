@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import json
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 FRONT_DOORS = ("onnx", "torch", "tflite")
 """Each with the name of the package that has its operators."""
@@ -66,6 +66,7 @@ def text_of(table: Table) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
+@functools.cache
 def find(front_door: str) -> Table | None:
     """Find out what the installed importer of a front door reads.
 
@@ -86,8 +87,29 @@ def find(front_door: str) -> Table | None:
     return table
 
 
-def changes(known: Table, found: Table) -> list[tuple[str, str]]:
+class Change(NamedTuple):
+    """A change of what is read.
+
+    Parameters
+    ----------
+    loses
+        Whether something is no longer read.
+    operator
+        The operator.
+    sentence
+        What has changed.
+    """
+
+    loses: bool
+    operator: str
+    sentence: str
+
+
+def changes(known: Table, found: Table) -> list[Change]:
     """Compare two tables.
+
+    An attribute that only one of them has is left out: it comes and goes with the package that has
+    the schemas, of which a user may have another version than the one recorded.
 
     Parameters
     ----------
@@ -97,34 +119,34 @@ def changes(known: Table, found: Table) -> list[tuple[str, str]]:
     Returns
     -------
     changes
-        The operator, and a sentence on what has changed of it.
+        By the name of the operator.
     """
     result = []
-    for part in sorted(known.keys() | found.keys()):
-        before, now = known.get(part, {}), found.get(part, {})
-        for op in sorted(before.keys() | now.keys()):
-            title = op if part == "importer" else f"{op}, by a rule of ours"
-            for sentence in _changes_of(before.get(op), now.get(op)):
-                result.append((title, sentence))
-    return result
+    for part in known.keys() & found.keys():
+        before, now = known[part], found[part]
+        by = "" if part == "importer" else ", by a rule of ours"
+        for op in before.keys() & now.keys():
+            for sentence in _changes_of(before[op], now[op]):
+                result.append(Change("not" in sentence, f"{op}{by}", sentence))
+        names, others = ({_name(op) for op in rows} for rows in (before, now))
+        result += [Change(False, f"{op}{by}", "is new") for op in others - names]
+        result += [Change(False, f"{op}{by}", "is gone") for op in names - others]
+    return sorted(result, key=lambda change: change.operator)
 
 
-def _changes_of(before: Row | None, now: Row | None) -> list[str]:
-    if before is None:
-        return ["is new"]
-    if now is None:
-        return ["is gone"]
+def _name(op: str) -> str:
+    """Return an operator without its version."""
+    name, _, version = op.rpartition("-")
+    return name if version.isdecimal() else op
+
+
+def _changes_of(before: Row, now: Row) -> list[str]:
     old, new = _states(before), _states(now)
-    sentences = []
-    for name in sorted(old.keys() | new.keys()):
-        was, is_now = old.get(name), new.get(name)
-        if is_now is None:
-            sentences.append(f"{name!r} is gone")
-        elif was is None:
-            sentences.append(f"{name!r} is new, and {is_now}")
-        elif was != is_now:
-            sentences.append(f"{name!r} {is_now.replace('is ', 'is now ')}")
-    return sentences
+    return [
+        f"{name!r} {new[name].replace('is ', 'is now ')}"
+        for name in sorted(old.keys() & new.keys())
+        if old[name] != new[name]
+    ]
 
 
 def _states(row: Row) -> dict[str, str]:

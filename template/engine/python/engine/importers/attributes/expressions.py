@@ -50,6 +50,8 @@ class Expressions:
 
     def __init__(self) -> None:
         self.reads = Reads()
+        self.is_own = False
+        """Whether what is being followed depends on where it was called from."""
         self._fields: dict[tuple[type, str], Values] = {}
         """What the members of objects may be."""
 
@@ -215,6 +217,7 @@ class Expressions:
         if kind is None:
             return NOTHING
         if (kind, name) in self._fields:
+            self.is_own = True
             return self._fields[kind, name]
         if isinstance(value, Super):
             order = list(kind.__mro__)
