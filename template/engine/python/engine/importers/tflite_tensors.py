@@ -29,7 +29,7 @@ _ACTIVATIONS = tuple(
     getattr(tflite.ActivationFunctionType, name)
     for name in ("NONE", "RELU", "RELU6", "RELU_N1_TO_1")
 )
-_NO_FIELDS = bytes([4, 0, 4, 0, 4, 0, 0, 0])
+NO_FIELDS = bytes([4, 0, 4, 0, 4, 0, 0, 0])
 """A table of the file format without fields, at the place 4."""
 Options = TypeVar("Options")
 _QUANTISED = ("int8", "uint8", "int16")
@@ -205,7 +205,7 @@ class Tensors(OperatorConverter):  # type: ignore[misc]
             found: Options = self._get_builtin_options(op, kind)
             return found
         defaults = kind()
-        defaults.Init(_NO_FIELDS, 4)  # type: ignore[attr-defined]
+        defaults.Init(NO_FIELDS, 4)  # type: ignore[attr-defined]
         return defaults
 
     def convert_fused_activation_function(self, in_expr: relax.Expr, fused: int) -> relax.Expr:

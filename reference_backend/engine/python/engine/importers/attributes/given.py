@@ -145,11 +145,8 @@ class Reads:
                 self.ranges.add((start, stop))
             case Read(name=str(name)):
                 self.attributes.add(name)
-            case Attributes() | Items():
+            case Attributes() | Items() | Node():
                 self.passes = True
-            case Node():
-                self.passes = True
-                self.ranges.add((0, None))
 
     def add(self, other: Reads) -> None:
         """Add what another one has."""

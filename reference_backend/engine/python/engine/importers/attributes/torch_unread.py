@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .tables import load
-from .unread import MISSING, Given, require_read
+from .unread import MISSING, Given, refuses, require_read
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ def require_arguments(node: fx.Node, by_rule: bool) -> None:
     name = str(node.target)
     table = load("torch")
     row = table["rules" if by_rule else "importer"].get(name)
-    if row is None or schema is None:
+    if row is None or schema is None or (by_rule and refuses(row)):
         return
     if "hands_on" in row and name in table["importer"]:
         # A rule may leave some cases to TVM's converter, and change what that makes of others.

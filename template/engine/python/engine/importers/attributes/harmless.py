@@ -109,6 +109,8 @@ HARMLESS: Mapping[str, Mapping[str, Mapping[str, Harmless]]] = {
             "layout": Harmless("Tensors are strided.", lambda given: _is_strided(given)),
             "memory_format": Harmless("The order in memory is not part of a value."),
             "non_blocking": _HINT,
+            "out_dtype": _RESULT,
+            "output_dtype": _RESULT,
             "pin_memory": _HINT,
             "scale_grad_by_freq": _GRADIENT,
             "sparse": _GRADIENT,
@@ -126,6 +128,9 @@ HARMLESS: Mapping[str, Mapping[str, Mapping[str, Harmless]]] = {
         "aten._softmax": {
             "half_to_float": Harmless("The type stays.", _is("half_to_float", False))
         },
+        "aten.adaptive_max_pool1d": {"output_size": _RESULT},
+        "aten.adaptive_max_pool2d": {"output_size": _RESULT},
+        "aten.adaptive_max_pool3d": {"output_size": _RESULT},
         "aten.dropout": {"p": _DROPOUT, "train": _DROPOUT},
         "aten.dropout_": {"p": _DROPOUT, "train": _DROPOUT},
         "aten.einsum": {"path": _HINT},
@@ -142,41 +147,40 @@ HARMLESS: Mapping[str, Mapping[str, Mapping[str, Harmless]]] = {
         "aten.native_dropout": {"p": _DROPOUT, "train": _DROPOUT},
         "aten.native_group_norm": {"C": _REPEATED, "HxW": _REPEATED, "N": _REPEATED},
         "aten.rnn_tanh": {"dropout": _DROPOUT, "train": _DROPOUT},
+        "aten.sort": {"stable": Harmless("The sort is stable.")},
         "aten.sym_constrain_range_for_size": {"max": _ASSERTED, "min": _ASSERTED},
         "aten.to": {"copy": Harmless("A copy has the same values.")},
+        "aten.topk": {"sorted": Harmless("Without it, any order is right.")},
         "quantized_decomposed.dequantize_per_channel": {
-            "out_dtype": _RESULT, "quant_max": _PRESENT, "quant_min": _PRESENT,
+            "quant_max": _PRESENT, "quant_min": _PRESENT,
         },
         "quantized_decomposed.dequantize_per_channel_group": {
-            "output_dtype": _RESULT, "quant_max": _PRESENT, "quant_min": _PRESENT,
+            "quant_max": _PRESENT, "quant_min": _PRESENT,
         },
         "quantized_decomposed.dequantize_per_tensor": {
-            "out_dtype": _RESULT, "quant_max": _PRESENT, "quant_min": _PRESENT,
+            "quant_max": _PRESENT, "quant_min": _PRESENT,
+        },
+        "torchao.choose_qparams_affine": {
+            "keepdim": Harmless("A scale means the same in any shape."),
+            "scale_dtype": Harmless("Scales are computed in float32."),
+            "zero_point_dtype": Harmless("Zero points are integers in any type."),
         },
         "torchao.dequantize_affine": {
-            "input_dtype": _PRESENT, "output_dtype": _RESULT, "quant_max": _PRESENT,
+            "input_dtype": _PRESENT, "quant_max": _PRESENT,
             "quant_min": _PRESENT,
         },
     },
     "tflite": {
         "*": {
             "AsymmetricQuantizeInputs": _QUANTIZER,
-            "IndicesAreSorted": _HINT,
             "OutputType": _RESULT,
             "PotScaleInt16": _QUANTIZER,
-            "PrecisionConfig": _HINT,
             "QuantizedBiasType": _QUANTIZER,
-            "UniqueIndices": _HINT,
             "ValidateIndices": _ASSERTED,
         },
         "CAST": {"InDataType": Harmless("The tensor has its type.")},
-        "CONV_3D_TRANSPOSE": {"input 0": _RESULT},
-        "SOFTMAX": {"Beta": Harmless("The operator without a factor.", _is("Beta", 1.0))},
+        "SHAPE": {"OutType": _RESULT},
         "SPLIT_V": {"NumSplits": Harmless("It is the number of results.")},
-        "STABLEHLO_COMPOSITE": {
-            "CompositeAttributesFormat": Harmless("There is one format."),
-            "Version": Harmless("The subgraph with its operators is read instead."),
-        },
     },
 }  # fmt: skip
 """By front door and operator, where `*` is any; the names are those in the tables."""

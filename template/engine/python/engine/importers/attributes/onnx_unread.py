@@ -10,7 +10,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, helper, numpy_helper
 
 from .onnx_rows import row_of, schema_of
 from .tables import load
-from .unread import MISSING, Given, require_read
+from .unread import MISSING, Given, refuses, require_read
 
 if TYPE_CHECKING:
     from ...aliases import Array
@@ -79,7 +79,7 @@ def require_rule(node: NodeProto, opset: int, constant: Callable[[str], object])
     row = row_of(load("onnx")["rules"], node.op_type, node.domain, opset)
     if row is None:
         row = row_of(load("onnx")["rules"], node.op_type, "com.microsoft", opset)
-    if row is None or "hands_on" in row:
+    if row is None or "hands_on" in row or refuses(row):
         return
     known = {name: constant(name) for name in node.input}
     given = list(_given(node, opset, {k: v for k, v in known.items() if v is not None}))

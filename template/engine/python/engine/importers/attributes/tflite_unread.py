@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import flatbuffers
-import numpy as np
 import tflite
 
+from ..tflite_tensors import NO_FIELDS
 from .tables import load
 from .tflite_rows import fields_of, tables_of_options
 from .unread import Given, require_read
@@ -56,7 +55,7 @@ def _given(op: Operator) -> Iterator[Given]:
     ):
         name = _names(union).get(kind, "")
         if table is not None and name in tables_of_options():
-            values, defaults = _values(name, table), _defaults(name)
+            values, defaults = _values(name, table.Bytes, table.Pos), _defaults(name)
             for field in values:
                 yield Given(f"{name}.{field}", values[field], defaults[field])
     for place in range(op.InputsLength()):
@@ -70,9 +69,9 @@ def _names(union: type) -> Mapping[int, str]:
     return {value: name for name, value in vars(union).items() if isinstance(value, int)}
 
 
-def _values(name: str, table: Any) -> dict[str, object]:
+def _values(name: str, data: bytes, place: int) -> dict[str, object]:
     options = tables_of_options()[name]()
-    options.Init(table.Bytes, table.Pos)
+    options.Init(data, place)
     values: dict[str, object] = {}
     for field in fields_of(name):
         vector = getattr(options, f"{field}Length", None)
@@ -83,9 +82,4 @@ def _values(name: str, table: Any) -> dict[str, object]:
 @functools.cache
 def _defaults(name: str) -> Mapping[str, object]:
     """Return what the fields are in a table without any."""
-    builder = flatbuffers.Builder(0)
-    builder.StartObject(0)
-    builder.Finish(builder.EndObject())
-    data = builder.Output()
-    start = int(np.frombuffer(data[:4], "<u4")[0])
-    return _values(name, flatbuffers.table.Table(data, start))
+    return _values(name, NO_FIELDS, 4)

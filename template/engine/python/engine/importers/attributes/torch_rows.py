@@ -58,9 +58,12 @@ def _schemas() -> dict[str, torch.FunctionSchema]:
     for package in ("torchao.quantization", "torchvision"):
         if importlib.util.find_spec(package.partition(".")[0]) is not None:
             importlib.import_module(package)
+    graphs = set(torch._C._dispatch_get_all_op_names())
     return {
         f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}": schema
         for schema in torch._C._jit_get_all_schemas()
+        # TorchScript has others, for numbers and strings.
+        if (schema.name + (f".{schema.overload_name}" if schema.overload_name else "")) in graphs
         if not any(item.is_out for item in schema.arguments)
     }
 

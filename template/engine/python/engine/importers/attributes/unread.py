@@ -35,6 +35,17 @@ class Given(NamedTuple):
     default: object = MISSING
 
 
+def refuses(row: Row) -> bool:
+    """Return whether a rule reads nothing, as it has its own words to refuse an operator.
+
+    Parameters
+    ----------
+    row
+        What the rule reads.
+    """
+    return not row["reads"] and "hands_on" not in row
+
+
 def require_read(
     front_door: str,
     title: str,
