@@ -200,6 +200,9 @@ class Expressions:
             match value:
                 case Read():
                     found |= frozenset({value})
+                case Attributes() if name in ("get", "pop"):
+                    # The method, to be called by another name.
+                    found |= frozenset({value})
                 case Node() if name in _GIVES_ATTRIBUTES:
                     found |= frozenset({Attributes()})
                 case Node() if name in ("args", "input"):
@@ -313,6 +316,8 @@ class Expressions:
                 return self._attribute(given[0], str(only(given[1]))) | reads(given[0])
             return given[0] if given else NOTHING
         callees = self._value(item.func, scope)
+        if given and any(isinstance(value, Attributes) for value in callees):
+            return attributes_named(given[0]) | joined(given[1:])
         functions = [value for value in callees if isinstance(value, (Known, Bound, Local))]
         if not functions:
             self.use(callees)
