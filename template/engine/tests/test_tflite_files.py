@@ -393,7 +393,11 @@ TANH = tflite.ActivationFunctionType.TANH
         ),
         (
             one("RELU", [FLOATS, FLOATS], [FLOATS]),
-            r"RELU \(operator 0, tensor 't2'\) cannot be read: .*AssertionError",
+            r"RELU \(operator 0, tensor 't2'\): its input 1 is not read",
+        ),
+        (
+            one("ADD", [FLOATS] * 2, [FLOATS] * 2, "AddOptions"),
+            r"ADD \(operator 0, tensor 't2'\) cannot be read: .*AssertionError",
         ),
         (
             one("BATCH_MATMUL", [FLOATS, FLOATS], [FLOATS], "BatchMatMulOptions"),

@@ -65,6 +65,7 @@ _REPEATED = Harmless("It repeats what the shape of an input says.")
 _RESULT = Harmless("The type or shape of a result is compared with what the model declares.")
 _PRESENT = Harmless("It describes the integers that are there already.")
 _DROPOUT = Harmless("Nothing is dropped at inference, or with the rate 0.", _is_off)
+_UNTRAINED = Harmless("Nothing is dropped: training is refused by a rule.")
 _ASSERTED = Harmless("An assertion has no values.")
 _HINT = Harmless("It is a hint for speed.")
 _GRADIENT = Harmless("It matters for gradients only.")
@@ -83,14 +84,7 @@ HARMLESS: Mapping[str, Mapping[str, Mapping[str, Harmless]]] = {
             "output_shape": Harmless(_RESULT.reason, lambda given: not any(_ints(given, "pads"))),
         },
         "Dropout": {
-            "input training_mode": Harmless(
-                "Nothing is dropped.",
-                lambda given: (
-                    given["input training_mode"] is False or given.get("input ratio") == 0
-                ),
-            ),
-            "is_test": _TESTED,
-            "seed": Harmless("Nothing is dropped."),
+            "input ratio": _UNTRAINED, "is_test": _TESTED, "ratio": _UNTRAINED, "seed": _UNTRAINED,
         },
         "MatMulNBits": {"accuracy_level": _HINT},
         "MaxPool": {
