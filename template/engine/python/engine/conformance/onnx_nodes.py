@@ -52,9 +52,18 @@ _BATCH = 40
 
 
 _OTHER_TYPES = frozenset(
-    ("convinteger_with_padding", "convinteger_without_padding", "quantizelinear_blocked_symmetric")
+    (
+        *("convinteger_with_padding", "convinteger_without_padding"),
+        *("einsum_batch_diagonal", "einsum_batch_matmul", "einsum_batch_matmul_bfloat16"),
+        *("einsum_inner_prod", "einsum_sum", "einsum_sum_bfloat16", "einsum_transpose"),
+        *("einsum_transpose_bfloat16", "quantizelinear_blocked_symmetric"),
+        *("rotary_embedding_expanded", "rotary_embedding_3d_input_expanded"),
+        *("rotary_embedding_interleaved_expanded", "rotary_embedding_no_position_ids_expanded"),
+        "rotary_embedding_no_position_ids_interleaved_expanded",
+    )
 )
-"""Cases of ops that are in the table, but not for int16 and sums of int32."""
+"""Cases of ops that are in the table, but not for int16, sums of int32, float64 and bfloat16, nor for
+parts without elements."""
 
 
 def cases(settings: Settings) -> list[str]:
