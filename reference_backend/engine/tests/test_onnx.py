@@ -464,8 +464,10 @@ def difference(results, case):
     for mine, right in zip(results, map(np.asarray, case.outputs), strict=False):
         if (mine.dtype, mine.shape) != (right.dtype, right.shape):
             return f"{mine.dtype}{mine.shape} in place of {right.dtype}{right.shape}"
-        # A product with the tanh of a small number is less exact than ONNX asks for.
-        close = {"rtol": case.rtol, "atol": max(case.atol, 1e-6)}
+        # A product with the tanh of a small number is less exact than ONNX asks for, and so are
+        # sums of 16 bits, which are rounded in another order.
+        least = {"float16": 2e-3, "bfloat16": 8e-3}.get(str(mine.dtype), 1e-6)
+        close = {"rtol": case.rtol, "atol": max(case.atol, least)}
         if not np.allclose(mine, right, **close, equal_nan=True):
             return "other values"
     return ""

@@ -62,8 +62,8 @@ _OTHER_TYPES = frozenset(
         "rotary_embedding_no_position_ids_interleaved_expanded",
     )
 )
-"""Cases of ops that are in the table, but not for int16, sums of int32, float64 and bfloat16, nor for
-parts without elements."""
+"""Cases of ops that are in the table, but not for int16, sums of int32, float64 and bfloat16, nor
+for parts without elements."""
 
 
 def cases(settings: Settings) -> list[str]:
