@@ -139,9 +139,9 @@ def run_sets(
     output = run(installed, script, *folders, "--", "-q", *arguments, PYTHONDONTWRITEBYTECODE="")
     ended = dict(line.split(": ") for line in output.splitlines()[-len(folders) :])
     assert ended.keys() == {folder.name for folder in folders}, output
-    for folder in folders:
+    for folder, ops in zip(folders, sets.values(), strict=True):
         log = (folder / "log").read_text()
-        assert ended[folder.name] == "0", f"{sets.get(folder.name)}\n{log[-20_000:]}"
+        assert ended[folder.name] == "0", f"{ops}\n{log[-20_000:]}"
         assert " passed" in log, log
 
 

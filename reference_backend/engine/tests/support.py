@@ -83,6 +83,12 @@ def lost_by_folding(case):
     return chip.lost_by_folding(case.op, [item.name for item in entry_of(case.op).inputs[1:]])
 
 
+def skip_without_host(case):
+    """Skip a test that runs a case on the host, for which TVM has no kernel."""
+    if not case.entry.get("host", True):
+        pytest.skip(f"TVM has no kernel for {case}")
+
+
 @cache
 def declined(op: str, dtype: str = "") -> str:
     """Return why the driver takes no case of an op, in an element type if given; "" if it does."""

@@ -218,13 +218,16 @@ void LoadedProgram::Wait(Request* request) {
       left = std::clamp(std::chrono::duration_cast<std::chrono::microseconds>(rest),
                         std::chrono::microseconds(0), left);
     }
+    auto began = std::chrono::steady_clock::now();
     npu_status status = driver_.wait(request->handle, left.count());
     if (status != NPU_TIMEOUT) return End(request, status);
+    // The device may have a limit of its own.
+    bool is_early = std::chrono::steady_clock::now() - began < left / 2;
     if (TVMFFIEnvCheckSignals() != 0) {
       Cancel(request);
       throw ffi::EnvErrorAlreadySet();
     }
-    if (left < kSlice) break;
+    if (left < kSlice || is_early) break;
   }
   Cancel(request);
   auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);

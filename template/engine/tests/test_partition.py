@@ -143,6 +143,7 @@ def test_a_function_may_have_no_dataflow_block():
 
 @needs_single
 def test_private_functions_are_partitioned():
+    support.skip_without_host(SINGLE[0])
     model = SINGLE[0].model()
     helper = model.function().without_attr("global_symbol")
     name = relax.GlobalVar("helper")
@@ -251,6 +252,7 @@ def test_a_declined_region_runs_on_the_host_with_the_drivers_reason(decline):
         assert "no memory left" in entry.reason
         with pytest.raises(RuntimeError, match="no memory left"):
             compile_for(mod, on_decline="error")
+    support.skip_without_host(case)
     arrays = [item.values[model.sizes[0]] for item in model.arguments]
     assert_same_values(mod, arrays, model.name)
 

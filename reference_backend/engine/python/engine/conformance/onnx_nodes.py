@@ -24,6 +24,7 @@ from tvm import relax, tirx
 
 from ..aliases import JsonFields, JsonObject
 from ..patterns import TABLE
+from ..reasons import Code
 from . import chip
 from .compare import Verdict
 from .imported import (
@@ -51,19 +52,8 @@ _BATCH = 40
 """The number of cases compiled together: more take longer to bisect after a failure."""
 
 
-_OTHER_TYPES = frozenset(
-    (
-        *("convinteger_with_padding", "convinteger_without_padding"),
-        *("einsum_batch_diagonal", "einsum_batch_matmul", "einsum_batch_matmul_bfloat16"),
-        *("einsum_inner_prod", "einsum_sum", "einsum_sum_bfloat16", "einsum_transpose"),
-        *("einsum_transpose_bfloat16", "quantizelinear_blocked_symmetric"),
-        *("rotary_embedding_expanded", "rotary_embedding_3d_input_expanded"),
-        *("rotary_embedding_interleaved_expanded", "rotary_embedding_no_position_ids_expanded"),
-        "rotary_embedding_no_position_ids_interleaved_expanded",
-    )
-)
-"""Cases of ops that are in the table, but not for int16, sums of int32, float64 and bfloat16, nor
-for parts without elements."""
+_OTHER_TYPES = (Code.DTYPE.code, Code.UNKNOWN_TYPE.code)
+"""Why ops of the table stay on the host in some cases: sums of int32, float64, empty parts."""
 
 
 def cases(settings: Settings) -> list[str]:
@@ -303,7 +293,7 @@ def _run(node: Node, model: Imported, program: Program | Exception) -> _Run:
         return _Run(node, model, fields, (), kind_and_message(program))
     ops = program.placements.get(model.symbol, ())
     fields["found"] = placement_of(ops)
-    if ops and node.name not in _OTHER_TYPES and all(TABLE.entries_of(op.op) for op in ops):
+    if ops and all(TABLE.entries_of(op.op) and op.code not in _OTHER_TYPES for op in ops):
         fields["expected"] = "all"
     fields["reason"] = reasons_of(ops) if ops else "all of it is computed when it is compiled"
     try:
