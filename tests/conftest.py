@@ -26,6 +26,7 @@ LONGEST = (
     "test_backends.py",
     "test_reference_models.py",
     "test_plain_chip.py",
+    "test_subsets.py",
     "test_port_guide.py",
     "test_xnnpack.py",
     "test_vendor_driver.py",

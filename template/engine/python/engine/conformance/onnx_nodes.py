@@ -52,7 +52,7 @@ _BATCH = 40
 """The number of cases compiled together: more take longer to bisect after a failure."""
 
 
-_OTHER_TYPES = (Code.DTYPE.code, Code.UNKNOWN_TYPE.code)
+_OTHER_TYPES = (Code.DTYPE.value, Code.UNKNOWN_TYPE.value)
 """Why ops of the table stay on the host in some cases: sums of int32, float64, empty parts."""
 
 
