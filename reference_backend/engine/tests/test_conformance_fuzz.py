@@ -179,6 +179,8 @@ def test_an_sdk_that_aborts_when_asked_leaves_a_case(case, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("integers", [False, True])
 def test_a_seed_gives_the_same_graphs_however_late_it_is(integers, tmp_path, monkeypatch):
+    if integers and not integer_graphs.anchors():
+        pytest.skip("nothing computes with quantised tensors here")
     drawn = []
     monkeypatch.setattr(
         fuzz_rounds._Round, "find", lambda this, graphs, options: drawn.append(graphs)

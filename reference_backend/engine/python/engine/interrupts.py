@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -16,6 +17,7 @@ from .backend import PACKAGE
 
 CODE = 130
 """The exit code of an interrupted command, as shells have it."""
+_TOGETHER = 0.5
 
 
 def quit_during_imports() -> None:
@@ -23,9 +25,13 @@ def quit_during_imports() -> None:
 
     Python imports the package, and TVM with it, before the command could catch anything.
     """
-    is_command = ("-m", PACKAGE) in pairwise(sys.orig_argv)
-    if is_command and _is_ours_to_handle():
+    if is_command() and _is_ours_to_handle():
         signal.signal(signal.SIGINT, _quit)
+
+
+def is_command() -> bool:
+    """Whether this process runs the package as a command."""
+    return ("-m", PACKAGE) in pairwise(sys.orig_argv)
 
 
 def _is_ours_to_handle() -> bool:
@@ -51,8 +57,14 @@ def noticed() -> Iterator[threading.Event]:
         Whether it came.
     """
     interrupted = threading.Event()
+    first = 0.0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        # Of one Ctrl-C, both the terminal and a parent process may tell.
+        if interrupted.is_set() and time.monotonic() - first < _TOGETHER:
+            return
+        first = time.monotonic()
         interrupted.set()
         raise KeyboardInterrupt
 
@@ -64,3 +76,11 @@ def noticed() -> Iterator[threading.Event]:
         yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGABRT."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

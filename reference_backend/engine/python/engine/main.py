@@ -235,7 +235,7 @@ def main() -> int:
     """
     with interrupts.noticed() as interrupted:
         try:
-            code = _run()
+            code = _start()
             sys.stdout.flush()
         except KeyboardInterrupt:
             interrupted.set()
@@ -255,6 +255,21 @@ def main() -> int:
             return code
     say("Interrupted.", sys.stderr)
     return interrupts.CODE
+
+
+def _start() -> int:
+    """Run the command; in a child process where a vendor's SDK may be asked, which may crash."""
+    if not interrupts.is_command() or "codegen" not in _library.loaded:
+        return _run()
+    try:
+        has_driver = _library.find("driver") or _library.find("driver_build")
+    except _library.LoadError:  # An editable install that does not compile; 'check' says more.
+        has_driver = None
+    if has_driver is None:
+        return _run()
+    from .commands.supervised import supervised
+
+    return supervised(_run)
 
 
 def _run() -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+import tvm
 import tvm_ffi
 from tvm import relax
 
@@ -52,6 +53,29 @@ def decline_reason(
     for listener in _listeners:
         listener(function, answer)
     return answer
+
+
+def ops_of(function: relax.Function) -> str:
+    """Return the names of the ops that a driver is asked about, each once.
+
+    Parameters
+    ----------
+    function
+        The composite or the region.
+
+    Returns
+    -------
+    names
+        With commas between them.
+    """
+    names: dict[str, None] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            names[expr.op.name] = None
+
+    relax.analysis.post_order_visit(function, visit)
+    return ", ".join(names)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,12 +25,12 @@ from types import ModuleType
 from tvm import relax
 
 from ..aliases import JsonObject
-from ..asking import listening
+from ..asking import listening, ops_of
 from ..backend import PACKAGE
 from ..driver_options import DRIVERS
+from ..interrupts import signal_name
 from ..loading import WITHOUT_TORCH
 from ..options import Options
-from ..regions.ir import is_op_call
 from .result import Outcome
 
 Announce = Callable[[str], None]
@@ -253,10 +252,7 @@ class _Worker:
         if self._timed_out:
             return f"crashed: it did not finish within {self._seconds:.0f} s"
         code = self._process.returncode
-        try:
-            how = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
-        except ValueError:
-            how = f"signal {-code}"
+        how = signal_name(-code) if code and code < 0 else f"exit code {code}"
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").splitlines()
         # Without TVM's stack trace.
@@ -287,18 +283,6 @@ def _role() -> str:
     return str(DRIVERS[Options.load(None).driver]["name"])
 
 
-def _ops_of(function: relax.Function) -> str:
-    """Return the names of the ops that a function calls, each once."""
-    names: dict[str, None] = {}
-
-    def visit(expr: relax.Expr) -> None:
-        if is_op_call(expr):
-            names[expr.op.name] = None
-
-    relax.analysis.post_order_visit(function, visit)
-    return ", ".join(names)
-
-
 def _module(suite: str) -> ModuleType:
     return import_module(suite if "." in suite else f"{__package__}.{suite}")
 
@@ -318,7 +302,7 @@ def serve() -> None:
 
     def tell(function: relax.Function, answer: str | None) -> None:
         # An SDK that aborts leaves no other trace of the op.
-        say(asked=_ops_of(function) if answer is None else "")
+        say(asked=ops_of(function) if answer is None else "")
 
     module = _module(suite)
     say(ready=True)
