@@ -182,7 +182,7 @@ def test_build_settings_keep_their_names(trees: Trees) -> None:
 def test_lowerings_and_drivers_find_the_names_that_they_call(trees: Trees) -> None:
     then, now = trees
     ours = [path for path in then if path.startswith(C_PLUS_PLUS) and path.endswith(".h")]
-    assert len(ours) > 5
+    assert len(ours) >= 5
     for path in ours:
         text = then[path]
         public = r"\b(?!DRIVER_)([A-Z][A-Za-z_]*\w)(?= ?[({<])"

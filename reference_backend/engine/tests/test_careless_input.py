@@ -85,7 +85,8 @@ def test_errors_of_importers_are_escaped():
     ],
 )
 def test_an_input_that_no_memory_holds_is_refused(shape, sentence, tmp_path):
-    code, out, errors = run_command("run", save(tmp_path / "model.json", shape))
+    model = save(tmp_path / "model.json", shape)
+    code, out, errors = run_command("run", model, "--option", "on_decline=host")
     assert (code, out) == (1, "")
     assert errors.startswith("FAILED: ") and sentence in errors
 

@@ -123,8 +123,8 @@ def test_a_result_that_contradicts_the_model_is_refused(monkeypatch, convert, re
     )
     # Of the one node, though it is not a result of the model, and a later node may fail for it.
     inputs = "g (float[2, 4] x, float[4, 3] w) =>"
-    refused(f"{inputs} (float[4, 2] y) {{ r = Relu(x) y = Transpose(r) }}", sentence)
-    refused(f"{inputs} (float[2, 3] y) {{ r = Relu(x) y = MatMul(r, w) }}", sentence)
+    refused(inputs + " (float[4, 2] y) { r = Relu(x) y = Transpose(r) }", sentence)
+    refused(inputs + " (float[2, 3] y) { r = Relu(x) y = MatMul(r, w) }", sentence)
 
 
 def test_the_types_of_the_file_are_used_where_onnx_infers_none(monkeypatch):

@@ -1131,7 +1131,8 @@ def test_weights_that_torchao_has_quantised_stay_integers(name, share):
 def test_weights_of_a_torchao_model_of_float16_stay_integers():
     skip_without_integers("matmul")
     mod, x, _ = weights_by_torchao("int8", "float16")
-    size = check_weights(mod, x, on_both(mod, x)[1], np.finfo("float16").eps)
+    # The host adds up in float16.
+    size = check_weights(mod, x, on_both(mod, x)[1], 8 * np.finfo("float16").eps)
     if support.IS_EMULATOR:
         assert size < 1.1 * bytes_of(weights_by_torchao("int8")[0])
 
@@ -1381,7 +1382,9 @@ def test_embeddings_that_torchao_has_quantised_stay_integers(kind, dtype):
     found = relax.VirtualMachine(compile_for(mod), tvm.cpu())["main"](tvm.runtime.tensor(rows))
     with torch.no_grad():
         expected = module(rows).float().numpy()
-    np.testing.assert_allclose(found.numpy().astype("float32"), expected, rtol=1e-6)
+    # bfloat16 becomes float32 here, and PyTorch rounds.
+    rounding = 2**-7 if dtype == "bfloat16" else 1e-6
+    np.testing.assert_allclose(found.numpy().astype("float32"), expected, rtol=rounding)
 
 
 @needs("add", "dequantize")
