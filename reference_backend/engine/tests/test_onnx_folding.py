@@ -148,7 +148,7 @@ def test_a_branch_that_sizes_choose_replaces_the_choice(batch, ops):
 
 def test_names_inside_two_branches_do_not_meet():
     inner = """ = If (yes) <
-        then_branch = t () => (float[3] r) { k = Constant <value = float {%s}> ()
+        then_branch = t () => (float[3] r) { k = Constant <value = float { %s }> ()
             r = Mul (%s, k) },
         else_branch = e () => (float[3] r) { r = Identity (x) }
     >"""
