@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -227,6 +228,10 @@ def _without_state(program: torch.export.ExportedProgram) -> torch.export.Export
             f"is state that lasts to the next call; supported are programs without state. {what}"
             f"{hint}."
         )
+    # It may be the user's.
+    program = copy.deepcopy(program)
+    signature = program.graph_signature
+    specs = signature.output_specs
     kept = [spec.kind not in _CHANGES for spec in specs]
     output = next(node for node in reversed(program.graph.nodes) if node.op == "output")
     values = output.args[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 
 from onnx import GraphProto, TensorShapeProto, ValueInfoProto
 
@@ -87,9 +88,9 @@ def replace_sizes(graph: GraphProto, shapes: Mapping[str, Sequence[object]]) -> 
         kind.shape.Clear()
         for symbol, size in zip(symbols, shape, strict=True):
             dimension = kind.shape.dim.add()
-            if not isinstance(size, int):
+            if not isinstance(size, Integral):
                 continue
-            dimension.dim_value = size
+            dimension.dim_value = size = int(size)
             if symbol not in _OPEN and sizes.setdefault(symbol, size) != size:
                 raise ValueError(
                     f"shape_dict[{name!r}]: '{symbol}' is {sizes[symbol]} in another place, and "
