@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from onnx import AttributeProto, GraphProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, helper, numpy_helper
 
+from ..onnx_graph import graphs_of
 from .onnx_rows import row_of, schema_of
 from .tables import load
 from .unread import MISSING, Given, refuses, require_read
@@ -43,9 +44,8 @@ def require_importer(graph: GraphProto, opset: int) -> None:
 def _require(graph: GraphProto, opset: int, constants: Mapping[str, Array]) -> None:
     rows = load("onnx")["importer"]
     for node in graph.node:
-        for item in node.attribute:
-            for inner in _inner(item):
-                _require(inner, opset, {**constants, **_constants(inner)})
+        for inner in graphs_of(node):
+            _require(inner, opset, {**constants, **_constants(inner)})
         row = row_of(rows, node.op_type, node.domain, opset)
         if row is None:
             if node.domain and row_of(rows, node.op_type, "", opset) is not None:
@@ -119,7 +119,3 @@ def _constants(graph: GraphProto) -> dict[str, Array]:
         for name, item in found.items()
         if not item.dims or list(item.dims) == [1]
     }
-
-
-def _inner(item: AttributeProto) -> Iterable[GraphProto]:
-    return [item.g] if item.type == AttributeProto.GRAPH else item.graphs
