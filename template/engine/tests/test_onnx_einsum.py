@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 
 import backend
-from support import needs, needs_library, partition_for, run_on_host, skip_where_declined
+from support import (
+    needs,
+    needs_library,
+    partition_for,
+    run_on_host,
+    skip_where_declined,
+    skip_where_limited,
+)
 
 pytestmark = needs_library("onnx")
 
@@ -126,6 +133,7 @@ def test_what_it_does_not_read_is_refused_by_name(equation, shapes, names, sente
 def test_all_of_it_is_on_the_npu(case):
     module = backend.from_onnx(einsum(*case)[0])
     skip_where_declined(module)
+    skip_where_limited(module)
     report = backend.offload_report(partition_for(module))
     assert [(item.op, item.reason) for item in report.on_host] == []
     assert [item.op for item in report.ops].count("relax.matmul") == 1

@@ -25,7 +25,7 @@ def end(*_):
 
 tvm_ffi.register_global_func("{backend}.codegen.decline_reason", end, override=True)
 found = _library.find
-_library.find = lambda role: found("emulator") if role == "driver" else found(role)
+_library.find = lambda role: found(role) or (found("emulator") if role == "driver" else None)
 sys.orig_argv[1:1] = ["-m", "{package}"]
 sys.argv = ["{package}", "report", {model!r}]
 code = main.main()
