@@ -370,8 +370,12 @@ TANH = tflite.ActivationFunctionType.TANH
             r"ADD \(operator 0, tensor 't2'\).*declares.* int32\[2, 3\].*float32\[2, 3\]",
         ),
         (one("MagicTo", [FLOATS], [FLOATS]), r"custom operator 'MagicTo' \(operator 0.*'t1'"),
-        (one("UNIQUE", [FLOATS], [FLOATS, FLOATS]), r"UNIQUE \(operator 0, tensor 't1'\)"),
+        (
+            one("UNIQUE", [FLOATS], [FLOATS, FLOATS]),
+            r"UNIQUE \(operator 0, tensor 't1'\) is not supported",
+        ),
         (one("HASHTABLE", [], [FLOATS]), r"HASHTABLE \(operator 0, tensor 't0'\)"),
+        (one("STABLEHLO_ABS", [FLOATS], [FLOATS]), r"STABLEHLO_ABS \(.* with LiteRT, or differs"),
         (one("READ_VARIABLE", [FLOATS], [FLOATS]), r"READ_VARIABLE \(operator 0.*a variable"),
         (one("VAR_HANDLE", [], [FLOATS]), r"VAR_HANDLE \(operator 0, tensor 't0'\).*a variable"),
         (one("CALL_ONCE", [], []), r"CALL_ONCE \(operator 0\) keeps a variable"),

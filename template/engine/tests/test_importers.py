@@ -312,17 +312,22 @@ def test_a_quantised_operator_is_dequantize_op_quantize(name):
 
 @needs_library("onnx")
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_a_result_without_zero_point_has_the_type_of_the_input(dtype):
+@pytest.mark.parametrize("move", ["Identity(p)", "MaxPool<kernel_shape = [2, 2]>(p)", "Pad(p, by)"])
+def test_a_result_without_zero_point_has_the_type_of_the_input(dtype, move):
     # ONNX Runtime requires zero points even if they are 0.
-    signature = f"g ({dtype}[4, 5] a) => ({dtype}[4, 5] y)"
+    signature = f"g ({dtype}[1, 2, 4, 5] a) => ({dtype} y)"
     short, long = (
-        f"y = com.microsoft.QLinearMul({inputs})"
-        for inputs in ("a, s, , a, s, , t", "a, s, z, a, s, z, t, z")
+        f"p = com.microsoft.QLinearMul({inputs}) b = {move} y = com.microsoft.QLinearMul({again})"
+        for inputs, again in (
+            ("a, s, , a, s, , t", "b, t, , b, t, , t"),
+            ("a, s, z, a, s, z, t, z", "b, t, z, b, t, z, t, z"),
+        )
     )
-    scales = {"s": np.float32(0.04), "t": np.float32(0.5)}
-    short = onnx_model(f"{signature} {{ {short} }}", **scales)
-    long = onnx_model(f"{signature} {{ {long} }}", z=np.zeros((), dtype), **scales)
-    a = integers(0, (4, 5), dtype)
+    others = {"s": np.float32(0.04), "t": np.float32(0.5)}
+    others |= {"by": np.array([0, 0, 1, 1] * 2)} if "by" in move else {}
+    short = onnx_model(f"{signature} {{ {short} }}", **others)
+    long = onnx_model(f"{signature} {{ {long} }}", z=np.zeros((), dtype), **others)
+    a = integers(0, (1, 2, 4, 5), dtype)
     (mine,), (right,) = run(backend.from_onnx(short), [a]), reference(long, [a])
     assert mine.dtype == dtype
     assert np.abs(mine.astype(int) - right).max() <= 1
@@ -347,7 +352,7 @@ def test_scaled_sums_become_an_op_on_dequantized_values():
         q, s, zero = DynamicQuantizeLinear(x)
         sums = ConvInteger(q, w, zero, wz)
         scales = Mul(s, ws)
-        cast = Cast<to = 1>(sums)
+        cast = Cast<saturate = 1, to = 1>(sums)
         y = Mul(cast, scales)
         sums2 = MatMulInteger(q, m, zero, wz)
         scales2 = Mul(ws, s)

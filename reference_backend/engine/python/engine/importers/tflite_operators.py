@@ -58,7 +58,7 @@ _UNREAD = frozenset(
         *("CALL", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES", "TAN"),
     )
 )
-"""What TVM converts into something else than LiteRT computes, or than can be compiled."""
+"""What TVM converts into something else than LiteRT computes, or into what does not compile."""
 _STABLEHLO = frozenset(f"STABLEHLO_{name}" for name in ("ADD", "MAXIMUM", "MINIMUM", "MULTIPLY"))
 """Those that LiteRT computes as well, so that they can be compared."""
 _FOLDED = 4096
@@ -132,10 +132,12 @@ class _Converter(Layers, Places, Values):
         super().__init__(*arguments, **options)
         self._integers: dict[str, relax.Expr] = {}
         """Quantised inputs and results, by the name of the tensor."""
+        self._refused: set[str] = set()
         for name in list(self.convert_map):
             is_compared = name in _STABLEHLO or not name.startswith("STABLEHLO_")
             if name in _UNREAD | _STATE or not is_compared:
                 del self.convert_map[name]
+                self._refused.add(name)
         self.convert_map["QUANTIZE"] = self._quantize
         self.convert_map["DEQUANTIZE"] = self._dequantize
         self.convert_map["DENSIFY"] = self._densify
@@ -180,6 +182,12 @@ class _Converter(Layers, Places, Values):
                 raise ValueError(
                     f"the operator {self._title(index)} keeps a variable from one call to the "
                     "next, which is not supported; make it an input and a result of the model"
+                )
+            if kind in self._refused:
+                raise ValueError(
+                    f"the operator {self._title(index)} is not supported: what TVM's importer "
+                    "makes of it was not compared with LiteRT, or differs. Export the model with "
+                    "others, or without the part that has it."
                 )
             if kind not in self.convert_map:
                 unknown.append(self._title(index))

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,9 @@ Run = Callable[[Sequence[Array]], list[Array]]
 
 _MOST_OF_PROTOBUF = 2**31 - 1
 _INTERPRETERS = (
-    ("LiteRT", "ai_edge_litert.interpreter", "ai-edge-litert"),
-    ("TensorFlow Lite", "tflite_runtime.interpreter", "tflite-runtime"),
-    ("TensorFlow Lite", "tensorflow.lite", "tensorflow"),
+    ("LiteRT", "ai_edge_litert.interpreter"),
+    ("TensorFlow Lite", "tflite_runtime.interpreter"),
+    ("TensorFlow Lite", "tensorflow.lite"),
 )
 
 
@@ -140,10 +140,16 @@ def original_of(model: object) -> Original:
 # ---- ONNX ---------------------------------------------------------------------------------------
 
 
+def _named(title: str, package: object) -> str:
+    """Return a framework with its version; distributions of one module have several names."""
+    version = getattr(package, "__version__", "")
+    return f"{title} {version}" if version else title
+
+
 def _onnx_framework() -> tuple[str]:
     for title, name in (("ONNX Runtime", "onnxruntime"), ("onnx.reference", "onnx")):
         if importlib.util.find_spec(name) is not None:
-            return (f"{title} {metadata.version(name)}",)
+            return (_named(title, importlib.import_module(name)),)
     raise ImportError(
         "the model is verified with ONNX Runtime, which is not installed: pip install onnxruntime"
     )
@@ -246,12 +252,13 @@ def _of_torch(tensor: Any) -> Array:
 
 
 def _interpreter() -> tuple[str, Any]:
-    for title, module, package in _INTERPRETERS:
+    for title, name in _INTERPRETERS:
         try:
-            found = importlib.import_module(module)
+            found = importlib.import_module(name)
         except ImportError:
             continue
-        return f"{title} {metadata.version(package)}", found.Interpreter
+        package = importlib.import_module(name.partition(".")[0])
+        return _named(title, package), found.Interpreter
     raise ImportError(
         "the model is verified with LiteRT's interpreter, which is not installed: pip install "
         "ai-edge-litert"

@@ -17,28 +17,13 @@ _BEFORE_SOFTMAX, _AFTER_SOFTCAP, _AFTER_BIAS, _AFTER_SOFTMAX = range(4)
 
 _PRECISIONS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
-_ATTENTION = {
-    *("is_causal", "kv_num_heads", "left_window_size", "q_num_heads", "qk_matmul_output_mode"),
-    *("right_window_size", "scale", "softcap", "softmax_precision"),
-}
-
-_ROTARY = {"interleaved", "num_heads", "rotary_embedding_dim"}
-
 
 def _attention(graph: Graph, node: Node) -> None:
     if node.proto.domain == "com.microsoft":
         # Another operator of the same name, which TVM reads.
         graph.nodes.append(node.proto)
         return
-    _require_known(node, _ATTENTION)
     _Attention(graph, node).write()
-
-
-def _require_known(node: Node, names: set[str]) -> None:
-    for name in node.attributes:
-        if name not in names:
-            known = ", ".join(sorted(names))
-            node.refuse(f"its attribute {name} is not supported; supported are {known}")
 
 
 class _Attention:
@@ -307,7 +292,6 @@ def _rotary_embedding(graph: Graph, node: Node) -> None:
         # Another operator of the same name.
         graph.nodes.append(node.proto)
         return
-    _require_known(node, _ROTARY)
     write = Writer(graph, node)
     x, cos, sin, positions = node.inputs(4)
     sizes = graph.sizes(x)

@@ -191,12 +191,15 @@ class _Folder:
         if node.op_type in ("Shape", "Size"):
             return self._sizes(node)
         inputs = [name for name in node.input if name]
+        attributes = {item.name: item for item in node.attribute}
         # TVM's importer reads no Constant but those that are tensors.
         wanted = node.op_type in _OPERATORS and inputs
-        if not wanted and (node.op_type != "Constant" or node.attribute[0].name not in _NUMERIC):
+        if not wanted and (node.op_type != "Constant" or attributes.keys().isdisjoint(_NUMERIC)):
             return None
         moves = node.op_type in _MOVES or (
-            node.op_type == "Cast" and node.attribute[0].i == TensorProto.INT64
+            node.op_type == "Cast"
+            and "to" in attributes
+            and attributes["to"].i == TensorProto.INT64
         )
         data = len(inputs) if node.op_type == "Concat" else 1
         known = {name: self.values[name] for name in inputs if name in self.values}

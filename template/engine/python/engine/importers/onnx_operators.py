@@ -103,9 +103,10 @@ def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
             onnx_quantised.refuse_unknown(node)
         else:
             graph.nodes.append(item)
-            if item.op_type in _MOVES:
-                for name in item.output:
-                    graph.learn(name, graph.element_type(item.input[0]))
+        if item.op_type in _MOVES:
+            element_type = graph.element_type(next(iter(item.input), ""))
+            for name in item.output if item.op_type == "Split" else item.output[:1]:
+                graph.learn(name, element_type)
     graph.finish()
 
 
@@ -114,4 +115,4 @@ _MOVES = {
     *("Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose"),
     "Unsqueeze",
 }
-"""Operators whose results have the type of their first input."""
+"""Operators whose first result, of Split each, has the type of their first input."""

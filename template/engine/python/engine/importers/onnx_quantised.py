@@ -272,7 +272,7 @@ def _scaled(graph: Graph, node: Node, op: str, a_axis: int, b_axis: int) -> bool
     mul = _single_user(graph, cast.output[0], "Mul") if cast else None
     if cast is None or mul is None:
         return False
-    if helper.get_attribute_value(cast.attribute[0]) != TensorProto.FLOAT:
+    if Node(cast).attributes.get("to") != TensorProto.FLOAT:
         return False
     product = next((name for name in mul.input if name != cast.output[0]), "")
     scales = graph.producers.get(product)
