@@ -64,7 +64,10 @@ each_dtype = pytest.mark.parametrize("dtype", ["float32", "float16"])
 
 @needs("sdpa")
 def test_a_region_is_called_in_the_order_of_its_own_arguments():
-    region = Region(first_case(["sdpa"]), bind_constants=True)
+    case = first_case(["sdpa"])
+    if case is None:
+        pytest.skip("this chip runs no case of sdpa")
+    region = Region(case, bind_constants=True)
     # The chain begins with its second input.
     assert [array.shape for array in region.inputs] != [
         array.shape for array in region.inputs_of_model
