@@ -47,3 +47,8 @@ def _on_this_chip(op: str, entry: JsonObject) -> JsonObject:
 OPS: dict[str, JsonObject] = {op: _on_this_chip(op, entry) for op, entry in read_cases().items()}
 """By op: the formula in NumPy, benchmarks, the number of results, cases in element types of this
 chip, and refused cases."""
+
+
+def symbol_of(name: str) -> str:
+    """Return a case's name as one that a function may have."""
+    return "".join(char if char.isalnum() else "_" for char in name)

@@ -372,7 +372,8 @@ class IntegerGraph:
         case = OPS[entry.name]["cases"][0]
         attributes = dict(case.get("attributes", {}))
         weights = any(item.weight for item in entry.inputs)
-        if weights or source.tensor.dtype not in self._types(entry):
+        fits = len(source.tensor.shape) in entry.inputs[0].ranks
+        if weights or not fits or source.tensor.dtype not in self._types(entry):
             raise _Unfit
         if "axis" in entry.attributes:
             attributes["axis"] = self._choose([-1, 0])

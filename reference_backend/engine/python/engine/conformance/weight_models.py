@@ -10,8 +10,9 @@ import numpy as np
 from tvm import relax
 
 from ..aliases import Array
+from .cases import symbol_of
 from .compare import Step
-from .model import Model, Spec, Tensor, entry_of, symbol_of
+from .model import Model, Spec, Tensor, entry_of
 
 
 @dataclass(frozen=True)

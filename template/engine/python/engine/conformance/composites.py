@@ -21,11 +21,11 @@ from ..capability import Fuses, Op
 from ..patterns import TABLE
 from ..reasons import DECLINES
 from ..tolerances import Elementwise
-from .cases import OPS
+from .cases import OPS, symbol_of
 from .compare import Step, Verdict
 from .compiled import Compiled, Placement, compile_all, placement
 from .imported import kind_and_message
-from .model import Case, Model, Spec, Tensor, entry_of, symbol_of
+from .model import Case, Model, Spec, Tensor, entry_of
 from .result import Outcome
 from .suite import Settings
 from .workers import Announce, in_workers

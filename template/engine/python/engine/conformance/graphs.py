@@ -221,6 +221,9 @@ class Graph:
             by_size[n] = [
                 _with_noise(one, is_sum) for one in evaluate(op, call, arrays, attributes, n)
             ]
+        is_fixed = len({values[0].shape for values in by_size.values()}) == 1
+        if op == "broadcast_to" and is_fixed and "n" in inputs[0].shape:
+            raise ValueError("It fits these sizes only.")
         result = self.model.call(op, *inputs, **attributes)
         results = result if isinstance(result, tuple) else (result,)
         results = results[: OPS[op]["results"]]

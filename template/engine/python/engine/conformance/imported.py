@@ -17,9 +17,9 @@ from ..messages import last_line
 from ..partition import compile_partitioned, partition_for
 from ..report import OpPlacement, offload_report
 from ..table import CHIP_LIMIT
+from .cases import symbol_of
 from .compare import Verdict, judge
 from .compiled import UNOPTIMIZED, host_library, linked, options_of
-from .model import symbol_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from ..patterns import TABLE
 from ..reasons import FAILED
 from ..tolerances import Accumulated
 from . import chip, numpy_reference
-from .cases import OPS, dtypes_of, names_dtypes
+from .cases import OPS, dtypes_of, names_dtypes, symbol_of
 from .chip import SIZES
 from .compare import Step, Verdict, allowance_behind, allowance_of_host, behind_mean, judge
 
@@ -89,10 +89,16 @@ def evaluate(
     """Compute a call in NumPy by its op's expression in the catalogue."""
     fields = compute(op, call, inputs, attributes, n)
     types = getattr(call.ty, "fields", None) or [call.ty]
-    with np.errstate(all="ignore"):
-        return [
-            np.asarray(field).astype(str(ty.dtype)) for field, ty in zip(fields, types, strict=True)
-        ]
+    results = []
+    for value, ty in zip(fields, types, strict=True):
+        with np.errstate(all="ignore"):
+            array = np.asarray(value).astype(str(ty.dtype))
+        sizes = [int(dim) if isinstance(dim, tirx.IntImm) else None for dim in ty.shape]
+        pairs = zip(array.shape, sizes, strict=True)
+        if any(size not in (None, actual) for actual, size in pairs):
+            raise ValueError(f"{op}: NumPy computes {array.shape}, and its type is {ty}")
+        results.append(array)
+    return results
 
 
 def compute(
@@ -111,11 +117,6 @@ def compute(
     with np.errstate(all="ignore"):
         result = eval(OPS[op]["numpy"], {**vars(numpy_reference), **names})
     return result if isinstance(result, tuple) else (result,)
-
-
-def symbol_of(name: str) -> str:
-    """Return a name that a function may have."""
-    return "".join(char if char.isalnum() else "_" for char in name)
 
 
 def sums_of(

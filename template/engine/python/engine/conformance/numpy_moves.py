@@ -54,7 +54,10 @@ def strided_slice(
 
 
 def take(x: Array, indices: Array, axis: int | None, mode: str) -> Array:
-    """Pick slices; an index outside picks the nearest one, but is undefined in mode "fast"."""
+    """Pick slices; an index outside picks the nearest one, but is an error in mode "fast"."""
+    size = x.size if axis is None else x.shape[axis]
+    if mode == "fast" and not ((indices >= 0) & (indices < size)).all():
+        raise IndexError('what an index outside picks is undefined in mode "fast"')
     return np.take(x, indices, axis, mode="wrap" if mode == "wrap" else "clip")
 
 
