@@ -471,6 +471,19 @@ def test_calls_that_trap_or_read_out_of_bounds_are_not_folded(call):
     ]
 
 
+def test_a_size_that_only_the_run_knows_is_no_constant():
+    n = tvm.tirx.Var("n", "int64")
+
+    def body(emit):
+        sizes = emit(op.shape_to_tensor(relax.ShapeExpr([n, 3])))
+        first = emit(op.take(sizes, constant(0, "int64"), 0))
+        return emit(op.add(first, constant(2, "int64")))
+
+    mod = build([variable("x", n, 3)], body)
+    found = as_on_the_host(simplify(mod, TABLE), np.zeros((5, 3), "float32"))
+    assert found == 7
+
+
 def test_all_kernels_of_a_model_are_one_build(monkeypatch):
     builds = []
     lower = fold._lower

@@ -135,6 +135,8 @@ def _constant_calls(block: Block) -> list[relax.Call]:
 def _may_fold(call: relax.Call, operands: Sequence[relax.Expr]) -> bool:
     """Whether to fold a call of constants."""
     name = op_name(call)
+    if any(map(_has_symbol, _tensors(call))):
+        return False
     if name == "relax.shape_to_tensor":
         return True
     if not operands or name == _DEQUANTIZE:
@@ -150,6 +152,16 @@ def _may_fold(call: relax.Call, operands: Sequence[relax.Expr]) -> bool:
     read = sum(math.prod((fixed_shape(item.ty) or ("", (0,)))[1]) for item in operands)
     size = sum(math.prod(shape) * tvm.runtime.DataType(dtype).itemsize for dtype, shape in known)
     return count <= read or size <= LARGEST_CONSTANT
+
+
+def _has_symbol(argument: relax.Expr) -> bool:
+    """Whether a shape or a number is only known when the model runs."""
+    if isinstance(argument, relax.Var):
+        return False
+    numbers = [argument] if isinstance(argument.ty, tvm.ir.PrimType) else []
+    if isinstance(argument, relax.ShapeExpr):
+        numbers = items_of(argument.values)
+    return any(not hasattr(number, "value") for number in numbers)
 
 
 def _fold_block(block: Block, kernels: Kernels) -> Bindings | None:
