@@ -93,10 +93,10 @@ def test_sizes_that_replace_others_replace_what_follows():
 @pytest.mark.parametrize(
     ("shapes", "sentence"),
     [
-        ({"x": (2, 3)}, "shape_dict['x'] has 2 sizes, and the input has 3 dimensions"),
+        ({"x": (2, 3)}, "the input 'x' has 3 dimensions, not 2"),
         (
             {"x": (2, 3, 4), "y": (3,)},
-            "shape_dict['y']: 'N' is 2 in another place, and 3 here",
+            "the size 'N' of the input 'y' is 2 in another place, and 3 here",
         ),
     ],
 )

@@ -234,7 +234,7 @@ def test_what_is_not_read_is_refused_in_onnx(monkeypatch):
     from_onnx(onnx_model(text % ""))
     from_onnx(onnx_model(text % "<alpha = 0.01>"))
     message = (
-        r"the node act \(LeakyRelu\): its attribute alpha=0.5 is not read by the importer, so "
+        r"the node 'act' \(LeakyRelu\): its attribute alpha=0.5 is not read by the importer, so "
         r"that values would be wrong; supported is the default, alpha=0.009999999776\d*"
     )
     with pytest.raises(ValueError, match=message):
@@ -265,7 +265,7 @@ def test_what_a_rule_does_not_read_is_refused(monkeypatch):
     monkeypatch.setattr(onnx_unread, "load", without("onnx", "rules", op, "bits"))
     from_onnx(model)
     next(item for item in graph.node[0].attribute if item.name == "bits").i = 8
-    message = r"the node product \(com.microsoft.MatMulNBits\): its attribute bits=8 is not read"
+    message = r"the node 'product' \(com.microsoft.MatMulNBits\): its attribute bits=8 is not read"
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
     with pytest.raises(ValueError, match=message):
         from_onnx(model)
@@ -278,7 +278,7 @@ def test_an_input_that_is_not_read_is_refused(monkeypatch):
     text = "g (float[2, 3] x, float low) => (float[2, 3] y) {[act] y = Clip (x, low)}"
     from_onnx(onnx_model(text))
     monkeypatch.setattr(onnx_unread, "load", without("onnx", "importer", "Clip-11", "input min"))
-    with pytest.raises(ValueError, match=r"the node act \(Clip\): its input min is not read by"):
+    with pytest.raises(ValueError, match=r"the node 'act' \(Clip\): its input min is not read by"):
         from_onnx(onnx_model(text, 12))
 
 
@@ -293,7 +293,9 @@ def test_an_attribute_that_no_schema_has_is_refused():
 def test_an_operator_of_onnx_runtime_is_no_operator_of_onnx():
     pytest.importorskip("onnx")
     text = "g (float[2, 3] x) => (float[2, 3] y) {[act] y = com.microsoft.Unique (x)}"
-    with pytest.raises(ValueError, match=r"act \(com.microsoft.Unique\): the importer would read"):
+    with pytest.raises(
+        ValueError, match=r"'act' \(com.microsoft.Unique\): the importer would read"
+    ):
         from_onnx(onnx_model(text))
 
 

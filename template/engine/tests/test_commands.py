@@ -446,7 +446,7 @@ def test_a_given_batch_is_folded_into_an_onnx_model(tmp_path):
     ]
     for shape, sentence in (
         ("image=3,2,17", "the model fixes a size of 16 where 17 is given"),
-        ("image=3,32", "the input has 3 dimensions, not 2"),
+        ("image=3,32", "the input 'image' has 3 dimensions, not 2"),
         ("images=3,2,16", "the model's inputs are image"),
     ):
         assert sentence in failure(*arguments, "--shape", shape)
@@ -487,8 +487,8 @@ def test_an_operator_that_tvm_does_not_import_is_named(tmp_path):
     model.graph.node[1].name = "author_custom"
     onnx.save(model, tmp_path / "model.onnx")
     why = (
-        "TVM's importer does not know the operators of the nodes z (Celu), author_custom "
-        "(acme.MyOp), y (Bernoulli). Export the model with others"
+        "TVM's importer does not know the operators of the nodes 'z' (Celu), 'author_custom' "
+        "(acme.MyOp), 'y' (Bernoulli). Export the model with others"
     )
     assert why in failure("report", tmp_path / "model.onnx")
 
@@ -503,7 +503,7 @@ def test_a_node_that_tvm_cannot_read_is_named(tmp_path):
     model.graph.node[0].name, model.graph.node[0].op_type = "/head/Resize", "Resize"
     onnx.save(model, tmp_path / "model.onnx")
     why = failure("report", tmp_path / "model.onnx")
-    assert "model.onnx cannot be imported: at the node /head/Resize (Resize): " in why
+    assert "model.onnx cannot be imported: ONNX node '/head/Resize' (Resize): " in why
 
 
 def needs_integers(test):

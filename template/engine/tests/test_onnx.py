@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 
 import backend
@@ -33,31 +34,31 @@ def refused(text, sentence, domains=DOMAINS):
 UNSOUND = {
     "a cycle": (
         "{ a = Relu(b) b = Neg(a) y = Add(b, x) }",
-        "ONNX node 'with the output a' (Relu): its input 'b' is not known there: the later node "
-        "'with the output b' (Neg) computes it: the nodes form a cycle",
+        "ONNX node 'a' (Relu): its input 'b' is not known there: the later node "
+        "'b' (Neg) computes it: the nodes form a cycle",
     ),
     "a node that reads itself": (
         "{ a = Add(a, x) y = Relu(a) }",
-        "ONNX node 'with the output a' (Add): its input 'a' is not known there: it is its own",
+        "ONNX node 'a' (Add): its input 'a' is not known there: it is its own",
     ),
     "an input that nobody makes": (
         "{ y = Add(x, lost) }",
-        "ONNX node 'with the output y' (Add): its input 'lost' is not known there: no node",
+        "ONNX node 'y' (Add): its input 'lost' is not known there: no node",
     ),
     "an input of a branch": (
         "{ c = Equal(x, x) d = ReduceMin<keepdims = 0>(x) e = Cast<to = 9>(d)"
         "  y = If(e) <then_branch = t () => (float[2] p) { p = Neg(lost) },"
         "             else_branch = f () => (float[2] q) { q = Relu(x) }> }",
-        "ONNX node 'with the output p' (Neg): its input 'lost' is not known there",
+        "ONNX node 'p' (Neg): its input 'lost' is not known there",
     ),
     "two makers": (
         "{ y = Relu(x) y = Neg(x) }",
-        "(Neg): its result 'y' is that of the node 'with the output y' (Relu), too",
+        "(Neg): its result 'y' is that of the node 'y' (Relu), too",
     ),
     "no maker": ("{ z = Relu(x) }", "the ONNX graph 'g' has the result 'y', which no node"),
     "another domain": (
         "{ y = own.Relu(x) }",
-        "TVM's importer does not know the operator of the node y (own.Relu)",
+        "TVM's importer does not know the operator of the node 'y' (own.Relu)",
     ),
 }
 
@@ -71,9 +72,7 @@ def test_a_graph_that_cannot_be_computed_is_refused_with_node_and_tensor(name):
 def test_a_node_without_an_operator_or_a_version_is_refused():
     found = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     found.graph.node[0].op_type = ""
-    with pytest.raises(
-        ValueError, match=r"^ONNX node 'with the output y' \(\): it has no operator"
-    ):
+    with pytest.raises(ValueError, match=r"^ONNX node 'y' \(\): it has no operator"):
         backend.from_onnx(found)
     other = '<ir_version: 10, opset_import: ["com.microsoft": 1]>'
     text = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
@@ -85,6 +84,100 @@ def test_functions_of_the_model_are_read():
     <domain: "own", opset_import: ["": 21]> twice (a) => (b) { b = Add(a, a) }"""
     found = backend.from_onnx(model(text))
     assert found["main"].ret_ty.dtype == "float32"
+
+
+def test_an_incomplete_node_is_refused():
+    refused(
+        "g (float[2] x) => (float[2] y) { y = Add(x) }",
+        "ONNX node 'y' (Add): it has 1 inputs, and needs 2",
+    )
+    refused(
+        "g (float[2] x) => (float[2] y) { y = Cast(x) }",
+        "ONNX node 'y' (Cast): its attribute to is missing",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [("seq(float[2])", "sequence"), ("string[2]", "string tensor")]
+)
+def test_an_input_that_is_no_tensor_of_numbers_is_refused(kind, what):
+    text = f"g ({kind} x, float[2] z) => (float[2] y) {{ y = Relu(z) }}"
+    refused(text, f"the input 'x' of the ONNX model is a {what}, which is not supported")
+
+
+# ---- What TVM's converters do not read ----------------------------------------------------------
+
+IN_A_BRANCH = (
+    "(float[2, 2] x, bool c) => (int64[2, 2] y) { y = If(c) <"
+    "  then_branch = t () => (int64[2, 2] p) { p = %s },"
+    "  else_branch = f () => (int64[2, 2] q) { q = Cast<to = 7>(x) }> }"
+)
+FAILURES = {
+    "ValueError": (
+        "(float[2, 2] x) => (int64[2, 2] y) { y = EyeLike<dtype = 7>(x) }",
+        "ONNX node 'y' (EyeLike): dtype mismatch between input (float32) and attribute (7)",
+    ),
+    "TypeError": (
+        "(float[2] x) => (float[2, 4] y) { d = Constant<value_int = 4>()"
+        "  v = Constant<value_floats = [0.0, 1.0]>() [hot] y = OneHot(x, d, v) }",
+        "ONNX node 'hot' (OneHot): one_hot op requires the input indices to have integer dtype.",
+    ),
+    "of a kernel": (
+        "(float[1, 7, 3, 3] x) => (float[1, 7, 3, 3] y) { y = LRN<size = 4>(x) }",
+        "ONNX node 'y' (LRN): In divide, the first input shape at dim 1 is 7 and the second input "
+        "shape at dim 1 is 8, which are not broadcastable",
+    ),
+    "AssertionError": (
+        "(int32[2] x) => (int32[2] y) { y = Exp(x) }",
+        "ONNX node 'y' (Exp): Types ['float', 'float32', 'double', 'float64', 'float16', "
+        "'bfloat16'] are supported only, but int32 is given",
+    ),
+    "NotImplementedError": (
+        "(float[1, 3] x, float[1, 3] w) => (float[3] y) { y = GridSample(x, w) }",
+        "ONNX node 'y' (GridSample): GridSample only supports 4D or 5D input, got 2D",
+    ),
+    "of another type": (
+        "(float[2] x, int64[2] z) => (float[2] y) { y = Add(x, z) }",
+        "ONNX node 'y' (Add): Binary operators must have the same datatype for both operands.",
+    ),
+    "in a branch": (
+        IN_A_BRANCH % "EyeLike<dtype = 7>(x)",
+        "ONNX node 'p' (EyeLike): dtype mismatch between input (float32) and attribute (7)",
+    ),
+    "unknown in a branch": (
+        IN_A_BRANCH % "Celu(x)",
+        "ONNX node 'p' (Celu): Operator Celu not implemented",
+    ),
+    "of ONNX Runtime": (
+        "(float[1, 3, 4] x, float[4, 12] w, float[12] b) => (float[1, 3, 4] y)"
+        "  { y = com.microsoft.Attention<num_heads = 2, scale = 2.0>(x, w, b) }",
+        "ONNX node 'y' (com.microsoft.Attention): custom scale is not currently supported",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_a_converter_raises_is_a_refusal_of_its_node(name):
+    text, sentence = FAILURES[name]
+    with pytest.raises(ValueError) as caught:
+        backend.from_onnx(model(f"g {text}"))
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_no_memory_is_none_of_the_node(monkeypatch):
+    def convert(x):
+        raise MemoryError
+
+    plant(monkeypatch, "Relu", convert)
+    with pytest.raises(MemoryError):
+        backend.from_onnx(model("g (float[2] x) => (float[2] y) { y = Relu(x) }"))
+
+
+def test_an_unknown_operator_is_a_value_error():
+    with pytest.raises(ValueError, match="does not know the operator of the node 'y' \\(Celu\\)"):
+        backend.from_onnx(model("g (float[2] x) => (float[2] y) { y = Celu(x) }"))
 
 
 # ---- Types that the model declares --------------------------------------------------------------
@@ -118,7 +211,7 @@ def plant(monkeypatch, name, convert):
 def test_a_result_that_contradicts_the_model_is_refused(monkeypatch, convert, read):
     plant(monkeypatch, "Relu", convert)
     sentence = (
-        "the node r (Relu) is read wrongly: the model declares its result 'r' as float32[2, 4], "
+        "the node 'r' (Relu) is read wrongly: the model declares its result 'r' as float32[2, 4], "
         f"and TVM's importer makes it {read}."
     )
     # Of the one node, though it is not a result of the model, and a later node may fail for it.
@@ -150,6 +243,31 @@ def test_sizes_that_replace_those_of_the_file_are_the_declared_ones():
     assert result_type(text, shape_dict={"x": [3, 4]}) == ("float32", [3, 4])
     fixed = text.replace("n", "1")
     assert result_type(fixed, shape_dict={"x": [np.int64(3), 4]}) == ("float32", [3, 4])
+
+
+def test_a_result_of_another_element_type_is_refused():
+    refused(
+        "g (float[2] x) => (int64[2] y) { [act] y = Relu(x) }",
+        "ONNX node 'act' (Relu): the model declares the result 'y' as int64, and by ONNX it is "
+        "float32; correct the type in the file",
+    )
+
+
+@pytest.mark.parametrize("what", ["input", "result"])
+def test_negative_sizes_are_refused_but_for_minus_one(what):
+    found = model("g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }")
+    values = found.graph.input if what == "input" else found.graph.output
+    size = values[0].type.tensor_type.shape.dim[0]
+    size.dim_value = -5
+    with pytest.raises(ValueError) as caught:
+        backend.from_onnx(found)
+    assert str(caught.value).startswith(
+        f"the {what} {values[0].name!r} of the ONNX model has a size of -5; supported are"
+    )
+    # Exporters and ONNX Runtime take it for one that is not known.
+    size.dim_value = -1
+    first, second = backend.from_onnx(found)["main"].ret_ty.shape.values
+    assert isinstance(first, tvm.tirx.Var) and int(second) == 4
 
 
 def test_a_result_of_no_dimensions_may_be_of_unknown_ones():

@@ -3,6 +3,12 @@
 
 from __future__ import annotations
 
+FIX_SIZES = (
+    "fix the sizes of the model's inputs, with `--shape x=1,3,64,64` on the command line or with "
+    "`shape_dict` in Python"
+)
+"""What to do about a size that only the run knows, as the end of a sentence."""
+
 
 def printable(text: str) -> str:
     """Escape what a terminal would interpret: names from files may have anything in them.

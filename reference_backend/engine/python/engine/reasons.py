@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from enum import Enum
 
-from .messages import one_line
+from .messages import FIX_SIZES, one_line
 
 DECLINES = "the driver declines"
 """The beginning of the reason of an op that the driver declines."""
@@ -17,8 +17,6 @@ FAILED = "the driver failed"
 
 _CAPABILITIES = "vendor/capabilities.py"
 _IN_REACH = "The engine can compile it: if the chip can run it, widen the limit in "
-
-_ON_COMMAND_LINE = "On the command line, `--shape x=1,3,64,64` fixes the sizes of the input x."
 
 
 class Code(Enum):
@@ -54,7 +52,7 @@ class Code(Enum):
         "unknown_type",
         "the dtype, rank, shape or device of a tensor is not known, or a size cannot be planned",
         "Import the model with shapes and dtypes that are known; each size is a positive number or "
-        f"a multiple of one symbol. {_ON_COMMAND_LINE}",
+        f"a multiple of one symbol. Or {FIX_SIZES}.",
     )
     DTYPE = (
         "dtype",
@@ -69,7 +67,7 @@ class Code(Enum):
     SYMBOLIC_SIZE = (
         "symbolic_size",
         "a size is a symbol, where the op or the chip needs a number",
-        f"Import the model with fixed sizes. {_ON_COMMAND_LINE}",
+        f"Import the model with fixed sizes, or {FIX_SIZES}.",
     )
     RUN_TIME_SIZE = (
         "run_time_size",

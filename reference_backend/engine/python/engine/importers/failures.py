@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from ..calls import size_text
 from ..messages import printable_lines
 
 _MOST = 8
@@ -56,6 +58,69 @@ def at_node(title: str) -> Iterator[None]:
             with suppress(AttributeError, TypeError):
                 setattr(error, _NODE, title)
         raise
+
+
+@contextmanager
+def refused_at(node: str, what_helps: Callable[[], str]) -> Iterator[None]:
+    """Raise errors as refusals of a node: as ValueErrors whose message begins with it.
+
+    Parameters
+    ----------
+    node
+        The node as a message has it.
+    what_helps
+        Returns what to do about it; "" if that is not known.
+
+    Returns
+    -------
+    context
+        The innermost one names its node. A lack of memory stays one.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        if node_of(error):
+            raise
+        why = "; ".join(filter(None, (essential(error), what_helps())))
+        refused = ValueError(f"{node}: {why}")
+        setattr(refused, _NODE, node)
+        raise refused from error
+
+
+_ADDRESS = re.compile(r"^(?:\w+Error: )?(?:Check failed: \(.*?\) is false:? ?)?")
+_OPERATOR = re.compile(
+    r"(?:Operator )?ir\.Op\([^\n]*?name=\"relax\.([\w.]+)\"[^\n]*support_level=\d+\)"
+)
+_LONGEST = 500
+
+
+def essential(error: Exception) -> str:
+    """Return the line of an error that says what is wrong, without what TVM writes around it.
+
+    Parameters
+    ----------
+    error
+        An error of TVM's importer.
+
+    Returns
+    -------
+    line
+        Its first line, or the last one if it begins with the places in TVM's sources.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any(mark in str(error) for mark in _OF_SOURCES):
+        lines = [line for line in reversed(lines) if not line.startswith(_OF_SOURCES)]
+    text = _ADDRESS.sub("", lines[0] if lines else "")
+    kind = type(error).__name__
+    # Such as KeyError, which has the key for a text.
+    if not text or isinstance(error, (LookupError, AttributeError)):
+        text = f"{kind}: {text}" if text else kind
+    return size_text(_OPERATOR.sub(r"\1", text))[:_LONGEST].rstrip(".")
+
+
+_OF_SOURCES = ("Traceback (most recent", "Stack trace", 'File "')
 
 
 def node_of(error: Exception) -> str:

@@ -34,6 +34,12 @@ DOMAINS = ("", "ai.onnx", "com.microsoft")
 """The domains of known operators; TVM's importer ignores domains."""
 
 
+def title_of(node: NodeProto) -> str:
+    """Return a node for messages: its name, or its first result, and its operator."""
+    domain = f"{node.domain}." if node.domain else ""
+    return f"{node.name or next(iter(node.output), '')!r} ({domain}{node.op_type})"
+
+
 class Node:
     """A node with its attributes as a mapping.
 
@@ -54,16 +60,9 @@ class Node:
         names = [*self.proto.input, *[""] * count]
         return names[:count]
 
-    @property
-    def title(self) -> str:
-        """Its name for users."""
-        domain = f"{self.proto.domain}." if self.proto.domain else ""
-        name = self.proto.name or f"with the output {next(iter(self.proto.output), '')}"
-        return f"node {name!r} ({domain}{self.proto.op_type})"
-
     def refuse(self, text: str) -> NoReturn:
         """Raise that something about it is not supported."""
-        raise ValueError(f"ONNX {self.title}: {text}")
+        raise ValueError(f"ONNX node {title_of(self.proto)}: {text}")
 
 
 class Graph:

@@ -15,6 +15,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from ..aliases import Array
+from ..messages import FIX_SIZES
 from .onnx_graph import Graph, Node, Rule
 
 _READ_BY_TVM = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
@@ -124,7 +125,7 @@ def _axes(
                 continue
             _require_plain(node, attributes, x)
             if scales is not None and value % 1:
-                node.refuse(f"the scale {value} needs the sizes of its input {x!r}; fix them")
+                node.refuse(f"the scale {value} needs the sizes of its input {x!r}; {FIX_SIZES}")
             return None
         scale = float(value) if scales is not None else value / size
         wanted = math.floor(np.float32(size) * np.float32(scale)) if sizes is None else int(value)
@@ -161,7 +162,7 @@ def _require_plain(node: Node, attributes: Mapping[str, object], x: str) -> None
         if attributes.get(name, value) != value:
             node.refuse(
                 f"{name}={attributes[name]} needs the sizes of its input {x!r} and of its result; "
-                "fix them when you export the model, or give them with shape_dict or --shape"
+                f"{FIX_SIZES}"
             )
 
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
 from .declared import Declared
-from .onnx_graph import NARROW
-from .onnx_sizes import name_open_sizes, replace_sizes
+from .onnx_graph import NARROW, title_of
+from .onnx_sizes import name_open_sizes, open_unknown_sizes, set_sizes
 
 _SMALL = 1024
 """No shape is longer: constants with more elements are weights, whose values no type needs."""
@@ -35,6 +35,12 @@ def outline(model: ModelProto, shapes: object = None) -> ModelProto:
     -------
     outline
         Another model. What cannot be inferred has no type there.
+
+    Raises
+    ------
+    ValueError
+        A size is negative, or given otherwise than the model has it; or a result is declared with
+        another element type than ONNX infers.
     """
     given = shapes if isinstance(shapes, Mapping) else {}
     result = ModelProto(ir_version=model.ir_version)
@@ -45,11 +51,27 @@ def outline(model: ModelProto, shapes: object = None) -> ModelProto:
     result.graph.input.extend(model.graph.input)
     result.graph.initializer.extend(_without_values(item) for item in model.graph.initializer)
     if given:
-        replace_sizes(result.graph, given)
-    name_open_sizes(result.graph)
+        set_sizes(result.graph, given, replaces=True)
     result.graph.output.extend(model.graph.output)
+    open_unknown_sizes(result.graph)
+    name_open_sizes(result.graph)
     infer(result, with_sizes=not given)
+    for said, known in zip(model.graph.output, result.graph.output, strict=True):
+        _require_type(result.graph, said, known)
     return result
+
+
+def _require_type(graph: GraphProto, said: ValueInfoProto, known: ValueInfoProto) -> None:
+    """Refuse a result of another element type than ONNX infers; sizes may be outdated."""
+    one, other = (_declared(value).dtype for value in (said, known))
+    if not one or not other or one == other:
+        return
+    makers = [title_of(node) for node in graph.node if said.name in node.output]
+    where = f"ONNX node {makers[0]}: " if makers else ""
+    raise ValueError(
+        f"{where}the model declares the result {said.name!r} as {one}, and by ONNX it is {other}; "
+        "correct the type in the file, or export the model again"
+    )
 
 
 def infer(outline: ModelProto, with_sizes: bool = True) -> None:

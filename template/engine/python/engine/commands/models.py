@@ -184,15 +184,14 @@ def _read_onnx(path: Path, shapes: Shapes) -> ModelFile:
 
 def _set_shapes(model: ModelProto, shapes: Shapes) -> None:
     """Write sizes into an ONNX model, for each size of the same name."""
-    from ..importers.onnx_sizes import fix_sizes, inputs_of
+    from ..importers.onnx_sizes import inputs_of, set_sizes
 
     _require_known(shapes, list(inputs_of(model.graph)))
-    sizes: dict[str, int] = {}
-    for name, shape in shapes.items():
-        try:
-            fix_sizes(model.graph, name, shape, sizes)
-        except ValueError as error:
-            raise Problem(f"--shape {_text(name, shape)}: {error}.") from None
+    try:
+        set_sizes(model.graph, shapes)
+    except ValueError as error:
+        given = " ".join(f"--shape {_text(name, shape)}" for name, shape in shapes.items())
+        raise Problem(f"{given}: {error}.") from None
     if shapes:
         # They have the open sizes.
         del model.graph.value_info[:]

@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ..aliases import Array
+from ..messages import FIX_SIZES
 from .onnx_graph import Graph, Node, Rule
 from .onnx_writer import Writer
 
@@ -82,7 +83,9 @@ class _Attention:
         heads = self.node.attributes.get(attribute) if self.is_flat else self._sizes(name)[1]
         if not heads:
             self.node.refuse(
-                f"{attribute} is missing" if self.is_flat else f"the heads of {name!r} are open"
+                f"{attribute} is missing"
+                if self.is_flat
+                else f"the heads of {name!r} are open; {FIX_SIZES}"
             )
         return int(heads)
 
@@ -91,8 +94,7 @@ class _Attention:
         steps = sizes[-2]
         if steps is None:
             self.node.refuse(
-                f"{attribute} needs the number of steps of {name!r}, which is open; fix the sizes "
-                "of the model's inputs with --shape, or with shape_dict of from_onnx"
+                f"{attribute} needs the number of steps of {name!r}, which is open; {FIX_SIZES}"
             )
         return steps
 
@@ -242,7 +244,9 @@ class _Attention:
             return mask
         lacking = steps + past - sizes[-1]
         if None in sizes:
-            self.node.refuse(f"its attn_mask {mask!r} is too short, and its other sizes are open")
+            self.node.refuse(
+                f"its attn_mask {mask!r} is too short, and its other sizes are open; {FIX_SIZES}"
+            )
         dtype = self.writer.dtype(mask)
         shape = [*(size or 0 for size in sizes[:-1]), lacking]
         more = np.full(shape, False if dtype == "bool" else -np.inf, dtype)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from ..messages import FIX_SIZES
 from .onnx_graph import Graph, Node, Rule
 from .onnx_writer import Writer
 
@@ -226,10 +227,7 @@ class _Einsum:
             lead = next((i for i, g in enumerate(groups) if len(g) != 1), 0)
             sizes = [*[0] * lead, *sizes[lead:]]
         if list(sizes).count(-1) > 1:
-            self.node.refuse(
-                "several of the sizes that it merges are open; fix the sizes of the model's "
-                "inputs with --shape, or with shape_dict of from_onnx"
-            )
+            self.node.refuse(f"several of the sizes that it merges are open; {FIX_SIZES}")
         return self.writer.reshape(name, sizes)
 
 

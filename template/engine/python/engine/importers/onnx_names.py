@@ -5,24 +5,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import tvm
+from onnx import GraphProto
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ..aliases import Attributes
+from ..messages import FIX_SIZES
 from ..origins import Origin, Tracer, with_classes, with_span
 from ..passes.selections import of_unknown_size, type_of_selection
-from .attributes.onnx_unread import require_importer, title_of
+from .attributes.onnx_unread import require_importer
 from .declared import require_declared
-from .failures import at_node, unknown_operators
-from .onnx_graph import DOMAINS, all_nodes, reads
+from .failures import refused_at, unknown_operators
+from .onnx_graph import DOMAINS, all_nodes, reads, title_of
 from .onnx_types import declared
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import ModelProto, NodeProto, ValueInfoProto
 
 
 class _Builder(Tracer):
@@ -68,30 +71,35 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         self._outline = outline
         self._declared = declared(outline.graph)
         self._read = set(reads(outline.graph))
-        self._author_names = {
-            str(node.name or next(iter(node.output), "")) for node in outline.graph.node
+        self._authors = {
+            str(node.name or next(iter(node.output), "")): title_of(node)
+            for node in all_nodes(outline.graph)
         }
 
     def _check_for_unsupported_ops(self, graph: GraphProto) -> None:
         """Refuse operators that TVM does not know, and name their nodes; TVM names only kinds."""
         kinds: Collection[str] = ()
+        cause: Exception | None = None
         try:
             super()._check_for_unsupported_ops(graph)
         except tvm.error.OpNotImplemented as error:
-            kinds = str(error).rpartition("ONNX: ")[2].split(", ")
+            cause, kinds = error, str(error).rpartition("ONNX: ")[2].split(", ")
         unknown = [
             title_of(node)
             for node in all_nodes(graph)
             if node.op_type in kinds or node.domain not in DOMAINS
         ]
         if unknown:
-            raise tvm.error.OpNotImplemented(unknown_operators(unknown))
+            raise ValueError(unknown_operators(unknown)) from cause
         require_importer(graph, self.opset)
 
     def _construct_nodes(self, graph: GraphProto) -> None:
         """Read all nodes, and compare what they became with the types of the model."""
         try:
-            super()._construct_nodes(graph)
+            for node in graph.node:
+                # One by one, as TVM also fails between the nodes.
+                with refused_at(f"ONNX node {self._title(node)}", str):
+                    super()._construct_nodes(SimpleNamespace(node=[node]))
         except Exception:
             # A wrong shape makes a later node fail.
             self._require_declared()
@@ -104,10 +112,34 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
                 if name in self._read and name in self._declared and name in self._nodes:
                     require_declared(title_of(node), name, self._declared[name], self._nodes[name])
 
+    def _title(self, node: NodeProto) -> str:
+        name = self._author_of(node.name or next(iter(node.output), ""), node.op_type)
+        return self._authors.get(name) or title_of(node)
+
+    def _author_of(self, name: str, op: str) -> str:
+        """Return the node of the user's model: operators that replace one are named after it."""
+        original = name.removesuffix(f"_{op}")
+        return original if name not in self._authors and original in self._authors else name
+
+    def _what_helps(self, inputs: Sequence[relax.Expr | None]) -> str:
+        """Return what to do if the reason may be sizes that only the run knows."""
+        if not any(map(_has_symbols, self._inputs.values())):
+            return ""
+        is_open = any(_has_symbols(item) for item in inputs)
+        return f"if the open sizes are why, {FIX_SIZES}" if is_open else ""
+
     def _parse_value_proto(self, value_proto: ValueInfoProto | NodeProto) -> str:
         """Return the name of a value, or of a node; TVM hands it on to the operator."""
         name = super()._parse_value_proto(value_proto)
         return name or next(iter(getattr(value_proto, "output", ())), "")
+
+    def _convert_subgraph(self, bb: relax.BlockBuilder, graph: GraphProto) -> relax.Expr:
+        """Read a branch; of its nodes, TVM hands on the names alone."""
+        named = GraphProto()
+        named.CopyFrom(graph)
+        for node in named.node:
+            node.name = node.name or next(iter(node.output), "")
+        return super()._convert_subgraph(bb, named)
 
     def _convert_operator(
         self,
@@ -116,14 +148,11 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         attrs: Attributes,
         opset: int,
     ) -> relax.Expr:
-        name = str(attrs["tvm_custom"]["name"] or "")
-        # Operators that replace a quantised one are named after it.
-        original = name.removesuffix(f"_{op_name}")
-        if name not in self._author_names and original in self._author_names:
-            name = original
+        name = self._author_of(str(attrs["tvm_custom"]["name"] or ""), op_name)
+        title = self._authors.get(name, f"{name!r} ({op_name})")
         outer, self.bb.span = self.bb.span, Origin(name).span() if name else None
         try:
-            with at_node(f"{name} ({op_name})" if name else op_name):
+            with refused_at(f"ONNX node {title}", partial(self._what_helps, inputs)):
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
                 if op_name == "NonMaxSuppression":
                     # Before other operators read the most that can be selected as the size.
@@ -134,6 +163,12 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             self.bb.span = outer
         is_call = isinstance(result, tvm.relax.Call) and result.span is None
         return with_span(result, span) if is_call and span is not None else result
+
+
+def _has_symbols(expr: relax.Expr | None) -> bool:
+    """Whether a tensor has sizes that only the run knows."""
+    ty = getattr(expr, "ty", None)
+    return isinstance(ty, relax.TensorType) and bool(relax.analysis.tir_vars_in_type(ty))
 
 
 def read(model: ModelProto, outline: ModelProto, **options: object) -> tvm.IRModule:

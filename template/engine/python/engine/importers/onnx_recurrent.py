@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..messages import FIX_SIZES
 from .onnx_graph import Graph, Node, Rule
 from .onnx_writer import Writer
 
@@ -151,8 +152,7 @@ class _Recurrence:
         if not steps:
             self.node.refuse(
                 f"the number of steps of its input {self.x!r} is not known, and each step becomes "
-                "ops of its own; fix the sizes of the model's inputs with --shape, or with "
-                "shape_dict of from_onnx"
+                f"ops of its own; {FIX_SIZES}"
             )
         return steps
 

@@ -19,47 +19,10 @@ def inputs_of(graph: GraphProto) -> dict[str, ValueInfoProto]:
     return {value.name: value for value in graph.input if value.name not in weights}
 
 
-def fix_sizes(graph: GraphProto, name: str, shape: Sequence[int], sizes: dict[str, int]) -> None:
-    """Write the sizes of an input into a graph, at each place of the same symbol.
-
-    Parameters
-    ----------
-    graph
-        The graph, which is changed.
-    name
-        The input.
-    shape
-        Its sizes.
-    sizes
-        Those of symbols so far; new ones are added.
-
-    Raises
-    ------
-    ValueError
-        The input has another rank or size.
-    """
-    given = inputs_of(graph)[name].type.tensor_type.shape.dim
-    if len(given) != len(shape):
-        raise ValueError(f"the input has {len(given)} dimensions, not {len(shape)}")
-    for dimension, size in zip(given, shape, strict=True):
-        symbol = "" if dimension.dim_param in _OPEN else dimension.dim_param
-        known = dimension.dim_value if dimension.dim_value > 0 else sizes.get(symbol, size)
-        if known != size:
-            raise ValueError(
-                f"'{symbol}' is {known} in another place, and {size} here"
-                if symbol
-                else f"the model fixes a size of {known} where {size} is given"
-            )
-        if symbol:
-            sizes[symbol] = size
-        dimension.dim_value = size
-    for dimension in _dimensions(graph):
-        if dimension.dim_param in sizes:
-            dimension.dim_value = sizes[dimension.dim_param]
-
-
-def replace_sizes(graph: GraphProto, shapes: Mapping[str, Sequence[object]]) -> None:
-    """Write sizes of inputs into a graph in place of those that it has.
+def set_sizes(
+    graph: GraphProto, shapes: Mapping[str, Sequence[object]], replaces: bool = False
+) -> None:
+    """Write the sizes of inputs into a graph, at each place of the same symbol.
 
     Parameters
     ----------
@@ -67,11 +30,13 @@ def replace_sizes(graph: GraphProto, shapes: Mapping[str, Sequence[object]]) -> 
         The graph, which is changed.
     shapes
         The sizes of inputs, by name. Those that are not integers stay open, each on its own.
+    replaces
+        Whether they replace other sizes that the graph has.
 
     Raises
     ------
     ValueError
-        An input has another rank, or a symbol several sizes.
+        An input has another rank or size, or a symbol several sizes.
     """
     inputs = inputs_of(graph)
     sizes: dict[str, int] = {}
@@ -79,26 +44,59 @@ def replace_sizes(graph: GraphProto, shapes: Mapping[str, Sequence[object]]) -> 
         if name not in inputs:
             continue
         kind = inputs[name].type.tensor_type
-        if kind.HasField("shape") and len(kind.shape.dim) != len(shape):
+        dimensions = kind.shape.dim
+        if not kind.HasField("shape"):
+            dimensions.extend(TensorShapeProto.Dimension() for _ in shape)
+        if len(dimensions) != len(shape):
             raise ValueError(
-                f"shape_dict[{name!r}] has {len(shape)} sizes, and the input has "
-                f"{len(kind.shape.dim)} dimensions"
+                f"the input {name!r} has {len(dimensions)} dimensions, not {len(shape)}"
             )
-        symbols = [item.dim_param for item in kind.shape.dim] or [""] * len(shape)
-        kind.shape.Clear()
-        for symbol, size in zip(symbols, shape, strict=True):
-            dimension = kind.shape.dim.add()
+        for dimension, size in zip(dimensions, shape, strict=True):
             if not isinstance(size, Integral):
+                dimension.Clear()
                 continue
-            dimension.dim_value = size = int(size)
-            if symbol not in _OPEN and sizes.setdefault(symbol, size) != size:
+            size = int(size)
+            symbol = "" if dimension.dim_param in _OPEN else dimension.dim_param
+            if not replaces and dimension.dim_value > 0 and dimension.dim_value != size:
                 raise ValueError(
-                    f"shape_dict[{name!r}]: '{symbol}' is {sizes[symbol]} in another place, and "
-                    f"{size} here"
+                    f"the model fixes a size of {dimension.dim_value} where {size} is given for "
+                    f"the input {name!r}"
+                )
+            dimension.dim_value = size
+            if symbol and sizes.setdefault(symbol, size) != size:
+                raise ValueError(
+                    f"the size '{symbol}' of the input {name!r} is {sizes[symbol]} in another "
+                    f"place, and {size} here"
                 )
     for dimension in _dimensions(graph):
         if dimension.dim_param in sizes:
             dimension.dim_value = sizes[dimension.dim_param]
+
+
+def open_unknown_sizes(graph: GraphProto) -> None:
+    """Make each size of -1 an open one, as ONNX Runtime and exporters mean it.
+
+    Parameters
+    ----------
+    graph
+        The graph, which is changed.
+
+    Raises
+    ------
+    ValueError
+        A size is another negative number.
+    """
+    for what, values in (("input", inputs_of(graph).values()), ("result", graph.output)):
+        for value in values:
+            for dimension in value.type.tensor_type.shape.dim:
+                if dimension.dim_value < -1:
+                    raise ValueError(
+                        f"the {what} {value.name!r} of the ONNX model has a size of "
+                        f"{dimension.dim_value}; supported are sizes from 0 on, and -1 or a name "
+                        "for an open one"
+                    )
+                if dimension.dim_value == -1:
+                    dimension.Clear()
 
 
 def name_open_sizes(graph: GraphProto) -> None:
@@ -124,7 +122,7 @@ def name_open_sizes(graph: GraphProto) -> None:
     for name, value in inputs.items():
         for axis, item in enumerate(value.type.tensor_type.shape.dim):
             symbol = item.dim_param
-            if item.HasField("dim_value") and item.dim_value >= 0:
+            if item.HasField("dim_value"):
                 continue
             if symbol in _OPEN:
                 item.dim_param = _fresh(f"{name}_{axis}", used)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..messages import FIX_SIZES
 from .onnx_graph import Graph, Node, Rule
 
 
@@ -61,10 +62,7 @@ def _mode(node: Node) -> str:
 
 def _known_size(node: Node, axis: _Axis, why: str) -> int:
     if axis.size is None:
-        node.refuse(
-            f"{why} needs the sizes of its input {node.proto.input[0]!r}: fix them when you export "
-            "the model, or give them with shape_dict or --shape"
-        )
+        node.refuse(f"{why} needs the sizes of its input {node.proto.input[0]!r}; {FIX_SIZES}")
     return axis.size
 
 

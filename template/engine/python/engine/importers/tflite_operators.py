@@ -19,7 +19,7 @@ from tvm import relax
 from tvm.relax.frontend.tflite.tflite_frontend import ExprTable, TensorWrapper
 
 from ..calls import Constant
-from ..messages import last_line
+from ..messages import FIX_SIZES, last_line
 from .attributes.tflite_unread import require_options
 from .channels_first import channels_first
 from .declared import require_declared
@@ -158,10 +158,7 @@ class _Converter(Layers, Places, Values):
                     f"the input {name!r} is {dtype}, and dtype_dict has {dtypes[name]}"
                 )
             if min(shape, default=0) < 0:
-                raise ValueError(
-                    f"the input {name!r} has the open shape {shape}; fix it with shape_dict, or "
-                    "with --shape"
-                )
+                raise ValueError(f"the input {name!r} has the open shape {shape}; {FIX_SIZES}")
             if given and len(shape) != len(given):
                 raise ValueError(f"the input {name!r} has the shape {given}, and {shape} is given")
             if shape != given:

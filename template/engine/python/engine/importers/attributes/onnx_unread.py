@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING
 
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from ..onnx_graph import graphs_of
+from ..onnx_graph import graphs_of, title_of
 from .onnx_rows import row_of, schema_of
 from .tables import load
 from .unread import MISSING, Given, refuses, require_read
 
 if TYPE_CHECKING:
     from ...aliases import Array
-
-
-def title_of(node: NodeProto) -> str:
-    """Return a node for messages: its name, or its first output, and its operator."""
-    domain = f"{node.domain}." if node.domain else ""
-    return f"{node.name or next(iter(node.output), '')} ({domain}{node.op_type})"
 
 
 def require_importer(graph: GraphProto, opset: int) -> None:
