@@ -22,6 +22,7 @@ from .attributes.onnx_unread import require_importer
 from .declared import require_declared
 from .failures import refused_at, unknown_operators
 from .onnx_graph import DOMAINS, all_nodes, reads, title_of
+from .onnx_symbols import Symbols
 from .onnx_types import declared
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             str(node.name or next(iter(node.output), "")): title_of(node)
             for node in all_nodes(outline.graph)
         }
+        self._symbols = Symbols(self.bb, self._params)
 
     def _check_for_unsupported_ops(self, graph: GraphProto) -> None:
         """Refuse operators that TVM does not know, and name their nodes; TVM names only kinds."""
@@ -125,7 +127,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         """Return what to do if the reason may be sizes that only the run knows."""
         if not any(map(_has_symbols, self._inputs.values())):
             return ""
-        is_open = any(_has_symbols(item) for item in inputs)
+        is_open = any(_has_symbols(item) or self._symbols.is_known(item) for item in inputs)
         return f"if the open sizes are why, {FIX_SIZES}" if is_open else ""
 
     def _parse_value_proto(self, value_proto: ValueInfoProto | NodeProto) -> str:
@@ -153,7 +155,11 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         outer, self.bb.span = self.bb.span, Origin(name).span() if name else None
         try:
             with refused_at(f"ONNX node {title}", partial(self._what_helps, inputs)):
-                result = super()._convert_operator(op_name, inputs, attrs, opset)
+                result = self._symbols.computed(op_name, inputs, attrs, opset)
+                if result is None:
+                    given = self._symbols.for_converter(op_name, inputs)
+                    result = super()._convert_operator(op_name, given, attrs, opset)
+                    result = self._symbols.as_tensor(result)
                 if op_name == "NonMaxSuppression":
                     # Before other operators read the most that can be selected as the size.
                     unsized = self.bb.emit(of_unknown_size(result))
