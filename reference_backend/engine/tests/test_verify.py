@@ -3,6 +3,7 @@
 
 import importlib.util
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -149,6 +150,8 @@ def test_what_cannot_be_verified_is_refused():
         backend.verify(plain_module(), [X])
     with pytest.raises(ValueError, match="'x' is float64, and the model takes float32"):
         backend.verify(model_of(), [X.astype("float64")])
+    with pytest.raises(ValueError, match="tolerance=-1 is not a number from 0 on"):
+        backend.verify(model_of(), [X], tolerance=-1)
     model = model_of()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     with pytest.raises(
@@ -160,11 +163,20 @@ def test_what_cannot_be_verified_is_refused():
 def test_inputs_that_the_framework_refuses_are_an_error():
     model = model_of("s = Gather(x, k)\n k = Cast<to = 7>(x)", "float[2, 3, 3] s")
     model.graph.node.insert(0, model.graph.node.pop(1))
-    with pytest.raises(RuntimeError, match="does not run the model on these inputs"):
+    with pytest.raises(RuntimeError, match="does not run the model: .*[Ii]nd"):
         originals.original_of(model).run([X * 50])
 
 
 @needs_library("onnx")
+def test_a_file_that_the_framework_does_not_load_is_an_error():
+    model = model_of()
+    model.graph.node[0].op_type = "Unheard"
+    with pytest.raises(RuntimeError) as caught:
+        originals.original_of(model).run([X])
+    assert re.match(r"\S.* does not run the model: .*Unheard", str(caught.value))
+    assert "inputs" not in str(caught.value)
+
+
 def test_without_onnx_runtime_the_evaluator_of_onnx_is_used(monkeypatch):
     find = importlib.util.find_spec
     hidden = {"onnxruntime"}

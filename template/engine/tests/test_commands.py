@@ -237,6 +237,26 @@ def test_inputs_that_do_not_fit_the_model_are_refused(folder, tmp_path, arrays, 
     assert not output.exists()
 
 
+def test_an_array_of_another_name_is_no_input(tmp_path):
+    x = support.variable("x", 4)
+    save(support.build([x], lambda emit: emit(relax.op.add(x, x))), tmp_path / "model.json")
+    path = tmp_path / "inputs.npz"
+    arguments = ("run", tmp_path / "model.json", "--inputs", path)
+    np.savez(path, z=np.zeros(4, "float32"))
+    assert "has no array 'x'; the model takes: x float32[4]. The file has: z." in failure(
+        *arguments
+    )
+    np.savez(path, np.zeros(4, "float32"))
+    assert run_command(*arguments)[0] == 0
+
+
+@pytest.mark.parametrize("number", ["-1", "nan", "inf", "much"])
+def test_a_tolerance_is_a_number_from_0_on(number, tmp_path):
+    code, _, errors = run_command("run", "model.onnx", "--verify", f"--tolerance={number}")
+    assert code == 2
+    assert f"argument --tolerance: '{number}' is not a number from 0 on" in errors
+
+
 def test_an_input_may_have_no_dimensions(tmp_path):
     x, y = support.variable("x"), support.variable("y", 4)
     added = support.build([x, y], lambda emit: emit(relax.op.add(y, x)))

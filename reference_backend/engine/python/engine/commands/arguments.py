@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,33 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
             f"'{text}' is not a shape; supported: NAME=SIZES, such as x=1,3,224,224"
         )
     return name, tuple(map(int, parts))
+
+
+def not_negative(text: str) -> float:
+    """Read a number from 0 on.
+
+    Parameters
+    ----------
+    text
+        The number.
+
+    Returns
+    -------
+    number
+        The number.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is not such a number.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 on")
+    return number
 
 
 def count(text: str) -> int:
@@ -209,7 +237,7 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tolerance",
         metavar="SHARE",
-        type=float,
+        type=not_negative,
         help="the error of floats that --verify allows, as a part of the largest value of the "
         "result (default: by the types in the model, 1e-4 for float32)",
     )

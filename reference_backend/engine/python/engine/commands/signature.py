@@ -182,8 +182,6 @@ def suitable(arrays: NamedArrays, signature: Signature) -> list[Array]:
 def chosen(arrays: NamedArrays, signature: Signature) -> list[str]:
     """Return which array is for each input: by name, or in order if no array has a name.
 
-    A single array is for a single input, whatever its name is.
-
     Parameters
     ----------
     arrays
@@ -206,8 +204,6 @@ def chosen(arrays: NamedArrays, signature: Signature) -> list[str]:
     known = arrays.headers
     if set(known) == set(unnamed) and not set(names) <= set(known):
         names = unnamed
-    if len(names) == len(known) == 1:
-        names = list(known)
     missing = [name for name in names if name not in known]
     if missing:
         raise Problem(

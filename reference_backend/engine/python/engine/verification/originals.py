@@ -77,15 +77,14 @@ class Original:
         Raises
         ------
         RuntimeError
-            The framework cannot run it on these inputs.
+            The framework cannot run it, or not on these inputs.
         """
         try:
             with quiet():
                 return self.execute(inputs)
         except Exception as error:  # Frameworks raise countless errors.
             raise RuntimeError(
-                f"{self.framework} does not run the model on these inputs: {last_line(error)}. "
-                "Give inputs that the model is made for."
+                f"{self.framework} does not run the model: {last_line(error)}"
             ) from error
 
 

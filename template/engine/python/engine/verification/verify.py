@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -84,10 +85,12 @@ def verify(
     ImportError
         The model's framework is not installed.
     RuntimeError
-        The framework cannot run the model on these inputs.
+        The framework cannot run the model, or not on these inputs.
     ValueError
-        The model cannot be read, or the inputs do not suit it.
+        The model cannot be read, the inputs do not suit it, or the tolerance is negative.
     """
+    if tolerance is not None and not 0 <= tolerance < math.inf:
+        raise ValueError(f"tolerance={tolerance} is not a number from 0 on")
     try:
         is_path = isinstance(model, (str, os.PathLike))
         original = original_of(read_model(Path(str(model)), {}).content if is_path else model)
@@ -169,7 +172,7 @@ def check(
     Raises
     ------
     RuntimeError
-        The framework cannot run the model on these inputs.
+        The framework cannot run the model, or not on these inputs.
     """
     expected = original.run(inputs)
     if len(expected) != len(results):
