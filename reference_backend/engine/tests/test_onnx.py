@@ -432,6 +432,38 @@ def test_resize_of_older_versions():
         check("Upsample", x, opset=7, mode=mode, scales=[1.0, 1.0, 2.0, 1.5])
 
 
+BATCHES = {
+    "a part of the shape": "first = Slice(s, zero, two) to = Concat<axis = 0>(first, sides)",
+    "single sizes": "b = Gather(s, zero) c = Gather(s, one) to = Concat<axis = 0>(b, c, sides)",
+}
+
+
+def resized(name, mode, of, inputs):
+    from onnx import numpy_helper
+
+    found = model(
+        f"g ({inputs}) => (float[n, 2, 7, 10] y) {{ s = Shape({of}) {BATCHES[name]}"
+        f' y = Resize<mode = "{mode}">(x, , , to) }}'
+    )
+    for key, values in {"zero": [0], "one": [1], "two": [2], "sides": [7, 10]}.items():
+        found.graph.initializer.append(numpy_helper.from_array(np.array(values), key))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("name", BATCHES)
+def test_resize_to_known_sides_keeps_an_open_batch(name, mode):
+    found, x = resized(name, mode, "x", "float[n, 2, 4, 5] x"), floats(3, 2, 4, 5)
+    (mine,) = run_on_host(backend.from_onnx(found), "main", [x])
+    right = reference(found, {"x": x})
+    assert mine.shape == (3, 2, 7, 10)
+    np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5)
+    # Here nobody says that the batch is that of the input.
+    found = resized(name, mode, "z", "float[n, 2, 4, 5] x, float[m, 2] z")
+    with pytest.raises(ValueError, match=r"^ONNX node 'y' \(Resize\): .*fix the sizes"):
+        backend.from_onnx(found)
+
+
 def test_a_resize_that_tvm_reads_rightly_stays_one():
     scales = np.array([1, 1, 2, 2], "float32")
     found, _ = node("Resize", [floats(1, 2, 5, 4), None, scales], 21, [2], {"mode": "linear"})

@@ -151,9 +151,34 @@ def _given(graph: Graph, node: Node) -> tuple[Array | None, Array | None, Array 
     if not node.inputs(4)[3]:
         return (scales if scales is not None and scales.size else None), None, roi
     if sizes is None and not node.attributes.get("axes"):
-        shape = graph.shape(node.proto.output[0])
-        sizes = None if shape is None else np.array(shape)
+        sizes = _inferred(graph, node)
     return None, sizes, roi
+
+
+def _inferred(graph: Graph, node: Node) -> Array | None:
+    """Return the sizes that ONNX infers, with a 1 for a batch that stays and is not known."""
+    sizes, given = graph.sizes(node.proto.output[0]), graph.sizes(node.proto.input[0])
+    if not sizes or not given or None in sizes[1:]:
+        return None
+    if sizes[0] is None and (given[0] is not None or not _keeps_batch(graph, node)):
+        return None
+    return np.array([sizes[0] or 1, *sizes[1:]])
+
+
+def _keeps_batch(graph: Graph, node: Node) -> bool:
+    """Whether the first of the sizes is that of the input."""
+    x, name = node.proto.input[0], node.proto.input[3]
+    while (producer := graph.producers.get(name)) is not None:
+        op, name = producer.op_type, next(iter(producer.input), "")
+        if op == "Shape":
+            return name == x and not Node(producer).attributes.get("start", 0)
+        if op in ("Gather", "Slice"):
+            first = graph.constant(producer.input[1]) if len(producer.input) > 1 else None
+            if first is None or not first.size or first.flat[0] != 0:
+                return False
+        elif op not in ("Cast", "Concat", "Identity", "Unsqueeze"):
+            return False
+    return False
 
 
 def _require_plain(node: Node, attributes: Mapping[str, object], x: str) -> None:
