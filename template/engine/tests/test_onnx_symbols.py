@@ -137,6 +137,13 @@ def test_what_needs_a_number_is_refused_with_what_to_do(name):
     backend.from_onnx(model(REFUSED[name]), shape_dict={"x": (4, 4, 5)})
 
 
+def test_a_size_of_0_copies_that_of_the_input_unless_it_is_one():
+    body = "d = Gather(s, start) to = Concat<axis = 0>(d, start, rest) y = Reshape%s(x, to)"
+    assert check(model(body % ""), numbers(3, 4, 5)) == ["relax.reshape"]
+    with pytest.raises(ValueError, match=r"^ONNX node 'y' \(Reshape\): a size of 0 beside open"):
+        backend.from_onnx(model(body % "<allowzero = 1>"))
+
+
 def test_a_refusal_of_fixed_sizes_says_nothing_of_open_ones():
     with pytest.raises(ValueError) as caught:
         backend.from_onnx(model("y = Pad(x, to)", "float[2, 4] x, int64[4] to"))

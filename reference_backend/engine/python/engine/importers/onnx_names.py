@@ -157,7 +157,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             with refused_at(f"ONNX node {title}", partial(self._what_helps, inputs)):
                 result = self._symbols.computed(op_name, inputs, attrs, opset)
                 if result is None:
-                    given = self._symbols.for_converter(op_name, inputs)
+                    given = self._symbols.for_converter(op_name, inputs, attrs)
                     result = super()._convert_operator(op_name, given, attrs, opset)
                     result = self._symbols.as_tensor(result)
                 if op_name == "NonMaxSuppression":

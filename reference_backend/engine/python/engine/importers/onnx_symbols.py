@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tvm
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
@@ -119,26 +118,29 @@ class Symbols:
             return None
 
     def for_converter(
-        self, op: str, inputs: Sequence[relax.Expr | None]
+        self, op: str, inputs: Sequence[relax.Expr | None], attributes: Attributes
     ) -> Sequence[relax.Expr | None]:
-        """Return the inputs of an operator with shapes in place of tensors where TVM takes them."""
+        """Return the inputs of an operator with a shape in place of a tensor if TVM takes one."""
         place = _READS_SIZES.get(op)
         if place is None or inputs[place] not in self._known:
             return inputs
-        sizes = self._known[inputs[place]]
+        sizes = self._known[inputs[place]].tolist()
+        if not any(map(is_open, sizes)):
+            return inputs
+        if attributes.get("allowzero") and 0 in [size for size in sizes if not is_open(size)]:
+            # In a shape of TVM, it stands for the size of the input.
+            raise ValueError("a size of 0 beside open ones is not supported with allowzero=1")
         result = list(inputs)
-        result[place] = relax.ShapeExpr(sizes.tolist())
+        result[place] = relax.ShapeExpr(sizes)
         return type(inputs)(result)  # type: ignore[call-arg]
 
     def as_tensor(self, result: relax.Expr) -> relax.Expr:
-        """Return what a converter of TVM has made, as a tensor if it is a shape or a number."""
+        """Return what a converter of TVM has made, as a tensor if it is a shape."""
         if isinstance(result, relax.ShapeExpr):
             return self._tensor(array_of(result.values), "int64")
         ty = getattr(result, "ty", None)
         if isinstance(ty, relax.ShapeType):
             return self._builder.normalize(relax.op.shape_to_tensor(result))
-        if isinstance(ty, tvm.ir.PrimType) and str(ty.dtype) == "int64":
-            return self._tensor(array_of([getattr(result, "value", result)]).reshape(()), "int64")
         return result
 
     # ---- What is known --------------------------------------------------------------------------
