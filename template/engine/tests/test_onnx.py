@@ -101,7 +101,7 @@ def test_an_incomplete_node_is_refused():
     ("kind", "what"), [("seq(float[2])", "sequence"), ("string[2]", "string tensor")]
 )
 def test_an_input_that_is_no_tensor_of_numbers_is_refused(kind, what):
-    text = f"g ({kind} x, float[2] z) => (float[2] y) {{ y = Relu(z) }}"
+    text = f"g ({kind} x, float[2] z) => (float[2] y) {{y = Relu(z)}}"
     refused(text, f"the input 'x' of the ONNX model is a {what}, which is not supported")
 
 
@@ -442,7 +442,7 @@ def resized(name, mode, of, inputs):
     from onnx import numpy_helper
 
     found = model(
-        f"g ({inputs}) => (float[n, 2, 7, 10] y) {{ s = Shape({of}) {BATCHES[name]}"
+        f"g ({inputs}) => (float[n, 2, 7, 10] y) {{s = Shape({of}) {BATCHES[name]}"
         f' y = Resize<mode = "{mode}">(x, , , to) }}'
     )
     for key, values in {"zero": [0], "one": [1], "two": [2], "sides": [7, 10]}.items():

@@ -87,7 +87,7 @@ def model(body, inputs="float[n, 4, 5] x"):
     from onnx import numpy_helper, parser
 
     head = '<ir_version: 8, opset_import: ["": 18]>'
-    found = parser.parse_model(f"{head} g ({inputs}) => (float y) {{ s = Shape(x) {body} }}")
+    found = parser.parse_model(f"{head} g ({inputs}) => (float y) {{s = Shape(x) {body} }}")
     read = {name for node in found.graph.node for name in node.input}
     for name in read & CONSTANTS.keys():
         found.graph.initializer.append(numpy_helper.from_array(CONSTANTS[name], name))
