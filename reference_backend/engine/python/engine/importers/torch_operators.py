@@ -12,13 +12,9 @@ from tvm import relax
 from .torch_call import Call, Rule, op_name
 
 
-def _cast(value: relax.Expr, dtype: str) -> relax.Call:
-    return relax.op.astype(value, dtype)
-
-
 def _wide(op: Call, x: relax.Expr, *narrow: str) -> relax.Expr:
     """Return real numbers of some types in float32."""
-    return op.emit(_cast(x, "float32")) if str(x.ty.dtype) in narrow else x
+    return op.cast(x, "float32") if str(x.ty.dtype) in narrow else x
 
 
 def _data(op: Call) -> relax.Expr:
@@ -55,7 +51,8 @@ def _quantize_per_tensor(op: Call) -> relax.Expr:
 def _dequantize_per_tensor(op: Call) -> relax.Expr:
     x = op.value("input")
     scale, zero = op.scale("scale"), op.zero_point("zero_point", str(x.ty.dtype))
-    return _real(op, op.emit(relax.op.dequantize(x, scale, zero, 0, _dequantized_type(op))))
+    result = relax.op.dequantize(x, scale, zero, 0, _dequantized_type(op))
+    return op.converted(op.emit(result))
 
 
 def _quantize_per_channel(op: Call) -> relax.Expr:
@@ -68,26 +65,13 @@ def _quantize_per_channel(op: Call) -> relax.Expr:
 def _dequantize_per_channel(op: Call) -> relax.Expr:
     x = op.value("input")
     scale, zero = op.scale("scales", True), op.zero_point("zero_points", str(x.ty.dtype), True)
-    return _real(
-        op, op.emit(relax.op.dequantize(x, scale, zero, op["axis"], _dequantized_type(op)))
-    )
-
-
-def _float_type(op: Call) -> str:
-    """Return the element type of a result, whose default a schema has as a number only."""
-    return op.result_type
+    result = relax.op.dequantize(x, scale, zero, op["axis"], _dequantized_type(op))
+    return op.converted(op.emit(result))
 
 
 def _dequantized_type(op: Call) -> str:
     """Return the type that TVM dequantizes to: it has no bfloat16."""
-    dtype = _float_type(op)
-    return "float32" if dtype == "bfloat16" else dtype
-
-
-def _real(op: Call, value: relax.Var) -> relax.Var:
-    """Return real numbers in the type of the result."""
-    dtype = _float_type(op)
-    return value if value.ty.dtype == dtype else op.emit(_cast(value, dtype))
+    return "float32" if op.result_type == "bfloat16" else op.result_type
 
 
 # ---- One scale for each block -------------------------------------------------------------------
@@ -195,7 +179,7 @@ def _dequantize_blocks(op: Call, blocks: _Blocks, scale: str, zero_point: str) -
     def dequantize(x: relax.Expr, axis: int) -> relax.Call:
         return relax.op.dequantize(x, scales, zeros, axis, _dequantized_type(op))
 
-    return _real(op, blocks.apply(x, dequantize))
+    return op.converted(blocks.apply(x, dequantize))
 
 
 def _group_blocks(op: Call) -> _Blocks:
@@ -253,16 +237,16 @@ def _chosen(
     offset = op.emit(relax.op.round(op.emit(relax.op.divide(smallest, scale))))
     point = op.emit(relax.op.subtract(relax.const(low, "float32"), offset))
     point = op.emit(relax.op.clip(point, low, high))
-    return relax.Tuple([scale, op.emit(_cast(point, dtype))])
+    return relax.Tuple([scale, op.cast(point, dtype)])
 
 
 def _convert_type(op: Call) -> relax.Expr:
-    return op.emit(_cast(op.value("input"), op.dtype("dtype")))
+    return op.cast(op.value("input"), op.dtype("dtype"))
 
 
 def _multiply(op: Call) -> relax.Expr:
     """Multiply matrices of 8 bits, of which one may be signed and the other not."""
-    wide = [op.emit(_cast(op.value(name), "int32")) for name in ("self", "mat2")]
+    wide = [op.cast(op.value(name), "int32") for name in ("self", "mat2")]
     return op.emit(relax.op.matmul(*wide))
 
 

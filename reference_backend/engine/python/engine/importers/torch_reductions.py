@@ -89,10 +89,7 @@ def _truth(make: Make) -> Rule:
     """Tell whether any or all elements differ from 0."""
 
     def rule(op: Call) -> relax.Expr:
-        value = op.value("self")
-        if value.ty.dtype != "bool":
-            value = op.emit(relax.op.not_equal(value, relax.const(0, value.ty.dtype)))
-        result = _reduced(op, make, op.cast(value, "int8"))
+        result = _reduced(op, make, op.cast(op.truth(op.value("self")), "int8"))
         return op.cast(result, op.result_type)
 
     return rule
