@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 
@@ -49,11 +49,6 @@ def _is_off(given: Mapping[str, object]) -> bool:
     return given.get("train") in (False, None) or rate in (0, 0.0)
 
 
-def _ints(given: Mapping[str, object], name: str) -> Sequence[object]:
-    value = given.get(name)
-    return value if isinstance(value, Sequence) else []
-
-
 def _to_float8(given: Mapping[str, object]) -> bool:
     # FLOAT8E4M3FN to FLOAT8E5M2FNUZ, and FLOAT8E8M0.
     return given.get("to") in (17, 18, 19, 20, 24)
@@ -79,10 +74,6 @@ HARMLESS: Mapping[str, Mapping[str, Mapping[str, Harmless]]] = {
         },
         "BatchNormalization": {"is_test": _TESTED},
         "Cast": {"round_mode": _FLOAT8, "saturate": _FLOAT8},
-        "ConvTranspose": {
-            # With paddings it would also say on which side more of them are.
-            "output_shape": Harmless(_RESULT.reason, lambda given: not any(_ints(given, "pads"))),
-        },
         "Dropout": {
             "input ratio": _UNTRAINED, "is_test": _TESTED, "ratio": _UNTRAINED, "seed": _UNTRAINED,
         },
