@@ -32,8 +32,8 @@ _BY_TYPE = {"bfloat16": 0.08, "float16": 0.01}
 _USUAL = 1e-4
 _OF_STEPS = ("int8", "uint8", "int16", "uint16")
 _LEAST = 0.01
-"""Results without larger values are judged as if they had this one: functions such as sigmoid and
-softmax are about as exact as their largest possible value, 1, allows."""
+"""A result whose values are all smaller is judged as if its largest were this one: the error of a
+sigmoid or a softmax is a part of 1, its largest possible value, however small its results are."""
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 

@@ -25,11 +25,11 @@ from .failures import readable_errors
 def from_onnx(model: object, **options: object) -> tvm.IRModule:
     """Read an ONNX model, which may be quantised.
 
-    TVM's importer reads it after quantised operators were rewritten: QLinearConv and its like,
-    also those of ONNX Runtime, become the operator on floats between DequantizeLinear and
-    QuantizeLinear. Tensors of 2 and 4 bits become tensors of 8 bits with the same values. So are
-    operators whose attributes TVM's importer does not read, such as Resize with `antialias`. Shape
-    computations on known sizes become constants.
+    TVM's importer reads it after operators were rewritten. Quantised ones, such as QLinearConv and
+    those of ONNX Runtime, become the operator on floats between DequantizeLinear and
+    QuantizeLinear; tensors of 2 and 4 bits become tensors of 8 bits with the same values. Operators
+    that TVM's importer would read wrongly or not at all, such as Resize with `antialias` or LSTM,
+    become others that it reads. Shape computations on known sizes become constants.
 
     Parameters
     ----------

@@ -46,8 +46,9 @@ def normalize(model: ModelProto, outline: ModelProto, is_folded: bool = False) -
     Returns
     -------
     model
-        A copy, in which quantised operators are QuantizeLinear, DequantizeLinear and operators on
-        floats; the model itself if there is nothing to rewrite.
+        A copy, in which each operator with a rule is one or more that TVM's importer reads rightly:
+        a quantised one is an operator on floats between DequantizeLinear and QuantizeLinear. The
+        model itself if there is nothing to rewrite.
     """
     given, known = (
         [value.SerializeToString() for value in graph.input]
