@@ -132,6 +132,19 @@ def test_arrays_are_compared_before_they_are_read(tmp_path, monkeypatch):
     assert "'x' has the shape (7, 5), and the model takes (2, 3)" in errors
 
 
+def test_an_array_of_a_file_is_read_and_the_file_closed(tmp_path, monkeypatch):
+    opened, load = [], np.load
+
+    def kept(*arguments, **options):
+        opened.append(load(*arguments, **options))
+        return opened[-1]
+
+    np.savez(tmp_path / "inputs.npz", x=np.ones((7, 5)))
+    monkeypatch.setattr(np, "load", kept)
+    assert ArrayFile(tmp_path / "inputs.npz")["x"].sum() == 35
+    assert [file.zip for file in opened] == [None]
+
+
 def test_a_symbol_without_a_name_has_no_bound():
     with pytest.raises(ValueError, match="supported: names with a whole number each"):
         Options.load({"symbol_bounds": {"": 3}})

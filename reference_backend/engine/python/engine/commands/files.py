@@ -136,7 +136,10 @@ class ArrayFile(NamedArrays):
         """Read an array."""
         try:
             found = np.load(self.path, allow_pickle=False)
-            return np.asarray(found if isinstance(found, np.ndarray) else found[name], order="C")
+            if isinstance(found, np.ndarray):
+                return np.asarray(found, order="C")
+            with found:
+                return np.asarray(found[name], order="C")
         except MemoryError:
             raise
         except Exception:
