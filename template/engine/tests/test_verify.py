@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import backend
+from backend.engine.commands.progress import Steps
 from backend.engine.report import Report
 from backend.engine.verification import originals
 from backend.engine.verification.verify import check
@@ -255,6 +256,25 @@ def test_the_commands_verify(path, tmp_path):
     assert code == 0, errors
     assert json.loads(text)["verification"]["passed"] is True
     assert run_command("run", path, "--verify")[1].splitlines()[-1].startswith("verified against ")
+
+
+def test_a_bar_has_as_many_steps_as_there_are(path, tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(Steps, "begin", lambda bar, text, *_, **how: begun.append((bar, text)))
+    library = tmp_path / "m.so"
+    for arguments, last in (
+        (["compile", path, "-o", library], f"writing {library}"),
+        (["compile", path, "-o", library, "--verify"], "verifying"),
+        (["report", path], "partitioning"),
+        (["report", path, "--verify"], "verifying"),
+        (["run", path], "running"),
+        (["run", path, "--verify"], "verifying"),
+        (["run", library], "running"),
+        (["profile", library], "profiling"),
+    ):
+        begun.clear()
+        assert run_command(*arguments)[0] == 0, arguments
+        assert (begun[-1][0].count, begun[-1][1]) == (len(begun), last), arguments
 
 
 def test_a_difference_is_a_failure(path, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ from ..terminal import say
 from ..whole_files import writing
 from .files import ArrayFile, require_file, require_writable
 from .problem import Problem, needs_compiler, sentence
-from .progress import Steps
+from .progress import LIBRARY, Steps, steps_of
 from .signature import FUNCTION, Input, Signature, random_inputs, suitable
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 Results: TypeAlias = "tvm.runtime.Tensor | Sequence[Results]"
 """What a model returns: a tensor, or a tuple of results."""
 
-LIBRARY = ".so"
-"""How the names of compiled libraries end."""
 # The head of an ELF file of 64 bits: where the table of sections is, and its size.
 _ELF = struct.Struct("<4s36xQ10xHH2x")
 # What TVM says of a part of a library that no installed package loads.
@@ -262,7 +260,7 @@ def run_run(arguments: argparse.Namespace) -> int:
     require_writable(output)
     require_verify(arguments)
     verification = None
-    with Steps(7) as steps:
+    with steps_of(arguments, own=2) as steps:
         loaded = load(arguments, steps)
         steps.begin("running")
         tensors = [tvm.runtime.tensor(array) for array in loaded.inputs]

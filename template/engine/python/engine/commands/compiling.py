@@ -33,7 +33,7 @@ from .comparing import read_json
 from .files import require_file, require_writable
 from .models import ModelFile, read_model, with_bfloat16
 from .problem import Problem, sentence, told
-from .progress import Steps
+from .progress import Steps, steps_of
 from .running import load_library
 from .signature import FUNCTION, Signature, signature_of
 from .verifying import given_arrays, original_for, require_passed, verified
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from ..accuracy import AccuracyReport
     from ..verification import Verification
     from ..verification.originals import Original
-
-STEPS = 5
-"""The most steps of `prepare` and `compile_prepared`."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +212,7 @@ def run_compile(arguments: argparse.Namespace) -> int:
     given = given_arrays(arguments)
     verification = None
     begun = time.perf_counter()
-    with Steps(STEPS + 1) as steps:
+    with steps_of(arguments, own=2) as steps:
         prepared = prepare(arguments, steps)
         steps.begin("compiling")
         executable = compile_prepared(prepared, arguments.target)
@@ -295,7 +292,7 @@ def run_report(arguments: argparse.Namespace) -> int:
         profile = read_json(arguments.profile, Profile.from_json, "a profile", "profile --output")
     given = given_arrays(arguments)
     accuracy = verification = None
-    with Steps(STEPS + 1) as steps:
+    with steps_of(arguments, own=arguments.accuracy is not None) as steps:
         prepared = prepare(arguments, steps)
         if profile is not None:
             told(lambda: require_match(profile, prepared.report))

@@ -10,8 +10,8 @@ from ..terminal import say
 from ..whole_files import write_text
 from .files import require_writable
 from .problem import Problem, needs_compiler, sentence
-from .progress import Steps
-from .running import LIBRARY, load
+from .progress import LIBRARY, steps_of
+from .running import load
 
 if TYPE_CHECKING:
     from ..report import Report
@@ -28,7 +28,7 @@ def run_profile(arguments: argparse.Namespace) -> int:
     for path in (arguments.output, arguments.trace):
         require_writable(path)
     known = _report(arguments)
-    with Steps(6) as steps:
+    with steps_of(arguments, own=2) as steps:
         loaded = load(arguments, steps)
         steps.begin("profiling")
         known = known or loaded.report

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,9 @@ from ..messages import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+LIBRARY = ".so"
+"""How the names of compiled libraries end."""
 
 
 class Steps:
@@ -22,7 +26,7 @@ class Steps:
     """
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self.count = count
         self._begun = 0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -38,7 +42,7 @@ class Steps:
             return self
         columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task("", total=self._count)
+        self._task = self._bar.add_task("", total=self.count)
         self._bar.start()
         return self
 
@@ -64,3 +68,26 @@ class Steps:
         self._begun += 1
         if own_line:
             self._bar.stop()
+
+
+def steps_of(arguments: argparse.Namespace, own: int) -> Steps:
+    """Make the bar of a command that takes a model.
+
+    Parameters
+    ----------
+    arguments
+        Those of `add_model`; not all commands have `--verify`.
+    own
+        How many steps the command has after the model is read and partitioned, which a library is
+        not, and without its verification.
+
+    Returns
+    -------
+    steps
+        The bar.
+    """
+    count = own + bool(getattr(arguments, "verify", False))
+    if arguments.model.suffix != LIBRARY:
+        # Reading, quantising and partitioning.
+        count += 2 + (arguments.quantize is not None)
+    return Steps(count)
