@@ -18,10 +18,10 @@ import backend
 import support
 from backend.engine.backend import BACKEND
 from backend.engine.commands.calibration import read_batches
-from backend.engine.commands.problem import Problem
-from backend.engine.commands.signature import Input, Signature
 from backend.engine.comparison import compare
+from backend.engine.models.signature import Input, Signature
 from backend.engine.origins import Origin
+from backend.engine.problem import Problem
 from backend.engine.report import OpPlacement, Report
 from support import needs, needs_library, run_command
 

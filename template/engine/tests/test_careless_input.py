@@ -16,8 +16,8 @@ from tvm import relax
 
 import backend
 from backend.engine.backend import BACKEND
-from backend.engine.commands.files import ArrayFile
 from backend.engine.importers.failures import readable_errors
+from backend.engine.models.files import ArrayFile
 from backend.engine.options import Options
 from backend.engine.origins import Origin, with_span
 from backend.engine.terminal import TextTable, say

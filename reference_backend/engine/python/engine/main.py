@@ -19,8 +19,8 @@ from .backend import PACKAGE, read_vendor_cases
 from .commands import arguments as common
 from .commands.checking import check, check_environment
 from .commands.listing import show_artifacts, show_limits, show_options
-from .commands.problem import WITHOUT_MEMORY, Problem, needs_compiler, told
 from .limits import WHERE
+from .problem import WITHOUT_MEMORY, Problem, needs_compiler, told
 from .terminal import say
 from .whole_files import NotWritten
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from .. import _library, loading
-from ..messages import last_line
+from . import _library, loading
+from .messages import last_line
 
 _Result = TypeVar("_Result")
 

@@ -286,7 +286,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         One is not known or not supported.
     """
     from ..options import Options, read_settings
-    from .problem import told
+    from ..problem import told
 
     def read() -> Options:
         settings = read_settings(arguments.option)

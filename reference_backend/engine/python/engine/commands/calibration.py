@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .files import ArrayFile, Arrays
-from .problem import Problem
-from .signature import Input, Signature, chosen
+from ..models.files import ArrayFile, Arrays
+from ..models.signature import Input, Signature, chosen
+from ..problem import Problem
 
 OPEN_BATCH = 16
 """The number of samples in a batch if the model takes any number."""

@@ -17,9 +17,9 @@ from ..backend import BACKEND, DISTRIBUTION, PACKAGE, read_cases
 from ..limits import WHERE
 from ..loading import WITHOUT_TORCH
 from ..messages import last_line
+from ..problem import REBUILD, Problem, told
 from ..terminal import say
 from ..version import VERSION
-from .problem import REBUILD, Problem, told
 
 if TYPE_CHECKING:
     from ..conformance.model import Case

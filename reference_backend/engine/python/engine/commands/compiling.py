@@ -21,21 +21,21 @@ from tvm.runtime.vm import VirtualMachine
 from tvm.support import cc
 
 from ..backend import BACKEND, PACKAGE
+from ..models.compiled import load_library
+from ..models.files import require_file, require_writable
+from ..models.reading import ModelFile, read_model, with_bfloat16
+from ..models.signature import FUNCTION, Signature, signature_of
 from ..onnx_report import require_onnx
 from ..options import Options
 from ..partition import compile_partitioned, partition_for
+from ..problem import Problem, sentence, told
 from ..report import Report, offload_report
 from ..terminal import say
 from ..whole_files import write_text, writing
 from .arguments import options_of
 from .calibration import read_batches
 from .comparing import read_json
-from .files import require_file, require_writable
-from .models import ModelFile, read_model, with_bfloat16
-from .problem import Problem, sentence, told
 from .progress import Steps, steps_of
-from .running import load_library
-from .signature import FUNCTION, Signature, signature_of
 from .verifying import given_arrays, original_for, require_passed, verified
 
 if TYPE_CHECKING:

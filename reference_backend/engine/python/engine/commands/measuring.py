@@ -6,11 +6,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ..models.compiled import LIBRARY
+from ..models.files import require_writable
+from ..problem import Problem, needs_compiler, sentence
 from ..terminal import say
 from ..whole_files import write_text
-from .files import require_writable
-from .problem import Problem, needs_compiler, sentence
-from .progress import LIBRARY, steps_of
+from .progress import steps_of
 from .running import load
 
 if TYPE_CHECKING:

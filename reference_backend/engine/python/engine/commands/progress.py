@@ -8,12 +8,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..messages import printable
+from ..models.compiled import LIBRARY
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-
-LIBRARY = ".so"
-"""How the names of compiled libraries end."""
 
 
 class Steps:

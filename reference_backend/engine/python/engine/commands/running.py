@@ -5,39 +5,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
-import struct
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
 from tvm.runtime.vm import VirtualMachine
 
 from ..aliases import Array
-from ..backend import BACKEND
+from ..models.compiled import LIBRARY, load_library, run
+from ..models.files import ArrayFile, require_file, require_writable
+from ..models.signature import Signature, random_inputs, suitable
+from ..problem import Problem, needs_compiler, sentence
 from ..terminal import say
 from ..whole_files import writing
-from .files import ArrayFile, require_file, require_writable
-from .problem import Problem, needs_compiler, sentence
-from .progress import LIBRARY, Steps, steps_of
-from .signature import FUNCTION, Input, Signature, random_inputs, suitable
+from .progress import Steps, steps_of
 
 if TYPE_CHECKING:
     from ..report import Report
     from .compiling import Prepared
-
-Results: TypeAlias = "tvm.runtime.Tensor | Sequence[Results]"
-"""What a model returns: a tensor, or a tuple of results."""
-
-# The head of an ELF file of 64 bits: where the table of sections is, and its size.
-_ELF = struct.Struct("<4s36xQ10xHH2x")
-# What TVM says of a part of a library that no installed package loads.
-_FOREIGN = re.compile(r"created using \{(\w+)\} but a loader")
 
 
 @dataclass(frozen=True)
@@ -65,29 +54,6 @@ class Loaded:
     def report(self) -> Report | None:
         """Where its ops run; none for a library."""
         return None if self.prepared is None else self.prepared.report
-
-    def run(self, inputs: list[tvm.runtime.Tensor]) -> list[tvm.runtime.Tensor]:
-        """Run it.
-
-        Parameters
-        ----------
-        inputs
-            Tensors of TVM.
-
-        Returns
-        -------
-        results
-            Tensors of TVM.
-
-        Raises
-        ------
-        Problem
-            The driver or the model fails.
-        """
-        try:
-            return list(_tensors(self.machine["main"](*inputs)))
-        except Exception as error:
-            raise Problem(f"The model cannot be run: {sentence(error)}") from error
 
 
 def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
@@ -120,8 +86,8 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
         return Loaded(machine, signature, inputs_for(arguments, arrays, signature))
     require_file(path)
     needs_compiler(f"{path}, which is not compiled yet,")
+    from ..models.reading import KINDS, require_model
     from .compiling import compile_prepared, prepare
-    from .models import KINDS, require_model
 
     require_model(path, f"{KINDS}; and compiled libraries, {LIBRARY}")
     prepared = prepare(arguments, steps)
@@ -133,38 +99,6 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
     except Exception as error:
         raise Problem(f"{path} cannot be loaded: {sentence(error)}") from error
     return Loaded(machine, prepared.signature, inputs, prepared)
-
-
-def load_library(path: Path) -> tuple[VirtualMachine, Signature]:
-    """Load a compiled library.
-
-    Parameters
-    ----------
-    path
-        The library.
-
-    Returns
-    -------
-    machine, signature
-        The model, and what it takes and returns.
-
-    Raises
-    ------
-    Problem
-        It is not a library, or one for another machine or backend.
-    """
-    _require_complete(path)
-    try:
-        machine = VirtualMachine(tvm.runtime.load_module(str(path.resolve())), tvm.cpu())
-        return machine, _signature(machine)
-    except Exception as error:
-        other = _FOREIGN.search(str(error))
-        if other is not None:
-            raise Problem(
-                f"{path} needs '{other[1]}', which is not part of {BACKEND}. If that is another "
-                "backend, run the library with its package."
-            ) from error
-        raise Problem(f"{path} cannot be loaded: {sentence(error)}") from error
 
 
 def _refuse_settings(arguments: argparse.Namespace) -> None:
@@ -181,40 +115,6 @@ def _refuse_settings(arguments: argparse.Namespace) -> None:
             f"--{given[0].replace('_', '-')} is for compiling, and {arguments.model} is compiled; "
             "give it to the command 'compile'."
         )
-
-
-def _require_complete(path: Path) -> None:
-    """Refuse what is not a whole library: it would crash the loader."""
-    require_file(path)
-    with path.open("rb") as file:
-        head = file.read(_ELF.size)
-    if head[:4] != b"\x7fELF":
-        raise Problem(f"{path} is not a library; the command 'compile' makes one of a model.")
-    if len(head) < _ELF.size:
-        raise Problem(f"{path} is incomplete; copy it again.")
-    _, start, size, count = _ELF.unpack(head)
-    is_64_bit = head[4] == 2
-    if is_64_bit and start + size * count > path.stat().st_size:
-        raise Problem(f"{path} is incomplete; copy it again.")
-
-
-def _signature(machine: VirtualMachine) -> Signature:
-    """Return what a library says about itself; one from another program only has names."""
-    try:
-        describe = machine[FUNCTION]
-    except AttributeError:
-        count = int(machine._get_function_arity("main"))
-        names = (str(machine._get_function_param_name("main", index)) for index in range(count))
-        return Signature(tuple(map(Input, names)))
-    return Signature.from_json(describe().numpy().tobytes().decode())
-
-
-def _tensors(result: Results) -> Iterator[tvm.runtime.Tensor]:
-    if isinstance(result, tvm.runtime.Tensor):
-        yield result
-    else:
-        for item in result:
-            yield from _tensors(item)
 
 
 def inputs_for(
@@ -267,7 +167,7 @@ def run_run(arguments: argparse.Namespace) -> int:
         seconds = []
         for _ in range(arguments.repeat):
             begun = time.perf_counter()
-            results = loaded.run(tensors)
+            results = run(loaded.machine, tensors)
             seconds.append(time.perf_counter() - begun)
         names = _names(loaded.signature.results, len(results))
         arrays = {name: item.numpy() for name, item in zip(names, results, strict=True)}

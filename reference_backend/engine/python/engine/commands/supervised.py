@@ -14,7 +14,7 @@ from tvm import relax
 
 from .. import interrupts
 from ..asking import listening, ops_of
-from .problem import Problem
+from ..problem import Problem
 
 _MOST = 512
 _ON_DEATH_OF_PARENT = 1

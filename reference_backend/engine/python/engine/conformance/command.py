@@ -17,10 +17,10 @@ from tvm import relax
 from ..aliases import Array
 from ..backend import LEDGER
 from ..commands.arguments import add_json, add_shape
-from ..commands.files import require_writable
-from ..commands.models import KINDS, read_model, with_shapes
-from ..commands.problem import Problem, sentence
 from ..messages import printable
+from ..models.files import require_writable
+from ..models.reading import KINDS, read_model, with_shapes
+from ..problem import Problem, sentence
 from ..terminal import say
 from ..whole_files import NotWritten
 from .extract import CaseFile, extract, misfit, parts, read_arrays

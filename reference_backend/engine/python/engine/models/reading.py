@@ -15,9 +15,9 @@ import tvm
 from tvm import relax
 
 from ..importers.failures import node_of
+from ..problem import Problem, sentence
 from ..quantization.console import quiet
 from .files import read_text, require_file
-from .problem import Problem, sentence
 
 if TYPE_CHECKING:
     from onnx import ModelProto

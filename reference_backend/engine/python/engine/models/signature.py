@@ -14,8 +14,8 @@ import numpy as np
 
 from ..aliases import Array
 from ..backend import BACKEND
+from ..problem import Problem
 from .files import NamedArrays
-from .problem import Problem
 
 if TYPE_CHECKING:
     import tvm
@@ -118,7 +118,7 @@ def signature_of(mod: tvm.IRModule, results: Sequence[str] = ()) -> Signature:
     Problem
         An input is not a tensor.
     """
-    from .models import main_of
+    from .reading import main_of
 
     inputs = []
     for param in main_of(mod).params:

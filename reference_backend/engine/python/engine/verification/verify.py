@@ -14,15 +14,15 @@ from tvm.runtime.vm import VirtualMachine
 
 from ..aliases import Array
 from ..calls import Values
-from ..commands.files import NamedArrays
-from ..commands.models import read_model
-from ..commands.problem import Problem
-from ..commands.running import Loaded
-from ..commands.signature import Signature, random_inputs, signature_of, suitable
+from ..models.compiled import run
+from ..models.files import NamedArrays
+from ..models.reading import read_model
+from ..models.signature import Signature, random_inputs, signature_of, suitable
 from ..options import Options, Source
 from ..partition import compile_for
 from ..passes.quantized import QUANTIZE
 from ..passes.rewriting import bound_values, is_opaque, op_name
+from ..problem import Problem
 from .originals import Original, original_of
 from .result import ResultCheck, Verification
 
@@ -100,7 +100,7 @@ def verify(
         loaded = Options.load(options).merged(**settings)
         executable = compile_for(mod, target=target, options=loaded)
         machine = VirtualMachine(executable, tvm.cpu())
-        found = Loaded(machine, signature, arrays).run(list(map(tvm.runtime.tensor, arrays)))
+        found = run(machine, list(map(tvm.runtime.tensor, arrays)))
     except Problem as problem:
         raise ValueError(str(problem)) from None
     told = described("" if inputs is None else "the given inputs", seed)

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 from ..accuracy import AccuracyReport
 from ..comparison import compare
+from ..models.files import read_text, require_writable
+from ..problem import Problem, told
 from ..report import Report
 from ..terminal import say
 from ..whole_files import write_text
-from .files import read_text, require_writable
-from .problem import Problem, told
 
 _Read = TypeVar("_Read")
 

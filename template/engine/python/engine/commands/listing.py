@@ -11,8 +11,8 @@ from .. import loading
 from ..backend import NOT_SELECTED, PACKAGE
 from ..limits import WHERE, text_of
 from ..messages import printable
+from ..problem import Problem, needs_compiler, told
 from ..terminal import say
-from .problem import Problem, needs_compiler, told
 
 
 def show_limits(ops: list[str], as_json: bool) -> None:

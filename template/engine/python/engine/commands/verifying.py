@@ -11,9 +11,10 @@ import tvm
 from tvm.runtime.vm import VirtualMachine
 
 from ..aliases import Array
-from .files import ArrayFile
-from .problem import Problem
-from .running import Loaded, inputs_for
+from ..models.compiled import run
+from ..models.files import ArrayFile
+from ..problem import Problem
+from .running import inputs_for
 
 if TYPE_CHECKING:
     from ..verification import Verification
@@ -124,8 +125,7 @@ def verified(
         One of them cannot be run, or the inputs do not suit the model.
     """
     inputs = inputs_for(arguments, given, prepared.signature)
-    loaded = Loaded(machine, prepared.signature, inputs)
-    found = loaded.run(list(map(tvm.runtime.tensor, inputs)))
+    found = run(machine, list(map(tvm.runtime.tensor, inputs)))
     return compared(prepared, arguments, inputs, [item.numpy() for item in found])
 
 

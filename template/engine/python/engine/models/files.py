@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from ..aliases import Array
-from .problem import Problem
+from ..problem import Problem
 
 Arrays = dict[str, Array]
 """Arrays by name."""
