@@ -14,7 +14,8 @@ import tvm
 import tvm_example_npu
 from tvm import relax, rpc
 from tvm_example_npu.engine.conformance import networks
-from tvm_example_npu.engine.conformance.quantized_networks import quantize_onnx, run_onnx
+from tvm_example_npu.engine.conformance.quantized_networks import quantize_onnx
+from tvm_example_npu.engine.verification.originals import original_of
 
 PRODUCTS = ("relax.nn.conv2d", "relax.matmul")
 CONVERSIONS = ("quantize", "dequantize")
@@ -52,7 +53,7 @@ def main() -> None:
         server.terminate()
 
     report = tvm_example_npu.offload_report(partitioned)
-    (expected,) = run_onnx(quantized, [x])
+    (expected,) = original_of(quantized).run([x])
     step = float(np.abs(expected[expected != 0]).min())
     mine, real = results["int8"], results["float"]
     summary = {

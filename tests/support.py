@@ -124,6 +124,13 @@ def attempt(
     )
 
 
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace a text of a file where it first occurs, which it must."""
+    text = path.read_text()
+    assert old in text, (path, old)
+    path.write_text(text.replace(old, new, 1))
+
+
 def add_lowering(project: Path, text: str) -> None:
     """Add a vendor's lowering to an unchanged backend."""
     (project / "vendor/lowerings").mkdir()

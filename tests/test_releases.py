@@ -20,7 +20,7 @@ from npu_scaffold.cli import main
 from npu_scaffold.render import MANIFEST
 from npu_scaffold.versions import read_releases
 from pages import code_block
-from support import ROOT
+from support import ROOT, edit
 
 LIST = ROOT / "releases.yml"
 RELEASES = read_releases(LIST.read_text())
@@ -43,12 +43,6 @@ def git(where: Path, *arguments: str) -> str:
 def commit(where: Path, message: str) -> None:
     git(where, "add", "--all")
     git(where, "commit", "-q", "--allow-empty", "-m", message)
-
-
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text, (path, old)
-    path.write_text(text.replace(old, new, 1))
 
 
 def gone() -> dict[str, str]:

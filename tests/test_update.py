@@ -73,16 +73,10 @@ def project(origin: Path, tmp_path: Path) -> Path:
         (tree / name).parent.mkdir(exist_ok=True)
         (tree / name).write_text(text)
     for name, (old, new) in EDITS.items():
-        _edit(tree / name, old, new)
+        support.edit(tree / name, old, new)
     _git(tree, "add", "--all")
     _git(tree, "commit", "-q", "-m", "our work")
     return tree
-
-
-def _edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
 
 
 def _copy(origin: Path, tree: Path, tag: str, answers: dict[str, Any]) -> None:
@@ -106,12 +100,12 @@ def _append(path: Path, text: str) -> None:
 def _second_release(origin: Path) -> None:
     """Change files of all three owners, rename an engine file, and add an op in two edits."""
     template = origin / "template"
-    _edit(
+    support.edit(
         template / "README.md.jinja",
         "## Licence\n",
         "## New in this release\n\nMuch.\n\n## Licence\n",
     )
-    _edit(template / "pyproject.toml.jinja", '  "numpy",\n', '  "numpy",\n  "packaging",\n')
+    support.edit(template / "pyproject.toml.jinja", '  "numpy",\n', '  "numpy",\n  "packaging",\n')
     (template / "NOTES.md.jinja").write_text("New in release 2.\n")
 
     engine = template / "engine"
@@ -162,7 +156,7 @@ def test_an_update_leaves_vendor_as_it_is_and_replaces_the_rest(
     fresh = tmp_path / "fresh"
     _copy(origin, fresh, "v2.0.0", ANSWERS)
     for name, (old, new) in EDITS.items():
-        _edit(fresh / name, old, new)
+        support.edit(fresh / name, old, new)
     expected = support.contents(fresh)
     assert _below("engine", after) == _below("engine", expected)
     assert {"engine/runtime/run.cc", "engine/runtime/queues.cc"} <= after.keys()
@@ -273,7 +267,7 @@ def test_the_drivers_skeleton_is_seeded_once(
     tree = tmp_path / "tree"
     _copy(origin, tree, "v1.0.0", {**ANSWERS, **({"driver": driver} if driver else {})})
     if driver is None:
-        _edit(tree / ".copier-answers.yml", "driver: emulator\n", "")
+        support.edit(tree / ".copier-answers.yml", "driver: emulator\n", "")
     else:
         _append(tree / "vendor/driver/build.cc", "// Vendor: a first op.\n")
         (tree / "vendor/driver/run.cc").unlink()

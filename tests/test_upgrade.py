@@ -18,7 +18,7 @@ import yaml
 
 import support
 from npu_scaffold.cli import main
-from support import ROOT
+from support import ROOT, edit
 
 COPIER = """\
 _min_copier_version: "9.19.0"
@@ -88,12 +88,6 @@ def commit(where: Path, message: str) -> None:
 def write(root: Path, name: str, text: str) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text(text)
-
-
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text, (path, old)
-    path.write_text(text.replace(old, new, 1))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-import tvm
 from tvm import relax
 
 from backend.engine.backend import BACKEND, PACKAGE
@@ -24,7 +23,7 @@ from backend.engine.conformance import (
 )
 from backend.engine.conformance.compiled import Compiled
 from backend.engine.conformance.extract import CaseFile
-from support import TABLE, needs, skip_without_int16
+from support import TABLE, calls_of, needs, skip_without_int16
 
 pytest.importorskip("hypothesis")
 
@@ -101,7 +100,7 @@ def test_graphs_with_a_part_that_the_driver_declines_are_declined(tmp_path, decl
     """Such as the facts of a real SDK: its products take no residual between integers."""
 
     def refuse_residuals(function, finish):
-        names = list(calls_of(function))
+        names = calls_of(function)
         product = {"relax.matmul", "relax.nn.conv2d"} & {*names}
         is_integer = product and "relax.quantize" in names and not finish
         return "no residual" if is_integer and names.count("relax.dequantize") > 2 else ""
@@ -113,18 +112,6 @@ def test_graphs_with_a_part_that_the_driver_declines_are_declined(tmp_path, decl
     (declined,) = found.values()
     assert (declined.case, declined.status) == ("integer graphs, declined", "declined")
     assert "graphs are not judged: the driver declines it: no residual" in declined.reason
-
-
-def calls_of(function):
-    """Generate the names of the Relax ops that a function calls."""
-    names = []
-
-    def visit(expr):
-        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
-            names.append(expr.op.name)
-
-    relax.analysis.post_order_visit(function, visit)
-    return names
 
 
 ABORTS = """

@@ -11,17 +11,13 @@ from tvm import relax
 
 import backend
 import support
-from support import BACKEND, OPS, TABLE, Case, compile_for, host_library, run_on_host
+from support import BACKEND, OPS, TABLE, Case, array, compile_for, host_library, run_on_host
 
 needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
 
 pytestmark = support.needs_emulator
 
 KIB = 1 << 10
-
-
-def array(*shape, seed=0):
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
 
 
 def constant(*shape, seed=0):

@@ -2,7 +2,6 @@
 """ONNX models are read as ONNX means them, or refused with the node's name."""
 
 import re
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -10,7 +9,8 @@ import tvm
 from tvm import relax
 
 import backend
-from support import needs_library, run_on_host
+from backend.engine.verification.originals import original_of
+from support import needs_library, run_on_host, run_together
 
 pytestmark = needs_library("onnx")
 
@@ -299,22 +299,12 @@ def node(op, inputs, opset, constants, attributes):
     return shape_inference.infer_shapes(found), given
 
 
-def reference(found, arguments):
-    """Run ONNX Runtime or, without it, ONNX's own evaluator."""
-    if find_spec("onnxruntime"):
-        from onnxruntime import InferenceSession
-
-        return InferenceSession(found.SerializeToString()).run(None, arguments)[0]
-    from onnx.reference import ReferenceEvaluator
-
-    return ReferenceEvaluator(found).run(None, arguments)[0]
-
-
 def check(op, *inputs, opset=21, constants=(), tolerance=1e-5, **attributes):
     """Compare a node with what the others compute; return its result."""
-    found, arguments = node(op, inputs, opset, constants, attributes)
-    right = reference(found, arguments)
-    (mine,) = run_on_host(backend.from_onnx(found), "main", list(arguments.values()))
+    found, given = node(op, inputs, opset, constants, attributes)
+    arrays = list(given.values())
+    (right,) = original_of(found).run(arrays)
+    (mine,) = run_on_host(backend.from_onnx(found), "main", arrays)
     assert (mine.dtype, mine.shape) == (right.dtype, right.shape)
     np.testing.assert_allclose(mine, right, rtol=tolerance, atol=tolerance)
     return mine
@@ -584,27 +574,33 @@ def test_a_second_result_may_be_there_and_not_be_read(op, attributes):
 # ---- All node tests -----------------------------------------------------------------------------
 
 
+ALL_READ = {"Attention": 80, "GRU": 6, "LSTM": 6, "RNN": 6, "RotaryEmbedding": 8}
+"""Operators of which all node tests are read, and how many these are at least."""
+
+
 @pytest.mark.thorough
 def test_no_node_test_of_onnx_is_read_and_wrong():
     from backend.engine.conformance import onnx_nodes
-    from backend.engine.conformance.imported import compile_for_host, compile_together
 
     nodes = {name: one for name, one in onnx_nodes.collect().items() if "_expanded" not in name}
     read = {name: onnx_nodes.read(one) for name, one in nodes.items()}
     models = [one for one in read.values() if not isinstance(one, str)]
-    assert len(models) > 600
-    wrong = {}
-    for start in range(0, len(models), 40):
-        programs = compile_together(models[start : start + 40], compile_for_host)
-        for one in models[start : start + 40]:
-            try:
-                results = programs[one.name].run(one)
-            except Exception:
-                # That is an error, and no wrong value.
-                continue
-            if why := difference(results, nodes[one.name]):
-                wrong[one.name] = why
+    assert len(models) > 1000
+    results = run_together(models)
+    failed = {name: one for name, one in results.items() if isinstance(one, Exception)}
+    # These are errors, and no wrong values.
+    assert len(failed) <= 10, failed
+    wrong = {
+        name: why
+        for name, found in results.items()
+        if name not in failed and (why := difference(found, nodes[name]))
+    }
     assert not wrong
+    for op, least in ALL_READ.items():
+        # NumPy has no bfloat16.
+        mine = [name for name, one in nodes.items() if one.op == op and "bf16" not in name]
+        assert len(mine) >= least
+        assert not [name for name in mine if name not in results or name in failed]
 
 
 def difference(results, case):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import backend
+from backend.engine.verification.originals import original_of
 from support import needs, needs_library, partition_for, run_on_host, skip_where_declined
 
 pytestmark = needs_library("onnx")
@@ -81,59 +82,61 @@ def recurrent(
     return helper.make_model(graph, opset_imports=opsets, ir_version=8), list(read.values())
 
 
-def reference(model, arrays, by_onnx=False):
+def by_onnx(model, arrays):
+    from onnx.reference import ReferenceEvaluator
+
     names = [value.name for value in model.graph.input]
-    feeds = dict(zip(names, arrays, strict=True))
-    if by_onnx:
-        from onnx.reference import ReferenceEvaluator
-
-        return ReferenceEvaluator(model).run(None, feeds)
-    runtime = pytest.importorskip("onnxruntime")
-    providers = ["CPUExecutionProvider"]
-    session = runtime.InferenceSession(model.SerializeToString(), providers=providers)
-    return session.run(None, feeds)
+    return ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
 
 
-def check(model, arrays, by_onnx=False, tolerance=1e-5):
-    expected = reference(model, arrays, by_onnx)
+def by_runtime(model, arrays):
+    pytest.importorskip("onnxruntime")
+    return original_of(model).run(arrays)
+
+
+def check(model, arrays, reference=by_runtime, tolerance=1e-5):
+    expected = reference(model, arrays)
     found = run_on_host(backend.from_onnx(model), "main", arrays)
     for mine, right in zip(found, expected, strict=True):
         assert (mine.dtype, mine.shape) == (right.dtype, right.shape)
         np.testing.assert_allclose(mine, right, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("op", GATES)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"direction": "reverse", "clip": 0.3},
-        {"directions": 2, "h": True, "c": True, "lengths": (4, 2, 1)},
-        {"directions": 2, "h": True, "c": True, "lengths": (0, 3, 2), "as_inputs": ("lengths",)},
-        {"directions": 2, "h": True, "c": True, "as_inputs": ("w", "r", "b"), "opset": 7},
-        {"bias": False, "lengths": (2, 0, 3), "opset": 22},
-    ],
-    ids=["plain", "reverse", "both", "lengths", "inputs", "short"],
-)
-def test_it_equals_onnx_runtime(op, options):
-    check(*recurrent(op, **options))
+OF_EACH = {
+    "plain": {},
+    "reverse": {"direction": "reverse", "clip": 0.3},
+    "both": {"directions": 2, "h": True, "c": True, "lengths": (4, 2, 1)},
+    "lengths": {
+        **{"directions": 2, "h": True, "c": True},
+        **{"lengths": (0, 3, 2), "as_inputs": ("lengths",)},
+    },
+    "inputs": {"directions": 2, "h": True, "c": True, "as_inputs": ("w", "r", "b"), "opset": 7},
+    "short": {"bias": False, "lengths": (2, 0, 3), "opset": 22},
+}
+OF_ONE = [
+    ("LSTM", {"directions": 2, "peepholes": True, "h": True, "c": True, "clip": 0.5}),
+    ("LSTM", {"input_forget": 1, "c": True, "peepholes": True}),
+    ("GRU", {"directions": 2, "linear_before_reset": 1, "h": True, "clip": 0.4}),
+    ("GRU", {"linear_before_reset": 1, "lengths": (2, 4, 1)}),
+    ("GRU", {"linear_before_reset": 1, "bias": False}),
+    ("LSTM", {"results": ("", "", "y_c")}),
+    ("LSTM", {"results": ("", "y_h", "")}),
+    ("LSTM", {"results": ("y",)}),
+]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("op", "options"),
     [
-        ("LSTM", {"directions": 2, "peepholes": True, "h": True, "c": True, "clip": 0.5}),
-        ("LSTM", {"input_forget": 1, "c": True, "peepholes": True}),
-        ("GRU", {"directions": 2, "linear_before_reset": 1, "h": True, "clip": 0.4}),
-        ("GRU", {"linear_before_reset": 1, "lengths": (2, 4, 1)}),
-        ("GRU", {"linear_before_reset": 1, "bias": False}),
-        ("LSTM", {"results": ("", "", "y_c")}),
-        ("LSTM", {"results": ("", "y_h", "")}),
-        ("LSTM", {"results": ("y",)}),
+        *(
+            pytest.param(op, options, id=f"{op}-{name}")
+            for op in GATES
+            for name, options in OF_EACH.items()
+        ),
+        *(pytest.param(*item, marks=pytest.mark.thorough) for item in OF_ONE),
     ],
 )
-def test_its_attributes_and_results(op, options):
+def test_it_equals_onnx_runtime(op, options):
     check(*recurrent(op, **options))
 
 
@@ -167,22 +170,7 @@ def test_its_activations(names, alpha, beta):
 )
 def test_it_equals_the_reference_of_onnx(op, options):
     # ONNX Runtime has neither.
-    check(*recurrent(op, h=True, **options), by_onnx=True, tolerance=5e-3)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
-def test_the_node_cases_of_onnx(kind):
-    from backend.engine.conformance import onnx_nodes
-
-    cases = [case for name, case in onnx_nodes.collect().items() if kind in name]
-    assert len(cases) >= 6
-    for case in cases:
-        imported = onnx_nodes.read(case)
-        assert not isinstance(imported, str), (case.name, imported)
-        found = run_on_host(imported.module, "main", imported.arguments)
-        for mine, right in zip(found, case.outputs, strict=True):
-            np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-6, err_msg=case.name)
+    check(*recurrent(op, h=True, **options), by_onnx, tolerance=5e-3)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +196,7 @@ def test_a_given_number_of_steps_is_read(op):
     fixed, _ = recurrent(op)
     module = backend.from_onnx(model, shape_dict={"x": (STEPS, BATCH, INPUTS)})
     for mine, right in zip(
-        run_on_host(module, "main", arrays), reference(fixed, arrays), strict=True
+        run_on_host(module, "main", arrays), by_runtime(fixed, arrays), strict=True
     ):
         np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5)
 

@@ -10,20 +10,24 @@ from tvm import relax
 
 import backend
 from backend.engine.origins import Origin, is_named, origin_of, with_absorbed, with_span
-from support import build, needs, on_host, partition_for, skip_where_declined, variable
+from support import (
+    build,
+    needs,
+    on_host,
+    partition_for,
+    report_of,
+    skip_where_declined,
+    variable,
+)
 
 
-def calls_of(mod):
+def bound_calls(mod):
     found = []
     for _, function in mod.functions_items():
         blocks = function.body.blocks if isinstance(function, relax.Function) else ()
         values = (item.value for block in blocks for item in block.bindings)
         found += [value for value in values if isinstance(value, relax.Call)]
     return found
-
-
-def report_of(mod, **options):
-    return backend.offload_report(partition_for(mod, **options))
 
 
 @pytest.fixture
@@ -42,7 +46,7 @@ def test_an_onnx_node_names_all_ops_that_it_becomes(onnx):
     model, _ = read(onnx, "g (float[4] x) => (float[4] z) { y = HardSwish(x) z = Acosh(y) }")
     model.graph.node[0].name = "/stem/Act"
     mod = backend.from_onnx(model)
-    names = [origin_of(call).name for call in calls_of(mod)]
+    names = [origin_of(call).name for call in bound_calls(mod)]
     assert names == ["/stem/Act"] * (len(names) - 1) + ["z"], "the last is named by its output"
     ops = report_of(mod).ops
     assert {str(item.origin) for item in ops} == {"/stem/Act", "z"}
@@ -90,7 +94,7 @@ def test_names_of_onnx_survive_all_passes_and_change_nothing(onnx, name):
         warnings.simplefilter("ignore")
         mod = backend.from_onnx(model)
         tvm.ir.assert_structural_equal(mod, from_onnx(model))
-    assert all(origin_of(call) for call in calls_of(mod))
+    assert all(origin_of(call) for call in bound_calls(mod))
     assert [item.name for item in report_of(mod).ops if item.origin is None] == []
 
 
@@ -175,9 +179,9 @@ def test_tvms_passes_keep_names():
         transform.LambdaLift(),
     ):
         mod = one(mod)
-        assert [origin_of(call) for call in calls_of(mod)] == [Origin("mine")], one.info.name
+        assert [origin_of(call) for call in bound_calls(mod)] == [Origin("mine")], one.info.name
     mod = tvm.ir.load_json(tvm.ir.save_json(mod))
-    assert [origin_of(call) for call in calls_of(mod)] == [Origin("mine")]
+    assert [origin_of(call) for call in bound_calls(mod)] == [Origin("mine")]
 
 
 def test_a_span_of_another_origin_is_not_a_name():

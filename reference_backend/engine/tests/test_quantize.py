@@ -14,6 +14,7 @@ from backend.engine.conformance.model import BACKEND, TABLE
 from backend.engine.options import PREFIX
 from backend.engine.quantization import data
 from backend.engine.quantization.planning import COMPUTES, MOVES, Node, Planner
+from backend.engine.verification.originals import original_of
 from support import compile_for, needs_library
 
 pytestmark = pytest.mark.usefixtures("bound_constants")
@@ -180,8 +181,8 @@ def test_a_network_of_onnx(name):
     before = model.SerializeToString()
     found = quantize_for(model, quantized_networks.calibration_batches(arguments, 8))
     assert model.SerializeToString() == before
-    exact = quantized_networks.run_onnx(model, arguments)
-    check(backend.from_onnx(found), arguments, quantized_networks.run_onnx(found, arguments), exact)
+    exact = original_of(model).run(arguments)
+    check(backend.from_onnx(found), arguments, original_of(found).run(arguments), exact)
 
 
 @needs_torch
@@ -299,7 +300,7 @@ def test_joined_tensors_share_a_scale():
     assert alone(ops, "dequantize") == []
     assert labels_of(ops)[-1].endswith("_to_real")
     (result,) = run(backend.from_onnx(found), batch)
-    (expected,) = quantized_networks.run_onnx(found, batch)
+    (expected,) = original_of(found).run(batch)
     assert np.abs(result - expected).max() < 0.02
 
 
@@ -368,8 +369,8 @@ def test_ops_are_int16_by_name(names, types):
     # Integers from the first product to the last.
     assert (len(alone(ops, "quantize")), len(alone(ops, "dequantize"))) == (1, 0)
     (npu,) = run(backend.from_onnx(found), batches[0])
-    (theirs,) = quantized_networks.run_onnx(found, batches[0])
-    (exact,) = quantized_networks.run_onnx(model, batches[0])
+    (theirs,) = original_of(found).run(batches[0])
+    (exact,) = original_of(model).run(batches[0])
     assert np.abs(npu - theirs).max() < 0.01
     assert decibels(npu, exact) > 20
 
@@ -401,7 +402,7 @@ def test_each_method_of_onnx_runtime(method):
     model = branches()
     found = quantize_for(model, images(), method=method)
     batch = images()[0]
-    results = (quantized_networks.run_onnx(item, batch)[0] for item in (found, model))
+    results = (original_of(item).run(batch)[0] for item in (found, model))
     # A moving average depends most on the first batches.
     assert decibels(*results) > (10 if method == "moving_average" else 20)
 
@@ -474,7 +475,7 @@ def test_activations_of_several_ops_belong_to_the_products_before_them():
         assert f"quantized_{end}_hard_swish" in labels
     assert "hard_swish" not in {item.composite for item in ops}
     (result,) = run(backend.from_onnx(found), images()[0])
-    (expected,) = quantized_networks.run_onnx(found, images()[0])
+    (expected,) = original_of(found).run(images()[0])
     assert np.abs(result - expected).max() <= 0.03 * np.abs(expected).max()
 
 
@@ -484,7 +485,7 @@ def test_a_result_that_a_relu_reads_keeps_its_negative_values():
     weights = {"w": normal(4, 3, 3, 3), "v": normal(4, 4, 3, 3)}
     model = onnx_model(lines, [2, 3, 8, 8], ["a", "b"], weights)
     found = quantize_for(model, images())
-    exact = quantized_networks.run_onnx(model, images()[0])
+    exact = original_of(model).run(images()[0])
     assert len(exact) == 2
     for one, right in zip(run(backend.from_onnx(found), images()[0]), exact, strict=True):
         assert decibels(one, right) > 25
@@ -511,7 +512,7 @@ def test_values_that_a_subgraph_reads_precede_it():
     found = quantize_for(model, batches)
     onnx.checker.check_model(found)
     assert len(integer_weights(found)) == 2
-    results = (quantized_networks.run_onnx(item, batches[0]) for item in (found, model))
+    results = (original_of(item).run(batches[0]) for item in (found, model))
     for one, right in zip(*results, strict=True):
         assert decibels(one, right) > 25
 
@@ -565,11 +566,11 @@ def test_the_layer_that_hurts_most_becomes_int16_or_float_until_the_accuracy_is_
         monkeypatch.setattr(Planner, "computes_wide", lambda *_: False)
     model = chain_with_an_outlier(unread=wide)
     batches = images(shape=(8, 16))
-    exact = quantized_networks.run_onnx(model, batches[0])[0]
+    exact = original_of(model).run(batches[0])[0]
     seen = []
 
     def evaluate(item):
-        found = quantized_networks.run_onnx(item, batches[0])[0]
+        found = original_of(item).run(batches[0])[0]
         seen.append(min(decibels(found, exact), 40))
         return seen[-1]
 

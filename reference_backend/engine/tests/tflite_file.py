@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes TFLite files without TensorFlow, and runs them with LiteRT's reference kernels."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+
+from backend.engine.verification.originals import run_tflite
 
 tflite = pytest.importorskip("tflite", reason="pip install tflite")
 flatbuffers = pytest.importorskip("flatbuffers", reason="pip install tflite")
@@ -207,17 +211,6 @@ def litert(content, arguments, reference=True):
     """Return what LiteRT computes of a file, with its reference kernels or the usual ones."""
     runtime = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install ai-edge-litert")
     kernels = runtime.OpResolverType
-    interpreter = runtime.Interpreter(
-        model_content=content,
-        experimental_op_resolver_type=kernels.BUILTIN_REF
-        if reference
-        else kernels.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-    )
-    for entry, argument in zip(interpreter.get_input_details(), arguments, strict=True):
-        if tuple(entry["shape"]) != argument.shape:
-            interpreter.resize_tensor_input(entry["index"], argument.shape)
-    interpreter.allocate_tensors()
-    for entry, argument in zip(interpreter.get_input_details(), arguments, strict=True):
-        interpreter.set_tensor(entry["index"], argument)
-    interpreter.invoke()
-    return [interpreter.get_tensor(entry["index"]) for entry in interpreter.get_output_details()]
+    chosen = kernels.BUILTIN_REF if reference else kernels.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    interpreter = partial(runtime.Interpreter, experimental_op_resolver_type=chosen)
+    return run_tflite(interpreter, content, arguments)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 import tvm_ffi
 from tvm import relax
 
@@ -36,6 +37,7 @@ from backend.engine.conformance.compiled import (  # noqa: F401
     placement,
     run_on_host,
 )
+from backend.engine.conformance.imported import Imported, compile_for_host, compile_together
 from backend.engine.conformance.ledger import (
     TESTS,
     LedgerError,
@@ -409,6 +411,48 @@ def build(arguments: Sequence[Any], body: Any, name: str = "main", dataflow: boo
             result = builder.emit_output(result) if dataflow else builder.emit(result)
         builder.emit_func_output(result)
     return builder.get()
+
+
+def run_together(models: Sequence[Imported]) -> dict[str, list[np.ndarray] | Exception]:
+    """Run imported models with TVM's own kernels, or say what kept one from it, by their names.
+
+    Many in one library take half of the time that each would take in its own.
+    """
+    results: dict[str, list[np.ndarray] | Exception] = {}
+    for start in range(0, len(models), 40):
+        some = models[start : start + 40]
+        programs = compile_together(some, compile_for_host)
+        for model in some:
+            program = programs[model.name]
+            try:
+                results[model.name] = (
+                    program if isinstance(program, Exception) else program.run(model)
+                )
+            except Exception as error:
+                results[model.name] = error
+    return results
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray:
+    """Make data of float32 between -1 and 1."""
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
+
+
+def calls_of(function: relax.Function) -> list[str]:
+    """Return the names of the ops that a function calls, in order."""
+    names = []
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            names.append(expr.op.name)
+
+    relax.analysis.post_order_visit(function, visit)
+    return names
+
+
+def report_of(mod: Any, **options: Any) -> backend.Report:
+    """Return where the ops of a module run."""
+    return backend.offload_report(partition_for(mod, **options))
 
 
 def assert_close(

@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 import backend
+from backend.engine.verification.originals import original_of
 from support import needs_library, run_on_host
 
 # None of this depends on the chip. test_quantized.py runs an imported network.
@@ -73,16 +74,9 @@ def narrow(name, kind, values):
 
 def reference(model, arguments):
     """Run ONNX Runtime or, if it cannot, ONNX's reference evaluator, which only has ONNX's ops."""
-    if find_spec("onnxruntime"):
-        from backend.engine.conformance.quantized_networks import run_onnx
-
-        return run_onnx(model, arguments)
-    if any(node.domain for node in model.graph.node):
+    if not find_spec("onnxruntime") and any(node.domain for node in model.graph.node):
         pytest.skip("pip install onnxruntime")
-    from onnx.reference import ReferenceEvaluator
-
-    names = [value.name for value in model.graph.input]
-    return ReferenceEvaluator(model).run(None, dict(zip(names, arguments, strict=True)))
+    return original_of(model).run(arguments)
 
 
 def check(model, *arguments, buckets=0):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import backend
+from backend.engine.verification.originals import original_of
 from support import needs, needs_library, partition_for, run_on_host, skip_where_declined
 
 pytestmark = needs_library("onnx")
@@ -59,13 +60,7 @@ def references(model, tensors):
     from onnx.reference import ReferenceEvaluator
 
     yield ReferenceEvaluator(model).run(None, tensors)
-    try:
-        import onnxruntime
-    except ImportError:
-        return
-    providers = ["CPUExecutionProvider"]
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=providers)
-    yield session.run(None, tensors)
+    yield original_of(model).run(list(tensors.values()))
 
 
 def check(model, tensors, tolerance=1e-5):
@@ -110,31 +105,6 @@ def test_half_precision_is_scaled_before_the_product():
     model, tensors = attention(dtype="float16")
     tensors = {name: array * np.float16(60) for name, array in tensors.items()}
     check(model, tensors, tolerance=2e-2)
-
-
-# ONNX's own importer of the expanded cases is TVM's, and bfloat16 differs in its last bit.
-_OTHER = ("expanded", "bf16", "flexattention")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "least"), [("attention", 80), ("rotary_embedding", 8)])
-def test_the_node_cases_of_onnx(kind, least):
-    from backend.engine.conformance import onnx_nodes
-
-    cases = [
-        case
-        for name, case in onnx_nodes.collect().items()
-        if name.startswith(kind) and not any(word in name for word in _OTHER)
-    ]
-    assert len(cases) >= least
-    for case in cases:
-        imported = onnx_nodes.read(case)
-        assert not isinstance(imported, str), (case.name, imported)
-        found = run_on_host(imported.module, "main", imported.arguments)
-        for mine, right in zip(found, case.outputs, strict=True):
-            assert (mine.dtype, mine.shape) == (right.dtype, right.shape), case.name
-            limit = 5e-3 if right.dtype == "float16" else 1e-5
-            np.testing.assert_allclose(mine, right, rtol=limit, atol=limit, err_msg=case.name)
 
 
 @pytest.mark.parametrize(

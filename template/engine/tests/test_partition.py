@@ -20,12 +20,14 @@ from support import (
     BACKEND,
     SINGLE,
     TABLE,
+    array,
     build,
     compile_for,
     needs_single,
     on_host,
     partition_for,
     placement,
+    report_of,
     run_on_host,
     skip_where_declined,
     variable,
@@ -35,10 +37,6 @@ needs, lacks, needs_symbols = support.needs, support.lacks, support.needs_symbol
 
 
 IMAGE, RESULT = (1, 3, 6, 6), (1, 4, 6, 6)
-
-
-def array(*shape, seed=0):
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
 
 
 def constant(*shape, seed=0):
@@ -60,10 +58,6 @@ def assert_same_values(mod, arrays, name="main", **options):
     partitioned = partition_for(mod, **options)
     relax.analysis.well_formed(partitioned)
     return placement(partitioned, name)
-
-
-def report_of(mod, **options):
-    return backend.offload_report(partition_for(mod, **options))
 
 
 def reason_of(mod, op, **options):

@@ -33,6 +33,7 @@ from backend.engine.conformance.model import Case, Model, Tensor, compute
 from backend.engine.passes import simplify
 from backend.engine.patterns import make_patterns
 from backend.engine.table import Table
+from backend.engine.verification.originals import original_of
 from support import build, compile_for, host_library, needs_library, variable
 
 pytestmark = pytest.mark.usefixtures("bound_constants")
@@ -851,7 +852,7 @@ def values_of(model, arguments):
     del extended.graph.output[:]
     extended.graph.output.extend(map(helper.make_empty_tensor_value_info, names))
     given = [item.name for item in model.graph.input]
-    found = quantized_networks.run_onnx(extended, arguments)
+    found = original_of(extended).run(arguments)
     return dict(zip(given + names, arguments + found, strict=True))
 
 
@@ -1052,7 +1053,6 @@ def weights_by_torchao(name, dtype="float32"):
 def weights_of_onnx_runtime(bits, zeros=False):
     """Build a model of two MatMulNBits or, for 32 bits, of two MatMul."""
     import onnx
-    import onnxruntime
 
     rows, inner, columns = WIDTHS
     generator = np.random.default_rng(0)
@@ -1080,9 +1080,8 @@ def weights_of_onnx_runtime(bits, zeros=False):
     model = onnx.parser.parse_model(text)
     for name, array in constants.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    session = onnxruntime.InferenceSession(model.SerializeToString())
     x = generator.standard_normal((3, rows)).astype("float32")
-    return backend.from_onnx(model), x, session.run(None, {"x": x})[0]
+    return backend.from_onnx(model), x, original_of(model).run([x])[0]
 
 
 def check_weights(mod, x, expected, tolerance=1e-5):

@@ -143,34 +143,6 @@ def _reader(names: Sequence[str], batches: Sequence[Sequence[Array]]) -> Calibra
     return Reader()
 
 
-def run_onnx(model: ModelProto, arguments: Sequence[Array]) -> list[Array]:
-    """Run a model with ONNX Runtime, operator by operator as it is written.
-
-    Parameters
-    ----------
-    model
-        The model.
-    arguments
-        Its inputs.
-
-    Returns
-    -------
-    results
-        Its outputs.
-    """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    names = [value.name for value in model.graph.input]
-    results = session.run(None, dict(zip(names, arguments, strict=True)))
-    return [np.asarray(item) for item in results]
-
-
 def read(name: str, form: str, **options: Any) -> tuple[tvm.IRModule, list[Array], list[Array]]:
     """Quantize a network of `onnx_networks.SMALL`, and read it with the importer.
 
@@ -189,13 +161,14 @@ def read(name: str, form: str, **options: Any) -> tuple[tvm.IRModule, list[Array
         The module of TVM, arrays, and the results of ONNX Runtime.
     """
     from ..importers import from_onnx
+    from ..verification.originals import original_of
 
     network = SMALL[name]()
     model = quantize_onnx(network, form, **options)
     arguments = list(network[1])
     with quiet():
         module = from_onnx(model)
-    return module, arguments, run_onnx(model, arguments)
+    return module, arguments, original_of(model).run(arguments)
 
 
 # ---- torchao ------------------------------------------------------------------------------------

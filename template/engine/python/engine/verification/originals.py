@@ -128,7 +128,7 @@ def original_of(model: object) -> Original:
     content = bytes(table.Bytes) if table is not None else model
     if isinstance(content, (bytes, bytearray)):
         framework, interpreter = _interpreter()
-        run = partial(_run_tflite, interpreter, bytes(content))
+        run = partial(run_tflite, interpreter, bytes(content))
         return Original(framework, (), partial(from_tflite, bytes(content)), run)
     raise ValueError(
         f"the model is of type {type(model).__name__}, which no framework but TVM runs; models of "
@@ -264,7 +264,25 @@ def _interpreter() -> tuple[str, Any]:
     )
 
 
-def _run_tflite(interpreter: Any, content: bytes, inputs: Sequence[Array]) -> list[Array]:
+def run_tflite(
+    interpreter: Callable[..., Any], content: bytes, inputs: Sequence[Array]
+) -> list[Array]:
+    """Run a TFLite model.
+
+    Parameters
+    ----------
+    interpreter
+        Makes the interpreter.
+    content
+        The bytes of the file.
+    inputs
+        Arrays in the order of the model's inputs.
+
+    Returns
+    -------
+    results
+        Arrays in the order of the model's results.
+    """
     machine = interpreter(model_content=content, num_threads=1)
     details = machine.get_input_details()
     for item, array in zip(details, inputs, strict=True):
