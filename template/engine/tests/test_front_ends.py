@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of TVM's front ends: kernels that stand for ops, and suites of the conformance kit."""
 
+import importlib
 from dataclasses import replace
 
 import numpy as np
@@ -94,6 +95,31 @@ def outcomes(suite, *names):
     return {one.case: one for one in suite.run_batch(names, lambda case: None)}
 
 
+@pytest.fixture(scope="module")
+def nodes():
+    """Have ONNX make its cases of the operators that are used here: all would take seconds."""
+    node = pytest.importorskip("onnx.backend.test.case.node")
+
+    def import_some(package):
+        for name in (
+            "add",
+            "det",
+            "matmul",
+            "optionalhaselement",
+            "pad",
+            "relu",
+            "reshape",
+            "tile",
+        ):
+            importlib.import_module(f"{package.__name__}.{name}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "import_recursive", import_some, raising=False)
+        onnx_nodes.collect.cache_clear()
+        yield onnx_nodes.collect()
+    onnx_nodes.collect.cache_clear()
+
+
 NODES = {
     "relu": "relax.nn.relu",
     "reshape_reordered_all_dims": "relax.reshape",
@@ -104,8 +130,8 @@ NODES = {
 """Cases, and the op that each becomes."""
 
 
+@pytest.mark.usefixtures("nodes")
 def test_node_cases_of_onnx_run_on_the_npu():
-    pytest.importorskip("onnx")
     found = outcomes(onnx_nodes, *NODES)
     assert sorted(found) == sorted(NODES)
     for name, outcome in found.items():
@@ -122,8 +148,8 @@ def test_node_cases_of_onnx_run_on_the_npu():
         assert (relu.op, relu.dtype, relu.expected, relu.found) == ("Relu", "float32", "all", "all")
 
 
+@pytest.mark.usefixtures("nodes")
 def test_a_mistake_of_the_importer_is_not_a_failure():
-    pytest.importorskip("onnx")
     found = outcomes(onnx_nodes, "det_2d", "optional_has_element_empty_optional_input", "add")
     assert found["det_2d"].status == "not_run"
     assert "TVM's importer" in found["det_2d"].reason
@@ -142,8 +168,8 @@ class Off:
         return lambda *inputs: tvm.runtime.tensor(self._machine[name](*inputs).numpy() + 0.01)
 
 
+@pytest.mark.usefixtures("nodes")
 def test_a_node_case_with_wrong_values_fails(monkeypatch):
-    pytest.importorskip("onnx")
     compile_for_npu = onnx_nodes.compile_for_npu
 
     def compile_badly(module) -> Program:
@@ -156,10 +182,8 @@ def test_a_node_case_with_wrong_values_fails(monkeypatch):
     assert "is wrong in 60 of 60 elements" in found["relu"].reason
 
 
-def test_functions_of_models_have_unique_names():
-    pytest.importorskip("onnx")
-    names = ("reflect_pad", "edge_pad")
-    parts = [onnx_nodes.read(onnx_nodes.collect()[name]) for name in names]
+def test_functions_of_models_have_unique_names(nodes):
+    parts = [onnx_nodes.read(nodes[name]) for name in ("reflect_pad", "edge_pad")]
     assert all(isinstance(part, Imported) for part in parts)
     functions = [set(map(str, part.functions())) for part in parts]
     assert all(len(names) == 2 for names in functions)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The suite `quantized` finds each driver that rescales by another rule than the declared one."""
 
+from functools import cache
+
 import pytest
 import tvm_ffi
 
@@ -13,6 +15,12 @@ from support import TABLE, needs_emulator
 
 def has_ties(name):
     return getattr(getattr(quantized.find(name), "variant", None), "ties", False)
+
+
+@cache
+def model_of(name, declared):
+    """Return the model of a case, with what a declared rounding computes."""
+    return quantized.find(name).model(Requantize(rounding=declared))
 
 
 QUICK = [name for name in quantized.essentials() if has_ties(name)]
@@ -50,13 +58,12 @@ def differ(one, other, name):
 def test_a_driver_with_another_rounding_than_the_declared_one_fails(computed, names, rescale_by):
     works = [quantized.find(name) for name in names]
     rescale_by(Requantize(rounding=computed))
-    compiled = compile_all([work.model() for work in works], bind_constants=True)
+    models = [model_of(name, computed) for name in names]
+    compiled = compile_all(models, bind_constants=True)
     for declared in ROUNDINGS:
         wrong = []
         for name, work in zip(names, works, strict=True):
-            outcome = quantized.run_compiled(
-                work, work.model(Requantize(rounding=declared)), compiled
-            )
+            outcome = quantized.run_compiled(work, model_of(name, declared), compiled)
             assert outcome.status in ("passed", "failed"), outcome.reason
             if (outcome.status == "failed") != differ(computed, declared, name):
                 wrong.append(f"{name}, declared {declared}: {outcome.status} {outcome.reason}")
