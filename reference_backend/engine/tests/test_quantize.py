@@ -938,12 +938,12 @@ def quantized_layers(name):
         pytest.param("mlp", marks=needs("gelu")),
         pytest.param("patches", marks=needs("permute_dims", "reshape")),
         "same",
-        pytest.param("pixels", marks=needs("permute_dims", "reshape")),
+        pytest.param("pixels", marks=[needs("permute_dims", "reshape"), thorough]),
         pytest.param("c2f", marks=needs("silu", "strided_slice", "concat")),
-        pytest.param("glu", marks=needs("sigmoid", "multiply", "strided_slice")),
-        "addmm",
-        "batches",
-        "weight_norm",
+        pytest.param("glu", marks=[needs("sigmoid", "multiply", "strided_slice"), thorough]),
+        pytest.param("addmm", marks=thorough),
+        pytest.param("batches", marks=thorough),
+        pytest.param("weight_norm", marks=thorough),
     ],
 )
 def test_only_the_edges_of_layers_are_real_numbers(name):
