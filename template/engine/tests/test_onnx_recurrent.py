@@ -10,6 +10,8 @@ from support import needs, needs_library, partition_for, run_on_host, skip_where
 
 pytestmark = needs_library("onnx")
 
+thorough = pytest.mark.thorough
+
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 STEPS, BATCH, INPUTS, HIDDEN = 4, 3, 2, 5
 
@@ -113,6 +115,7 @@ OF_EACH = {
     "inputs": {"directions": 2, "h": True, "c": True, "as_inputs": ("w", "r", "b"), "opset": 7},
     "short": {"bias": False, "lengths": (2, 0, 3), "opset": 22},
 }
+QUICK = ("plain", "both", "lengths")
 OF_ONE = [
     ("LSTM", {"directions": 2, "peepholes": True, "h": True, "c": True, "clip": 0.5}),
     ("LSTM", {"input_forget": 1, "c": True, "peepholes": True}),
@@ -129,18 +132,18 @@ OF_ONE = [
     ("op", "options"),
     [
         *(
-            pytest.param(op, options, id=f"{op}-{name}")
+            pytest.param(op, options, id=f"{op}-{name}", marks=() if name in QUICK else thorough)
             for op in GATES
             for name, options in OF_EACH.items()
         ),
-        *(pytest.param(*item, marks=pytest.mark.thorough) for item in OF_ONE),
+        *(pytest.param(*item, marks=thorough) for item in OF_ONE),
     ],
 )
 def test_it_equals_onnx_runtime(op, options):
     check(*recurrent(op, **options))
 
 
-@pytest.mark.thorough
+@thorough
 @pytest.mark.parametrize(
     ("names", "alpha", "beta"),
     [
@@ -163,7 +166,7 @@ def test_its_activations(names, alpha, beta):
     check(*recurrent("RNN" if len(names) == 1 else "LSTM", activations=names, **given))
 
 
-@pytest.mark.thorough
+@thorough
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize(
     "options", [{"layout": 1}, {"dtype": "float16", "opset": 22}], ids=["batch_first", "float16"]
