@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from os import PathLike
@@ -432,10 +432,6 @@ def _macs(share: Share) -> str:
 def _known(kind: type, data: JsonFields) -> JsonObject:
     """Return the fields of a dataclass, without those that only a later release has."""
     return {item.name: data[item.name] for item in fields(kind) if item.name in data}
-
-
-def _borders(items: Sequence[JsonFields]) -> tuple[Border, ...]:
-    return tuple(Border(**_known(Border, item)) for item in items)
 
 
 def offload_report(mod: object) -> Report:
