@@ -387,6 +387,51 @@ def test_resize_is_what_onnx_runtime_computes(name):
     check("Resize", x, None, scales, constants=[2], **{**ALONG, **attributes})
 
 
+@pytest.mark.parametrize(("scale", "rounding"), [(1.5, "floor"), (2.5, "ceil")])
+def test_resize_to_the_nearest_pixel_takes_the_same_side_of_ties(scale, rounding):
+    mode = {"mode": "nearest", "nearest_mode": rounding}
+    mode["coordinate_transformation_mode"] = "half_pixel_symmetric"
+    x = np.arange(5, dtype="float32").reshape(1, 1, 1, 5)
+    check("Resize", x, None, np.array([scale], "float32"), constants=[2], axes=[3], **mode)
+
+
+IMPOSSIBLE = {
+    "a window larger than its data": (
+        "y = MaxPool<kernel_shape = [9, 9]>(x)",
+        "its result 'y' would be float32[1, 1, -3, -4]; its input is too small",
+    ),
+    "an infinite scale": (
+        "y = Resize(x, , infinite)",
+        "ONNX node 'y' (Resize): cannot convert float infinity to integer",
+    ),
+    "an axis that the data lack": (
+        "y = Resize<axes = [7]>(x, , two)",
+        "its axes [7] are not all of a tensor of rank 4",
+    ),
+    "an axis of open sizes that the data lack": (
+        "n = Shape(z) y = Slice(z, zero, n, seven)",
+        "axis 7 is none of a tensor of rank 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_what_cannot_be_computed_is_refused_by_name(name):
+    from onnx import numpy_helper
+
+    body, sentence = IMPOSSIBLE[name]
+    found = model(f"g (float[1, 1, 5, 4] x, float[n] z) => (float y) {{ {body} }}")
+    constants = {
+        "infinite": np.array([1, 1, np.inf, 2], "float32"),
+        **{"two": np.array([2], "float32"), "zero": np.array([0]), "seven": np.array([7])},
+    }
+    for key, values in constants.items():
+        if key in body:
+            found.graph.initializer.append(numpy_helper.from_array(values, key))
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        backend.from_onnx(found)
+
+
 def test_resize_uses_the_scale_and_not_the_ratio_of_the_sizes():
     x = np.arange(9, dtype="float32").reshape(1, 1, 3, 3)
     scales = np.array([1, 1, 1.5, 1.5], "float32")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 FIX_SIZES = (
     "fix the sizes of the model's inputs, with `--shape x=1,3,64,64` on the command line or with "
     "`shape_dict` in Python"
@@ -77,3 +79,22 @@ def one_line(text: str) -> str:
         It, with a space for each line break and the spaces around that.
     """
     return " ".join(filter(None, map(str.strip, text.splitlines())))
+
+
+def size_text(size: object) -> str:
+    """Return a size as its author would write it, such as "n // 2 + 1".
+
+    Parameters
+    ----------
+    size
+        A number or an expression of TVM, whose own text names the type of each number.
+
+    Returns
+    -------
+    text
+        Without types.
+    """
+    return _NUMBER.sub(r"\1", str(getattr(size, "value", size)))
+
+
+_NUMBER = re.compile(r"T\.u?int\d+\((-?\d+)\)")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +11,8 @@ from typing import Any, TypeVar
 import tvm
 import tvm_ffi
 from tvm import relax
+
+from .messages import size_text
 
 # Classes whose names differ between the versions of TVM in `_library.KNOWN_TVM`.
 if hasattr(tvm.ir, "GenericConst"):
@@ -150,25 +151,6 @@ def _size(dim: object) -> int | Size:
                 if isinstance(factor, tvm.tirx.IntImm) and isinstance(symbol, tvm.tirx.Var):
                     return Size(int(factor.value), symbol.name, hash(symbol))
     raise Unknown(f"a size that is not a multiple of one symbol ({size_text(dim)}) in")
-
-
-def size_text(size: object) -> str:
-    """Return a size as its author would write it, such as "n // 2 + 1".
-
-    Parameters
-    ----------
-    size
-        A number or an expression of TVM, whose own text names the type of each number.
-
-    Returns
-    -------
-    text
-        Without types.
-    """
-    return _NUMBER.sub(r"\1", str(getattr(size, "value", size)))
-
-
-_NUMBER = re.compile(r"T\.u?int\d+\((-?\d+)\)")
 
 
 def numbers_of(expressions: Iterable[relax.Expr]) -> list[int | float] | None:

@@ -51,12 +51,16 @@ def require_declared(
     Raises
     ------
     ValueError
-        They differ in the element type, the rank or a size.
+        They differ in the element type, the rank or a size, or the importer made a size negative.
     """
     ty = read if isinstance(read, tvm.ir.Type) else read.ty
     if not isinstance(ty, relax.TensorType):
         return
     found = _type_of(ty)
+    if any(size is not None and size < 0 for size in found.shape or ()):
+        raise ValueError(
+            f"the node {node}: its result {result!r} would be {found}; its input is too small"
+        )
     same_dtype = not declared.dtype or not found.dtype or declared.dtype == found.dtype
     if same_dtype and _agree(declared.shape, found.shape):
         return

@@ -13,7 +13,8 @@ import tvm
 from tvm import relax
 
 from ..aliases import Array, Attributes
-from ..calls import Analyzer, size_text
+from ..calls import Analyzer
+from ..messages import size_text
 
 Element: TypeAlias = "int | relax.Expr"
 """An element of a tensor: a number, or an expression of symbols."""

@@ -19,7 +19,7 @@ from ..messages import FIX_SIZES
 from ..origins import Origin, Tracer, with_classes, with_span
 from ..passes.selections import of_unknown_size, type_of_selection
 from .attributes.onnx_unread import require_importer
-from .declared import require_declared
+from .declared import Declared, require_declared
 from .failures import refused_at, unknown_operators
 from .onnx_graph import DOMAINS, all_nodes, reads, title_of
 from .onnx_symbols import Symbols
@@ -111,8 +111,9 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     def _require_declared(self) -> None:
         for node in self._outline.graph.node:
             for name in node.output:
-                if name in self._read and name in self._declared and name in self._nodes:
-                    require_declared(title_of(node), name, self._declared[name], self._nodes[name])
+                if name in self._read and name in self._nodes:
+                    declared = self._declared.get(name, Declared("", None))
+                    require_declared(title_of(node), name, declared, self._nodes[name])
 
     def _title(self, node: NodeProto) -> str:
         name = self._author_of(node.name or next(iter(node.output), ""), node.op_type)

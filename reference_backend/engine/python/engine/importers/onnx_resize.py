@@ -107,7 +107,10 @@ def _axes(
         _require_plain(node, attributes, x)
         return None
     rank = len(known)
-    indices = [int(axis) % rank for axis in node.attributes.get("axes", range(rank))]
+    indices = [int(axis) for axis in node.attributes.get("axes", range(rank))]
+    if any(not -rank <= axis < rank for axis in indices):
+        node.refuse(f"its axes {indices} are not all of a tensor of rank {rank}")
+    indices = [axis % rank for axis in indices]
     values = scales if scales is not None else sizes
     if values is None or len(values) != len(indices):
         node.refuse(f"its scales or sizes are not one for each of the axes {indices}")
@@ -204,7 +207,9 @@ def _positions(node: Node, axis: _Axis, coordinates: str) -> Array:
     found: Array = centred
     if coordinates == "half_pixel_symmetric":
         adjusted = np.float32(axis.wanted) / (scale * np.float32(axis.size))
-        found = np.float32(axis.size / 2) * (np.float32(1) - adjusted) + centred
+        offset = np.float32(axis.size / 2) * (np.float32(1) - adjusted)
+        # It rounds the sum only, as far as its results tell.
+        found = (offset.astype("float64") + (x + half) / np.float64(scale) - 0.5).astype("float32")
     elif coordinates == "pytorch_half_pixel":
         found = centred if axis.wanted > 1 else np.zeros_like(x)
     elif coordinates == "align_corners":

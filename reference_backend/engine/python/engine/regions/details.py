@@ -9,7 +9,8 @@ from typing import TypedDict
 import tvm
 from tvm import relax
 
-from ..calls import Constant, Size, Values, attributes_of, items_of, size_text
+from ..calls import Constant, Size, Values, attributes_of, items_of
+from ..messages import size_text
 from . import ir
 
 

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from ..calls import size_text
-from ..messages import printable_lines
+from ..messages import printable_lines, size_text
 
 _MOST = 8
 _NODE = "_node_of_the_model"

@@ -217,7 +217,7 @@ class Symbols:
         starts, ends, axes, steps = [*known, None, None][:4]
         if starts is None or ends is None or set(steps or [1]) != {1}:
             raise Unknown
-        axes = [axis % len(sizes) for axis in axes or range(len(starts))]
+        axes = [_axis(axis, len(sizes)) for axis in axes or range(len(starts))]
         first = [_inside(one, sizes[axis]) for one, axis in zip(starts, axes, strict=True)]
         last = [_inside(one, sizes[axis]) for one, axis in zip(ends, axes, strict=True)]
         last = [largest(one, other) for one, other in zip(first, last, strict=True)]
@@ -246,6 +246,12 @@ def _sizes_of(x: relax.Expr | None) -> list[Element]:
     if sizes is None:
         raise Unknown
     return [simple(size) for size in sizes]
+
+
+def _axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is none of a tensor of rank {rank}")
+    return axis % rank
 
 
 def _inside(place: Element, size: Element) -> Element:
