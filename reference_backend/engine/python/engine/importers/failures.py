@@ -83,9 +83,14 @@ def refused_at(node: str, what_helps: Callable[[], str]) -> Iterator[None]:
         if node_of(error):
             raise
         why = "; ".join(filter(None, (essential(error), what_helps())))
-        refused = ValueError(f"{node}: {why}")
-        setattr(refused, _NODE, node)
-        raise refused from error
+        raise refusal(node, why) from error
+
+
+def refusal(node: str, why: str) -> ValueError:
+    """Return the refusal of a node, which `refused_at` leaves as it is."""
+    refused = ValueError(f"{node}: {why}")
+    setattr(refused, _NODE, node)
+    return refused
 
 
 _ADDRESS = re.compile(r"^(?:\w+Error: )?(?:Check failed: \(.*?\) is false:? ?)?")

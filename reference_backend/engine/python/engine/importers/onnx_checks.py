@@ -8,7 +8,7 @@ from collections.abc import Collection
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
 
 from .onnx_einsum import equation_of
-from .onnx_graph import Node, title_of
+from .onnx_graph import Node, graphs_of, title_of
 
 
 def require_sound(model: ModelProto) -> None:
@@ -65,9 +65,8 @@ def _require_graph(graph: GraphProto, outer: Collection[str], opset: int) -> Non
         for name in node.input:
             if name not in known:
                 _refuse_input(node, name, makers.get(name))
-        for item in node.attribute:
-            for inner in (item.g, *item.graphs):
-                _require_graph(inner, known, opset)
+        for inner in graphs_of(node):
+            _require_graph(inner, known, opset)
         for name in filter(None, node.output):
             if name in made:
                 first = title_of(makers[name])

@@ -21,6 +21,7 @@ from onnx import (
 )
 
 from ..aliases import Array
+from .failures import refusal
 
 NARROW = {
     TensorProto.INT4: (TensorProto.INT8, -8, 7),
@@ -62,7 +63,7 @@ class Node:
 
     def refuse(self, text: str) -> NoReturn:
         """Raise that something about it is not supported."""
-        raise ValueError(f"ONNX node {title_of(self.proto)}: {text}")
+        raise refusal(f"ONNX node {title_of(self.proto)}", text)
 
 
 class Graph:

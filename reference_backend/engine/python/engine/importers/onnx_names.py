@@ -112,8 +112,8 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         for node in self._outline.graph.node:
             for name in node.output:
                 if name in self._read and name in self._nodes:
-                    declared = self._declared.get(name, Declared("", None))
-                    require_declared(title_of(node), name, declared, self._nodes[name])
+                    said = self._declared.get(name, Declared("", None))
+                    require_declared(title_of(node), name, said, self._nodes[name])
 
     def _title(self, node: NodeProto) -> str:
         name = self._author_of(node.name or next(iter(node.output), ""), node.op_type)

@@ -17,7 +17,7 @@ from . import (
     onnx_windows,
 )
 from .attributes.onnx_unread import require_rule
-from .failures import essential
+from .failures import refused_at
 from .onnx_graph import DOMAINS, NARROW, Graph, Node, Rule, graphs_of, reads, title_of
 
 RULES: Mapping[str, Rule] = {
@@ -100,7 +100,9 @@ def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
         rule = RULES.get(item.op_type)
         if rule is not None and item.domain in DOMAINS:
             require_rule(item, opset, graph.constant)
-            _apply(rule, graph, node)
+            # Such as an infinite scale, which no valid node has.
+            with refused_at(f"ONNX node {title_of(item)}", str):
+                rule(graph, node)
         elif onnx_quantised.is_unknown(item):
             onnx_quantised.refuse_unknown(node)
         else:
@@ -110,16 +112,6 @@ def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
             for name in item.output if item.op_type == "Split" else item.output[:1]:
                 graph.learn(name, element_type)
     graph.finish()
-
-
-def _apply(rule: Rule, graph: Graph, node: Node) -> None:
-    try:
-        rule(graph, node)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        if str(error).startswith("ONNX "):
-            raise
-        # Numbers that no node of a valid model has, such as an infinite scale.
-        raise ValueError(f"ONNX node {title_of(node.proto)}: {essential(error)}") from error
 
 
 _MOVES = {
