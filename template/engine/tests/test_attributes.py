@@ -60,9 +60,9 @@ def test_the_tables_have_each_op_of_pytorch():
 
 def test_the_tables_have_each_operator_of_tflite():
     pytest.importorskip("tflite")
-    from backend.engine.importers.tflite_operators import _Converter
+    from backend.engine.importers.tflite_operators import Converter
 
-    converters = _Converter(None, None, None, None).convert_map
+    converters = Converter(None, None, None, None).convert_map
     assert tables.load("tflite")["importer"].keys() == converters.keys()
 
 
@@ -182,9 +182,9 @@ def test_a_planted_drop_is_found_in_a_rule_for_torch():
 def test_a_planted_drop_is_found_in_tflite():
     pytest.importorskip("tflite")
     from backend.engine.importers.attributes.tflite_rows import find_table
-    from backend.engine.importers.tflite_operators import _Converter
+    from backend.engine.importers.tflite_operators import Converter
 
-    class Dropped(_Converter):
+    class Dropped(Converter):
         def convert_leaky_relu(self, op):
             (tensor,) = self.get_input_tensors(op)
             return relax.op.nn.leakyrelu(self.get_tensor_expr(tensor), 0.01)
@@ -192,7 +192,7 @@ def test_a_planted_drop_is_found_in_tflite():
     op = "LEAKY_RELU"
     before, after = (
         find_table({op: kind(None, None, None, None).convert_map[op]})["importer"]
-        for kind in (_Converter, Dropped)
+        for kind in (Converter, Dropped)
     )
     assert changes_of(before, after) == [(op, "'LeakyReluOptions.Alpha' is now not read")]
 

@@ -17,7 +17,7 @@ from tvm import relax
 import backend
 import support
 from backend.engine.backend import BACKEND
-from backend.engine.commands.calibration import read_batches
+from backend.engine.commands.quantizing import read_batches
 from backend.engine.comparison import compare
 from backend.engine.models.signature import Input, Signature
 from backend.engine.origins import Origin

@@ -30,12 +30,6 @@ from backend.engine.conformance import (
     runner,
 )
 from backend.engine.conformance.cases import names_dtypes
-from backend.engine.conformance.compare import (
-    Step,
-    allowance,
-    allowance_behind,
-    judge,
-)
 from backend.engine.conformance.compiled import run_on_host
 from backend.engine.conformance.ledger import (
     ENGINE_LEDGER,
@@ -46,9 +40,15 @@ from backend.engine.conformance.ledger import (
     expected_failures,
     read_ledger,
 )
-from backend.engine.conformance.pages import as_html, as_markdown
+from backend.engine.conformance.pages import as_html, as_markdown, write
 from backend.engine.conformance.region import Region, ask_about, first_taken
 from backend.engine.conformance.workers import in_workers
+from backend.engine.judging import (
+    Step,
+    allowance,
+    allowance_behind,
+    judge,
+)
 from backend.engine.options import PREFIX
 from backend.patterns import OPS as PATTERNS
 from support import BACKEND, OPS, SINGLE, TABLE, Case, calls_of, first_case, needs, run_command
@@ -583,7 +583,7 @@ def result():
 
 
 def test_the_file_comes_back_as_it_was(result, tmp_path):
-    path, markdown, page = result.write(tmp_path / "new" / "folder")
+    path, markdown, page = write(result, tmp_path / "new" / "folder")
 
     def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")

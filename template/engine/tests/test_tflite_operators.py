@@ -11,7 +11,7 @@ from tvm import relax
 
 import backend
 from backend.engine.conformance.imported import Imported
-from backend.engine.importers.tflite_operators import _CONVERTED, _Converter
+from backend.engine.importers.tflite_operators import _CONVERTED, Converter
 from support import SELECTED, run_together
 from tflite_file import RELU, RELU6, SAME, TYPES, VALID, File, litert, tflite
 
@@ -662,5 +662,5 @@ def test_each_operator_that_is_read_is_compared():
     file = File()
     content = file.finish([], [])
     model = tflite.Model.GetRootAs(content, 0)
-    converter = _Converter(model, model.Subgraphs(0), None, relax.BlockBuilder())
+    converter = Converter(model, model.Subgraphs(0), None, relax.BlockBuilder())
     assert set(converter.convert_map) == {entry.operator for entry in CASES} | ELSEWHERE

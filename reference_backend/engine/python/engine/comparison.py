@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from .aliases import JsonObject
 from .backend import BACKEND
+from .changes import SLOWER, Change
+from .profiling.differences import differences
 from .report import OpPlacement, Report
 from .terminal import Row, TextTable, aligned, show
 
@@ -20,44 +22,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """The version of the JSON."""
-SLOWER = 1.1
-"""Times that differ by a smaller factor are the same: clocks are not exact."""
 LESS_EXACT = 1.0
 """Signal-to-noise ratios that differ by fewer decibels are the same."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """How something differs.
-
-    Parameters
-    ----------
-    kind
-        "placement", "type", "time", "span", "accuracy", "added" or "removed". A "time" is in
-        microseconds, a "span" in the unit of the device's clock.
-    name
-        The op, by the name that its author gave it; a region, a layer, or the whole model.
-    op
-        The Relax op; "" for regions, layers and the whole model.
-    before, after
-        The values: npu or host, a type, a time, or decibels. None where the op is absent.
-    worse
-        Whether it moved to the host, got slower or less exact, or computes in a wider type than the
-        model asks for.
-    reason
-        Why, as far as the report tells.
-    unit
-        Of numbers: "us", "cycles", "dB".
-    """
-
-    kind: str
-    name: str
-    op: str
-    before: str | float | None
-    after: str | float | None
-    worse: bool = False
-    reason: str = ""
-    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -219,8 +185,6 @@ def compare(
         changes += _times(*times)
     whole: tuple[Change, ...] = ()
     if profiles is not None:
-        from .profiling.differences import differences  # Only profiles need it.
-
         whole, found = differences((before, after), profiles)
         changes += found
     if accuracies is not None:

@@ -12,7 +12,7 @@ import tvm_ffi
 from . import _library
 from .aliases import JsonFields
 from .backend import BACKEND
-from .capability import Constraint, OneOf, Range
+from .constraints import Constraint, OneOf, Range
 from .option_values import option_field
 
 DRIVERS = {

@@ -10,15 +10,15 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 
 from . import _library, interrupts, loading
 from .backend import PACKAGE, read_vendor_cases
 from .commands import arguments as common
 from .commands.checking import check, check_environment
 from .commands.listing import show_artifacts, show_limits, show_options
+from .entry_points import entry_point
 from .limits import WHERE
 from .problem import WITHOUT_MEMORY, Problem, needs_compiler, told
 from .terminal import say
@@ -37,23 +37,28 @@ _MODEL = (
 _CODES = "exit code: 0 if all is well, 1 if not (a sentence says why), 2 for wrong arguments"
 
 
-def _kit() -> ModuleType:
+def _kit() -> Mapping[str, tuple[Callable[..., None], Callable[[argparse.Namespace], int]]]:
     needs_compiler("The kit")
     told(read_vendor_cases)
-    from .conformance import command
+    kit: Mapping[str, tuple[Callable[..., None], Callable[[argparse.Namespace], int]]]
+    kit = told(lambda: entry_point("KIT"))
+    return kit
 
-    return command
 
-
-def _implementation(module: str, function: str) -> Callable[[argparse.Namespace], int]:
-    """Return a command whose module is imported when it runs."""
+def _implementation(
+    function: str, module: str | None = None
+) -> Callable[[argparse.Namespace], int]:
+    """Return a command that is imported when it runs: without a module, from the workbench."""
 
     def run(arguments: argparse.Namespace) -> int:
         if loading.failure is not None:
             raise Problem(f"The backend does not load: {loading.failure}")
         if arguments.command not in ("run", "profile"):
             needs_compiler(f"'{arguments.command}'")
-        found = getattr(importlib.import_module(f".commands.{module}", __package__), function)
+        if module is None:
+            found = told(lambda: entry_point(function))
+        else:
+            found = getattr(importlib.import_module(f".commands.{module}", __package__), function)
         return int(found(arguments))
 
     return run
@@ -69,7 +74,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     common.add_verify(parser)
     common.add_inputs(parser)
     common.add_json(parser)
-    parser.set_defaults(run=_implementation("compiling", "run_compile"))
+    parser.set_defaults(run=_implementation("run_compile", "compiling"))
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +99,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     common.add_verify(parser)
     common.add_inputs(parser)
     common.add_json(parser)
-    parser.set_defaults(run=_implementation("compiling", "run_report"))
+    parser.set_defaults(run=_implementation("run_report", "compiling"))
 
 
 def _add_inputs(parser: argparse.ArgumentParser, repeat: int) -> None:
@@ -114,7 +119,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_inputs(parser, 1)
     common.add_verify(parser)
     common.add_output(parser, "write the results to an .npz file")
-    parser.set_defaults(run=_implementation("running", "run_run"))
+    parser.set_defaults(run=_implementation("run_run", "running"))
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +133,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
         help="what 'compile --report' has written with the library: for the author's names",
     )
     parser.add_argument("--all", action="store_true", help="print all ops, not the largest alone")
-    parser.set_defaults(run=_implementation("measuring", "run_profile"))
+    parser.set_defaults(run=_implementation("run_profile", "measuring"))
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +154,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     )
     common.add_output(parser, "write the comparison as JSON")
     common.add_json(parser)
-    parser.set_defaults(run=_implementation("comparing", "run_compare"))
+    parser.set_defaults(run=_implementation("run_compare"))
 
 
 def _run_check(arguments: argparse.Namespace) -> int:
@@ -171,9 +176,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
 
 def _drift(arguments: argparse.Namespace) -> int:
     # Also where the backend refuses this TVM: that is what it is for.
-    from .commands.drifting import run_drift
-
-    return run_drift(arguments)
+    return int(told(lambda: entry_point("run_drift"))(arguments))
 
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
@@ -277,7 +280,7 @@ def _run() -> int:
     chosen = sys.argv[1] if sys.argv[1:] and sys.argv[1] in kit else ""
     # Their help needs the kit too.
     if chosen and "codegen" in _library.loaded:
-        _kit().add_arguments[chosen](kit[chosen])
+        _kit()[chosen][0](kit[chosen])
     # If it cannot run, say so instead of complaining about unknown arguments.
     can_run = not chosen or "codegen" in _library.loaded
     arguments = parser.parse_args() if can_run else parser.parse_known_args()[0]
@@ -286,5 +289,5 @@ def _run() -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     if chosen:
         check_environment()
-        return int(_kit().commands[chosen](arguments))
+        return int(_kit()[chosen][1](arguments))
     return int(arguments.run(arguments) or 0)

@@ -21,7 +21,7 @@ import tvm_ffi
 
 from .aliases import JsonFields, JsonObject
 from .backend import BACKEND, DEFAULTS
-from .capability import OneOf, Range
+from .constraints import OneOf, Range
 from .driver_options import DRIVERS, advise_on_driver, with_driver_options
 from .option_values import checked, kind_of, option_field, parsed, read_file, supported
 

@@ -10,7 +10,8 @@ from tvm import relax
 
 from .aliases import Attributes
 from .calls import Constant, Size, Unknown, Values, resolve, tensor_type
-from .capability import Constraint, Equal, OneOf, Op, Rule, as_value, listed, reference, text
+from .capability import Equal, Op, Rule, reference
+from .constraints import Constraint, OneOf, as_value, listed, text
 from .reasons import Code, Reason
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from .capability import Anything, Constraint, Fuses, OneOf, Range, Rule
+from .capability import Fuses, Rule
+from .constraints import Anything, Constraint, OneOf, Range
 from .tolerances import Tolerance
 
 DTYPES = ("float32", "float16", "float64", "bool", "int8", "uint8", "int16", "int32", "int64")

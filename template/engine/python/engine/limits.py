@@ -11,19 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from .capability import (
-    Anything,
-    Constraint,
-    Fuses,
-    Input,
-    OneOf,
-    Op,
-    Quantized,
-    Range,
-    Rule,
-    listed,
-)
+from .capability import Fuses, Input, Op, Quantized, Rule
 from .chip import Chip, Limits, Takes
+from .constraints import Anything, Constraint, OneOf, Range, listed
 
 Item = TypeVar("Item", str, int)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from .capability import Constraint
+from .constraints import Constraint
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from .aliases import JsonFields, JsonObject
 from .backend import BACKEND
+from .entry_points import entry_point
 from .origins import Origin
 from .plain_data import plain
 from .reasons import Code
@@ -390,9 +391,7 @@ class Report:
             The profile or the accuracy report is of another version, or the file cannot be written;
             nothing is left of it then.
         """
-        from .page import write_page  # Only here: few reports become pages.
-
-        write_page(path, self, title=title, profile=profile, accuracy=accuracy)
+        entry_point("write_page")(path, self, title=title, profile=profile, accuracy=accuracy)
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
         """Write the report as an ONNX file for Netron, with a function for each region.

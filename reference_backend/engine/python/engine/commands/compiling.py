@@ -4,198 +4,32 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import shutil
-import sys
 import time
-import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import tvm
-from tvm import relax
 from tvm.runtime.vm import VirtualMachine
 from tvm.support import cc
 
-from ..backend import BACKEND, PACKAGE
+from ..entry_points import entry_point
 from ..models.compiled import load_library
 from ..models.files import require_file, require_writable
-from ..models.reading import ModelFile, read_model, with_bfloat16
-from ..models.signature import FUNCTION, Signature, signature_of
 from ..onnx_report import require_onnx
-from ..options import Options
-from ..partition import compile_partitioned, partition_for
 from ..problem import Problem, sentence, told
-from ..report import Report, offload_report
+from ..report import Report
 from ..terminal import say
 from ..whole_files import write_text, writing
-from .arguments import options_of
-from .calibration import read_batches
-from .comparing import read_json
-from .progress import Steps, steps_of
-from .verifying import given_arrays, original_for, require_passed, verified
+from .json_files import read_json
+from .preparing import Prepared, compile_prepared, prepare
+from .progress import steps_of
+from .verifying import given_arrays, require_passed, verified
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-    from torch.export import ExportedProgram
-
-    from ..accuracy import AccuracyReport
     from ..verification import Verification
-    from ..verification.originals import Original
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A partitioned model, and what it was made from.
-
-    Parameters
-    ----------
-    file
-        The model as it was read.
-    mod
-        The module, quantised if that was asked for, before any pass.
-    partitioned
-        The module after partitioning.
-    options
-        The options.
-    signature
-        What the model takes and returns.
-    original
-        The model with the framework that runs it, if it is to be verified.
-    """
-
-    file: ModelFile
-    mod: tvm.IRModule
-    partitioned: tvm.IRModule
-    options: Options
-    signature: Signature
-    original: Original | None = None
-
-    @property
-    def report(self) -> Report:
-        """Where each op runs."""
-        return offload_report(self.partitioned)
-
-
-def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
-    """Read a model, quantize it if asked to, and partition it.
-
-    Parameters
-    ----------
-    arguments
-        Those of `add_model`.
-    steps
-        Shows what is done.
-
-    Returns
-    -------
-    prepared
-        The model.
-
-    Raises
-    ------
-    Problem
-        The model or an argument is not supported, or an op stays on the host against `--strict`.
-    """
-    options, shapes = options_of(arguments), dict(arguments.shape)
-    _require_target(arguments.target)
-    if arguments.quantize is not None:
-        require_file(arguments.quantize)
-    else:
-        for name in ("method", "activations", "keep_float", "int16"):
-            if getattr(arguments, name):
-                raise Problem(f"--{name.replace('_', '-')} goes with --quantize FILE.")
-    steps.begin(f"reading {arguments.model}")
-    file = read_model(arguments.model, shapes)
-    if arguments.bfloat16:
-        file = with_bfloat16(file, arguments.bfloat16)
-    content = file.content
-    # A framework that is missing is told before the work.
-    original = original_for(arguments, content)
-    if arguments.quantize is not None:
-        steps.begin("quantising", own_line=True)
-        content = _quantized(file, arguments, options)
-        original = original_for(arguments, content)
-    steps.begin("partitioning")
-    mod = file.imported(shapes, content)
-    signature = signature_of(mod, file.results)
-    try:
-        partitioned = partition_for(mod, options=options)
-    except Exception as error:
-        raise Problem(sentence(error)) from error
-    return Prepared(file, mod, partitioned, options, signature, original)
-
-
-def _require_target(target: str) -> None:
-    try:
-        tvm.target.Target(target)
-    except Exception as error:
-        raise Problem(f"--target {target}: {sentence(error)}") from error
-
-
-def _quantized(
-    file: ModelFile, arguments: argparse.Namespace, options: Options
-) -> ModelProto | ExportedProgram:
-    """Return the quantised model, of the kind of the file."""
-    if not file.can_quantize:
-        raise Problem(
-            f"{file.path} cannot be quantised here; supported are models of ONNX and PyTorch. "
-            "TensorFlow Lite quantizes its own: such files are read as they are."
-        )
-    quantize = getattr(importlib.import_module(PACKAGE), f"quantize_for_{BACKEND}")
-    batches = read_batches(arguments.quantize, signature_of(file.imported(dict(arguments.shape))))
-    with warnings.catch_warnings(record=True) as notes:
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", UserWarning)
-        try:
-            content = quantize(
-                file.content,
-                batches,
-                method=arguments.method or "minmax",
-                activations=arguments.activations,
-                keep_float=arguments.keep_float,
-                int16=arguments.int16,
-                options=options,
-            )
-        except Exception as error:
-            raise Problem(f"{file.path} cannot be quantised: {sentence(error)}") from error
-    for note in notes:
-        if "calibration data" in str(note.message):  # Other errors are the tools' own.
-            say(f"NOTE: {note.message}", file=sys.stderr)
-    return content
-
-
-def compile_prepared(prepared: Prepared, target: str) -> relax.VMExecutable:
-    """Compile a model, with its signature.
-
-    Parameters
-    ----------
-    prepared
-        The model.
-    target
-        What the host part is compiled for.
-
-    Returns
-    -------
-    executable
-        What can be run, or exported.
-
-    Raises
-    ------
-    Problem
-        It cannot be compiled, or there is no such target.
-    """
-    # Relax has no strings.
-    text = relax.const(np.frombuffer(prepared.signature.to_json().encode(), np.uint8))
-    mod = prepared.partitioned.clone()
-    mod[FUNCTION] = relax.Function([], text, text.ty).with_attr("global_symbol", FUNCTION)
-    try:
-        return compile_partitioned(mod, prepared.options, tvm.target.Target(target))
-    except Exception as error:
-        raise Problem(f"{prepared.file.path} cannot be compiled: {sentence(error)}") from error
 
 
 def run_compile(arguments: argparse.Namespace) -> int:
@@ -298,7 +132,7 @@ def run_report(arguments: argparse.Namespace) -> int:
             told(lambda: require_match(profile, prepared.report))
         if arguments.accuracy is not None:
             steps.begin("comparing the layers")
-            accuracy = _accuracy(prepared, arguments)
+            accuracy = entry_point("accuracy_of")(prepared, arguments)
         if prepared.original is not None:
             steps.begin("verifying")
             machine = VirtualMachine(compile_prepared(prepared, arguments.target), tvm.cpu())
@@ -309,13 +143,10 @@ def run_report(arguments: argparse.Namespace) -> int:
     if accuracy is not None:
         write_text(arguments.accuracy, accuracy.to_json())
     if arguments.html is not None:
-        from ..page import write_page
-
-        write_page(
+        report.to_html(
             arguments.html,
-            report,
-            profile.to_dict() if profile is not None else None,
-            accuracy.to_dict() if accuracy is not None else None,
+            profile=profile.to_dict() if profile is not None else None,
+            accuracy=accuracy.to_dict() if accuracy is not None else None,
             title=arguments.model.name,
         )
     if arguments.netron is not None:
@@ -328,25 +159,3 @@ def run_report(arguments: argparse.Namespace) -> int:
             say(f"\n{accuracy}")
     require_passed(verification)
     return 0
-
-
-def _accuracy(prepared: Prepared, arguments: argparse.Namespace) -> AccuracyReport:
-    """Compare the quantised model with the float one, on the calibration data."""
-    from ..accuracy import accuracy_report
-
-    real = prepared.file.imported(dict(arguments.shape))
-    batches = read_batches(arguments.quantize, signature_of(real))
-    names = [item.name for item in prepared.signature.inputs]
-    # The report is for one shape: a last batch that is smaller is left out.
-    shapes = [[batch[name].shape for name in names] for batch in batches]
-    arrays = [
-        [batch[name] for name in names]
-        for batch, shape in zip(batches, shapes, strict=True)
-        if shape == shapes[0]
-    ]
-    try:
-        return accuracy_report(
-            real, prepared.mod, arrays, target=arguments.target, options=prepared.options
-        )
-    except Exception as error:
-        raise Problem(f"The accuracy cannot be measured: {sentence(error)}") from error

@@ -65,6 +65,6 @@ def _report(arguments: argparse.Namespace) -> Report | None:
         )
     needs_compiler("--report")
     from ..report import Report
-    from .comparing import read_json
+    from .json_files import read_json
 
     return read_json(arguments.report, Report.from_json, "a report", "compile --report")

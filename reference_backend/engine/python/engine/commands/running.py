@@ -18,15 +18,17 @@ from tvm.runtime.vm import VirtualMachine
 from ..aliases import Array
 from ..models.compiled import LIBRARY, load_library, run
 from ..models.files import ArrayFile, require_file, require_writable
-from ..models.signature import Signature, random_inputs, suitable
+from ..models.signature import Signature
 from ..problem import Problem, needs_compiler, sentence
 from ..terminal import say
 from ..whole_files import writing
+from .inputs import inputs_for
 from .progress import Steps, steps_of
+from .verifying import compared, require_passed, require_verify
 
 if TYPE_CHECKING:
     from ..report import Report
-    from .compiling import Prepared
+    from .preparing import Prepared
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
     require_file(path)
     needs_compiler(f"{path}, which is not compiled yet,")
     from ..models.reading import KINDS, require_model
-    from .compiling import compile_prepared, prepare
+    from .preparing import compile_prepared, prepare
 
     require_model(path, f"{KINDS}; and compiled libraries, {LIBRARY}")
     prepared = prepare(arguments, steps)
@@ -117,43 +119,8 @@ def _refuse_settings(arguments: argparse.Namespace) -> None:
         )
 
 
-def inputs_for(
-    arguments: argparse.Namespace, arrays: ArrayFile | None, signature: Signature
-) -> list[Array]:
-    """Return the inputs that the arguments ask for: arrays of a file, or random ones.
-
-    Parameters
-    ----------
-    arguments
-        The sizes of open shapes, the file of the arrays, and the seed.
-    arrays
-        The arrays of the file; None for random ones.
-    signature
-        What the model takes.
-
-    Returns
-    -------
-    inputs
-        Arrays in the order of the inputs.
-
-    Raises
-    ------
-    Problem
-        They do not suit the model.
-    """
-    names = [item.name for item in signature.inputs]
-    for name, _ in arguments.shape:
-        if name not in names:
-            raise Problem(f"--shape {name}=...: the model's inputs are {', '.join(names)}.")
-    if arrays is not None:
-        return suitable(arrays, signature)
-    return random_inputs(signature, dict(arguments.shape), arguments.seed)
-
-
 def run_run(arguments: argparse.Namespace) -> int:
     """Run the command `run`."""
-    from .verifying import compared, require_passed, require_verify
-
     output: Path | None = arguments.output
     if output is not None and output.suffix != ".npz":
         raise Problem(f"--output {output}: results are written to files that end in .npz.")

@@ -26,6 +26,7 @@ from ..whole_files import NotWritten
 from .extract import CaseFile, extract, misfit, parts, read_arrays
 from .ledger import LedgerError
 from .model import Spec
+from .pages import write
 from .result import FORMAT_VERSION
 from .runner import SUITES, cases_of, meant, run
 from .suite import NotRun, Settings
@@ -131,7 +132,7 @@ def _conformance(arguments: argparse.Namespace) -> int:
         tell(printable(line))
     if arguments.output is not None:
         try:
-            paths = result.write(arguments.output)
+            paths = write(result, arguments.output)
         except OSError as error:
             return _cannot_run(f"Nothing can be written to {arguments.output}: {error.strerror}.")
         except NotWritten as error:
@@ -308,7 +309,8 @@ def _read_inputs(mod: tvm.IRModule, function: str, path: Path | None) -> list[Ar
     return given
 
 
-add_arguments = {"conformance": _add_conformance_arguments, "extract": _add_extract_arguments}
-"""The functions that add each command's arguments to its parser."""
-commands = {"conformance": _conformance, "extract": _extract}
-"""The functions that run each command and return its exit code."""
+KIT = {
+    "conformance": (_add_conformance_arguments, _conformance),
+    "extract": (_add_extract_arguments, _extract),
+}
+"""By command: what adds its arguments to a parser, and what runs it and returns the exit code."""

@@ -18,11 +18,11 @@ from tvm import relax
 
 from ..aliases import Array
 from ..capability import Fuses, Op
+from ..judging import Step, Verdict
 from ..patterns import TABLE
 from ..reasons import DECLINES
 from ..tolerances import Elementwise
 from .cases import OPS, symbol_of
-from .compare import Step, Verdict
 from .compiled import Compiled, Placement, compile_all, placement
 from .imported import kind_and_message
 from .model import Case, Model, Spec, Tensor, entry_of

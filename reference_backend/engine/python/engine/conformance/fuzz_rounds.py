@@ -20,12 +20,12 @@ from tvm import relax, tirx
 
 from ..aliases import Array
 from ..asking import listening
+from ..judging import judge
 from ..options import Options
 from ..reasons import FAILED, of_driver
 from ..regions.ir import is_op_call
 from . import quantized
 from .chip import SIZES
-from .compare import judge
 from .compiled import (
     Compiled,
     compile_all,

@@ -10,8 +10,8 @@ import numpy as np
 from tvm import relax
 
 from ..aliases import Array
+from ..judging import Step
 from .cases import symbol_of
-from .compare import Step
 from .model import Model, Spec, Tensor, entry_of
 
 

@@ -112,7 +112,7 @@ def _read(
     graph = Subgraph(model.Subgraphs(0))
     with builder.function("main"):
         with builder.dataflow():
-            converter = _Converter(model, graph, ExprTable(), builder)
+            converter = Converter(model, graph, ExprTable(), builder)
             inputs = converter.inputs(shapes, dtypes)
             converter.check_unsupported_ops()
             converter.convert_op_to_relax()
@@ -125,7 +125,7 @@ def _read(
     return mod
 
 
-class _Converter(Layers, Places, Values):
+class Converter(Layers, Places, Values):
     """Gives TVM's converters real numbers, and quantizes what they return."""
 
     def __init__(self, *arguments: object, **options: object) -> None:

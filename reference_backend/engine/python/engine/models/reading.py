@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import tvm
 from tvm import relax
 
+from ..console import quiet
 from ..importers.failures import node_of
 from ..problem import Problem, sentence
-from ..quantization.console import quiet
 from .files import read_text, require_file
 
 if TYPE_CHECKING:

@@ -6,10 +6,13 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..aliases import JsonObject
 from .parts import Run
-from .result import Profile
+
+if TYPE_CHECKING:
+    from .result import Profile
 
 _Run = tuple[str, int]
 """A run of a region: the symbol, and which one."""

@@ -19,9 +19,9 @@ import numpy as np
 import tvm
 
 from ..aliases import Array
+from ..console import quiet
 from ..importers import from_exported_program, from_onnx, from_tflite
 from ..messages import last_line
-from ..quantization.console import quiet
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -14,12 +14,12 @@ from ..aliases import Array
 from ..models.compiled import run
 from ..models.files import ArrayFile
 from ..problem import Problem
-from .running import inputs_for
+from .inputs import inputs_for
 
 if TYPE_CHECKING:
     from ..verification import Verification
     from ..verification.originals import Original
-    from .compiling import Prepared
+    from .preparing import Prepared
 
 
 def given_arrays(arguments: argparse.Namespace) -> ArrayFile | None:

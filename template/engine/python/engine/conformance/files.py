@@ -15,8 +15,8 @@ import tvm
 from tvm import relax
 
 from ..aliases import Array, JsonObject
+from ..judging import judge
 from ..partition import compile_partitioned, partition_for
-from .compare import judge
 from .compiled import options_of, placement
 from .extract import CaseFile
 from .result import Outcome

@@ -13,12 +13,12 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..aliases import Array
+from ..judging import Verdict, judge
 from ..messages import last_line
 from ..partition import compile_partitioned, partition_for
 from ..report import OpPlacement, offload_report
 from ..table import CHIP_LIMIT
 from .cases import symbol_of
-from .compare import Verdict, judge
 from .compiled import UNOPTIMIZED, host_library, linked, options_of
 
 

@@ -22,6 +22,7 @@ from ..calls import Constant
 from ..capability import Input, Op
 from ..chains import build, chains_of, function_of
 from ..formulas import count
+from ..judging import Step, Verdict, allowance_behind, allowance_of_host, behind_mean, judge
 from ..options import Options
 from ..patterns import TABLE
 from ..reasons import FAILED
@@ -29,7 +30,6 @@ from ..tolerances import Accumulated
 from . import chip, numpy_reference
 from .cases import OPS, dtypes_of, names_dtypes, symbol_of
 from .chip import SIZES
-from .compare import Step, Verdict, allowance_behind, allowance_of_host, behind_mean, judge
 
 
 def entry_of(op: str) -> Op:

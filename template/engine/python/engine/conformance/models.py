@@ -17,9 +17,9 @@ import numpy as np
 import tvm
 
 from ..aliases import Array, JsonObject
+from ..judging import Verdict
 from ..patterns import TABLE
 from . import onnx_networks
-from .compare import Verdict
 from .imported import (
     Imported,
     Program,

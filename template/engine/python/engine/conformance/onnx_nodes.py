@@ -23,10 +23,10 @@ import tvm
 from tvm import relax, tirx
 
 from ..aliases import JsonFields, JsonObject
+from ..judging import Verdict
 from ..patterns import TABLE
 from ..reasons import Code
 from . import chip
-from .compare import Verdict
 from .imported import (
     Imported,
     Program,

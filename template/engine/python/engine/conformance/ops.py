@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from ..aliases import Array, JsonObject
+from ..judging import Verdict, judge
 from ..patterns import TABLE
 from ..reasons import DECLINES
 from ..report import offload_report
 from . import chip
 from .cases import OPS
-from .compare import Verdict, judge
 from .compiled import Compiled, compile_all, compile_on_host, placement
 from .imported import kind_and_message
 from .model import Case, Model, entry_of

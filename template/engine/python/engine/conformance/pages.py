@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import Path
 
 from ..aliases import JsonFields
-from .result import STATUSES, table_of
+from ..whole_files import write_text
+from .result import STATUSES, Result, table_of
 
 Data = JsonFields
 Case = JsonFields
@@ -204,3 +206,27 @@ def as_html(data: Data) -> str:
         if status not in ("failed", "unexpected_pass"):
             parts.append(f"<details><summary>{escape(heading)}</summary>{table(rows)}</details>")
     return "\n".join([*parts, "</body></html>", ""])
+
+
+def write(result: Result, directory: Path) -> list[Path]:
+    """Write a result, and its pages.
+
+    Parameters
+    ----------
+    result
+        The result of a run.
+    directory
+        The folder; it is created if missing.
+
+    Returns
+    -------
+    paths
+        The JSON file, the markdown page and the HTML page.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    data = result.to_dict()
+    paths = [directory / f"conformance.{kind}" for kind in ("json", "md", "html")]
+    texts = [result.to_json(), as_markdown(data), as_html(data)]
+    for path, text in zip(paths, texts, strict=True):
+        write_text(path, text)
+    return paths

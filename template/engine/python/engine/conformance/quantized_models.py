@@ -16,11 +16,11 @@ from tvm import relax
 from ..aliases import Array
 from ..capability import Op, Quantized
 from ..chip import Requantize
+from ..judging import Step
 from ..patterns import REQUANTIZE, TABLE, TO_REAL, is_quantized
 from ..tolerances import Buckets, Elementwise, Exact, Tolerance
 from . import numpy_reference
 from .cases import symbol_of
-from .compare import Step
 from .model import Arrays, Case, Model, Spec, Tensor, compute, entry_of, sums_of
 
 _PATH = Path(__file__).with_name("requantization_factors.json")

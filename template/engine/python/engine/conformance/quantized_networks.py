@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..aliases import Array
-from ..quantization.console import quiet
+from ..console import quiet
 from .onnx_networks import SMALL, Network
 
 if TYPE_CHECKING:

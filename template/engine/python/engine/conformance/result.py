@@ -12,12 +12,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 
 from ..aliases import JsonFields, JsonObject
 from ..messages import one_line
 from ..reasons import DECLINES
-from ..whole_files import write_text
 
 FORMAT_VERSION = 1
 """Raise it with every incompatible change of the format."""
@@ -224,29 +222,6 @@ class Result:
             {suite: float(entry["seconds"]) for suite, entry in data["suites"].items()},
             [Outcome.from_dict(record) for record in data["cases"]],
         )
-
-    def write(self, directory: Path) -> list[Path]:
-        """Write the file and the pages.
-
-        Parameters
-        ----------
-        directory
-            The folder; it is created if missing.
-
-        Returns
-        -------
-        paths
-            The JSON file, the markdown page and the HTML page.
-        """
-        from .pages import as_html, as_markdown
-
-        directory.mkdir(parents=True, exist_ok=True)
-        data = self.to_dict()
-        paths = [directory / f"conformance.{kind}" for kind in ("json", "md", "html")]
-        texts = [self.to_json(), as_markdown(data), as_html(data)]
-        for path, text in zip(paths, texts, strict=True):
-            write_text(path, text)
-        return paths
 
 
 def table_of(cases: Iterable[JsonFields]) -> dict[str, dict[str, Counter[str]]]:

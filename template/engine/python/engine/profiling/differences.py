@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..comparison import SLOWER, Change
+from ..changes import SLOWER, Change
 from .names import require_match
 from .parts import HostCall, RegionProfile, Run
 from .result import Profile

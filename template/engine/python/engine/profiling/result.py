@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from ..aliases import JsonFields, JsonObject
 from ..backend import BACKEND
+from ..entry_points import entry_point
 from ..plain_data import plain
+from . import tables
 from .clock import Clock
 from .names import named, split_label
 from .parts import (
@@ -26,6 +28,7 @@ from .parts import (
     Traffic,
 )
 from .sums import active_of, attributed_to, busy_of, by_op, traffic_of, waits_of
+from .trace import trace_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -295,8 +298,6 @@ class Profile:
 
     def to_trace(self) -> str:
         """Return a trace for https://ui.perfetto.dev, as JSON of Chrome's trace events."""
-        from .trace import trace_of
-
         return trace_of([self])
 
     def to_svg(self, picture: str = "timeline") -> str:
@@ -319,18 +320,15 @@ class Profile:
         ValueError
             There is no such picture.
         """
-        from .pictures import PICTURES
-
-        if picture not in PICTURES:
-            known = ", ".join(PICTURES)
+        pictures = entry_point("PICTURES")
+        if picture not in pictures:
+            known = ", ".join(pictures)
             raise ValueError(f"There is no picture '{picture}' of a profile; supported: {known}.")
-        return PICTURES[picture](self)
+        return str(pictures[picture](self))
 
     def __str__(self) -> str:
         """Return tables of the regions, the ops and the host's functions, and the summary."""
-        from .tables import as_text
-
-        return as_text(self)
+        return tables.as_text(self)
 
     def show(self, file: TextIO | None = None, most: int | None = None) -> None:
         """Print the tables: with colours on a terminal, else as plain text.
@@ -342,9 +340,7 @@ class Profile:
         most
             How many ops are shown, the longest first; all if it is left out.
         """
-        from .tables import show
-
-        show(self, file, most)
+        tables.show(self, file, most)
 
 
 # ---- Sums ---------------------------------------------------------------------------------------

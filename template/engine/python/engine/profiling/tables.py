@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from .. import terminal
 from ..terminal import Row, TextTable, aligned
 from .parts import Traffic
-from .result import Profile
+
+if TYPE_CHECKING:
+    from .result import Profile
 
 _MOST_HOST_FUNCTIONS = 10
 

@@ -12,10 +12,10 @@ import warnings
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from ..console import Progress, quiet
 from ..options import Source
 from ..patterns import TABLE, computes_quantized
 from . import data
-from .console import Progress, quiet
 from .planning import Backend, Form, Group, Node, Plan, Planner, Tensors
 from .search import Search, check_loss, matching
 

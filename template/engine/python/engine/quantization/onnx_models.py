@@ -33,8 +33,8 @@ from onnxruntime.quantization.calibrate import TensorData, TensorsData
 
 from ..aliases import Array, Real
 from ..batches import Batch
+from ..console import quiet
 from ..importers import from_onnx
-from .console import quiet
 from .data import check_finite, check_range, check_weights
 from .planning import Backend, Form, Group, Node, Plan, Tensors
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..aliases import Array
 from ..batches import Batch
-from .console import Progress
+from ..console import Progress
 from .planning import Form, Group, Node, Plan, Planner
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from torch import fx
 
 from ..aliases import Array
 from ..batches import Batch
+from ..console import quiet
 from ..importers import from_exported_program
-from .console import quiet
 from .data import check_range, check_weights
 from .planning import Backend, Form, Group, Node, Plan, Tensors, inputs_of
 from .torch_graphs import (

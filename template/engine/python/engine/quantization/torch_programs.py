@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .console import quiet
+from ..console import quiet
 from .torch_graphs import PRODUCTS, constants_of, value_of
 
 _ATEN = torch.ops.aten

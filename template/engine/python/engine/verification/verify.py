@@ -14,6 +14,7 @@ from tvm.runtime.vm import VirtualMachine
 
 from ..aliases import Array
 from ..calls import Values
+from ..judging import judge
 from ..models.compiled import run
 from ..models.files import NamedArrays
 from ..models.reading import read_model
@@ -217,8 +218,6 @@ def _exactness(mod: tvm.IRModule) -> tuple[float, bool]:
 
 
 def _check(name: str, right: Array, mine: Array, share: float, is_quantised: bool) -> ResultCheck:
-    from ..conformance.compare import judge  # The kit is loaded only where it is used.
-
     dtype, shape = str(right.dtype), right.shape
     # NumPy's own types lack bfloat16, as which PyTorch's results do not arrive either.
     if mine.dtype.name == "bfloat16":

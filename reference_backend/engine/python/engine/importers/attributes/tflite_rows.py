@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import tflite
-
+from ..tflite_operators import Converter
 from .following import Follower
 from .given import Node, Reads
 from .tables import Row, Table
+from .tflite_schemas import fields_of, tables_of_options
 
 _NAMED_OTHERWISE = {
     "AVERAGE_POOL_2D": "Pool2DOptions",
@@ -45,41 +42,10 @@ def find_table(converters: Mapping[str, Callable[..., Any]] | None = None) -> Ta
     converters
         By default those of our subclass of TVM's.
     """
-    from ..tflite_operators import _Converter
-
     if converters is None:
-        converters = _Converter(None, None, None, None).convert_map
+        converters = Converter(None, None, None, None).convert_map
     rows = {op: _row(op, _reads(converter)) for op, converter in sorted(converters.items())}
     return {"importer": rows}
-
-
-def fields_of(options: str) -> Sequence[str]:
-    """Return the fields of a table of options.
-
-    Parameters
-    ----------
-    options
-        Its name.
-    """
-    kind = tables_of_options().get(options)
-    others = ("GetRootAs", "Init")
-    parts = ("AsNumpy", "Length", "IsNone", "BufferHasIdentifier")
-    return [
-        name
-        for name in vars(kind or object)
-        if name[0].isupper() and not name.startswith(others) and not name.endswith(parts)
-    ]
-
-
-@functools.cache
-def tables_of_options() -> dict[str, type]:
-    """Return the tables of options in the schema."""
-    names = [item.name for item in pkgutil.iter_modules(tflite.__path__)]
-    return {
-        name: getattr(importlib.import_module(f"tflite.{name}"), name)
-        for name in names
-        if name.endswith("Options")
-    }
 
 
 def _options_of(op: str) -> str:

@@ -11,7 +11,7 @@ import tflite
 
 from ..tflite_tensors import NO_FIELDS
 from .tables import load
-from .tflite_rows import fields_of, tables_of_options
+from .tflite_schemas import fields_of, tables_of_options
 from .unread import Given, require_read
 
 if TYPE_CHECKING:

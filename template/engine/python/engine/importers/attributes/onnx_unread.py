@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from ..onnx_graph import graphs_of, title_of
-from .onnx_rows import row_of, schema_of
+from .onnx_schemas import row_of, schema_of
 from .tables import load
 from .unread import MISSING, Given, refuses, require_read
 

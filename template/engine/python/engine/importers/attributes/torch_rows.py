@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
+from ..torch_call import Call
+from ..torch_programs import RULES
 from .following import Follower
 from .given import Node, Reads
 from .tables import Row, Rows, Table
@@ -30,9 +32,6 @@ def find_table(
     converters, rules
         Those of TVM and ours by default.
     """
-    from ..torch_call import Call
-    from ..torch_programs import RULES
-
     if converters is None:
         converters = translator.ExportedProgramImporter().convert_map
     schemas = _schemas()

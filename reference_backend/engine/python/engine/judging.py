@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..aliases import Array
-from ..tolerances import Accumulated, Buckets, Elementwise, Tolerance
+from .aliases import Array
+from .tolerances import Accumulated, Buckets, Elementwise, Tolerance
 
 HOST_FACTOR = 16.0
 """The allowed multiple of the expected error for TVM's own kernels, which accumulate in the type of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output that users see while a model is quantised."""
+"""The output that users see during long work, and do not see of tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..messages import printable
+from .messages import printable
 
 
 class Progress:
