@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
+from backend.engine.commands import drift_tables
 from backend.engine.importers import from_exported_program, from_onnx
 from backend.engine.importers.attributes import tables
 from backend.engine.importers.attributes.harmless import HARMLESS
@@ -24,9 +25,9 @@ def names_in(table):
 def test_the_table_says_what_is_read(front_door):
     for package in (front_door, *(("torchao",) if front_door == "torch" else ())):
         pytest.importorskip(package)
-    found = tables.find(front_door)
-    assert tables.changes(tables.load(front_door), found) == []
-    assert json.loads(tables.text_of(found)) == tables.load(front_door)
+    found = drift_tables.find(front_door)
+    assert drift_tables.changes(tables.load(front_door), found) == []
+    assert json.loads(drift_tables.text_of(found)) == tables.load(front_door)
 
 
 def test_the_tables_have_each_operator_that_is_converted():
@@ -94,7 +95,7 @@ def test_what_a_rule_reads_needs_no_entry_as_harmless():
 
 
 def changes_of(before, after):
-    changes = tables.changes({"importer": before}, {"importer": after})
+    changes = drift_tables.changes({"importer": before}, {"importer": after})
     assert all(change.loses for change in changes)
     return [change[1:] for change in changes]
 
@@ -201,14 +202,14 @@ def test_new_and_lost_operators_are_changes():
     row = {"reads": ["a"], "ignores": []}
     before = {"importer": {"A-1": row, "A-6": row, "B-1": row}, "rules": {"R-1": row}}
     after = {"importer": {"A-1": row, "A-7": row, "C-1": row}, "rules": {}}
-    assert tables.changes(before, after) == [
+    assert drift_tables.changes(before, after) == [
         (False, "B", "is gone"),
         (False, "C", "is new"),
         (False, "R, by a rule of ours", "is gone"),
     ]
     read = {"importer": {"A-1": {"reads": [], "ignores": ["a"]}}}
-    assert tables.changes(read, before)[0] == (False, "A-1", "'a' is now read")
-    assert tables.changes(before, read)[0] == (True, "A-1", "'a' is now not read")
+    assert drift_tables.changes(read, before)[0] == (False, "A-1", "'a' is now read")
+    assert drift_tables.changes(before, read)[0] == (True, "A-1", "'a' is now not read")
 
 
 # ---- Refusals -----------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def onnx_model(text, opset=21):
 
 def without(front_door, part, op, name):
     """Return a table in which something is not read."""
-    table = json.loads(tables.text_of(tables.load(front_door)))
+    table = json.loads(drift_tables.text_of(tables.load(front_door)))
     table[part][op]["reads"].remove(name)
     table[part][op]["ignores"].append(name)
     return lambda front_door: table

@@ -17,7 +17,6 @@ from tvm import relax
 
 import backend
 import support
-from backend.engine.backend import LEDGER, read_cases
 from backend.engine.capability import Accumulated, Buckets, Elementwise, Exact, Input, Op
 from backend.engine.chains import ops_left_by_folding
 from backend.engine.conformance import (
@@ -29,10 +28,12 @@ from backend.engine.conformance import (
     composites,
     runner,
 )
+from backend.engine.conformance.case_files import read_cases
 from backend.engine.conformance.cases import names_dtypes
 from backend.engine.conformance.compiled import run_on_host
 from backend.engine.conformance.ledger import (
     ENGINE_LEDGER,
+    LEDGER,
     TESTS,
     Entry,
     LedgerError,
@@ -388,8 +389,10 @@ def test_each_op_has_its_cases(monkeypatch, tmp_path):
         "three": {"numpy": "z", "cases": [{"name": "c"}], "refused": refused},
     }
     (tmp_path / "family.json").write_text(json.dumps(text))
-    monkeypatch.setattr("backend.engine.backend.CASES", tmp_path)
-    monkeypatch.setattr("backend.engine.backend.VENDOR_CASES", tmp_path / "none.json")
+    monkeypatch.setattr("backend.engine.conformance.case_files.CASES", tmp_path)
+    monkeypatch.setattr(
+        "backend.engine.conformance.case_files.VENDOR_CASES", tmp_path / "none.json"
+    )
     ops = tuple(replace(PATTERNS[0], name=name) for name in ("one", "two"))
     monkeypatch.setattr("backend.patterns.OPS", ops)
     rest = {"benchmarks": [], "results": None}
@@ -401,7 +404,7 @@ def test_each_op_has_its_cases(monkeypatch, tmp_path):
 
 def test_cases_of_the_vendor_join_those_of_the_catalogue(monkeypatch, tmp_path):
     path = tmp_path / "cases.json"
-    monkeypatch.setattr("backend.engine.backend.VENDOR_CASES", path)
+    monkeypatch.setattr("backend.engine.conformance.case_files.VENDOR_CASES", path)
     known = read_cases()
     path.write_text('{"own": {"numpy": "x", "cases": []}}')
     own = {"numpy": "x", "cases": [], "refused": [], "benchmarks": [], "results": None}
@@ -419,7 +422,7 @@ def test_cases_of_the_vendor_join_those_of_the_catalogue(monkeypatch, tmp_path):
 def test_wrong_cases_of_the_vendor_are_refused_in_a_sentence(monkeypatch, tmp_path, text, sentence):
     path = tmp_path / "cases.json"
     path.write_text(text)
-    monkeypatch.setattr("backend.engine.backend.VENDOR_CASES", path)
+    monkeypatch.setattr("backend.engine.conformance.case_files.VENDOR_CASES", path)
     for command in ("check", "conformance"):
         code, *said = run_command(command)
         assert code == 1

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from . import _library, loading
 from .messages import last_line
 
 _Result = TypeVar("_Result")
@@ -48,23 +47,6 @@ def told(read: Callable[[], _Result]) -> _Result:
         return read()
     except ValueError as error:
         raise Problem(str(error)) from None
-
-
-def needs_compiler(what: str) -> None:
-    """Refuse a command where only the runtime is installed.
-
-    Parameters
-    ----------
-    what
-        What needs the compiler, as the beginning of a sentence.
-
-    Raises
-    ------
-    Problem
-        There is no compiler.
-    """
-    if "codegen" not in _library.loaded:
-        raise Problem(str(loading.missing(what)))
 
 
 def sentence(error: Exception) -> str:

@@ -14,6 +14,7 @@ ENTRY_POINTS = {
     "PICTURES": "profiling.pictures",
     "accuracy_of": "commands.quantizing",
     "check_first_op": "commands.first_op",
+    "read_vendor_cases": "conformance.case_files",
     "quantized": "commands.quantizing",
     "run_compare": "commands.comparing",
     "run_drift": "commands.drifting",

@@ -7,6 +7,7 @@ import os
 
 from . import _library, interrupts
 from .backend import BACKEND
+from .problem import Problem
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; "
 """The beginning of a program without torch: importing it, as TVM does, takes three seconds."""
@@ -110,3 +111,20 @@ def missing(name: str) -> RuntimeError:
     return RuntimeError(
         f"{name} needs the compiler, and only the runtime is here: {why_no_compiler()}."
     )
+
+
+def needs_compiler(what: str) -> None:
+    """Refuse a command where only the runtime is installed.
+
+    Parameters
+    ----------
+    what
+        What needs the compiler, as the beginning of a sentence.
+
+    Raises
+    ------
+    Problem
+        There is no compiler.
+    """
+    if not has_compiler():
+        raise Problem(str(missing(what)))

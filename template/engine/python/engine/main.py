@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from . import _library, interrupts, loading
-from .backend import PACKAGE, read_vendor_cases
+from .backend import PACKAGE
 from .commands import arguments as common
 from .commands.checking import check, check_environment
 from .commands.listing import show_artifacts, show_limits, show_options
 from .entry_points import entry_point
 from .limits import WHERE
-from .problem import WITHOUT_MEMORY, Problem, needs_compiler, told
+from .loading import needs_compiler
+from .problem import WITHOUT_MEMORY, Problem, told
 from .terminal import say
 from .whole_files import NotWritten
 
@@ -39,9 +40,9 @@ _CODES = "exit code: 0 if all is well, 1 if not (a sentence says why), 2 for wro
 
 def _kit() -> Mapping[str, tuple[Callable[..., None], Callable[[argparse.Namespace], int]]]:
     needs_compiler("The kit")
-    told(read_vendor_cases)
+    told(lambda: entry_point("read_vendor_cases")())
     kit: Mapping[str, tuple[Callable[..., None], Callable[[argparse.Namespace], int]]]
-    kit = told(lambda: entry_point("KIT"))
+    kit = entry_point("KIT")
     return kit
 
 

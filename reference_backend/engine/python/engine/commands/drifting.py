@@ -14,10 +14,11 @@ from typing import TypedDict
 from .. import _library
 from ..backend import BACKEND, PACKAGE
 from ..chain_grammar import ops_in
-from ..importers.attributes.tables import FRONT_DOORS, changes, find, load, text_of
+from ..importers.attributes.tables import FRONT_DOORS, load
 from ..problem import Problem
 from ..terminal import say
 from .checking import parameters
+from .drift_tables import changes, find, text_of
 
 KNOWN = Path(__file__).parents[1] / "known_tvm.json"
 """What `drift --record` wrote with the newest TVM that the engine was tried with."""

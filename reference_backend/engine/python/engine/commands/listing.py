@@ -10,8 +10,9 @@ import sys
 from .. import loading
 from ..backend import NOT_SELECTED, PACKAGE
 from ..limits import WHERE, text_of
+from ..loading import needs_compiler
 from ..messages import printable
-from ..problem import Problem, needs_compiler, told
+from ..problem import Problem, told
 from ..terminal import say
 
 

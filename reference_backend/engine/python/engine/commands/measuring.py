@@ -6,9 +6,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ..loading import needs_compiler
 from ..models.compiled import LIBRARY
 from ..models.files import require_writable
-from ..problem import Problem, needs_compiler, sentence
+from ..problem import Problem, sentence
 from ..terminal import say
 from ..whole_files import write_text
 from .progress import steps_of

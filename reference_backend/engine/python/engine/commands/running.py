@@ -16,10 +16,11 @@ import tvm
 from tvm.runtime.vm import VirtualMachine
 
 from ..aliases import Array
+from ..loading import needs_compiler
 from ..models.compiled import LIBRARY, load_library, run
 from ..models.files import ArrayFile, require_file, require_writable
 from ..models.signature import Signature
-from ..problem import Problem, needs_compiler, sentence
+from ..problem import Problem, sentence
 from ..terminal import say
 from ..whole_files import writing
 from .inputs import inputs_for

@@ -21,7 +21,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..backend import LEDGER, PACKAGE
+from ..backend import PACKAGE, VENDOR
 from . import files
 from .extract import CaseFile
 from .integer_graphs import possible_anchors
@@ -34,7 +34,7 @@ RANDOM = "random graphs"
 INTEGERS = "integer graphs"
 """The cases for all graphs without a failure."""
 
-REGRESSIONS = LEDGER.with_name("regressions")
+REGRESSIONS = VENDOR / "regressions"
 """The vendor's folder of case files of fixed bugs."""
 
 ROUNDS = "fuzz_rounds"

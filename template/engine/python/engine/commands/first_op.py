@@ -18,6 +18,11 @@ from ..terminal import say
 
 def check_first_op() -> None:
     """Compile one op for the NPU and for the host, and compare the results."""
+    if untested := [op.name for op in TABLE.ops if op.name not in OPS]:
+        say(
+            f"without cases: {', '.join(untested)}; the conformance kit tests your own ops when "
+            "vendor/cases.json has cases of them"
+        )
     try:
         case = _example()
         # Before the driver can crash.

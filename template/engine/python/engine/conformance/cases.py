@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from ..aliases import JsonFields, JsonObject
-from ..backend import read_cases
 from ..patterns import TABLE
+from .case_files import read_cases
 
 
 def dtypes_of(op: str, case: JsonFields) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ import tvm
 from tvm import relax
 
 from ..aliases import Array
-from ..backend import LEDGER
 from ..commands.arguments import add_json, add_shape
 from ..messages import printable
 from ..models.files import require_writable
@@ -24,7 +23,7 @@ from ..problem import Problem, sentence
 from ..terminal import say
 from ..whole_files import NotWritten
 from .extract import CaseFile, extract, misfit, parts, read_arrays
-from .ledger import LedgerError
+from .ledger import LEDGER, LedgerError
 from .model import Spec
 from .pages import write
 from .result import FORMAT_VERSION

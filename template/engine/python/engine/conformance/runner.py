@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import cast
 
 from .. import _library
-from ..backend import BACKEND, DISTRIBUTION, LEDGER
-from .ledger import apply, expected_failures
+from ..backend import BACKEND, DISTRIBUTION
+from .ledger import LEDGER, apply, expected_failures
 from .result import Outcome, Result
 from .suite import NotRun, Settings, Suite
 
