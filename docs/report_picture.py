@@ -42,7 +42,7 @@ def main() -> None:
 
 def resnet(name: str, path: Path) -> onnx.ModelProto:
     """Return ResNet-18 with random weights."""
-    networks = importlib.import_module(f"tvm_{name}.engine.conformance.torch_networks")
+    networks = importlib.import_module(f"tvm_{name}.engine.workbench.conformance.torch_networks")
     build = partial(networks.ResNet, (64, 128, 256, 512), 1000)
     network, (x,) = networks.make(build, lambda: [torch.randn(1, 3, 224, 224)])
     torch.onnx.export(

@@ -26,7 +26,7 @@ PAGES = {
     "template/_catalog/README.md": "catalogue.md",
 }
 """The pages that are not in docs/."""
-HEADER = "template/engine/include/npu_driver.h"
+HEADER = "template/engine/backend/include/npu_driver.h"
 # Code in a line comes first: what looks like a link in it is none.
 _LINK = re.compile(r"`[^`\n]*`|(!?)\[((?:`[^`]*`|[^\]`])*)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"(^```.*?^```|(?<=\n\n)(?: {4}[^\n]*\n)+)", re.MULTILINE | re.DOTALL)

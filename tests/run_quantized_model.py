@@ -13,9 +13,9 @@ import onnx
 import tvm
 import tvm_example_npu
 from tvm import relax, rpc
-from tvm_example_npu.engine.conformance import networks
-from tvm_example_npu.engine.conformance.quantized_networks import quantize_onnx
-from tvm_example_npu.engine.verification.originals import original_of
+from tvm_example_npu.engine.backend.verification.originals import original_of
+from tvm_example_npu.engine.workbench.conformance import networks
+from tvm_example_npu.engine.workbench.conformance.quantized_networks import quantize_onnx
 
 PRODUCTS = ("relax.nn.conv2d", "relax.matmul")
 CONVERSIONS = ("quantize", "dequantize")

@@ -159,7 +159,7 @@ def wrap_emulator(
         run(
             *(*compiler, "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"),
             *(f'-DEMULATOR="{libraries[0]}"', f'-DEMULATOR_BUILD="{libraries[1]}"'),
-            *("-I", project / "engine/include", driver, "-o", drivers / library, "-ldl"),
+            *("-I", project / "engine/backend/include", driver, "-o", drivers / library, "-ldl"),
         )
 
     def run_script(script: str, unwrapped: bool = False, **environment: str) -> str:

@@ -16,8 +16,8 @@ import yaml
 import support
 from npu_scaffold.catalog import (
     CASES,
-    ENGINE,
     LOWERINGS,
+    PARSERS,
     catalog_problems,
     load_catalog,
     load_entries,
@@ -72,7 +72,7 @@ def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Pa
     }
     if change:
         change(conv2d)
-    catalog, lowerings = root / "template/_catalog", root / "template/engine/lowerings"
+    catalog, lowerings = root / "template/_catalog", root / "template/engine/backend/lowerings"
     catalog.mkdir(parents=True)
     lowerings.mkdir(parents=True)
     support.write_family(catalog / "some.yml", {"conv2d": conv2d, "relu": relu})
@@ -81,8 +81,9 @@ def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Pa
         'REGISTER_ELEMENTWISE("relax.nn.relu", Relu);\n'
     )
     (lowerings / "shared.h").touch()
+    (root / PARSERS).mkdir(parents=True)
     for name in ("chain_grammar.py", "formulas.py"):
-        shutil.copyfile(ROOT / ENGINE / name, root / ENGINE / name)
+        shutil.copyfile(ROOT / PARSERS / name, root / PARSERS / name)
     return root
 
 
@@ -216,13 +217,15 @@ def test_a_violation_is_a_sentence_that_names_file_op_and_key(
     problems = catalog_problems(_template(tmp_path, change))
     matching = [problem for problem in problems if sentence in problem]
     assert len(matching) == 1, problems
-    assert matching[0].startswith(("template/_catalog/some.yml: ", "template/engine/lowerings/"))
+    assert matching[0].startswith(
+        ("template/_catalog/some.yml: ", "template/engine/backend/lowerings/")
+    )
     assert matching[0].endswith(".")
 
 
 def test_each_op_has_a_lowering_and_there_are_no_others(tmp_path: Path) -> None:
     template = _template(tmp_path)
-    lowerings = template / "template/engine/lowerings"
+    lowerings = template / "template/engine/backend/lowerings"
     some = (lowerings / "some.cc").read_text()
     (lowerings / "some.cc").write_text(some.replace("relu", "selu").replace("shared", "pool"))
     (lowerings / "other.cc").write_text('REGISTER_ELEMENTWISE("relax.tanh", Tanh);\n')
@@ -240,7 +243,9 @@ def test_the_build_has_the_lowerings_of_all_families() -> None:
         r"set\(_sources([a-z\s]+)\)\s+[^\n]*/lowerings/", (engine / "engine.cmake").read_text()
     )
     assert listed is not None
-    assert listed[1].split() == sorted(path.stem for path in (engine / "lowerings").glob("*.cc"))
+    assert listed[1].split() == sorted(
+        path.stem for path in (engine / "backend/lowerings").glob("*.cc")
+    )
 
 
 HEAD = ".family: some\n.title: Some\n"
@@ -368,14 +373,14 @@ def test_an_op_takes_two_edits(template: Path, tmp_path: Path) -> None:
     )
     entry.pop("family")
     support.write_family(grown / "template/_catalog/hyperbolic.yml", {"sinh": entry})
-    (grown / "template/engine/lowerings/hyperbolic.cc").write_text(
+    (grown / "template/engine/backend/lowerings/hyperbolic.cc").write_text(
         'REGISTER_ELEMENTWISE("relax.sinh", Sinh);\n'
     )
     assert catalog_problems(grown) == []
     tree = support.render(
         grown, tmp_path / "out", backend_name="grown", op_preset="custom", ops=["sinh"]
     )
-    assert (tree / "engine/lowerings/hyperbolic.cc").is_file()
+    assert (tree / "engine/backend/lowerings/hyperbolic.cc").is_file()
     assert "relax.sinh" in (tree / "python/tvm_grown/patterns.py").read_text()
     assert '"sinh": Limits(' in (tree / "vendor/capabilities.py").read_text()
     cases = tree / CASES.relative_to("template") / "hyperbolic.json"

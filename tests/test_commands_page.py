@@ -29,7 +29,7 @@ def test_the_example_of_the_page(workshop: Workshop, tmp_path: Path) -> None:
 
 
 def test_the_page_has_every_command_and_no_other() -> None:
-    source = (ROOT / "template/engine/python/engine/main.py").read_text()
+    source = (ROOT / "template/engine/backend/commands/main.py").read_text()
     known = set(re.findall(r'add_parser\(\s*"(\w+)"', source))
     known |= set(re.findall(r'^        \("(\w+)", "', source, re.MULTILINE))
     known |= set(re.findall(r'^    "(\w+)": "', source, re.MULTILINE))

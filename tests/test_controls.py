@@ -50,10 +50,10 @@ def behind(statement: str, mistake: str) -> tuple[str, str]:
     return statement, f"{statement}\n    {mistake}"
 
 
-EXECUTE = "engine/emulator/execute.cc"
-LOWERING = "engine/codegen/lowering.cc"
-PRODUCTS = "engine/emulator/kernels/products.cc"
-PASSES = "engine/python/engine/passes"
+EXECUTE = "engine/workbench/emulator/execute.cc"
+LOWERING = "engine/backend/codegen/lowering.cc"
+PRODUCTS = "engine/workbench/emulator/kernels/products.cc"
+PASSES = "engine/backend/passes"
 IN_PYTHON = f'__import__("os").environ.get("{VARIABLE}")'
 STRIDES = "std::copy_n(op.strides, NPU_MAX_SPATIAL, args.strides);"
 DILATIONS = "std::copy_n(op.dilations, NPU_MAX_SPATIAL, args.dilations);"
@@ -62,7 +62,7 @@ CONTROLS = [
     # TVM's own example makes this mistake. The driver reports it, which is not a decline.
     Control(
         "lost_strides",
-        "engine/lowerings/convolution.h",
+        "engine/backend/lowerings/convolution.h",
         "strides[i] = strides.at(i);",
         'strides[i] = Broken("lost_strides") ? 1 : strides.at(i);',
         "ops",
@@ -140,7 +140,7 @@ CONTROLS = [
     ),
     Control(
         "swapped_operands",
-        "engine/lowerings/binary.cc",
+        "engine/backend/lowerings/binary.cc",
         "v.Subtract(x[0], x[1])",
         'Broken("swapped_operands") ? v.Subtract(x[1], x[0]) : v.Subtract(x[0], x[1])',
         "ops",
@@ -148,7 +148,7 @@ CONTROLS = [
     ),
     Control(
         "wrong_axis",
-        "engine/lowerings/normalization.cc",
+        "engine/backend/lowerings/normalization.cc",
         '(op.Int("axis") + rank) % rank',
         'Broken("wrong_axis") ? rank - 1 : (op.Int("axis") + rank) % rank',
         "ops",
@@ -156,7 +156,7 @@ CONTROLS = [
     ),
     Control(
         "wrong_zero_point",
-        "engine/lowerings/quantization.cc",
+        "engine/backend/lowerings/quantization.cc",
         "v.Subtract(x[0], x[2])",
         'Broken("wrong_zero_point") ? x[0] : v.Subtract(x[0], x[2])',
         "ops",
@@ -164,7 +164,7 @@ CONTROLS = [
     ),
     Control(
         "wrong_rounding",
-        "engine/lowerings/quantization.cc",
+        "engine/backend/lowerings/quantization.cc",
         "v.RoundEven(v.Divide(x[0], x[1]))",
         'Broken("wrong_rounding") ? v.RoundAway(v.Divide(x[0], x[1]))\n'
         "                                   : v.RoundEven(v.Divide(x[0], x[1]))",
@@ -234,7 +234,7 @@ CONTROLS = [
     ),
     Control(
         "padding_counts_always",
-        "engine/lowerings/pool.h",
+        "engine/backend/lowerings/pool.h",
         "if (at >= least && at < end) ++count;",
         'if (Broken("padding_counts_always") || (at >= least && at < end)) ++count;',
         "quantized",
@@ -250,7 +250,7 @@ CONTROLS = [
     ),
     Control(
         "table_of_the_other_type",
-        "engine/codegen/table.cc",
+        "engine/backend/codegen/table.cc",
         "EndsOf(from).first",
         'EndsOf((from == NPU_INT8) != Broken("table_of_the_other_type") ? NPU_INT8\n'
         "                                                             : NPU_UINT8)\n"
@@ -333,7 +333,7 @@ CONTROLS = [
     ),
     Control(
         "scores_quantised_before_a_topk",
-        "engine/python/engine/quantization/planning.py",
+        "engine/workbench/quantization/planning.py",
         "return {name for group in self.units for name in inputs_of(group)}",
         f'edges = {IN_PYTHON} == "scores_quantised_before_a_topk"\n'
         "        read = edges_of if edges else inputs_of\n"
@@ -343,7 +343,7 @@ CONTROLS = [
     ),
     Control(
         "lost_nan",
-        "engine/lowerings/activation.cc",
+        "engine/backend/lowerings/activation.cc",
         "v.Maximum(x[0], v.Constant(0))",
         'Broken("lost_nan") ? v.Select(v.Less(v.Constant(0), x[0]), x[0], v.Constant(0))\n'
         "                            : v.Maximum(x[0], v.Constant(0))",
@@ -352,7 +352,7 @@ CONTROLS = [
     ),
     Control(
         "swallowed_error",
-        "engine/runtime/execution.cc",
+        "engine/backend/runtime/execution.cc",
         "    npu_status status = driver_.execute(request->handle);",
         "    npu_status status = driver_.execute(request->handle);\n"
         '    if (Broken("swallowed_error")) status = NPU_OK;',
@@ -361,7 +361,7 @@ CONTROLS = [
     ),
     Control(
         "declines_everything",
-        "engine/codegen/program_builder.cc",
+        "engine/backend/codegen/program_builder.cc",
         "void ProgramBuilder::LowerUnit(const Unit& unit) {",
         "void ProgramBuilder::LowerUnit(const Unit& unit) {\n"
         '  if (Broken("declines_everything")) throw Refusal("no");',

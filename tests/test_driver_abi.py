@@ -12,7 +12,7 @@ import pytest
 from support import BUILD_MODEL, ROOT, Workshop, run
 
 FROZEN = sorted(path.name for path in (ROOT / "tests/frozen_drivers").iterdir())
-HEADER = ROOT / "template/engine/include/npu_driver.h"
+HEADER = ROOT / "template/engine/backend/include/npu_driver.h"
 C11 = ("-std=c11", "-pedantic", "-Wall", "-Wextra", "-Werror")
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -110,40 +107,3 @@ def test_clang_tidy_has_no_complaint(tmp_path: Path) -> None:
     kit.write_text('#include "driver_kit/build.h"\n#include "driver_kit/run.h"\n')
     config = f"--config-file={ENGINE / '.clang-tidy'}"
     run("clang-tidy", "-quiet", config, kit, "--", "-std=c++17", f"-I{ENGINE / 'include'}")
-
-
-def _imports(body: Sequence[ast.AST]) -> Iterator[ast.ImportFrom]:
-    """Yield the relative imports that run when a module is imported, so not those for types."""
-    for statement in body:
-        if isinstance(statement, ast.ImportFrom) and statement.level:
-            yield statement
-        elif isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
-            yield from _imports(statement.orelse)
-        elif not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for field in ("body", "orelse", "handlers", "finalbody"):
-                yield from _imports(getattr(statement, field, []))
-
-
-def _dependencies(path: Path, modules: set[Path]) -> set[Path]:
-    """Return the files that a file imports."""
-    found = set()
-    for statement in _imports(ast.parse(path.read_text()).body):
-        base = path.parents[statement.level - 1]
-        if statement.module:
-            base = base.joinpath(*statement.module.split("."))
-        for name in statement.names:
-            places = (base / f"{name.name}.py", base / name.name / "__init__.py")
-            whole = (base.with_suffix(".py"), base / "__init__.py")
-            found.update([place for place in (*places, *whole) if place in modules][:1])
-    return found
-
-
-def test_no_import_of_the_python_engine_is_circular() -> None:
-    modules = set((ENGINE / "python/engine").rglob("*.py"))
-    graph = {path: _dependencies(path, modules) for path in modules}
-    assert sum(map(len, graph.values())) > len(modules)
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        names = [path.relative_to(ENGINE).as_posix() for path in error.args[1]]
-        raise AssertionError(" <- ".join(names)) from None

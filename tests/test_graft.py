@@ -135,10 +135,10 @@ def test_files_are_where_tvm_keeps_such_backends(tvm: Path, backend: Path) -> No
     for place in (
         f"{PYTHON}/__init__.py",
         f"{PYTHON}/patterns.py",
-        f"{PYTHON}/engine/conformance/op_cases/unary.json",
+        f"{PYTHON}/engine/workbench/conformance/op_cases/unary.json",
         f"{PYTHON}/README.md",
-        f"{PYTHON}/engine/partition.py",
-        f"{PYTHON}/engine/page/dagre.LICENSE.txt",
+        f"{PYTHON}/engine/backend/regions/partition.py",
+        f"{PYTHON}/engine/workbench/page/dagre.LICENSE.txt",
         f"{PYTHON}/vendor/capabilities.py",
         f"{PYTHON}/vendor/tables.json",
         f"{COMPILER}/codegen/codegen.cc",
@@ -330,7 +330,7 @@ def test_two_backends_go_one_by_one(
 def test_a_changed_backend_is_grafted_again(tvm: Path, backend: Path) -> None:
     graft(tvm, backend)
     (backend / "vendor/new.py").write_text("NEW = 1\n")
-    (backend / "engine/common/names.h").unlink()
+    (backend / "engine/backend/common/names.h").unlink()
     text = (backend / "vendor/passes.py").read_text()
     (backend / "vendor/passes.py").write_text(f"{text}\nADDED = 1\n")
     assert graft(tvm, backend) == 0

@@ -56,7 +56,7 @@ import tvm_ffi
 from tvm import relax
 
 import tvm_last as backend
-from tvm_last.engine.conformance.compiled import host_library
+from tvm_last.engine.workbench.conformance.compiled import host_library
 
 op = relax.op
 LOG = os.environ["EMULATOR_LOG"]

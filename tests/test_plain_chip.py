@@ -40,7 +40,7 @@ ONE_OP = """
 import tvm
 import tvm_example_npu
 import tvm_ffi
-from tvm_example_npu.engine.backend import BACKEND
+from tvm_example_npu.engine.backend.shared.backend import BACKEND
 
 NAME = f"{BACKEND}.codegen.decline_reason"
 decline_reason = tvm_ffi.get_global_func(NAME)

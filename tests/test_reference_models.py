@@ -111,7 +111,7 @@ NO_INTEGERS = """
 import tvm
 import tvm_example_npu
 import tvm_ffi
-from tvm_example_npu.engine.backend import BACKEND
+from tvm_example_npu.engine.backend.shared.backend import BACKEND
 
 NAME = f"{BACKEND}.codegen.decline_reason"
 decline_reason = tvm_ffi.get_global_func(NAME)
@@ -158,7 +158,7 @@ def test_a_driver_that_declines_all_integers_passes_and_says_so(
 
 def _assert_strict(cases: list[dict[str, Any]]) -> None:
     """Assert that each entry of the engine's ledger is right, of which no backend complains."""
-    ledger = ROOT / "template/engine/python/engine/conformance/expected_failures.toml"
+    ledger = ROOT / "template/engine/workbench/conformance/expected_failures.toml"
     entries = tomllib.loads(ledger.read_text())["expected_failure"]
     assert entries
     for entry in entries:
@@ -174,7 +174,7 @@ def _assert_strict(cases: list[dict[str, Any]]) -> None:
 def test_each_benchmark_runs_with_its_peers(
     reference: Path, catalog: dict[str, dict[str, Any]]
 ) -> None:
-    script = ROOT / "reference_backend/engine/benchmarks/benchmark.py"
+    script = ROOT / "reference_backend/engine/workbench/benchmarks/benchmark.py"
     parts = ("models", "ops", "integers", "calls", "build", "deploy")
     output = run(reference, script, *parts, "--once")
     benchmarks = [(op, one) for op, entry in catalog.items() for one in entry.get("benchmarks", [])]

@@ -21,7 +21,7 @@ CHANGELOG = """\
 - **Engine**: first.
 """
 
-ENGINES = [f"{tree}/engine/python/engine/version.py" for tree in ("template", "reference_backend")]
+ENGINES = [f"{tree}/engine/version.py" for tree in ("template", "reference_backend")]
 
 
 def git(root: Path, *arguments: str) -> str:

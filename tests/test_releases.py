@@ -83,19 +83,19 @@ def _come_later(clone: Path) -> None:
         entry["id"] = 10_000
     catalog.write_text(f"{catalog.read_text()}\n{yaml.safe_dump({'later': entry})}")
     edit(
-        template / "engine/lowerings/activation.cc",
+        template / "engine/backend/lowerings/activation.cc",
         'REGISTER_ELEMENTWISE("relax.sigmoid", ',
         'REGISTER_ELEMENTWISE("relax.later", Sigmoid);\n\nREGISTER_ELEMENTWISE("relax.sigmoid", ',
     )
-    header = template / "engine/include/npu_driver.h"
+    header = template / "engine/backend/include/npu_driver.h"
     version = re.search(r"#define NPU_DRIVER_API_VERSION (\d+)", header.read_text())
     assert version
     edit(header, version[0], f"#define NPU_DRIVER_API_VERSION {int(version[1]) + 1}")
     edit(header, "} npu_run_api;", "  npu_status (*later)(npu_request*, int64_t);\n} npu_run_api;")
-    device = template / "engine/emulator/device.cc"
+    device = template / "engine/workbench/emulator/device.cc"
     (table,) = re.findall(r"constexpr npu_run_api kRunApi = .*?\n};", device.read_text(), re.DOTALL)
     edit(device, table, table.replace("\n};", "\n    Wait,\n};"))
-    (template / "engine/common/later.h").write_text("// Comes later.\n")
+    (template / "engine/backend/common/later.h").write_text("// Comes later.\n")
     renamed = clone / RENAMED
     renamed.rename(renamed.with_name("test_later.py"))
     edit(template / "README.md.jinja", "## ", "## Comes later\n\nMuch.\n\n## ")
@@ -266,7 +266,7 @@ machine = relax.VirtualMachine(backend.compile_for_acme_npu(mod), tvm.cpu())
 np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(x)).numpy(), np.maximum(x, 0))
 
 # It cannot fail on demand, whatever the emulator beside it can.
-from tvm_acme_npu.engine.conformance.contract import NotRun, fail_next
+from tvm_acme_npu.engine.workbench.conformance.contract import NotRun, fail_next
 
 with pytest.raises(NotRun):
     fail_next("load", "timeout")
@@ -424,7 +424,7 @@ def test_ops_are_added_and_dropped(
         }
     if old.target == LATER:
         assert "selected with -d ops=[...]: later" in said
-        assert "+ engine/common/later.h" in said
+        assert "+ engine/backend/common/later.h" in said
         assert f"- {RENAMED.removeprefix('template/')}" in said
         assert re.search(r"driver API version: \d+ -> \d+", said)
         assert "~ vendor/vendor.cmake" in said and "+ vendor/later.py" in said

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/report.md").read_text()
-ENGINE = ROOT / "template/engine/python/engine"
+ENGINE = ROOT / "template/engine"
 
 
 def section(title):
@@ -22,7 +22,7 @@ def rows(title):
 
 
 def fields_of(name):
-    tree = ast.parse((ENGINE / "report.py").read_text())
+    tree = ast.parse((ENGINE / "backend/report/report.py").read_text())
     (found,) = (item for item in tree.body if getattr(item, "name", "") == name)
     return [item.target.id for item in found.body if isinstance(item, ast.AnnAssign)]
 
@@ -32,7 +32,7 @@ def test_codes_are_those_of_the_engine(monkeypatch):
     package = types.ModuleType("engine_alone")
     package.__path__ = [str(ENGINE)]
     monkeypatch.setitem(sys.modules, package.__name__, package)
-    reasons = importlib.import_module("engine_alone.reasons")
+    reasons = importlib.import_module("engine_alone.backend.table.reasons")
     expected = [[f"`{code.value}`", code.meaning, code.remedy] for code in reasons.Code]
     assert rows("Codes") == expected
 
@@ -48,6 +48,6 @@ def test_fields_of_a_region_are_named():
 
 
 def test_the_version_is_that_of_the_engine():
-    text = (ENGINE / "report.py").read_text()
+    text = (ENGINE / "backend/report/report.py").read_text()
     (version,) = re.findall(r"^VERSION = (\d+)$", text, re.MULTILINE)
     assert f'"version": {version},' in PAGE

@@ -25,7 +25,7 @@ WORKFLOWS = ROOT / "reference_backend/.github/workflows"
 
 
 def _constant(path: str, name: str) -> object:
-    tree = ast.parse((ROOT / "template/engine/python/engine" / path).read_text())
+    tree = ast.parse((ROOT / "template/engine" / path).read_text())
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return ast.literal_eval(node.value)
@@ -38,7 +38,7 @@ def test_the_engine_states_the_version_of_this_repository() -> None:
 
 
 def test_known_versions_of_tvm_are_those_that_are_allowed_tested_and_stated() -> None:
-    known = _constant("_library.py", "KNOWN_TVM")
+    known = _constant("backend/libraries/_library.py", "KNOWN_TVM")
     assert isinstance(known, tuple)
     text = (ROOT / "reference_backend/pyproject.toml").read_text()
     (pin,) = (

@@ -21,7 +21,7 @@ DRIVER = {
     "graph": {"build.cc", "run.cc"},
     "commands": {"build.cc", "commands.h", "run.cc"},
 }
-HEADER = ROOT / "template/engine/include/npu_driver.h"
+HEADER = ROOT / "template/engine/backend/include/npu_driver.h"
 each_skeleton = pytest.mark.parametrize("driver", SKELETONS)
 
 
@@ -673,7 +673,7 @@ int main() {
 
 def _run_with_the_kit(source: str, tmp_path: Path) -> str:
     (tmp_path / "main.cc").write_text(source)
-    include = ROOT / "template/engine/include"
+    include = ROOT / "template/engine/backend/include"
     run("c++", "-std=c++17", "-I", include, "-o", tmp_path / "main", tmp_path / "main.cc")
     return run(tmp_path / "main")
 
@@ -870,7 +870,7 @@ def test_a_first_op_on_a_command_sdk(
     package = site_packages(python) / "tvm_commands_npu"
     run(
         *("c++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"),
-        *("-I", project / "engine/include", *(project / "vendor/driver").glob("*.cc")),
+        *("-I", project / "engine/backend/include", *(project / "vendor/driver").glob("*.cc")),
         *("-o", package / "libtvm_commands_npu_driver.so", "-lpthread"),
     )
     script = tmp_path / "chain.py"

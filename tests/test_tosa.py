@@ -15,7 +15,7 @@ from support import ROOT, run
 pytestmark = pytest.mark.slow
 
 TOOLS = "tosa-tools==2026.8.0"
-REFERENCE = ROOT / "template/engine/python/engine/conformance/numpy_integers.py"
+REFERENCE = ROOT / "template/engine/workbench/conformance/numpy_integers.py"
 CHANNELS, ROWS = 64, 128
 RESCALE = """
 func.func @main(%x: tensor<{rows}x{channels}x{sum}>) -> tensor<{rows}x{channels}x{type}> {{

@@ -159,9 +159,9 @@ def test_an_update_leaves_vendor_as_it_is_and_replaces_the_rest(
         support.edit(fresh / name, old, new)
     expected = support.contents(fresh)
     assert _below("engine", after) == _below("engine", expected)
-    assert {"engine/runtime/run.cc", "engine/runtime/queues.cc"} <= after.keys()
-    assert "engine/runtime/execution.cc" not in after
-    assert after["engine/lowerings/convolution.cc"].endswith(b"// Release 2.\n")
+    assert {"engine/backend/runtime/run.cc", "engine/backend/runtime/queues.cc"} <= after.keys()
+    assert "engine/backend/runtime/execution.cc" not in after
+    assert after["engine/backend/lowerings/convolution.cc"].endswith(b"// Release 2.\n")
     for tree in (after, expected):
         for name in _below("vendor", tree):
             del tree[name]
@@ -185,7 +185,7 @@ def test_an_op_is_added_by_an_update_and_edits_stay(origin: Path, project: Path)
     _second_release(origin)
     _update(project, ops=["conv2d", "max_pool2d", "relu", "sinh"])
     _without_markers(project)
-    assert (project / "engine/lowerings/hyperbolic.cc").is_file()
+    assert (project / "engine/backend/lowerings/hyperbolic.cc").is_file()
     assert _below("vendor", support.contents(project)) == _below("vendor", before)
     assert '"sinh"' in (project / "python/tvm_acme_npu/patterns.py").read_text()
     for name, (_, new) in EDITS.items():

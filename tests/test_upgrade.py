@@ -60,8 +60,8 @@ TEMPLATE = {
     "template/python/tvm_{{ backend_name }}/patterns.py.jinja": (
         "OPS = {\n{% for op in ops %}    '{{ op }}': Pattern(),\n{% endfor %}}\n"
     ),
-    "template/engine/include/npu_driver.h": f"#define NPU_DRIVER_API_VERSION 1\n{LINES}",
-    "template/engine/codegen/core.cc": LINES,
+    "template/engine/backend/include/npu_driver.h": f"#define NPU_DRIVER_API_VERSION 1\n{LINES}",
+    "template/engine/backend/codegen/core.cc": LINES,
     "template/engine/lowerings/relu.cc": "relu\n",
     "template/engine/lowerings/conv2d.cc": "conv2d\n",
     "template/engine/lowerings/add.cc": "add\n",
@@ -129,11 +129,11 @@ def project(first: Path, origin: Path, tmp_path: Path) -> Path:
 def release(origin: Path, version: str = "v0.2.0") -> None:
     """Release the current changes, together with a few typical ones."""
     edit(origin / "template/README.md.jinja", "line 3\n", "line 3 of release 2\n")
-    edit(origin / "template/engine/codegen/core.cc", "line 5\n", "line 5 of release 2\n")
-    edit(origin / "template/engine/include/npu_driver.h", "VERSION 1", "VERSION 2")
+    edit(origin / "template/engine/backend/codegen/core.cc", "line 5\n", "line 5 of release 2\n")
+    edit(origin / "template/engine/backend/include/npu_driver.h", "VERSION 1", "VERSION 2")
     edit(origin / "template/vendor/driver/driver.c", "line 7\n", "line 7 of release 2\n")
     write(origin, "template/vendor/passes.py", "PASSES = []\n")
-    write(origin, "template/engine/codegen/new.cc", "new\n")
+    write(origin, "template/engine/backend/codegen/new.cc", "new\n")
     edit(origin / "template/vendor/capabilities.py.jinja", "(4,)", "(4, 5)")
     edit(origin / "template/_catalog/ops.yml", "conv2d: {max: 16}", "conv2d: {max: 64}")
     with (origin / "template/_catalog/ops.yml").open("a") as catalog:
@@ -184,7 +184,7 @@ def test_an_upgrade_shows_what_it_changes_and_stages_it(
     code, said = upgrade(capsys, project)
     assert code == 0, said
     assert "project: v0.1.0 -> v0.2.0" in said
-    assert "engine: 1 added, 2 changed, 0 removed\n  ~ engine/codegen/core.cc\n  +" in said
+    assert "engine: 1 added, 2 changed, 0 removed\n  ~ engine/backend/codegen/core.cc\n  +" in said
     assert "rendered: 0 added, 1 changed, 0 removed\n  ~ README.md\n" in said
     assert "driver API version: 1 -> 2" in said
     assert "selected with -d ops=[...]: sub" in said
@@ -204,12 +204,12 @@ def test_an_upgrade_shows_what_it_changes_and_stages_it(
         vcs_ref="v0.2.0",
     )
     after = support.contents(project)
-    assert after.keys() - before.keys() == {"engine/codegen/new.cc"}
+    assert after.keys() - before.keys() == {"engine/backend/codegen/new.cc"}
     fresh = support.contents(tmp_path / "fresh")
     for name, data in after.items():
         assert data == (before if name.startswith("vendor/") else fresh)[name], name
     assert git(project, "diff", "--name-only") == "", "all is staged"
-    assert "A  engine/codegen/new.cc" in git(project, "status", "--porcelain")
+    assert "A  engine/backend/codegen/new.cc" in git(project, "status", "--porcelain")
 
 
 def test_it_does_what_copier_does(
@@ -249,7 +249,10 @@ def test_a_preset_gains_no_op_unless_asked(
     code, said = upgrade(capsys, "-d", "ops=[relu, sub]", project)
     assert code == 0
     assert "ops added: sub\nops dropped: add, conv2d\n" in said
-    assert {path.name for path in (project / "engine/lowerings").iterdir()} == {"relu.cc", "sub.cc"}
+    assert {path.name for path in (project / "engine/lowerings").iterdir()} == {
+        "relu.cc",
+        "sub.cc",
+    }
     assert "conv2d" in (project / "vendor/capabilities.py").read_text(), "vendor/ is the vendor's"
 
 
@@ -272,9 +275,9 @@ def test_conflicts_change_nothing_unless_kept(
     assert "<<<<<<< before updating" in (project / "README.md").read_text()
     assert git(project, "diff", "--name-only", "--diff-filter=U").split() == ["README.md"]
     assert support.attempt("git", "commit", "-m", "too early", cwd=project).returncode != 0
-    assert (project / "engine/codegen/new.cc").exists()
+    assert (project / "engine/backend/codegen/new.cc").exists()
     git(project, "reset", "-q", "--hard")
-    assert not (project / "engine/codegen/new.cc").exists()
+    assert not (project / "engine/backend/codegen/new.cc").exists()
 
 
 def test_an_edited_file_that_is_renamed_is_named(
@@ -375,10 +378,10 @@ def test_a_new_file_where_the_vendor_has_one_is_named(
 def test_a_new_file_where_an_ignored_one_lies_is_named(
     capsys: pytest.CaptureFixture[str], origin: Path, project: Path
 ) -> None:
-    work(project, _dot_gitignore="/engine/codegen/new.cc\n")
-    write(project, "engine/codegen/new.cc", "a build made it\n")
+    work(project, _dot_gitignore="/engine/backend/codegen/new.cc\n")
+    write(project, "engine/backend/codegen/new.cc", "a build made it\n")
     release(origin)
-    assert "engine/codegen/new.cc is untracked and in the way" in refused(capsys, project)
+    assert "engine/backend/codegen/new.cc is untracked and in the way" in refused(capsys, project)
 
 
 def test_a_new_file_that_the_vendor_ignores_arrives(
@@ -387,8 +390,8 @@ def test_a_new_file_that_the_vendor_ignores_arrives(
     work(project, _dot_gitignore="new.cc\n")
     release(origin)
     assert upgrade(capsys, project)[0] == 0
-    assert (project / "engine/codegen/new.cc").read_text() == "new\n"
-    assert "engine/codegen/new.cc" in git(project, "ls-files")
+    assert (project / "engine/backend/codegen/new.cc").read_text() == "new\n"
+    assert "engine/backend/codegen/new.cc" in git(project, "ls-files")
 
 
 @pytest.mark.parametrize("edited", [False, True])
@@ -418,7 +421,7 @@ def test_a_file_that_is_left_to_the_vendor_from_now_on_is_named(
 def test_a_file_that_becomes_a_folder_or_the_other_way(
     capsys: pytest.CaptureFixture[str], origin: Path, project: Path, whose: str, what: str
 ) -> None:
-    old, new = "engine/codegen/core.cc", "engine/codegen/core.cc/main.cc"
+    old, new = "engine/backend/codegen/core.cc", "engine/backend/codegen/core.cc/main.cc"
     if what == "folder to file":
         old, new = "notes/board.md", "notes"
     if whose == "edited":
@@ -591,7 +594,7 @@ def test_a_backend_may_be_a_folder_and_have_submodules(
     code, said = upgrade(capsys, top / "libs/npu")
     assert code == 0, said
     assert (top / "other.txt").read_text() == "at work\n"
-    assert (top / "libs/npu/engine/codegen/new.cc").exists()
+    assert (top / "libs/npu/engine/backend/codegen/new.cc").exists()
     assert (top / "libs/npu/vendor/sdk/sdk.h").read_text() == "Acme\n"
     changed = git(top, "diff", "--staged", "--name-only").split()
     assert "libs/npu/README.md" in changed
@@ -638,7 +641,7 @@ def test_a_killed_upgrade_leaves_the_backend_as_it_was(
     # Killed this late, the upgrade has changed either nothing or everything.
     time.sleep(2)
     after = support.contents(project)
-    assert after == before or b"release 2" in after["engine/codegen/core.cc"]
+    assert after == before or b"release 2" in after["engine/backend/codegen/core.cc"]
 
 
 def test_git_finishes_its_step_when_the_upgrade_is_killed(
@@ -662,9 +665,9 @@ def test_git_finishes_its_step_when_the_upgrade_is_killed(
         process.send_signal(signal.SIGKILL)
         process.wait()
     deadline = time.monotonic() + 60
-    while "A  engine/codegen/new.cc" not in git(project, "status", "--porcelain"):
+    while "A  engine/backend/codegen/new.cc" not in git(project, "status", "--porcelain"):
         assert time.monotonic() < deadline
         time.sleep(0.2)
     after = support.contents(project)
-    assert b"release 2" in after["engine/codegen/core.cc"]
+    assert b"release 2" in after["engine/backend/codegen/core.cc"]
     assert b"release 2" in after["README.md"]

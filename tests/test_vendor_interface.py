@@ -16,13 +16,19 @@ from support import ROOT
 
 RELEASES = read_releases((ROOT / "releases.yml").read_text())
 ENGINE = "template/engine"
-PYTHON = f"{ENGINE}/python/engine"
 C_PLUS_PLUS = (
-    f"{ENGINE}/codegen/lowering.h",
-    f"{ENGINE}/include/driver_kit/",
-    f"{ENGINE}/lowerings/",
+    f"{ENGINE}/backend/codegen/lowering.h",
+    f"{ENGINE}/backend/include/driver_kit/",
+    f"{ENGINE}/backend/lowerings/",
 )
 """What lowerings and drivers of vendors include, beside the driver header."""
+OF_EARLIER_RELEASES = {
+    f"{ENGINE}/python/engine/passes/": f"{ENGINE}/backend/passes/",
+    f"{ENGINE}/python/engine/": f"{ENGINE}/",
+    **{f"{ENGINE}/{name}/": f"{ENGINE}/backend/{name}/" for name in ("codegen", "include")},
+    f"{ENGINE}/lowerings/": f"{ENGINE}/backend/lowerings/",
+}
+"""Where releases before 0.5 had what now is elsewhere."""
 
 
 def tree_of(commit: str) -> dict[str, str]:
@@ -32,10 +38,18 @@ def tree_of(commit: str) -> dict[str, str]:
     ).stdout
     with tarfile.open(fileobj=BytesIO(packed)) as archive:
         return {
-            member.name: file.read().decode(errors="replace")
+            _place(member.name): file.read().decode(errors="replace")
             for member in archive.getmembers()
             if (file := archive.extractfile(member)) is not None
         }
+
+
+def _place(path: str) -> str:
+    """Return where a file of a release is now."""
+    for before, now in OF_EARLIER_RELEASES.items():
+        if path.startswith(before):
+            return now + path.removeprefix(before)
+    return path
 
 
 def tree_now() -> dict[str, str]:
@@ -65,7 +79,7 @@ def imports_of_seeds(tree: dict[str, str]) -> set[tuple[str, str]]:
 
 def path_of(tree: dict[str, str], module: str) -> str:
     """Return the file of a module of the engine."""
-    base = "/".join([PYTHON, *filter(None, module.split("."))])
+    base = "/".join([ENGINE, *filter(None, module.split("."))])
     return next(path for path in (f"{base}.py", f"{base}/__init__.py") if path in tree)
 
 
@@ -96,7 +110,10 @@ def definition_of(
             and node.level == 1
             and name in [item.asname or item.name for item in node.names]
         ):
-            return definition_of(tree, node.module or "", name)
+            is_package = path_of(tree, module).endswith("/__init__.py")
+            inside = module if is_package else module.rpartition(".")[0]
+            whole = f"{inside}.{node.module or ''}".strip(".")
+            return definition_of(tree, whole, name)
     return None
 
 
@@ -124,7 +141,7 @@ def words(text: str, pattern: str) -> set[str]:
 
 def passes_of(tree: dict[str, str]) -> set[str]:
     """Return the names of the canonicalization passes, which a vendor may leave out."""
-    text = tree[f"{PYTHON}/passes/pipeline.py"]
+    text = tree[f"{ENGINE}/backend/passes/pipeline.py"]
     return words(
         text[text.index("CANONICALIZATION:") :], r'(?:_calls|_blocks|_of_tvm|Pass)\("(\w+)"'
     )

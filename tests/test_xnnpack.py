@@ -240,8 +240,8 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.torch import from_exported_program
 import tvm_xnnpack_npu as backend
-from tvm_xnnpack_npu.engine.conformance.networks import MOBILENET_V2
-from tvm_xnnpack_npu.engine.conformance.torch_networks import MobileNetV2, ResNet, make
+from tvm_xnnpack_npu.engine.workbench.conformance.networks import MOBILENET_V2
+from tvm_xnnpack_npu.engine.workbench.conformance.torch_networks import MobileNetV2, ResNet, make
 
 NETWORKS = {
     "resnet18": lambda: ResNet((64, 128, 256, 512), 1000),
@@ -395,7 +395,7 @@ import numpy as np
 import tvm
 from tvm import relax
 import tvm_xnnpack_npu as backend
-from tvm_xnnpack_npu.engine.conformance.quantized_networks import read
+from tvm_xnnpack_npu.engine.workbench.conformance.quantized_networks import read
 
 module, arguments, (expected,) = read("resnet", "qdq")
 report = backend.offload_report(backend.partition_for_xnnpack_npu(module))

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from tvm_example_npu.engine.conformance.networks import MOBILENET_V2
-from tvm_example_npu.engine.conformance.torch_networks import Encoder, MobileNetV2, ResNet
-from tvm_example_npu.engine.conformance.torch_networks import make as make_network
+from tvm_example_npu.engine.workbench.conformance.networks import MOBILENET_V2
+from tvm_example_npu.engine.workbench.conformance.torch_networks import Encoder, MobileNetV2, ResNet
+from tvm_example_npu.engine.workbench.conformance.torch_networks import make as make_network
 
 MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "resnet18": (partial(ResNet, (64, 128, 256, 512), 1000), (1, 3, 224, 224)),

@@ -7,9 +7,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tvm_example_npu.engine.origins import Origin
-from tvm_example_npu.engine.profiling import Profile
-from tvm_example_npu.engine.report import Border, OpPlacement, RegionPlacement, Report
+from tvm_example_npu.engine.backend.ir.origins import Origin
+from tvm_example_npu.engine.backend.profiling import Profile
+from tvm_example_npu.engine.backend.report.report import (
+    Border,
+    OpPlacement,
+    RegionPlacement,
+    Report,
+)
 
 REASON = "nonzero: 'x1' is float64[1, 8]; supported: float32, float16, int32, int64, int8, bool"
 

@@ -18,9 +18,9 @@ from .entries import Entry, entry_problems, names_in
 from .errors import ScaffoldError
 from .template import CATALOG
 
-LOWERINGS = Path("template/engine/lowerings")
-ENGINE = Path("template/engine/python/engine")
-CASES = ENGINE / "conformance/op_cases"
+LOWERINGS = Path("template/engine/backend/lowerings")
+PARSERS = Path("template/engine/backend/table")
+CASES = Path("template/engine/workbench/conformance/op_cases")
 _REGISTERED = re.compile(r'REGISTER_\w+\("([\w.]+)"')
 
 
@@ -162,7 +162,7 @@ def _resolved(own: dict[str, Any], cases: dict[str, Any]) -> dict[str, Any]:
 @cache
 def _engine_module(template: Path, name: str) -> ModuleType:
     """Load one of the engine's parsers, which import nothing else of the engine."""
-    path = template / ENGINE / f"{name}.py"
+    path = template / PARSERS / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"npu_scaffold_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -43,9 +43,11 @@ _SPDX = re.compile(r"^.*SPDX-License-Identifier: *(?P<licence>.*?) *(?:\*/|-->)?
 _CPP = {".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".inc", ".m", ".mm", ".cmake"}
 _CPP_FOLDERS = ("vendor/driver/", "vendor/lowerings/")
 
-# The folders of the engine's C++; all others in engine/ serve only the wheel.
-_COMPILER = ("engine/codegen/", "engine/lowerings/")
-_RUNTIME = ("engine/common/", "engine/emulator/", "engine/include/", "engine/runtime/")
+# The folders of the engine's C++.
+_COMPILER = ("backend/codegen/", "backend/lowerings/")
+_RUNTIME = ("backend/common/", "backend/include/", "backend/runtime/", "workbench/emulator/")
+# What serves only the wheel.
+_OF_THE_WHEEL = ("backend/examples/", "tests/cpp/", "workbench/benchmarks/")
 
 _README = """\
 {header}
@@ -210,15 +212,16 @@ class Backend:
             return folder + rest
         places = {
             f"python/{self.package}/": self.python,
-            "engine/python/engine/": f"{self.python}engine/",
-            **{start: self.compiler + start.removeprefix("engine/") for start in _COMPILER},
-            **{start: self.runtime + start.removeprefix("engine/") for start in _RUNTIME},
+            **{f"engine/{start}": self.compiler + start.split("/", 1)[1] for start in _COMPILER},
+            **{f"engine/{start}": self.runtime + start.split("/", 1)[1] for start in _RUNTIME},
+            **{f"engine/{start}": "" for start in _OF_THE_WHEEL},
             "engine/engine.cmake": f"{self.runtime}engine.cmake",
-            "engine/tests/cpp/": "",
             "engine/tests/": self.tests,
             "src/backend.h": f"{self.runtime}backend.h",
             "cmake/": "cmake/",
         }
+        if path.startswith("engine/") and (path.count("/") > 1 or suffix == ".py"):
+            places["engine/"] = f"{self.python}engine/"
         for start, place in places.items():
             if path.startswith(start):
                 return place and self._allowed(place + path.removeprefix(start))

@@ -11,7 +11,7 @@ from .errors import ScaffoldError
 from .versions import RELEASES, read_releases
 
 CHANGELOG = Path("CHANGELOG.md")
-_VERSION_OF_ENGINE = Path("engine/python/engine/version.py")
+_VERSION_OF_ENGINE = Path("engine/version.py")
 STATED = (
     Path("pyproject.toml"),
     "template" / _VERSION_OF_ENGINE,

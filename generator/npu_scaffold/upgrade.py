@@ -55,13 +55,18 @@ def _render(template: Path, answers: Mapping[str, object], out: Path, **more: An
     return read_tree(out)
 
 
+_DRIVER_HEADERS = ("engine/backend/include/npu_driver.h", "engine/include/npu_driver.h")
+
+
 def _answers(tree: Tree) -> dict[str, Any]:
     found = yaml.safe_load(tree[ANSWERS])
     return {key: value for key, value in found.items() if not key.startswith("_")}
 
 
 def _api_version(tree: Tree) -> str:
-    found = _API_VERSION.search(tree.get("engine/include/npu_driver.h", b"").decode())
+    # Releases before 0.5 had it outside of the wings.
+    header = next((tree[path] for path in _DRIVER_HEADERS if path in tree), b"")
+    found = _API_VERSION.search(header.decode())
     return found.group(1) if found else "unknown"
 
 

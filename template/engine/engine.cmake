@@ -2,8 +2,8 @@
 #
 # Builds a backend out of engine/ and vendor/:
 #
-#   <package>_runtime           engine/runtime               tvm-ffi
-#   <package>_codegen           engine/codegen, lowerings    tvm-ffi
+#   <package>_runtime           engine/backend/runtime       tvm-ffi
+#   <package>_codegen           engine/backend/codegen, lowerings   tvm-ffi
 #   <package>_emulator          the emulator's run half      no dependency
 #   <package>_emulator_build    the emulator's build half    no dependency
 #   <package>_driver            the vendor's driver, as vendor/vendor.cmake says;
@@ -27,9 +27,16 @@
 #   NPU_IN_TREE      whether this is a TVM checkout; optional
 
 set(_engine "${CMAKE_CURRENT_LIST_DIR}")
+set(_backend "${_engine}/backend")
+set(_workbench "${_engine}/workbench")
+if(NPU_IN_TREE)
+  # Where grafts have always put both.
+  set(_backend "${_engine}")
+  set(_workbench "${_engine}")
+endif()
 find_package(Threads REQUIRED)
 if(NOT NPU_COMPILER_DIR)
-  set(NPU_COMPILER_DIR "${_engine}")
+  set(NPU_COMPILER_DIR "${_backend}")
 endif()
 
 # The settings that vendor/vendor.cmake may make; it explains each.
@@ -83,7 +90,7 @@ target_compile_options(
   ${NPU_PACKAGE}_options INTERFACE -Wall -Wextra -fmacro-prefix-map=${_engine}=engine
                                    -fmacro-prefix-map=${NPU_COMPILER_DIR}=engine
 )
-target_include_directories(${NPU_PACKAGE}_options INTERFACE "${_engine}/include" "${NPU_NAMES_DIR}")
+target_include_directories(${NPU_PACKAGE}_options INTERFACE "${_backend}/include" "${NPU_NAMES_DIR}")
 if(NPU_WERROR)
   target_compile_options(${NPU_PACKAGE}_options INTERFACE -Werror)
 endif()
@@ -178,7 +185,7 @@ if(NPU_VENDOR_DRIVER_SOURCES)
 endif()
 
 if(NPU_EMULATOR OR NPU_TESTS)
-  include("${_engine}/emulator/emulator.cmake")
+  include("${_workbench}/emulator/emulator.cmake")
 endif()
 
 # ---- What runtime and codegen share ----
@@ -194,12 +201,12 @@ endfunction()
 
 if(NPU_RUNTIME OR NPU_CODEGEN)
   set(_sources artifact driver_api names)
-  list(TRANSFORM _sources PREPEND "${_engine}/common/")
+  list(TRANSFORM _sources PREPEND "${_backend}/common/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_common_objects ${_sources})
   # The one file that differs between backends.
   set_source_files_properties(
-    "${_engine}/common/names.cc" PROPERTIES COMPILE_DEFINITIONS NPU_DEFAULT_DRIVER="${NPU_DRIVER}"
+    "${_backend}/common/names.cc" PROPERTIES COMPILE_DEFINITIONS NPU_DEFAULT_DRIVER="${NPU_DRIVER}"
   )
   target_link_libraries(${NPU_OBJECTS}_common_objects PRIVATE tvm_ffi::header)
 endif()
@@ -208,10 +215,10 @@ endif()
 
 if(NPU_RUNTIME OR NPU_IN_TREE)
   set(_sources execution object_file ports runtime signature)
-  list(TRANSFORM _sources PREPEND "${_engine}/runtime/")
+  list(TRANSFORM _sources PREPEND "${_backend}/runtime/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_runtime_objects ${_sources})
-  target_include_directories(${NPU_OBJECTS}_runtime_objects PRIVATE "${_engine}/common")
+  target_include_directories(${NPU_OBJECTS}_runtime_objects PRIVATE "${_backend}/common")
   target_link_libraries(${NPU_OBJECTS}_runtime_objects PRIVATE tvm_ffi::header)
   npu_join(${NPU_OBJECTS}_runtime_objects 0)
 endif()
@@ -235,7 +242,7 @@ if(NPU_CODEGEN)
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_lowering_objects ${_sources})
   target_include_directories(
-    ${NPU_OBJECTS}_lowering_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
+    ${NPU_OBJECTS}_lowering_objects PRIVATE "${_backend}/common" "${NPU_COMPILER_DIR}/codegen"
   )
   npu_join(${NPU_OBJECTS}_lowering_objects 8)
 
@@ -247,7 +254,7 @@ if(NPU_CODEGEN)
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_codegen_objects ${_sources} ${NPU_VENDOR_LOWERINGS})
   target_include_directories(
-    ${NPU_OBJECTS}_codegen_objects PRIVATE "${_engine}/common" "${NPU_COMPILER_DIR}/codegen"
+    ${NPU_OBJECTS}_codegen_objects PRIVATE "${_backend}/common" "${NPU_COMPILER_DIR}/codegen"
                                            "${NPU_COMPILER_DIR}/lowerings"
   )
   target_link_libraries(${NPU_OBJECTS}_codegen_objects PRIVATE tvm_ffi::header)
@@ -288,15 +295,15 @@ if(NPU_TESTS)
   function(npu_add_test name)
     add_executable(npu_${name} "${_tests}/${name}.cc" ${ARGN})
     target_compile_options(npu_${name} PRIVATE ${NPU_LITTLE_OPTIMIZED})
-    target_include_directories(npu_${name} PRIVATE "${_engine}")
+    target_include_directories(npu_${name} PRIVATE "${_backend}" "${_workbench}")
     target_link_libraries(npu_${name} PRIVATE ${NPU_PACKAGE}_options Threads::Threads)
     add_test(NAME ${name} COMMAND npu_${name})
   endfunction()
 
-  npu_add_test(layout_test "${_engine}/codegen/layout.cc")
-  target_include_directories(npu_layout_test PRIVATE "${_engine}/common")
+  npu_add_test(layout_test "${_backend}/codegen/layout.cc")
+  target_include_directories(npu_layout_test PRIVATE "${_backend}/common")
 
-  npu_add_objects(${NPU_OBJECTS}_oracle_objects "${_engine}/emulator/kernels/oracle.cc")
+  npu_add_objects(${NPU_OBJECTS}_oracle_objects "${_workbench}/emulator/kernels/oracle.cc")
   foreach(_test compile_test driver_test kernels_test program_test)
     npu_add_test(
       ${_test} $<TARGET_OBJECTS:${NPU_OBJECTS}_oracle_objects> ${NPU_EMULATOR_OBJECTS}
@@ -306,12 +313,12 @@ if(NPU_TESTS)
   if(NPU_RUNTIME)
     # The runtime's and the emulator's internals: for artifacts with mistakes of any depth.
     npu_add_test(
-      fuzz_test "${_engine}/runtime/signature.cc" $<TARGET_OBJECTS:${NPU_OBJECTS}_common_objects>
+      fuzz_test "${_backend}/runtime/signature.cc" $<TARGET_OBJECTS:${NPU_OBJECTS}_common_objects>
       ${NPU_EMULATOR_OBJECTS}
     )
     npu_add_test(runtime_test $<TARGET_OBJECTS:${NPU_OBJECTS}_common_objects>)
     foreach(_test fuzz_test runtime_test)
-      target_include_directories(npu_${_test} PRIVATE "${_engine}/common")
+      target_include_directories(npu_${_test} PRIVATE "${_backend}/common")
       # The runtime is found by its registered functions, not by its symbols.
       target_link_options(npu_${_test} PRIVATE LINKER:--no-as-needed)
       target_link_libraries(

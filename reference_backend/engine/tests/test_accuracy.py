@@ -14,7 +14,7 @@ from tvm import relax
 
 import backend
 import support
-from backend.engine.conformance import onnx_networks, quantized_networks
+from backend.engine.workbench.conformance import onnx_networks, quantized_networks
 from support import build, compile_for, host_library, needs, needs_library, variable
 from test_quantize import images, needs_onnx, needs_torch, normal, onnx_model, quantize_for
 
@@ -403,7 +403,7 @@ def test_networks_of_onnx_runtime_are_matched(name, form, products):
 def test_a_network_of_torchao_is_matched():
     import torch
 
-    from backend.engine.conformance import torch_networks
+    from backend.engine.workbench.conformance import torch_networks
 
     network, given = torch_networks.make(*torch_networks.SMALL["resnet"])
     program = torch.export.export(network, given)

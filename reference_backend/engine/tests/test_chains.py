@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 
 import support
-from backend.engine.conformance.graphs import Graph
-from backend.engine.judging import judge
+from backend.engine.backend.table.judging import judge
+from backend.engine.workbench.conformance.graphs import Graph
 from support import OPS, SELECTED, TABLE
 
 KNOWN = [op for op in OPS if TABLE.get(op)]

@@ -16,13 +16,13 @@ from tvm import relax
 
 import backend
 import support
-from backend.engine.backend import BACKEND
-from backend.engine.commands.quantizing import read_batches
-from backend.engine.comparison import compare
-from backend.engine.models.signature import Input, Signature
-from backend.engine.origins import Origin
-from backend.engine.problem import Problem
-from backend.engine.report import OpPlacement, Report
+from backend.engine.backend.ir.origins import Origin
+from backend.engine.backend.models.signature import Input, Signature
+from backend.engine.backend.report.report import OpPlacement, Report
+from backend.engine.backend.shared.backend import BACKEND
+from backend.engine.backend.shared.problem import Problem
+from backend.engine.workbench.commands.quantizing import read_batches
+from backend.engine.workbench.comparison.comparison import compare
 from support import needs, needs_library, run_command
 
 PACKAGE = backend.__name__
@@ -760,7 +760,7 @@ def test_a_profile_of_a_library_has_the_names_of_its_report(folder, tmp_path):
 
 @pytest.mark.parametrize("command", ["run", "profile"])
 def test_inputs_are_looked_at_before_the_model_is_compiled(command, folder, tmp_path, monkeypatch):
-    from backend.engine.commands import compiling
+    from backend.engine.backend.commands import compiling
 
     monkeypatch.setattr(compiling, "compile_prepared", lambda *_: pytest.fail("compiles"))
     model, path = folder / "model.json", tmp_path / "inputs.npz"

@@ -17,9 +17,18 @@ from tvm import relax
 
 import backend
 import support
-from backend.engine.capability import Accumulated, Buckets, Elementwise, Exact, Input, Op
-from backend.engine.chains import ops_left_by_folding
-from backend.engine.conformance import (
+from backend.engine.backend.settings.options import PREFIX
+from backend.engine.backend.table.capability import (
+    Accumulated,
+    Buckets,
+    Elementwise,
+    Exact,
+    Input,
+    Op,
+)
+from backend.engine.backend.table.chains import ops_left_by_folding
+from backend.engine.backend.table.judging import Step, allowance, allowance_behind, judge
+from backend.engine.workbench.conformance import (
     Outcome,
     Result,
     Settings,
@@ -28,10 +37,10 @@ from backend.engine.conformance import (
     composites,
     runner,
 )
-from backend.engine.conformance.case_files import read_cases
-from backend.engine.conformance.cases import names_dtypes
-from backend.engine.conformance.compiled import run_on_host
-from backend.engine.conformance.ledger import (
+from backend.engine.workbench.conformance.case_files import read_cases
+from backend.engine.workbench.conformance.cases import names_dtypes
+from backend.engine.workbench.conformance.compiled import run_on_host
+from backend.engine.workbench.conformance.ledger import (
     ENGINE_LEDGER,
     LEDGER,
     TESTS,
@@ -41,16 +50,9 @@ from backend.engine.conformance.ledger import (
     expected_failures,
     read_ledger,
 )
-from backend.engine.conformance.pages import as_html, as_markdown, write
-from backend.engine.conformance.region import Region, ask_about, first_taken
-from backend.engine.conformance.workers import in_workers
-from backend.engine.judging import (
-    Step,
-    allowance,
-    allowance_behind,
-    judge,
-)
-from backend.engine.options import PREFIX
+from backend.engine.workbench.conformance.pages import as_html, as_markdown, write
+from backend.engine.workbench.conformance.region import Region, ask_about, first_taken
+from backend.engine.workbench.conformance.workers import in_workers
 from backend.patterns import OPS as PATTERNS
 from support import BACKEND, OPS, SINGLE, TABLE, Case, calls_of, first_case, needs, run_command
 
@@ -389,9 +391,9 @@ def test_each_op_has_its_cases(monkeypatch, tmp_path):
         "three": {"numpy": "z", "cases": [{"name": "c"}], "refused": refused},
     }
     (tmp_path / "family.json").write_text(json.dumps(text))
-    monkeypatch.setattr("backend.engine.conformance.case_files.CASES", tmp_path)
+    monkeypatch.setattr("backend.engine.workbench.conformance.case_files.CASES", tmp_path)
     monkeypatch.setattr(
-        "backend.engine.conformance.case_files.VENDOR_CASES", tmp_path / "none.json"
+        "backend.engine.workbench.conformance.case_files.VENDOR_CASES", tmp_path / "none.json"
     )
     ops = tuple(replace(PATTERNS[0], name=name) for name in ("one", "two"))
     monkeypatch.setattr("backend.patterns.OPS", ops)
@@ -404,7 +406,7 @@ def test_each_op_has_its_cases(monkeypatch, tmp_path):
 
 def test_cases_of_the_vendor_join_those_of_the_catalogue(monkeypatch, tmp_path):
     path = tmp_path / "cases.json"
-    monkeypatch.setattr("backend.engine.conformance.case_files.VENDOR_CASES", path)
+    monkeypatch.setattr("backend.engine.workbench.conformance.case_files.VENDOR_CASES", path)
     known = read_cases()
     path.write_text('{"own": {"numpy": "x", "cases": []}}')
     own = {"numpy": "x", "cases": [], "refused": [], "benchmarks": [], "results": None}
@@ -422,7 +424,7 @@ def test_cases_of_the_vendor_join_those_of_the_catalogue(monkeypatch, tmp_path):
 def test_wrong_cases_of_the_vendor_are_refused_in_a_sentence(monkeypatch, tmp_path, text, sentence):
     path = tmp_path / "cases.json"
     path.write_text(text)
-    monkeypatch.setattr("backend.engine.conformance.case_files.VENDOR_CASES", path)
+    monkeypatch.setattr("backend.engine.workbench.conformance.case_files.VENDOR_CASES", path)
     for command in ("check", "conformance"):
         code, *said = run_command(command)
         assert code == 1
@@ -474,8 +476,8 @@ def test_an_entry_that_former_releases_seeded_fails_no_run(tmp_path):
 
 BEHAVIOURS = """
 import os, signal, time
-from backend.engine.conformance.result import Outcome
-from backend.engine.options import Options
+from backend.engine.workbench.conformance.result import Outcome
+from backend.engine.backend.settings.options import Options
 
 def run_batch(cases, announce):
     if "crash in the compiler" in cases:
@@ -929,5 +931,5 @@ def test_the_kit_needs_the_compiler():
 def test_the_backend_does_not_load_the_kit():
     code = f"import sys, {backend.__name__}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"{backend.__name__}.engine.capability" in done.stdout
+    assert f"{backend.__name__}.engine.backend.table.capability" in done.stdout
     assert "conformance" not in done.stdout

@@ -15,12 +15,12 @@ from tvm import relax, tirx
 
 import support
 from backend import offload_report
-from backend.engine.calls import attributes_of
-from backend.engine.chain_grammar import Either, Number, Step
-from backend.engine.chains import build as spell
-from backend.engine.chains import chains_of
-from backend.engine.passes import simplify
-from backend.engine.reasons import DECLINES
+from backend.engine.backend.ir.calls import attributes_of
+from backend.engine.backend.passes import simplify
+from backend.engine.backend.table.chain_grammar import Either, Number, Step
+from backend.engine.backend.table.chains import build as spell
+from backend.engine.backend.table.chains import chains_of
+from backend.engine.backend.table.reasons import DECLINES
 from support import (
     OPS,
     TABLE,

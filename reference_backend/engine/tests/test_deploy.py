@@ -13,8 +13,8 @@ import tvm
 from tvm import relax, rpc, tirx
 from tvm.runtime.vm import VirtualMachine
 
-from backend.engine.conformance import chip
-from backend.engine.parallel import DataParallel
+from backend.engine.backend.compiling.parallel import DataParallel
+from backend.engine.workbench.conformance import chip
 from support import (
     BACKEND,
     COUNTERS,
@@ -134,7 +134,7 @@ def test_every_op_runs_in_a_process_without_lowering_code(every_op, tmp_path):
 def run_model(tmp_path_factory):
     """Build the example; return a function that runs it without Python: output, exit code."""
     if not EXAMPLE.is_dir() or shutil.which("cmake") is None or shutil.which("c++") is None:
-        pytest.skip("needs engine/examples/cpp, cmake and c++")
+        pytest.skip("needs engine/backend/examples/cpp, cmake and c++")
     folder = tmp_path_factory.mktemp("run_model")
     # Without optimisation, it compiles in half of the time.
     given = (f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_CXX_FLAGS_RELEASE=-O0")

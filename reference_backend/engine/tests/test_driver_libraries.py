@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 
-from backend.engine import _library
+from backend.engine.backend.libraries import _library
 
 OK, INVALID = 0, 2
 BUILD = "create destroy error add_symbol add_input add_constant add_tensor add_view set_label"

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 import backend
-from backend.engine.verification.originals import original_of
+from backend.engine.backend.verification.originals import original_of
 from support import needs_library, run_on_host, run_together
 
 pytestmark = needs_library("onnx")
@@ -625,7 +625,7 @@ ALL_READ = {"Attention": 80, "GRU": 6, "LSTM": 6, "RNN": 6, "RotaryEmbedding": 8
 
 @pytest.mark.thorough
 def test_no_node_test_of_onnx_is_read_and_wrong():
-    from backend.engine.conformance import onnx_nodes
+    from backend.engine.workbench.conformance import onnx_nodes
 
     nodes = {name: one for name, one in onnx_nodes.collect().items() if "_expanded" not in name}
     read = {name: onnx_nodes.read(one) for name, one in nodes.items()}

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 
 import backend
-from backend.engine.origins import Origin, with_span
+from backend.engine.backend.ir.origins import Origin, with_span
 from support import build, needs, on_host, partition_for, run_command, skip_where_declined, variable
 
 op = relax.op

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 import backend
-from backend.engine.origins import Origin, is_named, origin_of, with_absorbed, with_span
+from backend.engine.backend.ir.origins import Origin, is_named, origin_of, with_absorbed, with_span
 from support import (
     build,
     needs,
@@ -87,7 +87,7 @@ def test_the_choice_of_a_branch_has_an_entry_with_its_name(onnx):
 def test_names_of_onnx_survive_all_passes_and_change_nothing(onnx, name):
     from tvm.relax.frontend.onnx import from_onnx
 
-    from backend.engine.conformance.onnx_networks import SMALL
+    from backend.engine.workbench.conformance.onnx_networks import SMALL
 
     model, _ = SMALL[name]()
     with warnings.catch_warnings():

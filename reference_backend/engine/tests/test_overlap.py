@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from backend.engine import overlap
+from backend.engine.backend.regions import overlap
 from compiled_region import LASTING, Region, can_last
 from support import (
     BACKEND,

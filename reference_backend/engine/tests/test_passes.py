@@ -14,12 +14,12 @@ from tvm import relax, topi
 from tvm.relax.dpl import DFPattern
 
 import support
-from backend.engine.backend import OPS
-from backend.engine.chain_grammar import NN_OPS
-from backend.engine.passes import CANONICALIZATION, evaluate, fold, simplify
-from backend.engine.patterns import make_patterns
-from backend.engine.report import offload_report
-from backend.engine.table import Table
+from backend.engine.backend.passes import CANONICALIZATION, evaluate, fold, simplify
+from backend.engine.backend.report.report import offload_report
+from backend.engine.backend.shared.backend import OPS
+from backend.engine.backend.table.chain_grammar import NN_OPS
+from backend.engine.backend.table.patterns import make_patterns
+from backend.engine.backend.table.table import Table
 from support import TABLE, build, compile_for, run_on_host, variable
 
 needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.
@@ -604,8 +604,8 @@ class Registered:
 
 @needs("sdpa")
 def test_a_chain_is_a_composite_without_its_parts_as_ops(monkeypatch):
-    from backend.engine.options import Options
-    from backend.engine.regions import Partitioner, composites
+    from backend.engine.backend.regions import Partitioner, composites
+    from backend.engine.backend.settings.options import Options
 
     table = Table([entry for entry in TABLE.ops if entry.name not in ("softmax", "multiply")])
     patterns = [Registered(*pattern) for pattern in reversed(make_patterns(table))]
@@ -632,7 +632,7 @@ def test_ops_below_nn_are_those_of_relax():
 
 
 def test_the_grammar_of_chains_is_read_without_tvm():
-    from backend.engine import chain_grammar
+    from backend.engine.backend.table import chain_grammar
 
     code = f"import runpy, sys; runpy.run_path({chain_grammar.__file__!r}, run_name='grammar')"
     code += "; assert not any(name.startswith('tvm') for name in sys.modules)"

@@ -16,13 +16,13 @@ from tvm import relax
 from tvm.runtime.vm import VirtualMachine
 
 import backend
-from backend.engine.origins import Origin
-from backend.engine.parallel import DataParallel
-from backend.engine.profiling import Memory, Peaks
-from backend.engine.profiling.pictures import PICTURES
-from backend.engine.profiling.record import Recorder, region_modules
-from backend.engine.profiling.roofline import Roof, outer_memory, points_of, roofs_of
-from backend.engine.profiling.trace import trace_of
+from backend.engine.backend.compiling.parallel import DataParallel
+from backend.engine.backend.ir.origins import Origin
+from backend.engine.backend.profiling import Memory, Peaks
+from backend.engine.backend.profiling.record import Recorder, region_modules
+from backend.engine.backend.profiling.trace import trace_of
+from backend.engine.workbench.pictures.pictures import PICTURES
+from backend.engine.workbench.pictures.roofline import Roof, outer_memory, points_of, roofs_of
 from support import (
     BACKEND,
     build,

@@ -13,15 +13,15 @@ from tvm.relax.transform import FusionPattern
 
 import backend
 import support
-from backend.engine.capability import OneOf
-from backend.engine.chip import Limits
-from backend.engine.options import Options
-from backend.engine.origins import Origin, with_span
-from backend.engine.passes import simplify
-from backend.engine.patterns import make_patterns
-from backend.engine.reasons import Code
-from backend.engine.regions import Partitioner, composites
-from backend.engine.table import Table
+from backend.engine.backend.ir.origins import Origin, with_span
+from backend.engine.backend.passes import simplify
+from backend.engine.backend.regions import Partitioner, composites
+from backend.engine.backend.settings.options import Options
+from backend.engine.backend.table.capability import OneOf
+from backend.engine.backend.table.chip import Limits
+from backend.engine.backend.table.patterns import make_patterns
+from backend.engine.backend.table.reasons import Code
+from backend.engine.backend.table.table import Table
 from backend.patterns import OPS
 from support import (
     TABLE,
@@ -82,7 +82,7 @@ def table_of(*names, **given):
 @pytest.fixture
 def nothing_to_select(monkeypatch):
     """Let no update offer more ops, so that an op that is not in the table has one reason less."""
-    monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {})
+    monkeypatch.setattr("backend.engine.backend.table.table.NOT_SELECTED", {})
 
 
 def packed(x):
@@ -198,7 +198,9 @@ def relu_model(*before):
 
 @needs("relu")
 def test_an_unselected_op_of_the_catalogue_says_so(monkeypatch):
-    monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {"relax.nn.relu": "relu"})
+    monkeypatch.setattr(
+        "backend.engine.backend.table.table.NOT_SELECTED", {"relax.nn.relu": "relu"}
+    )
     words = "the catalogue has relu: select it by an update"
     only(report_of(relu_model(), Table([])), "relax.nn.relu", Code.NOT_SELECTED, words)
 
@@ -207,12 +209,12 @@ def test_an_unselected_op_of_the_catalogue_says_so(monkeypatch):
 def test_ops_that_form_an_unselected_op_of_the_catalogue_name_that(monkeypatch):
     """The table has the add; the last multiplication is not part of the hard_swish."""
     parts = {f"relax.{name}": name for name in ("clip", "divide", "multiply")}
-    monkeypatch.setattr("backend.engine.table.NOT_SELECTED", parts)
+    monkeypatch.setattr("backend.engine.backend.table.table.NOT_SELECTED", parts)
     chains = {
         "hard_swish": (("x",), ("x * clip(x + 3, min=0, max=6) / 6",)),
         "relu6": (("x",), ("clip(x, min=0, max=6)",)),
     }
-    monkeypatch.setattr("backend.engine.regions.block.CHAINS_NOT_SELECTED", chains)
+    monkeypatch.setattr("backend.engine.backend.regions.block.CHAINS_NOT_SELECTED", chains)
     x = variable("x", 4)
 
     def body(emit):
@@ -257,7 +259,7 @@ def test_a_symbol_where_the_chip_has_none_says_so():
     n = tvm.tirx.Var("n", "int64")
     x = relax.Var("x", relax.TensorType((n, 2), "float32"))
     mod = build([x], lambda emit: emit(op.nn.relu(x)))
-    table = table_of("relu", chip=replace(backend.engine.table.Chip(), symbols=False))
+    table = table_of("relu", chip=replace(backend.engine.backend.table.table.Chip(), symbols=False))
     only(report_of(mod, table), "relax.nn.relu", Code.SYMBOLIC_SIZE, "has the size n; supported: ")
 
 
@@ -290,7 +292,7 @@ def test_a_tuple_whose_tensors_are_not_known_says_so():
 @needs("conv2d")
 def test_a_weight_that_must_be_constant_says_so_and_which_option():
     x, w = variable("x", *IMAGE), variable("w", 4, 8, 1, 1)
-    chip = replace(backend.engine.table.Chip(), constant_weights=True)
+    chip = replace(backend.engine.backend.table.table.Chip(), constant_weights=True)
     table = table_of("conv2d", chip=chip)
     mod = build([x, w], lambda emit: emit(op.nn.conv2d(x, w)))
     words = "'weight' is not a constant; it must be one"
@@ -316,7 +318,7 @@ def quantised_convolution(*given):
 
 @needs("conv2d", "quantize", "dequantize")
 def test_a_weight_that_is_dequantized_is_as_constant_as_its_integers():
-    chip = replace(backend.engine.table.Chip(), constant_weights=True)
+    chip = replace(backend.engine.backend.table.table.Chip(), constant_weights=True)
     free, fixed = (
         table_of("conv2d", "quantize", "dequantize", **given) for given in ({}, {"chip": chip})
     )

@@ -11,10 +11,10 @@ import tvm
 from tvm import relax
 
 import backend
-from backend.engine.amounts import Amounts
-from backend.engine.options import Options
-from backend.engine.origins import Origin
-from backend.engine.report import Border, RegionPlacement
+from backend.engine.backend.ir.amounts import Amounts
+from backend.engine.backend.ir.origins import Origin
+from backend.engine.backend.report.report import Border, RegionPlacement
+from backend.engine.backend.settings.options import Options
 from support import (
     BACKEND,
     SINGLE,

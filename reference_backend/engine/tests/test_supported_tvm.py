@@ -11,10 +11,10 @@ import pytest
 import tvm_ffi
 
 import backend
-from backend.engine import _library
-from backend.engine.commands import drifting
-from backend.engine.commands.drifting import Difference, compare_ops
-from backend.engine.patterns import TABLE
+from backend.engine.backend.libraries import _library
+from backend.engine.backend.table.patterns import TABLE
+from backend.engine.workbench.drift import drifting
+from backend.engine.workbench.drift.drifting import Difference, compare_ops
 from support import BACKEND, run_command
 
 PACKAGE = backend.__name__
@@ -180,10 +180,10 @@ def test_a_type_of_the_ir_that_is_gone_fails(monkeypatch):
 
 
 def test_a_module_that_does_not_import_fails(monkeypatch):
-    monkeypatch.setitem(sys.modules, f"{PACKAGE}.engine.importers", None)
+    monkeypatch.setitem(sys.modules, f"{PACKAGE}.engine.backend.importers", None)
     code, out, _ = run_command("drift")
     assert code == 1
-    assert "  engine.importers: does not import: " in out
+    assert "  engine.backend.importers: does not import: " in out
 
 
 def test_an_attribute_that_an_importer_no_longer_reads_fails(monkeypatch):

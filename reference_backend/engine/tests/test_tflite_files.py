@@ -7,8 +7,8 @@ import tvm
 from tvm import relax
 
 import backend
-from backend.engine.models.reading import read_model
-from backend.engine.problem import Problem
+from backend.engine.backend.models.reading import read_model
+from backend.engine.backend.shared.problem import Problem
 from support import host_library
 from tflite_file import File, litert, tflite
 

@@ -10,8 +10,8 @@ import pytest
 from tvm import relax
 
 import backend
-from backend.engine.conformance.imported import Imported
-from backend.engine.importers.tflite_operators import _CONVERTED, Converter
+from backend.engine.backend.importers.tflite.operators import _CONVERTED, Converter
+from backend.engine.workbench.conformance.imported import Imported
 from support import SELECTED, run_together
 from tflite_file import RELU, RELU6, SAME, TYPES, VALID, File, litert, tflite
 

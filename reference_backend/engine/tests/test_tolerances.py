@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 
-from backend.engine.conformance.cases import OPS
-from backend.engine.conformance.model import Case, values_of_attributes
+from backend.engine.workbench.conformance.cases import OPS
+from backend.engine.workbench.conformance.model import Case, values_of_attributes
 from support import TABLE
 
 NORMS = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import backend
-from backend.engine.conformance.imported import Imported
+from backend.engine.workbench.conformance.imported import Imported
 from support import run_together
 
 torch = pytest.importorskip("torch")

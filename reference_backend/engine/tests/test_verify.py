@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import backend
-from backend.engine.commands.progress import Steps
-from backend.engine.report import Report
-from backend.engine.verification import originals
-from backend.engine.verification.verify import check
+from backend.engine.backend.commands.progress import Steps
+from backend.engine.backend.report.report import Report
+from backend.engine.backend.verification import originals
+from backend.engine.backend.verification.verify import check
 from support import build, needs_library, run_command, variable
 
 onnx = pytest.importorskip("onnx", reason="pip install onnx")

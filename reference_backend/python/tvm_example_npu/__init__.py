@@ -6,27 +6,36 @@
 
 from __future__ import annotations
 
-from .engine import _library, loading
+from .engine.backend import loading
+from .engine.backend.shared.entry_points import has_workbench
+from .engine.backend.libraries import _library
 
 # 'import tvm' calls this through the entry point, also during the imports below.
 _autoload = loading.autoload
 
 if loading.start():
-    from .engine.artifacts import Artifact, read_artifacts
-    from .engine.profiling import Profile, profile
+    from .engine.backend.compiling.artifacts import Artifact, read_artifacts
+    from .engine.backend.profiling import Profile, profile
 
     if loading.has_compiler():
-        from .engine.accuracy import Accuracy, AccuracyReport, LayerAccuracy, accuracy_report
-        from .engine.importers import from_exported_program, from_onnx, from_tflite
-        from .engine.options import Options
-        from .engine.report import OpPlacement, Report, offload_report
-        from .engine.verification import ResultCheck, Verification
-        from .engine.verification.verify import verify
+        from .engine.backend.importers import from_exported_program, from_onnx, from_tflite
+        from .engine.backend.report.report import OpPlacement, Report, offload_report
+        from .engine.backend.settings.options import Options
+        from .engine.backend.verification import ResultCheck, Verification
+        from .engine.backend.verification.verify import verify
         from .partition import (
             compile_for_example_npu,
             partition_for_example_npu,
         )
-        from .quantize import quantize_for_example_npu
+
+        if has_workbench():
+            from .engine.workbench.accuracy import (
+                Accuracy,
+                AccuracyReport,
+                LayerAccuracy,
+                accuracy_report,
+            )
+            from .quantize import quantize_for_example_npu
 
 __version__ = _library.version("tvm-example-npu")
 __all__ = [

@@ -3,6 +3,6 @@
 
 import sys
 
-from .engine.main import main
+from .engine.backend.commands.main import main
 
 sys.exit(main())

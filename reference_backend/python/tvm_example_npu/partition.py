@@ -6,9 +6,9 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from .engine import partition
-from .engine.options import Source
-from .engine.partition import Params
+from .engine.backend.regions import partition
+from .engine.backend.regions.partition import Params
+from .engine.backend.settings.options import Source
 
 
 def partition_for_example_npu(

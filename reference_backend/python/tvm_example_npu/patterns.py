@@ -2,14 +2,14 @@
 """The ops that this backend offloads: those selected, within the engine's limits.
 
 An update of the template rewrites this list. `vendor/capabilities.py` narrows it to your chip, and
-adds ops; `engine/capability.py` defines the vocabulary.
+adds ops; `engine.backend.table.capability` defines the vocabulary.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from .engine.capability import (
+from .engine.backend.table.capability import (
     Accumulated,
     AtLeast,
     AtMost,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from .engine import quantization
-from .engine.options import Source
+from .engine.backend.settings.options import Source
+from .engine.workbench import quantization
 
 
 def quantize_for_example_npu(

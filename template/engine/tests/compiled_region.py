@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from backend.engine.conformance import region as kit
+from backend.engine.workbench.conformance import region as kit
 from support import OPS, TABLE, first_case, needs_options
 
 _FIRST = first_case(op for op in OPS if TABLE.get(op))

@@ -115,7 +115,7 @@ class EveryOp:
 @pytest.fixture(scope="module")
 def bound_constants():
     """Embed constants, whatever the backend's default is: scales must be constants."""
-    from backend.engine.options import PREFIX
+    from backend.engine.backend.settings.options import PREFIX
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(f"{PREFIX}BIND_CONSTANTS", "on")
@@ -126,7 +126,7 @@ def bound_constants():
 def every_op(tmp_path_factory):
     """Compile the ops once for all tests."""
     import support
-    from backend.engine.conformance.compiled import placement
+    from backend.engine.workbench.conformance.compiled import placement
 
     def is_on_npu(model):
         return not placement(compiled.partitioned[model.name], model.name).on_host
@@ -187,7 +187,7 @@ def list_new_ops_only():
 @pytest.fixture
 def decline():
     """Make a function decide what the driver declines."""
-    name = f"{backend.engine.backend.BACKEND}.codegen.decline_reason"
+    name = f"{backend.engine.backend.shared.backend.BACKEND}.codegen.decline_reason"
     original = tvm_ffi.get_global_func(name)
 
     def install(answer):

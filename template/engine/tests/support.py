@@ -21,13 +21,15 @@ import tvm_ffi
 from tvm import relax
 
 import backend
-from backend.engine._library import IN_TREE
-from backend.engine.backend import vendor
-from backend.engine.capability import OneOf
-from backend.engine.conformance import chip
-from backend.engine.conformance.cases import OPS
-from backend.engine.conformance.chip import SIZES  # noqa: F401
-from backend.engine.conformance.compiled import (  # noqa: F401
+from backend.engine.backend.commands.main import main
+from backend.engine.backend.libraries._library import IN_TREE
+from backend.engine.backend.shared.backend import vendor
+from backend.engine.backend.table.capability import OneOf
+from backend.engine.backend.table.table import CHIP_LIMIT
+from backend.engine.workbench.conformance import chip
+from backend.engine.workbench.conformance.cases import OPS
+from backend.engine.workbench.conformance.chip import SIZES  # noqa: F401
+from backend.engine.workbench.conformance.compiled import (  # noqa: F401
     Compiled,
     compile_all,
     compile_for,
@@ -37,15 +39,19 @@ from backend.engine.conformance.compiled import (  # noqa: F401
     placement,
     run_on_host,
 )
-from backend.engine.conformance.imported import Imported, compile_for_host, compile_together
-from backend.engine.conformance.ledger import (
+from backend.engine.workbench.conformance.imported import (
+    Imported,
+    compile_for_host,
+    compile_together,
+)
+from backend.engine.workbench.conformance.ledger import (
     TESTS,
     LedgerError,
     apply,
     expected_failures,
     read_ledger,
 )
-from backend.engine.conformance.model import (  # noqa: F401
+from backend.engine.workbench.conformance.model import (  # noqa: F401
     BACKEND,
     TABLE,
     Case,
@@ -56,11 +62,9 @@ from backend.engine.conformance.model import (  # noqa: F401
     evaluate,
     plain,
 )
-from backend.engine.conformance.quantized import lacks_integers
-from backend.engine.conformance.region import ask_about, first_taken
-from backend.engine.conformance.workers import in_workers
-from backend.engine.main import main
-from backend.engine.table import CHIP_LIMIT
+from backend.engine.workbench.conformance.quantized import lacks_integers
+from backend.engine.workbench.conformance.region import ask_about, first_taken
+from backend.engine.workbench.conformance.workers import in_workers
 
 SELECTED: set[str] = set()
 """The parameters of the selected tests, by name; conftest.py fills it."""

@@ -13,11 +13,11 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from backend.engine.conformance.region import load_module, region_of
-from backend.engine.driver_options import DRIVERS
-from backend.engine.linking import link_artifacts
-from backend.engine.loading import WITHOUT_TORCH
-from backend.engine.options import Options
+from backend.engine.backend.libraries.linking import link_artifacts
+from backend.engine.backend.loading import WITHOUT_TORCH
+from backend.engine.backend.settings.driver_options import DRIVERS
+from backend.engine.backend.settings.options import Options
+from backend.engine.workbench.conformance.region import load_module, region_of
 from compiled_region import Region
 from support import BACKEND, IS_EMULATOR, build, compile_for, partition_for
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from backend.engine.commands import drift_tables
-from backend.engine.importers import from_exported_program, from_onnx
-from backend.engine.importers.attributes import tables
-from backend.engine.importers.attributes.harmless import HARMLESS
+from backend.engine.backend.importers import from_exported_program, from_onnx
+from backend.engine.backend.importers.attributes import tables
+from backend.engine.backend.importers.attributes.harmless import HARMLESS
+from backend.engine.workbench.drift import tables as drift_tables
 
 
 def names_in(table):
@@ -34,7 +34,7 @@ def test_the_tables_have_each_operator_that_is_converted():
     pytest.importorskip("onnx")
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    from backend.engine.importers.onnx_operators import RULES
+    from backend.engine.backend.importers.onnx.operators import RULES
 
     table = tables.load("onnx")
     listed = {part: {op.rpartition("-")[0] for op in table[part]} for part in table}
@@ -61,7 +61,7 @@ def test_the_tables_have_each_op_of_pytorch():
 
 def test_the_tables_have_each_operator_of_tflite():
     pytest.importorskip("tflite")
-    from backend.engine.importers.tflite_operators import Converter
+    from backend.engine.backend.importers.tflite.operators import Converter
 
     converters = Converter(None, None, None, None).convert_map
     assert tables.load("tflite")["importer"].keys() == converters.keys()
@@ -104,7 +104,7 @@ def test_a_planted_drop_is_found_in_onnx():
     pytest.importorskip("onnx")
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    from backend.engine.importers.attributes.onnx_rows import rows_of_converters
+    from backend.engine.workbench.drift.onnx_rows import rows_of_converters
 
     class Dropped(onnx_frontend.LeakyRelu):
         @classmethod
@@ -127,8 +127,8 @@ def test_a_planted_drop_is_found_in_onnx():
 
 def test_a_planted_drop_is_found_in_a_rule_for_onnx():
     pytest.importorskip("onnx")
-    from backend.engine.importers.attributes.onnx_rows import find_table
-    from backend.engine.importers.onnx_operators import RULES
+    from backend.engine.backend.importers.onnx.operators import RULES
+    from backend.engine.workbench.drift.onnx_rows import find_table
 
     rule = RULES["QGemm"]
 
@@ -147,7 +147,7 @@ def test_a_planted_drop_is_found_in_torch():
     pytest.importorskip("torch")
     from tvm.relax.frontend.torch import exported_program_translator as translator
 
-    from backend.engine.importers.attributes.torch_rows import find_table
+    from backend.engine.workbench.drift.torch_rows import find_table
 
     class Dropped(translator.ExportedProgramImporter):
         def _leakyrelu(self, node):
@@ -163,8 +163,8 @@ def test_a_planted_drop_is_found_in_torch():
 
 def test_a_planted_drop_is_found_in_a_rule_for_torch():
     pytest.importorskip("torch")
-    from backend.engine.importers import torch_operators
-    from backend.engine.importers.attributes.torch_rows import find_table
+    from backend.engine.backend.importers.torch import operators as torch_operators
+    from backend.engine.workbench.drift.torch_rows import find_table
 
     op = "quantized_decomposed.quantize_per_channel"
 
@@ -182,8 +182,8 @@ def test_a_planted_drop_is_found_in_a_rule_for_torch():
 
 def test_a_planted_drop_is_found_in_tflite():
     pytest.importorskip("tflite")
-    from backend.engine.importers.attributes.tflite_rows import find_table
-    from backend.engine.importers.tflite_operators import Converter
+    from backend.engine.backend.importers.tflite.operators import Converter
+    from backend.engine.workbench.drift.tflite_rows import find_table
 
     class Dropped(Converter):
         def convert_leaky_relu(self, op):
@@ -233,7 +233,7 @@ def without(front_door, part, op, name):
 
 def test_what_is_not_read_is_refused_in_onnx(monkeypatch):
     pytest.importorskip("onnx")
-    from backend.engine.importers.attributes import onnx_unread
+    from backend.engine.backend.importers.attributes import onnx_unread
 
     text = "g (float[2, 3] x) => (float[2, 3] y) {[act] y = LeakyRelu%s (x)}"
     table = without("onnx", "importer", "LeakyRelu-6", "alpha")
@@ -251,7 +251,7 @@ def test_what_is_not_read_is_refused_in_onnx(monkeypatch):
 
 def test_what_a_rule_does_not_read_is_refused(monkeypatch):
     onnx = pytest.importorskip("onnx")
-    from backend.engine.importers.attributes import onnx_unread
+    from backend.engine.backend.importers.attributes import onnx_unread
 
     values = onnx.helper.make_tensor_value_info
     node = onnx.helper.make_node(
@@ -281,7 +281,7 @@ def test_what_a_rule_does_not_read_is_refused(monkeypatch):
 
 def test_an_input_that_is_not_read_is_refused(monkeypatch):
     pytest.importorskip("onnx")
-    from backend.engine.importers.attributes import onnx_unread
+    from backend.engine.backend.importers.attributes import onnx_unread
 
     text = "g (float[2, 3] x, float low) => (float[2, 3] y) {[act] y = Clip (x, low)}"
     from_onnx(onnx_model(text))
@@ -309,7 +309,7 @@ def test_an_operator_of_onnx_runtime_is_no_operator_of_onnx():
 
 def test_what_is_not_read_is_refused_in_torch(monkeypatch):
     torch = pytest.importorskip("torch")
-    from backend.engine.importers.attributes import torch_unread
+    from backend.engine.backend.importers.attributes import torch_unread
 
     def exported(slope):
         network = torch.nn.LeakyReLU(slope).eval()
@@ -326,7 +326,7 @@ def test_what_is_not_read_is_refused_in_torch(monkeypatch):
 
 
 def test_values_that_are_as_the_default_are_told_from_others():
-    from backend.engine.importers.attributes.unread import MISSING, _same
+    from backend.engine.backend.importers.attributes.unread import MISSING, _same
 
     pairs = [(1, 1), ([0, 0], 0), (b"zeros", b"zeros"), (None, None), (np.float32(0.5), 0.5)]
     assert all(_same(value, default) for value, default in pairs)

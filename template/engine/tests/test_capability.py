@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 import support
-from backend.engine.capability import (
+from backend.engine.backend.table.capability import (
     Among,
     Anything,
     AtLeast,
@@ -23,13 +23,13 @@ from backend.engine.capability import (
     Op,
     Range,
 )
-from backend.engine.chip import Chip, Limits, Takes
-from backend.engine.conformance.chip import has_symbol
-from backend.engine.conformance.region import first_taken
-from backend.engine.limits import text_of
-from backend.engine.patterns import TABLE
-from backend.engine.sdk import ask_driver
-from backend.engine.table import Table
+from backend.engine.backend.table.chip import Chip, Limits, Takes
+from backend.engine.backend.table.limits import text_of
+from backend.engine.backend.table.patterns import TABLE
+from backend.engine.backend.table.sdk import ask_driver
+from backend.engine.backend.table.table import Table
+from backend.engine.workbench.conformance.chip import has_symbol
+from backend.engine.workbench.conformance.region import first_taken
 from backend.patterns import OPS
 from support import Case, needs_symbols
 
@@ -284,7 +284,7 @@ def test_a_rule_that_cannot_be_decided_is_a_reason():
 
 
 def test_an_op_that_is_not_in_the_table_is_a_reason(monkeypatch):
-    monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {})
+    monkeypatch.setattr("backend.engine.backend.table.table.NOT_SELECTED", {})
     reason = refusal([], relax.op.nn.relu(tensor(2)))
     assert reason == "relax.nn.relu is not in the table of this backend"
 
@@ -509,7 +509,7 @@ def test_extra_ops_are_the_vendors_own():
 
 
 def test_the_driver_is_asked_unless_it_is_asked_later(monkeypatch):
-    from backend.engine import sdk
+    from backend.engine.backend.table import sdk
 
     asked = []
     monkeypatch.setattr(sdk, "_ask", lambda call: asked.append(call) or "no memory")
@@ -688,7 +688,7 @@ def test_meaningless_operations_are_refused(formula, words):
 
 
 def test_an_op_of_the_catalogue_that_was_not_selected_is_named(monkeypatch):
-    monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {"relax.sinh": "sinh"})
+    monkeypatch.setattr("backend.engine.backend.table.table.NOT_SELECTED", {"relax.sinh": "sinh"})
     assert refusal([], relax.op.sinh(tensor(2))) == (
         "relax.sinh is not in the table of this backend; the catalogue has sinh: select it by an "
         "update"

@@ -15,13 +15,13 @@ import tvm
 from tvm import relax
 
 import backend
-from backend.engine.backend import BACKEND
-from backend.engine.importers.failures import readable_errors
-from backend.engine.models.files import ArrayFile
-from backend.engine.options import Options
-from backend.engine.origins import Origin, with_span
-from backend.engine.terminal import TextTable, say
-from backend.engine.terminal import show as show_blocks
+from backend.engine.backend.importers.failures import readable_errors
+from backend.engine.backend.ir.origins import Origin, with_span
+from backend.engine.backend.models.files import ArrayFile
+from backend.engine.backend.settings.options import Options
+from backend.engine.backend.shared.backend import BACKEND
+from backend.engine.backend.shared.terminal import TextTable, say
+from backend.engine.backend.shared.terminal import show as show_blocks
 from compiled_region import LASTING, Region, can_last
 from support import Terminal, needs_cancellation, run_command
 
@@ -113,7 +113,7 @@ def test_no_memory_is_a_sentence(tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("std::bad_alloc")
 
-    monkeypatch.setattr("backend.engine.commands.running.VirtualMachine", fail)
+    monkeypatch.setattr("backend.engine.backend.commands.running.VirtualMachine", fail)
     code, _, errors = run_command("run", save(tmp_path / "model.json", [2]))
     assert code == 1
     assert "the memory of this machine does not suffice" in errors
@@ -158,7 +158,7 @@ def test_ctrl_c_that_tvm_took_for_an_error_interrupts(monkeypatch):
         except KeyboardInterrupt:
             raise RuntimeError("TVM's own words for it") from None
 
-    monkeypatch.setattr("backend.engine.main._run", interrupted)
+    monkeypatch.setattr("backend.engine.backend.commands.main._run", interrupted)
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert run_command("check") == (130, "", "Interrupted.\n")

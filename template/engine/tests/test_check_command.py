@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 import backend
-from backend.engine import _library, loading
-from backend.engine.backend import BACKEND
-from backend.engine.main import main
-from backend.engine.options import PREFIX, Options
+from backend.engine.backend import loading
+from backend.engine.backend.commands.main import main
+from backend.engine.backend.libraries import _library
+from backend.engine.backend.settings.options import PREFIX, Options
+from backend.engine.backend.shared.backend import BACKEND
 from support import TABLE, needs_wheel, run_command
 
 DRIVER = Options.load(None).driver

@@ -16,10 +16,10 @@ import tvm_ffi
 from tvm import relax
 
 import backend
-from backend.engine import codegen
-from backend.engine.cache import Cache
-from backend.engine.conformance.region import first_taken
-from backend.engine.whole_files import UNFINISHED
+from backend.engine.backend.compiling import codegen
+from backend.engine.backend.compiling.cache import Cache
+from backend.engine.backend.shared.whole_files import UNFINISHED
+from backend.engine.workbench.conformance.region import first_taken
 from support import (
     BACKEND,
     OPS,
@@ -268,7 +268,7 @@ MANY_PROCESSES = """
 import sys
 from io import BufferedReader
 import numpy as np
-from backend.engine.cache import Cache
+from backend.engine.backend.compiling.cache import Cache
 
 folder, seed = sys.argv[1], int(sys.argv[2])
 cache = Cache(folder, 40_000)

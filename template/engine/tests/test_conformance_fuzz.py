@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tvm import relax
 
-from backend.engine.backend import BACKEND, PACKAGE
-from backend.engine.calls import Constant
-from backend.engine.conformance import (
+from backend.engine.backend.ir.calls import Constant
+from backend.engine.backend.shared.backend import BACKEND, PACKAGE
+from backend.engine.workbench.conformance import (
     Settings,
     files,
     fuzz,
@@ -21,8 +21,8 @@ from backend.engine.conformance import (
     quantized,
     suite,
 )
-from backend.engine.conformance.compiled import Compiled
-from backend.engine.conformance.extract import CaseFile
+from backend.engine.workbench.conformance.compiled import Compiled
+from backend.engine.workbench.conformance.extract import CaseFile
 from support import TABLE, calls_of, needs, skip_without_int16
 
 pytest.importorskip("hypothesis")

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax
 
 import support
-from backend.engine.conformance.extract import CaseFile, extract, parts
-from backend.engine.conformance.files import run_case
+from backend.engine.workbench.conformance.extract import CaseFile, extract, parts
+from backend.engine.workbench.conformance.files import run_case
 from compiled_region import first
 from support import needs, needs_symbols
 

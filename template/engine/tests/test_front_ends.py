@@ -9,11 +9,11 @@ import pytest
 import tvm
 from tvm import relax, te, topi
 
-from backend.engine.conformance import models, onnx_nodes
-from backend.engine.conformance.imported import Imported, Program
-from backend.engine.passes.kernels import op_of
-from backend.engine.passes.normalize import as_clip
-from backend.engine.patterns import TABLE
+from backend.engine.backend.passes.kernels import op_of
+from backend.engine.backend.passes.normalize import as_clip
+from backend.engine.backend.table.patterns import TABLE
+from backend.engine.workbench.conformance import models, onnx_nodes
+from backend.engine.workbench.conformance.imported import Imported, Program
 from support import IS_EMULATOR, declined, variable
 
 

@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 
 import support
-from backend.engine.conformance import Result, Settings, composites
-from backend.engine.conformance.cases import OPS
+from backend.engine.workbench.conformance import Result, Settings, composites
+from backend.engine.workbench.conformance.cases import OPS
 from support import TABLE, declined
 
 CASES = composites.essentials()

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 import support
-from backend.engine.passes import simplify
+from backend.engine.backend.passes import simplify
 from support import TABLE, build, calls_of, compile_for, variable
 
 needs = support.needs  # Not imported, because some selections of ops skip every test that uses it.

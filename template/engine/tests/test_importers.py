@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 import backend
-from backend.engine.verification.originals import original_of
+from backend.engine.backend.verification.originals import original_of
 from support import needs_library, run_on_host
 
 # None of this depends on the chip. test_quantized.py runs an imported network.
@@ -152,8 +152,8 @@ def test_weights_and_int32_biases_stay_integers():
 def test_a_model_is_read_from_a_file_and_not_changed(tmp_path):
     import onnx
 
-    from backend.engine.importers.onnx_operators import normalize
-    from backend.engine.importers.onnx_types import outline
+    from backend.engine.backend.importers.onnx.operators import normalize
+    from backend.engine.backend.importers.onnx.types import outline
 
     body = "y = com.microsoft.QLinearAdd(a, s, z, a, s, z, s, z)"
     text = f"g (int8[2, 3] a) => (int8[2, 3] y) {{ {body} }}"
@@ -634,7 +634,7 @@ def test_anything_but_a_model_is_refused_in_a_sentence():
     ],
 )
 def test_a_network_that_onnx_runtime_has_quantised(name, form):
-    from backend.engine.conformance import quantized_networks
+    from backend.engine.workbench.conformance import quantized_networks
 
     module, arguments, expected = quantized_networks.read(name, form)
     for mine, right in zip(run(module, arguments), expected, strict=True):
@@ -648,7 +648,7 @@ def test_a_network_that_onnx_runtime_has_quantised(name, form):
 
 @needs_library("onnx")
 def test_node_cases_of_quantisation_are_right():
-    from backend.engine.conformance import onnx_nodes
+    from backend.engine.workbench.conformance import onnx_nodes
 
     names = ["convinteger_with_padding", "dequantizelinear_blocked", "qlinearconv"]
     names += ["quantizelinear_uint2"]
@@ -842,7 +842,7 @@ def test_a_torch_op_that_is_not_supported_is_a_sentence():
     ],
 )
 def test_a_network_that_torchao_has_quantised(name):
-    from backend.engine.conformance import quantized_networks
+    from backend.engine.workbench.conformance import quantized_networks
 
     module, arguments, expected = quantized_networks.export(name)
     for mine, right in zip(run(module, arguments), expected, strict=True):

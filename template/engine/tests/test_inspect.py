@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 import backend
-from backend.engine.conformance.region import load_module
+from backend.engine.workbench.conformance.region import load_module
 from compiled_region import Region
 from support import BACKEND, SINGLE, compile_for, needs_single, partition_for, run_command
 from test_artifact import Parts

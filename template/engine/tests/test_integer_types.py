@@ -10,13 +10,13 @@ from tvm import relax
 
 import backend
 import support
-from backend.engine.backend import OPS
-from backend.engine.chip import Chip, Limits
-from backend.engine.conformance import quantized
-from backend.engine.conformance.weight_models import Weights
-from backend.engine.passes import simplify
-from backend.engine.reasons import Code
-from backend.engine.table import Table
+from backend.engine.backend.passes import simplify
+from backend.engine.backend.shared.backend import OPS
+from backend.engine.backend.table.chip import Chip, Limits
+from backend.engine.backend.table.reasons import Code
+from backend.engine.backend.table.table import Table
+from backend.engine.workbench.conformance import quantized
+from backend.engine.workbench.conformance.weight_models import Weights
 from support import build, compile_for, variable
 
 needs = support.needs

@@ -200,8 +200,8 @@ def test_what_would_become_large_is_left_to_the_run():
         one = ReduceMax <keepdims = 0> (huge)
         y = Add (x, one)
     }"""
-    from backend.engine.importers.onnx_folding import fold
-    from backend.engine.importers.onnx_types import outline
+    from backend.engine.backend.importers.onnx.folding import fold
+    from backend.engine.backend.importers.onnx.types import outline
 
     types = outline(parsed(text, sizes=np.array([2**20, 2**20])))
     assert not fold(types)
@@ -209,8 +209,8 @@ def test_what_would_become_large_is_left_to_the_run():
 
 
 def test_a_model_without_shape_computations_is_not_copied():
-    from backend.engine.importers.onnx_folding import fold
-    from backend.engine.importers.onnx_types import outline
+    from backend.engine.backend.importers.onnx.folding import fold
+    from backend.engine.backend.importers.onnx.types import outline
 
     assert not fold(outline(parsed("g (float[2] x) => (float[2] y) { y = Relu (x) }")))
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import backend
-from backend.engine.verification.originals import original_of
+from backend.engine.backend.verification.originals import original_of
 from support import needs, needs_library, partition_for, run_on_host, skip_where_declined
 
 pytestmark = needs_library("onnx")

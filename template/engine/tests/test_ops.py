@@ -11,8 +11,8 @@ from functools import cache
 import pytest
 
 import support
-from backend.engine.conformance import Result, ops
-from backend.engine.conformance.model import entry_of
+from backend.engine.workbench.conformance import Result, ops
+from backend.engine.workbench.conformance.model import entry_of
 from support import SELECTED
 
 # All inputs but the first are constants, in the program or passed to it. An op that

@@ -14,10 +14,10 @@ from tvm import relax
 
 import backend
 from backend import Options
-from backend.engine import _library
-from backend.engine import options as module
-from backend.engine.capability import OneOf
-from backend.engine.driver_options import DRIVERS
+from backend.engine.backend.libraries import _library
+from backend.engine.backend.settings import options as module
+from backend.engine.backend.settings.driver_options import DRIVERS
+from backend.engine.backend.table.capability import OneOf
 from compiled_region import first
 from support import (
     BACKEND,

@@ -10,7 +10,7 @@ import pytest
 import tvm
 
 import backend
-from backend.engine.origins import Origin
+from backend.engine.backend.ir.origins import Origin
 from support import SINGLE, needs_single, partition_for
 
 HOSTILE = "</script><script>alert(1)</script><!-- <b>&amp; \u2028 \ud800 ' \" -->"

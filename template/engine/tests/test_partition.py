@@ -13,9 +13,9 @@ from tvm import relax
 
 import backend
 import support
-from backend.engine.backend import PACKAGE
-from backend.engine.reasons import Code
-from backend.engine.regions import MOST_CUTS
+from backend.engine.backend.regions import MOST_CUTS
+from backend.engine.backend.shared.backend import PACKAGE
+from backend.engine.backend.table.reasons import Code
 from support import (
     BACKEND,
     SINGLE,
@@ -91,7 +91,7 @@ def test_a_model_is_not_changed():
 
 @needs_single
 def test_an_op_that_the_npu_lacks_stays_on_the_host_with_a_reason(monkeypatch):
-    monkeypatch.setattr("backend.engine.table.NOT_SELECTED", {})
+    monkeypatch.setattr("backend.engine.backend.table.table.NOT_SELECTED", {})
     for case in SINGLE:
         model = with_host_op(case)
         mod = module_of(model)

@@ -13,14 +13,14 @@ import pytest
 from tvm import relax
 
 import backend
-from backend.engine.comparison import compare
-from backend.engine.origins import Origin
-from backend.engine.profiling import HostCall
-from backend.engine.profiling.drawing import ticks
-from backend.engine.profiling.names import mismatch, named_host_calls
-from backend.engine.profiling.parts import Event, Run
-from backend.engine.profiling.sums import attributed_to, waits_of
-from backend.engine.report import OpPlacement, Report
+from backend.engine.backend.ir.origins import Origin
+from backend.engine.backend.profiling import HostCall
+from backend.engine.backend.profiling.names import mismatch, named_host_calls
+from backend.engine.backend.profiling.parts import Event, Run
+from backend.engine.backend.profiling.sums import attributed_to, waits_of
+from backend.engine.backend.report.report import OpPlacement, RegionPlacement, Report
+from backend.engine.workbench.comparison.comparison import compare
+from backend.engine.workbench.pictures.drawing import ticks
 from support import (
     build,
     compile_for,
@@ -202,8 +202,7 @@ def report(*ops):
     )
     symbols = sorted({item.region for item in placed if item.region})
     regions = tuple(
-        backend.engine.report.RegionPlacement(symbol, "main", 1, ("c",), 0, 0, 0, (), ())
-        for symbol in symbols
+        RegionPlacement(symbol, "main", 1, ("c",), 0, 0, 0, (), ()) for symbol in symbols
     )
     return Report(placed, regions)
 

@@ -8,13 +8,13 @@ from tvm import relax
 
 import backend
 import support
-from backend.engine import quantization
-from backend.engine.conformance import quantized_networks
-from backend.engine.conformance.model import BACKEND, TABLE
-from backend.engine.options import PREFIX
-from backend.engine.quantization import data
-from backend.engine.quantization.planning import COMPUTES, MOVES, Node, Planner
-from backend.engine.verification.originals import original_of
+from backend.engine.backend.settings.options import PREFIX
+from backend.engine.backend.verification.originals import original_of
+from backend.engine.workbench import quantization
+from backend.engine.workbench.conformance import quantized_networks
+from backend.engine.workbench.conformance.model import BACKEND, TABLE
+from backend.engine.workbench.quantization import data
+from backend.engine.workbench.quantization.planning import COMPUTES, MOVES, Node, Planner
 from support import compile_for, needs_library
 
 pytestmark = pytest.mark.usefixtures("bound_constants")
@@ -175,7 +175,7 @@ def test_a_result_of_the_model_ends_a_group():
 )
 @pytest.mark.filterwarnings("ignore:The calibration data")
 def test_a_network_of_onnx(name):
-    from backend.engine.conformance import onnx_networks
+    from backend.engine.workbench.conformance import onnx_networks
 
     model, arguments = onnx_networks.SMALL[name]()
     before = model.SerializeToString()
@@ -197,7 +197,7 @@ def test_a_network_of_onnx(name):
 def test_a_network_of_torch(name):
     import torch
 
-    from backend.engine.conformance import torch_networks
+    from backend.engine.workbench.conformance import torch_networks
 
     network, inputs = torch_networks.make(*torch_networks.SMALL[name])
     arguments = [item.numpy() for item in inputs]
@@ -525,7 +525,7 @@ def integer_weights(model):
 def test_a_chip_without_zero_points_gets_symmetric_activations(monkeypatch):
     from onnx import numpy_helper
 
-    from backend.engine.quantization.onnx_models import OnnxModel
+    from backend.engine.workbench.quantization.onnx_models import OnnxModel
 
     ask = OnnxModel.ask
 

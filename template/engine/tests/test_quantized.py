@@ -19,21 +19,21 @@ from tvm import relax
 
 import backend
 import support
-from backend.engine.amounts import is_product
-from backend.engine.backend import OPS
-from backend.engine.calls import Constant, with_arguments
-from backend.engine.chip import ROUNDINGS, Chip, Limits, Requantize
-from backend.engine.conformance import (
+from backend.engine.backend.ir.amounts import is_product
+from backend.engine.backend.ir.calls import Constant, with_arguments
+from backend.engine.backend.passes import simplify
+from backend.engine.backend.shared.backend import OPS
+from backend.engine.backend.table.chip import ROUNDINGS, Chip, Limits, Requantize
+from backend.engine.backend.table.patterns import make_patterns
+from backend.engine.backend.table.table import Table
+from backend.engine.backend.verification.originals import original_of
+from backend.engine.workbench.conformance import (
     numpy_reference,
     onnx_networks,
     quantized,
     quantized_networks,
 )
-from backend.engine.conformance.model import Case, Model, Tensor, compute
-from backend.engine.passes import simplify
-from backend.engine.patterns import make_patterns
-from backend.engine.table import Table
-from backend.engine.verification.originals import original_of
+from backend.engine.workbench.conformance.model import Case, Model, Tensor, compute
 from support import build, compile_for, host_library, needs_library, variable
 
 pytestmark = pytest.mark.usefixtures("bound_constants")

@@ -5,8 +5,8 @@ from functools import cache
 
 import pytest
 
-from backend.engine.conformance import Settings, fuzz
-from backend.engine.conformance.ledger import apply, expected_failures
+from backend.engine.workbench.conformance import Settings, fuzz
+from backend.engine.workbench.conformance.ledger import apply, expected_failures
 from support import assert_passed
 
 CASES = [path.name for path in fuzz.regressions()]

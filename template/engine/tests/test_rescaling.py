@@ -6,10 +6,10 @@ from functools import cache
 import pytest
 import tvm_ffi
 
-from backend.engine.backend import BACKEND
-from backend.engine.chip import ROUNDINGS, Requantize
-from backend.engine.conformance import quantized
-from backend.engine.conformance.compiled import compile_all
+from backend.engine.backend.shared.backend import BACKEND
+from backend.engine.backend.table.chip import ROUNDINGS, Requantize
+from backend.engine.workbench.conformance import quantized
+from backend.engine.workbench.conformance.compiled import compile_all
 from support import TABLE, needs_emulator
 
 

@@ -13,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from backend.engine.conformance.region import load_module, region_of
+from backend.engine.workbench.conformance.region import load_module, region_of
 from compiled_region import LASTING, Region, can_last
 from support import (
     BACKEND,

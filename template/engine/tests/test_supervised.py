@@ -8,7 +8,7 @@ import pytest
 import tvm
 
 import backend
-from backend.engine.backend import BACKEND
+from backend.engine.backend.shared.backend import BACKEND
 from compiled_region import Region
 from support import calls_of
 
@@ -17,7 +17,8 @@ PROGRAM = """
 import os, signal, sys
 import tvm_ffi
 import {package}
-from {package}.engine import _library, main
+from {package}.engine.backend.commands import main
+from {package}.engine.backend.libraries import _library
 
 def fail():
     raise RuntimeError("it is busy")

@@ -7,7 +7,7 @@ import pytest
 import tvm
 
 import backend
-from backend.engine.passes import CANONICALIZATION
+from backend.engine.backend.passes import CANONICALIZATION
 from support import SINGLE, needs_single, partition_for
 
 

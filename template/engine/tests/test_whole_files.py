@@ -3,8 +3,8 @@
 
 import pytest
 
-from backend.engine.messages import last_line
-from backend.engine.whole_files import NotWritten, write_text, writing
+from backend.engine.backend.shared.messages import last_line
+from backend.engine.backend.shared.whole_files import NotWritten, write_text, writing
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path):

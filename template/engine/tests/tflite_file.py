@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from backend.engine.verification.originals import run_tflite
+from backend.engine.backend.verification.originals import run_tflite
 
 tflite = pytest.importorskip("tflite", reason="pip install tflite")
 flatbuffers = pytest.importorskip("flatbuffers", reason="pip install tflite")

@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "../emulator/compiler/compile.h"
-#include "../emulator/kernels/oracle.h"
-#include "../emulator/timeline.h"
 #include "check.h"
+#include "emulator/compiler/compile.h"
+#include "emulator/kernels/oracle.h"
+#include "emulator/timeline.h"
 
 namespace emulator = npu::emulator;
 using emulator::Command;

@@ -26,12 +26,12 @@
 
 #include "npu_driver.h"
 
-#include "../common/artifact.h"
-#include "../emulator/accesses.h"
-#include "../emulator/program.h"
-#include "../emulator/timeline.h"
-#include "../runtime/signature.h"
 #include "backend.h"
+#include "common/artifact.h"
+#include "emulator/accesses.h"
+#include "emulator/program.h"
+#include "emulator/timeline.h"
+#include "runtime/signature.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
  * Cases are random, but the same in each run. Values are either small integers, whose sums are
  * exact in any order, so that results must be equal, or real numbers within a tolerance.
  */
-#include "../emulator/kernels/kernels.h"
+#include "emulator/kernels/kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -24,11 +24,11 @@
 #include <thread>
 #include <vector>
 
-#include "../emulator/kernels/internal.h"
-#include "../emulator/kernels/oracle.h"
-#include "../emulator/kernels/simd.h"
-#include "../emulator/thread_pool.h"
 #include "check.h"
+#include "emulator/kernels/internal.h"
+#include "emulator/kernels/oracle.h"
+#include "emulator/kernels/simd.h"
+#include "emulator/thread_pool.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
  * \file layout_test.cc
  * \brief The order of a view's dimensions, blocks, and permuted elements, against an enumeration.
  */
-#include "../codegen/layout.h"
+#include "codegen/layout.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include <optional>
 #include <vector>
 
-#include "../common/permute.h"
 #include "check.h"
+#include "common/permute.h"
 
 namespace npu {
 namespace {

@@ -19,14 +19,14 @@
 
 #include "npu_driver.h"
 
-#include "../emulator/accesses.h"
-#include "../emulator/elision.h"
-#include "../emulator/execute.h"
-#include "../emulator/listing.h"
-#include "../emulator/machine.h"
-#include "../emulator/program.h"
-#include "../emulator/timeline.h"
 #include "check.h"
+#include "emulator/accesses.h"
+#include "emulator/elision.h"
+#include "emulator/execute.h"
+#include "emulator/listing.h"
+#include "emulator/machine.h"
+#include "emulator/program.h"
+#include "emulator/timeline.h"
 
 namespace {
 

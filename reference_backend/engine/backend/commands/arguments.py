@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments that several commands have, and what they stand for."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..settings.options import Options
+
+
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read the argument of `--shape`.
+
+    Parameters
+    ----------
+    text
+        Such as "x=1,3,224,224"; nothing behind the equals sign for a scalar.
+
+    Returns
+    -------
+    name, sizes
+        The input and its sizes.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is not of this form.
+    """
+    # Names of inputs may have an equals sign in them, sizes have none.
+    name, equals, sizes = text.rpartition("=")
+    parts = [part.strip() for part in sizes.split(",")] if sizes else []
+    if not name or not equals or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a shape; supported: NAME=SIZES, such as x=1,3,224,224"
+        )
+    return name, tuple(map(int, parts))
+
+
+def not_negative(text: str) -> float:
+    """Read a number from 0 on.
+
+    Parameters
+    ----------
+    text
+        The number.
+
+    Returns
+    -------
+    number
+        The number.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is not such a number.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 on")
+    return number
+
+
+def count(text: str) -> int:
+    """Read a whole number from 1 on.
+
+    Parameters
+    ----------
+    text
+        The number.
+
+    Returns
+    -------
+    number
+        The number.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is not such a number.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
+    return int(text)
+
+
+def natural(text: str) -> int:
+    """Read a whole number from 0 on.
+
+    Parameters
+    ----------
+    text
+        The number.
+
+    Returns
+    -------
+    number
+        The number.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is not such a number.
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 0 on")
+    return int(text)
+
+
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """Add the sizes of a model's inputs.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    """
+    parser.add_argument(
+        "--shape",
+        metavar="NAME=SIZES",
+        type=shape,
+        action="append",
+        default=[],
+        help="the sizes of an input whose sizes are open, such as x=1,3,224,224; may be repeated",
+    )
+
+
+def add_model(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the model, the sizes of its inputs, and how it is compiled.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    what
+        What the model may be.
+    """
+    parser.add_argument("model", type=Path, help=what)
+    add_shape(parser)
+    group = parser.add_argument_group("how it is compiled")
+    group.add_argument(
+        "--options", metavar="FILE", type=Path, help="options, in a .toml or .json file"
+    )
+    group.add_argument(
+        "--option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="one option; the command 'options' lists all; may be repeated",
+    )
+    group.add_argument(
+        "--bfloat16",
+        choices=("float32", "float16", "bfloat16"),
+        help="the type that tensors of bfloat16 in a .pt2 file get; float32 if it is not given",
+    )
+    group.add_argument(
+        "--strict", action="store_true", help="fail if an op stays on the host, and list all"
+    )
+    group.add_argument(
+        "--strict-except",
+        metavar="OP",
+        action="append",
+        default=[],
+        help="an op that --strict allows on the host: op, variable, or the author's name or "
+        "module, in which * stands for anything; may be repeated",
+    )
+    group.add_argument(
+        "--keep-on-host",
+        metavar="OP",
+        action="append",
+        default=[],
+        help="an op that stays on the host, named as for --strict-except; may be repeated",
+    )
+    group.add_argument(
+        "--target", default="llvm", help="TVM's target of what stays on the host (default: llvm)"
+    )
+    group = parser.add_argument_group("quantising a float model (.onnx, .pt2)")
+    group.add_argument(
+        "--quantize",
+        metavar="FILE",
+        type=Path,
+        help="quantise with real inputs from an .npz file: samples along the first axis",
+    )
+    group.add_argument("--method", metavar="NAME", help="how ranges are found (default: minmax)")
+    group.add_argument("--activations", metavar="TYPE", help="int8, uint8 or int16")
+    for name, meaning in (("--keep-float", "stays in float"), ("--int16", "is int16")):
+        group.add_argument(
+            name,
+            metavar="OP",
+            action="append",
+            default=[],
+            help=f"an op that {meaning}: the name of its node or module, in which * stands for "
+            "anything; may be repeated",
+        )
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add the inputs of a model.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    """
+    parser.add_argument(
+        "--inputs",
+        metavar="FILE",
+        type=Path,
+        help="an .npz file with the inputs, by name or in order (default: random)",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=natural, default=0, help="of random inputs (default: 0)"
+    )
+
+
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    """Add the comparison with the original.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    """
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="run the original with ONNX Runtime, PyTorch or LiteRT, too, and fail if results "
+        "differ",
+    )
+    parser.add_argument(
+        "--tolerance",
+        metavar="SHARE",
+        type=not_negative,
+        help="the error of floats that --verify allows, as a part of the largest value of the "
+        "result (default: by the types in the model, 1e-4 for float32)",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add where to write a result.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    what
+        The help.
+    """
+    parser.add_argument("--output", "-o", metavar="FILE", type=Path, help=what)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of JSON.
+
+    Parameters
+    ----------
+    parser
+        The parser of the command.
+    """
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """Return the options that the arguments of `add_model` stand for.
+
+    Parameters
+    ----------
+    arguments
+        The arguments.
+
+    Returns
+    -------
+    options
+        The options, with those of the environment.
+
+    Raises
+    ------
+    Problem
+        One is not known or not supported.
+    """
+    from ..settings.options import Options, read_settings
+    from ..shared.problem import told
+
+    def read() -> Options:
+        settings = read_settings(arguments.option)
+        for name in ("strict_except", "keep_on_host"):
+            listed: Sequence[str] = getattr(arguments, name)
+            if listed:
+                settings[name] = [*settings.get(name, ()), *listed]
+        if arguments.strict:
+            settings["strict"] = True
+        return Options.load(arguments.options).merged(**settings)
+
+    return told(read)

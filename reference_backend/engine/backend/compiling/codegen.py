@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The codegen that `RunCodegen` calls: options, compile cache, compiler, dumps."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from io import BufferedReader
+from pathlib import Path
+
+import numpy as np
+import tvm_ffi
+from tvm import relax
+
+from ...version import VERSION
+from ..libraries import _library
+from ..settings.driver_options import DRIVERS
+from ..settings.options import Options
+from ..settings.symbols import known_bounds, symbol_bounds
+from ..shared.backend import BACKEND, DISTRIBUTION
+from ..table.patterns import TABLE
+from .cache import Cache
+
+
+def register() -> None:
+    """Register this codegen with TVM."""
+    tvm_ffi.register_global_func(f"relax.ext.{BACKEND}", compile_regions, override=True)
+
+
+def compile_regions(
+    functions: Sequence[relax.Function],
+    options: Mapping[str, object],
+    constant_names: Mapping[relax.Expr, str],
+) -> list[tvm_ffi.Module]:
+    """Compile regions to modules, for `RunCodegen`.
+
+    Parameters
+    ----------
+    functions
+        The regions.
+    options
+        The options of `RunCodegen` for this backend.
+    constant_names
+        TVM's names of the constants.
+
+    Returns
+    -------
+    modules
+        One for each region.
+
+    Raises
+    ------
+    ValueError
+        An option is not supported, or the driver cannot compile a region.
+    """
+    loaded = Options.load(options)
+    return [_compile(function, loaded, constant_names) for function in functions]
+
+
+def _compile(
+    function: relax.Function, options: Options, constant_names: Mapping[relax.Expr, str]
+) -> tvm_ffi.Module:
+    graph = tvm_ffi.get_global_func(f"{BACKEND}.codegen.graph")(function, constant_names)
+    symbol = str(graph["symbol"])
+    bounds = symbol_bounds(function, options, known_bounds(function))
+    recorded = options.recorded()
+    rule = TABLE.chip.requantize
+    manifest = {
+        **_versions(),
+        "driver": str(DRIVERS[options.driver]["name"]),
+        "driver_release": str(DRIVERS[options.driver]["release"]),
+        "symbol": symbol,
+        "options": recorded,
+        # As JSON reads it: a cached artifact must have the same manifest.
+        "requantization": {**asdict(rule), "shifts": list(rule.shifts)},
+        "overrides": options.recorded_overrides(),
+        "symbol_bounds": bounds,
+        "graph_sha256": _sha256(str(graph["graph"]).encode()),
+        "constants_sha256": _constants_sha256(graph["constants"]),
+        "options_sha256": _sha256(json.dumps(recorded, sort_keys=True).encode()),
+    }
+
+    def compile_now() -> tvm_ffi.Tensor:
+        compile_region = tvm_ffi.get_global_func(f"{BACKEND}.codegen.compile")
+        artifact: tvm_ffi.Tensor = compile_region(
+            function,
+            constant_names,
+            options.driver,
+            options.driver_options(),
+            bounds,
+            json.dumps(manifest),
+        )
+        return artifact
+
+    artifact, module = _from_cache(options, manifest, compile_now)
+    _dump(options, symbol, str(graph["graph"]), artifact, module)
+    return module
+
+
+def _from_cache(
+    options: Options,
+    manifest: Mapping[str, object],
+    compile_now: Callable[[], tvm_ffi.Tensor],
+) -> tuple[tvm_ffi.Tensor, tvm_ffi.Module]:
+    """Return an artifact and its module, from the compile cache if possible.
+
+    An artifact contains the weights, so it stays in the tensor to which it was written or read.
+    """
+    load = tvm_ffi.get_global_func(f"{BACKEND}.runtime.load_from_tensor")
+    if not options.cache_dir:
+        artifact = compile_now()
+        return artifact, load(artifact)
+    cache = Cache(options.cache_dir, options.cache_bytes)
+    # The manifest has everything that goes into an artifact, except the compiler itself.
+    compilers = [_build_sha256(role) for role in ("codegen", *_DRIVER_FILES[options.driver])]
+    key = _sha256(json.dumps([manifest, compilers], sort_keys=True).encode())
+    found = cache.get(key, _read_artifact)
+    if found is not None:
+        try:
+            module = load(found)
+            if json.loads(module["manifest"]()) == manifest:
+                return found, module
+        except Exception:
+            pass  # A damaged file: compile again.
+        cache.drop(key)
+    artifact = compile_now()
+    module = load(artifact)
+    cache.put(key, _memory_of(artifact))
+    return artifact, module
+
+
+def _read_artifact(file: BufferedReader, size: int) -> tvm_ffi.Tensor:
+    artifact: tvm_ffi.Tensor = tvm_ffi.get_global_func(f"{BACKEND}.codegen.new_artifact")(size)
+    file.readinto(_memory_of(artifact))
+    return artifact
+
+
+def _memory_of(artifact: tvm_ffi.Tensor) -> memoryview:
+    # Before NumPy 2.1, its array cannot be written.
+    array = np.from_dlpack(artifact)
+    return memoryview((ctypes.c_uint8 * array.size).from_address(array.ctypes.data))
+
+
+def _dump(
+    options: Options, symbol: str, graph: str, artifact: tvm_ffi.Tensor, module: tvm_ffi.Module
+) -> None:
+    if options.dump == "none":
+        return
+    folder = Path(options.dump_dir).expanduser()
+    files: dict[str, bytes | memoryview] = {f"{symbol}.graph.json": graph.encode()}
+    if options.dump == "program":
+        files[f"{symbol}.txt"] = str(module["describe"]()).encode()
+        files[f"{symbol}.artifact"] = _memory_of(artifact)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    except OSError as error:
+        raise ValueError(
+            f"Nothing can be dumped to '{folder}': {error.strerror}. Set the option 'dump_dir' to "
+            "a folder that can be written."
+        ) from None
+
+
+@cache
+def _versions() -> Mapping[str, object]:
+    info = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
+    return {
+        "backend": BACKEND,
+        "backend_version": _library.version(DISTRIBUTION),
+        "engine_version": VERSION,
+        "driver_api_version": int(info["driver_api_version"]),
+        "format_version": int(info["format_version"]),
+        "tvm_version": _library.version("apache-tvm"),
+        "tvm_ffi_version": _library.version("apache-tvm-ffi"),
+    }
+
+
+_DRIVER_FILES = {"vendor": ("driver", "driver_build"), "emulator": ("emulator_build",)}
+"""The libraries that may contain a driver's build half."""
+
+
+@cache
+def _build_sha256(role: str) -> str:
+    """Return an identifier of a library's build."""
+    path = _library.find(role)
+    return _sha256(path.read_bytes()) if path is not None else ""
+
+
+def _constants_sha256(constants: Sequence[tvm_ffi.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for constant in constants:
+        array = np.ascontiguousarray(np.from_dlpack(constant))
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes an ONNX graph none that can be computed, before anyone reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
+
+from .einsum import equation_of
+from .graph import Node, graphs_of, title_of
+
+
+def require_sound(model: ModelProto) -> None:
+    """Refuse a model whose nodes do not come each after those that it reads.
+
+    Parameters
+    ----------
+    model
+        The model.
+
+    Raises
+    ------
+    ValueError
+        It is none; the message names the node and the tensor.
+    """
+    for value in model.graph.input:
+        _require_tensor(value)
+    versions = {item.domain or "ai.onnx": item.version for item in model.opset_import}
+    _require_graph(model.graph, (), versions.get("ai.onnx", 1))
+    own = [node for node in model.graph.node if node.domain in ("", "ai.onnx")]
+    if own and "ai.onnx" not in versions:
+        Node(own[0]).refuse(
+            "the model does not say which version of ONNX's operators it has; write it into its "
+            "opset_import"
+        )
+
+
+def _require_tensor(value: ValueInfoProto) -> None:
+    """Refuse an input that no tensor of TVM can be."""
+    kind = value.type.WhichOneof("value")
+    what = "" if kind in ("tensor_type", "optional_type", None) else kind.partition("_")[0]
+    if value.type.tensor_type.elem_type == TensorProto.STRING:
+        what = "string tensor"
+    if what:
+        raise ValueError(
+            f"the input {value.name!r} of the ONNX model is a {what}, which is not supported; "
+            "supported are tensors of numbers and truth values"
+        )
+
+
+def _require_graph(graph: GraphProto, outer: Collection[str], opset: int) -> None:
+    known = {*outer, ""}
+    known.update(value.name for value in graph.input)
+    known.update(tensor.name for tensor in graph.initializer)
+    makers = {name: node for node in reversed(graph.node) for name in node.output}
+    made: set[str] = set()
+    for tensor in graph.sparse_initializer:
+        raise ValueError(
+            f"the constant {tensor.values.name!r} of the ONNX graph {graph.name!r} is sparse, "
+            "which is not supported; write it as a dense one"
+        )
+    for node in graph.node:
+        _require_operator(node, opset)
+        for name in node.input:
+            if name not in known:
+                _refuse_input(node, name, makers.get(name))
+        for inner in graphs_of(node):
+            _require_graph(inner, known, opset)
+        for name in filter(None, node.output):
+            if name in made:
+                first = title_of(makers[name])
+                Node(node).refuse(f"its result {name!r} is that of the node {first}, too")
+            made.add(name)
+            known.add(name)
+    for value in graph.output:
+        if value.name not in known:
+            raise ValueError(
+                f"the ONNX graph {graph.name!r} has the result {value.name!r}, which no node "
+                "computes"
+            )
+
+
+def _require_operator(node: NodeProto, opset: int) -> None:
+    if not node.op_type:
+        Node(node).refuse("it has no operator")
+    if not any(node.output):
+        Node(node).refuse("it has no result")
+    if node.domain in ("", "ai.onnx") and defs.has(node.op_type):
+        _require_whole(node, opset)
+    if node.op_type == "Einsum":
+        equation_of(Node(node))
+
+
+def _require_whole(node: NodeProto, opset: int) -> None:
+    """Refuse a node that lacks an input or an attribute that its operator must have."""
+    try:
+        schema = defs.get_schema(node.op_type, opset, "")
+    except defs.SchemaError:  # A later version has it.
+        return
+    given = {item.name for item in node.attribute}
+    for name, item in schema.attributes.items():
+        if item.required and name not in given:
+            Node(node).refuse(f"its attribute {name} is missing")
+    if len(node.input) < schema.min_input:
+        Node(node).refuse(f"it has {len(node.input)} inputs, and needs {schema.min_input}")
+
+
+def _refuse_input(node: NodeProto, name: str, maker: NodeProto | None) -> None:
+    why = "no node computes it, and it is neither an input nor a constant"
+    if maker is node:
+        why = "it is its own result"
+    elif maker is not None:
+        why = (
+            f"the later node {title_of(maker)} computes it: the nodes form a cycle, or are not in "
+            "an order in which they can be computed"
+        )
+    Node(node).refuse(f"its input {name!r} is not known there: {why}")

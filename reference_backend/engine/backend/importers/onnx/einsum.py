@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Einsum of ONNX as sums, transpositions and matrix products, as PyTorch writes its own."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from ...shared.messages import FIX_SIZES
+from .graph import Graph, Node, Rule
+from .writer import Writer
+
+_TERM = r"[a-zA-Z]*(\.\.\.[a-zA-Z]*)?"
+_EQUATION = re.compile(rf"{_TERM}(,{_TERM})*(->{_TERM})?")
+
+
+class _Term(NamedTuple):
+    """An operand, and the label of each of its axes."""
+
+    name: str
+    labels: Sequence[str]
+
+
+def equation_of(node: Node) -> str:
+    """Return the equation of an Einsum, without spaces; refuse what is none.
+
+    ONNX's inference of shapes does not end with some of these.
+    """
+    equation = node.attributes.get("equation", "")
+    equation = equation.decode(errors="replace") if isinstance(equation, bytes) else ""
+    equation = equation.replace(" ", "")
+    inputs = len(node.proto.input)
+    if not _EQUATION.fullmatch(equation) or equation.partition("->")[0].count(",") != inputs - 1:
+        node.refuse(
+            f"the equation {equation!r} is none for {inputs} inputs; supported are letters for "
+            "axes, '...', ',' and '->'"
+        )
+    return equation
+
+
+def _einsum(graph: Graph, node: Node) -> None:
+    _Einsum(graph, node, equation_of(node)).write()
+
+
+class _Einsum:
+    """An Einsum that is written as products of two operands each.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    node
+        The node.
+    equation
+        Its equation, without spaces.
+    """
+
+    def __init__(self, graph: Graph, node: Node, equation: str) -> None:
+        self.graph = graph
+        self.node = node
+        self.writer = Writer(graph, node)
+        left, arrow, right = equation.partition("->")
+        terms = left.split(",")
+        inputs = list(node.proto.input)
+        self.sizes: dict[str, int | None] = {}
+        self.terms = [self._term(*pair) for pair in zip(inputs, terms, strict=True)]
+        # Axes that stand for "..." are numbers, counted from the last one.
+        dots = sorted({one for term in self.terms for one in term.labels if one.isdigit()})
+        dots = sorted(dots, key=int, reverse=True)
+        if arrow:
+            start, has_dots, end = right.partition("...")
+            self.result = [*start, *(dots if has_dots else ()), *end]
+        else:
+            letters = re.sub(r"[^a-zA-Z]", "", left)
+            self.result = [*dots, *sorted(i for i in letters if letters.count(i) == 1)]
+        known = {label for term in self.terms for label in term.labels}
+        if len(set(self.result)) < len(self.result) or not known.issuperset(self.result):
+            node.refuse(f"the result of the equation {equation!r} has an axis twice, or a new one")
+        self.terms = [self._without_ones(index) for index in range(len(self.terms))]
+
+    def _term(self, name: str, text: str) -> _Term:
+        """Return an operand with the labels of its axes, each only once."""
+        sizes = self.graph.sizes(name)
+        start, has_dots, end = text.partition("...")
+        rank = len(start) + len(end)
+        if sizes is None or len(sizes) < rank or (len(sizes) > rank and not has_dots):
+            self.node.refuse(
+                f"its input {name!r} has the shape {sizes and list(sizes)}, which does not suit "
+                f"{text!r}"
+            )
+        dots = [str(i) for i in reversed(range(len(sizes) - rank))]
+        term = _Term(name, [*start, *dots, *end])
+        for label in term.labels:
+            while term.labels.count(label) > 1:
+                term, sizes = self._diagonal(term, label, sizes)
+        for label, size in zip(term.labels, sizes, strict=True):
+            if self.sizes.get(label, 1) == 1:
+                self.sizes[label] = size
+        return term
+
+    def _diagonal(
+        self, term: _Term, label: str, sizes: Sequence[int | None]
+    ) -> tuple[_Term, Sequence[int | None]]:
+        """Take two axes with the same label as one."""
+        write = self.writer
+        first = term.labels.index(label)
+        second = term.labels.index(label, first + 1)
+        size = sizes[first]
+        if size is None or size != sizes[second]:
+            self.node.refuse(f"its input {term.name!r} has no known equal sizes for {label!r}")
+        order = [i for i in range(len(sizes)) if i not in (first, second)]
+        kept = len(order)
+        moved = write.transpose(term.name, [*order, first, second])
+        flat = write.reshape(moved, [*[0] * kept, size * size])
+        ends = [write.integers(value) for value in (0, size * size, kept, size + 1)]
+        name = write.op("Slice", flat, *ends)
+        labels = [*(term.labels[i] for i in order), label]
+        return _Term(name, labels), [*(sizes[i] for i in order), size]
+
+    def _without_ones(self, index: int) -> _Term:
+        """Remove axes of size 1 that are broadcast along those of other operands."""
+        term = self.terms[index]
+        others = {one for i, item in enumerate(self.terms) if i != index for one in item.labels}
+        sizes = self.graph.sizes(self.node.proto.input[index]) or ()
+        if len(sizes) != len(term.labels):
+            return term
+        axes = [
+            axis
+            for axis, label in enumerate(term.labels)
+            if sizes[axis] == 1 and label in others and self.sizes[label] != 1
+        ]
+        if not axes:
+            return term
+        labels = [label for axis, label in enumerate(term.labels) if axis not in axes]
+        return _Term(self.writer.squeeze(term.name, *axes), labels)
+
+    # ---- The graph ------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Write the nodes."""
+        write = self.writer
+        done, *rest = self.terms
+        while rest:
+            other, *rest = rest
+            needed = {*self.result, *(label for term in rest for label in term.labels)}
+            one = self._summed(done, {*needed, *other.labels})
+            done = self._product(one, self._summed(other, {*needed, *done.labels}), needed)
+        done = self._summed(done, self.result)
+        order = [done.labels.index(label) for label in self.result]
+        output = self.node.proto.output[0]
+        if order == sorted(order):
+            write.op("Identity", done.name, output=output)
+        else:
+            write.transpose(done.name, order, output)
+
+    def _summed(self, term: _Term, needed: Collection[str]) -> _Term:
+        """Sum over the axes that nothing else needs."""
+        axes = [axis for axis, label in enumerate(term.labels) if label not in needed]
+        if not axes:
+            return term
+        labels = [label for label in term.labels if label in needed]
+        return _Term(self.writer.sum(term.name, *axes), labels)
+
+    def _product(self, one: _Term, other: _Term, needed: Collection[str]) -> _Term:
+        """Multiply two operands, and sum over what they share and nothing else needs."""
+        write = self.writer
+        place = {label: index for index, label in enumerate(self.result)}
+
+        def ordered(labels: Collection[str]) -> list[str]:
+            return sorted(labels, key=lambda label: place.get(label, len(place)))
+
+        both = [label for label in one.labels if label in other.labels]
+        batch = ordered([label for label in both if label in needed])
+        inner = [label for label in both if label not in needed]
+        left = ordered([label for label in one.labels if label not in both])
+        right = ordered([label for label in other.labels if label not in both])
+        if not inner:
+            rows = self._in_order(one, [*batch, *left])
+            columns = self._in_order(other, [*batch, *right])
+            if right and left:
+                behind = range(len(batch) + len(left), len(batch) + len(left) + len(right))
+                rows = write.unsqueeze(rows, *behind)
+                columns = write.unsqueeze(columns, *range(len(batch), len(batch) + len(left)))
+            elif left or right:
+                extra = range(len(batch), len(batch) + len(left or right))
+                rows, columns = (
+                    (rows, write.unsqueeze(columns, *extra))
+                    if left
+                    else (write.unsqueeze(rows, *extra), columns)
+                )
+            return _Term(write.op("Mul", rows, columns), [*batch, *left, *right])
+        rows = self._in_order(one, [*batch, *left, *inner])
+        columns = self._in_order(other, [*batch, *inner, *right])
+        # Without a batch, a matrix is multiplied with whatever is before it.
+        axes = [left] if batch else [[label] for label in left]
+        groups = [*([label] for label in batch), *(axes if left else [[]])]
+        rows = self._merged(rows, [*groups, inner])
+        columns = self._merged(columns, [*([label] for label in batch), inner, right])
+        product = write.op("MatMul", rows, columns)
+        return _Term(self._split(product, [*groups, right]), [*batch, *left, *right])
+
+    def _in_order(self, term: _Term, labels: Sequence[str]) -> str:
+        return self.writer.transpose(term.name, [term.labels.index(label) for label in labels])
+
+    def _size(self, labels: Sequence[str]) -> int:
+        """Return the size of merged axes; -1 if one is open."""
+        sizes = [self.sizes[label] for label in labels]
+        return -1 if None in sizes else math.prod(size or 0 for size in sizes)
+
+    def _merged(self, name: str, groups: Sequence[Sequence[str]]) -> str:
+        """Merge the axes of each group into one."""
+        if all(len(group) == 1 for group in groups):
+            return name
+        return self._reshaped(name, [self._size(group) for group in groups], groups)
+
+    def _split(self, name: str, groups: Sequence[Sequence[str]]) -> str:
+        """Undo the merging of groups."""
+        if all(len(group) == 1 for group in groups):
+            return name
+        return self._reshaped(name, [self._size(label) for group in groups for label in group], ())
+
+    def _reshaped(self, name: str, sizes: Sequence[int], groups: Sequence[Sequence[str]]) -> str:
+        if list(sizes).count(-1) > 1:
+            # Axes in front that stay as they are keep their size.
+            lead = next((i for i, g in enumerate(groups) if len(g) != 1), 0)
+            sizes = [*[0] * lead, *sizes[lead:]]
+        if list(sizes).count(-1) > 1:
+            self.node.refuse(f"several of the sizes that it merges are open; {FIX_SIZES}")
+        return self.writer.reshape(name, sizes)
+
+
+RULES: Mapping[str, Rule] = {"Einsum": _einsum}
+"""What rewrites the operator, by its name."""

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types that ONNX's own inference gives the tensors of a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
+
+from ..declared import Declared
+from .graph import NARROW, title_of
+from .sizes import name_open_sizes, open_unknown_sizes, set_sizes
+
+_SMALL = 1024
+"""No shape is longer: constants with more elements are weights, whose values no type needs."""
+
+
+def outline(model: ModelProto, shapes: object = None) -> ModelProto:
+    """Return a model without the values of its weights, and with the types of all its tensors.
+
+    ONNX infers them from the types of the inputs; others in the file are often those of an earlier
+    state of the model. Results that ONNX does not know, as behind an operator of another domain,
+    have what the file says.
+
+    Parameters
+    ----------
+    model
+        A model, which is not changed.
+    shapes
+        The sizes of inputs, by name, that replace those in the file; None for none.
+
+    Returns
+    -------
+    outline
+        Another model. What cannot be inferred has no type there.
+
+    Raises
+    ------
+    ValueError
+        A size is negative, or given otherwise than the model has it; or a result is declared with
+        another element type than ONNX infers.
+    """
+    given = shapes if isinstance(shapes, Mapping) else {}
+    result = ModelProto(ir_version=model.ir_version)
+    result.opset_import.extend(model.opset_import)
+    result.functions.extend(model.functions)
+    result.graph.name = model.graph.name
+    result.graph.node.extend(model.graph.node)
+    result.graph.input.extend(model.graph.input)
+    result.graph.initializer.extend(_without_values(item) for item in model.graph.initializer)
+    if given:
+        set_sizes(result.graph, given, replaces=True)
+    result.graph.output.extend(model.graph.output)
+    open_unknown_sizes(result.graph)
+    name_open_sizes(result.graph)
+    infer(result, with_sizes=not given)
+    for said, known in zip(model.graph.output, result.graph.output, strict=True):
+        _require_type(result.graph, said, known)
+    return result
+
+
+def _require_type(graph: GraphProto, said: ValueInfoProto, known: ValueInfoProto) -> None:
+    """Refuse a result of another element type than ONNX infers; sizes may be outdated."""
+    one, other = (_declared(value).dtype for value in (said, known))
+    if not one or not other or one == other:
+        return
+    makers = [title_of(node) for node in graph.node if said.name in node.output]
+    where = f"ONNX node {makers[0]}: " if makers else ""
+    raise ValueError(
+        f"{where}the model declares the result {said.name!r} as {one}, and by ONNX it is {other}; "
+        "correct the type in the file, or export the model again"
+    )
+
+
+def infer(outline: ModelProto, with_sizes: bool = True) -> None:
+    """Infer the types of all tensors but the inputs.
+
+    Parameters
+    ----------
+    outline
+        As :func:`outline` returns it; it is changed.
+    with_sizes
+        Whether the sizes of its results hold, which the model may declare for other inputs.
+    """
+    graph = outline.graph
+    said = [*graph.output]
+    del graph.output[:], graph.value_info[:]
+    graph.output.extend(ValueInfoProto(name=value.name) for value in said)
+    # An inference that fails leaves types open.
+    with suppress(Exception):
+        outline.CopyFrom(shape_inference.infer_shapes(outline, data_prop=True))
+    for inferred, value in zip(outline.graph.output, said, strict=True):
+        _fill(inferred, value, with_sizes)
+
+
+def declared(graph: GraphProto) -> Mapping[str, Declared]:
+    """Return the types of the tensors of an outline, by name, as TVM has them.
+
+    Parameters
+    ----------
+    graph
+        Its graph.
+    """
+    values = (*graph.value_info, *graph.output)
+    return {value.name: _declared(value) for value in values if value.type.HasField("tensor_type")}
+
+
+def _declared(value: ValueInfoProto) -> Declared:
+    tensor = value.type.tensor_type
+    kind, _, _ = NARROW.get(tensor.elem_type, (tensor.elem_type, 0, 0))
+    dtype = "" if kind in _OF_NO_TYPE else str(helper.tensor_dtype_to_np_dtype(kind))
+    if not tensor.HasField("shape"):
+        return Declared(dtype, None)
+    sizes = [item.dim_value if item.HasField("dim_value") else None for item in tensor.shape.dim]
+    return Declared(dtype, sizes)
+
+
+_OF_NO_TYPE = (TensorProto.UNDEFINED, TensorProto.STRING)
+
+
+def _fill(inferred: ValueInfoProto, value: ValueInfoProto, with_sizes: bool) -> None:
+    """Add what the file says of a result to what was inferred."""
+    said = value.type.tensor_type.shape.dim
+    if inferred.type.WhichOneof("value") is None:
+        inferred.type.CopyFrom(value.type)
+        # Of no dimensions are also results whose shape an exporter did not know.
+        if not (with_sizes and said):
+            inferred.type.tensor_type.ClearField("shape")
+        return
+    known = inferred.type.tensor_type
+    if not (with_sizes and said):
+        return
+    if not known.HasField("shape"):
+        known.shape.CopyFrom(value.type.tensor_type.shape)
+    if len(known.shape.dim) == len(said):
+        for one, other in zip(known.shape.dim, said, strict=True):
+            if not one.HasField("dim_value"):
+                one.CopyFrom(other)
+
+
+def _without_values(tensor: TensorProto) -> TensorProto:
+    if math.prod(tensor.dims) <= _SMALL and tensor.data_location != TensorProto.EXTERNAL:
+        return tensor
+    return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)

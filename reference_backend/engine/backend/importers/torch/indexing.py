@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Indexing, joining and moving of elements in PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tvm import relax
+
+from .call import Call, Rule, sizes_of
+
+
+def _axis(op: Call, value: relax.Expr) -> int:
+    """Return the axis of an op, counted from the front."""
+    rank: int = value.ty.ndim
+    return int(op["dim"]) % max(rank, 1)
+
+
+# ---- Several indices ----------------------------------------------------------------------------
+
+
+class _Indices:
+    """The indices of `index` and `index_put`: a tensor, or None for a whole axis."""
+
+    def __init__(self, op: Call, data: relax.Expr) -> None:
+        self._op = op
+        self.data = data
+        given = [(axis, item) for axis, item in enumerate(op["indices"]) if item is not None]
+        if not given:
+            op.refuse("it has no index; supported is one or more")
+        for _, item in given:
+            if item.meta["val"].dtype in (torch.bool, torch.uint8):
+                op.refuse(
+                    "an index of booleans selects as many elements as are true, which only the run "
+                    "knows; supported are indices of integers, and torch.where"
+                )
+        self.axes = [axis for axis, _ in given]
+        rank = data.ty.ndim
+        self.rest = [axis for axis in range(rank) if axis not in self.axes]
+        is_block = self.axes == list(range(self.axes[0], self.axes[0] + len(self.axes)))
+        self.place = self.axes[0] if is_block else 0
+        """Where the axes of the indices are in what they select."""
+        self.shapes = [item.meta["val"].shape for _, item in given]
+        self.rank = max(map(len, self.shapes))
+        """How many axes the indices have together."""
+        sizes = sizes_of(data)
+        self.tensors = [self._positive(item, sizes[axis]) for axis, item in given]
+
+    def _positive(self, given: torch.fx.Node, size: Any) -> relax.Expr:
+        """Return an index with what counts from the end counted from the front."""
+        op = self._op
+        value = op.as_type(given, "int64")
+        known = op.known(given)
+        if known is not None:
+            if isinstance(size, int):
+                return relax.const(np.where(known < 0, known + size, known), "int64")
+            if (known >= 0).all():
+                return value
+        if str(given.target).startswith("aten.arange"):
+            return value
+        zero = relax.const(0, "int64")
+        length = relax.const(size, "int64") if isinstance(size, int) else op.scalar(size)
+        later = op.emit(relax.op.add(value, length))
+        return op.emit(relax.op.where(op.emit(relax.op.less(value, zero)), later, value))
+
+    def order(self) -> list[int]:
+        """Return the axes of the data, with those of indices in front."""
+        return [*self.axes, *self.rest]
+
+    def front(self) -> list[int]:
+        """Return the axes of what is selected, with those of the indices in front."""
+        chosen = list(range(self.place, self.place + self.rank))
+        others = (axis for axis in range(self.rank + len(self.rest)) if axis not in chosen)
+        return [*chosen, *others]
+
+    def fixed_shape(self) -> list[int]:
+        """Return the sizes of the indices together, which must be known."""
+        if not all(isinstance(size, int) for shape in self.shapes for size in shape):
+            self._op.refuse(
+                "indices whose sizes are open are not supported; supported are fixed ones"
+            )
+        return list(torch.broadcast_shapes(*self.shapes))
+
+
+def permuted(op: Call, value: relax.Expr, order: Sequence[int]) -> relax.Expr:
+    """Return a tensor with its axes in another order.
+
+    Parameters
+    ----------
+    op
+        The call.
+    value
+        The tensor.
+    order
+        Its axes.
+
+    Returns
+    -------
+    value
+        The same one if the order is that which it has.
+    """
+    if list(order) == list(range(len(order))):
+        return value
+    return op.emit(relax.op.permute_dims(value, list(order)))
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return [list(order).index(axis) for axis in range(len(order))]
+
+
+def _index(op: Call) -> relax.Expr:
+    indices = _Indices(op, op.value("self"))
+    if len(indices.tensors) == 1:
+        return op.emit(relax.op.take(indices.data, indices.tensors[0], axis=indices.axes[0]))
+    data = permuted(op, indices.data, indices.order())
+    chosen = op.emit(relax.op.index_tensor(data, indices.tensors))
+    return permuted(op, chosen, _inverse(indices.front()))
+
+
+def _index_put(op: Call) -> relax.Expr:
+    data, dtype = op.value("self"), op.result_type
+    indices = _Indices(op, data)
+    sizes = sizes_of(data)
+    values = op.operand("values", dtype)
+    if dtype == "bool" and op["accumulate"]:
+        op.refuse("accumulate=True of booleans is not supported; supported are numbers")
+    shape = indices.fixed_shape()
+    if shape in ([], [1]) and len(indices.axes) == 1 and not op["accumulate"]:
+        return _replaced(op, data, values, indices)
+    selected = [sizes[axis] for axis in indices.rest]
+    selected[indices.place : indices.place] = shape
+    values = op.emit(relax.op.broadcast_to(values, selected))
+    values = permuted(op, values, indices.front())
+    index = [op.emit(relax.op.broadcast_to(item, shape)) for item in indices.tensors]
+    stacked = op.emit(relax.op.stack(index, axis=len(shape)))
+    moved = permuted(op, data, indices.order())
+    reduction = "add" if op["accumulate"] else "update"
+    result = op.emit(relax.op.scatter_nd(moved, stacked, values, reduction))
+    return permuted(op, result, _inverse(indices.order()))
+
+
+def _replaced(op: Call, data: relax.Expr, values: relax.Expr, indices: _Indices) -> relax.Expr:
+    """Replace one slice by comparing its place with all: NPUs have no scatter."""
+    axis, rank = indices.axes[0], data.ty.ndim
+    (size,) = op.fixed_sizes(data, [axis])
+    shape = [size if item == axis else 1 for item in range(rank)]
+    places = relax.const(np.arange(size).reshape(shape), "int64")
+    place = op.emit(relax.op.reshape(indices.tensors[0], [1] * rank))
+    if not indices.rank and values.ty.ndim >= rank - axis:
+        # The values lack the axis.
+        values = op.emit(relax.op.expand_dims(values, axis=values.ty.ndim - (rank - 1 - axis)))
+    is_it = op.emit(relax.op.equal(places, place))
+    return op.emit(relax.op.where(is_it, values, data))
+
+
+def _index_select(op: Call) -> relax.Expr:
+    data, index = op.value("self"), op.value("index")
+    if data.ty.ndim == 0:
+        return data if index.ty.ndim == 0 else op.emit(relax.op.reshape(data, (1,)))
+    if index.ty.ndim == 0:
+        index = op.emit(relax.op.reshape(index, (1,)))
+    return op.emit(relax.op.take(data, index, axis=_axis(op, data)))
+
+
+# ---- One index along an axis --------------------------------------------------------------------
+
+
+def _gather(op: Call) -> relax.Expr:
+    data, index = op.value("self"), op.value("index")
+    if data.ty.ndim == 0 or index.ty.ndim == 0:
+        op.refuse("tensors without axes are not supported; supported is one axis or more")
+    data = _cropped(op, data, index, _axis(op, data))
+    return op.emit(relax.op.gather_elements(data, index, axis=_axis(op, data)))
+
+
+def _cropped(op: Call, value: relax.Expr, index: relax.Expr, but: int | None) -> relax.Expr:
+    """Return the part of a tensor that an index reaches: of all axes but one."""
+    sizes, wanted = sizes_of(value), sizes_of(index)
+    for axis, (size, count) in enumerate(zip(sizes, wanted, strict=True)):
+        if axis != but and str(size) != str(count):
+            value = op.emit(relax.op.strided_slice(value, [axis], [0], [count], [1]))
+    return value
+
+
+_REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "add"}
+_SCATTERED = {**_REDUCTIONS, "multiply": "mul"}
+
+
+def _scatter(op: Call) -> relax.Expr:
+    data, index, dtype = op.value("self"), op.value("index"), op.result_type
+    reduction = "update"
+    named = op["reduce"]
+    if op.name == "scatter_add":
+        named = "sum"
+    if named is not None:
+        if named not in _SCATTERED or op["include_self"] is False or dtype == "bool":
+            op.refuse(
+                f"reduce={named!r}, include_self={op['include_self']} of {dtype} is not supported; "
+                f"supported are {', '.join(_SCATTERED)} of numbers with include_self=True"
+            )
+        reduction = _SCATTERED[named]
+    if data.ty.ndim == 0 or index.ty.ndim == 0:
+        op.refuse("tensors without axes are not supported; supported is one axis or more")
+    if "src" in op.arguments:
+        source = _cropped(op, op.value("src"), index, None)
+    else:
+        source = op.emit(relax.op.broadcast_to(op.operand("value", dtype), sizes_of(index)))
+    return op.emit(relax.op.scatter_elements(data, index, source, _axis(op, data), reduction))
+
+
+def _slice_scatter(op: Call) -> relax.Expr:
+    data, source = op.value("self"), op.value("src")
+    axis = _axis(op, data)
+    (size,) = op.fixed_sizes(data, [axis])
+    given = (op["start"], op["end"], op["step"])
+    if not all(item is None or isinstance(item, int) for item in given):
+        op.refuse("bounds that the run computes are not supported; supported are numbers")
+    start, end, step = slice(*given).indices(size)
+    if start >= end:
+        return data
+    return op.emit(relax.op.slice_scatter(data, source, start, end, step, axis=axis))
+
+
+def _select(op: Call) -> relax.Expr:
+    data, index = op.value("self"), op["index"]
+    axis = _axis(op, data)
+    if isinstance(index, int):
+        sizes = sizes_of(data)
+        if index < 0:
+            if not isinstance(sizes[axis], int):
+                op.refuse(
+                    f"index {index} along an axis whose size is open is not supported; supported "
+                    "are indices from 0 on"
+                )
+            index += sizes[axis]
+        return op.emit(relax.op.take(data, relax.const(index, "int64"), axis=axis))
+    return op.emit(relax.op.take(data, op.as_type(index, "int64"), axis=axis))
+
+
+# ---- Parts and joints ---------------------------------------------------------------------------
+
+
+def _cat(op: Call) -> relax.Expr:
+    # PyTorch skips operands of shape (0,), whatever the shape of the others.
+    nodes = [item for item in op["tensors"] if not _is_empty(item.meta["val"].shape)]
+    if not nodes:
+        nodes = op["tensors"][:1]
+    parts = [op.converted(op.expression(item)) for item in nodes]
+    return parts[0] if len(parts) == 1 else op.emit(relax.op.concat(parts, axis=op["dim"]))
+
+
+def _is_empty(shape: Sequence[object]) -> bool:
+    return len(shape) == 1 and isinstance(shape[0], int) and shape[0] == 0
+
+
+def _unfold(op: Call) -> relax.Expr:
+    """Return windows along an axis, with their elements along a new last axis."""
+    data = op.value("self")
+    if data.ty.ndim == 0:
+        op.refuse("a tensor without axes is not supported; supported is one axis or more")
+    axis = int(op["dimension"]) % data.ty.ndim
+    size, step = op["size"], op["step"]
+    (length,) = op.fixed_sizes(data, [axis])
+    count = (length - size) // step + 1
+    places = np.arange(count)[:, None] * step + np.arange(size)
+    index = relax.const(places.reshape(-1).astype("int64"), "int64")
+    taken = op.emit(relax.op.take(data, index, axis=axis))
+    sizes = sizes_of(data)
+    shape = [*sizes[:axis], count, size, *sizes[axis + 1 :]]
+    windows = op.emit(relax.op.reshape(taken, shape))
+    order = [item for item in range(len(shape)) if item != axis + 1]
+    return permuted(op, windows, [*order, axis + 1])
+
+
+def _as_strided(op: Call) -> relax.Expr:
+    """Take elements at places that are known, of a tensor whose elements are in order."""
+    given = op["self"].meta["val"]
+    sizes, strides, offset = op["size"], op["stride"], op["storage_offset"] or 0
+    numbers = [*sizes, *strides, offset, *given.shape]
+    if not all(isinstance(item, int) for item in numbers):
+        op.refuse("sizes that are open are not supported; supported are fixed ones")
+    if not given.is_contiguous() or given.storage_offset():
+        op.refuse("a view whose elements are not in order is not supported; call contiguous()")
+    places = np.full((), offset, "int64")
+    for size, stride in zip(sizes, strides, strict=True):
+        places = np.add.outer(places, np.arange(size) * stride)
+    if places.size and places.max() >= given.numel():
+        op.refuse("places outside of the tensor are not supported; supported are those in it")
+    flat = op.emit(relax.op.reshape(op.value("self"), (-1,)))
+    if places.size == given.numel() and np.array_equal(places.reshape(-1), np.arange(places.size)):
+        return op.emit(relax.op.reshape(flat, list(sizes)))
+    return op.emit(relax.op.take(flat, relax.const(places, "int64"), axis=0))
+
+
+def _narrowed(op: Call) -> relax.Expr:
+    data = op.value("self")
+    axis = _axis(op, data)
+    start, length = op["start"], op["length"]
+    if not isinstance(start, int) or not isinstance(length, int):
+        op.refuse("bounds that the run computes are not supported; supported are numbers")
+    if start < 0:
+        start += op.fixed_sizes(data, [axis])[0]
+    return op.emit(relax.op.strided_slice(data, [axis], [start], [start + length], [1]))
+
+
+def _slice(op: Call) -> relax.Expr:
+    """Take a part of an axis."""
+    data = op.value("self")
+    sizes, axis = sizes_of(data), _axis(op, data)
+    start, end, step = op["start"], op["end"], op["step"]
+    if isinstance(sizes[axis], int) and all(
+        item is None or isinstance(item, int) for item in (start, end)
+    ):
+        first, last, _ = slice(start, end, step).indices(sizes[axis])
+        if (first, last, step) == (0, sizes[axis], 1):
+            return data
+        return op.emit(relax.op.strided_slice(data, [axis], [first], [max(first, last)], [step]))
+    if (start or 0) == 0 and (end is None or end == sys.maxsize) and step == 1:
+        return data
+    return op.by_tvm()
+
+
+RULES: dict[str, Rule] = {
+    "aten.index": _index,
+    "aten.index_put": _index_put,
+    "aten.index_select": _index_select,
+    "aten.gather": _gather,
+    "aten.scatter": _scatter,
+    "aten.scatter_add": _scatter,
+    "aten.scatter_reduce": _scatter,
+    "aten.slice_scatter": _slice_scatter,
+    "aten.select": _select,
+    "aten.slice": _slice,
+    "aten.narrow": _narrowed,
+    "aten.cat": _cat,
+    "aten.unfold": _unfold,
+    "aten.as_strided": _as_strided,
+}
+"""What converts an op, by its name without the overload."""

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of matrices and convolutions of PyTorch, in the type of their result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import relax
+
+from .call import Call, Rule
+
+
+def _product(op: Call, one: str, other: str) -> relax.Expr:
+    dtype = op.result_type
+    return op.emit(relax.op.matmul(op.value(one), op.value(other), out_dtype=dtype))
+
+
+def _of(one: str, other: str) -> Rule:
+    return lambda op: _product(op, one, other)
+
+
+def _added(one: str, other: str) -> Rule:
+    """Add a product to a tensor, each with a factor."""
+
+    def rule(op: Call) -> relax.Expr:
+        dtype = op.result_type
+        alpha, beta = op["alpha"], op["beta"]
+        result = _product(op, one, other)
+        if alpha != 1:
+            result = op.emit(relax.op.multiply(result, op.as_type(alpha, dtype)))
+        if beta == 0:
+            return result
+        added = op.operand("self", dtype)
+        if beta != 1:
+            added = op.emit(relax.op.multiply(added, op.as_type(beta, dtype)))
+        return op.emit(relax.op.add(added, result))
+
+    return rule
+
+
+def _linear(op: Call) -> relax.Expr:
+    bias = None if op["bias"] is None else op.value("bias")
+    return op.emit(relax.op.linear(op.value("input"), op.value("weight"), bias, op.result_type))
+
+
+# ---- Convolutions -------------------------------------------------------------------------------
+
+_PLAIN = (
+    (relax.op.nn.conv1d, "NCW", "OIW"),
+    (relax.op.nn.conv2d, "NCHW", "OIHW"),
+    (relax.op.nn.conv3d, "NCDHW", "OIDHW"),
+)
+
+_TRANSPOSED = (
+    (relax.op.nn.conv1d_transpose, "NCW", "IOW"),
+    (relax.op.nn.conv2d_transpose, "NCHW", "IOHW"),
+    (relax.op.nn.conv3d_transpose, "NCDHW", "IODHW"),
+)
+
+
+def _convolution(op: Call) -> relax.Expr:
+    x, dtype = op.value("input"), op.result_type
+    axes = x.ty.ndim - 2
+    if not 1 <= axes <= 3:
+        op.refuse(f"its data has {axes + 2} axes; supported are 3 to 5, with a batch")
+    padding = op["padding"]
+    if isinstance(padding, str):
+        op.refuse(f"padding={padding!r} is not supported; supported are numbers")
+    is_transposed = bool(op["transposed"])
+    make, data, kernel = (_TRANSPOSED if is_transposed else _PLAIN)[axes - 1]
+    more = {"output_padding": each(op["output_padding"], axes)} if is_transposed else {}
+    result = op.emit(
+        make(
+            x,
+            op.value("weight"),
+            strides=each(op["stride"], axes),
+            padding=each(padding, axes),
+            dilation=each(op["dilation"], axes),
+            groups=op["groups"],
+            data_layout=data,
+            kernel_layout=kernel,
+            out_dtype=dtype,
+            **more,
+        )
+    )
+    if op["bias"] is None:
+        return result
+    bias = op.emit(relax.op.reshape(op.value("bias"), (1, -1, *[1] * axes)))
+    return op.emit(relax.op.add(result, bias))
+
+
+def each(sizes: int | Sequence[int], axes: int) -> list[int]:
+    """Return a number for each axis.
+
+    Parameters
+    ----------
+    sizes
+        One for all axes, or one for each.
+    axes
+        How many axes there are.
+
+    Returns
+    -------
+    numbers
+        As many as axes.
+    """
+    given = [sizes] if isinstance(sizes, int) else list(sizes)
+    return given * axes if len(given) == 1 else given
+
+
+RULES: dict[str, Rule] = {
+    "aten.mm": _of("self", "mat2"),
+    "aten.bmm": _of("self", "mat2"),
+    "aten.matmul": _of("self", "other"),
+    "aten.mv": _of("self", "vec"),
+    "aten.dot": _of("self", "tensor"),
+    "aten.addmm": _added("mat1", "mat2"),
+    "aten.addmv": _added("mat", "vec"),
+    "aten.baddbmm": _added("batch1", "batch2"),
+    "aten.linear": _linear,
+    "aten.convolution": _convolution,
+    "aten.conv1d": _convolution,
+    "aten.conv2d": _convolution,
+    "aten.conv3d": _convolution,
+}
+"""What converts an op, by its name without the overload."""

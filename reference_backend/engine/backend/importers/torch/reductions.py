@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions, scans and normalisations of PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax
+
+from .call import Call, Rule
+
+Make = Callable[..., relax.Expr]
+"""A reduction of Relax: of a tensor, along axes."""
+
+
+def _axes(op: Call) -> list[int] | None:
+    """Return the axes that are reduced; None for all."""
+    given = op["dim"]
+    if given is None:
+        return None
+    axes = list(given) if isinstance(given, (tuple, list)) else [given]
+    return axes or None
+
+
+def _reduced(op: Call, make: Make, value: relax.Expr) -> relax.Expr:
+    if value.ty.ndim == 0:
+        return value
+    return op.emit(make(value, _axes(op), keepdims=bool(op["keepdim"])))
+
+
+def _wide(make: Make) -> Rule:
+    """Reduce in the type of the result, into which PyTorch converts first."""
+    return lambda op: _reduced(op, make, op.converted(op.value("self")))
+
+
+def _ordered(make: Make) -> Rule:
+    """Return the largest or smallest element."""
+    return lambda op: _extreme(op, make)
+
+
+def _extreme(op: Call, make: Make) -> relax.Expr:
+    value = op.value("self")
+    is_bool = value.ty.dtype == "bool"
+    # TVM orders no booleans.
+    result = _reduced(op, make, op.cast(value, "int8") if is_bool else value)
+    return op.cast(result, "bool") if is_bool else result
+
+
+def _with_index(make: Make, find: Make, pair: Make) -> Rule:
+    """Return the largest or smallest elements along an axis, and where they are.
+
+    The same op without an axis returns only the element, or is one of two operands.
+    """
+
+    def rule(op: Call) -> relax.Expr:
+        if "other" in op.arguments:
+            dtype = op.result_type
+            if dtype == "bool":
+                op.refuse("operands of type bool are not supported; supported are numbers")
+            return op.emit(pair(op.operand("self", dtype), op.operand("other", dtype)))
+        if "dim" not in op.arguments:
+            return _extreme(op, make)
+        value = op.value("self")
+        if value.ty.ndim == 0:
+            return relax.Tuple([value, op.emit(relax.op.zeros_like(value, "int64"))])
+        return relax.Tuple([_extreme(op, make), _found(op, find, value)])
+
+    return rule
+
+
+def _searched(find: Make) -> Rule:
+    def rule(op: Call) -> relax.Expr:
+        value = op.value("self")
+        if value.ty.ndim == 0:
+            return op.emit(relax.op.zeros_like(value, "int64"))
+        return _found(op, find, value)
+
+    return rule
+
+
+def _found(op: Call, find: Make, value: relax.Expr) -> relax.Expr:
+    value = op.cast(value, "int8") if value.ty.dtype == "bool" else value
+    return op.emit(find(value, op["dim"], bool(op["keepdim"])))
+
+
+def _truth(make: Make) -> Rule:
+    """Tell whether any or all elements differ from 0."""
+
+    def rule(op: Call) -> relax.Expr:
+        result = _reduced(op, make, op.cast(op.truth(op.value("self")), "int8"))
+        return op.cast(result, op.result_type)
+
+    return rule
+
+
+# ---- Moments ------------------------------------------------------------------------------------
+
+
+def _variance(op: Call) -> relax.Expr:
+    value, dtype = op.value("self"), op.result_type
+    correction = 1 if op["correction"] is None else op["correction"]
+    if "unbiased" in op.arguments:
+        correction = 1 if op["unbiased"] else 0
+    axes = _axes(op)
+    if value.ty.ndim == 0:
+        op.refuse("a variance of a tensor without axes is not supported; supported is one or more")
+    if correction == 0:
+        return op.emit(relax.op.variance(value, axes, keepdims=bool(op["keepdim"])))
+    count = math.prod(op.fixed_sizes(value, range(value.ty.ndim) if axes is None else axes))
+    factor = count / (count - correction) if count > correction else math.nan
+    result = op.emit(relax.op.variance(value, axes, keepdims=bool(op["keepdim"])))
+    return op.emit(relax.op.multiply(result, relax.const(factor, dtype)))
+
+
+def _deviation(op: Call) -> relax.Expr:
+    return op.emit(relax.op.sqrt(_variance(op)))
+
+
+def _with_mean(rule: Rule) -> Rule:
+    def both(op: Call) -> relax.Expr:
+        return relax.Tuple([rule(op), _reduced(op, relax.op.mean, op.value("self"))])
+
+    return both
+
+
+def _norm(op: Call) -> relax.Expr:
+    value, order, dtype = op.converted(op.value("self")), op["ord"], op.result_type
+    emit = op.emit
+    if order == 2:
+        return emit(
+            relax.op.sqrt(_reduced(op, relax.op.sum, emit(relax.op.multiply(value, value))))
+        )
+    size = emit(relax.op.abs(value))
+    if abs(order) == math.inf:
+        return _reduced(op, relax.op.max if order > 0 else relax.op.min, size)
+    if order == 0:
+        counted = emit(relax.op.not_equal(size, relax.const(0, dtype)))
+        return _reduced(op, relax.op.sum, op.cast(counted, dtype))
+    if order == 1:
+        return _reduced(op, relax.op.sum, size)
+    powers = emit(relax.op.power(size, relax.const(order, dtype)))
+    return emit(relax.op.power(_reduced(op, relax.op.sum, powers), relax.const(1 / order, dtype)))
+
+
+# ---- Scans, softmax, order ----------------------------------------------------------------------
+
+
+def _scanned(make: Make) -> Rule:
+    def rule(op: Call) -> relax.Expr:
+        value = op.converted(op.value("self"))
+        return value if value.ty.ndim == 0 else op.emit(make(value, op["dim"]))
+
+    return rule
+
+
+def _softmax(make: Make) -> Rule:
+    def rule(op: Call) -> relax.Expr:
+        value = op.converted(op.value("self"))
+        if value.ty.ndim:
+            return op.emit(make(value, op["dim"]))
+        row = op.emit(make(op.emit(relax.op.reshape(value, (1,))), 0))
+        return op.emit(relax.op.reshape(row, ()))
+
+    return rule
+
+
+def _sorted(op: Call) -> relax.Expr:
+    value = op.value("self")
+    if value.ty.ndim == 0:
+        return relax.Tuple([value, op.emit(relax.op.zeros_like(value, "int64"))])
+    if value.ty.dtype == "bool":
+        value = op.cast(value, "int8")
+    axis = -1 if op["dim"] is None else op["dim"]
+    index = op.emit(relax.op.argsort(value, axis, bool(op["descending"]), dtype="int64"))
+    result = op.emit(relax.op.gather_elements(value, index, axis=axis))
+    return relax.Tuple([op.cast(result, op.result_type), index])
+
+
+def _top(op: Call) -> relax.Expr:
+    value = op.value("self")
+    if value.ty.ndim == 0:
+        return relax.Tuple([value, op.emit(relax.op.zeros_like(value, "int64"))])
+    # Elements in order are also right where any order is.
+    axis = -1 if op["dim"] is None else op["dim"]
+    return op.emit(
+        relax.op.topk(
+            value, k=op["k"], axis=axis, largest=bool(op["largest"]), ret_type="both", dtype="int64"
+        )
+    )
+
+
+# ---- Normalisation ------------------------------------------------------------------------------
+
+
+def _first_only(op: Call) -> relax.Expr:
+    """Return the first result; TVM's converter computes no others."""
+    result = op.by_tvm()
+    if isinstance(result.ty, relax.TupleType):
+        return op.emit(relax.TupleGetItem(result, 0))
+    return result
+
+
+def _group_norm(op: Call) -> relax.Expr:
+    value, dtype = op.value("input"), op.result_type
+    (channels,) = op.fixed_sizes(value, [1])
+    groups = op["group"] if "group" in op.arguments else op["num_groups"]
+    if value.ty.ndim < 3:
+        op.refuse("data of 2 axes are not supported; supported are 3 or more")
+    weight, bias = (
+        op.operand(name, dtype)
+        if op[name] is not None
+        else relax.const(np.full(channels, filled), dtype)
+        for name, filled in (("weight", 1.0), ("bias", 0.0))
+    )
+    return op.emit(
+        relax.op.nn.group_norm(
+            value,
+            weight,
+            bias,
+            num_groups=groups,
+            channel_axis=1,
+            axes=list(range(2, value.ty.ndim)),
+            epsilon=op["eps"],
+        )
+    )
+
+
+def _whole_only(op: Call) -> relax.Expr:
+    op.refuse("it is supported after run_decompositions() only; use run_ep_decomposition=True")
+
+
+RULES: dict[str, Rule] = {
+    "aten.sum": _wide(relax.op.sum),
+    "aten.prod": _wide(relax.op.prod),
+    "aten.mean": _wide(relax.op.mean),
+    "aten.amax": _ordered(relax.op.max),
+    "aten.amin": _ordered(relax.op.min),
+    "aten.max": _with_index(relax.op.max, relax.op.argmax, relax.op.maximum),
+    "aten.min": _with_index(relax.op.min, relax.op.argmin, relax.op.minimum),
+    "aten.argmax": _searched(relax.op.argmax),
+    "aten.argmin": _searched(relax.op.argmin),
+    "aten.any": _truth(relax.op.max),
+    "aten.all": _truth(relax.op.min),
+    "aten.var": _variance,
+    "aten.std": _deviation,
+    "aten.var_mean": _with_mean(_variance),
+    "aten.std_mean": _with_mean(_deviation),
+    "aten.linalg_vector_norm": _norm,
+    "aten.cumsum": _scanned(relax.op.cumsum),
+    "aten.cumprod": _scanned(relax.op.cumprod),
+    "aten._softmax": _softmax(relax.op.nn.softmax),
+    "aten._log_softmax": _softmax(relax.op.nn.log_softmax),
+    "aten.softmax": _softmax(relax.op.nn.softmax),
+    "aten.log_softmax": _softmax(relax.op.nn.log_softmax),
+    "aten.sort": _sorted,
+    "aten.topk": _top,
+    "aten.native_group_norm": _group_norm,
+    "aten.group_norm": _group_norm,
+    "aten.native_batch_norm": _first_only,
+    "aten._native_batch_norm_legit": _first_only,
+    "aten._native_batch_norm_legit_functional": _first_only,
+    "aten.batch_norm": _whole_only,
+    "aten.instance_norm": _whole_only,
+}
+"""What converts an op, by its name without the overload."""

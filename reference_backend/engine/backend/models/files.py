@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that commands read, and checks of those that they will write."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+from ..shared.aliases import Array
+from ..shared.problem import Problem
+
+Arrays = dict[str, Array]
+"""Arrays by name."""
+
+
+class Header(NamedTuple):
+    """What a file says of an array before its elements.
+
+    Parameters
+    ----------
+    dtype
+        The element type.
+    shape
+        The sizes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+_WRITE = "an .npz file is written by numpy.savez('inputs.npz', name=array)"
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is not a file.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    Problem
+        It does not exist, is not a file, or cannot be read.
+    """
+    # Unlike those of pathlib, these do not fail for a name that is too long.
+    if os.path.isdir(path):
+        raise Problem(f"{path} is a folder; name a file.")
+    if not os.path.exists(path):
+        raise Problem(f"There is no file {path}.")
+    if not os.path.isfile(path):
+        raise Problem(f"{path} is a device or a pipe; name a regular file.")
+    if not os.access(path, os.R_OK):
+        raise Problem(f"{path} may not be read.")
+
+
+def read_text(path: Path) -> str:
+    """Read a file of text.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    text
+        Its text.
+
+    Raises
+    ------
+    Problem
+        It cannot be read.
+    """
+    require_file(path)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise Problem(f"{path} is not a file of text.") from None
+
+
+class NamedArrays:
+    """Arrays by name.
+
+    Parameters
+    ----------
+    arrays
+        The arrays.
+    path
+        What messages call them.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], path: Path) -> None:
+        self.path = path
+        self.headers = {name: Header(str(item.dtype), item.shape) for name, item in arrays.items()}
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> Array:
+        """Return an array."""
+        # `ascontiguousarray` would turn rank 0 into rank 1.
+        return np.asarray(self._arrays[name], order="C")
+
+
+class ArrayFile(NamedArrays):
+    """Arrays of an .npz file, or one of an .npy file, each of which is read when it is asked for.
+
+    Parameters
+    ----------
+    path
+        The file. An array without a name is `arr_0`, as `numpy.savez` calls it.
+
+    Raises
+    ------
+    Problem
+        It cannot be read, or has no arrays.
+    """
+
+    def __init__(self, path: Path) -> None:
+        require_file(path)
+        self.path = path
+        try:
+            self.headers = _headers(path)
+        except Exception:  # NumPy and the readers below it raise countless errors.
+            raise self._unreadable() from None
+        if not self.headers:
+            raise Problem(f"{path} has no arrays; {_WRITE}.")
+
+    def __getitem__(self, name: str) -> Array:
+        """Read an array."""
+        try:
+            found = np.load(self.path, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                return np.asarray(found, order="C")
+            with found:
+                return np.asarray(found[name], order="C")
+        except MemoryError:
+            raise
+        except Exception:
+            raise self._unreadable() from None
+
+    def _unreadable(self) -> Problem:
+        return Problem(f"{self.path} is no file of arrays of numbers; {_WRITE}.")
+
+
+def _headers(path: Path) -> dict[str, Header]:
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            return {"arr_0": _header(file)}
+    with zipfile.ZipFile(path) as archive:
+        found = {}
+        for name in archive.namelist():
+            with archive.open(name) as file:
+                found[name.removesuffix(".npy")] = _header(file)
+        return found
+
+
+def _header(file: IO[bytes]) -> Header:
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    shape, _, dtype = readers[npy.read_magic(file)](file)
+    if dtype.hasobject or dtype.names:
+        raise ValueError
+    return Header(str(dtype), shape)
+
+
+def require_writable(path: Path | None) -> None:
+    """Refuse a place where no file can be written, before the work begins.
+
+    Parameters
+    ----------
+    path
+        The file to be written; none: nothing is to be done.
+
+    Raises
+    ------
+    Problem
+        Nothing can be written there.
+    """
+    if path is None:
+        return
+    if str(path) == "-":
+        raise Problem("'-' is not a file: name one. --json prints on standard output.")
+    folder = path.parent
+    if path.is_dir():
+        raise Problem(f"{path} is a folder; name a file to be written.")
+    if not folder.is_dir():
+        raise Problem(f"There is no folder {folder} for {path.name}; make it first.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Problem(f"Nothing can be written to the folder {folder}.")

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads model files: ONNX, exported programs of PyTorch, TensorFlow Lite, and modules of TVM."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tvm
+from tvm import relax
+
+from ..importers.failures import node_of
+from ..shared.console import quiet
+from ..shared.problem import Problem, sentence
+from .files import read_text, require_file
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Shapes = Mapping[str, Sequence[int]]
+"""The sizes of inputs, by name."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model as it was read, before TVM imports it.
+
+    Parameters
+    ----------
+    path
+        Its file.
+    content
+        An `onnx.ModelProto`, a `torch.export.ExportedProgram`, a path or a `tvm.IRModule`.
+    importer
+        Makes a module of the content.
+    results
+        The names of its results; none if the file has no names of them.
+    can_quantize
+        Whether this package quantizes models of this kind.
+    """
+
+    path: Path
+    content: object
+    importer: Callable[[object], tvm.IRModule]
+    results: tuple[str, ...] = ()
+    can_quantize: bool = False
+
+    def imported(self, shapes: Shapes, content: object = None) -> tvm.IRModule:
+        """Return the module that TVM makes of it.
+
+        Parameters
+        ----------
+        shapes
+            The sizes of inputs whose sizes are open.
+        content
+            What to import in place of the content, such as the quantised model.
+
+        Returns
+        -------
+        mod
+            The module.
+
+        Raises
+        ------
+        Problem
+            An operator is not supported, or a shape does not suit the model.
+        """
+        try:
+            # TVM prints what it cannot convert.
+            with quiet(), redirect_stdout(io.StringIO()):
+                mod = self.importer(self.content if content is None else content)
+        except Exception as error:  # Importers raise countless errors.
+            node, why = node_of(error), sentence(error)
+            why = f"at the node {node}: {why}" if node and node not in why else why
+            raise Problem(f"{self.path} cannot be imported: {why}") from error
+        return with_shapes(mod, shapes)
+
+
+def read_model(path: Path, shapes: Shapes, otherwise: str = "") -> ModelFile:
+    """Read a model.
+
+    Parameters
+    ----------
+    path
+        A file whose name ends in .onnx, .pt2, .tflite, or .json for a module of TVM.
+    shapes
+        The sizes of inputs whose sizes are open; in an ONNX model they replace the open ones.
+    otherwise
+        The suffix to assume for a file whose own suffix is not known.
+
+    Returns
+    -------
+    model
+        The model.
+
+    Raises
+    ------
+    Problem
+        It cannot be read, is of an unknown kind, or has no such inputs.
+    """
+    require_model(path, KINDS, otherwise)
+    reader = _READERS.get(path.suffix.lower()) or _READERS[otherwise]
+    return reader(path, shapes)
+
+
+def with_bfloat16(file: ModelFile, dtype: str) -> ModelFile:
+    """Return a model whose tensors of bfloat16 get another type.
+
+    Parameters
+    ----------
+    file
+        The model.
+    dtype
+        "float32", "float16" or "bfloat16".
+
+    Returns
+    -------
+    file
+        The same content, with another importer.
+
+    Raises
+    ------
+    Problem
+        It is no program of PyTorch.
+    """
+    if file.path.suffix.lower() != ".pt2":
+        raise Problem(f"--bfloat16 is for programs of PyTorch (.pt2), and {file.path} is none.")
+    from ..importers import from_exported_program
+
+    return replace(file, importer=lambda content: from_exported_program(content, bfloat16=dtype))
+
+
+def require_model(path: Path, kinds: str, otherwise: str = "") -> None:
+    """Raise :class:`Problem` unless this file is there, and of a kind that can be read.
+
+    Parameters
+    ----------
+    path
+        The file.
+    kinds
+        What the command takes, as a text.
+    otherwise
+        As for :func:`read_model`.
+
+    Raises
+    ------
+    Problem
+        It is not.
+    """
+    require_file(path)
+    if _READERS.keys().isdisjoint((path.suffix.lower(), otherwise)):
+        raise Problem(f"{path} is not a model that can be read; supported: {kinds}.")
+
+
+def _read_onnx(path: Path, shapes: Shapes) -> ModelFile:
+    try:
+        import onnx
+    except ImportError:
+        raise Problem("ONNX models need the package onnx: pip install onnx.") from None
+    from ..importers import from_onnx
+
+    try:
+        model = onnx.load(path)
+        outputs = model.graph.output
+        if not outputs:
+            raise ValueError
+    except Exception:  # Errors of protobuf, or of the system about data next to the model.
+        raise Problem(f"{path} is not an ONNX model, or its data are missing.") from None
+    _set_shapes(model, shapes)
+    return ModelFile(
+        path,
+        model,
+        # Names of inputs stay as their author wrote them.
+        lambda content: from_onnx(content, sanitize_input_names=False),
+        tuple(item.name for item in outputs),
+        can_quantize=True,
+    )
+
+
+def _set_shapes(model: ModelProto, shapes: Shapes) -> None:
+    """Write sizes into an ONNX model, for each size of the same name."""
+    from ..importers.onnx.sizes import inputs_of, set_sizes
+
+    _require_known(shapes, list(inputs_of(model.graph)))
+    try:
+        set_sizes(model.graph, shapes)
+    except ValueError as error:
+        given = " ".join(f"--shape {_text(name, shape)}" for name, shape in shapes.items())
+        raise Problem(f"{given}: {error}.") from None
+    if shapes:
+        # They have the open sizes.
+        del model.graph.value_info[:]
+
+
+def _read_program(path: Path, shapes: Shapes) -> ModelFile:
+    try:
+        import torch
+    except ImportError:
+        raise Problem("Programs of PyTorch need the package torch: pip install torch.") from None
+    from ..importers import from_exported_program
+
+    try:
+        # Quantised models have ops that torchao registers.
+        with quiet():
+            with suppress(ImportError):
+                import torchao  # noqa: F401
+            program = torch.export.load(path)
+    except Exception as error:
+        raise Problem(
+            f"{path} is not a program that torch.export.save of this PyTorch has written, or has "
+            f"ops of a package that is not installed: {sentence(error)}"
+        ) from None
+    results = program.graph_signature.user_outputs
+    names = tuple(str(name) for name in results if name is not None)
+    return ModelFile(path, program, from_exported_program, names, can_quantize=True)
+
+
+def _read_tflite(path: Path, shapes: Shapes) -> ModelFile:
+    from ..importers import from_tflite
+
+    # Any size of an input can be changed, as LiteRT does.
+    return ModelFile(path, path, partial(from_tflite, shape_dict=dict(shapes)))
+
+
+def _read_module(path: Path, shapes: Shapes) -> ModelFile:
+    try:
+        mod = tvm.ir.load_json(read_text(path))
+    except Problem:
+        raise
+    except Exception:
+        mod = None
+    if not isinstance(mod, tvm.IRModule):
+        raise Problem(f"{path} is not a module that tvm.ir.save_json of this TVM has written.")
+    return ModelFile(path, mod, lambda content: content)
+
+
+_READERS: Mapping[str, Callable[[Path, Shapes], ModelFile]] = {
+    ".onnx": _read_onnx,
+    ".pt2": _read_program,
+    ".tflite": _read_tflite,
+    ".json": _read_module,
+}
+
+KINDS = (
+    ".onnx, .pt2 (torch.export.save), .tflite, and .json (a module that tvm.ir.save_json has "
+    "written)"
+)
+"""The kinds of model files, as a text."""
+
+
+def with_shapes(mod: tvm.IRModule, shapes: Shapes, function: str = "main") -> tvm.IRModule:
+    """Fix the open sizes of a module's inputs.
+
+    Parameters
+    ----------
+    mod
+        The module.
+    shapes
+        The sizes of inputs.
+    function
+        Its function that is the model.
+
+    Returns
+    -------
+    mod
+        The module with these sizes.
+
+    Raises
+    ------
+    Problem
+        There is no such input, or it has other sizes.
+    """
+    if not shapes:
+        return mod
+    main = main_of(mod, function)
+    params = {str(param.name): param for param in main.params}
+    _require_known(shapes, list(params))
+    bound: dict[tvm.tirx.Var, int] = {}
+    for name, shape in shapes.items():
+        values = getattr(getattr(params[name].ty, "shape", None), "values", None)
+        if values is None or len(values) != len(shape):
+            raise Problem(f"--shape {_text(name, shape)}: the input is {params[name].ty}.")
+        for known, size in zip(values, shape, strict=True):
+            if isinstance(known, tvm.tirx.Var):
+                if bound.setdefault(known, size) != size:
+                    raise Problem(
+                        f"--shape {_text(name, shape)}: '{known.name}' is {bound[known]} in "
+                        f"another place, and {size} here."
+                    )
+            elif isinstance(known, tvm.tirx.IntImm) and int(known) != size:
+                raise Problem(
+                    f"--shape {_text(name, shape)}: the model fixes a size of {int(known)} where "
+                    f"{size} is given."
+                )
+    return relax.transform.BindSymbolicVars(bound, function)(mod) if bound else mod
+
+
+def main_of(mod: tvm.IRModule, name: str = "main") -> relax.Function:
+    """Return the function of a module that is the model.
+
+    Parameters
+    ----------
+    mod
+        The module.
+    name
+        The name of the function.
+
+    Returns
+    -------
+    function
+        The function.
+
+    Raises
+    ------
+    Problem
+        It has no such function.
+    """
+    functions = {
+        var.name_hint: item
+        for var, item in mod.functions_items()
+        if isinstance(item, relax.Function)
+    }
+    if name not in functions:
+        raise Problem(f"The model has no function '{name}'; it has: {', '.join(functions)}.")
+    return functions[name]
+
+
+def _require_known(shapes: Shapes, inputs: Sequence[str]) -> None:
+    for name in shapes:
+        if name not in inputs:
+            raise Problem(f"--shape {name}=...: the model's inputs are {', '.join(inputs)}.")
+
+
+def _text(name: str, shape: Sequence[int]) -> str:
+    return f"{name}={','.join(map(str, shape))}"

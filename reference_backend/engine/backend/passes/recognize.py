@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites of chains to ops, and of calls with several results."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..ir.calls import Values
+from ..table.capability import Op
+from ..table.chain_grammar import count_steps, heads, needed_ops
+from ..table.chains import Found, chains_of, find, function_of
+from ..table.table import Table
+from .rewriting import Bindings, Block
+
+
+def recognize_chains(block: Block, table: Table) -> Bindings | None:
+    """Replace chains by the op of their table entry; see `chain_grammar`.
+
+    The longest go first: one may contain another. Entries without a Relax op keep their chains for
+    the patterns; here they only keep shorter chains from matching inside.
+    """
+    bindings, values = block.bindings, block.values
+    by_op: dict[str, list[relax.VarBinding]] = {}
+    users: dict[relax.Var, list[relax.Var]] = {}
+    for binding in bindings:
+        value = binding.value
+        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op):
+            by_op.setdefault(value.op.name, []).append(binding)
+        for var in relax.analysis.free_vars(value):
+            users.setdefault(var, []).append(binding.var)
+    own = {binding.var for calls in by_op.values() for binding in calls}
+    taken: set[relax.Var] = set()
+    replaced = {}
+    chains = [
+        (op, chain)
+        for op in table.ops
+        for chain in chains_of(op)
+        if needed_ops(chain.node) <= by_op.keys()
+    ]
+    chains.sort(key=lambda item: count_steps(item[1].node), reverse=True)
+    for op, chain in chains:
+        for head in heads(chain.node):
+            for binding in by_op.get(head, ()):
+                var = binding.var
+                for found in find(chain, var, values) if var not in taken else ():
+                    inside = found.calls.keys()
+                    if inside & taken or not inside <= own or _leaks(inside, var, users):
+                        continue
+                    call = _as_call(table, op, found, binding.value, values)
+                    if call is not None:
+                        taken |= inside
+                        replaced[var] = call
+                        break
+    if not any(replaced[item.var] is not item.value for item in bindings if item.var in replaced):
+        return None
+    return [
+        relax.VarBinding(item.var, replaced[item.var]) if item.var in replaced else item
+        for item in bindings
+    ]
+
+
+def _leaks(
+    inside: Set[relax.Var], last: relax.Var, users: dict[relax.Var, list[relax.Var]]
+) -> bool:
+    """Whether an inner value of a chain is used outside of it."""
+    return any(
+        not var.same_as(last)
+        and (not isinstance(var, relax.DataflowVar) or any(u not in inside for u in users[var]))
+        for var in inside
+    )
+
+
+def _as_call(
+    table: Table, op: Op, found: Found, last: relax.Call, values: Values
+) -> relax.Call | None:
+    """Return a call that computes a chain; none if there is no such call.
+
+    For an entry with only chains, this is the last call of the chain itself.
+    """
+    if not op.relax:
+        reason = table.refusal_of_chain(op, found.inputs, found.attributes, last, values)
+        return last if reason is None else None
+    attributes = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in found.attributes.items()
+    }
+    tensors = [found.inputs[item.name] for item in op.inputs]
+    try:
+        call = function_of(op.relax)(*tensors, **attributes)
+        call = relax.BlockBuilder().normalize(call)
+    except (TypeError, ValueError, RuntimeError):
+        return None  # The op does not take these types; some ops only assert that.
+    same = tvm_ffi.structural_equal(call.ty, last.ty)
+    return call if same and table.refusal(call, values, op=op, asked_later=True) is None else None
+
+
+def split_results(block: Block, table: Table) -> Bindings | None:
+    """Bind each used result of a call with several results to a variable, right after it."""
+    bindings = block.bindings
+    if not any(table.entries_of(name) for name in block.by_op):
+        return None
+    fields: dict[relax.Var, list[relax.VarBinding]] = {
+        binding.var: []
+        for binding in bindings
+        if isinstance(binding.value, relax.Call)
+        and isinstance(binding.value.op, tvm.ir.Op)
+        and isinstance(binding.value.ty, relax.TupleType)
+        and table.entries_of(binding.value.op.name)
+    }
+    if not fields:
+        return None
+    # Results that are also read as a tuple.
+    whole = {var for var in fields if not isinstance(var, relax.DataflowVar)}
+    for binding in bindings:
+        value = binding.value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in fields:
+            fields[value.tuple_value].append(binding)
+        else:
+            whole.update(var for var in relax.analysis.free_vars(value) if var in fields)
+    result: Bindings = []
+    for binding in bindings:
+        var, value = binding.var, binding.value
+        if var in whole:
+            call = relax.DataflowVar(f"{var.name}_results", value.ty)
+            parts = [
+                relax.DataflowVar(f"{var.name}_{index}", ty)
+                for index, ty in enumerate(value.ty.fields)
+            ]
+            result.append(relax.VarBinding(call, value))
+            items = [*enumerate(parts), *((item.value.index, item.var) for item in fields[var])]
+            result += [relax.VarBinding(part, relax.TupleGetItem(call, at)) for at, part in items]
+            result.append(relax.VarBinding(var, relax.Tuple(parts)))
+        elif var in fields:
+            result += [binding, *fields[var]]
+        elif not (isinstance(value, relax.TupleGetItem) and value.tuple_value in fields):
+            result.append(binding)
+    return result

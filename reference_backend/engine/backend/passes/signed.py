@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns quantised tensors of uint16 into int16, which the chip computes with."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+
+from ..ir.calls import Constant, Values, resolve
+from ..table.table import Table
+from .quantized import DEQUANTIZE, MOVES, QUANTIZE
+from .rewriting import Bindings, Block, op_name
+
+_MIDDLE = 1 << 15
+"""The difference between a number of uint16 and its replacement in int16."""
+
+
+def sign_integers(block: Block, table: Table) -> Bindings | None:
+    """Turn uint16 with a zero point z into int16 with the zero point z - 32768, which is exact.
+
+    Inputs and outputs of a model stay uint16, and so do values that other ops read: the difference
+    is added there. Nothing changes if the table lacks int16.
+    """
+    entry = table.get("dequantize")
+    if entry is None or "int16" not in entry.inputs[0].dtypes:
+        return None
+    if not any(_is_unsigned(call) for call in _quantizing(block)):
+        return None
+    signs = _Signs(block.values)
+    for binding in block.bindings:
+        value: relax.Expr | None = binding.value
+        name = op_name(value) if isinstance(binding, relax.VarBinding) else ""
+        if name == DEQUANTIZE:
+            signs.dequantize(binding)
+        elif name == QUANTIZE:
+            signs.quantize(binding)
+        elif name in MOVES or name == "relax.concat":
+            signs.move(binding)
+        else:
+            signs.bindings.append(binding)
+    return signs.bindings if signs.changed else None
+
+
+def _quantizing(block: Block) -> list[relax.Call]:
+    """Return all calls in a block that quantize or dequantize."""
+    found = [index for name in (QUANTIZE, DEQUANTIZE) for index in block.by_op.get(name, ())]
+    return [block.bindings[index].value for index in found]
+
+
+def _is_unsigned(call: relax.Call) -> bool:
+    """Whether the integers of a quantize or dequantize are uint16."""
+    ty = call.ty if op_name(call) == QUANTIZE else call.args[0].ty
+    return str(ty.dtype) == "uint16"
+
+
+class _Signs:
+    """Rewrites the bindings of a block, one after the other."""
+
+    def __init__(self, values: Values) -> None:
+        self.bindings: Bindings = []
+        self.changed = False
+        self._values = values
+        self._signed: dict[relax.Var, relax.Expr] = {}
+        """The tensors of int16 for those of uint16, where known."""
+        self._builder = relax.BlockBuilder()
+
+    def quantize(self, binding: relax.VarBinding) -> None:
+        """Quantize to int16, and convert that to uint16 for other readers."""
+        call = binding.value
+        zeros = self._zero_points(call)
+        if not _is_unsigned(call) or zeros is None:
+            self.bindings.append(binding)
+            return
+        signed = relax.op.quantize(call.args[0], call.args[1], zeros, call.attrs.axis, "int16")
+        self._replace(binding, signed)
+
+    def dequantize(self, binding: relax.VarBinding) -> None:
+        """Dequantize int16."""
+        call = binding.value
+        zeros = self._zero_points(call)
+        if not _is_unsigned(call) or zeros is None:
+            self.bindings.append(binding)
+            return
+        data = self._as_signed(call.args[0])
+        attributes = call.attrs
+        new = relax.op.dequantize(data, call.args[1], zeros, attributes.axis, attributes.out_dtype)
+        self.bindings.append(relax.VarBinding(binding.var, self._builder.normalize(new)))
+        self.changed = True
+
+    def move(self, binding: relax.VarBinding) -> None:
+        """Move int16 instead of uint16, if that is known."""
+        call = binding.value
+        first = resolve(call.args[0], self._values)
+        fields = list(first.fields) if isinstance(first, relax.Tuple) else [call.args[0]]
+        if not all(isinstance(item, relax.Var) and item in self._signed for item in fields):
+            self.bindings.append(binding)
+            return
+        signed = [self._signed[item] for item in fields]
+        data = relax.Tuple(signed) if isinstance(first, relax.Tuple) else signed[0]
+        self._replace(binding, relax.Call(call.op, [data, *call.args[1:]], call.attrs))
+
+    def _zero_points(self, call: relax.Call) -> Constant | None:
+        """Return the zero points for int16, if those for uint16 are known."""
+        known = resolve(call.args[2], self._values)
+        if not isinstance(known, Constant):
+            return None
+        numbers = known.value.numpy().astype("int64")
+        # Zero points of int32 may be beyond the range of both.
+        inside = ((numbers >= 0) & (numbers < 2 * _MIDDLE)).all()
+        return _int16(numbers - _MIDDLE) if inside else None
+
+    def _as_signed(self, data: relax.Expr) -> relax.Expr:
+        known = resolve(data, self._values)
+        if isinstance(known, Constant):
+            return _int16(known.value.numpy().astype("int64") - _MIDDLE)
+        if data not in self._signed:
+            wide = self._add(relax.op.astype(data, "int32"), data)
+            less = self._add(relax.op.subtract(wide, relax.const(_MIDDLE, "int32")), data)
+            self._signed[data] = self._add(relax.op.astype(less, "int16"), data)
+        return self._signed[data]
+
+    def _replace(self, binding: relax.VarBinding, call: relax.Call) -> None:
+        """Bind a result of int16, and its uint16 value, which may remain unread."""
+        signed = self._add(call, binding.var)
+        self._signed[binding.var] = signed
+        wide = self._add(relax.op.astype(signed, "int32"), binding.var)
+        more = self._add(relax.op.add(wide, relax.const(_MIDDLE, "int32")), binding.var)
+        last = self._builder.normalize(relax.op.astype(more, "uint16"))
+        self.bindings.append(relax.VarBinding(binding.var, last))
+        self.changed = True
+
+    def _add(self, call: relax.Call, like: relax.Var) -> relax.Var:
+        new = self._builder.normalize(call)
+        var = relax.DataflowVar(str(like.name), new.ty)
+        self.bindings.append(relax.VarBinding(var, new))
+        return var
+
+
+def _int16(numbers: npt.ArrayLike) -> Constant:
+    return relax.const(np.asarray(numbers).astype("int16"), "int16")

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of a model's author in a profile, and whether a report is of the same model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .parts import HostCall, Run
+
+if TYPE_CHECKING:
+    from ..report.report import OpPlacement, Report
+    from .result import Profile
+
+_KERNELS = {"astype": "cast", "concat": "concatenate", "permute_dims": "transpose"}
+"""What TVM calls the kernels of these ops; those of others are named after the op."""
+# What a report says of the call of a kernel.
+_CALLED = re.compile(r"the kernel '([^']+)'")
+
+
+def split_label(label: str | None) -> tuple[str | None, str | None]:
+    """Return the op and the variable of a driver's label.
+
+    Parameters
+    ----------
+    label
+        The label, such as "relax.nn.relu (lv3)"; none of what belongs to no op.
+
+    Returns
+    -------
+    op, variable
+        The parts; the whole label and none if it has another form.
+    """
+    match = re.fullmatch(r"(\S+) \((.*)\)", label or "")
+    return (match[1], match[2]) if match is not None else (label, None)
+
+
+def mismatch(profile: Profile, report: Report) -> str | None:
+    """Say why a profile does not belong to the model of a report.
+
+    Parameters
+    ----------
+    profile
+        The profile.
+    report
+        The report.
+
+    Returns
+    -------
+    why
+        The end of a sentence; none if both have the same regions, and the report has all ops of
+        the profile.
+    """
+    ran, known = ({item.symbol for item in items} for items in (profile.regions, report.regions))
+    if ran != known:
+        return f"the profile has {_listed(ran)}, and the report {_listed(known)}"
+    placed = {(op.region, op.name): op.op for op in report.ops}
+    for op in profile.ops:
+        if op.variable is not None and placed.get((op.region, op.variable)) != op.op:
+            return f"the profile has {op.label} in {op.region}, and the report does not"
+    return None
+
+
+def require_match(profile: Profile, report: Report, which: str = "") -> None:
+    """Refuse a profile of another model than that of a report.
+
+    Parameters
+    ----------
+    profile
+        The profile.
+    report
+        The report.
+    which
+        Which pair of several this is, such as " before".
+
+    Raises
+    ------
+    ValueError
+        It is of another model; the message says how they differ.
+    """
+    why = mismatch(profile, report)
+    if why is not None:
+        raise ValueError(
+            f"The profile{which} is of another model than the report{which}: {why}. Profile the "
+            "model of the report, compiled in the same way."
+        )
+
+
+def _listed(symbols: Iterable[str]) -> str:
+    names = sorted(symbols)
+    noun = "region" if len(names) == 1 else "regions"
+    return f"the {noun} {', '.join(names)}" if names else "no regions"
+
+
+def named(profile: Profile, report: Report) -> Profile:
+    """Return a profile with the names that a report has for its ops and functions of the host.
+
+    Parameters
+    ----------
+    profile
+        The profile, of the same model.
+    report
+        The report.
+
+    Returns
+    -------
+    profile
+        The profile with them.
+    """
+    placed = {(op.region, op.name): op for op in report.ops}
+    ops = []
+    for op in profile.ops:
+        place = placed.get((op.region, op.variable)) if op.variable is not None else None
+        if place is not None:
+            origin = str(place.origin) if place.origin else None
+            op = replace(op, origin=origin, composite=place.composite)
+        ops.append(op)
+    host = named_host_calls(profile.host, profile.calls, report)
+    return replace(profile, ops=tuple(ops), host=host)
+
+
+def named_host_calls(
+    host: Sequence[HostCall], calls: Sequence[Run], report: Report
+) -> tuple[HostCall, ...]:
+    """Give functions of the host the names of the ops that they compute.
+
+    A function has the name of its op, if in each call as many functions of this name ran as the
+    report has ops on the host: then they ran in the order of the model. Others have none.
+
+    Parameters
+    ----------
+    host
+        The functions, in the order in which they ran.
+    calls
+        The calls of the model.
+    report
+        Where its ops run.
+
+    Returns
+    -------
+    host
+        The same functions.
+    """
+    ops: dict[str, list[OpPlacement]] = {}
+    for op in report.on_host:
+        if not op.bookkeeping:
+            ops.setdefault(_kernel(op), []).append(op)
+    if not ops or not calls:
+        return tuple(host)
+    ran: dict[str, list[int]] = {}
+    for index, item in enumerate(host):
+        # TVM numbers kernels of one name: add, add1, add2. What C has too is called tir_sinh.
+        name = re.sub(r"\d+$", "", item.name.rpartition(".")[2]).removeprefix("tir_")
+        for kernel in {item.name, name} & ops.keys():
+            ran.setdefault(kernel, []).append(index)
+    found = list(host)
+    for kernel, indices in ran.items():
+        for mine in _by_call(indices, host, calls):
+            if len(mine) == len(ops[kernel]):
+                for index, op in zip(mine, ops[kernel], strict=True):
+                    if op.origin:
+                        found[index] = replace(found[index], origin=str(op.origin))
+    return tuple(found)
+
+
+def _kernel(op: OpPlacement) -> str:
+    called = _CALLED.search(op.reason or "") if op.op == "relax.call_tir" else None
+    name = op.op.rpartition(".")[2]
+    return called[1] if called is not None else _KERNELS.get(name, name)
+
+
+def _by_call(
+    indices: Sequence[int], host: Sequence[HostCall], calls: Sequence[Run]
+) -> Iterator[list[int]]:
+    """Divide functions among the calls of the model in which they ran."""
+    at = 0
+    for call in calls:
+        mine = []
+        while at < len(indices) and host[indices[at]].begin_us <= call.end_us:
+            mine.append(indices[at])
+            at += 1
+        yield mine

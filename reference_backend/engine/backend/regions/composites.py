@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the composites of a dataflow block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+import tvm_ffi
+from tvm import relax
+from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
+from tvm.relax.dpl import (
+    CallPattern,
+    DFPattern,
+    ExprPattern,
+    OrPattern,
+    TupleGetItemPattern,
+    TuplePattern,
+)
+from tvm.relax.transform import FusionPattern
+
+from ..ir.calls import Values, items_of, with_arguments
+from ..ir.origins import is_named, origin_of
+from ..libraries.asking import decline_reason
+from ..settings.options import Options
+from ..shared.backend import BACKEND
+from ..table.matches import escapes
+from ..table.patterns import is_quantized, label_of
+from ..table.reasons import Code, Reason
+from ..table.table import Table
+from . import ir
+
+
+class Target:
+    """What may go to the NPU.
+
+    Parameters
+    ----------
+    table
+        The capabilities, which give the reasons.
+    options
+        What may go to the NPU, and the driver's settings.
+    """
+
+    def __init__(self, table: Table, options: Options) -> None:
+        self.table = table
+        self.options = options
+        self.patterns = [_entry_of(item) for item in get_patterns_with_prefix(f"{BACKEND}.")]
+        self._driver_options = tvm_ffi.convert(options.driver_options())
+
+    def ask_driver(self, function: relax.Function, bounds: Mapping[str, int], finish: bool) -> str:
+        """Return why the driver declines a composite or, with `finish`, a region.
+
+        Parameters
+        ----------
+        function
+            The composite or the region.
+        bounds
+            The largest value of each symbol.
+        finish
+            Whether it is a whole region, which the driver compiles at once.
+
+        Returns
+        -------
+        reason
+            A sentence; empty if the driver takes it.
+        """
+        driver = self.options.driver
+        return decline_reason(function, driver, self._driver_options, bounds, finish)
+
+
+class Bindings(list[relax.Binding]):
+    """The bindings of a dataflow block, and their readers.
+
+    Parameters
+    ----------
+    bindings
+        In their order.
+    values
+        The values of all variables that the block can read.
+    """
+
+    def __init__(self, bindings: Sequence[relax.Binding], values: Values) -> None:
+        super().__init__(bindings)
+        self.values = values
+        self.position = {binding.var: index for index, binding in enumerate(bindings)}
+        self.users: dict[relax.Var, list[relax.Var]] = {}
+        for binding in bindings:
+            for var in items_of(relax.analysis.free_vars(binding.value)):
+                self.users.setdefault(var, []).append(binding.var)
+
+    @cached_property
+    def position_of_value(self) -> dict[int, int]:
+        """The index of the binding of each value, by the value's identity."""
+        return {ir.id_of(binding.value): index for index, binding in enumerate(self)}
+
+
+@dataclass(frozen=True, eq=False)
+class Composite:
+    """Ops that the NPU runs as one."""
+
+    members: list[int]
+    """Their bindings, by index."""
+    label: str
+    results: list[relax.Var]
+    function: relax.Function
+    arguments: list[relax.Expr]
+    """The arguments of the function."""
+
+
+class CompositeFinder:
+    """Finds the composites of a block, in the order of precedence of the patterns.
+
+    Parameters
+    ----------
+    target
+        The patterns, and whom to ask.
+    bindings
+        The block.
+    bounds
+        The largest value of each symbol.
+
+    Attributes
+    ----------
+    found
+        The composite of each binding that is in one, by index.
+    declined
+        What the driver says about composites that it does not take, by the index of the last op.
+    notes
+        Why patterns of several ops do not match, by the index of the last op.
+    kept
+        Why bindings stay on the host whatever matches them, by index.
+    """
+
+    def __init__(self, target: Target, bindings: Bindings, bounds: Mapping[str, int]) -> None:
+        self.found: dict[int, Composite] = {}
+        self.declined: dict[int, str] = {}
+        self.notes: dict[int, list[Reason]] = {}
+        self.kept: dict[int, Reason] = {}
+        self._target = target
+        self._bindings = bindings
+        self._bounds = bounds
+        self._surroundings_at: dict[tuple[int, int], tvm_ffi.Map] = {}
+
+    def find(self) -> None:
+        """Fill the attributes."""
+        values = self._bindings.values
+        by_op: dict[str, list[tuple[int, set[str]]]] = {}
+        wanted = self._target.options.keep_on_host
+        for index, binding in enumerate(self._bindings):
+            value = binding.value
+            if wanted and isinstance(value, relax.Call):
+                own = ir.callee(value), str(binding.var.name), origin_of(value)
+                if is_named(wanted, *own):
+                    why = "the option keep_on_host names it"
+                    self.kept[index] = Reason(Code.OPTION, why)
+            if isinstance(value, relax.Call) and index not in self.kept:
+                self._keep_unbounded(index, binding)
+            if isinstance(binding, relax.VarBinding) and ir.is_op_call(value):
+                sources = [values.get(item) for item in ir.operands(value)]
+                names = {item.op.name for item in sources if ir.is_op_call(item)}
+                by_op.setdefault(value.op.name, []).append((index, names))
+        reach = _Reach(self._bindings)
+        for entry in self._target.patterns:
+            # The quickest test first: most patterns end in an op that the block does not have.
+            if entry.heads.keys().isdisjoint(by_op) or not entry.needed <= by_op.keys():
+                continue
+            near = reach.within(entry.depth)
+            needed = reach.bits(entry.needed)
+            for op in entry.heads:
+                for index, producers in by_op.get(op, ()):
+                    if (
+                        near[index] & needed == needed
+                        and index not in self.found
+                        and entry.may_match(op, producers)
+                    ):
+                        self._try(entry, index)
+
+    def _keep_unbounded(self, index: int, binding: relax.Binding) -> None:
+        """Keep a call on the host if memory cannot be planned for one of its sizes."""
+        types = [binding.var.ty, *(item.ty for item in ir.operands(binding.value))]
+        symbols = [var for ty in types for var in relax.analysis.tir_vars_in_type(ty)]
+        for name in (str(var.name) for var in symbols):
+            if name not in self._bounds:
+                why = f"the size '{name}' is known only when the model runs, and nothing bounds it"
+                self.kept[index] = Reason(Code.RUN_TIME_SIZE, why)
+                return
+
+    def _try(self, entry: _Entry, index: int) -> None:
+        """Make a composite if the pattern matches at this binding."""
+        bindings = self._bindings
+        call = bindings[index].value
+        surroundings = self._surroundings(index, entry.depth)
+        matched = entry.pattern.pattern.extract_matched_expr(call, surroundings)
+        if matched is None:
+            return
+        found = set()
+        for pattern, expr in matched.items():
+            if isinstance(pattern, CallPattern):
+                member = bindings.position_of_value.get(ir.id_of(expr))
+                if member is None:
+                    return
+                if member in self.found or member in self.kept:
+                    self._note_taken(entry, index, member)
+                    return
+                found.add(member)
+        members = sorted(found)
+        match = _Match(
+            matched_expr=call,
+            annotated_expr={
+                name: matched[pattern]
+                for name, pattern in entry.annotations.items()
+                if pattern in matched
+            },
+            matched_bindings={bindings[member].var: bindings[member].value for member in members},
+            var_usages=bindings.users,
+            values=bindings.values,
+            bind_constants=self._target.options.bind_constants,
+        )
+        check = entry.pattern.check
+        refused = check is not None and not check(match)
+        escaping = None if refused else escapes(match)
+        if escaping is not None:
+            why = f"{entry.label}: '{escaping.name}' inside of it is used elsewhere"
+            match.reasons.append(Reason(Code.USED_ELSEWHERE, why))
+        if refused or escaping is not None:
+            if len(members) > 1:
+                self.notes.setdefault(index, []).extend(match.reasons)
+            return
+        results = self._results(index)
+        if results is None:
+            reason = Reason(Code.TUPLE, "its results are used as a tuple")
+            self.notes.setdefault(index, []).append(reason)
+            return
+        label = label_of(entry.label, match.annotated_expr, self._target.table)
+        composite = self._make_composite(members, results, label, match.annotated_expr)
+        declined = self._target.ask_driver(composite.function, self._bounds, False)
+        if declined:
+            self.declined[index] = declined
+        else:
+            self.found.update((member, composite) for member in composite.members)
+
+    def _note_taken(self, entry: _Entry, index: int, member: int) -> None:
+        """Note that a pattern matches except for an op that is not available."""
+        if index == member:
+            return
+        name = f"{entry.label}: '{self._bindings[member].var.name}' inside of it is"
+        kept = self.kept.get(member)
+        if kept is not None:
+            by = "by the option keep_on_host" if kept.code is Code.OPTION else f"because {kept}"
+            reason = Reason(kept.code, f"{name} kept on the host {by}")
+        else:
+            label = self.found[member].label
+            reason = Reason(Code.SHADOWED, f"{name} part of another composite, {label}")
+        self.notes.setdefault(index, []).append(reason)
+
+    def _surroundings(self, index: int, depth: int) -> tvm_ffi.Map:
+        """Return the values that a pattern can reach from a binding, by variable.
+
+        The matcher copies its map: with all bindings, matching would be quadratic.
+        """
+        if (index, depth) not in self._surroundings_at:
+            known = self._bindings.values
+            reached: dict[relax.Var, relax.Expr] = {}
+            values = [self._bindings[index].value]
+            for _ in range(depth):
+                variables = [var for value in values for var in ir.operands(value)]
+                values = []
+                for var in variables:
+                    if var not in reached and var in known:
+                        reached[var] = known[var]
+                        values.append(reached[var])
+            self._surroundings_at[index, depth] = tvm_ffi.Map(reached)
+        return self._surroundings_at[index, depth]
+
+    def _results(self, index: int) -> list[int] | None:
+        """Return the bindings of the used results, which `SplitResults` puts right after it."""
+        bindings = self._bindings
+        binding = bindings[index]
+        if not isinstance(binding.value.ty, relax.TupleType):
+            return [index]
+        results = [bindings.position[var] for var in bindings.users.get(binding.var, ())]
+        apart = all(isinstance(bindings[at].value, relax.TupleGetItem) for at in results)
+        behind = results == list(range(index + 1, index + 1 + len(results)))
+        whole = not results or not isinstance(binding.var, relax.DataflowVar)
+        return results if apart and behind and not whole else None
+
+    def _make_composite(
+        self,
+        members: list[int],
+        last: list[int],
+        label: str,
+        parts: Mapping[str, relax.Expr],
+    ) -> Composite:
+        results = [self._bindings[index].var for index in last]
+        members = sorted({*members, *last})
+        builder = ir.FunctionBuilder(self._bindings.values, self._target.options.bind_constants)
+        for member in members:
+            binding = self._bindings[member]
+            value = binding.value
+            if isinstance(value, relax.Call):
+                first = _first_bound(value, label, parts)
+                value = with_arguments(
+                    value,
+                    [
+                        builder.use(item, bound=index >= first)
+                        for index, item in enumerate(items_of(value.args))
+                    ],
+                )
+            else:
+                value = relax.TupleGetItem(builder.use(value.tuple_value), value.index)
+            builder.bind(binding.var, value)
+        function = builder.finish(results, {"Composite": f"{BACKEND}.{label}"})
+        return Composite(members, label, results, function, builder.arguments)
+
+
+def _first_bound(call: relax.Call, label: str, parts: Mapping[str, relax.Expr]) -> int:
+    """Return from which argument on the constants of a call are part of the program.
+
+    Scales, zero points and biases of integers are: the code of an integer op consists of them.
+    The weights of integers are arguments where `bind_constants` is off, as those of real numbers.
+    """
+    if not is_quantized(label):
+        return len(call.args)
+    if call.op.name in ("relax.quantize", "relax.dequantize"):
+        return 1
+    behind = "anchor" in parts and not call.same_as(parts["anchor"])
+    return 0 if behind else len(call.args)
+
+
+class _Reach:
+    """The ops that a pattern can reach from each binding, as bit sets."""
+
+    def __init__(self, bindings: Bindings) -> None:
+        self._bit: dict[str, int] = {}
+        self._own: list[int] = []
+        self._sources: list[list[int]] = []
+        for binding in bindings:
+            value = binding.value
+            name = value.op.name if ir.is_op_call(value) else ""
+            self._own.append(self._bit.setdefault(name, 1 << len(self._bit)))
+            positions = [bindings.position.get(item) for item in ir.operands(value)]
+            self._sources.append([item for item in positions if item is not None])
+        self._levels = [[0] * len(self._own)]
+
+    def bits(self, ops: Iterable[str]) -> int:
+        """Return the set of some ops of the block."""
+        return sum(self._bit[op] for op in ops)
+
+    def within(self, depth: int) -> list[int]:
+        """Return the ops within a depth, by the index of the binding."""
+        while len(self._levels) <= depth:
+            last = self._levels[-1]
+            level = []
+            for bits, producers in zip(self._own, self._sources, strict=True):
+                for producer in producers:
+                    bits |= last[producer]
+                level.append(bits)
+            self._levels.append(level)
+        return self._levels[depth]
+
+
+class _Entry:
+    """A registered pattern, with quick tests for whether it can match at a call.
+
+    To read a pattern takes long, so what most blocks do not need is read at its first use.
+    """
+
+    def __init__(self, pattern: FusionPattern) -> None:
+        self.pattern = pattern
+        self.heads: dict[str, list[CallPattern]] = {}
+        """The calls that a match may end in, by op."""
+        for call in _heads(pattern.pattern):
+            self.heads.setdefault(_op_of(call), []).append(call)
+
+    @cached_property
+    def label(self) -> str:
+        return str(self.pattern.name).partition(".")[2]
+
+    @cached_property
+    def annotations(self) -> dict[str, DFPattern]:
+        return dict(self.pattern.annotation_patterns.items())
+
+    @property
+    def depth(self) -> int:
+        """The depth in calls."""
+        return self._extent[0]
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """The ops that every match contains."""
+        return self._extent[1]
+
+    @cached_property
+    def _extent(self) -> tuple[int, frozenset[str]]:
+        return _extent(self.pattern.pattern, {})
+
+    @cached_property
+    def _producers(self) -> dict[str, list[frozenset[str]]]:
+        return {
+            op: [
+                frozenset(_op_of(producer) for item in call.args for producer in _heads(item))
+                for call in calls
+            ]
+            for op, calls in self.heads.items()
+        }
+
+    def may_match(self, op: str, producers: set[str]) -> bool:
+        return any(not known or known & producers for known in self._producers[op])
+
+
+@cache
+def _entry_of(pattern: FusionPattern) -> _Entry:
+    return _Entry(pattern)
+
+
+def _op_of(call: CallPattern) -> str:
+    return str(call.op.expr.name)
+
+
+def _heads(pattern: DFPattern) -> Iterator[CallPattern]:
+    if isinstance(pattern, OrPattern):
+        yield from _heads(pattern.left)
+        yield from _heads(pattern.right)
+    elif isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
+        yield pattern
+
+
+def _extent(
+    pattern: DFPattern, known: dict[int, tuple[int, frozenset[str]]]
+) -> tuple[int, frozenset[str]]:
+    """Return the depth of a pattern in calls, and the ops that every match contains.
+
+    `known` memoizes the results: a pattern is a DAG with too many paths to walk.
+    """
+    key = ir.id_of(pattern)
+    if key not in known:
+        depth, needed = 0, frozenset[str]()
+        if isinstance(pattern, OrPattern):
+            left, right = _extent(pattern.left, known), _extent(pattern.right, known)
+            depth, needed = max(left[0], right[0]), left[1] & right[1]
+        elif isinstance(pattern, CallPattern | TuplePattern | TupleGetItemPattern):
+            inside = (
+                list(pattern.args)
+                if isinstance(pattern, CallPattern)
+                else list(pattern.fields)
+                if isinstance(pattern, TuplePattern)
+                else [pattern.tuple]
+            )
+            parts = [_extent(item, known) for item in inside]
+            depth = 1 + max((part[0] for part in parts), default=0)
+            needed = needed.union(*(part[1] for part in parts))
+            if isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
+                needed |= {_op_of(pattern)}
+        known[key] = depth, needed
+    return known[key]
+
+
+@dataclass(eq=False)
+class _Match:
+    """The argument of a check: the fields of TVM's `PatternCheckContext`, and some more."""
+
+    matched_expr: relax.Expr
+    annotated_expr: dict[str, relax.Expr]
+    matched_bindings: dict[relax.Var, relax.Expr]
+    var_usages: Mapping[relax.Var, Sequence[relax.Var]]
+    values: Values
+    bind_constants: bool
+    reasons: list[Reason] = field(default_factory=list)

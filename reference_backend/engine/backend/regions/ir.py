@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads expressions, and builds the functions of composites and regions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeGuard
+
+import tvm
+from tvm import relax
+
+from ..ir.calls import Constant, Values, items_of, resolve
+
+
+def id_of(node: tvm.runtime.Object) -> int:
+    """Return the identity of an IR node.
+
+    Parameters
+    ----------
+    node
+        A node; `==` on nodes would build a comparison.
+
+    Returns
+    -------
+    identity
+        A number.
+    """
+    return hash(node)
+
+
+def operands(expr: relax.Expr) -> list[relax.Var]:
+    """Return the variables that an expression reads, except inside functions.
+
+    Parameters
+    ----------
+    expr
+        The value of a binding.
+
+    Returns
+    -------
+    variables
+        In the order in which they are read.
+    """
+    if isinstance(expr, relax.Call):
+        return [var for item in items_of(expr.args) for var in operands(item)]
+    if isinstance(expr, relax.Tuple):
+        return [var for item in items_of(expr.fields) for var in operands(item)]
+    if isinstance(expr, relax.TupleGetItem):
+        return operands(expr.tuple_value)
+    return [expr] if isinstance(expr, relax.Var) else []
+
+
+def is_op_call(expr: relax.Expr | None) -> TypeGuard[relax.Call]:
+    """Whether an expression calls a Relax op.
+
+    Parameters
+    ----------
+    expr
+        Any expression, or none.
+
+    Returns
+    -------
+    answer
+        True if it does.
+    """
+    return isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
+
+
+def callee(call: relax.Call) -> str:
+    """Return the name of what is called.
+
+    Parameters
+    ----------
+    call
+        A call.
+
+    Returns
+    -------
+    name
+        The name of an op, a function of the module or a packed function.
+    """
+    for name in ("name", "name_hint", "global_symbol"):
+        if hasattr(call.op, name):
+            return str(getattr(call.op, name))
+    return "a function"
+
+
+def label(binding: relax.Binding) -> str:
+    """Return what codegen and the driver call an op in their messages.
+
+    Parameters
+    ----------
+    binding
+        The binding of a call.
+
+    Returns
+    -------
+    label
+        The op with its name in the model.
+    """
+    return f"{callee(binding.value)} ({binding.var.name})"
+
+
+def fields(ty: tvm.ir.Type) -> list[tvm.ir.Type]:
+    """Return the types of what an expression returns.
+
+    Parameters
+    ----------
+    ty
+        Its type.
+
+    Returns
+    -------
+    types
+        The fields of a tuple, else the type itself.
+    """
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
+
+
+def tuple_type(types: list[tvm.ir.Type]) -> tvm.ir.Type:
+    """Return the type of a function's result; the reverse of `fields`.
+
+    Parameters
+    ----------
+    types
+        The types of the results, at least one.
+
+    Returns
+    -------
+    type
+        The type of a single result, else a tuple's.
+    """
+    return types[0] if len(types) == 1 else relax.TupleType(types)
+
+
+class FunctionBuilder:
+    """Builds a function from bindings; outer variables become parameters.
+
+    Parameters
+    ----------
+    values
+        Values by variable.
+    bind_constants
+        Whether constants stay inside, rather than become parameters.
+
+    Attributes
+    ----------
+    arguments
+        The outer values of the parameters.
+    """
+
+    def __init__(self, values: Values, bind_constants: bool) -> None:
+        self.arguments: list[relax.Expr] = []
+        self._values = values
+        self._bind_constants = bind_constants
+        self._parameters: list[relax.Var] = []
+        self._inside: dict[int, relax.Expr] = {}
+        self._bindings: list[relax.Binding] = []
+
+    def use(self, expr: relax.Expr, *, bound: bool = False) -> relax.Expr:
+        """Translate an outer expression for use in the function.
+
+        Parameters
+        ----------
+        expr
+            An argument of a call outside.
+        bound
+            Whether a constant stays inside whatever `bind_constants` says.
+
+        Returns
+        -------
+        inside
+            What to write in its place.
+        """
+        expr = resolve(expr, self._values)
+        if bound and isinstance(expr, Constant):
+            return expr
+        if id_of(expr) in self._inside:
+            return self._inside[id_of(expr)]
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self.use(item, bound=bound) for item in expr.fields])
+        is_argument = isinstance(expr, relax.Var) and not isinstance(expr.ty, tvm.ir.PrimType)
+        if is_argument or (isinstance(expr, Constant) and not self._bind_constants):
+            name = expr.name if is_argument else f"constant{len(self.arguments)}"
+            inside = relax.Var(name, expr.ty)
+            self._inside[id_of(expr)] = inside
+            self._parameters.append(inside)
+            self.arguments.append(expr)
+            return inside
+        return expr
+
+    def bind(self, var: relax.Var, value: relax.Expr) -> None:
+        """Add a binding of a translated value.
+
+        Parameters
+        ----------
+        var
+            The variable outside.
+        value
+            Its value, of translated expressions.
+        """
+        inside = relax.Var(var.name, var.ty)
+        self._inside[id_of(var)] = inside
+        self._bindings.append(relax.VarBinding(inside, value))
+
+    def finish(self, outputs: Sequence[relax.Var], attributes: Mapping[str, str]) -> relax.Function:
+        """Return the function; several outputs are returned as a tuple.
+
+        Parameters
+        ----------
+        outputs
+            Bound variables, as they are called outside.
+        attributes
+            The function's attributes.
+
+        Returns
+        -------
+        function
+            The function, which shares no symbol with others.
+        """
+        results = [self._inside[id_of(var)] for var in outputs]
+        result = results[0] if len(results) == 1 else relax.Tuple(results)
+        body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
+        ret_ty = tuple_type([var.ty for var in outputs])
+        attrs = tvm.ir.DictAttrs(dict(attributes))
+        function = relax.Function(self._parameters, body, ret_ty, True, attrs)
+        free = list(relax.analysis.free_symbolic_vars(function))
+        if free:
+            # Symbols that no parameter's shape defines are passed as a shape.
+            self._parameters.append(relax.Var("symbols", relax.ShapeType(free)))
+            self.arguments.append(relax.ShapeExpr(free))
+            function = relax.Function(self._parameters, body, ret_ty, True, attrs)
+        if any(relax.analysis.tir_vars_in_type(item.ty) for item in self._parameters):
+            function = relax.utils.copy_with_new_vars(function)
+        return function

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a vendor works with, found by name: customers' programs run without it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from .backend import PACKAGE
+
+ENTRY_POINTS = {
+    "KIT": "conformance.command",
+    "PICTURES": "pictures.pictures",
+    "accuracy_of": "commands.quantizing",
+    "check_first_op": "commands.first_op",
+    "quantized": "commands.quantizing",
+    "read_vendor_cases": "conformance.case_files",
+    "run_compare": "commands.comparing",
+    "run_drift": "drift.drifting",
+    "write_page": "page",
+}
+"""The module of each name, in the workbench."""
+
+_WORKBENCH = f"{PACKAGE}.engine.workbench"
+
+
+def has_workbench() -> bool:
+    """Whether the workbench is installed; a customer's wheel may leave it out."""
+    return importlib.util.find_spec(_WORKBENCH) is not None
+
+
+def entry_point(name: str) -> Any:
+    """Return a function or a table of the workbench, or raise a ValueError where there is none."""
+    if not has_workbench():
+        raise ValueError(
+            f"This needs the workbench, which this installation of {PACKAGE} leaves out; install "
+            "a wheel of the backend that has it."
+        )
+    return getattr(importlib.import_module(f"{_WORKBENCH}.{ENTRY_POINTS[name]}"), name)

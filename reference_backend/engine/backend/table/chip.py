@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vocabulary of `vendor/capabilities.py`: a chip's limits within those of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ..shared.constraints import Anything, Constraint, OneOf, Range
+from .capability import Fuses, Rule
+from .tolerances import Tolerance
+
+DTYPES = ("float32", "float16", "float64", "bool", "int8", "uint8", "int16", "int32", "int64")
+"""The element types that a table may name."""
+
+
+ROUNDINGS = ("half_up", "double", "half_even", "half_away", "down", "to_zero")
+"""The roundings of a rescaling, in the order of `npu_rounding`, which defines them."""
+
+
+@dataclass(frozen=True)
+class Requantize:
+    """How the chip rescales integers: by an integer multiplier and a shift to the right.
+
+    The default is TOSA's RESCALE.
+
+    Parameters
+    ----------
+    multiplier_bits
+        How many bits a multiplier has, not counting its sign.
+    wide_multiplier_bits
+        The same for the 48 bits of accumulators of int16 tensors.
+    shifts
+        The smallest and the largest shift.
+    rounding
+        One of `ROUNDINGS`; for accumulators of int16, "double" is "half_up", as in TOSA.
+    """
+
+    multiplier_bits: int = 31
+    wide_multiplier_bits: int = 15
+    shifts: tuple[int, int] = (2, 62)
+    rounding: str = "half_up"
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values."""
+        for name in ("multiplier_bits", "wide_multiplier_bits"):
+            bits = getattr(self, name)
+            if not 1 <= bits <= 31:
+                raise ValueError(f"Requantize: {name} is {bits}; supported: 1 to 31.")
+        least, most = self.shifts
+        if not 0 <= least <= most <= 62:
+            raise ValueError(f"Requantize: shifts are {least} to {most}; supported: 0 to 62.")
+        if self.rounding not in ROUNDINGS:
+            raise ValueError(
+                f"Requantize: rounding is '{self.rounding}'; supported: {', '.join(ROUNDINGS)}."
+            )
+
+
+@dataclass(frozen=True)
+class Chip:
+    """The limits of all ops of a chip.
+
+    Parameters
+    ----------
+    dtypes
+        Its element types; none: whatever an op allows.
+    ranks
+        Its numbers of dimensions, such as `range(0, 5)`; none: whatever an op allows.
+    constant_weights
+        Whether the inputs that the table calls weights must be constants.
+    symbols
+        Whether sizes may be symbolic.
+    nan
+        The treatment of NaN: "kept", or "undefined" if results may be anything.
+    devices
+        How many devices there are at most; none: as many as the driver counts.
+    requantize
+        How it rescales the results of integer arithmetic.
+    cancellation
+        Whether a call can be cancelled while it runs.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    ranks: Collection[int] = ()
+    constant_weights: bool = False
+    symbols: bool = True
+    nan: str = "kept"
+    devices: int | None = None
+    cancellation: bool = True
+    requantize: Requantize = Requantize()
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values."""
+        if isinstance(self.dtypes, str):
+            raise ValueError(
+                f'Chip: dtypes is a string; write a tuple of one as ("{self.dtypes}",).'
+            )
+        if isinstance(self.ranks, int):
+            raise ValueError(
+                f"Chip: ranks is {self.ranks}; at most {self.ranks} dimensions are "
+                f"range(0, {self.ranks + 1})."
+            )
+        for dtype in self.dtypes:
+            if dtype not in DTYPES:
+                known = ", ".join(DTYPES)
+                raise ValueError(f"Chip: '{dtype}' is not an element type; known: {known}.")
+        if self.nan not in ("kept", "undefined"):
+            raise ValueError(f"Chip: nan is '{self.nan}'; it is either 'kept' or 'undefined'.")
+        if self.devices is not None and self.devices < 1:
+            raise ValueError(f"Chip: devices is {self.devices}; it must be at least 1.")
+
+
+@dataclass(frozen=True)
+class Takes:
+    """The limits of a tensor argument on a chip.
+
+    Parameters
+    ----------
+    dtypes
+        The element types; none: those of the engine.
+    ranks
+        The numbers of dimensions; none: those of the engine.
+    constant
+        Whether it must be a constant.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    ranks: Collection[int] = ()
+    constant: bool = False
+
+    def __post_init__(self) -> None:
+        """Normalize ranks, so that they compare equal."""
+        object.__setattr__(self, "ranks", tuple(self.ranks))
+
+
+@dataclass(frozen=True, init=False)
+class Limits:
+    """The limits of one op on a chip, within those of the engine.
+
+    Parameters
+    ----------
+    rules
+        Relations that must hold in addition to those of the engine.
+    output_dtypes
+        The element types of the result; none: those of the engine.
+    fuses
+        What may be fused after it; none: whatever the engine can fuse.
+    activation
+        Whether it may be fused after another op.
+    quantized
+        The element types of the quantised tensors that it computes with; none: it computes with
+        real numbers. With 8 bits, a matmul also multiplies real numbers by weights of integers.
+    tolerance
+        How exact its results are; none: as the engine says.
+    **limits
+        What a tensor argument `Takes`, and what an attribute may be, by name.
+    """
+
+    rules: tuple[Rule, ...]
+    output_dtypes: tuple[str, ...]
+    fuses: Fuses | None
+    activation: bool
+    quantized: tuple[str, ...]
+    tolerance: Tolerance | None
+    inputs: Mapping[str, Takes]
+    attributes: Mapping[str, Constraint]
+
+    def __init__(
+        self,
+        *,
+        rules: tuple[Rule, ...] = (),
+        output_dtypes: tuple[str, ...] = (),
+        fuses: Fuses | None = None,
+        activation: bool = True,
+        quantized: tuple[str, ...] = (),
+        tolerance: Tolerance | None = None,
+        **limits: Takes | Constraint,
+    ) -> None:
+        inputs = {name: item for name, item in limits.items() if isinstance(item, Takes)}
+        attributes = {name: item for name, item in limits.items() if not isinstance(item, Takes)}
+        for name, item in attributes.items():
+            if not isinstance(item, (OneOf, Range, Anything)):
+                raise ValueError(
+                    f"Limits: {name} is {item!r}; write Takes(...) for a tensor argument, and "
+                    "OneOf(...), Range(...) or Anything() for an attribute."
+                )
+        if not isinstance(quantized, tuple):
+            raise ValueError(
+                f"Limits: quantized is {quantized!r}; it is a tuple of element types, such as "
+                '("int8", "uint8").'
+            )
+        for key, value in (
+            ("rules", rules),
+            ("output_dtypes", output_dtypes),
+            ("fuses", fuses),
+            ("activation", activation),
+            ("quantized", quantized),
+            ("tolerance", tolerance),
+            ("inputs", inputs),
+            ("attributes", attributes),
+        ):
+            object.__setattr__(self, key, value)

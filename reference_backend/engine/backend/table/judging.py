@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares results within the tolerances of the table.
+
+The verdict is one number, the largest ratio of an element's error to its allowed error: up to 1
+passes.
+
+The error of a sum grows with the square root of its number of terms. With rounding errors as
+independent random variables of mean zero, the error of a sum of K terms stays below lambda *
+sqrt(K) * u times the sum of the magnitudes of the terms, except with a probability that falls with
+exp(-lambda^2 / 2) (N. J. Higham and T. Mary, "A New Approach to Probabilistic Rounding Error
+Analysis", SIAM J. Sci. Comput. 41(5), 2019). The kit sees results, not terms. For terms of one
+sign, that sum is the result itself. For terms of random signs, partial sums grow like the typical
+size of results, so the root mean square over the tensor is used instead, also for elements that are
+small because terms cancel out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..shared.aliases import Array
+from .tolerances import Accumulated, Buckets, Elementwise, Tolerance
+
+HOST_FACTOR = 16.0
+"""The allowed multiple of the expected error for TVM's own kernels, which accumulate in the type of
+the result, and approximate exp, tanh and erf."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call of an op on the way to a result.
+
+    Parameters
+    ----------
+    tolerance
+        How exact the op is.
+    count
+        The number of terms per element of its result.
+    dtypes
+        The element types of its results.
+    largest
+        The largest finite magnitude in its results.
+    """
+
+    tolerance: Tolerance
+    count: int
+    dtypes: tuple[str, ...]
+    largest: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a comparison, for the worst element.
+
+    Parameters
+    ----------
+    error, allowed
+        Its error, and its allowed error.
+    ratio
+        The error as a multiple of the allowed one; infinite if that is zero.
+    differing
+        The number of elements without the exact value.
+    total
+        The number of elements.
+    text
+        What is wrong, as a sentence; empty if all is right.
+    """
+
+    error: float = 0.0
+    allowed: float = 0.0
+    ratio: float = 0.0
+    differing: int = 0
+    total: int = 0
+    text: str = ""
+
+    def worse(self, other: Verdict) -> Verdict:
+        """Return the worse of two verdicts, with their element counts added."""
+        worst = other if (other.ratio, bool(other.text)) > (self.ratio, bool(self.text)) else self
+        return Verdict(
+            worst.error,
+            worst.allowed,
+            worst.ratio,
+            self.differing + other.differing,
+            self.total + other.total,
+            worst.text,
+        )
+
+
+def allowance(tolerance: Tolerance, expected: Array, count: int = 1) -> Array:
+    """Return the allowed error of each element.
+
+    Parameters
+    ----------
+    tolerance
+        How exact the op is.
+    expected
+        The right result, in its right type.
+    count
+        How many elements are summed for one element of the result.
+
+    Returns
+    -------
+    allowed
+        An array of float64.
+    """
+    if isinstance(tolerance, Buckets) and np.issubdtype(expected.dtype, np.integer):
+        return np.full(expected.shape, float(tolerance.steps))
+    if not np.issubdtype(expected.dtype, np.floating):
+        return np.zeros(expected.shape)
+    finite = np.where(np.isfinite(expected), np.abs(expected), 0)
+    magnitude = finite.astype(np.float64)
+    # The spacing of the largest number would reach to infinity.
+    spacing = np.spacing(np.minimum(finite, np.nextafter(np.finfo(finite.dtype).max, 0)))
+    if isinstance(tolerance, Elementwise):
+        allowed = tolerance.ulps * spacing.astype(np.float64)
+        return np.asarray(allowed + tolerance.rtol * magnitude + tolerance.atol)
+    if isinstance(tolerance, Accumulated):
+        scale = np.maximum(magnitude, _typical(magnitude))
+        inside = tolerance.accumulator if tolerance.accumulator != "output" else expected.dtype
+        unit = float(np.finfo(inside).eps)
+        growth = tolerance.factor * np.sqrt(max(count, 1)) * unit
+        return np.asarray(spacing.astype(np.float64) + growth * scale)
+    return np.zeros(expected.shape)
+
+
+def behind_mean(tolerance: Accumulated, data: Array | list[Array], epsilon: object) -> Accumulated:
+    """Return the tolerance of an op that subtracts the mean of its data.
+
+    The sum behind the mean is as large as the data, and so is its rounding error, which the
+    division by the deviation then magnifies: plain sums in float32 are right, too.
+
+    Parameters
+    ----------
+    tolerance
+        The tolerance near zero.
+    data
+        The data.
+    epsilon
+        What the op adds to the variance.
+
+    Returns
+    -------
+    tolerance
+        One whose factor is larger by the mean, in standard deviations.
+    """
+    exact = np.asarray(data, np.float64)
+    deviation = np.sqrt(exact.var() + np.asarray(epsilon, np.float64))
+    distance = float(np.abs(exact.mean()) / deviation) if deviation else 0.0
+    return replace(tolerance, factor=tolerance.factor + distance)
+
+
+def _typical(magnitude: Array) -> float:
+    return float(np.sqrt(np.mean(magnitude**2))) if magnitude.size else 0.0
+
+
+def allowance_behind(steps: Sequence[Step], expected: Array) -> Array:
+    """Return the allowed error of each element after several calls.
+
+    Parameters
+    ----------
+    steps
+        The calls; the last one returns the result. Errors of the others are assumed to reach it
+        unchanged, as in additions, and in activations with a slope of about 1 or less.
+    expected
+        The right result.
+
+    Returns
+    -------
+    allowed
+        An array of float64.
+    """
+    *before, last = steps
+    allowed = allowance(last.tolerance, expected, last.count)
+    if not np.issubdtype(expected.dtype, np.floating):
+        return allowed
+    for step in before:
+        largest = np.asarray([step.largest], step.dtypes[0])
+        allowed = allowed + allowance(step.tolerance, largest, step.count)
+    return allowed
+
+
+def allowance_of_host(tolerance: Tolerance, expected: Array, count: int = 1) -> Array:
+    """Return the allowed error of TVM's own kernels, on top of the NPU's.
+
+    Parameters
+    ----------
+    tolerance
+        How exact the op is.
+    expected
+        The right result.
+    count
+        How many elements are summed for one element of the result.
+
+    Returns
+    -------
+    allowed
+        An array of float64.
+    """
+    if not isinstance(tolerance, (Elementwise, Accumulated)):
+        return np.zeros(expected.shape)
+    if not np.issubdtype(expected.dtype, np.floating):
+        return np.zeros(expected.shape)
+    number = count if isinstance(tolerance, Accumulated) else 1
+    as_host = Accumulated("1", HOST_FACTOR, accumulator=str(expected.dtype))
+    return allowance(as_host, expected, number)
+
+
+def judge(
+    actual: Sequence[Array],
+    expected: Sequence[Array],
+    allowed: Sequence[Array],
+    what: str = "expected",
+) -> Verdict:
+    """Compare results: their number, shapes, types and values.
+
+    Parameters
+    ----------
+    actual
+        The computed results.
+    expected
+        The right results. NaN equals NaN, and -0 equals 0.
+    allowed
+        The allowed error of each element.
+    what
+        The name of the right results, for messages.
+
+    Returns
+    -------
+    verdict
+        Of all results.
+    """
+    if len(actual) != len(expected):
+        text = f"there are {len(actual)} results, {what}: {len(expected)}"
+        return Verdict(np.inf, 0.0, np.inf, text=text)
+    verdict = Verdict()
+    for index, (mine, right, limit) in enumerate(zip(actual, expected, allowed, strict=True)):
+        name = f"result {index}" if len(expected) > 1 else "the result"
+        verdict = verdict.worse(_judge(mine, right, limit, name, what))
+    return verdict
+
+
+def _judge(actual: Array, expected: Array, allowed: Array, name: str, what: str) -> Verdict:
+    if (actual.shape, actual.dtype) != (expected.shape, expected.dtype):
+        text = f"{name} is {_type(actual)}, {what}: {_type(expected)}"
+        return Verdict(np.inf, 0.0, np.inf, expected.size, expected.size, text)
+    if not expected.size:
+        return Verdict()
+    same = actual == expected
+    if np.issubdtype(expected.dtype, np.floating):
+        same = same | (np.isnan(actual) & np.isnan(expected))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        error = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+        # Different integers may be equal in float64: their error is at least one.
+        error = np.maximum(error, 1) if not np.issubdtype(expected.dtype, np.floating) else error
+        error = np.where(same, 0.0, np.where(np.isfinite(error), error, np.inf))
+        ratio = np.where(same, 0.0, error / np.broadcast_to(allowed, error.shape))
+    at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    worst, limit = float(ratio[at]), float(np.broadcast_to(allowed, error.shape)[at])
+    text = ""
+    if worst > 1:
+        beyond = int(np.count_nonzero(ratio > 1))
+        place = ", ".join(map(str, map(int, at)))
+        text = (
+            f"{name} is wrong in {beyond} of {expected.size} elements, most at [{place}]: "
+            f"{actual[at]!s}, {what}: {expected[at]!s}; off by {float(error[at]):.3g}, "
+            f"allowed: {limit:.3g}"
+        )
+    differing = int(expected.size - np.count_nonzero(same))
+    return Verdict(float(error[at]), limit, worst, differing, expected.size, text)
+
+
+def _type(array: Array) -> str:
+    return f"{array.dtype} of shape [{', '.join(map(str, array.shape))}]"

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Narrows an op to a chip: the intersection of the engine's entry and the vendor's limits.
+
+An update of the engine never widens a vendor's limits, since everything here narrows.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from ..shared.constraints import Anything, Constraint, OneOf, Range, listed
+from .capability import Fuses, Input, Op, Quantized, Rule
+from .chip import Chip, Limits, Takes
+
+Item = TypeVar("Item", str, int)
+
+WHERE = "vendor/capabilities.py"
+"""The file of the chip's limits, for messages."""
+
+
+class Excluded(Exception):
+    """The chip-wide limits exclude an op; the message says why."""
+
+
+def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
+    """Narrow an op to a chip.
+
+    Parameters
+    ----------
+    op
+        The engine's entry.
+    chip
+        The limits of all ops.
+    limits
+        The limits of this op.
+
+    Returns
+    -------
+    op
+        The entry, narrowed.
+
+    Raises
+    ------
+    ValueError
+        The limits name something that the op lacks, or exclude all of it.
+    Excluded
+        The limits of all ops exclude it.
+    """
+    known = {item.name: item for item in op.inputs}
+    for name in limits.inputs:
+        if name not in known:
+            raise ValueError(_unknown(op, "input", name, known))
+    for name in limits.attributes:
+        if name not in op.attributes:
+            raise ValueError(_unknown(op, "attribute", name, op.attributes))
+    attributes = {
+        name: _both(op, name, constraint, limits.attributes[name])
+        if name in limits.attributes
+        else constraint
+        for name, constraint in op.attributes.items()
+    }
+    inputs = tuple(
+        _input(op, item, limits.inputs.get(item.name, Takes()), chip) for item in op.inputs
+    )
+    outputs = _common(op.output_dtypes, limits.output_dtypes)
+    if outputs is None:
+        raise ValueError(_nothing(op, "output_dtypes", limits.output_dtypes, op.output_dtypes))
+    on_chip = _common(outputs, chip.dtypes if outputs else ())
+    if on_chip is None:
+        raise Excluded(_lacks(op, "the result", "element types", outputs, chip.dtypes))
+    return replace(
+        op,
+        inputs=inputs,
+        attributes=attributes,
+        rules=(*op.rules, *(rule for rule in limits.rules if rule not in op.rules)),
+        output_dtypes=on_chip,
+        fuses=_fuses(op, limits.fuses),
+        activation=op.activation and limits.activation,
+        quantized=_quantized(op, chip, limits.quantized),
+        tolerance=op.tolerance if limits.tolerance is None else limits.tolerance,
+    )
+
+
+def _input(op: Op, item: Input, takes: Takes, chip: Chip) -> Input:
+    dtypes = _left(op, item, "dtypes", "element types", item.dtypes, takes.dtypes, chip.dtypes)
+    ranks = _left(op, item, "ranks", "ranks", item.ranks, takes.ranks, chip.ranks)
+    constant = item.constant or takes.constant or (item.weight and chip.constant_weights)
+    return replace(item, dtypes=dtypes, ranks=ranks, constant=constant)
+
+
+def _left(
+    op: Op,
+    item: Input,
+    what: str,
+    words: str,
+    own: Collection[Item],
+    limit: Collection[Item],
+    all_ops: Collection[Item],
+) -> tuple[Item, ...]:
+    left = _common(own, limit)
+    if left is None:
+        raise ValueError(_nothing(op, f"the {what} of '{item.name}'", limit, own))
+    if item.like and what == "dtypes":
+        return left  # An input like another one has its dtypes, which are already narrowed.
+    on_chip = _common(left, all_ops)
+    if on_chip is None:
+        raise Excluded(_lacks(op, f"'{item.name}'", words, left, all_ops))
+    return on_chip
+
+
+def _common(own: Collection[Item], limit: Collection[Item]) -> tuple[Item, ...] | None:
+    """Return the intersection, where empty means anything; None if it is empty."""
+    if not own or not limit:
+        return tuple(own or limit)
+    return tuple(item for item in own if item in limit) or None
+
+
+def _both(op: Op, name: str, own: Constraint, limit: Constraint) -> Constraint:
+    """Return the intersection of two constraints of an attribute."""
+    if isinstance(own, Anything) or isinstance(limit, Anything):
+        return limit if isinstance(own, Anything) else own
+    if isinstance(own, Range) and isinstance(limit, Range):
+        low = [bound for bound in (own.min, limit.min) if bound is not None]
+        high = [bound for bound in (own.max, limit.max) if bound is not None]
+        exclude = tuple(dict.fromkeys((*own.exclude, *limit.exclude)))
+        if low and high and max(low) > min(high):
+            raise ValueError(_nothing(op, name, [str(limit)], [str(own)]))
+        return Range(max(low, default=None), min(high, default=None), exclude)
+    pairs = ((own, limit), (limit, own))
+    values = [
+        value
+        for one, other in pairs
+        if isinstance(one, OneOf)
+        for value in one.values
+        if other.accepts(value)
+    ]
+    if not values:
+        raise ValueError(_nothing(op, name, [str(limit)], [str(own)]))
+    return OneOf(*dict.fromkeys(values))
+
+
+def _fuses(op: Op, limit: Fuses | None) -> Fuses | None:
+    own = op.fuses
+    if own is None or limit is None:
+        return own
+    if own.bias is not None and limit.bias is not None and own.bias != limit.bias:
+        raise ValueError(
+            f"{WHERE}: {op.name}: the bias is along axis {own.bias}, not {limit.bias}."
+        )
+    activations = [item.activations for item in (own, limit) if item.activations is not None]
+    return Fuses(
+        scale=own.scale and limit.scale,
+        bias=own.bias if limit.bias is not None else None,
+        residual=own.residual and limit.residual,
+        activations=tuple(
+            name for name in activations[0] if all(name in other for other in activations)
+        )
+        if activations
+        else None,
+    )
+
+
+def _quantized(op: Op, chip: Chip, limit: tuple[str, ...]) -> Quantized | None:
+    if op.quantized is None or not limit:
+        return None
+    left = _common(op.quantized.dtypes, limit)
+    if left is None:
+        raise ValueError(_nothing(op, "quantized", limit, op.quantized.dtypes))
+    dtypes = _common(left, chip.dtypes)
+    return replace(op.quantized, dtypes=dtypes) if dtypes else None
+
+
+def _unknown(op: Op, what: str, name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f" (did you mean '{near[0]}'?)" if near else ""
+    has = f"it has {', '.join(names)}" if names else "it has none"
+    return f"{WHERE}: {op.name} has no {what} '{name}'{hint}; {has}."
+
+
+def _nothing(op: Op, what: str, limit: Iterable[object], own: Iterable[object]) -> str:
+    return (
+        f"{WHERE}: {op.name}: the limits leave nothing of {what}: they say {listed(limit)}, and "
+        f"the engine can {listed(own)}. To leave the op to the host, write '{op.name}': None."
+    )
+
+
+def _lacks(op: Op, what: str, words: str, own: Iterable[object], has: Iterable[object]) -> str:
+    return (
+        f"{op.name}: {what} can have the {words} {listed(own)}, and the chip has {listed(has)} "
+        "(a limit of this chip)"
+    )
+
+
+# ---- Limits as text -----------------------------------------------------------------------------
+
+
+def text_of(op: Op) -> str:
+    """Return the line of `vendor/capabilities.py` that records the limits of an op.
+
+    Parameters
+    ----------
+    op
+        The entry.
+
+    Returns
+    -------
+    text
+        Python, to be pasted into `LIMITS`.
+    """
+    fields: dict[str, str] = {}
+    for item in op.inputs:
+        given = [repr(item.dtypes)] if item.dtypes else []
+        given += [f"{'' if given else 'ranks='}{_ranks(tuple(item.ranks))}"] if item.ranks else []
+        fields[item.name] = f"Takes({', '.join(given)})"
+    for name, constraint in op.attributes.items():
+        if not isinstance(constraint, Anything):
+            fields[name] = _constraint(constraint)
+    if op.rules:
+        fields["rules"] = f"({' '.join(f'{_rule(rule)},' for rule in op.rules)})"
+    if op.output_dtypes:
+        fields["output_dtypes"] = repr(op.output_dtypes)
+    if op.fuses is not None:
+        fields["fuses"] = _call("Fuses", op.fuses, Fuses())
+    if op.quantized is not None:
+        fields["quantized"] = repr(op.quantized.dtypes)
+    body = ", ".join(f"{name}={value}" for name, value in fields.items())
+    line = f"    {op.name!r}: Limits({body}),".replace("'", '"')
+    if len(line) <= 100:
+        return line
+    lines = (f"        {name}={value},".replace("'", '"') for name, value in fields.items())
+    return "\n".join([f'    "{op.name}": Limits(', *lines, "    ),"])
+
+
+def _constraint(item: Constraint) -> str:
+    if isinstance(item, OneOf):
+        return f"OneOf({', '.join(map(repr, item.values))})"
+    return _call("Range", item, Range()) if isinstance(item, Range) else "Anything()"
+
+
+def _rule(rule: Rule) -> str:
+    dtypes = f", {rule.dtypes!r}" if rule.dtypes else ""
+    return f"{type(rule).__name__}({rule.left!r}, {rule.right!r}{dtypes})"
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    whole = range(ranks[0], ranks[-1] + 1)
+    return repr(whole) if len(ranks) > 1 and ranks == tuple(whole) else repr(ranks)
+
+
+def _call(name: str, item: Fuses | Range, default: Fuses | Range) -> str:
+    """Return the call that constructs this, without default arguments."""
+    fields: Mapping[str, object] = vars(item)
+    given = [f"{key}={value!r}" for key, value in fields.items() if value != vars(default)[key]]
+    return f"{name}({', '.join(given)})"

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The composites of this backend, derived from its table.
+
+Each op of the table is a composite on its own, and one with what it `fuses`: a scale, bias,
+residual and activation after it, a transposed operand before it. There is one pattern per last op;
+all parts before it are optional, which keeps the number of patterns small. They are ordinary TVM
+patterns registered as `<backend>.<label>`, so TVM's own `FuseOpsByPattern` works with them too.
+Labels are for people: the codegen reads the body of a composite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from itertools import combinations
+from operator import or_
+from typing import Any
+
+import tvm_ffi
+from tvm.relax.backend.pattern_registry import register_patterns
+from tvm.relax.dpl import DFPattern, is_const, wildcard
+
+from ..shared.backend import BACKEND, OPS, vendor
+from .capability import Fuses, Op
+from .chain_grammar import count_steps
+from .chains import call_pattern, chains_of
+from .chains import pattern as pattern_of
+from .chip import ROUNDINGS
+from .matches import ROLES, quantized_activations, refusal_of, refusal_of_chain_in, refusal_of_edges
+from .table import Table
+
+TABLE = Table(
+    OPS,
+    vendor("capabilities", "DECLINED_BY_SDK", None),
+    chip=vendor("capabilities", "CHIP", None),
+    limits=vendor("capabilities", "LIMITS", None),
+    extra_ops=vendor("capabilities", "EXTRA_OPS", ()),
+)
+"""The ops of `patterns.py`, within the limits of `vendor/capabilities.py`."""
+
+Pattern = tuple[str, DFPattern, dict[str, DFPattern], Callable[[Any], bool]]
+"""Name, pattern, the parts that its check reads, and the check, as TVM takes them."""
+
+_registered = False
+
+
+def register() -> None:
+    """Register the patterns with TVM, once in a process."""
+    global _registered
+    if not _registered:
+        # As tuples: TVM releases those before the interpreter ends.
+        register_patterns(make_patterns(TABLE))
+        rule = TABLE.chip.requantize
+        set_rule = tvm_ffi.get_global_func(f"{BACKEND}.codegen.set_requantization", True)
+        if set_rule is not None:  # A board has no codegen.
+            bits = rule.multiplier_bits, rule.wide_multiplier_bits
+            set_rule(*bits, *rule.shifts, ROUNDINGS.index(rule.rounding))
+        _registered = True
+
+
+def make_patterns(table: Table) -> list[Pattern]:
+    """Derive all patterns from a table.
+
+    Parameters
+    ----------
+    table
+        The capabilities.
+
+    Returns
+    -------
+    patterns
+        From the least to the most specific: in TVM, later ones win.
+    """
+    composites = [composite for op in table.ops for composite in _composites(op, table)]
+    composites += [composite for op in table.ops for composite in _chains(op, table)]
+    composites += [composite for op in table.ops for composite in _weight_only(op, table)]
+    if computes_quantized(table):
+        composites += [composite for op in table.ops for composite in _quantized(op, table)]
+        composites += [composite for op in table.ops for composite in _quantized_chains(op, table)]
+    composites.sort(key=lambda composite: composite[0])
+    return [pattern for _, pattern in composites]
+
+
+Parts = dict[str, DFPattern]
+Rank = tuple[int, ...]
+
+
+# The rank of a chain without an op before it.
+_CHAIN = 100
+# Composites of weights that stay integers hold those of real numbers, as those of quantised tensors
+# hold both.
+_WEIGHT_ONLY = 200
+_QUANTIZED = 300
+
+
+def _chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composite of an entry that has only chains."""
+    chains = chains_of(op) if not op.relax else ()
+    inputs = {item.name: wildcard() for item in op.inputs}
+    for chain in chains:
+        last = pattern_of(chain.node, inputs)
+        rank = (_CHAIN, count_steps(chain.node))
+        yield rank, _pattern(table, op, op.name, last, {"chain": last}, op)
+
+
+def _composites(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composites around one op; of two that match, the one of higher rank wins."""
+    if not op.relax:
+        return
+    for count in range(len(op.absorbs_transpose) + 1):
+        for absorbed in combinations(op.absorbs_transpose, count):
+            label = _label(op, absorbed)
+            arguments = [
+                call_pattern("relax.permute_dims", wildcard()) if index in absorbed else wildcard()
+                for index in range(len(op.inputs))
+            ]
+            anchor = call_pattern(op.relax, *arguments)
+            parts = {"anchor": anchor}
+            parts |= {f"transpose{index}": arguments[index] for index in absorbed}
+            for rank, pattern in _around(op, table, label, anchor, parts):
+                yield (*rank, count), pattern
+
+
+def _around(
+    op: Op, table: Table, label: str, anchor: DFPattern, parts: Parts
+) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composites of an op with all that it fuses."""
+    yield (0,), _pattern(table, op, label, anchor, parts)
+    for rank, (end, pattern, known) in enumerate(_tails(op, table, anchor, parts), 1):
+        yield (rank,), _pattern(table, op, f"{label}_{end}", pattern, known)
+    for size, entry, pattern, known in _chain_tails(op, table, anchor, parts):
+        name = f"{label}_{entry.name}"
+        yield (_CHAIN + 1, size), _pattern(table, op, name, pattern, known, entry)
+
+
+def _weight_only(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composites of real numbers and of weights that stay integers."""
+    if not op.takes_integer_weights or table.get("dequantize") is None:
+        return
+    weight = _dequantized()
+    # Blocks are rows of a matrix, which are put back into the shape of the weight.
+    blocks = call_pattern("relax.reshape", weight)
+    turned = call_pattern("relax.permute_dims", blocks | weight)
+    anchor = call_pattern(op.relax, wildcard(), turned | blocks | weight)
+    parts = {"anchor": anchor, "weight": weight, "transpose1": turned}
+    for rank, pattern in _around(op, table, f"{WEIGHT_ONLY}{op.name}", anchor, parts):
+        yield (_WEIGHT_ONLY, *rank), pattern
+
+
+def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composites of an op that compute with quantised tensors."""
+    if op.quantized is None or not op.relax:
+        return
+    matrix = op.is_product
+    requantize = op.relax == "relax.quantize"
+    # Scales, and the factors of norms, are real.
+    data = [index for index, item in enumerate(op.inputs) if matrix or not item.weight]
+    places = range(len(op.inputs))
+    # Products take only integers; element-wise ops may read real numbers as well.
+    for count in [len(data)] if matrix else [index + 1 for index, _ in enumerate(data)]:
+        for chosen in combinations(data, count):
+            arguments = [_dequantized() if index in chosen else wildcard() for index in places]
+            anchor = call_pattern(op.relax, *arguments)
+            parts = {"anchor": anchor}
+            parts |= {f"dequantize{index}": arguments[index] for index in chosen}
+            if requantize:
+                known = {**parts, "quantize": anchor}
+                yield (_QUANTIZED, count), _pattern(table, op, REQUANTIZE, anchor, known)
+                continue
+            tails = [("", anchor, parts), *_tails(op, table, anchor, parts, _dequantized())]
+            ends = dict.fromkeys(item.relax for item in quantized_activations(table))
+            if ends and not matrix:
+                last = reduce(or_, (call_pattern(name, anchor) for name in ends))
+                tails.append(("activation", last, {**parts, "activation": last}))
+            for rank, (end, last, known) in enumerate(tails):
+                label = "_".join(filter(None, ("quantized", op.name, end)))
+                if matrix:
+                    to_real = _pattern(table, op, f"{label}{TO_REAL}", last, known)
+                    yield (_QUANTIZED, count, rank, 0), to_real
+                quantize = call_pattern("relax.quantize", last, wildcard(), wildcard())
+                known = {**known, "quantize": quantize}
+                yield (_QUANTIZED, count, rank, 1), _pattern(table, op, label, quantize, known)
+            for size, entry, last, known in _chain_tails(op, table, anchor, parts, _dequantized()):
+                label = f"quantized_{op.name}_{entry.name}"
+                quantize = call_pattern("relax.quantize", last, wildcard(), wildcard())
+                known = {**known, "quantize": quantize}
+                composite = _pattern(table, op, label, quantize, known, entry)
+                yield (_QUANTIZED, count, _CHAIN, size), composite
+
+
+def _quantized_chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
+    """Generate the composites of an entry that has only chains, which read one quantised tensor."""
+    if op.quantized is None or op.relax or len(op.inputs) != 1:
+        return
+    for chain in chains_of(op):
+        source = _Dequantized()
+        last = pattern_of(chain.node, source)
+        quantize = call_pattern("relax.quantize", last, wildcard(), wildcard())
+        parts = {"chain": last, "quantize": quantize}
+        parts |= {f"dequantize{index}": item for index, item in enumerate(source.made)}
+        rank = (_QUANTIZED, _CHAIN, count_steps(chain.node))
+        yield rank, _pattern(table, op, f"quantized_{op.name}", quantize, parts, op)
+
+
+class _Dequantized(Mapping[str, DFPattern]):
+    """The input of a chain: each op that reads it has a dequantize of its own."""
+
+    def __init__(self) -> None:
+        self._data = wildcard()
+        self.made: list[DFPattern] = []
+
+    def __getitem__(self, name: str) -> DFPattern:
+        self.made.append(call_pattern("relax.dequantize", self._data, wildcard(), wildcard()))
+        return self.made[-1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def computes_quantized(table: Table) -> bool:
+    """Whether composites may begin and end with quantised tensors."""
+    return all(table.get(name) is not None for name in ("quantize", "dequantize"))
+
+
+TO_REAL = "_to_real"
+"""The end of the labels of composites that take integers and give real numbers."""
+
+
+REQUANTIZE = "requantize"
+"""The label of the composite that rescales integers to another scale."""
+
+
+WEIGHT_ONLY = "weight_only_"
+"""The beginning of the labels of composites of real numbers and weights that stay integers."""
+
+
+def is_quantized(label: str) -> bool:
+    """Whether the composite of this label begins with quantised tensors."""
+    return label == REQUANTIZE or label.startswith("quantized_")
+
+
+def _dequantized() -> DFPattern:
+    return call_pattern("relax.dequantize", wildcard(), wildcard(), wildcard())
+
+
+def _tails(
+    op: Op,
+    table: Table,
+    pattern: DFPattern,
+    parts: Parts,
+    residual: DFPattern | None = None,
+) -> Iterator[tuple[str, DFPattern, Parts]]:
+    """Generate the patterns of an op with an epilogue, one for each last op."""
+    for role, last, known in _sums(op, pattern, parts, residual):
+        yield role, last, known
+    relax_ops = dict.fromkeys(entry.relax for entry in table.activations_of(op) if entry.relax)
+    for end, before, known in _ends(op, pattern, parts, residual) if relax_ops else []:
+        last = reduce(or_, (call_pattern(name, before) for name in relax_ops))
+        yield end, last, {**known, "activation": last}
+
+
+def _chain_tails(
+    op: Op, table: Table, pattern: DFPattern, parts: Parts, residual: DFPattern | None = None
+) -> Iterator[tuple[int, Op, DFPattern, Parts]]:
+    """Generate the patterns that end in a chain, one each: a chain is not optional."""
+    for entry in table.activations_of(op):
+        for chain in chains_of(entry) if not entry.relax else ():
+            for _, before, known in _ends(op, pattern, parts, residual):
+                last = pattern_of(chain.node, {entry.inputs[0].name: before})
+                yield count_steps(chain.node), entry, last, {**known, "chain": last}
+
+
+def _sums(
+    op: Op, pattern: DFPattern, parts: Parts, residual: DFPattern | None = None
+) -> Iterator[tuple[str, DFPattern, Parts]]:
+    """Generate the sums after an op; a residual may also be what `residual` matches."""
+    fuses = op.fuses or Fuses()
+    for role, wanted in (
+        ("scale", fuses.scale),
+        ("bias", fuses.bias is not None),
+        ("residual", fuses.residual),
+    ):
+        if wanted:
+            operand = is_const() if role == "scale" else wildcard()
+            if role == "residual" and residual is not None:
+                operand = residual | operand
+            last = _scaled(pattern, operand) if role == "scale" else _either(pattern, operand)
+            parts = {**parts, role: operand, f"{role} call": last}
+            yield role, last, parts
+            pattern = last | pattern
+
+
+def _ends(
+    op: Op, pattern: DFPattern, parts: Parts, operand: DFPattern | None = None
+) -> list[tuple[str, DFPattern, Parts]]:
+    """Return the pattern of everything before an activation.
+
+    An add could be the bias or the residual, so the residual is not just optional.
+    """
+    before, known = pattern, parts
+    residual = []
+    for role, last, more in _sums(op, pattern, parts, operand):
+        if role == "residual":
+            residual = [("residual_activation", last, more)]
+        else:
+            before, known = last | before, more
+    return [("activation", before, known), *residual]
+
+
+def _label(op: Op, absorbed: tuple[int, ...]) -> str:
+    if not absorbed:
+        return op.name
+    if op.relax == "relax.matmul" and absorbed == (1,):
+        return "linear"
+    return op.name + "_transposed" + "".join(f"_{index}" for index in absorbed)
+
+
+def _either(pattern: DFPattern, operand: DFPattern, op: str = "relax.add") -> DFPattern:
+    return call_pattern(op, pattern, operand) | call_pattern(op, operand, pattern)
+
+
+def _scaled(pattern: DFPattern, factor: DFPattern) -> DFPattern:
+    return _either(pattern, factor, "relax.multiply") | call_pattern(
+        "relax.divide", pattern, factor
+    )
+
+
+def label_of(label: str, parts: Mapping[str, Any], table: Table) -> str:
+    """Return the label of a composite with all its parts.
+
+    Parameters
+    ----------
+    label
+        The name of the pattern, without the backend.
+    parts
+        Its annotated parts.
+    table
+        The capabilities.
+
+    Returns
+    -------
+    label
+        Such as "conv2d_bias_relu" for a match of "conv2d_activation".
+    """
+    roles = [role for role in ROLES if role in parts]
+    base = label.removesuffix(TO_REAL)
+    while base.rpartition("_")[2] in roles:
+        base = base.rpartition("_")[0]
+    if "activation" in parts:
+        entries = table.entries_of(parts["activation"].op.name)
+        roles[-1:] = [entry.name for entry in entries if entry.activation][:1]
+    if "chain" in parts and "anchor" in parts:
+        return _with_chain(label, roles, table)
+    return "_".join([base, *roles]) + (TO_REAL if label.endswith(TO_REAL) else "")
+
+
+def _with_chain(label: str, roles: list[str], table: Table) -> str:
+    """Insert roles between the name of an op and the chain after it."""
+    names = (entry.name for entry in table.ops if label.endswith(f"_{entry.name}"))
+    chain = max(names, key=len)
+    return "_".join([label.removesuffix(f"_{chain}"), *roles, chain])
+
+
+def _pattern(
+    table: Table, op: Op, label: str, pattern: DFPattern, parts: Parts, chain: Op | None = None
+) -> Pattern:
+    def check(match: object) -> bool:
+        reason = refusal_of_chain_in(table, chain, match) if chain is not None else None
+        if reason is None and op is not chain:
+            reason = refusal_of(table, op, match)
+        elif reason is None and "quantize" in parts:
+            reason = refusal_of_edges(op, match)
+        if reason is None:
+            return True
+        # The partitioner collects reasons; TVM's own pass ignores them.
+        reasons = getattr(match, "reasons", None)
+        if reason and reasons is not None:
+            reasons.append(reason)
+        return False
+
+    return f"{BACKEND}.{label}", pattern, parts, check

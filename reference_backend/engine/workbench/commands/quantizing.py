@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--quantize` and `--accuracy`: from batches of a file to a quantised model, and its accuracy."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...backend.commands.preparing import Prepared
+from ...backend.models.files import ArrayFile, Arrays
+from ...backend.models.reading import ModelFile
+from ...backend.models.signature import Input, Signature, chosen, signature_of
+from ...backend.settings.options import Options
+from ...backend.shared.backend import BACKEND, PACKAGE
+from ...backend.shared.problem import Problem, sentence
+from ...backend.shared.terminal import say
+from ..accuracy import AccuracyReport, accuracy_report
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from torch.export import ExportedProgram
+
+OPEN_BATCH = 16
+"""The number of samples in a batch if the model takes any number."""
+
+
+def quantized(
+    file: ModelFile, arguments: argparse.Namespace, options: Options
+) -> ModelProto | ExportedProgram:
+    """Quantize a model file for `--quantize`; the result is of the kind of the file."""
+    if not file.can_quantize:
+        raise Problem(
+            f"{file.path} cannot be quantised here; supported are models of ONNX and PyTorch. "
+            "TensorFlow Lite quantizes its own: such files are read as they are."
+        )
+    quantize = getattr(importlib.import_module(PACKAGE), f"quantize_for_{BACKEND}")
+    batches = read_batches(arguments.quantize, signature_of(file.imported(dict(arguments.shape))))
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
+        try:
+            content = quantize(
+                file.content,
+                batches,
+                method=arguments.method or "minmax",
+                activations=arguments.activations,
+                keep_float=arguments.keep_float,
+                int16=arguments.int16,
+                options=options,
+            )
+        except Exception as error:
+            raise Problem(f"{file.path} cannot be quantised: {sentence(error)}") from error
+    for note in notes:
+        if "calibration data" in str(note.message):  # Other errors are the tools' own.
+            say(f"NOTE: {note.message}", file=sys.stderr)
+    return content
+
+
+def accuracy_of(prepared: Prepared, arguments: argparse.Namespace) -> AccuracyReport:
+    """Compare the quantised model with the float one, on the calibration data."""
+    real = prepared.file.imported(dict(arguments.shape))
+    batches = read_batches(arguments.quantize, signature_of(real))
+    names = [item.name for item in prepared.signature.inputs]
+    # The report is for one shape: a last batch that is smaller is left out.
+    shapes = [[batch[name].shape for name in names] for batch in batches]
+    arrays = [
+        [batch[name] for name in names]
+        for batch, shape in zip(batches, shapes, strict=True)
+        if shape == shapes[0]
+    ]
+    try:
+        return accuracy_report(
+            real, prepared.mod, arrays, target=arguments.target, options=prepared.options
+        )
+    except Exception as error:
+        raise Problem(f"The accuracy cannot be measured: {sentence(error)}") from error
+
+
+def read_batches(path: Path, signature: Signature) -> list[Arrays]:
+    """Read batches of inputs.
+
+    Parameters
+    ----------
+    path
+        An .npz file with an array for each input, samples along the first axis: the axis of the
+        batch, or one more than the input has.
+    signature
+        What the model takes.
+
+    Returns
+    -------
+    batches
+        Arrays by the name of the input. What does not fill a batch of a fixed size is left out.
+
+    Raises
+    ------
+    Problem
+        An array is missing, has too few samples or another shape.
+    """
+    if not signature.inputs:
+        raise Problem("The model has no inputs, so that nothing can be calibrated.")
+    arrays = ArrayFile(path)
+    batches: list[Arrays] = []
+    counts: dict[str, int] = {}
+    for item, name in zip(signature.inputs, chosen(arrays, signature), strict=True):
+        rank = len(item.shape or ())
+        shape = arrays.headers[name].shape
+        if len(shape) not in (rank, rank + 1) or not shape:
+            raise Problem(
+                f"{path}: '{item.name}' has the shape {shape}, and the model takes {item}; "
+                "samples are along the first axis."
+            )
+        array = arrays[name]
+        if array.ndim == rank + 1:
+            # Each is an input as it is.
+            parts = list(array)
+        else:
+            size = _batch(item)
+            count = len(array) if isinstance(_first(item), str) else len(array) // size * size
+            parts = [array[start : min(start + size, count)] for start in range(0, count, size)]
+        if not parts:
+            raise Problem(
+                f"{path}: '{item.name}' has {len(array)} samples, and the model takes "
+                f"{_batch(item)} in a batch."
+            )
+        counts[item.name] = len(parts)
+        batches = batches or [{} for _ in parts]
+        for batch, part in zip(batches, parts, strict=False):
+            batch[item.name] = part
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{count} of '{name}'" for name, count in counts.items())
+        raise Problem(f"{path}: the inputs have different numbers of batches: {found}.")
+    return batches
+
+
+def _first(item: Input) -> int | str:
+    return item.shape[0] if item.shape else 1
+
+
+def _batch(item: Input) -> int:
+    first = _first(item)
+    return first if isinstance(first, int) else OPEN_BATCH

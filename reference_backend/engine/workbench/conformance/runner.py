@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs suites, and applies the ledgers to their outcomes."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from ...backend.libraries import _library
+from ...backend.shared.backend import BACKEND, DISTRIBUTION
+from .ledger import LEDGER, apply, expected_failures
+from .result import Outcome, Result
+from .suite import NotRun, Settings, Suite
+
+SUITES: dict[str, str] = {
+    "ops": "each op of the table alone: values, placement, edge cases",
+    "composites": "what is fused before and after ops: labels, placement, values",
+    "quantized": "what computes with quantised tensors: bit for bit, placement",
+    "contract": "what every backend owes to its callers: loading, calls, failures of the device",
+    "onnx_nodes": "the node cases of the onnx package, through TVM's importer",
+    "models": "small models from torch.export and ONNX: values, placement, regions",
+    "fuzz": "random graphs of the ops of the table, under options that vary",
+    "files": "case files that are named on the command line",
+}
+"""The suites in order, each with a summary."""
+
+Tell = Callable[[str], None]
+
+
+def cases_of(suite: str, settings: Settings) -> list[str]:
+    """Return the names of the selected cases of a suite.
+
+    Parameters
+    ----------
+    suite
+        One of `SUITES`.
+    settings
+        What is asked for.
+
+    Returns
+    -------
+    cases
+        Their names, without that of the suite.
+
+    Raises
+    ------
+    NotRun
+        The suite cannot run here.
+    """
+    return settings.choose(suite, _module(suite).cases(settings))
+
+
+def run(
+    suites: Sequence[str] = (),
+    settings: Settings | None = None,
+    ledger: Path = LEDGER,
+    tell: Tell = lambda line: None,
+) -> Result:
+    """Run suites.
+
+    Parameters
+    ----------
+    suites
+        Names from `SUITES`; none: all. Named suites must be able to run here.
+    settings
+        What is asked for.
+    ledger
+        The vendor's file of expected failures; those of the engine always count.
+    tell
+        Receives a line for each finished suite.
+
+    Returns
+    -------
+    result
+        The result.
+
+    Raises
+    ------
+    ValueError
+        There is no such suite.
+    LedgerError
+        The ledger is invalid.
+    """
+    settings = settings or Settings()
+    for suite in suites:
+        if suite not in SUITES:
+            raise ValueError(f"there is no suite '{suite}'; the suites are {', '.join(SUITES)}")
+    entries = expected_failures(ledger, SUITES)
+    result = Result(_about(suites, settings))
+    for suite in meant(suites, settings):
+        start = time.monotonic()
+        found = _run(suite, settings, suite in suites)
+        mine = [entry for entry in entries if entry.suite == suite]
+        ran = not any(one.status == "not_run" and not one.case for one in found)
+        complete = ran and not settings.filters
+        result.outcomes += apply(mine, found, complete, settings.strict)
+        result.seconds[suite] = time.monotonic() - start
+        counts = result.counts(suite).items()
+        numbers = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in counts if n)
+        tell(f"{suite}: {numbers or 'no cases'} ({result.seconds[suite]:.0f} s)")
+    return result
+
+
+def meant(suites: Sequence[str], settings: Settings) -> list[str]:
+    """Return the suites that are asked for, by name or as the beginning of every filter.
+
+    Parameters
+    ----------
+    suites
+        Names from `SUITES`; none: all that the filters leave.
+    settings
+        What is asked for.
+
+    Returns
+    -------
+    suites
+        Their names, in the order of `SUITES`.
+    """
+    # Listing the cases of all suites takes seconds.
+    begun = {text.partition("/")[0] if "/" in text else "" for text in settings.filters}
+    asked = suites or (begun if begun and begun.issubset(SUITES) else SUITES)
+    return [name for name in SUITES if name in asked]
+
+
+def _run(suite: str, settings: Settings, required: bool) -> list[Outcome]:
+    try:
+        chosen = cases_of(suite, settings)
+        found = {one.case: one for one in _module(suite).outcomes(settings)}
+    except NotRun as reason:
+        status = "failed" if required else "not_run"
+        return [Outcome(suite, "", status, reason=f"it cannot run here: {reason}")]
+    text = "the suite does not say what became of it"
+    known = [
+        found.pop(case) if case in found else Outcome(suite, case, "failed", reason=text)
+        for case in chosen
+    ]
+    return [*known, *found.values()]
+
+
+def _module(suite: str) -> Suite:
+    return cast(Suite, import_module(f".{suite}", __package__))
+
+
+def _about(suites: Sequence[str], settings: Settings) -> dict[str, object]:
+    import tvm_ffi
+
+    info = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
+    return {
+        "backend": BACKEND,
+        "backend_version": _library.version(DISTRIBUTION),
+        "driver_api_version": int(info["driver_api_version"]),
+        "tvm_version": _library.version("apache-tvm"),
+        "tvm_ffi_version": _library.version("apache-tvm-ffi"),
+        "python_version": platform.python_version(),
+        "platform": platform.platform(),
+        "options": {
+            "suites": list(suites) or list(SUITES),
+            "filters": list(settings.filters),
+            "jobs": settings.jobs,
+            "fuzz_seconds": settings.fuzz_seconds,
+            "files": list(map(str, settings.files)),
+            "strict": settings.strict,
+        },
+    }

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `drift`: what the installed TVM has changed of what this backend needs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from ...backend.commands.checking import parameters
+from ...backend.importers.attributes.tables import FRONT_DOORS, load
+from ...backend.libraries import _library
+from ...backend.shared.backend import BACKEND, PACKAGE
+from ...backend.shared.problem import Problem
+from ...backend.shared.terminal import say
+from ...backend.table.chain_grammar import ops_in
+from .tables import changes, find, text_of
+
+KNOWN = Path(__file__).with_name("known_tvm.json")
+"""What `drift --record` wrote with the newest TVM that the engine was tried with."""
+
+PYTHON = (
+    *("backend.ir.calls", "backend.table.patterns", "backend.regions.partition"),
+    *("backend.importers", "workbench.quantization"),
+)
+"""The modules of the engine that name parts of TVM; `drift` tries to import them."""
+
+
+class Op(TypedDict):
+    """The names that an op of Relax has."""
+
+    arguments: list[str]
+    attributes: list[str]
+
+
+class Interface(TypedDict):
+    """What a version of TVM has of what the engine may need."""
+
+    tvm: str
+    ops: dict[str, Op]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference between the installed TVM and what the engine knows.
+
+    Parameters
+    ----------
+    breaks
+        Whether this backend needs what has changed.
+    subject
+        The type, the op or the module.
+    text
+        What is different.
+    """
+
+    breaks: bool
+    subject: str
+    text: str
+
+
+def installed() -> Interface:
+    """Read the ops of Relax in the installed TVM."""
+    import tvm
+    import tvm_ffi
+
+    for role in ("runtime", "codegen"):
+        _library.open_library(role)
+    field_names = tvm_ffi.get_global_func(f"{BACKEND}.codegen.field_names")
+    ops: dict[str, Op] = {}
+    for name in sorted(str(name) for name in tvm.ir.Op.list_op_names()):
+        if name.startswith("relax."):
+            op = tvm.ir.Op.get(name)
+            arguments = [str(argument.name) for argument in op.arguments]
+            # Many ops do not declare the type of their attributes: the function has the names.
+            attributes = {*map(str, field_names(str(op.attrs_type_key))), *parameters(name)}
+            ops[name] = {
+                "arguments": arguments,
+                "attributes": sorted(attributes - set(arguments)),
+            }
+    return {"tvm": str(tvm.__version__), "ops": ops}
+
+
+def compare_ops(known: Interface, found: Interface, used: Collection[str]) -> list[Difference]:
+    """Compare the ops of two versions.
+
+    Parameters
+    ----------
+    known, found
+        The version that the engine was tried with, and the installed one.
+    used
+        The ops that this backend compiles: their changes break it.
+
+    Returns
+    -------
+    differences
+        By the name of the op.
+    """
+    differences = []
+    for name in sorted(known["ops"].keys() | found["ops"].keys()):
+        before, now = known["ops"].get(name), found["ops"].get(name)
+        if now is None:
+            differences.append(Difference(name in used, name, "the op is gone"))
+            continue
+        if before is None:
+            differences.append(Difference(False, name, "the op is new"))
+            continue
+        if before["arguments"] != now["arguments"]:
+            text = f"takes {_listed(now['arguments'])}, no longer {_listed(before['arguments'])}"
+            differences.append(Difference(name in used, name, text))
+        for attribute in sorted(set(before["attributes"]) - set(now["attributes"])):
+            text = f"the attribute '{attribute}' is gone"
+            differences.append(Difference(name in used, name, text))
+        for attribute in sorted(set(now["attributes"]) - set(before["attributes"])):
+            # What it does by default is unknown: the lowering must look at it.
+            text = f"the attribute '{attribute}' is new"
+            differences.append(Difference(name in used, name, text))
+    return differences
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"({', '.join(names)})"
+
+
+def find_differences(known: Interface) -> tuple[list[Difference], str]:
+    """Compare the installed TVM with what the engine needs.
+
+    Parameters
+    ----------
+    known
+        What the engine was tried with.
+
+    Returns
+    -------
+    differences, version
+        What breaks comes first; and the version of the installed TVM.
+    """
+    import tvm
+    import tvm_ffi
+
+    differences = []
+    used: set[str] = set()
+    try:
+        for role in ("runtime", "codegen"):
+            _library.open_library(role)
+        for name in tvm_ffi.get_global_func(f"{BACKEND}.codegen.missing_ir")():
+            differences.append(Difference(True, str(name), "the IR lacks it"))
+        lowered = {str(op) for op in tvm_ffi.get_global_func(f"{BACKEND}.codegen.lowered_ops")()}
+        used |= lowered & _ops_of_the_table()
+    except Exception as error:
+        differences.append(Difference(True, "the libraries", str(error)))
+    for module in PYTHON:
+        try:
+            importlib.import_module(f"{PACKAGE}.engine.{module}")
+        except Exception as error:
+            differences.append(Difference(True, f"engine.{module}", f"does not import: {error}"))
+    try:
+        found = installed()
+        differences += compare_ops(known, found, used)
+    except Exception as error:
+        differences.append(Difference(True, "the ops of Relax", f"cannot be read: {error}"))
+    differences += compare_importers()
+    return sorted(differences, key=lambda item: not item.breaks), str(tvm.__version__)
+
+
+def compare_importers() -> list[Difference]:
+    """Compare what TVM's importers, and our rules for them, read of operators.
+
+    Returns
+    -------
+    differences
+        What is no longer read would be dropped without a word, so that it breaks the backend.
+    """
+    differences = []
+    for front_door in FRONT_DOORS:
+        subject = f"the importer of {front_door}"
+        try:
+            found = find(front_door)
+            changed = changes(load(front_door), found) if found is not None else []
+        except Exception as error:
+            differences.append(Difference(True, subject, f"cannot be followed: {error}"))
+            continue
+        differences += [
+            Difference(change.loses, f"{subject}, {change.operator}", change.sentence)
+            for change in changed
+        ]
+    return differences
+
+
+def _ops_of_the_table() -> set[str]:
+    """Return the ops that this backend offloads: by themselves, or as steps of a chain."""
+    from ...backend.table.chains import chains_of
+    from ...backend.table.patterns import TABLE
+
+    ops = {op.relax for op in TABLE.ops if op.relax}
+    chains = (chain for op in TABLE.ops if not op.relax for chain in chains_of(op))
+    return ops.union(*(ops_in(chain.node) for chain in chains))
+
+
+def run_drift(arguments: argparse.Namespace) -> int:
+    """Tell what the installed TVM has changed.
+
+    Parameters
+    ----------
+    arguments
+        Of the command line: `record`, a file or none; `record_importers`, a folder or none; and
+        `json`.
+
+    Returns
+    -------
+    code
+        1 if this backend needs something that has changed.
+
+    Raises
+    ------
+    Problem
+        There is no TVM with a compiler, or a file cannot be written.
+    """
+    try:
+        import tvm
+    except ImportError as error:
+        raise Problem(f"TVM cannot be imported: {error}") from error
+    if tvm._RUNTIME_ONLY or _library.find("codegen") is None:
+        raise Problem("'drift' needs the compiler, and only the runtime is here.")
+    if arguments.record is not None:
+        _write(arguments.record, _text_of(installed()))
+    if arguments.record_importers is not None:
+        _record_importers(arguments.record_importers)
+    if arguments.record is not None or arguments.record_importers is not None:
+        return 0
+    known: Interface = json.loads(KNOWN.read_text(encoding="utf-8"))
+    differences, version = find_differences(known)
+    breaks = [item for item in differences if item.breaks]
+    if arguments.json:
+        plain = [asdict(item) for item in differences]
+        data = {"ok": not breaks, "known_tvm": known["tvm"], "installed_tvm": version}
+        say(json.dumps({**data, "differences": plain}, indent=2))
+        return 1 if breaks else 0
+    say(f"TVM {version}, compared with {known['tvm']}, which the engine was tried with")
+    for title, items in (
+        ("this backend needs", breaks),
+        ("it does not need", [item for item in differences if not item.breaks]),
+    ):
+        if items:
+            say(f"changes of what {title}:")
+        for item in items:
+            say(f"  {item.subject}: {item.text}")
+    if breaks:
+        raise Problem(
+            f"This TVM has changed {len(breaks)} things that the backend needs. Keep the TVM that "
+            "pyproject.toml names until the engine has followed."
+        )
+    say("Nothing that this backend needs has changed.")
+    return 0
+
+
+def _text_of(found: Interface) -> str:
+    # A line for each op, so that a diff of two versions can be read.
+    lines = [f"  {json.dumps(name)}: {json.dumps(op)}" for name, op in found["ops"].items()]
+    body = ",\n".join(lines)
+    return f'{{\n "tvm": {json.dumps(found["tvm"])},\n "ops": {{\n{body}\n }}\n}}\n'
+
+
+def _record_importers(folder: Path) -> None:
+    for front_door in FRONT_DOORS:
+        table = find(front_door)
+        if table is None:
+            raise Problem(
+                f"'{front_door}' is not installed, whose operators the table {front_door}.json "
+                "lists; install it and record again."
+            )
+        _write(folder / f"{front_door}.json", text_of(table))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Problem(f"'{path}' cannot be written: {error.strerror}") from None
+    say(f"written: {path}")

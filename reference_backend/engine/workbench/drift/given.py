@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a name in the code of a converter may be, as far as it matters for what it reads."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ...backend import importers
+
+if TYPE_CHECKING:
+    from .code_of import Function
+
+
+FOLLOWED = ("tvm.relax.frontend.", importers.__name__)
+"""The modules of importers: TVM's and ours."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant of Python, such as the name of an attribute."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a model; with the class that wraps it, if methods of that are called."""
+
+    kind: type | None = None
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """All attributes of a node by name; or its arguments by keyword."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of all attributes."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """A table of options of TFLite."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Read:
+    """The value of an attribute; or of inputs, from the first to before the last."""
+
+    name: str | None
+    start: int = 0
+    stop: int | None = None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a node; or its arguments by position."""
+
+    start: int = 0
+    stop: int | None = None
+
+    def at(self, place: int | slice | None) -> Value:
+        """Return one of them, some, or for an unknown place any."""
+        if place is None or (isinstance(place, int) and place < 0):
+            return Read(None, self.start, self.stop)
+        if isinstance(place, int):
+            return Read(None, self.start + place, self.start + place + 1)
+        first = place.start or 0
+        if first < 0:
+            return self
+        is_open = place.stop is None or place.stop < 0
+        stop = self.stop if is_open else self.start + place.stop
+        return Inputs(self.start + first, stop)
+
+
+@dataclass(frozen=True)
+class Several:
+    """Some values in a row."""
+
+    items: tuple[Values, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """An object of Python: a class, a module, or something that has methods."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A method, and what it belongs to."""
+
+    function: Any
+    instance: Values
+    owner: type | None
+
+
+@dataclass(frozen=True)
+class Local:
+    """A function inside of another, and the names that it sees."""
+
+    node: Function
+    scope: Any
+
+
+@dataclass(frozen=True)
+class Super:
+    """What `super()` is in a method."""
+
+    owner: type
+    kind: type
+    instance: Values
+
+
+Value = (
+    Constant | Node | Attributes | Items | Options | Read | Inputs | Several | Known | Bound | Local
+    | Super
+)  # fmt: skip
+Values = frozenset[Any]
+NOTHING: Values = frozenset()
+
+
+@dataclass
+class Reads:
+    """What a converter reads."""
+
+    attributes: set[str] = field(default_factory=set)
+    ranges: set[tuple[int, int | None]] = field(default_factory=set)
+    """The inputs: first, and what comes after the last."""
+    passes: bool = False
+    """Whether it hands on all attributes."""
+
+    def note(self, value: Value) -> None:
+        """Note that a value is used."""
+        match value:
+            case Read(name=None, start=start, stop=stop):
+                self.ranges.add((start, stop))
+            case Inputs(start=start, stop=stop):
+                self.ranges.add((start, stop))
+            case Read(name=str(name)):
+                self.attributes.add(name)
+            case Attributes() | Items() | Node():
+                self.passes = True
+
+    def add(self, other: Reads) -> None:
+        """Add what another one has."""
+        self.attributes |= other.attributes
+        self.ranges |= other.ranges
+        self.passes |= other.passes
+
+    def has_input(self, place: int) -> bool:
+        """Return whether an input is read."""
+        return any(start <= place and (stop is None or place < stop) for start, stop in self.ranges)
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An object of a class that is followed; all of a class are as one."""
+
+    kind: type
+
+
+# ---- Helpers ------------------------------------------------------------------------------------
+
+
+def joined(parts: Iterable[Values]) -> Values:
+    """Return what one of some may be."""
+    return NOTHING.union(*parts)
+
+
+def known(value: object) -> Values:
+    """Return an object of Python, if it matters."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return frozenset({Constant(value)})
+    is_code = isinstance(value, (FunctionType, type)) or inspect.ismethod(value)
+    is_ours = type(value).__module__.startswith(FOLLOWED)
+    if is_code or inspect.ismodule(value) or is_ours:
+        return frozenset({Known(value)})
+    return NOTHING
+
+
+def only(values: Values) -> object:
+    """Return the one constant that values are; None if they may be more."""
+    one = next(iter(values)) if len(values) == 1 else None
+    return one.value if isinstance(one, Constant) else None
+
+
+def attributes_named(key: Values) -> Values:
+    """Return the attributes of some names; all if a name is not known."""
+    names = [item.value for item in key if isinstance(item, Constant)]
+    found = frozenset(Read(name) for name in names if isinstance(name, str))
+    return found or frozenset({Attributes()})
+
+
+def reads(values: Values) -> Values:
+    """Return those that are read of a node."""
+    return frozenset(item for item in values if isinstance(item, Read))
+
+
+def spread(values: Values) -> list[Values]:
+    """Return what stands at each place of a call with `*values`."""
+    for value in values:
+        if isinstance(value, Several):
+            return list(value.items)
+        if isinstance(value, Inputs):
+            count = 8 if value.stop is None else value.stop - value.start
+            places: list[Values] = [frozenset({value.at(place)}) for place in range(count)]
+            rest = Inputs(value.start + count).at(None)
+            return [*places, frozenset({rest})] if value.stop is None else places
+    return [values]
+
+
+def class_of(value: Value) -> type | None:
+    """Return the class whose members a value has."""
+    match value:
+        case Known(value=type() as kind):
+            return kind
+        case Known(value=Instance() as instance):
+            return instance.kind
+        case Known(value=other):
+            is_plain = isinstance(other, FunctionType) or inspect.ismodule(other)
+            return None if is_plain or inspect.ismethod(other) else type(other)
+        case Node(kind=kind) | Super(kind=kind):
+            return kind
+    return None
+
+
+def member(kind: type, name: str, instance: Values, is_class: bool = False) -> Values:
+    """Return a member of a class, as an instance sees it or, if so said, the class itself.
+
+    Parameters
+    ----------
+    kind
+        The class.
+    name
+        The member.
+    instance
+        What the member's first argument will be.
+    is_class
+        Whether the instance is the class.
+    """
+    owner = next((place for place in kind.__mro__ if name in vars(place)), None)
+    if owner is None:
+        return NOTHING
+    found = vars(owner)[name]
+    if isinstance(found, property):
+        return frozenset({Bound(found, instance, owner)})
+    if isinstance(found, staticmethod):
+        return known(found.__func__)
+    if isinstance(found, classmethod):
+        of_class = instance if is_class else frozenset({Known(kind)})
+        return frozenset({Bound(found.__func__, of_class, owner)})
+    if isinstance(found, FunctionType) and not is_class:
+        return frozenset({Bound(found, instance, owner)})
+    return known(found)

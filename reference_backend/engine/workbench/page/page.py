@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins the parts of the page, and the data, to one file."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...backend.profiling.names import named, require_match
+from ...backend.profiling.result import Profile
+from ...backend.report.report import Report
+from ...backend.shared.backend import BACKEND
+from ...backend.shared.whole_files import write_text
+from ...backend.table.reasons import Code
+from ..accuracy.result import AccuracyReport
+from ..pictures.drawing import PALETTE
+
+_PARTS = Path(__file__).parent
+# dagre first: layout.js calls it. main.js starts the rest.
+_SCRIPTS = (
+    "dagre.min.js",
+    "elements.js",
+    "details.js",
+    "overview.js",
+    "tables.js",
+    "layout.js",
+    "graph.js",
+    "minimap.js",
+    "timeline.js",
+    "profile.js",
+    "accuracy.js",
+    "main.js",
+)
+
+_PICTURES = ("roofline", "memory")
+"""What the page shows of `Profile.to_svg`; it has a timeline of its own, which can be zoomed."""
+
+
+def write_page(
+    path: str | os.PathLike[str],
+    report: Report,
+    profile: Mapping[str, object] | None = None,
+    accuracy: Mapping[str, object] | None = None,
+    title: str = "What runs where",
+) -> None:
+    """Write a report as one HTML page.
+
+    Parameters
+    ----------
+    path
+        The file; an existing one is replaced.
+    report
+        The report.
+    profile, accuracy
+        The profile of a run, and `AccuracyReport.to_dict()`; each gets a tab.
+    title
+        The title of the page.
+
+    Raises
+    ------
+    ValueError
+        The profile or the accuracy report is none, or of another version, the profile is of another
+        model, or the file cannot be written; nothing is left of it then.
+    """
+    found = Profile.from_dict(profile) if profile is not None else None
+    if found is not None:
+        require_match(found, report)
+        found = named(found, report)
+    if accuracy is not None:
+        accuracy = AccuracyReport.from_dict(accuracy).to_dict()
+    data = {
+        "title": title,
+        "report": report.to_dict(),
+        "meanings": {code.value: code.meaning for code in Code},
+        "profile": found.to_dict() if found is not None else None,
+        "palette": PALETTE,
+        "pictures": {name: found.to_svg(name) for name in _PICTURES} if found is not None else {},
+        "accuracy": accuracy,
+    }
+    scripts = "\n".join(_part(name) for name in _SCRIPTS)
+    licence = f"dagre lays out the graph. {_part('dagre.LICENSE')}".replace("--", "- -")
+    # Without the comment before it, the licence of this one file.
+    body = _part("page.html")
+    page = (
+        "<!DOCTYPE html>\n"
+        f"<!--\n{licence}-->\n"
+        '<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        # Whatever the names in a model hold: nothing is loaded.
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{html.escape(title)} - {html.escape(BACKEND)}</title>\n"
+        f"<style>\n{_part('page.css')}</style></head>\n"
+        f"<body>\n{body[body.index('<header>') :]}"
+        f'<script type="application/json" id="data">{_embedded(data)}</script>\n'
+        f"<script>\n{scripts}</script>\n</body></html>\n"
+    )
+    write_text(path, page)
+
+
+def _part(name: str) -> str:
+    return (_PARTS / name).read_text(encoding="utf-8")
+
+
+def _embedded(data: object) -> str:
+    """Return data as JSON in which no name of a model ends the script or opens a comment."""
+    text = json.dumps(_finite(data), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _finite(value: object) -> object:
+    """Return data with text for the numbers that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Marks of SVG, as the pictures of a profile need them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from xml.sax.saxutils import escape, quoteattr
+
+from ...backend.profiling.parts import OpProfile
+
+WIDTH = 960
+"""Of all pictures; heights differ."""
+PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#bbbbbb")
+"""Colours that can be told apart, also on black and by those who do not see red or green."""
+
+GRID = ' stroke-opacity="0.15" pointer-events="none"'
+"""The style of lines through a picture: clicks go through them."""
+
+Marks = list[str]
+"""Elements of SVG, in the order in which they are drawn."""
+
+
+def colours_of(ops: Sequence[OpProfile]) -> dict[tuple[str, str | None], str]:
+    """Return a colour for each op, by region and label.
+
+    Parameters
+    ----------
+    ops
+        The ops of a profile.
+
+    Returns
+    -------
+    colours
+        Of the palette, in turn.
+    """
+    return {(op.region, op.label): PALETTE[index % len(PALETTE)] for index, op in enumerate(ops)}
+
+
+def box(
+    x: float, y: float, width: float, height: float, colour: str, title: str, more: str = ""
+) -> str:
+    """Return a rectangle that shows its title.
+
+    Parameters
+    ----------
+    x, y, width, height
+        Where it is.
+    colour
+        What fills it.
+    title
+        What the pointer shows.
+    more
+        Other attributes, with a space before each.
+
+    Returns
+    -------
+    mark
+        The element.
+    """
+    return (
+        f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.2f}" fill="{colour}" '
+        f'stroke="none"{more}><title>{escaped(title)}</title></rect>'
+    )
+
+
+def line(x: float, y: float, to_x: float, to_y: float, more: str = "") -> str:
+    """Return a line of the colour of the text.
+
+    Parameters
+    ----------
+    x, y, to_x, to_y
+        Its ends.
+    more
+        Other attributes, with a space before each.
+
+    Returns
+    -------
+    mark
+        The element.
+    """
+    return (
+        f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}" stroke="currentColor"'
+        f"{more}/>"
+    )
+
+
+def text(x: float, y: float, content: str, anchor: str = "start", more: str = "") -> str:
+    """Return a line of text.
+
+    Parameters
+    ----------
+    x, y
+        Where it begins, is centred or ends, by `anchor`.
+    content
+        The text.
+    anchor
+        "start", "middle" or "end".
+    more
+        Other attributes, with a space before each.
+
+    Returns
+    -------
+    mark
+        The element.
+    """
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="currentColor"{more}>'
+        f"{escaped(content)}</text>"
+    )
+
+
+def attribute(name: str, value: str | int) -> str:
+    """Return an attribute, with a space before it.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    value
+        Its value, of a model or of this package.
+
+    Returns
+    -------
+    attribute
+        Its text.
+    """
+    return f" {name}={quoteattr(_allowed(str(value)))}"
+
+
+def ticks(most: float, count: int = 6) -> list[int]:
+    """Return round numbers from 0 to the end of an axis: steps of 1, 2 or 5 by powers of ten.
+
+    Parameters
+    ----------
+    most
+        The end of the axis.
+    count
+        About how many there are; at most one more.
+
+    Returns
+    -------
+    ticks
+        The numbers.
+    """
+    power = 10 ** max(math.floor(math.log10(max(most, 1) / count)), 0)
+    step = next(power * factor for factor in (1, 2, 5, 10) if most <= power * factor * count)
+    return list(range(0, int(most) + 1, step))
+
+
+def time_axis(whole: int, left: float, right: float, top: float, bottom: float, unit: str) -> Marks:
+    """Return an axis of time below a picture, with faint lines through it.
+
+    Parameters
+    ----------
+    whole
+        The time at its end; it begins at 0.
+    left, right, top, bottom
+        The place of the picture.
+    unit
+        The unit.
+
+    Returns
+    -------
+    marks
+        Lines, and numbers below them.
+    """
+    marks: Marks = []
+    for value in ticks(whole):
+        x = left + (right - left) * value / max(whole, 1)
+        marks.append(line(x, top, x, bottom, GRID))
+        anchor = "middle" if value and x < right - 30 else "end" if value else "start"
+        marks.append(text(x, bottom + 16, f"{value:,}", anchor))
+    return [*marks, text(right, bottom + 32, f"{unit}, {whole:,} in all", "end")]
+
+
+def short(content: str, most: int = 28) -> str:
+    """Return the end of a text: the end of a path tells more than its beginning.
+
+    Parameters
+    ----------
+    content
+        The text.
+    most
+        How many characters are left.
+
+    Returns
+    -------
+    text
+        The text, with a mark where something is missing.
+    """
+    return content if len(content) <= most else "…" + content[1 - most :]
+
+
+def nothing(why: str) -> str:
+    """Return a picture that says why there is none.
+
+    Parameters
+    ----------
+    why
+        A sentence.
+
+    Returns
+    -------
+    svg
+        The picture.
+    """
+    return picture(40, why, [text(10, 24, why)])
+
+
+def picture(height: float, title: str, marks: Sequence[str]) -> str:
+    """Return a picture, which stands alone and has the colour of the text around it.
+
+    Parameters
+    ----------
+    height
+        Its height.
+    title
+        What it shows.
+    marks
+        What is in it.
+
+    Returns
+    -------
+    svg
+        The text of a file.
+    """
+    body = "\n".join(marks)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
+        f'width="100%" role="img" font-family="sans-serif" font-size="12">\n'
+        f"<title>{escaped(title)}</title>\n{body}\n</svg>\n"
+    )
+
+
+def escaped(content: str) -> str:
+    """Return text as XML has it.
+
+    Parameters
+    ----------
+    content
+        Any text, such as a name in a model.
+
+    Returns
+    -------
+    text
+        Without markup, and without what XML does not allow.
+    """
+    return escape(_allowed(content))
+
+
+def _allowed(content: str) -> str:
+    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", content)

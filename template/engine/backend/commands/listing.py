@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that list: options, limits of ops, and what is in a library."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+
+from .. import loading
+from ..loading import needs_compiler
+from ..shared.backend import NOT_SELECTED, PACKAGE
+from ..shared.messages import printable
+from ..shared.problem import Problem, told
+from ..shared.terminal import say
+from ..table.limits import WHERE, text_of
+
+
+def show_limits(ops: list[str], as_json: bool) -> None:
+    """Print the lines of `vendor/capabilities.py` that record the engine's limits of ops.
+
+    Parameters
+    ----------
+    ops
+        Their names; none: all ops that are not recorded yet.
+    as_json
+        Whether to print JSON: the lines by the names of the ops.
+
+    Raises
+    ------
+    Problem
+        There is no such op, or no compiler is installed.
+    """
+    needs_compiler("The list of limits")
+    from ..table.patterns import TABLE
+
+    lines: dict[str, str] = {}
+    for name in ops or TABLE.unrecorded:
+        op = TABLE.engine_entry(name)
+        if op is None:
+            near = difflib.get_close_matches(name, [item.name for item in TABLE.ops], 1)
+            where = f"Did you mean '{near[0]}'? " if near else ""
+            if name in NOT_SELECTED.values():
+                where = "The catalogue has it: select it by an update. "
+            raise Problem(
+                f"This backend has no op '{name}'. {where}'python -m {PACKAGE} check' lists all."
+            )
+        lines[name] = text_of(op)
+    for text in [json.dumps(lines, indent=2)] if as_json else lines.values():
+        say(text)
+    if not ops and not TABLE.unrecorded:
+        say(f"{WHERE} has limits for all ops.", file=sys.stderr)
+
+
+def show_options(as_json: bool) -> None:
+    """Print all options.
+
+    Parameters
+    ----------
+    as_json
+        Whether to print JSON.
+
+    Raises
+    ------
+    Problem
+        There is no compiler here.
+    """
+    needs_compiler("The list of options")
+    from ..settings.options import describe, described
+
+    say(json.dumps(described(), indent=2) if as_json else describe())
+
+
+def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
+    """Print the artifacts of this backend in a library.
+
+    Parameters
+    ----------
+    path
+        An exported library, or a dumped artifact.
+    region
+        The only region to print; none: all.
+    as_json
+        Whether to print JSON.
+
+    Raises
+    ------
+    Problem
+        It cannot be read, or holds no such region.
+    """
+    if loading.failure is not None:
+        raise Problem(f"The backend does not load: {loading.failure}")
+    from ..compiling.artifacts import read_artifacts
+
+    artifacts = told(lambda: read_artifacts(path))
+    chosen = [artifact for artifact in artifacts if region in (None, artifact.symbol)]
+    if not chosen:
+        known = ", ".join(artifact.symbol for artifact in artifacts)
+        raise Problem(printable(f"{path} has no region '{region}'; it has: {known}."))
+    if as_json:
+        say(json.dumps([artifact.to_dict() for artifact in chosen], indent=2))
+    else:
+        say("\n\n".join(map(str, chosen)))

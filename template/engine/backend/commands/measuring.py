@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `profile`: where the time of a model goes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ..loading import needs_compiler
+from ..models.compiled import LIBRARY
+from ..models.files import require_writable
+from ..shared.problem import Problem, sentence
+from ..shared.terminal import say
+from ..shared.whole_files import write_text
+from .progress import steps_of
+from .running import load
+
+if TYPE_CHECKING:
+    from ..report.report import Report
+
+MOST_OPS = 20
+"""How many ops a table on the terminal has, unless all are asked for."""
+
+
+def run_profile(arguments: argparse.Namespace) -> int:
+    """Run the command `profile`."""
+    from ..profiling import profile
+    from ..profiling.names import mismatch
+
+    for path in (arguments.output, arguments.trace):
+        require_writable(path)
+    known = _report(arguments)
+    with steps_of(arguments, own=2) as steps:
+        loaded = load(arguments, steps)
+        steps.begin("profiling")
+        known = known or loaded.report
+        try:
+            found = profile(loaded.machine, *loaded.inputs, calls=arguments.repeat, report=known)
+        except Exception as error:
+            raise Problem(f"The model cannot be profiled: {sentence(error)}") from error
+    why = mismatch(found, known) if known is not None and arguments.report is not None else None
+    if why is not None:
+        raise Problem(
+            f"{arguments.report} is not the report of {arguments.model}: {why}. Give the one that "
+            "'compile --report FILE' has written with the library."
+        )
+    if arguments.output is not None:
+        write_text(arguments.output, found.to_json())
+    if arguments.trace is not None:
+        write_text(arguments.trace, found.to_trace())
+    if arguments.json:
+        say(found.to_json())
+    else:
+        found.show(most=None if arguments.all else MOST_OPS)
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> Report | None:
+    """Return the report of a library; one of a model file is made when it is compiled."""
+    if arguments.report is None:
+        return None
+    if arguments.model.suffix != LIBRARY:
+        raise Problem(
+            f"--report goes with a library; {arguments.model} is compiled now, and its report is "
+            "known."
+        )
+    needs_compiler("--report")
+    from ..report.report import Report
+    from .json_files import read_json
+
+    return read_json(arguments.report, Report.from_json, "a report", "compile --report")

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a model file to a partitioned module, and to what can be run or exported."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..models.files import require_file
+from ..models.reading import ModelFile, read_model, with_bfloat16
+from ..models.signature import FUNCTION, Signature, signature_of
+from ..regions.partition import compile_partitioned, partition_for
+from ..report.report import Report, offload_report
+from ..settings.options import Options
+from ..shared.entry_points import entry_point
+from ..shared.problem import Problem, sentence
+from .arguments import options_of
+from .progress import Steps
+from .verifying import original_for
+
+if TYPE_CHECKING:
+    from ..verification.originals import Original
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A partitioned model, and what it was made from.
+
+    Parameters
+    ----------
+    file
+        The model as it was read.
+    mod
+        The module, quantised if that was asked for, before any pass.
+    partitioned
+        The module after partitioning.
+    options
+        The options.
+    signature
+        What the model takes and returns.
+    original
+        The model with the framework that runs it, if it is to be verified.
+    """
+
+    file: ModelFile
+    mod: tvm.IRModule
+    partitioned: tvm.IRModule
+    options: Options
+    signature: Signature
+    original: Original | None = None
+
+    @property
+    def report(self) -> Report:
+        """Where each op runs."""
+        return offload_report(self.partitioned)
+
+
+def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
+    """Read a model, quantize it if asked to, and partition it.
+
+    Parameters
+    ----------
+    arguments
+        Those of `add_model`.
+    steps
+        Shows what is done.
+
+    Returns
+    -------
+    prepared
+        The model.
+
+    Raises
+    ------
+    Problem
+        The model or an argument is not supported, or an op stays on the host against `--strict`.
+    """
+    options, shapes = options_of(arguments), dict(arguments.shape)
+    _require_target(arguments.target)
+    if arguments.quantize is not None:
+        require_file(arguments.quantize)
+    else:
+        for name in ("method", "activations", "keep_float", "int16"):
+            if getattr(arguments, name):
+                raise Problem(f"--{name.replace('_', '-')} goes with --quantize FILE.")
+    steps.begin(f"reading {arguments.model}")
+    file = read_model(arguments.model, shapes)
+    if arguments.bfloat16:
+        file = with_bfloat16(file, arguments.bfloat16)
+    content = file.content
+    # A framework that is missing is told before the work.
+    original = original_for(arguments, content)
+    if arguments.quantize is not None:
+        steps.begin("quantising", own_line=True)
+        content = entry_point("quantized")(file, arguments, options)
+        original = original_for(arguments, content)
+    steps.begin("partitioning")
+    mod = file.imported(shapes, content)
+    signature = signature_of(mod, file.results)
+    try:
+        partitioned = partition_for(mod, options=options)
+    except Exception as error:
+        raise Problem(sentence(error)) from error
+    return Prepared(file, mod, partitioned, options, signature, original)
+
+
+def _require_target(target: str) -> None:
+    try:
+        tvm.target.Target(target)
+    except Exception as error:
+        raise Problem(f"--target {target}: {sentence(error)}") from error
+
+
+def compile_prepared(prepared: Prepared, target: str) -> relax.VMExecutable:
+    """Compile a model, with its signature.
+
+    Parameters
+    ----------
+    prepared
+        The model.
+    target
+        What the host part is compiled for.
+
+    Returns
+    -------
+    executable
+        What can be run, or exported.
+
+    Raises
+    ------
+    Problem
+        It cannot be compiled, or there is no such target.
+    """
+    # Relax has no strings.
+    text = relax.const(np.frombuffer(prepared.signature.to_json().encode(), np.uint8))
+    mod = prepared.partitioned.clone()
+    mod[FUNCTION] = relax.Function([], text, text.ty).with_attr("global_symbol", FUNCTION)
+    try:
+        return compile_partitioned(mod, prepared.options, tvm.target.Target(target))
+    except Exception as error:
+        raise Problem(f"{prepared.file.path} cannot be compiled: {sentence(error)}") from error

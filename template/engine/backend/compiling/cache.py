@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compile cache: a folder of artifacts shared by processes.
+
+An entry is one file, which appears atomically, so no locks are needed: two processes that compile
+the same thing write the same file. Readers must check what they read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import TypeVar
+
+from ..shared.whole_files import UNFINISHED, NotWritten, writing
+from .artifacts import open_regular
+
+Entry = TypeVar("Entry")
+
+_SUFFIX = ".artifact"
+_UNFINISHED_BEFORE = ".tmp"
+"""How the names of unfinished files ended until release 0.2.0."""
+_ABANDONED = 3600.0
+"""Seconds after which the writer of an unfinished file is assumed dead."""
+
+_log = logging.getLogger(__name__)
+
+
+class Cache:
+    """A folder of entries; the least recently used are dropped.
+
+    Parameters
+    ----------
+    folder
+        The folder; it is created if missing.
+    limit
+        The largest total size of all entries, in bytes.
+
+    Raises
+    ------
+    ValueError
+        The folder cannot be created or read.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], limit: int) -> None:
+        self.folder = Path(folder).expanduser()
+        self.limit = limit
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            os.scandir(self.folder).close()
+        except OSError as error:
+            raise ValueError(
+                f"The compile cache '{self.folder}' cannot be used: {error.strerror}. Set the "
+                "option 'cache_dir' to a folder that can be written, or to nothing."
+            ) from None
+
+    def get(self, key: str, read: Callable[[BufferedReader, int], Entry]) -> Entry | None:
+        """Return an entry and mark it as used.
+
+        Parameters
+        ----------
+        key
+            Identifies it, in hexadecimal digits.
+        read
+            Reads it from its file, which has the given number of bytes.
+
+        Returns
+        -------
+        entry
+            What `read` returns, or none if the entry is missing or larger than the limit.
+        """
+        path = self._path(key)
+        try:
+            with open_regular(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > self.limit:
+                    return None
+                entry = read(file, size)
+        except OSError:
+            return None
+        with contextlib.suppress(OSError):  # Another process may have dropped it.
+            os.utime(path)
+        return entry
+
+    def put(self, key: str, entry: bytes | memoryview) -> None:
+        """Add an entry, and drop others over the limit; a failure is a warning.
+
+        Parameters
+        ----------
+        key
+            Identifies it, in hexadecimal digits.
+        entry
+            Its bytes.
+        """
+        if len(entry) > self.limit:
+            return
+        try:
+            with writing(self._path(key)) as unfinished:
+                unfinished.write_bytes(entry)
+        except NotWritten as error:
+            _log.warning("The compile cache '%s' keeps nothing. %s", self.folder, error)
+            return
+        self._shrink()
+
+    def drop(self, key: str) -> None:
+        """Remove an entry if it exists.
+
+        Parameters
+        ----------
+        key
+            Identifies it, in hexadecimal digits.
+        """
+        with contextlib.suppress(OSError):
+            self._path(key).unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / (key + _SUFFIX)
+
+    def _shrink(self) -> None:
+        """Drop the least recently used entries until the rest is within the limit."""
+        total = 0
+        for _, size, path in sorted(self._files(), reverse=True):
+            total += size
+            if total > self.limit:
+                with contextlib.suppress(OSError):  # Another process may have dropped it.
+                    os.unlink(path)
+
+    def _files(self) -> Iterator[tuple[float, int, str]]:
+        """Generate time of use, size and path of all entries; drop unfinished files."""
+        with os.scandir(self.folder) as items:
+            for item in items:
+                with contextlib.suppress(OSError):
+                    found = item.stat()
+                    if item.name.endswith(_SUFFIX):
+                        yield found.st_mtime, found.st_size, item.path
+                    elif found.st_mtime < time.time() - _ABANDONED:
+                        if item.name.startswith(UNFINISHED):
+                            shutil.rmtree(item.path, ignore_errors=True)
+                        elif item.name.endswith(_UNFINISHED_BEFORE):
+                            os.unlink(item.path)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites operators of an ONNX model that TVM's importer does not read, or reads wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnx import GraphProto, ModelProto
+
+from ..attributes.onnx_unread import require_rule
+from ..failures import refused_at
+from . import (
+    attention as onnx_attention,
+)
+from . import (
+    attributes as onnx_attributes,
+)
+from . import (
+    einsum as onnx_einsum,
+)
+from . import (
+    quantised as onnx_quantised,
+)
+from . import (
+    recurrent as onnx_recurrent,
+)
+from . import (
+    resize as onnx_resize,
+)
+from . import (
+    windows as onnx_windows,
+)
+from .graph import DOMAINS, NARROW, Graph, Node, Rule, graphs_of, reads, title_of
+
+RULES: Mapping[str, Rule] = {
+    **onnx_attention.RULES,
+    **onnx_attributes.RULES,
+    **onnx_einsum.RULES,
+    **onnx_quantised.RULES,
+    **onnx_recurrent.RULES,
+    **onnx_resize.RULES,
+    **onnx_windows.RULES,
+}
+"""What rewrites an operator, by its name. A rule may leave a node as it is."""
+
+
+def normalize(model: ModelProto, outline: ModelProto, is_folded: bool = False) -> ModelProto:
+    """Rewrite the operators of a model that have a rule.
+
+    Parameters
+    ----------
+    model
+        A model, which is not changed.
+    outline
+        The same with the types of its tensors, as `onnx_types.outline` returns it.
+    is_folded
+        Whether the outline has other nodes or constants than the model.
+
+    Returns
+    -------
+    model
+        A copy, in which each operator with a rule is one or more that TVM's importer reads rightly:
+        a quantised one is an operator on floats between DequantizeLinear and QuantizeLinear. The
+        model itself if there is nothing to rewrite.
+    """
+    given, known = (
+        [value.SerializeToString() for value in graph.input]
+        for graph in (model.graph, outline.graph)
+    )
+    if not is_folded and given == known and not _has_rules(model.graph):
+        return model
+    names = {tensor.name for tensor in model.graph.initializer}
+    read = set(reads(outline.graph))
+    result = ModelProto()
+    result.CopyFrom(outline)
+    del result.graph.initializer[:]
+    result.graph.initializer.extend(i for i in model.graph.initializer if i.name in read)
+    result.graph.initializer.extend(i for i in outline.graph.initializer if i.name not in names)
+    opsets = {item.domain: item.version for item in result.opset_import}
+    _rewrite(result.graph, opsets.get("", opsets.get("ai.onnx", 1)), None)
+    for value in result.graph.output:
+        if value.type.HasField("tensor_type"):
+            # ONNX's checker, which TVM asks, wants one.
+            value.type.tensor_type.shape.SetInParent()
+    # Before version 4, constants had to be inputs too.
+    result.ir_version = max(result.ir_version, 4)
+    return result
+
+
+def _has_rules(graph: GraphProto) -> bool:
+    values = (*graph.input, *graph.output)
+    if any(tensor.data_type in NARROW for tensor in graph.initializer):
+        return True
+    if any(value.type.tensor_type.elem_type in NARROW for value in values):
+        return True
+    return any(
+        node.op_type in RULES
+        or onnx_quantised.is_unknown(node)
+        or any(_has_rules(inner) for inner in graphs_of(node))
+        for node in graph.node
+    )
+
+
+def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
+    graph = Graph(proto, opset, outer)
+    for index, item in enumerate(proto.node):
+        if index in graph.absorbed:
+            continue
+        node = Node(item)
+        for inner in graphs_of(item):
+            _rewrite(inner, opset, graph)
+        rule = RULES.get(item.op_type)
+        if rule is not None and item.domain in DOMAINS:
+            require_rule(item, opset, graph.constant)
+            # Such as an infinite scale, which no valid node has.
+            with refused_at(f"ONNX node {title_of(item)}", str):
+                rule(graph, node)
+        elif onnx_quantised.is_unknown(item):
+            onnx_quantised.refuse_unknown(node)
+        else:
+            graph.nodes.append(item)
+        if item.op_type in _MOVES:
+            element_type = graph.element_type(next(iter(item.input), ""))
+            for name in item.output if item.op_type == "Split" else item.output[:1]:
+                graph.learn(name, element_type)
+    graph.finish()
+
+
+_MOVES = {
+    *("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad"),
+    *("Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose"),
+    "Unsqueeze",
+}
+"""Operators whose first result, of Split each, has the type of their first input."""

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resize and Upsample of ONNX, axis by axis.
+
+TVM's importer reads some of them rightly. Each other one is, along every axis, a choice of elements
+or a product with a constant matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from ...shared.aliases import Array
+from ...shared.messages import FIX_SIZES
+from .graph import Graph, Node, Rule
+
+_READ_BY_TVM = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
+_FLOATS = (0, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis that is resized."""
+
+    index: int
+    size: int
+    wanted: int
+    scale: float
+    start: float = 0
+    end: float = 1
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the scale is the ratio of the sizes, as TVM takes it."""
+        return math.isclose(self.scale * self.size, self.wanted, rel_tol=1e-6)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one size is a multiple of the other."""
+        return not (self.wanted % self.size and self.size % self.wanted)
+
+
+def _resize(graph: Graph, node: Node) -> None:
+    attributes = {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in node.attributes.items()
+    }
+    if graph.opset < 11:
+        attributes.update(coordinate_transformation_mode="asymmetric", nearest_mode="simple")
+    mode = attributes.get("mode", "nearest")
+    if mode == "bilinear":
+        mode = "linear"
+    coordinates = attributes.get("coordinate_transformation_mode", "half_pixel")
+    axes = _axes(graph, node, attributes, coordinates)
+    if axes is None:
+        graph.nodes.append(node.proto)
+        return
+    if any(axis.wanted <= 0 or axis.size <= 0 for axis in axes):
+        node.refuse("it has a result without elements; supported are sizes of at least 1")
+    if _is_read_by_tvm(graph, node, axes, mode, coordinates):
+        sizes = graph.add_constant("sizes", np.array(_sizes(graph, node, axes), "int64"))
+        read = ("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a")
+        kept = {name: attributes[name] for name in read if name in attributes}
+        kept["exclude_outside"] = attributes.get("exclude_outside", 0)
+        inputs = [node.proto.input[0], "", "", sizes]
+        graph.emit("Resize", inputs, kept, node.proto.output[0], like=node)
+        return
+    _by_axis(graph, node, axes, attributes, mode, coordinates)
+
+
+def _is_read_by_tvm(
+    graph: Graph, node: Node, axes: Sequence[_Axis], mode: str, coordinates: str
+) -> bool:
+    sizes = graph.sizes(node.proto.input[0]) or ()
+    return (
+        graph.opset >= 11
+        and len(sizes) in (3, 4, 5)
+        and None not in sizes[2:]
+        and coordinates in _READ_BY_TVM
+        and not node.attributes.get("antialias", 0)
+        and all(axis.index > 1 and axis.is_exact and axis.wanted > 1 for axis in axes)
+        and (mode != "nearest" or all(axis.is_whole for axis in axes))
+    )
+
+
+def _sizes(graph: Graph, node: Node, axes: Sequence[_Axis]) -> list[int]:
+    # TVM ignores the first two.
+    sizes = [size or 1 for size in graph.sizes(node.proto.input[0]) or ()]
+    for axis in axes:
+        sizes[axis.index] = axis.wanted
+    return sizes
+
+
+def _axes(
+    graph: Graph, node: Node, attributes: Mapping[str, object], coordinates: str
+) -> list[_Axis] | None:
+    """Return the axes that are resized; None if TVM must find the sizes."""
+    given = _given(graph, node)
+    x = node.proto.input[0]
+    known = graph.sizes(x)
+    scales, sizes, roi = given
+    if known is None or (scales is None and sizes is None):
+        _require_plain(node, attributes, x)
+        return None
+    rank = len(known)
+    indices = [int(axis) for axis in node.attributes.get("axes", range(rank))]
+    if any(not -rank <= axis < rank for axis in indices):
+        node.refuse(f"its axes {indices} are not all of a tensor of rank {rank}")
+    indices = [axis % rank for axis in indices]
+    values = scales if scales is not None else sizes
+    if values is None or len(values) != len(indices):
+        node.refuse(f"its scales or sizes are not one for each of the axes {indices}")
+    crops = coordinates == "tf_crop_and_resize"
+    if crops and (roi is None or len(roi) != 2 * len(indices)):
+        node.refuse("its regions of interest are computed in the graph; supported are constants")
+    found = []
+    for position, (index, value) in enumerate(zip(indices, values, strict=True)):
+        size = known[index]
+        region = (0.0, 1.0)
+        if crops and roi is not None:
+            region = (float(roi[position]), float(roi[position + len(indices)]))
+        if size is None:
+            if (scales is not None and value == 1) or (sizes is not None and index < 2):
+                continue
+            _require_plain(node, attributes, x)
+            if scales is not None and value % 1:
+                node.refuse(f"the scale {value} needs the sizes of its input {x!r}; {FIX_SIZES}")
+            return None
+        scale = float(value) if scales is not None else value / size
+        wanted = math.floor(np.float32(size) * np.float32(scale)) if sizes is None else int(value)
+        found.append(_Axis(index, size, wanted, scale, *region))
+    policy = attributes.get("keep_aspect_ratio_policy", "stretch")
+    if sizes is not None and policy != "stretch" and found:
+        pick = min if policy == "not_larger" else max
+        scale = pick(axis.scale for axis in found)
+        found = [
+            _Axis(axis.index, axis.size, math.floor(axis.size * scale + 0.5), scale)
+            for axis in found
+        ]
+    return [axis for axis in found if crops or axis.scale != 1 or axis.wanted != axis.size]
+
+
+def _given(graph: Graph, node: Node) -> tuple[Array | None, Array | None, Array | None]:
+    """Return the scales, sizes and regions of a node, each if it is given and known."""
+    if "scales" in node.attributes:
+        return np.array(node.attributes["scales"]), None, None
+    if graph.opset < 11:
+        return graph.constant(node.inputs(2)[1]), None, None
+    _, roi, scales, sizes = (graph.constant(name) for name in node.inputs(4))
+    if not node.inputs(4)[3]:
+        return (scales if scales is not None and scales.size else None), None, roi
+    if sizes is None and not node.attributes.get("axes"):
+        sizes = _inferred(graph, node)
+    return None, sizes, roi
+
+
+def _inferred(graph: Graph, node: Node) -> Array | None:
+    """Return the sizes that ONNX infers, with a 1 for a batch that stays and is not known."""
+    sizes, given = graph.sizes(node.proto.output[0]), graph.sizes(node.proto.input[0])
+    if not sizes or not given or None in sizes[1:]:
+        return None
+    if sizes[0] is None and (given[0] is not None or not _keeps_batch(graph, node)):
+        return None
+    return np.array([sizes[0] or 1, *sizes[1:]])
+
+
+def _keeps_batch(graph: Graph, node: Node) -> bool:
+    """Whether the first of the sizes is that of the input."""
+    x, name = node.proto.input[0], node.proto.input[3]
+    while (producer := graph.producers.get(name)) is not None:
+        op, name = producer.op_type, next(iter(producer.input), "")
+        if op == "Shape":
+            return name == x and not Node(producer).attributes.get("start", 0)
+        if op in ("Gather", "Slice"):
+            first = graph.constant(producer.input[1]) if len(producer.input) > 1 else None
+            if first is None or not first.size or first.flat[0] != 0:
+                return False
+        elif op not in ("Cast", "Concat", "Identity", "Unsqueeze"):
+            return False
+    return False
+
+
+def _require_plain(node: Node, attributes: Mapping[str, object], x: str) -> None:
+    plain = {"antialias": 0, "axes": None, "keep_aspect_ratio_policy": "stretch"}
+    for name, value in plain.items():
+        if attributes.get(name, value) != value:
+            node.refuse(
+                f"{name}={attributes[name]} needs the sizes of its input {x!r} and of its result; "
+                f"{FIX_SIZES}"
+            )
+
+
+# ---- One axis -----------------------------------------------------------------------------------
+
+
+def _positions(node: Node, axis: _Axis, coordinates: str) -> Array:
+    """Return where in the input the elements of the result lie."""
+    # As ONNX Runtime, in 32 bits: ties depend on it.
+    x = np.arange(axis.wanted, dtype="float32")
+    half, scale = np.float32(0.5), np.float32(axis.scale)
+    centred: Array = (x + half) / scale - half
+    steps = np.float32(max(axis.wanted - 1, 1))
+    found: Array = centred
+    if coordinates == "half_pixel_symmetric":
+        adjusted = np.float32(axis.wanted) / (scale * np.float32(axis.size))
+        offset = np.float32(axis.size / 2) * (np.float32(1) - adjusted)
+        # It rounds the sum only, as far as its results tell.
+        found = (offset.astype("float64") + (x + half) / np.float64(scale) - 0.5).astype("float32")
+    elif coordinates == "pytorch_half_pixel":
+        found = centred if axis.wanted > 1 else np.zeros_like(x)
+    elif coordinates == "align_corners":
+        found = x * np.float32(axis.size - 1) / steps
+    elif coordinates == "asymmetric":
+        found = x / scale
+    elif coordinates == "tf_half_pixel_for_nn":
+        found = (x + half) / scale
+    elif coordinates == "tf_crop_and_resize":
+        last, start, end = (np.float32(item) for item in (axis.size - 1, axis.start, axis.end))
+        found = start * last + x * (end - start) * last / steps
+        if axis.wanted == 1:
+            found = np.array([half * (start + end) * last], "float32")
+    elif coordinates != "half_pixel":
+        node.refuse(f"coordinate_transformation_mode={coordinates} is not one of ONNX")
+    return found
+
+
+_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - np.float32(0.5)),
+    "round_prefer_ceil": lambda x: np.floor(x + np.float32(0.5)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _nearest(node: Node, axis: _Axis, x: Array, rounding: str) -> Array:
+    if rounding == "simple":
+        rounding = "ceil" if axis.scale < 1 else "floor"
+    if rounding not in _ROUNDINGS:
+        node.refuse(f"nearest_mode={rounding} is not one of {', '.join(_ROUNDINGS)}")
+    chosen: Array = np.clip(_ROUNDINGS[rounding](x), 0, axis.size - 1).astype("int64")
+    return chosen
+
+
+def _linear(distance: Array) -> Array:
+    weights: Array = np.maximum(1 - np.abs(distance), 0)
+    return weights
+
+
+def _cubic(a: float) -> Callable[[Array], Array]:
+    def weights(distance: Array) -> Array:
+        d = np.abs(distance)
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+    return weights
+
+
+def _matrix(axis: _Axis, x: Array, attributes: Mapping[str, object], mode: str) -> Array:
+    """Return the weights of the inputs, of shape (result, input)."""
+    alpha = attributes.get("cubic_coeff_a", -0.75)
+    weigh = _cubic(float(str(alpha))) if mode == "cubic" else _linear
+    width = min(axis.scale, 1.0) if attributes.get("antialias", 0) else 1.0
+    reach = math.ceil((2 if mode == "cubic" else 1) / width) + 1
+    matrix = np.zeros((axis.wanted, axis.size))
+    for row, position in enumerate(x.astype("float64")):
+        taps = np.arange(math.floor(position) - reach, math.floor(position) + reach + 1)
+        weights = weigh((taps - position) * width)
+        if attributes.get("exclude_outside", 0):
+            weights = np.where((taps >= 0) & (taps < axis.size), weights, 0)
+        np.add.at(matrix[row], np.clip(taps, 0, axis.size - 1), weights / weights.sum())
+    return matrix
+
+
+def _by_axis(
+    graph: Graph,
+    node: Node,
+    axes: Sequence[_Axis],
+    attributes: Mapping[str, object],
+    mode: str,
+    coordinates: str,
+) -> None:
+    x, output = node.proto.input[0], node.proto.output[0]
+    if mode not in ("nearest", "linear", "cubic"):
+        node.refuse(f"mode={mode} is not one of nearest, linear and cubic")
+    if coordinates == "align_corners" and not all(axis.is_exact for axis in axes):
+        # ONNX takes the size times the scale for the size of the result, ONNX Runtime its floor.
+        node.refuse(
+            "coordinate_transformation_mode=align_corners with a scale that is not the ratio of "
+            "the sizes has no agreed meaning; export it with sizes"
+        )
+    crops = coordinates == "tf_crop_and_resize"
+    if crops and (mode == "cubic" or all(axis.scale == 1 for axis in axes)):
+        # ONNX Runtime computes other values than ONNX says.
+        node.refuse(f"{coordinates} with mode={mode} and these scales has no agreed meaning")
+    kind = graph.element_type(x)
+    if mode != "nearest" and kind not in _FLOATS:
+        node.refuse(f"mode={mode} of integers is not supported; supported are floats")
+    rank = len(graph.sizes(x) or ())
+    value, outside = x, np.zeros([1] * rank, bool)
+    for axis in axes:
+        positions = _positions(node, axis, coordinates)
+        if mode == "nearest":
+            rounding = str(attributes.get("nearest_mode", "round_prefer_floor"))
+            chosen = graph.add_constant("indices", _nearest(node, axis, positions, rounding))
+            value = graph.emit("Gather", [value, chosen], {"axis": axis.index}, like=node)
+        else:
+            matrix = _matrix(axis, positions, attributes, mode)
+            dtype = helper.tensor_dtype_to_np_dtype(kind or TensorProto.FLOAT)
+            value = _product(graph, node, value, matrix.astype(dtype), axis.index, rank)
+        if crops:
+            shape = [1] * rank
+            shape[axis.index] = axis.wanted
+            outside = outside | ((positions < 0) | (positions > axis.size - 1)).reshape(shape)
+    if outside.any():
+        dtype = helper.tensor_dtype_to_np_dtype(kind or TensorProto.FLOAT)
+        filled = np.array(attributes.get("extrapolation_value", 0.0)).astype(dtype)
+        inputs = [graph.add_constant("outside", outside), graph.add_constant("value", filled)]
+        value = graph.emit("Where", [*inputs, value], like=node)
+    graph.emit("Identity", [value], output=output, like=node)
+
+
+def _product(graph: Graph, node: Node, x: str, matrix: Array, index: int, rank: int) -> str:
+    """Multiply one axis of a tensor by a matrix."""
+    weights = graph.add_constant("weights", np.ascontiguousarray(matrix.T))
+    order = [*range(rank)]
+    order[index], order[-1] = order[-1], order[index]
+    moved = index != rank - 1
+    if moved:
+        x = graph.emit("Transpose", [x], {"perm": order}, like=node)
+    x = graph.emit("MatMul", [x, weights], like=node)
+    return graph.emit("Transpose", [x], {"perm": order}, like=node) if moved else x
+
+
+RULES: Mapping[str, Rule] = {"Resize": _resize, "Upsample": _resize}
+"""What rewrites an operator, by its name."""

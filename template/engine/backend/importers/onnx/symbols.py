@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shape computations of an ONNX model on sizes that only the run knows.
+
+TVM's importer reads few of them. Here the elements of their tensors are known as numbers and
+expressions of symbols, with which Reshape and its like get sizes that later passes understand.
+Whatever else reads such a tensor gets a call that makes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+from tvm import relax
+
+from ...ir.calls import Constant
+from ...shared.aliases import Array, Attributes
+from .elements import (
+    Element,
+    Unknown,
+    arithmetic,
+    array_of,
+    broadcast,
+    is_open,
+    is_whole,
+    largest,
+    least,
+    proves,
+    simple,
+)
+
+_MOST = 1024
+"""The number of elements up to which a constant may be a part of a shape computation."""
+
+_MOVES: Mapping[str, Sequence[int] | None] = {
+    "Concat": None,
+    **dict.fromkeys(("Flatten", "Gather", "GatherElements", "GatherND", "Identity"), (0,)),
+    **dict.fromkeys(("Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"), (0,)),
+    **dict.fromkeys(("Expand", "Tile"), (0,)),
+    "ScatterND": (0, 2),
+    "Where": (1, 2),
+}
+"""Operators that move elements, with the inputs that have them; None for all inputs."""
+
+_TYPES = {"int32", "int64", "float32", "bool"}
+_READS_SIZES = {"ConstantOfShape": 0, "Reshape": 1}
+"""Operators of which TVM's converters take sizes with symbols, with the input that has them."""
+
+
+class Symbols:
+    """The tensors of a model whose elements are sizes, and what is computed from them.
+
+    Parameters
+    ----------
+    builder
+        Makes calls.
+    weights
+        Constants that are parameters, by the name of their variable, as TVM's importer has them.
+    """
+
+    def __init__(
+        self, builder: relax.BlockBuilder, weights: Mapping[str, Sequence[relax.Expr]]
+    ) -> None:
+        self._builder = builder
+        self._weights = weights
+        self._known: dict[relax.Expr, Array] = {}
+
+    def is_known(self, expr: relax.Expr | None) -> bool:
+        """Whether a tensor comes from a shape computation, so that its elements are known."""
+        return expr is not None and expr in self._known
+
+    def computed(
+        self, op: str, inputs: Sequence[relax.Expr | None], attributes: Attributes, opset: int
+    ) -> relax.Expr | None:
+        """Return what an operator of a shape computation computes.
+
+        Parameters
+        ----------
+        op
+            The operator.
+        inputs
+            Its inputs.
+        attributes
+            Its attributes.
+        opset
+            The version of ONNX's operators.
+
+        Returns
+        -------
+        result
+            A tensor, or a tuple of them; None if TVM's importer is to read the node.
+        """
+        try:
+            if op in ("Shape", "Size"):
+                return self._measured(op, inputs[0], attributes)
+            if op == "Expand":
+                return self._expanded(*inputs)
+            if not any(map(self.is_known, inputs)):
+                return None
+            if op == "Range":
+                return self._counted(*inputs)
+            if op == "Slice" and not self.is_known(inputs[0]):
+                return self._sliced(*inputs)
+            elements = [None if item is None else self._elements(item) for item in inputs]
+            dtypes = [str(item.ty.dtype) for item in inputs if item is not None]
+            if op in _MOVES:
+                results = _moved(op, elements, attributes, opset)
+                data = _MOVES[op] or (0,)
+                return self._tuple(results, dtypes[data[0]])
+            if op in ("Cast", "CastLike"):
+                return self._cast(op, elements, dtypes, attributes)
+            array, dtype = arithmetic(op, elements, dtypes, attributes)
+            return self._tensor(array, dtype)
+        except Unknown:
+            return None
+
+    def for_converter(
+        self, op: str, inputs: Sequence[relax.Expr | None], attributes: Attributes
+    ) -> Sequence[relax.Expr | None]:
+        """Return the inputs of an operator with a shape in place of a tensor if TVM takes one."""
+        place = _READS_SIZES.get(op)
+        if place is None or inputs[place] not in self._known:
+            return inputs
+        sizes = self._known[inputs[place]].tolist()
+        if not any(map(is_open, sizes)):
+            return inputs
+        if attributes.get("allowzero") and 0 in [size for size in sizes if not is_open(size)]:
+            # In a shape of TVM, it stands for the size of the input.
+            raise ValueError("a size of 0 beside open ones is not supported with allowzero=1")
+        result = list(inputs)
+        result[place] = relax.ShapeExpr(sizes)
+        return type(inputs)(result)  # type: ignore[call-arg]
+
+    def as_tensor(self, result: relax.Expr) -> relax.Expr:
+        """Return what a converter of TVM has made, as a tensor if it is a shape."""
+        if isinstance(result, relax.ShapeExpr):
+            return self._tensor(array_of(result.values), "int64")
+        ty = getattr(result, "ty", None)
+        if isinstance(ty, relax.ShapeType):
+            return self._builder.normalize(relax.op.shape_to_tensor(result))
+        return result
+
+    # ---- What is known --------------------------------------------------------------------------
+
+    def _elements(self, expr: relax.Expr) -> Array:
+        """Return the elements of a tensor: whole numbers, and expressions of symbols."""
+        if expr in self._known:
+            return self._known[expr]
+        if isinstance(expr, relax.Var) and expr.name in self._weights:
+            array: Array = self._weights[expr.name][1].numpy()
+        elif isinstance(expr, Constant):
+            array = expr.value.numpy()
+        else:
+            raise Unknown
+        if array.size > _MOST or str(array.dtype) not in _TYPES or not is_whole(array):
+            raise Unknown
+        return array_of(array.astype("int64").reshape(-1).tolist()).reshape(array.shape)
+
+    def _tuple(self, results: Sequence[Array], dtype: str) -> relax.Expr:
+        tensors = [self._tensor(item, dtype) for item in results]
+        return tensors[0] if len(tensors) == 1 else relax.Tuple(tensors)
+
+    def _tensor(self, elements: Array, dtype: str) -> relax.Expr:
+        """Return a tensor with these elements, and remember them."""
+        flat = [simple(item) for item in elements.reshape(-1)]
+        if all(isinstance(item, int) for item in flat):
+            result = relax.const(np.array(flat, dtype).reshape(elements.shape), dtype)
+        else:
+            result = relax.op.shape_to_tensor(relax.ShapeExpr(flat))
+            if elements.ndim != 1:
+                result = relax.op.reshape(result, elements.shape)
+            if dtype != "int64":
+                result = relax.op.astype(result, dtype)
+            result = self._builder.normalize(result)
+        self._known[result] = array_of(flat).reshape(elements.shape)
+        return result
+
+    # ---- Operators ------------------------------------------------------------------------------
+
+    def _measured(self, op: str, x: relax.Expr | None, attributes: Attributes) -> relax.Expr:
+        values = _sizes_of(x)
+        if op == "Size":
+            return self._tensor(array_of([math.prod(values)]).reshape(()), "int64")
+        first, end = attributes.get("start", 0), attributes.get("end", len(values))
+        return self._tensor(array_of(values[first:end]), "int64")
+
+    def _expanded(self, x: relax.Expr | None, shape: relax.Expr | None) -> relax.Expr:
+        given = _sizes_of(x)
+        if shape is None or not (self.is_known(shape) or any(map(is_open, given))):
+            raise Unknown
+        wanted = self._elements(shape).tolist()
+        count = max(len(given), len(wanted))
+        pairs = zip(
+            [*[1] * (count - len(given)), *given],
+            [*[1] * (count - len(wanted)), *wanted],
+            strict=True,
+        )
+        target = relax.ShapeExpr([broadcast(one, other) for one, other in pairs])
+        return self._builder.normalize(relax.op.broadcast_to(x, target))
+
+    def _counted(self, *inputs: relax.Expr | None) -> relax.Expr:
+        start, limit, step = (self._elements(item).item() for item in inputs if item is not None)
+        dtype = str(getattr(inputs[0], "ty").dtype)  # noqa: B009
+        if step != 1 or dtype not in ("int32", "int64") or not proves(limit - start >= 0):
+            raise Unknown
+        numbers = relax.op.arange(start, limit, step, "int64")
+        numbers = numbers if dtype == "int64" else relax.op.astype(numbers, dtype)
+        return self._builder.normalize(numbers)
+
+    def _sliced(self, x: relax.Expr | None, *given: relax.Expr | None) -> relax.Expr:
+        """Return a part between ends that TVM takes for such as lie in the tensor."""
+        sizes = _sizes_of(x)
+        known = [None if item is None else self._elements(item).tolist() for item in given]
+        starts, ends, axes, steps = [*known, None, None][:4]
+        if starts is None or ends is None or set(steps or [1]) != {1}:
+            raise Unknown
+        axes = [_axis(axis, len(sizes)) for axis in axes or range(len(starts))]
+        first = [_inside(one, sizes[axis]) for one, axis in zip(starts, axes, strict=True)]
+        last = [_inside(one, sizes[axis]) for one, axis in zip(ends, axes, strict=True)]
+        last = [largest(one, other) for one, other in zip(first, last, strict=True)]
+        numbers = [list(map(relax.prim_value, part)) for part in (first, last)]
+        part = relax.op.strided_slice(x, axes, *numbers, assume_inbound=True)
+        return self._builder.normalize(part)
+
+    def _cast(
+        self,
+        op: str,
+        elements: Sequence[Array | None],
+        dtypes: Sequence[str],
+        attributes: Attributes,
+    ) -> relax.Expr:
+        dtype = dtypes[-1]
+        if op == "Cast":
+            dtype = str(helper.tensor_dtype_to_np_dtype(attributes["to"]))
+        if dtype not in _TYPES - {"bool"} or elements[0] is None:
+            raise Unknown
+        return self._tensor(elements[0], dtype)
+
+
+def _sizes_of(x: relax.Expr | None) -> list[Element]:
+    """Return the sizes of a tensor."""
+    sizes = getattr(getattr(getattr(x, "ty", None), "shape", None), "values", None)
+    if sizes is None:
+        raise Unknown
+    return [simple(size) for size in sizes]
+
+
+def _axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is none of a tensor of rank {rank}")
+    return axis % rank
+
+
+def _inside(place: Element, size: Element) -> Element:
+    """Return a place of an axis, counted from the end if it is negative."""
+    if proves(place >= 0):
+        return least(place, size)
+    if proves(place < 0):
+        return largest(place + size, 0)
+    raise Unknown
+
+
+def _moved(
+    op: str, elements: Sequence[Array | None], attributes: Attributes, opset: int
+) -> Sequence[Array]:
+    """Return the results of an operator that only moves elements, by the numbers of these."""
+    data = _MOVES[op] or range(len(elements))
+    table: list[object] = []
+    given: dict[str, Array] = {}
+    for place, array in enumerate(elements):
+        if array is None:
+            continue
+        if place in data:
+            given[f"i{place}"] = np.arange(len(table), len(table) + array.size).reshape(array.shape)
+            table += array.reshape(-1).tolist()
+        elif any(map(is_open, array.reshape(-1))):
+            raise Unknown
+        else:
+            is_condition = op == "Where"
+            given[f"i{place}"] = array.astype("bool" if is_condition else "int64")
+    about = {k: v for k, v in attributes.items() if k != "tvm_custom"}
+    if op == "ScatterND" and about.get("reduction", b"none") != b"none":
+        raise Unknown
+    count = attributes["tvm_custom"]["num_outputs"]
+    names = ["" if array is None else f"i{place}" for place, array in enumerate(elements)]
+    node = helper.make_node(op, names, [f"o{index}" for index in range(count)], **about)
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), None)
+        for name, array in given.items()
+    ]
+    outputs = [helper.make_tensor_value_info(name, 7, None) for name in node.output]
+    graph = helper.make_graph([node], "node", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    try:
+        found = ReferenceEvaluator(model).run(None, given)
+    except Exception:  # TVM's importer says what is wrong with the node.
+        raise Unknown from None
+    arrays = [np.asarray(item) for item in found]
+    return [array_of([table[i] for i in a.reshape(-1)]).reshape(a.shape) for a in arrays]

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node of a PyTorch program, as the converters of this package see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+import tvm
+from tvm import relax
+
+from ...shared.aliases import Array
+
+if TYPE_CHECKING:
+    from .names import Importer
+
+_INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.uint16}
+
+
+def refuse(node: torch.fx.Node, text: str) -> NoReturn:
+    """Raise that something about a node is not supported.
+
+    Parameters
+    ----------
+    node
+        The node.
+    text
+        What it is, and what is supported.
+
+    Raises
+    ------
+    ValueError
+        Always.
+    """
+    raise ValueError(f"torch node {node.name!r} ({node.target}): {text}")
+
+
+def op_name(node: torch.fx.Node) -> str:
+    """Return the name of a node's op without its overload, such as "aten.add".
+
+    Parameters
+    ----------
+    node
+        A node that calls an op.
+
+    Returns
+    -------
+    name
+        "" for functions of Python.
+    """
+    return str(node.target).rpartition(".")[0]
+
+
+class Call:
+    """A call of an op, and what its converter needs.
+
+    Parameters
+    ----------
+    node
+        The node.
+    importer
+        The importer that reads it.
+    constants
+        The tensors whose values are known, by the name of the node.
+    """
+
+    def __init__(
+        self, node: torch.fx.Node, importer: Importer, constants: Mapping[str, torch.Tensor]
+    ) -> None:
+        self.node, self._importer, self._constants = node, importer, constants
+        self.arguments = self.arguments_of(node)
+
+    @staticmethod
+    def arguments_of(node: torch.fx.Node) -> dict[str, Any]:
+        """Return all arguments of a node by name, with their defaults."""
+        schema = node.target._schema.arguments
+        found = {item.name: item.default_value for item in schema if item.has_default_value()}
+        names = [item.name for item in schema if not item.kwarg_only]
+        return {**found, **dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an argument, or its default; None if the op has none of this name."""
+        return self.arguments.get(name)
+
+    @property
+    def name(self) -> str:
+        """The name of the op without namespace and overload."""
+        return op_name(self.node).rpartition(".")[2]
+
+    def refuse(self, text: str) -> NoReturn:
+        """Raise that something about it is not supported."""
+        refuse(self.node, text)
+
+    def emit(self, value: relax.Expr) -> relax.Var:
+        """Bind an expression to a variable."""
+        return self._importer.block_builder.emit(value)
+
+    def by_tvm(self) -> relax.Expr:
+        """Return what TVM's own converter makes of the node."""
+        return self._importer.of_tvm(self.node)
+
+    # ---- Types ----------------------------------------------------------------------------------
+
+    def type_name(self, dtype: torch.dtype) -> str:
+        """Return TVM's name of a type, or that of the type that stands for it."""
+        return self._importer.type_name(dtype)
+
+    @property
+    def result(self) -> torch.Tensor:
+        """What PyTorch says of the result; of the first if there are several."""
+        value = self.node.meta["val"]
+        return value[0] if isinstance(value, (tuple, list)) else value
+
+    @property
+    def result_type(self) -> str:
+        """The element type of the result."""
+        return self.type_name(self.result.dtype)
+
+    def common_type(self, *names: str) -> str:
+        """Return the type in which PyTorch computes with some arguments."""
+        one, other = (self._meta(self[name]) for name in names)
+        return self.type_name(torch.result_type(one, other))
+
+    @staticmethod
+    def _meta(given: Any) -> Any:
+        if not isinstance(given, torch.fx.Node):
+            return given
+        value = given.meta["val"]
+        if isinstance(value, torch.SymInt):
+            return 1
+        return value if isinstance(value, torch.Tensor) else float(1)
+
+    # ---- Operands -------------------------------------------------------------------------------
+
+    def value(self, name: str) -> relax.Expr:
+        """Return a tensor among the arguments."""
+        return self.expression(self[name])
+
+    def expression(self, given: Any) -> relax.Expr:
+        """Return what was made of a node."""
+        return self._importer.env[given]
+
+    def operand(self, name: str, dtype: str) -> relax.Expr:
+        """Return an argument, a tensor or a number, as a tensor of a type."""
+        return self.as_type(self[name], dtype)
+
+    def as_type(self, given: Any, dtype: str) -> relax.Expr:
+        """Return a node or a number as a tensor of a type."""
+        if not isinstance(given, torch.fx.Node):
+            return relax.const(given, dtype)
+        value = self.expression(given)
+        if isinstance(value, (int, float)):
+            return relax.const(value, dtype)
+        if not isinstance(value.ty, relax.TensorType):
+            return self._importer.scalar(value, dtype)
+        return self.cast(value, dtype)
+
+    def cast(self, value: relax.Expr, dtype: str) -> relax.Expr:
+        """Return a tensor in a type."""
+        return value if value.ty.dtype == dtype else self.emit(relax.op.astype(value, dtype))
+
+    def scalar(self, size: relax.Expr, dtype: str = "int64") -> relax.Expr:
+        """Return a size that is open as a tensor without axes."""
+        return self._importer.scalar(size, dtype)
+
+    def truth(self, value: relax.Expr) -> relax.Expr:
+        """Return whether elements differ from 0."""
+        if value.ty.dtype == "bool":
+            return value
+        return self.emit(relax.op.not_equal(value, relax.const(0, value.ty.dtype)))
+
+    def converted(self, value: relax.Expr) -> relax.Expr:
+        """Return a tensor in the type of the result."""
+        dtype = self.result_type
+        return self.truth(value) if dtype == "bool" else self.cast(value, dtype)
+
+    def constant(self, name: str) -> Array | None:
+        """Return an argument as an array, if its value is known."""
+        return self.known(self[name])
+
+    def known(self, given: Any) -> Array | None:
+        """Return a node or a number as an array, if its value is known."""
+        if isinstance(given, torch.fx.Node):
+            given = self._constants.get(given.name)
+        if given is None:
+            return None
+        if not isinstance(given, torch.Tensor):
+            return np.array(given)
+        given = given.detach().cpu()
+        # NumPy has no bfloat16.
+        array: Array = (given.float() if given.dtype == torch.bfloat16 else given).numpy()
+        return array
+
+    def shape(self, name: str) -> list[int | tvm.ir.Expr]:
+        """Return the sizes of a tensor among the arguments."""
+        return sizes_of(self.value(name))
+
+    def fixed_sizes(self, value: relax.Expr, axes: Sequence[int]) -> list[int]:
+        """Return sizes that must be known."""
+        sizes = sizes_of(value)
+        found = [sizes[axis] for axis in axes]
+        if not all(isinstance(size, int) for size in found):
+            self.refuse(
+                f"it needs the sizes of the axes {list(axes)}, which are open; export the model "
+                "with fixed sizes of these"
+            )
+        return [size for size in found if isinstance(size, int)]
+
+    # ---- Quantised ops --------------------------------------------------------------------------
+
+    def dtype(self, name: str) -> str:
+        """Return TVM's name of the element type in an argument."""
+        return str(self[name]).removeprefix("torch.")
+
+    def integer(self, name: str) -> str:
+        """Return TVM's name of the integer type in an argument, if it is supported."""
+        if self[name] not in _INTEGERS:
+            self.refuse(
+                f"{name}={self.dtype(name)} is not supported; supported are int8, uint8, int16 and "
+                "uint16"
+            )
+        return self.dtype(name)
+
+    def _flat(self, name: str) -> relax.Expr:
+        value = self.value(name)
+        return value if value.ty.ndim == 1 else self.emit(relax.op.reshape(value, (-1,)))
+
+    def scale(self, name: str, vector: bool = False) -> relax.Expr:
+        """Return a scale: a scalar, or a vector."""
+        array = self.constant(name)
+        if array is None:
+            scale = self._flat(name) if vector else self.value(name)
+            return (
+                scale
+                if scale.ty.dtype != "float64"
+                else self.emit(relax.op.astype(scale, "float32"))
+            )
+        kept = array.dtype if array.dtype in (np.float16, np.float32) else np.dtype("float32")
+        return constant_of(array.astype(kept), vector)
+
+    def zero_point(self, name: str, dtype: str, vector: bool = False) -> relax.Expr:
+        """Return a zero point of the type of what is quantised."""
+        given = self[name]
+        if given is None:
+            return relax.const(0, dtype)
+        array = self.constant(name)
+        if array is None:
+            zero = self._flat(name) if vector else self.value(name)
+            return zero if zero.ty.dtype == dtype else self.emit(relax.op.astype(zero, dtype))
+        limits = np.iinfo(dtype)
+        if array.dtype.kind == "f" and np.any(array != np.round(array)):
+            self.refuse("its zero points are not integers; supported are integers")
+        if array.size and (array.min() < limits.min or array.max() > limits.max):
+            self.refuse(f"its zero point is outside of {dtype}; supported are values of this type")
+        return constant_of(array.astype(dtype), vector)
+
+
+Rule = Callable[[Call], relax.Expr]
+"""What converts an op."""
+
+
+def is_real(dtype: str) -> bool:
+    """Whether a type is one of real numbers.
+
+    Parameters
+    ----------
+    dtype
+        Its name.
+
+    Returns
+    -------
+    is_real
+        False for integers and booleans.
+    """
+    return "float" in dtype
+
+
+def sizes_of(value: relax.Expr) -> list[int | tvm.ir.Expr]:
+    """Return the sizes of a tensor.
+
+    Parameters
+    ----------
+    value
+        A tensor.
+
+    Returns
+    -------
+    sizes
+        Integers, and expressions for those that are open.
+    """
+    return [getattr(size, "value", size) for size in value.ty.shape.values]
+
+
+def constant_of(array: Array, vector: bool) -> relax.Expr:
+    """Return an array of one element as a scalar, unless a vector is wanted.
+
+    Parameters
+    ----------
+    array
+        An array.
+    vector
+        Whether one element is a vector.
+
+    Returns
+    -------
+    constant
+        It.
+    """
+    shape: Sequence[int] = (-1,) if vector or array.size > 1 else ()
+    return relax.const(np.ascontiguousarray(array).reshape(shape), str(array.dtype))

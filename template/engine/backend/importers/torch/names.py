@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM's importer of exported programs, with node, module and line in the span of each call.
+
+What it makes of a node must have the type that the program declares.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import tvm
+from tvm import relax
+from tvm.relax.frontend.torch import exported_program_translator as translator
+
+from ...ir.origins import Origin, Tracer
+from ..declared import Declared, require_declared
+from ..failures import at_node, unknown_operators
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    class Converter(Protocol):
+        """Makes a call of a node."""
+
+        def __call__(
+            self, node: fx.Node, *importer: translator.ExportedProgramImporter
+        ) -> relax.Expr:
+            """Return the call."""
+
+
+class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
+    """TVM's importer, whose block builder knows the node that is read.
+
+    Parameters
+    ----------
+    bfloat16
+        The type that stands for bfloat16.
+    """
+
+    _builder: Tracer
+
+    def __init__(self, bfloat16: str) -> None:
+        self._bfloat16 = bfloat16
+        super().__init__()
+        self._of_tvm = dict(self.convert_map)
+
+    def read(
+        self,
+        program: torch.export.ExportedProgram,
+        converters: dict[str, Converter],
+        *,
+        keep_params_as_input: bool = False,
+        unwrap_unit_return_tuple: bool = False,
+        no_bind_return_tuple: bool = False,
+    ) -> tvm.IRModule:
+        """Return the module of a program; options are those of TVM's `from_exported_program`."""
+        return self.from_exported_program(
+            program,
+            keep_params_as_input,
+            unwrap_unit_return_tuple,
+            no_bind_return_tuple,
+            converters,
+        )
+
+    def of_tvm(self, node: fx.Node) -> relax.Expr:
+        """Return what TVM's own converter makes of a node."""
+        return self._of_tvm[node.target.__name__](node)
+
+    def type_name(self, dtype: torch.dtype) -> str:
+        """Return TVM's name of a type, or that of the type that stands for it."""
+        return str(self._convert_data_type(dtype))
+
+    def scalar(self, value: relax.Expr, dtype: str) -> relax.Expr:
+        """Return a size or another number that is computed, as a tensor without axes."""
+        return self._convert_scalar_fill_value(value, dtype)
+
+    def _convert_data_type(self, kind: object, env: dict[Any, Any] | None = None) -> str:
+        name = str(super()._convert_data_type(kind, env))
+        return self._bfloat16 if name == "bfloat16" else name
+
+    def _convert_pytorch_tensor_to_tvm(self, tensor: torch.Tensor) -> tvm.runtime.Tensor:
+        if tensor.dtype == torch.bfloat16 and self._bfloat16 != "bfloat16":
+            tensor = tensor.to(getattr(torch, self._bfloat16))
+        return super()._convert_pytorch_tensor_to_tvm(tensor)
+
+    @staticmethod
+    def _flatten_output_args(values: object) -> tuple[relax.Expr, ...]:
+        """Return the results of a program, without those that are None."""
+        flat = torch.utils._pytree.tree_leaves(
+            values, is_leaf=lambda item: isinstance(item, relax.Expr)
+        )
+        for number, item in enumerate(flat):
+            if item is not None and not isinstance(item, relax.Expr):
+                raise ValueError(
+                    f"result {number} of the program is {item!r}, of type {type(item).__name__}; "
+                    "supported are tensors and None"
+                )
+        results = tuple(item for item in flat if item is not None)
+        if not results:
+            raise ValueError("the program returns no tensor")
+        return results
+
+    @property
+    def block_builder(self) -> Tracer:
+        """What binds the calls."""
+        return self._builder
+
+    @block_builder.setter
+    def block_builder(self, builder: relax.BlockBuilder) -> None:
+        self._builder = Tracer()
+
+    def create_convert_map(self) -> dict[str, Converter]:
+        """Return the converters, which tell their node."""
+        return self._telling(super().create_convert_map())
+
+    def update_convert_map(self, custom_convert_map: dict[str, Converter]) -> None:
+        """Add converters."""
+        super().update_convert_map(self._telling(custom_convert_map))
+
+    def _check_unsupported_func_type(self, nodes: Sequence[fx.Node]) -> None:
+        """Refuse ops without a converter, and name their nodes; TVM names only kinds."""
+        missing = [
+            _title(node)
+            for node in nodes
+            if node.op == "call_function" and node.target.__name__ not in self.convert_map
+        ]
+        if missing:
+            raise ValueError(unknown_operators(missing))
+
+    def _telling(self, converters: dict[str, Converter]) -> dict[str, Converter]:
+        return {name: self._teller(convert) for name, convert in converters.items()}
+
+    def _teller(self, convert: Converter) -> Converter:
+        def converted(node: fx.Node, *importer: translator.ExportedProgramImporter) -> relax.Expr:
+            builder = self._builder
+            outer, builder.span = builder.span, _origin_of(node).span()
+            try:
+                with at_node(_title(node)):
+                    return self._converted(convert, node, *importer)
+            finally:
+                builder.span = outer
+
+        return converted
+
+    def _converted(
+        self, convert: Converter, node: fx.Node, *importer: translator.ExportedProgramImporter
+    ) -> relax.Expr:
+        """Return what a converter makes of a node; its errors name the node."""
+        try:
+            result = convert(node, *importer)
+        except Exception as error:  # TVM's converters raise countless errors.
+            if isinstance(error, ValueError) and node.name in str(error):
+                raise
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise ValueError(
+                f"torch node {node.name!r} ({node.target}): TVM's importer cannot read it: "
+                f"{lines[-1]}"
+            ) from error
+        self._require_declared(node, result)
+        return result
+
+    def _require_declared(self, node: fx.Node, result: Any) -> None:
+        """Refuse a result of another type than PyTorch declares."""
+        declared = node.meta.get("val")
+        if _is_scale(node):
+            return
+        if not isinstance(declared, (tuple, list)):
+            self._require_type(node, node.name, declared, result)
+            return
+        is_tensor = isinstance(getattr(result, "ty", None), relax.TensorType)
+        if is_tensor:
+            # The first of several results.
+            others = [user for user in node.users if user.args[1:] != (0,)]
+            if len(declared) > 1 and others:
+                raise ValueError(
+                    f"torch node {node.name!r} ({node.target}): its result {others[0].args[1]} is "
+                    "not supported; supported is result 0"
+                )
+            self._require_type(node, node.name, declared[0], result)
+            return
+        fields = getattr(getattr(result, "ty", None), "fields", None)
+        for index, (item, made) in enumerate(
+            zip(declared, result if fields is None else fields, strict=False)
+        ):
+            self._require_type(node, f"{node.name}[{index}]", item, made)
+
+    def _require_type(self, node: fx.Node, result: str, declared: object, made: Any) -> None:
+        if not isinstance(declared, torch.Tensor):
+            return
+        sizes = [size if isinstance(size, int) else None for size in declared.shape]
+        dtype = self.type_name(declared.dtype)
+        ty = made if isinstance(made, tvm.ir.Type) else getattr(made, "ty", None)
+        require_declared(_title(node), result, Declared(dtype, sizes), ty)
+
+
+def _is_scale(node: fx.Node) -> bool:
+    """Whether a node is a scale or zero point of the run, which are vectors of TVM's types here."""
+    of = node.args[0] if getattr(node.target, "__name__", "") == "getitem" else node
+    return "choose_qparams" in str(getattr(of, "target", ""))
+
+
+def _origin_of(node: fx.Node) -> Origin:
+    """Return the name of a node, with its innermost module and the user's line."""
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(modules[-1][0]) if modules else ""
+    # Exported as "L['self'].block.0" by some versions of torch.
+    path = path.removeprefix("L['self']").removeprefix("L__self__").lstrip(".")
+    # Frames are two lines each: the file and line, and the text; the innermost is the last.
+    frames = [
+        line.strip()
+        for line in str(node.meta.get("stack_trace") or "").splitlines()
+        if line.lstrip().startswith('File "') and not _OF_TORCH.search(line)
+    ]
+    return Origin(str(node.name), path, frames[-1] if frames else "")
+
+
+_OF_TORCH = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\]torch[/\\]|"
+    + re.escape(f'"{Path(torch.__file__).parent}{os.sep}')
+)
+"""A file of PyTorch itself: as it is usually installed where a program was exported, or here."""
+
+
+def _title(node: fx.Node) -> str:
+    """Return a node for messages: its name, op, module and line."""
+    origin = _origin_of(node)
+    about = [str(node.target), origin.module and f"module {origin.module}", origin.location]
+    return f"{origin.name} ({', '.join(item for item in about if item)})"

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads exported programs: what TVM's importer cannot read, or reads wrongly, has rules here."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from ..attributes.torch_unread import require_arguments
+from . import (
+    arithmetic as torch_arithmetic,
+)
+from . import (
+    functions as torch_functions,
+)
+from . import (
+    images as torch_images,
+)
+from . import (
+    indexing as torch_indexing,
+)
+from . import (
+    operators as torch_operators,
+)
+from . import (
+    pools as torch_pools,
+)
+from . import (
+    products as torch_products,
+)
+from . import (
+    reductions as torch_reductions,
+)
+from .call import Call, Rule, op_name, refuse
+from .names import Importer
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm import relax
+
+RULES: dict[str, Rule] = {
+    **torch_operators.RULES,
+    **torch_arithmetic.RULES,
+    **torch_functions.RULES,
+    **torch_images.RULES,
+    **torch_indexing.RULES,
+    **torch_pools.RULES,
+    **torch_products.RULES,
+    **torch_reductions.RULES,
+}
+"""What converts an op in place of TVM's importer, by the op's name without the overload."""
+
+_NAMESPACES = ("quantized_decomposed", "torchao", "quantized", "pt2e_quant")
+"""Libraries of quantised ops; only some ops of the first two are supported."""
+
+_STAND_INS = ("float32", "float16", "bfloat16")
+
+
+def read(
+    program: torch.export.ExportedProgram, bfloat16: str, options: Mapping[str, Any]
+) -> tvm.IRModule:
+    """Read a program; `from_exported_program` of the package documents it."""
+    options = dict(options)
+    if bfloat16 not in _STAND_INS:
+        raise ValueError(f"bfloat16={bfloat16!r}; supported are {', '.join(_STAND_INS)}")
+    given = dict(options.pop("custom_convert_map", None) or {})
+    for node in _nodes(program):
+        _check_type(node)
+    if options.pop("run_ep_decomposition", True) and not _has_sparse(program):
+        program = program.run_decompositions(_decompositions(program))
+    _check_inputs(program)
+    program = _without_state(program)
+    convert = _Converters(program, bool(options.get("keep_params_as_input")))
+    ours = {}
+    for node in _nodes(program):
+        if node.op != "call_function":
+            continue
+        _check_op(node, given)
+        if node.target.__name__ not in given:
+            require_arguments(node, op_name(node) in RULES)
+        if op_name(node) in RULES:
+            ours[node.target.__name__] = convert
+    importer = Importer(bfloat16)
+    return importer.read(program, {**ours, **given}, **options)
+
+
+def _nodes(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
+    """Return the nodes of a program and of its branches."""
+    for module in program.graph_module.modules():
+        yield from getattr(getattr(module, "graph", None), "nodes", ())
+
+
+def _is_quantised(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and (
+        getattr(node.target, "namespace", "") in _NAMESPACES
+        or op_name(node) in torch_operators.RULES
+    )
+
+
+def _decompositions(program: torch.export.ExportedProgram) -> dict[Any, Any]:
+    """Return what is taken apart before a program is read."""
+    table = torch.export.default_decompositions()
+    found = {node.target for node in _nodes(program) if _is_quantised(node)}
+    if found:
+        # Some ops of torchao would be taken apart; they have converters here.
+        for target in (*found, torch.ops.aten.linear.default, torch.ops.aten.matmul.default):
+            table.pop(target, None)
+    return dict(table)
+
+
+def _has_sparse(program: torch.export.ExportedProgram) -> bool:
+    """Whether a program has sparse tensors, of which PyTorch takes nothing apart."""
+    tensors = (*program.state_dict.values(), *program.constants.values())
+    return any(
+        isinstance(tensor, torch.Tensor) and tensor.layout != torch.strided for tensor in tensors
+    )
+
+
+# ---- What is refused ----------------------------------------------------------------------------
+
+
+def _check_type(node: torch.fx.Node) -> None:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return
+    kind = str(value.dtype).removeprefix("torch.")
+    if kind.startswith(("float4", "float8", "complex")):
+        refuse(
+            node,
+            f"elements of type {kind} are not supported; supported are floats of 16, 32 and 64 "
+            "bits, and integers",
+        )
+
+
+_READ = (
+    InputKind.USER_INPUT,
+    InputKind.PARAMETER,
+    InputKind.BUFFER,
+    InputKind.CONSTANT_TENSOR,
+)
+
+
+def _check_inputs(program: torch.export.ExportedProgram) -> None:
+    """Refuse a program that takes more than tensors, such as the order of ops with effects."""
+    for spec in program.graph_signature.input_specs:
+        if spec.kind in _READ:
+            continue
+        users = [
+            f"torch node {user.name!r} ({user.args[1] if len(user.args) > 1 else user.target})"
+            for node in program.graph.nodes
+            if node.op == "placeholder" and node.name == spec.arg.name
+            for user in node.users
+        ]
+        raise ValueError(
+            f"the program has an input of the kind {spec.kind.name}, which {users[0]} reads: ops "
+            "with effects and objects of Python are not supported; supported are tensors"
+            if users
+            else f"the program has an input of the kind {spec.kind.name}; supported are tensors"
+        )
+
+
+def _check_op(node: torch.fx.Node, given: Mapping[str, object]) -> None:
+    if node.target.__name__ in given:
+        return
+    if _is_quantised(node) and op_name(node) not in RULES:
+        names = ", ".join(sorted(torch_operators.RULES.keys() - {"aten._int_mm"}))
+        refuse(node, f"this op is not supported; supported are {names}")
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return
+    if torch.Tag.nondeterministic_seeded in node.target.tags and _is_random(node):
+        refuse(
+            node,
+            "it returns random numbers, other ones in each run; supported are models without "
+            "them. If a dropout made them, call model.eval() before torch.export.export",
+        )
+    if node.target._schema.is_mutable:
+        _check_in_place(node)
+
+
+_OFF = {"p": 0, "dropout": 0, "dropout_p": 0, "train": False, "training": False}
+"""The arguments with which an op that may be random is not."""
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    arguments = Call.arguments_of(node)
+    return not any(name in arguments and arguments[name] == off for name, off in _OFF.items())
+
+
+def _check_in_place(node: torch.fx.Node) -> None:
+    """Refuse an op in place whose operand is read by others, in a program not taken apart."""
+    operand = node.args[0] if node.args else None
+    is_own = (
+        isinstance(operand, torch.fx.Node)
+        and operand.op == "call_function"
+        and isinstance(operand.target, torch._ops.OpOverload)
+        and all(item.alias_info is None for item in operand.target._schema.returns)
+        and len(operand.users) == 1
+    )
+    if not is_own:
+        refuse(
+            node,
+            "it changes its operand in place, which others read; supported are programs after "
+            "run_decompositions(), and run_ep_decomposition=True",
+        )
+
+
+_CHANGES = {
+    OutputKind.BUFFER_MUTATION: "buffer",
+    OutputKind.PARAMETER_MUTATION: "parameter",
+    OutputKind.USER_INPUT_MUTATION: "input",
+}
+
+
+def _without_state(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Refuse a program that changes a tensor for its next call, and drop changes that none sees.
+
+    A buffer that is overwritten before it is read is no state.
+    """
+    signature = program.graph_signature
+    specs = signature.output_specs
+    if not any(spec.kind in _CHANGES for spec in specs):
+        return program
+    read = _read_buffers(program)
+    for spec in specs:
+        kind = _CHANGES.get(spec.kind)
+        if kind is None or (kind == "buffer" and spec.target not in read):
+            continue
+        hint = (
+            "; the model is in training mode: call model.eval() before torch.export.export"
+            if str(spec.target).endswith(("running_mean", "running_var", "num_batches_tracked"))
+            else ", and return it as a result"
+        )
+        what = (
+            f"Pass the {kind} as an input" if not hint.startswith(";") else "Buffers are constants"
+        )
+        raise ValueError(
+            f"the program changes its {kind} {spec.target!r} (torch node {spec.arg.name!r}), which "
+            f"is state that lasts to the next call; supported are programs without state. {what}"
+            f"{hint}."
+        )
+    # It may be the user's.
+    program = copy.deepcopy(program)
+    signature = program.graph_signature
+    specs = signature.output_specs
+    kept = [spec.kind not in _CHANGES for spec in specs]
+    output = next(node for node in reversed(program.graph.nodes) if node.op == "output")
+    values = output.args[0]
+    output.args = (tuple(item for item, keep in zip(values, kept, strict=True) if keep),)
+    signature.output_specs = [spec for spec in specs if spec.kind not in _CHANGES]
+    program.graph.eliminate_dead_code()
+    return program
+
+
+def _read_buffers(program: torch.export.ExportedProgram) -> Collection[str]:
+    """Return the buffers whose values at the begin of a call have an effect."""
+    buffers = program.graph_signature.inputs_to_buffers
+    return {
+        buffers[node.name]
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in buffers
+        if not all(_overwrites(user, node) for user in node.users)
+    }
+
+
+def _overwrites(user: torch.fx.Node, buffer: torch.fx.Node) -> bool:
+    """Whether an op takes only the shape and type of a buffer, and writes all of it."""
+    if op_name(user) not in ("aten.copy", "aten.fill", "aten.zeros_like", "aten.full_like"):
+        return False
+    return user.args[0] is buffer and buffer not in user.args[1:]
+
+
+# ---- Converters ---------------------------------------------------------------------------------
+
+
+class _Converters:
+    """What TVM calls for each op that has a rule.
+
+    Parameters
+    ----------
+    program
+        The program that is read.
+    keep_parameters
+        Whether its parameters are inputs of the result, so that their values are not known.
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram, keep_parameters: bool) -> None:
+        signature = program.graph_signature
+        tensors = {**program.constants, **dict(program.named_buffers())}
+        names = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+        if not keep_parameters:
+            tensors.update(program.named_parameters())
+            names.update(signature.inputs_to_parameters)
+        self._constants = {
+            name: tensors[target] for name, target in names.items() if target in tensors
+        }
+
+    def __call__(self, node: torch.fx.Node, importer: Importer) -> relax.Expr:
+        return RULES[op_name(node)](Call(node, importer, self._constants))

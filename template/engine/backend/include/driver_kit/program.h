@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file driver_kit/program.h
+ * \brief A program as a list of nodes, for drivers that have no format of their own.
+ *
+ * The kit is for a vendor's driver: what every driver needs but no SDK provides. Like npu_driver.h,
+ * it only grows: `Node` at its end, `Kind` and `Driver` by new values and fields. It has headers
+ * only, and throws only inside `Try`.
+ *
+ * A node is an operation of npu_driver.h without its epilogue, or one step of a vector program.
+ */
+#ifndef DRIVER_KIT_PROGRAM_H_
+#define DRIVER_KIT_PROGRAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <map>
+#include <new>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "npu_driver.h"
+
+namespace npu::kit {
+
+// ---- Failures ----
+
+/*! \brief Why a call is not NPU_OK. */
+struct Failure {
+  npu_status status;
+  std::string reason;
+};
+
+[[noreturn]] inline void Decline(const std::string& reason) { throw Failure{NPU_DECLINED, reason}; }
+
+[[noreturn]] inline void Refuse(const std::string& reason) { throw Failure{NPU_INVALID, reason}; }
+
+/*! \brief Runs a function of a table; an exception, even one of the SDK, becomes a status and a
+ *  sentence: none may cross the C interface. */
+template <typename F>
+npu_status Try(std::string* reason, F&& function) {
+  try {
+    function();
+    return NPU_OK;
+  } catch (const Failure& failure) {
+    *reason = failure.reason;
+    return failure.status;
+  } catch (const std::bad_alloc&) {
+    *reason = "there is not enough memory";
+    return NPU_OUT_OF_MEMORY;
+  } catch (const std::exception& error) {
+    *reason = error.what();
+    return NPU_DEVICE_ERROR;
+  } catch (...) {
+    *reason = "the SDK threw an exception that is no std::exception";
+    return NPU_DEVICE_ERROR;
+  }
+}
+
+// ---- Values ----
+
+using Dims = std::vector<int64_t>;
+
+/*! \brief Where the elements of a value come from. */
+enum class Source : int32_t { kInput = 0, kConstant = 1, kNode = 2 };
+
+/*! \brief A tensor of a program, or an input or output as the caller sees it. Never grows. */
+struct Value {
+  Source source;
+  npu_dtype dtype;
+  int32_t rank;
+  int32_t unused;
+  int64_t dims[NPU_MAX_RANK];
+  /*! \brief For an input its number, for a constant where its elements begin, for an output the
+   *  value that it stores. */
+  int64_t place;
+};
+
+inline Dims DimsOf(const Value& value) { return Dims(value.dims, value.dims + value.rank); }
+
+inline int64_t CountOf(const Value& value) {
+  int64_t count = 1;
+  for (int32_t i = 0; i < value.rank; ++i) count *= value.dims[i];
+  return count;
+}
+
+inline size_t ElementSize(npu_dtype dtype) {
+  switch (dtype) {
+    case NPU_FLOAT32:
+    case NPU_INT32:
+      return 4;
+    case NPU_FLOAT16:
+    case NPU_INT16:
+      return 2;
+    case NPU_INT64:
+      return 8;
+    default:
+      return 1;
+  }
+}
+
+inline size_t BytesOf(const Value& value) {
+  return static_cast<size_t>(CountOf(value)) * ElementSize(value.dtype);
+}
+
+// ---- Nodes ----
+
+/*! \brief What a node does. */
+enum class Kind : int32_t {
+  /*! \brief Inputs: both operands, and perhaps a bias of one element for each column. */
+  kMatmul = 0,
+  /*! \brief Inputs: data, weight, and perhaps a bias of one element for each channel. */
+  kConvolution = 1,
+  kPool = 2,
+  kReduce = 3,
+  kCopy = 4,
+  /*! \brief Inputs: data and indices. */
+  kGather = 5,
+  kScan = 6,
+  kOrder = 7,
+  /*! \brief One step of a vector program, which `step` names. Its inputs broadcast. */
+  kStep = 8,
+  /*! \brief The same elements under another shape. */
+  kReshape = 9,
+  /*! \brief Inputs: data and table. Only for drivers with `integers`. */
+  kLookup = 10,
+  /*! \brief Input: data of float32. The result, of 8 or 16 bits, is data / scale, rounded to the
+   *  nearest (halves to even), plus the zero point, saturated. numbers[1] is the scale, numbers[2]
+   *  the zero point. Only for drivers with `quantization`, as kDequantize.
+   *
+   *  Scales that differ by channel are a constant, inputs[1], of one dimension, with one for each
+   *  index of dimension `quantization.axis` of the data; so are zero points, inputs[2], of an
+   *  integer type. The number is then 0. An SDK with one scale for each tensor declines them.
+   */
+  kQuantize = 11,
+  /*! \brief Input: data of 8 or 16 bits. The result is (data - zero point) * scale in float32. */
+  kDequantize = 12,
+};
+constexpr int32_t kKindCount = 13;
+
+/*! \brief Whether quantised tensors may have this type. */
+inline bool IsNarrow(npu_dtype dtype) {
+  return dtype == NPU_INT8 || dtype == NPU_UINT8 || dtype == NPU_INT16;
+}
+
+/*! \brief Whether zero points may have this type. */
+inline bool IsZeroPoint(npu_dtype dtype) { return IsNarrow(dtype) || dtype == NPU_INT32; }
+
+/*! \brief Of kQuantize and kDequantize: the dimension of the data whose indices have scales or zero
+ *  points of their own, if they are inputs. */
+struct Quantization {
+  int32_t axis;
+};
+
+/*! \brief A node. Its results are limited to `least` and `most`. */
+struct Node {
+  Kind kind;
+  npu_step_kind step;
+  /*! \brief Values; -1 where there is none. */
+  int32_t inputs[NPU_MAX_OPERANDS];
+  int32_t out;
+  float least, most;
+  /*! \brief Of a step: limits, slopes and the like, in the places of its operands. Other numbers
+   *  are constants of one element. */
+  double numbers[NPU_MAX_OPERANDS];
+  /*! \brief The operation. Its tensors are `inputs` and `out`, its epilogue is NULL. */
+  union {
+    npu_matmul matmul;
+    npu_convolution convolution;
+    npu_pool pool;
+    npu_reduce reduce;
+    npu_copy copy;
+    npu_gather gather;
+    npu_scan scan;
+    npu_order order;
+    npu_lookup lookup;
+    Quantization quantization;
+  };
+};
+static_assert(std::is_trivially_copyable_v<Node> && std::is_trivially_copyable_v<Value>,
+              "bytes are read and written as they are");
+
+inline Node MakeNode(Kind kind) {
+  Node node;
+  std::memset(static_cast<void*>(&node), 0, sizeof(node));
+  node.kind = kind;
+  for (int32_t& input : node.inputs) input = -1;
+  node.out = -1;
+  node.least = -std::numeric_limits<float>::infinity();
+  node.most = std::numeric_limits<float>::infinity();
+  return node;
+}
+
+/*! \brief The name of a node in messages and listings. */
+inline std::string NameOf(const Node& node) {
+  constexpr const char* kKinds[] = {"matmul", "convolution", "pool",      "reduction", "copy",
+                                    "gather", "scan",        "order",     "step",      "reshape",
+                                    "lookup", "quantize",    "dequantize"};
+  constexpr const char* kSteps[] = {
+      "other",    "add",        "bias",       "residual",     "subtract",  "multiply",   "scale",
+      "divide",   "maximum",    "minimum",    "floor_divide", "remainder", "less",       "equal",
+      "select",   "absolute",   "power",      "exp",          "log",       "sqrt",       "tanh",
+      "erf",      "sigmoid",    "sin",        "cos",          "tan",       "atan",       "floor",
+      "truncate", "round_even", "round_away", "relu",         "clip",      "leaky_relu", "prelu",
+      "gelu",     "gelu_tanh",  "silu",       "softplus",     "selu",      "ceil",       "rsqrt",
+      "square",   "negate",     "sign",       "cast",         "rescale"};
+  if (node.kind != Kind::kStep) return kKinds[static_cast<int32_t>(node.kind)];
+  const size_t step = static_cast<size_t>(node.step);
+  if (step < sizeof(kSteps) / sizeof(kSteps[0])) return kSteps[step];
+  return "step " + std::to_string(step);
+}
+
+// ---- Programs ----
+
+/*! \brief How far an SDK may read beyond the end of a tensor, and how tensors are aligned. */
+constexpr size_t kAlignment = 64;
+inline size_t Aligned(size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
+
+/*! \brief The data that the build half passes to the run half. */
+struct Program {
+  /*! \brief The values of the driver's options. */
+  std::map<std::string, std::string> options;
+  /*! \brief As the caller sees them. */
+  std::vector<Value> inputs, outputs;
+  std::vector<Value> values;
+  /*! \brief In an order in which they can run. */
+  std::vector<Node> nodes;
+  /*! \brief The elements of constants; in the build half only while `compile` runs. */
+  const uint8_t* constants = nullptr;
+  size_t constant_bytes = 0;
+  /*! \brief By node: the text of set_label of the operation that it belongs to; "" if it had none.
+   *  A profile adds up the times of each text, and the engine finds the op of a sentence by it. */
+  std::vector<std::string> labels;
+
+  const Value& At(int32_t value) const { return values[static_cast<size_t>(value)]; }
+  const void* Data(const Value& constant) const {
+    return constants + static_cast<size_t>(constant.place);
+  }
+};
+
+/*! \brief The nodes as text, for `describe`. */
+inline std::string Listing(const Program& program) {
+  std::string text;
+  for (const Node& node : program.nodes) {
+    text += NameOf(node);
+    const Value& value = program.At(node.out);
+    for (int32_t i = 0; i < value.rank; ++i) {
+      text += (i == 0 ? " -> " : " x ") + std::to_string(value.dims[i]);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+/*! \brief Detects damage: FNV-1a over words. */
+inline uint64_t HashOf(const uint8_t* bytes, size_t size) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t at = 0; at < size; at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + at, size - at < sizeof(word) ? size - at : sizeof(word));
+    hash = (hash ^ word) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+/*! \brief The beginning of a program. Bytes are written and read on machines of the same kind. */
+struct ProgramHeader {
+  char magic[8];
+  /*! \brief Of everything that follows it. */
+  uint64_t hash;
+  uint64_t node_size;
+  uint64_t option_bytes, inputs, outputs, values, nodes, constants;
+};
+constexpr char kProgramMagic[8] = "npukit1";
+
+inline std::vector<uint8_t> Serialize(const Program& program) {
+  std::string options;
+  for (const auto& [key, value] : program.options) {
+    options += key + '\0';
+    options += value + '\0';
+  }
+  // An empty key ends the options; an older kit reads no further.
+  options += '\0';
+  for (const std::string& label : program.labels) options += label + '\0';
+  options.resize(Aligned(options.size()));
+  ProgramHeader header = {};
+  std::memcpy(header.magic, kProgramMagic, sizeof(kProgramMagic));
+  header.node_size = sizeof(Node);
+  header.option_bytes = options.size();
+  header.inputs = program.inputs.size();
+  header.outputs = program.outputs.size();
+  header.values = program.values.size();
+  header.nodes = program.nodes.size();
+  header.constants = program.constant_bytes;
+  std::vector<uint8_t> bytes(sizeof(header));
+  auto append = [&](const auto* items, size_t count) {
+    const auto* data = reinterpret_cast<const uint8_t*>(items);
+    bytes.insert(bytes.end(), data, data + count * sizeof(*items));
+  };
+  append(options.data(), options.size());
+  append(program.inputs.data(), program.inputs.size());
+  append(program.outputs.data(), program.outputs.size());
+  append(program.values.data(), program.values.size());
+  append(program.nodes.data(), program.nodes.size());
+  bytes.resize(Aligned(bytes.size()));
+  append(program.constants, program.constant_bytes);
+  constexpr size_t kHashed = offsetof(ProgramHeader, node_size);
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  header.hash = HashOf(bytes.data() + kHashed, bytes.size() - kHashed);
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  return bytes;
+}
+
+/*! \brief Whether a shape has elements, but no more than memory could hold. */
+inline bool IsSane(const Value& value) {
+  if (value.rank < 0 || value.rank > NPU_MAX_RANK) return false;
+  if (value.dtype < NPU_FLOAT32 || value.dtype > NPU_INT16 || value.place < 0) return false;
+  int64_t count = 1;
+  for (int32_t i = 0; i < value.rank; ++i) {
+    if (value.dims[i] < 1 || value.dims[i] > (int64_t{1} << 40) / count) return false;
+    count *= value.dims[i];
+  }
+  return true;
+}
+
+/*! \brief Whether the attributes of a node, whose inputs are known, may be used as indices. */
+inline bool IsSane(const Node& node, const Program& program) {
+  const auto window = [](const auto& op) {
+    if (op.spatial_rank < 1 || op.spatial_rank > NPU_MAX_SPATIAL) return false;
+    constexpr int64_t kMost = 1 << 30;
+    for (int32_t i = 0; i < op.spatial_rank; ++i) {
+      if (op.strides[i] < 1 || op.strides[i] > kMost || op.dilations[i] < 1 ||
+          op.dilations[i] > kMost || op.pads_begin[i] < -kMost || op.pads_begin[i] > kMost ||
+          op.pads_end[i] < -kMost || op.pads_end[i] > kMost) {
+        return false;
+      }
+    }
+    return true;
+  };
+  const int32_t rank = node.inputs[0] < 0 ? 0 : program.At(node.inputs[0]).rank;
+  const int32_t out_rank = program.At(node.out).rank;
+  switch (node.kind) {
+    case Kind::kMatmul:
+      return rank >= 2 && program.At(node.inputs[1]).rank >= 2 && out_rank >= 2;
+    case Kind::kConvolution:
+      return window(node.convolution) && rank == node.convolution.spatial_rank + 2 &&
+             out_rank == rank && program.At(node.inputs[1]).rank == rank &&
+             node.convolution.groups >= 1;
+    case Kind::kPool:
+      if (node.pool.spatial_rank < 1 || rank != node.pool.spatial_rank + 2 || out_rank != rank) {
+        return false;
+      }
+      // Only the shapes count.
+      if (node.pool.kind == NPU_POOL_AVERAGE_ADAPTIVE) return rank <= NPU_MAX_SPATIAL + 2;
+      if (!window(node.pool)) return false;
+      for (int32_t i = 0; i < node.pool.spatial_rank; ++i) {
+        if (node.pool.window[i] < 1 || node.pool.window[i] > 1 << 30) return false;
+      }
+      return node.pool.kind >= NPU_POOL_MAX && node.pool.kind < NPU_POOL_AVERAGE_ADAPTIVE;
+    case Kind::kCopy:
+      if (out_rank != rank) return false;
+      for (int32_t i = 0; i < rank; ++i) {
+        if (node.copy.permutation[i] < 0 || node.copy.permutation[i] >= rank) return false;
+      }
+      return true;
+    case Kind::kGather:
+      return node.gather.axis >= 0 && node.gather.axis < rank;
+    case Kind::kScan:
+      return node.scan.axis >= 0 && node.scan.axis < rank && out_rank == rank;
+    case Kind::kOrder:
+      return node.order.axis >= 0 && node.order.axis < rank && out_rank == rank;
+    case Kind::kReshape:
+      return CountOf(program.At(node.inputs[0])) == CountOf(program.At(node.out));
+    case Kind::kQuantize:
+    case Kind::kDequantize: {
+      const bool quantizes = node.kind == Kind::kQuantize;
+      const Value& real = program.At(quantizes ? node.inputs[0] : node.out);
+      const Value& narrow = program.At(quantizes ? node.out : node.inputs[0]);
+      for (int32_t i : {1, 2}) {
+        if (node.inputs[i] < 0) continue;
+        const Value& each = program.At(node.inputs[i]);
+        const int32_t axis = node.quantization.axis;
+        if (each.source != Source::kConstant || each.rank != 1 || axis < 0 || axis >= rank ||
+            each.dims[0] != program.At(node.inputs[0]).dims[axis] ||
+            (i == 1 ? each.dtype != NPU_FLOAT32 : !IsZeroPoint(each.dtype))) {
+          return false;
+        }
+      }
+      return real.dtype == NPU_FLOAT32 && IsNarrow(narrow.dtype) &&
+             CountOf(real) == CountOf(narrow);
+    }
+    case Kind::kLookup:
+      return CountOf(program.At(node.inputs[1])) == 256 &&
+             ElementSize(program.At(node.inputs[0]).dtype) == 1 &&
+             CountOf(program.At(node.inputs[0])) == CountOf(program.At(node.out));
+    case Kind::kReduce:
+    case Kind::kStep:
+      return true;
+  }
+  return false;
+}
+
+/*! \brief Reads a program, which points into the bytes. Refuses what is corrupt. */
+inline Program Parse(const uint8_t* bytes, size_t size) {
+  auto require = [](bool holds) {
+    if (!holds) Refuse("the program is corrupt, or of another version of the driver");
+  };
+  ProgramHeader header;
+  require(bytes != nullptr && size >= sizeof(header));
+  std::memcpy(&header, bytes, sizeof(header));
+  require(std::memcmp(header.magic, kProgramMagic, sizeof(kProgramMagic)) == 0);
+  constexpr size_t kHashed = offsetof(ProgramHeader, node_size);
+  require(header.hash == HashOf(bytes + kHashed, size - kHashed));
+  size_t at = sizeof(header);
+  auto take = [&](uint64_t count, size_t each) {
+    require(each > 0 && count <= (size - at) / each);
+    const uint8_t* from = bytes + at;
+    at += count * each;
+    return from;
+  };
+  Program program;
+  const char* text = reinterpret_cast<const char*>(take(header.option_bytes, 1));
+  const char* end = text + header.option_bytes;
+  auto word = [&] {
+    const void* stop = std::memchr(text, '\0', static_cast<size_t>(end - text));
+    require(stop != nullptr);
+    std::string result = text;
+    text = static_cast<const char*>(stop) + 1;
+    return result;
+  };
+  while (text < end && *text != '\0') {
+    std::string key = word();
+    require(text < end);
+    program.options[key] = word();
+  }
+  if (text < end) ++text;
+  auto read = [&](std::vector<Value>* values, uint64_t count) {
+    const uint8_t* from = take(count, sizeof(Value));
+    values->resize(count);
+    if (count > 0) std::memcpy(values->data(), from, count * sizeof(Value));
+    for (const Value& value : *values) require(IsSane(value));
+  };
+  read(&program.inputs, header.inputs);
+  read(&program.outputs, header.outputs);
+  read(&program.values, header.values);
+  // Nodes of a driver that was built with an older or newer kit are shorter or longer.
+  require(header.node_size >= offsetof(Node, matmul) && header.node_size < 65536);
+  const uint8_t* nodes = take(header.nodes, header.node_size);
+  const size_t known_size = header.node_size < sizeof(Node) ? header.node_size : sizeof(Node);
+  for (uint64_t i = 0; i < header.nodes; ++i) {
+    Node node = MakeNode(Kind::kStep);
+    std::memcpy(static_cast<void*>(&node), nodes + i * header.node_size, known_size);
+    program.nodes.push_back(node);
+    // An older kit wrote none.
+    program.labels.push_back(text < end ? word() : "");
+  }
+  require(Aligned(at) <= size && size - Aligned(at) == header.constants);
+  program.constants = bytes + Aligned(at);
+  program.constant_bytes = header.constants;
+
+  std::vector<bool> written(program.values.size(), false);
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    const Value& value = program.values[i];
+    const uint64_t place = static_cast<uint64_t>(value.place);
+    switch (value.source) {
+      case Source::kInput:
+        require(place < program.inputs.size() &&
+                BytesOf(value) == BytesOf(program.inputs[static_cast<size_t>(place)]));
+        written[i] = true;
+        break;
+      case Source::kConstant:
+        require(place <= header.constants && BytesOf(value) <= header.constants - place);
+        written[i] = true;
+        break;
+      case Source::kNode:
+        break;
+      default:
+        require(false);
+    }
+  }
+  auto is_known = [&](int64_t value) {
+    return value >= 0 && static_cast<size_t>(value) < written.size();
+  };
+  auto is_written = [&](int64_t value) {
+    return is_known(value) && written[static_cast<size_t>(value)];
+  };
+  constexpr int32_t kInputs[kKindCount] = {2, 2, 1, 1, 1, 2, 1, 1, 0, 1, 2, 1, 1};
+  for (const Node& node : program.nodes) {
+    require(node.kind >= Kind::kMatmul && static_cast<int32_t>(node.kind) < kKindCount);
+    for (int32_t i = 0; i < NPU_MAX_OPERANDS; ++i) {
+      const bool may_lack = i >= kInputs[static_cast<int32_t>(node.kind)];
+      require((may_lack && node.inputs[i] == -1) || is_written(node.inputs[i]));
+    }
+    require(is_known(node.out) && !is_written(node.out) && IsSane(node, program));
+    written[static_cast<size_t>(node.out)] = true;
+  }
+  for (const Value& output : program.outputs) {
+    require(is_written(output.place) &&
+            BytesOf(output) == BytesOf(program.At(static_cast<int32_t>(output.place))));
+  }
+  return program;
+}
+
+}  // namespace npu::kit
+
+#endif  // DRIVER_KIT_PROGRAM_H_

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file driver_kit/run.h
+ * \brief The run half of a driver whose SDK runs graphs, except for the graph: bytes, buffers,
+ * requests, reasons. A request is executed by the thread that calls.
+ *
+ * \code
+ * class Graph {
+ *  public:
+ *   // Makes the SDK's graph of the nodes, and throws a Failure where it cannot. memory[i] has the
+ *   // elements of value i where it is a constant, an input, or an output: the same for as long as
+ *   // the graph lives, aligned to 64 bytes, and followed by 64 readable bytes.
+ *   Graph(const npu::kit::Program& program, const std::vector<void*>& memory);
+ *   void Run();
+ *   // Only if the SDK reports how long nodes took: runs, and returns these times.
+ *   std::vector<npu::kit::NodeTime> RunTimed();
+ * };
+ *
+ * const npu_run_api* npu_driver_run(uint32_t) {
+ *   static const npu_run_api api = npu::kit::RunTable<Graph>("acme_npu", "1.0");
+ *   return &api;
+ * }
+ * \endcode
+ *
+ * A profile shows each op if the graph has RunTimed. If the SDK reports no times,
+ * RunTable<Graph, npu::kit::NodeByNode<Graph>> measures them.
+ */
+#ifndef DRIVER_KIT_RUN_H_
+#define DRIVER_KIT_RUN_H_
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "driver_kit/program.h"
+
+namespace npu::kit {
+
+/*! \brief Memory that is aligned, zeroed, and may be read beyond its end. */
+class Block {
+ public:
+  explicit Block(size_t bytes)
+      : data_(::operator new(Aligned(bytes) + kAlignment, std::align_val_t(kAlignment))) {
+    std::memset(data_, 0, Aligned(bytes) + kAlignment);
+  }
+  Block(Block&& other) noexcept : data_(other.data_) { other.data_ = nullptr; }
+  Block& operator=(Block&&) = delete;
+  ~Block() { ::operator delete(data_, std::align_val_t(kAlignment)); }
+
+  void* data() const { return data_; }
+
+ private:
+  void* data_;
+};
+
+/*! \brief An element type and a shape, for messages. */
+inline std::string TextOf(npu_dtype dtype, int32_t rank, const int64_t* dims) {
+  constexpr const char* kNames[] = {"float32", "float16", "int8", "uint8",
+                                    "int32",   "int64",   "bool", "int16"};
+  std::string text = dtype < NPU_FLOAT32 || dtype > NPU_INT16 ? "?" : kNames[dtype];
+  for (int32_t i = 0; i < rank; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(dims[i]);
+  return text + (rank > 0 ? "]" : "[]");
+}
+
+/*! \brief Refuses a buffer that does not match the program. */
+inline void* CheckedData(const std::vector<Value>& ports, size_t index, const npu_buffer* buffer) {
+  if (index >= ports.size()) Refuse("there is no such input or output");
+  const Value& port = ports[index];
+  bool same = buffer->dtype == port.dtype && buffer->rank == port.rank;
+  for (int32_t i = 0; same && i < port.rank; ++i) same = buffer->dims[i] == port.dims[i];
+  if (!same) {
+    Refuse("it is " + TextOf(buffer->dtype, buffer->rank, buffer->dims) +
+           ", but the program was compiled for " + TextOf(port.dtype, port.rank, port.dims));
+  }
+  if (buffer->bytes != BytesOf(port)) {
+    Refuse("it has " + std::to_string(buffer->bytes) + " bytes, but " +
+           TextOf(port.dtype, port.rank, port.dims) + " has " + std::to_string(BytesOf(port)));
+  }
+  if (buffer->data == nullptr) Refuse("it has no memory");
+  return buffer->data;
+}
+
+/*! \brief Refuses a request that lacks a buffer. */
+inline void RequireBound(const std::vector<void*>& buffers, const char* what) {
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    if (buffers[i] == nullptr) Refuse(what + std::to_string(i) + " is not bound");
+  }
+}
+
+inline std::string& RunError() {
+  thread_local std::string error;
+  return error;
+}
+
+// ---- Times of nodes ----
+
+/*! \brief When a node ran. */
+struct NodeTime {
+  /*! \brief Its place in program.nodes. Several nodes of the SDK may share one place. */
+  size_t node = 0;
+  /*! \brief Nanoseconds since RunTimed began. */
+  int64_t begin = 0, end = 0;
+  /*! \brief How much it moved from and to the device's DRAM; 0: not known. */
+  uint64_t bytes_read = 0, bytes_written = 0;
+  /*! \brief The engine that it ran on; a literal. */
+  const char* engine = "npu";
+};
+
+/*!
+ * \brief The times of nodes on an SDK that reports none: makes a graph of each node, and runs one
+ *  after the other.
+ *
+ * What the SDK fuses, or keeps on the chip, between two nodes does not show in these times: they
+ * tell which ops are slow, and their sum may be more than the whole graph takes.
+ */
+template <typename Graph>
+class NodeByNode {
+ public:
+  NodeByNode(const Program& program, const std::vector<void*>& memory) : memory_(memory) {
+    for (size_t i = 0; i < program.values.size(); ++i) {
+      if (memory_[i] != nullptr) continue;
+      blocks_.emplace_back(BytesOf(program.values[i]));
+      memory_[i] = blocks_.back().data();
+    }
+    for (const Node& node : program.nodes) parts_.push_back(MakePart(program, node));
+  }
+
+  std::vector<NodeTime> RunTimed() {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point start = Clock::now();
+    const auto now = [start] {
+      return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+    };
+    std::vector<NodeTime> times;
+    for (const std::unique_ptr<Part>& part : parts_) {
+      NodeTime time = part->time;
+      time.node = times.size();
+      time.begin = now();
+      part->graph->Run();
+      time.end = now();
+      times.push_back(time);
+    }
+    return times;
+  }
+
+ private:
+  /*! \brief A program of one node, to which the graph refers. Before it runs, only the bytes of
+   *  `time` are known. */
+  struct Part {
+    Program program;
+    std::unique_ptr<Graph> graph;
+    NodeTime time;
+  };
+
+  std::unique_ptr<Part> MakePart(const Program& whole, Node node) const {
+    auto part = std::make_unique<Part>();
+    Program& program = part->program;
+    program.options = whole.options;
+    program.constants = whole.constants;
+    program.constant_bytes = whole.constant_bytes;
+    std::vector<int32_t> ids;
+    std::vector<void*> memory;
+    const auto add = [&](int32_t id, Source source) {
+      const auto found = std::find(ids.begin(), ids.end(), id);
+      if (found != ids.end()) return static_cast<int32_t>(found - ids.begin());
+      ids.push_back(id);
+      memory.push_back(memory_[static_cast<size_t>(id)]);
+      Value value = whole.At(id);
+      if (source == Source::kInput && value.source != Source::kConstant) {
+        value.place = static_cast<int64_t>(program.inputs.size());
+        value.source = source;
+        program.inputs.push_back(value);
+      }
+      program.values.push_back(value);
+      return static_cast<int32_t>(ids.size() - 1);
+    };
+    for (int32_t& input : node.inputs) {
+      if (input >= 0) input = add(input, Source::kInput);
+    }
+    node.out = add(node.out, Source::kNode);
+    program.outputs.push_back(program.At(node.out));
+    program.outputs.back().place = node.out;
+    program.nodes.push_back(node);
+    program.labels.emplace_back();
+    NodeTime& time = part->time;
+    for (const Value& value : program.values) {
+      (value.source == Source::kNode ? time.bytes_written : time.bytes_read) += BytesOf(value);
+    }
+    part->graph = std::make_unique<Graph>(program, memory);
+    return part;
+  }
+
+  /*! \brief By value, including those that are internal to the whole graph. */
+  std::vector<void*> memory_;
+  std::vector<Block> blocks_;
+  std::vector<std::unique_ptr<Part>> parts_;
+};
+
+/*! \brief Whether a graph reports the times of nodes. */
+template <typename Graph, typename = void>
+struct IsTimed : std::false_type {};
+template <typename Graph>
+struct IsTimed<Graph, std::void_t<decltype(std::declval<Graph&>().RunTimed())>> : std::true_type {};
+
+/*! \brief How many additions and multiplications a matmul or a convolution has; 0 for others. */
+inline uint64_t OperationsOf(const Program& program, const Node& node) {
+  if (node.kind != Kind::kMatmul && node.kind != Kind::kConvolution) return 0;
+  const Value &out = program.At(node.out), &weight = program.At(node.inputs[1]);
+  int64_t summed = 0;
+  if (node.kind == Kind::kMatmul) {
+    const Value& a = program.At(node.inputs[0]);
+    summed = a.dims[a.rank - (node.matmul.transpose_a != 0 ? 2 : 1)];
+  } else {
+    // Each output channel has as many weights as it sums products, whatever their order.
+    summed = weight.dims[0] > 0 ? CountOf(weight) / weight.dims[0] : 0;
+  }
+  return 2 * static_cast<uint64_t>(CountOf(out)) * static_cast<uint64_t>(summed);
+}
+
+/*! \brief The answer to read_events. */
+struct EventList {
+  std::vector<npu_event> events;
+  std::vector<npu_traffic> traffic;
+  std::vector<std::string> names;
+
+  EventList() = default;
+  EventList(const Program& program, const std::vector<NodeTime>& times) {
+    // The events point to them.
+    traffic.reserve(times.size());
+    names.reserve(times.size());
+    for (const NodeTime& time : times) {
+      if (time.node >= program.nodes.size()) Refuse("a time is of no node");
+      const Node& node = program.nodes[time.node];
+      const std::string& label = program.labels[time.node];
+      npu_event event = {};
+      names.push_back(NameOf(node));
+      event.name = names.back().c_str();
+      event.label = label.empty() ? nullptr : label.c_str();
+      event.engine = time.engine;
+      event.begin = time.begin;
+      event.end = time.end;
+      event.busy = time.end - time.begin;
+      event.operations = OperationsOf(program, node);
+      if (time.bytes_read + time.bytes_written > 0) {
+        traffic.push_back({"dram", time.bytes_read, time.bytes_written});
+        event.traffic = &traffic.back();
+        event.traffic_count = 1;
+      }
+      events.push_back(event);
+    }
+  }
+};
+
+template <typename Graph>
+struct LoadedProgram {
+  Program program;
+  std::string text;
+};
+
+/*! \brief A request. While a profile records, it is run by `Timed`, which is made for that. */
+template <typename Graph, typename Timed>
+struct GraphRequest {
+  explicit GraphRequest(const Program& p)
+      : program(p), inputs(p.inputs.size()), outputs(p.outputs.size()) {
+    std::vector<bool> is_output(program.values.size(), false);
+    for (const Value& output : program.outputs) is_output[static_cast<size_t>(output.place)] = true;
+    for (size_t i = 0; i < program.values.size(); ++i) {
+      const Value& value = program.values[i];
+      void* data = nullptr;
+      if (value.source == Source::kConstant) {
+        data = const_cast<void*>(program.Data(value));
+      } else if (value.source == Source::kInput || is_output[i]) {
+        blocks.emplace_back(BytesOf(value));
+        data = blocks.back().data();
+      }
+      memory.push_back(data);
+    }
+    if (!program.nodes.empty()) graph = std::make_unique<Graph>(program, memory);
+  }
+
+  void Execute() {
+    RequireBound(inputs, "input ");
+    RequireBound(outputs, "output ");
+    for (size_t i = 0; i < program.values.size(); ++i) {
+      const Value& value = program.values[i];
+      if (value.source != Source::kInput) continue;
+      const void* from = inputs[static_cast<size_t>(value.place)];
+      std::memcpy(memory[i], from, BytesOf(value));
+    }
+    Run();
+    for (size_t i = 0; i < program.outputs.size(); ++i) {
+      const size_t id = static_cast<size_t>(program.outputs[i].place);
+      std::memcpy(outputs[i], memory[id], BytesOf(program.values[id]));
+    }
+  }
+
+  void Run() {
+    if constexpr (IsTimed<Timed>::value) {
+      if (timed != nullptr) {
+        events = EventList(program, timed->RunTimed());
+        return;
+      }
+    }
+    if (graph != nullptr) graph->Run();
+  }
+
+  void Record(bool on) {
+    timed.reset();
+    events = EventList();
+    if (on && !program.nodes.empty()) timed = std::make_unique<Timed>(program, memory);
+  }
+
+  const Program& program;
+  std::vector<void*> inputs, outputs;
+  std::vector<Block> blocks;
+  /*! \brief By value. */
+  std::vector<void*> memory;
+  std::unique_ptr<Graph> graph;
+  std::unique_ptr<Timed> timed;
+  /*! \brief Of the last execution that a profile records. */
+  EventList events;
+};
+
+/*! \brief The table of the run half. Profiles have events if `Timed` has RunTimed. */
+template <typename Graph, typename Timed = Graph>
+npu_run_api RunTable(const char* name, const char* release) {
+  using Loaded = LoadedProgram<Graph>;
+  using Request = GraphRequest<Graph, Timed>;
+  npu_run_api api = {};
+  api.size = sizeof(api);
+  api.version = NPU_DRIVER_API_VERSION;
+  api.name = name;
+  api.release = release;
+  api.error = [] { return RunError().c_str(); };
+  api.load = [](npu_device*, const uint8_t* bytes, size_t size, npu_program** program) {
+    return Try(&RunError(), [&] {
+      auto loaded = std::make_unique<Loaded>();
+      loaded->program = Parse(bytes, size);
+      loaded->text = Listing(loaded->program);
+      *program = reinterpret_cast<npu_program*>(loaded.release());
+    });
+  };
+  api.unload = [](npu_program* program) { delete reinterpret_cast<Loaded*>(program); };
+  api.describe = [](npu_program* program, const char** text) {
+    *text = reinterpret_cast<Loaded*>(program)->text.c_str();
+    return NPU_OK;
+  };
+  api.create_request = [](npu_program* program, npu_request** request) {
+    return Try(&RunError(), [&] {
+      const Program& loaded = reinterpret_cast<Loaded*>(program)->program;
+      *request = reinterpret_cast<npu_request*>(new Request(loaded));
+    });
+  };
+  api.destroy_request = [](npu_request* request) { delete reinterpret_cast<Request*>(request); };
+  api.bind_input = [](npu_request* request, size_t index, const npu_buffer* buffer) {
+    return Try(&RunError(), [&] {
+      auto* bound = reinterpret_cast<Request*>(request);
+      bound->inputs[index] = CheckedData(bound->program.inputs, index, buffer);
+    });
+  };
+  api.bind_output = [](npu_request* request, size_t index, const npu_buffer* buffer) {
+    return Try(&RunError(), [&] {
+      auto* bound = reinterpret_cast<Request*>(request);
+      bound->outputs[index] = CheckedData(bound->program.outputs, index, buffer);
+    });
+  };
+  api.execute = [](npu_request* request) {
+    return Try(&RunError(), [&] { reinterpret_cast<Request*>(request)->Execute(); });
+  };
+  if constexpr (IsTimed<Timed>::value) {
+    api.event_unit = "ns";
+    api.record_events = [](npu_request* request, int32_t on) {
+      return Try(&RunError(), [&] { reinterpret_cast<Request*>(request)->Record(on != 0); });
+    };
+    api.read_events = [](npu_request* request, const npu_event** events, size_t* count,
+                         double* units_per_microsecond) {
+      const EventList& list = reinterpret_cast<Request*>(request)->events;
+      *events = list.events.data();
+      *count = list.events.size();
+      *units_per_microsecond = 1000;
+      return NPU_OK;
+    };
+  }
+  return api;
+}
+
+}  // namespace npu::kit
+
+#endif  // DRIVER_KIT_RUN_H_

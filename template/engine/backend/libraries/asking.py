@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that asks the driver's build half, which may be a vendor's SDK, what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..shared.backend import BACKEND
+from ..shared.messages import one_line
+
+Listener = Callable[[relax.Function, "str | None"], None]
+"""Receives what the driver is asked about: before the answer, None, then the answer."""
+
+_listeners: list[Listener] = []
+
+
+def decline_reason(
+    function: relax.Function,
+    driver: str,
+    driver_options: Mapping[str, object],
+    bounds: Mapping[str, int],
+    finish: bool,
+) -> str:
+    """Ask the driver whether it takes a composite or a region.
+
+    Parameters
+    ----------
+    function
+        The composite or the region.
+    driver
+        The driver's role.
+    driver_options
+        The driver's settings.
+    bounds
+        The largest value of each symbol.
+    finish
+        Whether it is a whole region, which the driver compiles at once.
+
+    Returns
+    -------
+    reason
+        Codegen's sentence with that of the driver, in one line; empty if the driver takes it.
+    """
+    ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
+    for listener in _listeners:
+        listener(function, None)
+    answer = one_line(str(ask(function, driver, driver_options, bounds, finish)))
+    for listener in _listeners:
+        listener(function, answer)
+    return answer
+
+
+def ops_of(function: relax.Function) -> str:
+    """Return the names of the ops that a driver is asked about, each once.
+
+    Parameters
+    ----------
+    function
+        The composite or the region.
+
+    Returns
+    -------
+    names
+        With commas between them.
+    """
+    names: dict[str, None] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            names[expr.op.name] = None
+
+    relax.analysis.post_order_visit(function, visit)
+    return ", ".join(names)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Let a function know each question and its answer.
+
+    Parameters
+    ----------
+    listener
+        The function.
+    """
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizes tensors before they are moved, so that integers are moved.
+
+Quantizing is element by element and keeps the order: `quantize(max_pool2d(x))` has the integers of
+`max_pool2d(quantize(x))`, and a composite that computes x can end in the quantize.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tvm_ffi
+from tvm import relax
+
+from ..ir.calls import Constant, resolve
+from ..ir.origins import with_span
+from ..table.table import Table
+from .evaluate import constant_of
+from .quantized import (
+    COMPARES,
+    DEQUANTIZE,
+    QUANTIZE,
+    RESIZE,
+    ends_a_chain,
+    has_one_scale,
+    is_alike,
+    move_others,
+    moved_parts,
+    moves_elements,
+    real_of,
+    undoes,
+)
+from .rewriting import Bindings, Block, is_call_of, op_name, with_constants
+
+_DROPS = frozenset(
+    (*COMPARES, "relax.strided_slice", "relax.take", "relax.gather_elements", "relax.where", RESIZE)
+)
+"""The ops whose results may have fewer elements than what they read."""
+
+_REACH = 6
+"""How many ops after a dequantize may compute and move what it makes: a product with its bias,
+residual and activation, and what moves the result."""
+
+
+def quantize_first(block: Block, table: Table) -> Bindings | None:
+    """Turn `quantize(reshape(x))` into `reshape(quantize(x))` for all ops that only move data.
+
+    All readers of a moved tensor must quantize it alike. Integers of another scale are rescaled,
+    and constants are quantized now.
+    """
+    if QUANTIZE not in block.by_op:
+        return None
+    rewriting = _QuantizeFirst(block, table)
+    for binding in block.bindings:
+        rewriting.add(binding)
+    return rewriting.bindings if rewriting.changed else None
+
+
+class _QuantizeFirst:
+    """Rewrites the bindings of a block, one after the other."""
+
+    def __init__(self, block: Block, table: Table) -> None:
+        self.bindings: Bindings = []
+        self.changed = False
+        self._values, self._table = block.values, table
+        self._builder = relax.BlockBuilder()
+        self._quantized: dict[relax.Expr, list[tuple[relax.Call, relax.Expr]]] = {}
+        """The integers of real numbers, each with a quantize that makes such integers."""
+        self._wanted: dict[relax.Var, relax.Call | None] = {}
+        """How all readers of a value quantize it; none if they differ."""
+        self._movable: set[relax.Var] = set()
+        """The results of ops that can move integers instead."""
+        for binding in reversed(block.bindings):
+            self._find_wanted(binding)
+
+    def add(self, binding: relax.Binding) -> None:
+        """Append a binding, after what moves its integers; or bind it to known integers."""
+        value = binding.value
+        wanted = self._wanted.get(binding.var)
+        if not isinstance(binding, relax.VarBinding):
+            pass
+        elif is_call_of(value, QUANTIZE):
+            known = self._known(value.args[0], value)
+            if known is not None and tvm_ffi.structural_equal(known.ty, binding.var.ty):
+                self.changed = True
+                binding = relax.VarBinding(binding.var, known)
+            else:
+                self._quantized.setdefault(value.args[0], []).append((value, binding.var))
+        elif isinstance(value, relax.TupleGetItem):
+            for quantize, whole in self._quantized.get(value.tuple_value, ()):
+                self._keep(binding.var, relax.TupleGetItem(whole, value.index), quantize)
+        elif wanted is not None and binding.var in self._movable and self._is_worth_it(value):
+            parts = [self._integers(part, wanted) for part in moved_parts(value, self._values)]
+            moved = self._moved(value, parts, wanted)
+            if moved is not None:
+                self._keep(binding.var, moved, wanted)
+        self.bindings.append(binding)
+
+    def _find_wanted(self, binding: relax.Binding) -> None:
+        """Note how a binding wants what it reads to be quantized; its readers come first."""
+        value = binding.value
+        wanted = self._wanted.get(binding.var)
+        read: Sequence[relax.Expr] = ()
+        if is_call_of(value, QUANTIZE):
+            wanted, read = value, value.args[:1] if has_one_scale(value, self._values) else ()
+        elif not isinstance(binding.var, relax.DataflowVar) or wanted is None:
+            pass
+        elif isinstance(value, relax.TupleGetItem):
+            read = [value.tuple_value]
+        elif self._may_move(value, wanted) and not self._is_part_of_an_op(binding.var):
+            self._movable.add(binding.var)
+            read = moved_parts(value, self._values)
+        moved = {item for item in read if isinstance(item, relax.Var)}
+        for var in relax.analysis.free_vars(value):
+            mine = wanted if var in moved else None
+            others = self._wanted.get(var, mine)
+            same = mine is not None and others is not None and self._is_alike(mine, others)
+            self._wanted[var] = mine if same else None
+
+    def _is_alike(self, one: relax.Call, other: relax.Call) -> bool:
+        return is_alike(one, other, self._values)
+
+    def _may_move(self, call: relax.Expr, quantize: relax.Call) -> bool:
+        """Whether an op moves data, and the table has it for integers, and the quantizes."""
+        name = op_name(call)
+        if not moves_elements(call):
+            return False
+        if name in COMPARES and resolve(quantize.args[1], self._values).value.numpy().item() <= 0:
+            return False
+        parts = moved_parts(call, self._values)
+        dtype = str(quantize.attrs.out_dtype)
+        integers = [relax.Var("x", relax.TensorType(part.ty.shape, dtype)) for part in parts]
+        calls = [self._moved(call, integers, quantize)]
+        calls += [
+            self._quantize(part, quantize) for part in parts if self._known(part, quantize) is None
+        ]
+        return all(
+            item is not None and self._table.refusal(item, self._values, asked_later=True) is None
+            for item in calls
+        )
+
+    def _is_part_of_an_op(self, var: relax.Var) -> bool:
+        """Whether an op is the last of another, such as the transposition behind attention."""
+        return ends_a_chain(var, self._table.ops, self._values)
+
+    def _is_worth_it(self, call: relax.Call) -> bool:
+        """Whether no more elements are quantized than before, or a composite computes integers."""
+        if op_name(call) not in _DROPS:
+            return True
+        parts = moved_parts(call, self._values)
+        computed = [part for part in parts if isinstance(resolve(part, self._values), relax.Var)]
+        real = [part for part in computed if not is_call_of(self._values.get(part), DEQUANTIZE)]
+        apart = any(self._wanted.get(part) is None for part in real)
+        return not apart and any(self._is_of_integers(part, _REACH) for part in computed)
+
+    def _is_of_integers(self, expr: relax.Expr, reach: int) -> bool:
+        """Whether a value is computed from a dequantize of something that is not constant."""
+        value = self._values.get(expr)
+        if is_call_of(value, DEQUANTIZE):
+            return not isinstance(resolve(value.args[0], self._values), Constant)
+        sources = relax.analysis.free_vars(value) if value is not None and reach else ()
+        return any(self._is_of_integers(source, reach - 1) for source in sources)
+
+    def _moved(
+        self, call: relax.Call, integers: Sequence[relax.Expr], quantize: relax.Call
+    ) -> relax.Call | None:
+        """Return a call that moves integers; none if those of its border are unknown."""
+        border = 0.0
+        if op_name(call) == "relax.nn.pad":
+            number = relax.const(np.float32(call.attrs.pad_value))
+            known = constant_of(self._quantize(number, quantize))
+            if not isinstance(known, Constant):
+                return None
+            border = float(known.value.numpy())
+        moved = self._builder.normalize(move_others(call, integers, border))
+        return moved if call.span is None else with_span(moved, call.span)
+
+    def _quantize(self, real: relax.Expr, like: relax.Call) -> relax.Call:
+        call = relax.op.quantize(real, *like.args[1:3], -1, like.attrs.out_dtype)
+        call = self._builder.normalize(with_constants(call, self._values))
+        return call if like.span is None else with_span(call, like.span)
+
+    def _known(self, real: relax.Expr, quantize: relax.Call) -> relax.Expr | None:
+        """Return the integers of real numbers if they are constant, or computed before."""
+        for other, integers in self._quantized.get(real, ()):
+            if self._is_alike(other, quantize):
+                return integers
+        source = self._values.get(real)
+        constant: relax.Expr | None = resolve(real, self._values)
+        if is_call_of(source, DEQUANTIZE):
+            if undoes(quantize, source, self._values):
+                return source.args[0]
+            data = resolve(source.args[0], self._values)
+            constant = real_of(source, data, self._values) if isinstance(data, Constant) else None
+        if not isinstance(constant, Constant):
+            return None
+        call = relax.Call(quantize.op, [constant, *quantize.args[1:]], quantize.attrs)
+        return constant_of(self._builder.normalize(with_constants(call, self._values)))
+
+    def _integers(self, real: relax.Expr, quantize: relax.Call) -> relax.Expr:
+        """Return the integers of real numbers, which are quantized here unless they are known."""
+        known = self._known(real, quantize)
+        if known is not None:
+            return known
+        return self._keep(real, self._quantize(real, quantize), quantize)
+
+    def _keep(self, real: relax.Expr, value: relax.Expr, quantize: relax.Call) -> relax.Var:
+        """Bind the integers of real numbers."""
+        value = self._builder.normalize(value)
+        name = real.name if isinstance(real, relax.Var) else "constant"
+        var = relax.DataflowVar(f"{name}_integers", value.ty)
+        self.bindings.append(relax.VarBinding(var, value))
+        self._quantized.setdefault(real, []).append((quantize, var))
+        return var

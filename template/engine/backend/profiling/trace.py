@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profile as a trace: JSON of Chrome's trace events, which Perfetto opens."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..shared.aliases import JsonObject
+from .parts import Run
+
+if TYPE_CHECKING:
+    from .result import Profile
+
+_Run = tuple[str, int]
+"""A run of a region: the symbol, and which one."""
+_HOST = 1
+"""The process of the host's tracks; those of the NPUs follow."""
+
+
+def trace_of(profiles: Sequence[Profile]) -> str:
+    """Return one trace of some profiles: tracks for the host, and for each engine of each NPU.
+
+    Parameters
+    ----------
+    profiles
+        Those of several NPUs have one clock, see `DataParallel.profile`.
+
+    Returns
+    -------
+    trace
+        JSON. Times are us; where the driver does not say how long its unit is, each unit is drawn
+        as a us.
+    """
+    events = [
+        event
+        for index, profile in enumerate(profiles)
+        for event in _events(profile, _HOST + 2 * index)
+    ]
+    # Viewers want them in order, with the long ones before those inside them.
+    events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0)))
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
+
+
+def _events(profile: Profile, host: int) -> Iterator[JsonObject]:
+    npu = host + 1
+    number = "" if profile.device is None else f" {profile.device}"
+    yield _name("process_name", host, 0, f"host of NPU{number}")
+    yield _name("thread_name", host, 1, "calls")
+    yield _name("thread_name", host, 2, "functions")
+    for index, whole in enumerate(profile.calls):
+        yield _slice(host, 1, f"call {index}", whole.begin_us, whole.end_us, "call")
+    for item in profile.host:
+        title = item.name if item.origin is None else f"{item.name}: {item.origin}"
+        details: JsonObject = {"function": item.name, "origin": item.origin}
+        yield _slice(host, 2, title, item.begin_us, item.end_us, "host", details)
+    runs = _runs(profile)
+    ends: list[float] = []  # Of the last region on each track: regions may be in flight together.
+    for (symbol, call), run in runs.items():
+        free = (index for index, end in enumerate(ends) if end <= run.begin_us)
+        lane = next(free, len(ends))
+        if lane == len(ends):
+            ends.append(0.0)
+            more = f" {lane + 1}" if lane else ""
+            yield _name("thread_name", host, 3 + lane, f"regions{more}")
+        ends[lane] = run.end_us
+        details = {"call": call, "span": run.span, "unit": profile.unit}
+        yield _slice(host, 3 + lane, symbol, run.begin_us, run.end_us, "region", details)
+    if not profile.events:
+        return
+    yield _name("process_name", npu, 0, f"NPU{number}")
+    # By the first event, which is the way of the data: in, compute, out.
+    engines = dict.fromkeys(event.engine for event in profile.events)
+    tracks = {engine: index for index, engine in enumerate(engines, 1)}
+    for engine, track in tracks.items():
+        yield _name("thread_name", npu, track, engine)
+    starts = _starts(profile, runs)
+    origins = {(op.region, op.label): op.origin for op in profile.ops}
+    for event in profile.events:
+        start = starts[event.region, event.call]
+        begin, end = (start + _us(profile, time) for time in (event.begin, event.end))
+        origin = origins.get((event.region, event.label))
+        name = origin or event.label
+        details = {
+            "region": event.region,
+            "call": event.call,
+            "label": event.label,
+            "origin": origin,
+            "busy": event.busy,
+            "waits_for": event.waits_for,
+            "traffic": {memory: list(pair) for memory, pair in event.traffic.items()},
+            "begin": event.begin,
+            "end": event.end,
+            "unit": profile.unit,
+        }
+        title = event.name if name is None else f"{event.name}: {name}"
+        yield _slice(npu, tracks[event.engine], title, begin, end, "npu", details)
+
+
+def _us(profile: Profile, ticks: int) -> float:
+    return ticks / (profile.ticks_per_us or 1.0)
+
+
+def _runs(profile: Profile) -> dict[_Run, Run]:
+    """Return the runs of all regions, as they began on the host."""
+    found = [
+        ((region.symbol, call), run)
+        for region in profile.regions
+        for call, run in enumerate(region.runs)
+    ]
+    return dict(sorted(found, key=lambda item: item[1].begin_us))
+
+
+def _starts(profile: Profile, runs: Mapping[_Run, Run]) -> dict[_Run, float]:
+    """Return where each run begins on the tracks of the engines.
+
+    The device's clock is not the host's: an emulated run can take longer than the host's call. It
+    begins after all runs that had ended on the host before, and when its engines are free.
+    """
+    first: dict[_Run, dict[str, int]] = {}
+    last: dict[_Run, dict[str, int]] = {}
+    for event in profile.events:
+        key = event.region, event.call
+        begins, ends = first.setdefault(key, {}), last.setdefault(key, {})
+        begins[event.engine] = min(event.begin, begins.get(event.engine, event.begin))
+        ends[event.engine] = max(event.end, ends.get(event.engine, 0))
+    starts: dict[_Run, float] = {}
+    free: dict[str, float] = {}
+    in_flight: list[tuple[float, float]] = []
+    done = 0.0
+    for key, run in runs.items():
+        while in_flight and in_flight[0][0] <= run.begin_us:
+            done = max(done, heapq.heappop(in_flight)[1])
+        waits = [
+            free.get(engine, 0.0) - _us(profile, begin)
+            for engine, begin in first.get(key, {}).items()
+        ]
+        starts[key] = max(run.begin_us, done, *waits)
+        for engine, end in last.get(key, {}).items():
+            free[engine] = starts[key] + _us(profile, end)
+        heapq.heappush(in_flight, (run.end_us, starts[key] + _us(profile, run.span)))
+    return starts
+
+
+def _name(kind: str, process: int, track: int, name: str) -> JsonObject:
+    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
+
+
+def _slice(
+    process: int,
+    track: int,
+    name: str,
+    begin: float,
+    end: float,
+    category: str,
+    args: JsonObject | None = None,
+) -> JsonObject:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": process,
+        "tid": track,
+        "ts": round(begin, 6),
+        "dur": round(max(end - begin, 0.0), 6),
+        "args": args or {},
+    }

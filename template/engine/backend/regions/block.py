@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forms the regions of a dataflow block, and rewrites it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import tvm
+from tvm import relax
+
+from ..ir.calls import Constant, Values, resolve, with_arguments
+from ..settings.options import Options
+from ..settings.symbols import BOUNDS_ATTRIBUTE, symbol_bounds
+from ..shared.backend import BACKEND, CHAINS_NOT_SELECTED
+from ..table.chains import wholes_of
+from ..table.reasons import Code, Reason, alone_and_fused, nearest, of_driver
+from . import ir
+from .composites import Bindings, Composite, CompositeFinder, Target
+from .precision import Precision
+from .records import Records, Where
+
+MOST_CUTS = 32
+"""How often the regions of a block are formed again without an op that the driver takes only alone;
+each time it is asked about the whole region."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """Data shared by the blocks of one function of the model."""
+
+    name: str
+    symbols: Iterator[str]
+    """Unused names for regions."""
+    values: Values
+    """Values by variable."""
+    bounds: Mapping[str, int]
+    """The largest value of each symbol, by name."""
+    computed: frozenset[str] = frozenset()
+    """The symbols that only a run knows."""
+
+
+@dataclass(eq=False)
+class _Unit:
+    """The unit of placement: a composite on the NPU, or one binding on the host."""
+
+    members: list[int]
+    composite: Composite | None = None
+    phase: int = 0
+    sources: list[_Unit] = field(default_factory=list)
+    users: list[_Unit] = field(default_factory=list)
+    region: _Unit | None = None
+
+    @property
+    def on_npu(self) -> bool:
+        return self.composite is not None
+
+    def root(self) -> _Unit:
+        """Return the representative of the unit's region (union-find)."""
+        unit = self
+        while unit.region is not None:
+            if unit.region.region is not None:
+                unit.region = unit.region.region
+            unit = unit.region
+        return unit
+
+
+@dataclass(eq=False)
+class Region:
+    """Composites that run in one call."""
+
+    composites: list[Composite]
+    outputs: list[relax.Var]
+    function: relax.Function | None
+    """None without outputs."""
+    arguments: list[relax.Expr]
+    calls: list[relax.Call]
+    """The calls of Relax ops in it."""
+    count_operations: Callable[[], int]
+    symbol: str = ""
+    reason: Reason | None = None
+    """Why it goes back to the host."""
+    declined: str = ""
+    """The driver's reason, if the driver declined it."""
+
+
+class Block:
+    """Plans and rewrites one dataflow block.
+
+    Parameters
+    ----------
+    target
+        What may go to the NPU.
+    records
+        Where the placements are recorded.
+    scope
+        The function of the block.
+    bindings
+        The bindings of the block.
+
+    Attributes
+    ----------
+    regions
+        The planned regions, also those that go back to the host.
+    functions
+        The functions of the regions that `rewrite` calls.
+    """
+
+    def __init__(
+        self, target: Target, records: Records, scope: Scope, bindings: list[relax.Binding]
+    ) -> None:
+        self.regions: list[Region] = []
+        self.functions: dict[relax.GlobalVar, relax.Function] = {}
+        self._target = target
+        self._records = records
+        self._scope = scope
+        self._bindings = Bindings(bindings, scope.values)
+        self._finder = CompositeFinder(target, self._bindings, scope.bounds)
+        self._unit_of: dict[int, _Unit] = {}
+        self._readers: dict[relax.Var, list[_Unit]] = {}
+        self._answers: dict[tuple[int, ...], str] = {}
+        self._cuts = 0
+        self._groups: list[list[_Unit]] = []
+
+    def plan(self) -> None:
+        """Form regions, and decide which of them stay on the host."""
+        self._finder.find()
+        while True:
+            units = self._link_units()
+            _assign_phases(units, self._bindings, self._target.options.merge_regions)
+            groups: dict[_Unit, list[_Unit]] = {}
+            for unit in units:
+                groups.setdefault(unit.root(), []).append(unit)
+            self._groups = sorted(
+                groups.values(), key=lambda group: (group[0].phase, group[0].members[-1])
+            )
+            self.regions = [self._make_region(group) for group in self._groups if group[0].on_npu]
+            # If the driver declines a region because of some composites, form regions without them.
+            if not any([self._part(region) for region in self.regions]):
+                break
+        for region in self.regions:
+            if region.function is not None and not region.reason:
+                region.symbol = next(self._scope.symbols)
+
+    def _link_units(self) -> list[_Unit]:
+        """Return the units of the block in order, linked to the units they depend on."""
+        units = []
+        self._unit_of, self._readers = {}, {}
+        for composite in dict.fromkeys(self._finder.found.values()):
+            unit = _Unit(composite.members, composite)
+            self._unit_of.update((member, unit) for member in composite.members)
+        for index in range(len(self._bindings)):
+            unit = self._unit_of.setdefault(index, _Unit([index]))
+            if unit.members[-1] != index or self._is_dead_tuple(index):
+                continue
+            units.append(unit)
+            used = [var for item in self._inputs(unit) for var in relax.analysis.free_vars(item)]
+            for var in used:
+                self._readers.setdefault(var, []).append(unit)
+            position = self._bindings.position
+            producers = (self._unit_of[position[var]] for var in used if var in position)
+            unit.sources = list(dict.fromkeys(producers))
+            for source in unit.sources:
+                source.users.append(unit)
+        return units
+
+    def _inputs(self, unit: _Unit) -> list[relax.Expr]:
+        if unit.composite is not None:
+            return unit.composite.arguments
+        return [self._bindings[index].value for index in unit.members]
+
+    def _is_dead_tuple(self, index: int) -> bool:
+        """Whether only composites, which resolve it, read a tuple, constant or shape."""
+        binding = self._bindings[index]
+        if not isinstance(binding.var, relax.DataflowVar):
+            return False
+        if not isinstance(binding.value, (relax.Tuple, Constant, relax.ShapeExpr)):
+            return False
+        users = self._bindings.users.get(binding.var, [])
+        return all(self._bindings.position[user] in self._finder.found for user in users)
+
+    def _make_region(self, group: list[_Unit]) -> Region:
+        root = group[0].root()
+        composites = [unit.composite for unit in group if unit.composite is not None]
+        outputs = [
+            var
+            for composite in composites
+            for var in composite.results
+            if any(reader.root() is not root for reader in self._readers.get(var, ()))
+            or not isinstance(var, relax.DataflowVar)
+        ]
+        return self._region_of(composites, outputs)
+
+    def _region_of(self, composites: list[Composite], outputs: list[relax.Var]) -> Region:
+        values = self._scope.values
+        builder = ir.FunctionBuilder(values, self._target.options.bind_constants)
+        for number, composite in enumerate(composites):
+            ret_ty = ir.tuple_type([var.ty for var in composite.results])
+            callee = relax.Var(f"composite{number}", composite.function.ty)
+            arguments = [builder.use(item) for item in composite.arguments]
+            builder.bind(callee, composite.function)
+            call = tvm.ir.Call(builder.use(callee), arguments, ret_ty=ret_ty)
+            if len(composite.results) == 1:
+                builder.bind(composite.results[0], call)
+                continue
+            fields = relax.Var(f"results{number}", ret_ty)
+            builder.bind(fields, call)
+            for index, var in enumerate(composite.results):
+                builder.bind(var, relax.TupleGetItem(builder.use(fields), index))
+        attributes = {"Codegen": BACKEND, "global_symbol": self._scope.name}
+        function = builder.finish(outputs, attributes) if outputs else None
+        inside = [self._bindings[member].value for item in composites for member in item.members]
+        calls = [value for value in inside if isinstance(value, relax.Call)]
+
+        def count_operations() -> int:
+            table, bounds = self._target.table, self._scope.bounds
+            return sum(table.count_operations(call, values, bounds) for call in calls)
+
+        return Region(composites, outputs, function, builder.arguments, calls, count_operations)
+
+    # ---- Refused regions ----
+
+    def _part(self, region: Region) -> bool:
+        """Note why a region is refused; return whether it lost some of its composites."""
+        if region.function is None:
+            return False
+        count, least = len(region.calls), self._target.options.min_region_ops
+        if count < least:
+            ops = "1 op" if count == 1 else f"{count} ops"
+            why = f"its region has {ops}; min_region_ops is {least}"
+            other = self._neighbour(region)
+            region.reason = Reason(Code.TOO_SMALL, why)
+            if other is not None:
+                cycle = "would wait for each other if they were one"
+                why = f"{why}, and it and the region of {ir.label(other)} {cycle}"
+                region.reason = Reason(Code.CYCLE, why)
+            return False
+        declined = self._ask(region)
+        if not declined:
+            return False
+        several = len(region.composites) > 1
+        causes = self._causes_of(declined, region.composites) if several else {}
+        for composite, reason in causes.items():
+            for member in composite.members:
+                self._finder.declined[member] = reason
+                del self._finder.found[member]
+        region.declined = declined
+        region.reason = of_driver(declined, "the region", Code.DECLINED_REGION)
+        return bool(causes)
+
+    def _neighbour(self, region: Region) -> relax.Binding | None:
+        """Return an op of another region that this one reads or feeds, but cannot join."""
+        bindings = self._bindings
+        parted = any(isinstance(item, relax.MatchCast) for item in bindings)
+        if parted or not self._target.options.merge_regions:
+            return None
+        for composite in region.composites:
+            unit = self._unit_of[composite.members[-1]]
+            for other in (*unit.sources, *unit.users):
+                if other.on_npu and other.root() is not unit.root():
+                    return bindings[other.members[-1]]
+        return None
+
+    def _causes_of(self, declined: str, composites: list[Composite]) -> dict[Composite, str]:
+        """Return the composites for which the driver declines a region, with its reasons.
+
+        They are those that it declines alone; if there are none, the one that its sentence names.
+        """
+        alone = {item: self._ask(self._region_of([item], item.results)) for item in composites}
+        causes = {item: reason for item, reason in alone.items() if reason}
+        if causes or self._cuts == MOST_CUTS:
+            return causes
+        named: dict[int, Composite] = {}
+        for composite in reversed(composites):
+            for member in composite.members:
+                binding = self._bindings[member]
+                if isinstance(binding.value, relax.Call) and ir.label(binding) in declined:
+                    named[declined.index(ir.label(binding))] = composite
+        if not named:
+            return {}
+        self._cuts += 1
+        return {named[min(named)]: declined}
+
+    def _ask(self, region: Region) -> str:
+        """Return why the driver declines a region that has outputs; empty if it takes it."""
+        key = tuple(member for composite in region.composites for member in composite.members)
+        if key not in self._answers:
+            reason = self._target.ask_driver(region.function, self._scope.bounds, True)
+            self._answers[key] = reason.removeprefix(f"the region {self._scope.name}: ")
+        return self._answers[key]
+
+    # ---- Rewriting ----
+
+    def rewrite(self) -> list[relax.Binding]:
+        """Replace the regions by calls, and record where each op is.
+
+        Returns
+        -------
+        bindings
+            The new bindings of the block.
+        """
+        result: list[relax.Binding] = []
+        where: dict[int, Where] = {}
+        regions = iter(self.regions)
+        precision = Precision(self._bindings, self._finder, self._target.table)
+        for group in self._groups:
+            if not group[0].on_npu:
+                index = group[0].members[0]
+                value = self._bindings[index].value
+                result.append(self._bindings[index])
+                if isinstance(value, relax.Function):
+                    self._records.add_local(value)
+                if isinstance(value, relax.Call):
+                    where[index] = {"reason": self._reason(index)}
+                continue
+            region = next(regions)
+            result += self._call_region(region)
+            for composite in region.composites:
+                for member in composite.members:
+                    if region.declined:
+                        self._records.add_decline(self._bindings[member], region.declined)
+                    if region.reason is not None:
+                        where[member] = {"reason": region.reason}
+                    else:
+                        where[member] = {"region": region.symbol, "composite": composite.label}
+        for index, binding in enumerate(self._bindings):
+            if index in where and isinstance(binding.value, relax.Call):
+                place = where[index]
+                on_host = place.get("reason") or self._finder.found[index]
+                self._records.add(binding, {**place, "types": precision.of(index, on_host)})
+        return result
+
+    def _call_region(self, region: Region) -> list[relax.Binding]:
+        """Keep the function of a region, and return the bindings that call it."""
+        if region.reason:
+            return [item for part in region.composites for item in self._on_host(part)]
+        if region.function is None:
+            return []
+        function = region.function.with_attr("global_symbol", region.symbol)
+        bounds = symbol_bounds(function, self._target.options, self._scope.bounds)
+        # Leave default bounds open: RunCodegen's options may still set them.
+        known = {
+            name: bound
+            for name, bound in bounds.items()
+            if bound != Options.symbol_bound or name in self._scope.computed
+        }
+        if known:
+            function = function.with_attr(BOUNDS_ATTRIBUTE, known)
+        global_var = relax.GlobalVar(region.symbol)
+        relax.expr._update_type(global_var, function.ty)
+        self.functions[global_var] = function
+        labels = [composite.label for composite in region.composites]
+        self._records.add_region(region.symbol, labels, region.arguments, region.outputs)
+        ret_ty = ir.tuple_type([var.ty for var in region.outputs])
+        call = tvm.ir.Call(global_var, region.arguments, ret_ty=ret_ty)
+        if len(region.outputs) == 1:
+            return [relax.VarBinding(region.outputs[0], call)]
+        results = relax.DataflowVar(region.symbol, ret_ty)
+        fields = [
+            relax.VarBinding(var, relax.TupleGetItem(results, index))
+            for index, var in enumerate(region.outputs)
+        ]
+        return [relax.VarBinding(results, call), *fields]
+
+    def _on_host(self, composite: Composite) -> Iterator[relax.Binding]:
+        """Generate the bindings of a composite that goes back to the host."""
+        for member in composite.members:
+            binding = self._bindings[member]
+            value = binding.value
+            if isinstance(value, relax.Call):
+                arguments = [resolve(item, self._scope.values) for item in value.args]
+                value = with_arguments(value, arguments)
+            yield relax.VarBinding(binding.var, value)
+
+    @cached_property
+    def _wholes(self) -> dict[relax.Var, str]:
+        """The ops of the catalogue that calls form with others, if this backend lacks those."""
+        ends = [binding.var for binding in self._bindings]
+        return wholes_of(CHAINS_NOT_SELECTED, ends, self._scope.values)
+
+    def _reason(self, index: int) -> Reason:
+        """Return why a call is on the host."""
+        binding = self._bindings[index]
+        call = binding.value
+        reason = self._records.no_op(call)
+        if reason is not None:
+            return reason
+        kept = self._finder.kept.get(index)
+        if kept is not None and kept.code is Code.OPTION:
+            return kept
+        if index in self._finder.declined:
+            declined = self._finder.declined[index]
+            self._records.add_decline(binding, declined)
+            return of_driver(declined)
+        reason = self._target.table.refusal(
+            call,
+            self._scope.values,
+            bind_constants=self._target.options.bind_constants,
+            asked_later=True,
+        )
+        whole = self._wholes.get(binding.var) if reason and reason.code is Code.NOT_SELECTED else ""
+        if whole:
+            why = f"{call.op.name} is not in the table of this backend; with other ops it is "
+            why += f"{whole}, which the catalogue has: select that by an update"
+            reason = Reason(Code.NOT_SELECTED, why)
+        if kept is not None:
+            return reason or kept
+        notes = self._finder.notes.get(index)
+        if not notes:
+            return reason or Reason(Code.NO_PATTERN, "no pattern matches it")
+        note = nearest(notes)
+        if reason is None:
+            return note
+        # An op that the table has as a part of a chain only.
+        code = note.code if reason.code is Code.NOT_IN_TABLE else reason.code
+        return Reason(code, alone_and_fused(reason, note), reason.of_chip)
+
+
+def _assign_phases(units: list[_Unit], bindings: Bindings, merge: bool) -> None:
+    """Assign a phase to each unit; connected NPU units of one phase become one region.
+
+    Without `merge`, each is a region of its own.
+
+    A host unit runs in a later phase than the NPU units that it reads, and vice versa, so that two
+    regions never wait for each other. Linear in the size of the graph.
+    """
+    first = latest = 0
+    for unit in units:
+        unit.phase = first
+        for source in unit.sources:
+            unit.phase = max(unit.phase, source.phase + (source.on_npu != unit.on_npu))
+        latest = max(latest, unit.phase)
+        if isinstance(bindings[unit.members[0]], relax.MatchCast):
+            # It defines symbols for the shapes that follow.
+            unit.phase = latest + 1
+            first = latest = unit.phase + 1
+    for unit in reversed(units):
+        # Delay a unit to the phase of its earliest users.
+        if unit.on_npu and unit.users:
+            last = min(user.phase - (not user.on_npu) for user in unit.users)
+            if any(user.on_npu and user.phase == last for user in unit.users):
+                unit.phase = max(unit.phase, last)
+    for unit in units if merge else []:
+        for source in unit.sources:
+            if unit.on_npu and source.on_npu and unit.phase == source.phase:
+                one, other = unit.root(), source.root()
+                if one is not other:
+                    one.region = other

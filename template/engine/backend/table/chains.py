@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chains in a model: their patterns, matching, and construction.
+
+`chain_grammar` defines chains. An op that replaces a chain may align its operands differently from
+the chain's broadcasts. So an attribute for `axis` matches only the last axes, along which a gamma
+of their size broadcasts, and both sides of a matmul must have equal batches: no grouped-query
+attention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, reduce
+from operator import attrgetter, or_
+from typing import Any
+
+import tvm_ffi
+from tvm import relax
+from tvm.relax.dpl import DFPattern, is_const, is_op
+
+from ..ir.calls import Constant, Unknown, Values, attributes_of, items_of, resolve, tensor_type
+from ..shared.aliases import Attributes
+from .capability import Op
+from .chain_grammar import (
+    PRECISION,
+    Chain,
+    Either,
+    Input,
+    Node,
+    Number,
+    Step,
+    count_steps,
+    read_all,
+    same_value,
+)
+
+# The relative tolerance for a constant, by the dtype in which it is stored.
+_PRECISION = {"float16": 1e-3}
+
+
+def call_pattern(op: str, *arguments: DFPattern) -> DFPattern:
+    """Return a pattern for a call of a Relax op.
+
+    Parameters
+    ----------
+    op
+        Its name.
+    arguments
+        The patterns of its first arguments; it matches any others.
+
+    Returns
+    -------
+    pattern
+        The pattern, without the constraints between producer and user that `PatternContext` reads:
+        matching one expression ignores them, and they take most of the time to make a pattern.
+    """
+    return _op_pattern(op)(*arguments, varg_default_wildcard=True, add_constraint=False)
+
+
+_op_pattern = cache(is_op)
+
+
+def pattern(node: Node, inputs: Mapping[str, DFPattern]) -> DFPattern:
+    """Return a TVM pattern for a chain; it matches any constant.
+
+    Parameters
+    ----------
+    node
+        The chain.
+    inputs
+        The patterns of its inputs.
+
+    Returns
+    -------
+    pattern
+        The pattern; `find` checks the constants.
+    """
+    made: dict[Node, DFPattern] = {}
+
+    def make(node: Node) -> DFPattern:
+        if isinstance(node, Input):
+            return inputs[node.name]
+        if isinstance(node, Number):
+            return is_const()
+        if node not in made:
+            if isinstance(node, Either):
+                made[node] = reduce(or_, map(make, node.options))
+            else:
+                made[node] = call_pattern(node.op, *map(make, node.arguments))
+        return made[node]
+
+    return make(node)
+
+
+# ---- Matching -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """A match of a chain in a model.
+
+    Parameters
+    ----------
+    inputs
+        Its tensors, by name.
+    attributes
+        Its numbers and other values, by name.
+    calls
+        Its calls, the last one first, by the variables that they are bound to.
+    """
+
+    inputs: dict[str, relax.Expr] = field(default_factory=dict)
+    attributes: dict[str, object] = field(default_factory=dict)
+    calls: dict[relax.Var, relax.Call] = field(default_factory=dict)
+
+
+def find(chain: Chain, var: relax.Var, values: Values) -> Iterator[Found]:
+    """Find the matches of a chain that end in a variable.
+
+    Parameters
+    ----------
+    chain
+        The chain.
+    var
+        The variable.
+    values
+        The values of variables.
+
+    Yields
+    ------
+    found
+        Inputs and attributes; the limits of the table are not checked here.
+    """
+    yield from _find(chain.node, var, values, Found(attributes=dict(chain.fixed)))
+
+
+def _find(node: Node, expr: relax.Expr, values: Values, found: Found) -> Iterator[Found]:
+    if isinstance(node, Either):
+        for option in node.options:
+            yield from _find(option, expr, values, found)
+    elif isinstance(node, Input):
+        known = found.inputs.get(node.name)
+        if known is None:
+            yield replace(found, inputs={**found.inputs, node.name: expr})
+        elif known.same_as(expr) or _are_same_reals(known, expr, values):
+            yield found
+    elif isinstance(node, Number):
+        constant = resolve(expr, values)
+        if isinstance(constant, Constant) and math.prod(constant.value.shape) == 1:
+            precision = _PRECISION.get(str(constant.value.dtype), PRECISION)
+            yield from _bind(node, constant.value.numpy().item(), found, precision)
+    else:
+        call = values.get(expr) if isinstance(expr, relax.Var) else None
+        if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != node.op:
+            return
+        wanted = [replace(found, calls={**found.calls, expr: call})]
+        if node.attributes:
+            given = attributes_of(call, values)
+            for name, value in node.attributes:
+                # The result's type shows whether the dtype is that of an input.
+                if isinstance(value, Input):
+                    continue
+                value = in_rank(value, call.args[0].ty.ndim)
+                if name == "axes":
+                    given[name] = tuple(transposed_axes(call)) or given[name]
+                number = value if isinstance(value, Number) else None
+                if name == "axis" and isinstance(value, int | tuple):
+                    rank = call.args[0].ty.ndim
+                    if _from_start(given[name], rank) != _from_start(value, rank):
+                        return
+                elif number is None:
+                    wanted = [item for item in wanted if same_value(given.get(name), value)]
+                elif name == "axis" and not _are_last(given[name], call.args[0].ty.ndim):
+                    return
+                else:
+                    wanted = [
+                        bound for item in wanted for bound in _bind(number, given.get(name), item)
+                    ]
+        for argument, operand in zip(node.arguments, items_of(call.args), strict=False):
+            wanted = [more for item in wanted for more in _find(argument, operand, values, item)]
+        if wanted and node.op == "relax.matmul" and not _has_equal_batches(call):
+            return
+        yield from wanted
+
+
+def _are_same_reals(one: relax.Expr, other: relax.Expr, values: Values) -> bool:
+    """Whether two values are dequantized alike, each for a reader of its own."""
+    calls = [values.get(item) if isinstance(item, relax.Var) else None for item in (one, other)]
+    if any(getattr(getattr(call, "op", None), "name", "") != "relax.dequantize" for call in calls):
+        return False
+    return bool(tvm_ffi.structural_equal(*calls))
+
+
+def transposed_axes(value: relax.Expr) -> list[int]:
+    """Return the axes of a transposition.
+
+    Parameters
+    ----------
+    value
+        A value.
+
+    Returns
+    -------
+    axes
+        Non-negative numbers; none if the value is not a transposition.
+    """
+    if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.permute_dims":
+        return []
+    rank = value.ty.ndim
+    axes = value.attrs.axes
+    return [int(axis) % rank for axis in (range(rank)[::-1] if axes is None else axes)]
+
+
+def in_rank(value: object, rank: int) -> Any:
+    """Expand `...` in axes to the axes that stay; return other values unchanged.
+
+    Parameters
+    ----------
+    value
+        An attribute of a call.
+    rank
+        The rank of its first argument.
+
+    Returns
+    -------
+    value
+        Non-negative axes for values such as `SWAP`.
+    """
+    if not isinstance(value, tuple) or ... not in value:
+        return value
+    moved = [axis for axis in value if axis is not ...]
+    return (*range(rank - len(moved)), *(axis + rank for axis in moved))
+
+
+def _from_start(axes: object, rank: int) -> list[int]:
+    axes = (axes,) if isinstance(axes, int) else axes
+    return [axis % rank for axis in axes] if isinstance(axes, tuple) else []
+
+
+def _has_equal_batches(product: relax.Call) -> bool:
+    """Whether both operands have the same batch, without broadcasting."""
+    try:
+        one, other = (tensor_type(operand.ty)[1][:-2] for operand in product.args)
+    except Unknown:
+        return False
+    return one == other
+
+
+def _are_last(axes: object, rank: int) -> bool:
+    """Whether axes are the last ones, in order."""
+    if not isinstance(axes, tuple):
+        return False
+    return _from_start(axes, rank) == [*range(rank - len(axes), rank)]
+
+
+def _bind(
+    number: Number, given: object, found: Found, precision: float = PRECISION
+) -> Iterator[Found]:
+    """Generate the match in which a number has this value, if it is possible."""
+    if not number.attribute:
+        if same_value(given, number.factor, precision):
+            yield found
+        return
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        if not math.isfinite(given) or (number.power < 0 and given == 0):
+            return
+        given = (given / number.factor) ** number.power
+    known = found.attributes.get(number.attribute)
+    if known is None:
+        yield replace(found, attributes={**found.attributes, number.attribute: given})
+    elif same_value(given, known, precision):
+        yield found
+
+
+def chains_of(op: Op) -> tuple[Chain, ...]:
+    """Return the chains of an entry, the longest first.
+
+    Parameters
+    ----------
+    op
+        The entry.
+
+    Returns
+    -------
+    chains
+        As `read` returns them.
+    """
+    return _chains(op.chains, tuple(item.name for item in op.inputs))
+
+
+def ops_left_by_folding(op: Op, constants: Collection[str]) -> set[str]:
+    """Return the ops that a chain becomes where folding computes a part of it.
+
+    Parameters
+    ----------
+    op
+        An entry with chains.
+    constants
+        The names of those inputs that are constants.
+
+    Returns
+    -------
+    ops
+        The Relax ops; none if nothing is folded, or all of it.
+    """
+    left = set()
+    folded = False
+
+    def is_constant(node: Node) -> bool:
+        nonlocal folded
+        if isinstance(node, Either):
+            return is_constant(node.options[0])
+        if not isinstance(node, Step):
+            return isinstance(node, Number) or node.name in constants
+        # A list, so that all are visited.
+        if all([is_constant(argument) for argument in node.arguments]):
+            folded = True
+            return True
+        left.add(node.op)
+        return False
+
+    is_constant(chains_of(op)[0].node)
+    return left if folded else set()
+
+
+def wholes_of(
+    chains: Mapping[str, Any], ends: Sequence[relax.Var], values: Values
+) -> dict[relax.Var, str]:
+    """Return the ops whose chains are in a model, for the variables of all their calls.
+
+    Parameters
+    ----------
+    chains
+        The names of the inputs, and the texts of the chains, by name of op.
+    ends
+        The variables in which chains may end.
+    values
+        The values of variables.
+
+    Returns
+    -------
+    wholes
+        The op with the longest chain that a variable is part of.
+    """
+    every = [(chain, op) for op, given in chains.items() for chain in _chains(given[1], given[0])]
+    wholes: dict[relax.Var, str] = {}
+    for chain, op in sorted(every, key=lambda item: count_steps(item[0].node)):
+        for end in ends:
+            for found in find(chain, end, values):
+                wholes.update(dict.fromkeys(found.calls, op))
+    return wholes
+
+
+@cache
+def _chains(texts: tuple[str | tuple[str, ...], ...], inputs: tuple[str, ...]) -> tuple[Chain, ...]:
+    chains = [chain for text in texts for chain in read_all(text, inputs)]
+    return tuple(sorted(chains, key=lambda chain: count_steps(chain.node), reverse=True))
+
+
+def build(
+    node: Node,
+    inputs: Mapping[str, relax.Expr],
+    attributes: Attributes,
+    dtype: str,
+    emit: Callable[[relax.Expr], relax.Var],
+    pick: Callable[[Sequence[Node]], Node] = lambda options: options[0],
+) -> relax.Expr:
+    """Build a chain in a model.
+
+    Parameters
+    ----------
+    node
+        The chain.
+    inputs
+        Expressions for its inputs.
+    attributes
+        Values of its attributes.
+    dtype
+        The element type of its numbers.
+    emit
+        Binds a call, and returns the variable.
+    pick
+        Chooses a spelling.
+
+    Returns
+    -------
+    expr
+        The result.
+    """
+
+    def value_of(number: Number) -> Any:
+        if not number.attribute:
+            return number.factor
+        value = attributes[number.attribute]
+        return value if number.factor == number.power == 1 else number.factor * value**number.power
+
+    made: dict[Node, relax.Expr] = {}
+
+    def make(node: Node) -> relax.Expr:
+        if isinstance(node, Input):
+            return inputs[node.name]
+        assert not isinstance(node, Number)
+        if node not in made:
+            if isinstance(node, Either):
+                made[node] = make(pick(node.options))
+            else:
+                function = function_of(node.op)
+                tensors = {
+                    item: make(item) for item in node.arguments if not isinstance(item, Number)
+                }
+                # A number takes the type of the other operand.
+                beside = [tensor_type(tensor.ty)[0] for tensor in tensors.values()]
+                operands = [
+                    relax.const(value_of(item), beside[-1])
+                    if isinstance(item, Number)
+                    else tensors[item]
+                    for item in node.arguments
+                ]
+                given = attributes_in(node, value_of, operands[0], dtype)
+                made[node] = emit(function(*operands, **given))
+        return made[node]
+
+    return make(node)
+
+
+def attributes_in(
+    step: Step, value_of: Callable[[Number], Any], data: relax.Expr, dtype: str
+) -> dict[str, object]:
+    """Return the attributes of a call of a chain.
+
+    Parameters
+    ----------
+    step
+        The call in the chain.
+    value_of
+        Returns the value of a number.
+    data
+        The first argument.
+    dtype
+        The element type of the inputs.
+
+    Returns
+    -------
+    attributes
+        Plain values, by name.
+    """
+
+    def plain(value: object) -> Any:
+        if isinstance(value, Number):
+            return value_of(value)
+        return dtype if isinstance(value, Input) else in_rank(value, data.ty.ndim)
+
+    return {name: plain(value) for name, value in step.attributes}
+
+
+def function_of(op: str) -> Callable[..., relax.Call]:
+    """Return the TVM function that builds a call.
+
+    Parameters
+    ----------
+    op
+        The Relax op.
+
+    Returns
+    -------
+    function
+        Such as `relax.op.nn.relu` for "relax.nn.relu".
+    """
+    return attrgetter(op.removeprefix("relax."))(relax.op)  # type: ignore[no-any-return]

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For `vendor/`, which imports from here: `engine.workbench.conformance`."""

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the accuracy report: runs each layer, the whole model, and the float model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict
+
+import tvm
+from tvm import relax
+
+from ...backend.ir.amounts import is_product
+from ...backend.passes import CANONICALIZATION, passes_for
+from ...backend.passes.quantized import DEQUANTIZE, QUANTIZE
+from ...backend.passes.rewriting import op_name
+from ...backend.regions.partition import compile_for, compile_partitioned, partition_for
+from ...backend.report.report import OpPlacement, offload_report
+from ...backend.settings.options import Options, Source
+from ...backend.shared.aliases import Array
+from ...backend.shared.batches import Batch, read_batch
+from ...backend.table.patterns import TABLE
+from .graph import Graph
+from .layers import Layer, cut, reading, with_kernels
+from .matching import match
+from .result import AccuracyReport, LayerAccuracy, Sums
+
+
+def accuracy_report(
+    float_model: tvm.IRModule,
+    quantized_model: tvm.IRModule,
+    inputs: Sequence[Array] | Sequence[Sequence[Array]],
+    *,
+    target: object = "llvm",
+    options: Source = None,
+    **settings: object,
+) -> AccuracyReport:
+    """Compare a quantised model with the float model that it was made from.
+
+    Each layer runs on this backend with the float model's values as its inputs, so that errors do
+    not accumulate; the whole model runs unchanged. The float model runs on the host, with TVM's own
+    kernels. All of its values that layers read are in memory for one batch at a time.
+
+    Parameters
+    ----------
+    float_model, quantized_model
+        Both as the importers return them, before any pass.
+    inputs
+        The inputs of the model, or a sequence of such batches, all of the same shapes.
+    target
+        The target of the host part.
+    options
+        `Options`, a mapping, or the path of a .toml or .json file.
+    **settings
+        Single options, which take precedence over those.
+
+    Returns
+    -------
+    report
+        Its `str` is a table, the layers that lose most first; also as JSON and as a picture.
+
+    Raises
+    ------
+    TypeError
+        A model is not a `tvm.IRModule`.
+    ValueError
+        The models do not belong together, the inputs do not fit, or an option is not supported.
+    RuntimeError
+        Something stays on the host, which `on_decline` or `strict` forbids.
+    """
+    loaded = Options.load(options).merged(**settings)
+    models = {"float model": float_model, "quantized model": quantized_model}
+    for what, mod in models.items():
+        if not isinstance(mod, tvm.IRModule):
+            raise TypeError(f"The {what} is of type {type(mod).__name__}; supported: tvm.IRModule.")
+    batches = _batches(inputs, Graph(quantized_model, "quantized model").params)
+    real, quantized = (Graph(_as_ops(mod, batches[0]), what) for what, mod in models.items())
+    _check_models(real, quantized)
+    pairs, differences = match(quantized, real)
+    where = _Placements(partition_for(quantized.mod, options=loaded))
+    # The passes drop calls that quantize the same integers again.
+    layers = [
+        item for item in cut(quantized, pairs, where.names) if item.ops or where.composites_of(item)
+    ]
+    if not layers:
+        raise ValueError(
+            "No layer of the quantized model could be matched with the float model: "
+            + (differences[0] if differences else "nothing is computed.")
+        )
+    whole = _machine(compile_partitioned(where.partitioned, loaded, target))
+    names = [f"layer{index}" for index in range(len(layers))]
+    functions = {name: item.function for name, item in zip(names, layers, strict=True)}
+    # The whole model was checked above for ops that must not be on the host.
+    each = _machine(
+        compile_for(
+            with_kernels(quantized, functions),
+            target=target,
+            options=loaded.merged(on_decline="host", strict=False),
+        )
+    )
+    wanted = list(dict.fromkeys(var for item in layers for var in (*item.inputs, item.output)))
+    reference = _machine(
+        tvm.compile(with_kernels(real, {"main": reading(real, [*wanted, *real.results])}), target)
+    )
+    sums = [Sums(item.step, item.axis) for item in layers]
+    ends: list[Sums] = []
+    for batch in batches:
+        right = _run(reference, "main", batch)
+        values = dict(zip(wanted, right, strict=False))
+        for name, item, total in zip(names, layers, sums, strict=True):
+            (result,) = _run(each, name, [values[var] for var in item.inputs], item.function.params)
+            total.add(values[item.output], result)
+        outputs = _run(whole, "main", batch)
+        ends = ends or [Sums() for _ in outputs]
+        for total, real_end, result in zip(ends, right[len(wanted) :], outputs, strict=True):
+            total.add(real_end, result)
+    rows = [
+        LayerAccuracy(
+            **asdict(total.accuracy()),
+            name=item.name,
+            float_name=item.real_name,
+            ops=item.ops or ("quantize",),
+            runs_as=where.types_of(item),
+            composites=where.composites_of(item),
+            origin=where.origin_of(item),
+        )
+        for item, total in zip(layers, sums, strict=True)
+    ]
+    rows.sort(key=lambda item: item.snr_db)
+    return AccuracyReport(
+        tuple(rows), tuple(total.accuracy() for total in ends), tuple(differences)
+    )
+
+
+def _machine(executable: object) -> relax.VirtualMachine:
+    return relax.VirtualMachine(executable, tvm.cpu())
+
+
+def _run(
+    machine: relax.VirtualMachine,
+    name: str,
+    arguments: Sequence[Array],
+    params: Sequence[relax.Var] = (),
+) -> list[Array]:
+    arrays = list(arguments)
+    for index, param in enumerate(params):
+        arrays[index] = arrays[index].astype(str(param.ty.dtype))
+    result = machine[name](*map(tvm.runtime.tensor, arrays))
+    items = [result] if isinstance(result, tvm.runtime.Tensor) else result
+    return [item.numpy() for item in items]
+
+
+def _batches(
+    inputs: Sequence[Array] | Sequence[Sequence[Array]], params: Sequence[relax.Var]
+) -> list[list[Array]]:
+    """Return the batches as lists of arrays that fit."""
+    given = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+    if not given:
+        raise ValueError("There are no inputs; give those of the model, or several batches.")
+    items = [given] if hasattr(given[0], "dtype") else given
+    wanted = {
+        str(param.name): (
+            str(param.ty.dtype),
+            [getattr(size, "value", None) for size in getattr(param.ty.shape, "values", ())],
+        )
+        for param in params
+    }
+    batches: list[Batch] = []
+    for index, item in enumerate(items):
+        where = f"batch {index} of the inputs" if len(items) > 1 else "the inputs"
+        batches.append(read_batch(item, where, wanted))
+        for name, array in batches[-1].items():
+            if array.shape != (first := batches[0][name].shape):
+                raise ValueError(
+                    f"{where}: '{name}' has the shape {array.shape}, in the first batch {first}; "
+                    "all batches must have the same shapes."
+                )
+    return [list(batch.values()) for batch in batches]
+
+
+def _as_ops(mod: tvm.IRModule, batch: Sequence[Array]) -> tvm.IRModule:
+    """Give symbolic sizes the values that they have in the inputs, and recover ops from kernels."""
+    sizes: dict[str, int] = {}
+    for param, array in zip(mod["main"].params, batch, strict=False):
+        for size, known in zip(getattr(param.ty.shape, "values", ()), array.shape, strict=False):
+            if isinstance(size, tvm.tirx.Var):
+                sizes[size.name] = int(known)
+    if sizes:
+        mod = relax.transform.BindSymbolicVars(sizes, "main")(mod)
+    for one in passes_for(TABLE, {item.name for item in CANONICALIZATION} - _RECOVER):
+        mod = one(mod)
+    return mod
+
+
+_RECOVER = {
+    "ToDataflow",
+    "RecoverOps",
+    "MaterializeConstants",
+    "ScaleWeights",
+    "FoldConstants",
+    "FormClips",
+}
+"""Importers write a clip as kernels in one model, and as an op in the other; torchao writes weights
+of 8 bits as casts, which folding would make real numbers."""
+
+
+def _check_models(*both: Graph) -> None:
+    for what, part in (("inputs", "params"), ("outputs", "results")):
+        kinds = [", ".join(str(item.ty) for item in getattr(graph, part)) for graph in both]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"The models have different {what}: the float model {kinds[0]}; "
+                f"the quantized model {kinds[1]}."
+            )
+    has = [
+        any(op_name(value) in (QUANTIZE, DEQUANTIZE) for value in graph.values.values())
+        for graph in both
+    ]
+    if has != [False, True]:
+        which = "float model has" if has[0] else "quantized model has no"
+        raise ValueError(
+            f"The {which} quantize or dequantize. The first argument is the float model, the "
+            "second the quantized one, both as from_onnx or from_exported_program returns them."
+        )
+
+
+class _Placements:
+    """Where the ops of a partitioned model run, and on which types."""
+
+    def __init__(self, partitioned: tvm.IRModule) -> None:
+        self.partitioned = partitioned
+        self._ops: dict[str, list[OpPlacement]] = {}
+        for item in offload_report(partitioned).ops:
+            # The passes append this where they move integers instead of real numbers.
+            self._ops.setdefault(item.name.removesuffix("_integers"), []).append(item)
+
+    @property
+    def names(self) -> Set[str]:
+        """The names of the values that this backend or the host computes."""
+        return self._ops.keys()
+
+    def types_of(self, layer: Layer) -> tuple[str, ...]:
+        """Return the types in which a layer's ops run."""
+        return tuple(dict.fromkeys(_type(item) for item in self._computing(layer)))
+
+    def composites_of(self, layer: Layer) -> tuple[str, ...]:
+        """Return the labels of the composites that run a layer's ops."""
+        return tuple(dict.fromkeys(item.composite or "host" for item in self._computing(layer)))
+
+    def origin_of(self, layer: Layer) -> str | None:
+        """Return the author's name of a layer's product, or of its last op."""
+        named = [item for item in self._computing(layer) if item.origin]
+        products = [item for item in named if is_product(item.op)]
+        return next((str(item.origin) for item in [*products, *named[::-1]]), None)
+
+    def _computing(self, layer: Layer) -> list[OpPlacement]:
+        found = [item for name in layer.members for item in self._ops.get(name, ())]
+        return [item for item in found if item.op not in (QUANTIZE, DEQUANTIZE)] or found
+
+
+def _type(item: OpPlacement) -> str:
+    dtype = item.runs_in or "unknown"
+    return f"{dtype} on the host" if item.placement == "host" else dtype

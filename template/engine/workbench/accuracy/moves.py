@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks through ops that only move elements: importers reshape and slice in different places.
+
+A view is a value with the places of some of its elements, counted over all dimensions. Moving
+composes places, so that two models may move the same elements by different ops.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+
+from ...backend.passes.evaluate import Undefined, constant_of, fixed_shape
+from ...backend.passes.quantized import COMPARES, MOVES, SPLIT
+from ...backend.passes.rewriting import is_call_of, op_name
+from .graph import Graph
+
+Places = npt.NDArray[np.int64]
+
+ELEMENTWISE = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("abs", "negative", "exp", "log", "sqrt", "rsqrt", "square", "erf", "tanh", "sigmoid"),
+        *("clip", "nn.relu", "nn.relu6", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.leakyrelu"),
+        *("add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "where"),
+    )
+)
+"""Ops that compute each element of their result from one element of each operand."""
+
+_MOVES = MOVES.difference((*COMPARES, "relax.nn.batch_flatten"))
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Elements of a value.
+
+    Parameters
+    ----------
+    expr
+        The value.
+    places
+        Those of its elements, in order; none for all of them as they are.
+    """
+
+    expr: relax.Expr
+    places: Places | None = None
+
+    def at(self, places: Places | None) -> View:
+        """Return some of these elements.
+
+        Parameters
+        ----------
+        places
+            Which ones, or none for all.
+
+        Returns
+        -------
+        view
+            Of the same value.
+        """
+        if places is None:
+            return self
+        return View(self.expr, places if self.places is None else self.places[places])
+
+
+def shape_of(expr: relax.Expr) -> tuple[int, ...] | None:
+    """Return the sizes of a tensor.
+
+    Parameters
+    ----------
+    expr
+        Any expression.
+
+    Returns
+    -------
+    shape
+        None if they are unknown.
+    """
+    known = fixed_shape(expr.ty)
+    return None if known is None else known[1]
+
+
+def source_of(graph: Graph, value: relax.Expr | None) -> relax.Expr | None:
+    """Return the value whose elements a call moves.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    value
+        The value of a variable.
+
+    Returns
+    -------
+    source
+        None if the call computes something, or moves elements to places that inputs decide.
+    """
+    call = _call_of(graph, value)
+    if call is None or not all(graph.is_constant(item) for item in call.args[1:]):
+        return None
+    return call.args[0]
+
+
+def _call_of(graph: Graph, value: relax.Expr | None) -> relax.Call | None:
+    if isinstance(value, relax.TupleGetItem):
+        split = graph.value(value.tuple_value)
+        return split if is_call_of(split, SPLIT) else None
+    return value if op_name(value) in _MOVES else None
+
+
+def unmoved(graph: Graph, view: View) -> View:
+    """Return the same elements as those of the value that they were moved from.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    view
+        Elements of one of its values.
+
+    Returns
+    -------
+    view
+        Elements of a value that is computed; the same ones if nothing was moved.
+    """
+    while True:
+        value = graph.value(graph.origin(view.expr)[0])
+        source = source_of(graph, value)
+        places = None if source is None else _places(graph, value, source)
+        if source is None or places is None:
+            return view
+        view = View(source, places).at(view.places)
+
+
+def _places(graph: Graph, value: relax.Expr, source: relax.Expr) -> Places | None:
+    """Return the places of the elements of a moved value in its source."""
+    call, shape = _call_of(graph, value), shape_of(source)
+    if call is None or shape is None:
+        return None
+    numbers = relax.const(np.arange(math.prod(shape)).reshape(shape), "int64")
+    moved = relax.Call(call.op, [numbers, *call.args[1:]], call.attrs, call.ty_args)
+    try:
+        found = constant_of(relax.BlockBuilder().normalize(moved))
+    except Undefined:
+        return None
+    if isinstance(found, relax.Tuple):
+        found = found.fields[value.index]
+    return None if found is None else found.value.numpy().reshape(-1)
+
+
+def read_by(result: relax.Expr, operand: relax.Expr) -> View:
+    """Return the elements of an operand that an element-wise op reads, as broadcast.
+
+    Parameters
+    ----------
+    result, operand
+        A value that the op computes, and one that it reads.
+
+    Returns
+    -------
+    view
+        An element for each one of the result.
+    """
+    shape, own = shape_of(result), shape_of(operand)
+    if shape is None or own is None or shape == own:
+        return View(operand)
+    numbers = np.arange(math.prod(own)).reshape(own)
+    return View(operand, np.broadcast_to(numbers, shape).reshape(-1))
+
+
+def aligned(one: View, other: View) -> Places | None:
+    """Return where the elements of a value are in another.
+
+    Parameters
+    ----------
+    one, other
+        Elements that are equal.
+
+    Returns
+    -------
+    places
+        For each element of the value of `one` its place in that of `other`; empty if the values
+        have the same elements in the same order, and none if the views do not tell.
+    """
+    shapes = shape_of(one.expr), shape_of(other.expr)
+    straight = one.places is None and other.places is None
+    if shapes[0] is None or shapes[1] is None:
+        return _SAME if straight else None
+    sizes = [math.prod(shape) for shape in shapes if shape is not None]
+    if straight:
+        return _SAME if sizes[0] == sizes[1] else None
+    mine, theirs = (
+        np.arange(size) if view.places is None else view.places
+        for view, size in zip((one, other), sizes, strict=True)
+    )
+    if len(mine) != len(theirs):
+        return None
+    if sizes[0] == sizes[1] and np.array_equal(mine, theirs):
+        return _SAME
+    places = np.full(sizes[0], -1)
+    places[mine] = theirs
+    if (places < 0).any():
+        return None
+    in_order = sizes[0] == sizes[1] and np.array_equal(places, np.arange(sizes[0]))
+    return _SAME if in_order else places
+
+
+_SAME: Places = np.empty(0, "int64")
+
+
+def moved(graph: Graph, var: relax.Var, places: Places, ty: relax.TensorType) -> relax.Var:
+    """Return a value of the float model as the quantised model has it.
+
+    Parameters
+    ----------
+    graph
+        The float model; it gets the value.
+    var
+        A value of it.
+    places
+        What `aligned` returned.
+    ty
+        The type in the quantised model.
+
+    Returns
+    -------
+    var
+        Of this type.
+    """
+    name = str(var.name)
+    if str(var.ty.dtype) != str(ty.dtype):
+        var = graph.add(name, relax.op.astype(var, ty.dtype))
+    if len(places):
+        var = graph.add(name, relax.op.reshape(var, (-1,)))
+        var = graph.add(name, relax.op.take(var, relax.const(places), 0))
+    if str(var.ty) != str(ty):
+        var = graph.add(name, relax.op.reshape(var, ty.shape))
+    return var

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fits the catalogue's cases to the limits of the chip.
+
+A case is written for a chip that can do everything. Inputs that must be constants are bound as
+constants, and a symbolic size becomes a number if the chip takes no symbols; such a case still
+checks the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ...backend.shared.aliases import JsonFields
+from ...backend.table.chains import ops_left_by_folding
+from ...backend.table.patterns import TABLE
+
+_CHIP = getattr(TABLE, "chip", None)
+
+SYMBOLS: bool = getattr(_CHIP, "symbols", True)
+"""Whether sizes may be symbolic."""
+HAS_NAN: bool = getattr(_CHIP, "nan", "kept") == "kept"
+"""Whether results that depend on NaN are defined."""
+
+SIZES = (1, 3)
+"""The values of the symbol "n", tried in turn."""
+
+
+def fitted(op: str, entry: JsonFields) -> JsonFields:
+    """Fit a case to this chip.
+
+    Parameters
+    ----------
+    op
+        The name of the table's entry.
+    entry
+        The catalogue's case.
+
+    Returns
+    -------
+    entry
+        The same, or one with a number for the symbol, which its name shows.
+    """
+    inputs, size = entry["inputs"], SIZES[-1]
+    if not has_symbol(inputs) or (SYMBOLS and not _has_symbolic_constant(op, inputs)):
+        return entry
+    name = f"{entry['name']}, n={size}"
+    return {**entry, **fixed(entry, size), "name": name}
+
+
+def _has_symbolic_constant(op: str, inputs: Mapping[str, object]) -> bool:
+    known = TABLE.get(op)
+    items = known.inputs if known else ()
+    return any(item.constant and has_symbol(inputs[item.name]) for item in items)
+
+
+def fixed(entry: Mapping[str, object], size: int) -> JsonFields:
+    """Replace the symbol by a number in the inputs and attributes of a case.
+
+    Parameters
+    ----------
+    entry
+        The case.
+    size
+        The number.
+
+    Returns
+    -------
+    fields
+        The new inputs and attributes.
+    """
+    return {name: _fixed(entry.get(name, {}), size) for name in ("inputs", "attributes")}
+
+
+def _fixed(value: object, size: int) -> object:
+    if isinstance(value, Mapping):
+        return {key: _fixed(item, size) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_fixed(item, size) for item in value]
+    return size if isinstance(value, str) and value == "n" else value
+
+
+def has_symbol(value: object) -> bool:
+    """Whether the symbol "n" is in a shape, or in a container of shapes.
+
+    Parameters
+    ----------
+    value
+        Inputs of a case.
+
+    Returns
+    -------
+    has
+        Whether a size is a symbol.
+    """
+    if isinstance(value, Mapping):
+        return any(map(has_symbol, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(has_symbol, value))
+    return isinstance(value, str) and value == "n"
+
+
+def lost_by_folding(op: str, constants: Collection[str]) -> set[str]:
+    """Return what the table lacks of a chain where folding computes a part of it.
+
+    Parameters
+    ----------
+    op
+        The name of the table's entry.
+    constants
+        The names of those inputs that are constants.
+
+    Returns
+    -------
+    ops
+        The Relax ops that stay on the host, some of them only if the spelling has them; none for an
+        entry that is an op of Relax itself.
+    """
+    entry = TABLE.get(op)
+    left = ops_left_by_folding(entry, constants) if entry and not entry.relax else ()
+    return {name for name in left if not TABLE.entries_of(name)}

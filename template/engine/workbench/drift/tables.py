@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds out what the installed importers read, and compares it with the committed tables."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import json
+from typing import NamedTuple
+
+from ...backend.importers.attributes.tables import Row, Table
+
+
+def text_of(table: Table) -> str:
+    """Return a table as a file has it: one line for each operator, so that diffs can be read.
+
+    Parameters
+    ----------
+    table
+        The table.
+    """
+    parts = []
+    for part, rows in table.items():
+        lines = [f"  {json.dumps(op)}: {json.dumps(row)}" for op, row in rows.items()]
+        body = ",\n".join(lines)
+        parts.append(f" {json.dumps(part)}: {{\n{body}\n }}" if lines else f' "{part}": {{}}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+@functools.cache
+def find(front_door: str) -> Table | None:
+    """Find out what the installed importer of a front door reads.
+
+    Parameters
+    ----------
+    front_door
+        Its name.
+
+    Returns
+    -------
+    table
+        None if the package that has the operators is not installed.
+    """
+    if importlib.util.find_spec(front_door) is None:
+        return None
+    module = importlib.import_module(f".{front_door}_rows", __package__)
+    table: Table = module.find_table()
+    return table
+
+
+class Change(NamedTuple):
+    """A change of what is read.
+
+    Parameters
+    ----------
+    loses
+        Whether something is no longer read.
+    operator
+        The operator.
+    sentence
+        What has changed.
+    """
+
+    loses: bool
+    operator: str
+    sentence: str
+
+
+def changes(known: Table, found: Table) -> list[Change]:
+    """Compare two tables.
+
+    An attribute that only one of them has is left out: it comes and goes with the package that has
+    the schemas, of which a user may have another version than the one recorded.
+
+    Parameters
+    ----------
+    known, found
+        The committed one, and what was found out.
+
+    Returns
+    -------
+    changes
+        By the name of the operator.
+    """
+    result = []
+    for part in known.keys() & found.keys():
+        before, now = known[part], found[part]
+        by = "" if part == "importer" else ", by a rule of ours"
+        for op in before.keys() & now.keys():
+            for sentence in _changes_of(before[op], now[op]):
+                result.append(Change("not" in sentence, f"{op}{by}", sentence))
+        names, others = ({_name(op) for op in rows} for rows in (before, now))
+        result += [Change(False, f"{op}{by}", "is new") for op in others - names]
+        result += [Change(False, f"{op}{by}", "is gone") for op in names - others]
+    return sorted(result, key=lambda change: change.operator)
+
+
+def _name(op: str) -> str:
+    """Return an operator without its version."""
+    name, _, version = op.rpartition("-")
+    return name if version.isdecimal() else op
+
+
+def _changes_of(before: Row, now: Row) -> list[str]:
+    old, new = _states(before), _states(now)
+    return [
+        f"{name!r} {new[name].replace('is ', 'is now ')}"
+        for name in sorted(old.keys() & new.keys())
+        if old[name] != new[name]
+    ]
+
+
+def _states(row: Row) -> dict[str, str]:
+    states = dict.fromkeys(row.get("hands_on", ()), "is handed on")
+    states |= dict.fromkeys(row["ignores"], "is not read")
+    return states | dict.fromkeys(row["reads"], "is read")

@@ -1,0 +1,95 @@
+"""The engine is built like a house: two wings, rooms on few floors, and no stairs in circles."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from support import ROOT
+
+PYTHON = ROOT / "template/engine"
+MODULES = {path for path in PYTHON.rglob("*.py") if not {"benchmarks", "tests"} & set(path.parts)}
+MOST_FLOORS = 12
+
+Graph = Mapping[Path, set[Path]]
+
+
+def _imports(body: Sequence[ast.AST]) -> Iterator[ast.ImportFrom]:
+    """Yield the relative imports, those in functions included, but not those for types alone."""
+    for statement in body:
+        if isinstance(statement, ast.ImportFrom) and statement.level:
+            yield statement
+        elif isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            yield from _imports(statement.orelse)
+        else:
+            for field in ("body", "orelse", "handlers", "finalbody"):
+                yield from _imports(getattr(statement, field, []))
+
+
+def _dependencies(path: Path) -> set[Path]:
+    """Return the modules that a module imports."""
+    found = set()
+    for statement in _imports(ast.parse(path.read_text()).body):
+        base = path.parents[statement.level - 1]
+        if statement.module:
+            base = base.joinpath(*statement.module.split("."))
+        for name in statement.names:
+            places = (base / f"{name.name}.py", base / name.name / "__init__.py")
+            whole = (base.with_suffix(".py"), base / "__init__.py")
+            found.update([place for place in (*places, *whole) if place in MODULES][:1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    found = {path: _dependencies(path) for path in MODULES}
+    assert sum(map(len, found.values())) > len(MODULES) > 200
+    return found
+
+
+def room_of(path: Path) -> str:
+    """Return the wing and the package of a module: `backend/passes`."""
+    parts = path.relative_to(PYTHON).with_suffix("").parts
+    return "/".join(parts[:2])
+
+
+def in_order(graph: Mapping[Path, set[Path]] | Mapping[str, set[str]]) -> list[str]:
+    """Return the nodes of a graph, what they depend on first."""
+    try:
+        return list(map(str, TopologicalSorter(graph).static_order()))
+    except CycleError as error:
+        raise AssertionError(" <- ".join(map(str, error.args[1]))) from None
+
+
+def test_no_module_imports_itself_in_a_circle(graph: Graph) -> None:
+    assert len(in_order(graph)) == len(MODULES)
+
+
+def test_rooms_are_on_few_floors_without_circles(graph: Graph) -> None:
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for path, others in graph.items():
+        rooms[room_of(path)] |= {room_of(other) for other in others} - {room_of(path)}
+    floors: dict[str, int] = {}
+    for room in in_order(rooms):
+        floors[room] = 1 + max((floors[other] for other in rooms[room]), default=0)
+    print(f"{len(floors)} rooms of the Python engine, on {max(floors.values())} floors")
+    assert len(floors) > 15
+    assert max(floors.values()) <= MOST_FLOORS
+
+
+def test_what_customers_run_knows_nothing_of_the_workbench(graph: Graph) -> None:
+    wings = {path: path.relative_to(PYTHON).parts[0] for path in MODULES}
+    backend = [path for path, wing in wings.items() if wing == "backend"]
+    assert len(backend) > 100
+    wrong = [
+        f"{path.relative_to(PYTHON)} imports {other.relative_to(PYTHON)}"
+        for path in backend
+        for other in graph[path]
+        if wings[other] == "workbench"
+    ]
+    assert not wrong
