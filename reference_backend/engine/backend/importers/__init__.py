@@ -72,8 +72,19 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
         )
     whole = inline_local_functions(model) if model.functions else model
     require_sound(whole)
-    types = outline(whole, options.get("shape_dict"))
-    return read(normalize(whole, types, fold(types)), types, **options)
+    told: dict[str, int | str] = {}
+    while True:
+        known = len(told)
+        types = outline(whole, options.get("shape_dict"), told)
+        try:
+            mod = read(normalize(whole, types, fold(types)), types, told, **options)
+        except ValueError:
+            # What was told before may be why.
+            if len(told) == known:
+                raise
+        else:
+            if len(told) == known:
+                return mod
 
 
 @readable_errors()

@@ -21,7 +21,10 @@ from ...shared.messages import FIX_SIZES
 from ..attributes.onnx_unread import require_importer
 from ..declared import Declared, require_declared
 from ..failures import refused_at, unknown_operators
+from ..unknown_sizes import require_sizes
 from .graph import DOMAINS, all_nodes, reads, title_of
+from .relations import Relations
+from .sizes import inputs_of
 from .symbols import Symbols
 from .types import declared
 
@@ -65,18 +68,35 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer, whose block builder knows the node that is read."""
 
     def __init__(
-        self, outline: ModelProto, graph: GraphProto, *args: object, **options: object
+        self,
+        outline: ModelProto,
+        graph: GraphProto,
+        told: dict[str, int | str],
+        *args: object,
+        **options: object,
     ) -> None:
         super().__init__(*args, **options)
         self.bb = _Builder(graph)
         self._outline = outline
         self._declared = declared(outline.graph)
         self._read = set(reads(outline.graph))
-        self._authors = {
-            str(node.name or next(iter(node.output), "")): title_of(node)
-            for node in all_nodes(outline.graph)
-        }
+        self._authors = _titles(outline.graph)
         self._symbols = Symbols(self.bb, self._params)
+        self._relations = Relations(self.bb, told)
+
+    def _parse_graph_input(self, graph: GraphProto) -> None:
+        """Read the inputs, and remember which symbols their sizes are."""
+        super()._parse_graph_input(graph)
+        given = {
+            name: [str(size.dim_param) for size in value.type.tensor_type.shape.dim]
+            for name, value in inputs_of(self._outline.graph).items()
+            if name not in self._shape
+        }
+        for name, symbols in given.items():
+            sizes = getattr(getattr(self._inputs.get(name), "ty", None), "shape", None) or ()
+            for size, symbol in zip(sizes, symbols, strict=False):
+                if isinstance(size, tvm.tirx.Var) and str(size.name) == symbol:
+                    self._relations.symbols[size] = symbol
 
     def _check_for_unsupported_ops(self, graph: GraphProto) -> None:
         """Refuse operators that TVM does not know, and name their nodes; TVM names only kinds."""
@@ -142,7 +162,12 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         named.CopyFrom(graph)
         for node in named.node:
             node.name = node.name or next(iter(node.output), "")
-        return super()._convert_subgraph(bb, named)
+        # What a branch asks of sizes only holds where it is taken.
+        outer, self._relations.symbols = self._relations.symbols, {}
+        try:
+            return super()._convert_subgraph(bb, named)
+        finally:
+            self._relations.symbols = outer
 
     def _convert_operator(
         self,
@@ -158,6 +183,8 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             with refused_at(f"ONNX node {title}", partial(self._what_helps, inputs)):
                 result = self._symbols.computed(op_name, inputs, attrs, opset)
                 if result is None:
+                    asked = self._symbols.asked(inputs, attrs, opset)
+                    inputs = self._relations.kept(op_name, inputs, asked)
                     given = self._symbols.for_converter(op_name, inputs, attrs)
                     result = super()._convert_operator(op_name, given, attrs, opset)
                     result = self._symbols.as_tensor(result)
@@ -172,13 +199,23 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         return with_span(result, span) if is_call and span is not None else result
 
 
+def _titles(graph: GraphProto) -> dict[str, str]:
+    """Return the nodes of a graph for messages, by the names that calls carry."""
+    nodes = all_nodes(graph)
+    return {str(node.name or next(iter(node.output), "")): title_of(node) for node in nodes}
+
+
 def _has_symbols(expr: relax.Expr | None) -> bool:
     """Whether a tensor has sizes that only the run knows."""
     ty = getattr(expr, "ty", None)
-    return isinstance(ty, relax.TensorType) and bool(relax.analysis.tir_vars_in_type(ty))
+    if not isinstance(ty, relax.TensorType):
+        return False
+    return not isinstance(ty.shape, relax.ShapeExpr) or bool(relax.analysis.tir_vars_in_type(ty))
 
 
-def read(model: ModelProto, outline: ModelProto, **options: object) -> tvm.IRModule:
+def read(
+    model: ModelProto, outline: ModelProto, told: dict[str, int | str], **options: object
+) -> tvm.IRModule:
     """Read a model as TVM's `from_onnx` does.
 
     Parameters
@@ -187,6 +224,9 @@ def read(model: ModelProto, outline: ModelProto, **options: object) -> tvm.IRMod
         The model, with operators that TVM reads.
     outline
         The model of the user with the types of its tensors, as `onnx_types.outline` returns it.
+    told
+        Gets what nodes tell of the symbols of inputs: the number that each must be, or another
+        symbol. If it got something, the outline is to be written with that, and read again.
     **options
         Of `tvm.relax.frontend.onnx.from_onnx`.
 
@@ -200,5 +240,7 @@ def read(model: ModelProto, outline: ModelProto, **options: object) -> tvm.IRMod
     ValueError
         TVM reads a node as something else than the model declares.
     """
-    ours = with_classes(from_onnx, ONNXGraphImporter=partial(_Importer, outline, model.graph))
-    return ours(model, **options)
+    ours = with_classes(from_onnx, ONNXGraphImporter=partial(_Importer, outline, model.graph, told))
+    mod = ours(model, **options)
+    require_sizes(mod, _titles(outline.graph))
+    return mod

@@ -21,8 +21,8 @@ Element: TypeAlias = "int | relax.Expr"
 
 _Binary: TypeAlias = Callable[[Element, Element], Element]
 
-_LARGEST_SIZE = 2**40
-"""No size is larger."""
+_LARGEST_SIZE = 2**31 - 1
+"""No size is larger: exporters write it for the end of an axis."""
 
 
 class Unknown(Exception):
@@ -110,6 +110,8 @@ def broadcast(one: Element, other: Element) -> Element:
         They do not go together, or it is not known whether they do: kernels with symbols read a
         tensor as if it had all elements.
     """
+    if not is_open(other) and other < 0:
+        raise ValueError(f"its shape has the size {other}")
     if not is_open(one):
         if not is_open(other) and 1 not in (one, other) and one != other:
             raise ValueError(f"its size {one} cannot become {other}")
@@ -231,6 +233,10 @@ def arithmetic(
 
 def _each(function: _Binary, first: Array, second: Array) -> Array:
     """Apply a function to each two of the elements that are broadcast to each other."""
-    one, other = np.broadcast_arrays(first, second)
+    try:
+        one, other = np.broadcast_arrays(first, second)
+    except ValueError:
+        shapes = f"{list(first.shape)} and {list(second.shape)}"
+        raise ValueError(f"its inputs have the shapes {shapes}, which do not go together") from None
     pairs = zip(one.flat, other.flat, strict=True)
     return array_of([function(a, b) for a, b in pairs]).reshape(one.shape)

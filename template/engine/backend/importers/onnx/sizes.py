@@ -102,8 +102,8 @@ def open_unknown_sizes(graph: GraphProto) -> None:
 def name_open_sizes(graph: GraphProto) -> None:
     """Give each open size of an input a symbol, which TVM's importer can read.
 
-    TVM takes all sizes without a name for one, and a name such as `floor(n/2)` for a formula of
-    symbols that no input has.
+    TVM takes all sizes without a name for one, a name such as `floor(n/2)` for a formula of
+    symbols that no input has, and the name `1` for a number; for ONNX, each name is a symbol.
 
     Parameters
     ----------
@@ -126,11 +126,41 @@ def name_open_sizes(graph: GraphProto) -> None:
                 continue
             if symbol in _OPEN:
                 item.dim_param = _fresh(f"{name}_{axis}", used)
-            elif not set(re.findall(r"[^\W\d]\w*", symbol)) <= plain or "(" in symbol:
+            elif not _is_formula(symbol, plain):
                 renamed[symbol] = renamed.get(symbol) or _fresh(symbol, used)
     for item in _dimensions(graph):
         if item.dim_param in renamed:
             item.dim_param = renamed[item.dim_param]
+
+
+def _is_formula(symbol: str, plain: set[str]) -> bool:
+    """Whether a name is one of symbols, or a formula of them that TVM reads as one."""
+    operators = set(re.sub(r"[\w ]", "", symbol))
+    # TVM computes from left to right.
+    is_one_kind = operators <= {"+", "-"} or operators <= {"*", "/"}
+    names = set(re.findall(r"[^\W\d]\w*", symbol))
+    return is_one_kind and bool(names) and names <= plain
+
+
+def tell_sizes(graph: GraphProto, told: Mapping[str, int | str]) -> None:
+    """Write what symbols must be in place of them.
+
+    Parameters
+    ----------
+    graph
+        The graph, which is changed; its symbols have names as `name_open_sizes` gives them.
+    told
+        By symbol, a number or another symbol.
+    """
+    for symbol in told:
+        value: int | str = symbol
+        while isinstance(value, str) and value in told:
+            value = told[value]
+        for item in _dimensions(graph):
+            if item.dim_param == symbol and isinstance(value, int):
+                item.dim_value = value
+            elif item.dim_param:
+                item.dim_param = re.sub(rf"\b{symbol}\b", str(value), item.dim_param)
 
 
 def _fresh(text: str, used: set[str]) -> str:

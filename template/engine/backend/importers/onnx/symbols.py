@@ -18,6 +18,7 @@ from tvm import relax
 
 from ...ir.calls import Constant
 from ...shared.aliases import Array, Attributes
+from .demands import Asked
 from .elements import (
     Element,
     Unknown,
@@ -44,6 +45,12 @@ _MOVES: Mapping[str, Sequence[int] | None] = {
     "Where": (1, 2),
 }
 """Operators that move elements, with the inputs that have them; None for all inputs."""
+
+_OF_ONE_TYPE = {
+    *("Add", "Concat", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max"),
+    *("Min", "Mod", "Mul", "Sub", "Sum", "Where"),
+}
+"""Operators whose inputs have one element type."""
 
 _TYPES = {"int32", "int64", "float32", "bool"}
 _READS_SIZES = {"ConstantOfShape": 0, "Reshape": 1}
@@ -95,17 +102,22 @@ class Symbols:
         """
         try:
             if op in ("Shape", "Size"):
+                _require_rank(inputs[0])
                 return self._measured(op, inputs[0], attributes)
             if op == "Expand":
-                return self._expanded(*inputs)
+                return self._expanded(*inputs[:2])
+            if op == "Slice" and not self.is_known(inputs[0]):
+                return self._sliced(*inputs[:5])
             if not any(map(self.is_known, inputs)):
                 return None
             if op == "Range":
                 return self._counted(*inputs)
-            if op == "Slice" and not self.is_known(inputs[0]):
-                return self._sliced(*inputs)
+            if op == "Tile" and not self.is_known(inputs[0]):
+                return self._tiled(*inputs[:2])
             elements = [None if item is None else self._elements(item) for item in inputs]
             dtypes = [str(item.ty.dtype) for item in inputs if item is not None]
+            if op in _OF_ONE_TYPE:
+                _require_one_type(op, inputs)
             if op in _MOVES:
                 results = _moved(op, elements, attributes, opset)
                 data = _MOVES[op] or (0,)
@@ -117,6 +129,20 @@ class Symbols:
         except Unknown:
             return None
 
+    def asked(
+        self, inputs: Sequence[relax.Expr | None], attributes: Attributes, opset: int
+    ) -> Asked:
+        """Return what is known about the inputs of a node."""
+
+        def elements(place: int) -> Sequence[Element] | None:
+            try:
+                item = inputs[place]
+                return None if item is None else self._elements(item).reshape(-1).tolist()
+            except Unknown:
+                return None
+
+        return Asked([_sizes_if_known(item) for item in inputs], attributes, elements, opset)
+
     def for_converter(
         self, op: str, inputs: Sequence[relax.Expr | None], attributes: Attributes
     ) -> Sequence[relax.Expr | None]:
@@ -124,7 +150,7 @@ class Symbols:
         place = _READS_SIZES.get(op)
         if place is None or inputs[place] not in self._known:
             return inputs
-        sizes = self._known[inputs[place]].tolist()
+        sizes = self._vector(inputs[place], "shape")
         if not any(map(is_open, sizes)):
             return inputs
         if attributes.get("allowzero") and 0 in [size for size in sizes if not is_open(size)]:
@@ -159,6 +185,15 @@ class Symbols:
             raise Unknown
         return array_of(array.astype("int64").reshape(-1).tolist()).reshape(array.shape)
 
+    def _vector(self, expr: relax.Expr | None, name: str) -> Sequence[Element]:
+        """Return the elements of a tensor that must be a vector."""
+        if expr is None:
+            raise Unknown
+        elements = self._elements(expr)
+        if elements.ndim != 1:
+            raise ValueError(f"its {name} has rank {elements.ndim}; supported is a vector")
+        return list(elements)
+
     def _tuple(self, results: Sequence[Array], dtype: str) -> relax.Expr:
         tensors = [self._tensor(item, dtype) for item in results]
         return tensors[0] if len(tensors) == 1 else relax.Tuple(tensors)
@@ -191,7 +226,7 @@ class Symbols:
         given = _sizes_of(x)
         if shape is None or not (self.is_known(shape) or any(map(is_open, given))):
             raise Unknown
-        wanted = self._elements(shape).tolist()
+        wanted = self._vector(shape, "shape")
         count = max(len(given), len(wanted))
         pairs = zip(
             [*[1] * (count - len(given)), *given],
@@ -202,28 +237,78 @@ class Symbols:
         return self._builder.normalize(relax.op.broadcast_to(x, target))
 
     def _counted(self, *inputs: relax.Expr | None) -> relax.Expr:
-        start, limit, step = (self._elements(item).item() for item in inputs if item is not None)
-        dtype = str(getattr(inputs[0], "ty").dtype)  # noqa: B009
-        if step != 1 or dtype not in ("int32", "int64") or not proves(limit - start >= 0):
+        """Return numbers in equal steps, which are whole."""
+        given = [self._elements(item).reshape(-1) for item in inputs if item is not None]
+        if len(given) != 3 or any(item.size != 1 for item in given):
+            raise ValueError("its start, limit and step are not one element each")
+        start, limit, step = (item.item() for item in given)
+        dtype = _require_one_type("Range", inputs)
+        if is_open(step) or not step:
             raise Unknown
-        numbers = relax.op.arange(start, limit, step, "int64")
+        distance, size = (limit - start, step) if step > 0 else (start - limit, -step)
+        count = largest(simple((distance + size - 1) // size), 0)
+        numbers = relax.op.arange(0, count, 1, "int64")
+        if step != 1:
+            numbers = relax.op.multiply(numbers, relax.const(step, "int64"))
+        if is_open(start):
+            first = relax.op.shape_to_tensor(relax.ShapeExpr([start]))
+            numbers = relax.op.add(numbers, first)
+        elif start:
+            numbers = relax.op.add(numbers, relax.const(start, "int64"))
         numbers = numbers if dtype == "int64" else relax.op.astype(numbers, dtype)
         return self._builder.normalize(numbers)
 
     def _sliced(self, x: relax.Expr | None, *given: relax.Expr | None) -> relax.Expr:
         """Return a part between ends that TVM takes for such as lie in the tensor."""
         sizes = _sizes_of(x)
-        known = [None if item is None else self._elements(item).tolist() for item in given]
-        starts, ends, axes, steps = [*known, None, None][:4]
-        if starts is None or ends is None or set(steps or [1]) != {1}:
+        names = ("starts", "ends", "axes", "steps")
+        known = [
+            None if item is None else self._vector(item, name)
+            for item, name in zip(given, names, strict=False)
+        ]
+        starts, ends, axes, steps = [*known, None, None, None, None][:4]
+        if starts is None or ends is None:
             raise Unknown
-        axes = [_axis(axis, len(sizes)) for axis in axes or range(len(starts))]
-        first = [_inside(one, sizes[axis]) for one, axis in zip(starts, axes, strict=True)]
-        last = [_inside(one, sizes[axis]) for one, axis in zip(ends, axes, strict=True)]
-        last = [largest(one, other) for one, other in zip(first, last, strict=True)]
-        numbers = [list(map(relax.prim_value, part)) for part in (first, last)]
-        part = relax.op.strided_slice(x, axes, *numbers, assume_inbound=True)
+        axes = list(range(len(starts))) if axes is None else axes
+        steps = [1] * len(starts) if steps is None else steps
+        if any(len(item) != len(starts) for item in (ends, axes, steps)):
+            raise ValueError("its starts, ends, axes and steps are not equally many")
+        axes = [_axis(axis, len(sizes)) for axis in axes]
+        if len({*axes}) < len(axes):
+            raise ValueError(f"its axes {axes} name one twice")
+        if any(map(is_open, steps)) or 0 in steps:
+            raise Unknown
+        if not (any(map(self.is_known, given)) or any(is_open(sizes[axis]) for axis in axes)):
+            raise Unknown
+        back = [axis for axis, step in zip(axes, steps, strict=True) if step < 0]
+        first, last = [], []
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+            size = sizes[axis]
+            place = _inside if step > 0 else _mirrored
+            first.append(place(start, size))
+            last.append(largest(first[-1], place(end, size)))
+        for axis in back:
+            x = relax.op.flip(x, axis)
+        places = [list(map(relax.prim_value, part)) for part in (first, last)]
+        strides = [relax.prim_value(abs(step)) for step in steps]
+        part = relax.op.strided_slice(x, axes, *places, strides, assume_inbound=True)
         return self._builder.normalize(part)
+
+    def _tiled(self, x: relax.Expr | None, repeats: relax.Expr | None) -> relax.Expr:
+        """Return a tensor several times along each axis, by a broadcast."""
+        sizes = _sizes_of(x)
+        counts = self._vector(repeats, "repeats")
+        if len(counts) != len(sizes):
+            raise ValueError(f"its repeats are {len(counts)}, and its input has rank {len(sizes)}")
+        if not all(proves(count >= 0) for count in counts):
+            raise Unknown
+        pairs = list(zip(counts, sizes, strict=True))
+        apart = [part for _, size in pairs for part in (1, size)]
+        spread = [part for pair in pairs for part in pair]
+        tiled = relax.op.reshape(x, relax.ShapeExpr(apart))
+        tiled = relax.op.broadcast_to(tiled, relax.ShapeExpr(spread))
+        joined = [simple(count * size) for count, size in pairs]
+        return self._builder.normalize(relax.op.reshape(tiled, relax.ShapeExpr(joined)))
 
     def _cast(
         self,
@@ -248,6 +333,20 @@ def _sizes_of(x: relax.Expr | None) -> list[Element]:
     return [simple(size) for size in sizes]
 
 
+def _require_rank(x: relax.Expr | None) -> None:
+    """Refuse a tensor of which not even the number of sizes is known."""
+    ty = getattr(x, "ty", None)
+    if isinstance(ty, relax.TensorType) and ty.ndim < 0:
+        raise ValueError("the rank of its input is not known")
+
+
+def _sizes_if_known(x: relax.Expr | None) -> Sequence[Element] | None:
+    try:
+        return _sizes_of(x)
+    except Unknown:
+        return None
+
+
 def _axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} is none of a tensor of rank {rank}")
@@ -261,6 +360,24 @@ def _inside(place: Element, size: Element) -> Element:
     if proves(place < 0):
         return largest(place + size, 0)
     raise Unknown
+
+
+def _mirrored(place: Element, size: Element) -> Element:
+    """Return a place of an axis, counted from its last element on backwards."""
+    if proves(place >= 0):
+        return largest(size - 1 - place, 0)
+    if proves(place < 0):
+        return least(0 - 1 - place, size)
+    raise Unknown
+
+
+def _require_one_type(op: str, inputs: Sequence[relax.Expr | None]) -> str:
+    """Return the element type of inputs that must have one."""
+    data = inputs if op != "Where" else inputs[1:]
+    dtypes = dict.fromkeys(str(item.ty.dtype) for item in data if item is not None)
+    if len(dtypes) != 1:
+        raise ValueError(f"its inputs are of the types {' and '.join(dtypes)}; supported is one")
+    return next(iter(dtypes))
 
 
 def _moved(

@@ -11,13 +11,15 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, sh
 
 from ..declared import Declared
 from .graph import NARROW, title_of
-from .sizes import name_open_sizes, open_unknown_sizes, set_sizes
+from .sizes import name_open_sizes, open_unknown_sizes, set_sizes, tell_sizes
 
 _SMALL = 1024
 """No shape is longer: constants with more elements are weights, whose values no type needs."""
 
 
-def outline(model: ModelProto, shapes: object = None) -> ModelProto:
+def outline(
+    model: ModelProto, shapes: object = None, told: Mapping[str, int | str] | None = None
+) -> ModelProto:
     """Return a model without the values of its weights, and with the types of all its tensors.
 
     ONNX infers them from the types of the inputs; others in the file are often those of an earlier
@@ -30,6 +32,8 @@ def outline(model: ModelProto, shapes: object = None) -> ModelProto:
         A model, which is not changed.
     shapes
         The sizes of inputs, by name, that replace those in the file; None for none.
+    told
+        What symbols of the inputs must be, as `onnx_names.read` found it; None for nothing.
 
     Returns
     -------
@@ -55,6 +59,7 @@ def outline(model: ModelProto, shapes: object = None) -> ModelProto:
     result.graph.output.extend(model.graph.output)
     open_unknown_sizes(result.graph)
     name_open_sizes(result.graph)
+    tell_sizes(result.graph, told or {})
     infer(result, with_sizes=not given)
     for said, known in zip(model.graph.output, result.graph.output, strict=True):
         _require_type(result.graph, said, known)

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators of ONNX ask of the sizes of their inputs, which matters where these are open.
+
+A kernel for open sizes trusts them: of a size that does not suit it computes nonsense, or reads
+beyond an end. So each demand becomes a part of the types, which each call checks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import tvm
+
+from ...shared.aliases import Attributes
+from .elements import Element, is_open, largest, proves, simple
+
+Sizes: TypeAlias = "Sequence[Sequence[Element] | None]"
+"""The sizes of the inputs of a node; None for an absent one, or one of an unknown rank."""
+
+
+class Demand(NamedTuple):
+    """A size that an input must have.
+
+    Parameters
+    ----------
+    place
+        The number of the input.
+    axis
+        Its axis; None for the number of all its elements.
+    size
+        The size.
+    """
+
+    place: int
+    axis: int | None
+    size: Element
+
+
+class Asked(NamedTuple):
+    """What is known about a node whose inputs have open sizes.
+
+    Parameters
+    ----------
+    sizes
+        The sizes of its inputs.
+    attributes
+        Its attributes.
+    elements
+        Returns the elements of an input by its number, if they are known: numbers and expressions.
+    opset
+        The version of ONNX's operators.
+    """
+
+    sizes: Sizes
+    attributes: Attributes
+    elements: Callable[[int], Sequence[Element] | None]
+    opset: int
+
+    def of(self, place: int) -> Sequence[Element]:
+        """Return the sizes of an input; none if it is absent or its rank is not known."""
+        found = self.sizes[place] if place < len(self.sizes) else None
+        return found or ()
+
+    def at(self, place: int, axis: int) -> Element | None:
+        """Return a size of an input, if it has that axis."""
+        found = self.of(place)
+        return found[axis] if -len(found) <= axis < len(found) else None
+
+
+_Rule: TypeAlias = Callable[[Asked], Iterator[Demand]]
+
+
+def demands(op: str, asked: Asked) -> Iterator[Demand]:
+    """Generate what an operator asks of the sizes of its inputs.
+
+    Parameters
+    ----------
+    op
+        The operator.
+    asked
+        What is known about the node.
+
+    Returns
+    -------
+    demands
+        Only of open sizes; what TVM's importer says of numbers is its own.
+    """
+    rule = _RULES.get(op)
+    for demand in rule(asked) if rule else ():
+        place, axis, size = demand
+        given = asked.at(place, axis) if axis is not None else math.prod(asked.of(place))
+        both = (given, size)
+        if given is not None and any(map(is_open, both)) and not proves(given - size == 0):
+            yield demand
+
+
+# ---- Kinds of demands ---------------------------------------------------------------------------
+
+
+def _equal(
+    asked: Asked, places: Sequence[tuple[int, int]], broadcasts: bool = False
+) -> Iterator[Demand]:
+    """Demand that sizes are equal: an open one is taken for the number among them."""
+    found = [(place, axis, asked.at(place, axis)) for place, axis in places]
+    sizes = [size for _, _, size in found if size is not None and not (broadcasts and size == 1)]
+    numbers = [size for size in sizes if not is_open(size)]
+    symbols = [size for size in sizes if isinstance(size, tvm.tirx.Var)]
+    wanted = next(iter([*numbers, *symbols, *sizes]), None)
+    for place, axis, size in found:
+        if wanted is not None and size is not None and is_open(size):
+            yield Demand(place, axis, wanted)
+
+
+def _at_least(asked: Asked, place: int, axis: int, size: Element) -> Iterator[Demand]:
+    given = asked.at(place, axis)
+    if given is not None:
+        yield Demand(place, axis, largest(given, size))
+
+
+def _multiple(asked: Asked, place: int, axis: int, factor: int) -> Iterator[Demand]:
+    given = asked.at(place, axis)
+    if given is not None and factor > 0:
+        yield Demand(place, axis, simple(given // factor * factor))
+
+
+def _broadcast(asked: Asked, places: Sequence[int], end: int = 0) -> Iterator[Demand]:
+    """Demand that tensors can be broadcast to each other, but for the last axes."""
+    ranks = [len(asked.of(place)) for place in places]
+    for axis in range(-max(ranks, default=0), -end):
+        pairs = [(place, axis) for place in places]
+        yield from _equal(asked, pairs, broadcasts=True)
+
+
+# ---- Operators ----------------------------------------------------------------------------------
+
+
+def _elementwise(asked: Asked) -> Iterator[Demand]:
+    yield from _broadcast(asked, range(len(asked.sizes)))
+
+
+def _matmul(asked: Asked) -> Iterator[Demand]:
+    yield from _equal(asked, [(0, -1), (1, -2 if len(asked.of(1)) > 1 else -1)])
+    if len(asked.of(0)) > 2 and len(asked.of(1)) > 2:
+        yield from _broadcast(asked, (0, 1), end=2)
+
+
+def _gemm(asked: Asked) -> Iterator[Demand]:
+    across, along = (asked.attributes.get(name, 0) for name in ("transA", "transB"))
+    yield from _equal(asked, [(0, 0 if across else 1), (1, 1 if along else 0)])
+    yield from _equal(asked, [(0, 1 if across else 0), (2, -2)], broadcasts=True)
+    yield from _equal(asked, [(1, 0 if along else 1), (2, -1)], broadcasts=True)
+
+
+def _convolution(asked: Asked) -> Iterator[Demand]:
+    inside, groups = asked.at(1, 1), asked.attributes.get("group", 1)
+    if inside is not None:
+        yield Demand(0, 1, simple(inside * groups))
+    yield from _equal(asked, [(1, 0), (2, 0)])
+
+
+def _transposed_convolution(asked: Asked) -> Iterator[Demand]:
+    yield from _equal(asked, [(0, 1), (1, 0)])
+
+
+def _normalization(asked: Asked) -> Iterator[Demand]:
+    yield from _equal(asked, [(0, 1), *((place, 0) for place in range(1, len(asked.sizes)))])
+
+
+def _group_normalization(asked: Asked) -> Iterator[Demand]:
+    groups = asked.attributes.get("num_groups", 1)
+    if asked.opset >= 21:
+        yield from _normalization(asked)
+    yield from _multiple(asked, 0, 1, groups)
+
+
+def _concat(asked: Asked) -> Iterator[Demand]:
+    rank = len(asked.of(0))
+    axis = asked.attributes.get("axis", 1)
+    for other in range(rank):
+        if other != axis % rank:
+            yield from _equal(asked, [(place, other) for place in range(len(asked.sizes))])
+
+
+def _split(asked: Asked) -> Iterator[Demand]:
+    axis, count = asked.attributes.get("axis", 0), asked.attributes["tvm_custom"]["num_outputs"]
+    parts = asked.attributes.get("split") or (asked.elements(1) if len(asked.sizes) > 1 else None)
+    if parts:
+        yield Demand(0, axis, simple(sum(parts)))
+    elif "num_outputs" not in asked.attributes:
+        yield from _multiple(asked, 0, axis, count)
+
+
+def _space_to_depth(asked: Asked) -> Iterator[Demand]:
+    for axis in (2, 3):
+        yield from _multiple(asked, 0, axis, asked.attributes.get("blocksize", 1))
+
+
+def _depth_to_space(asked: Asked) -> Iterator[Demand]:
+    yield from _multiple(asked, 0, 1, asked.attributes.get("blocksize", 1) ** 2)
+
+
+def _top_k(asked: Asked) -> Iterator[Demand]:
+    count = asked.attributes.get("k")
+    known = asked.elements(1) if count is None and len(asked.sizes) > 1 else [count]
+    if known and known[0] is not None:
+        yield from _at_least(asked, 0, asked.attributes.get("axis", -1), known[0])
+
+
+def _pad(asked: Asked) -> Iterator[Demand]:
+    """Demand as many elements as are mirrored, and one."""
+    if asked.attributes.get("mode") != b"reflect":
+        return
+    pads = asked.attributes.get("pads") or (asked.elements(1) if len(asked.sizes) > 1 else None)
+    axes = asked.elements(3) if len(asked.sizes) > 3 else None
+    chosen = range(len(asked.of(0))) if axes is None else axes
+    for place, axis in enumerate(chosen):
+        if pads is None or len(pads) != 2 * len(chosen):
+            return
+        both = pads[place], pads[place + len(chosen)]
+        if not any(map(is_open, both)):
+            yield from _at_least(asked, 0, axis, max(both) + 1)
+
+
+def _reshape(asked: Asked) -> Iterator[Demand]:
+    """Demand as many elements as there were."""
+    given = asked.of(0)
+    wanted = asked.attributes.get("shape") or (asked.elements(1) if len(asked.sizes) > 1 else None)
+    if wanted is None or asked.sizes[0] is None:
+        return
+    keeps = not asked.attributes.get("allowzero")
+    sizes = [
+        given[axis] if keeps and not is_open(size) and size == 0 and axis < len(given) else size
+        for axis, size in enumerate(wanted)
+    ]
+    if any(size == -1 for size in sizes if not is_open(size)):
+        common, rest, divisors = [], _factors(given), []
+        for size in _factors([size for size in sizes if is_open(size) or size != -1]):
+            equal = [index for index, one in enumerate(rest) if proves(one - size == 0)]
+            divisors += [] if equal else [size]
+            common += [rest.pop(equal[0])] if equal else []
+        divisor = largest(math.prod(divisors), 1)
+        whole = math.prod(rest) // divisor * divisor
+        yield Demand(0, None, simple(whole * math.prod(common)))
+    else:
+        yield Demand(0, None, simple(math.prod(sizes)))
+
+
+def _factors(sizes: Sequence[Element]) -> list[Element]:
+    """Return sizes, and in place of a product its factors."""
+    found: list[Element] = []
+    for size in sizes:
+        if isinstance(size, tvm.tirx.Mul):
+            found += _factors([simple(size.a), simple(size.b)])
+        else:
+            found.append(size)
+    return found
+
+
+def _squeeze(asked: Asked) -> Iterator[Demand]:
+    axes = asked.attributes.get("axes") or (asked.elements(1) if len(asked.sizes) > 1 else None)
+    for axis in axes or ():
+        if not is_open(axis):
+            yield Demand(0, int(axis), 1)
+
+
+def _gather_elements(asked: Asked) -> Iterator[Demand]:
+    rank = len(asked.of(0))
+    axis = asked.attributes.get("axis", 0)
+    for other in range(rank):
+        size = asked.at(1, other)
+        if other != axis % rank and size is not None:
+            yield from _at_least(asked, 0, other, size)
+
+
+def _scatter_elements(asked: Asked) -> Iterator[Demand]:
+    yield from _gather_elements(asked)
+    for axis in range(len(asked.of(1))):
+        yield from _equal(asked, [(1, axis), (2, axis)])
+
+
+def _gather_nd(asked: Asked) -> Iterator[Demand]:
+    for axis in range(asked.attributes.get("batch_dims", 0)):
+        yield from _equal(asked, [(0, axis), (1, axis)])
+
+
+def _scatter_nd(asked: Asked) -> Iterator[Demand]:
+    depth = asked.at(1, -1)
+    if depth is None or is_open(depth):
+        return
+    outer = len(asked.of(1)) - 1
+    for axis in range(outer):
+        yield from _equal(asked, [(1, axis), (2, axis)])
+    for axis in range(len(asked.of(0)) - int(depth)):
+        yield from _equal(asked, [(0, int(depth) + axis), (2, outer + axis)])
+
+
+def _quantization(asked: Asked) -> Iterator[Demand]:
+    if len(asked.of(1)) == 1 and asked.at(1, 0) != 1:
+        yield from _equal(asked, [(0, asked.attributes.get("axis", 1)), (1, 0), (2, 0)])
+
+
+def _grid_sample(asked: Asked) -> Iterator[Demand]:
+    yield from _equal(asked, [(0, 0), (1, 0)])
+    yield Demand(1, len(asked.of(1)) - 1, len(asked.of(0)) - 2)
+
+
+def _roi_align(asked: Asked) -> Iterator[Demand]:
+    yield Demand(1, 1, 4)
+    yield from _equal(asked, [(1, 0), (2, 0)])
+
+
+def _max_roi_pool(asked: Asked) -> Iterator[Demand]:
+    yield Demand(1, 1, 5)
+
+
+def _non_max_suppression(asked: Asked) -> Iterator[Demand]:
+    yield from _equal(asked, [(0, 0), (1, 0)])
+    yield from _equal(asked, [(0, 1), (1, 2)])
+    yield Demand(0, 2, 4)
+
+
+def _max_unpool(asked: Asked) -> Iterator[Demand]:
+    for axis in range(len(asked.of(0))):
+        yield from _equal(asked, [(0, axis), (1, axis)])
+
+
+_ELEMENTWISE = (
+    *("Add", "And", "BiasGelu", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div"),
+    *("Equal", "FastGelu", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean"),
+    *("Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
+    *("LayerNormalization", "RMSNormalization", "SkipLayerNormalization"),
+)
+_RULES: Mapping[str, _Rule] = {
+    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _normalization),
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), _quantization),
+    **dict.fromkeys(("MatMul", "MatMulInteger", "MatMulInteger16"), _matmul),
+    **dict.fromkeys(("Scatter", "ScatterElements"), _scatter_elements),
+    "Concat": _concat,
+    "Conv": _convolution,
+    "ConvTranspose": _transposed_convolution,
+    "DepthToSpace": _depth_to_space,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "Gemm": _gemm,
+    "GridSample": _grid_sample,
+    "GroupNormalization": _group_normalization,
+    "MaxRoiPool": _max_roi_pool,
+    "MaxUnpool": _max_unpool,
+    "NonMaxSuppression": _non_max_suppression,
+    "Pad": _pad,
+    "Reshape": _reshape,
+    "RoiAlign": _roi_align,
+    "ScatterND": _scatter_nd,
+    "SpaceToDepth": _space_to_depth,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "TopK": _top_k,
+}
+"""What asks something of sizes, by the operator."""

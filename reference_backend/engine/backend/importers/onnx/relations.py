@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open sizes that the nodes of an ONNX model tell, and the checks of those that they do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import tvm
+from tvm import relax
+
+from ...ir.calls import Analyzer
+from .demands import Asked, Demand, demands
+from .elements import Element, is_open, largest, proves, simple
+
+
+class Relations:
+    """Makes the demands of nodes hold: by telling the symbols of inputs, else by checks in the run.
+
+    Parameters
+    ----------
+    builder
+        Makes calls.
+    told
+        Gets what symbols of the inputs must be: a number, or the name of another symbol.
+    """
+
+    def __init__(self, builder: relax.BlockBuilder, told: dict[str, int | str]) -> None:
+        self._builder = builder
+        self._told = told
+        self.symbols: dict[Element, str] = {}
+        """The symbols that nodes may tell: sizes of inputs, by themselves."""
+
+    def kept(
+        self, op: str, inputs: Sequence[relax.Expr | None], asked: Asked
+    ) -> Sequence[relax.Expr | None]:
+        """Return the inputs of a node, with sizes of which the program checks what it asks.
+
+        Parameters
+        ----------
+        op
+            The operator.
+        inputs
+            Its inputs.
+        asked
+            What is known about the node.
+        """
+        result = list(inputs)
+        for demand in demands(op, asked):
+            x = result[demand.place]
+            result[demand.place] = self._checked(x, demand, asked.of(demand.place))
+        return type(inputs)(result)  # type: ignore[call-arg]
+
+    def _checked(self, x: relax.Expr, demand: Demand, sizes: Sequence[Element]) -> relax.Expr:
+        """Return a tensor that has a size, after the run has checked that."""
+        given = math.prod(sizes) if demand.axis is None else sizes[demand.axis]
+        self._tell(given, demand.size)
+        now = [simple(size) for size in x.ty.shape.values]
+        if demand.axis is None:
+            flat = self._reshaped(x, [given])
+            return self._reshaped(self._cast(flat, [demand.size]), now)
+        wanted = [*now]
+        wanted[demand.axis] = demand.size
+        cast = self._cast(x, wanted)
+        if isinstance(demand.size, tvm.tirx.Var):
+            return self._reshaped(cast, wanted)
+        # A symbol stays itself in later types.
+        is_symbol = is_open(demand.size) and isinstance(given, tvm.tirx.Var)
+        return self._reshaped(cast, now) if is_symbol else cast
+
+    def _reshaped(self, x: relax.Expr, sizes: Sequence[Element]) -> relax.Expr:
+        return self._builder.emit(relax.op.reshape(x, relax.ShapeExpr(sizes)))
+
+    def _cast(self, x: relax.Expr, sizes: Sequence[Element]) -> relax.Expr:
+        """Return a tensor after a check of its sizes, those that are symbols but for 0."""
+        # TVM would take a new symbol for defined here, and write its size for it everywhere.
+        checked = [
+            largest(size, 1) if _is_new(size, now) else size
+            for size, now in zip(sizes, x.ty.shape.values, strict=True)
+        ]
+        bound = x if isinstance(x, relax.Var) else self._builder.emit(x)
+        ty = relax.TensorType(relax.ShapeExpr(checked), x.ty.dtype)
+        return self._builder.match_cast(bound, ty)
+
+    def _tell(self, given: Element, wanted: Element) -> None:
+        """Remember what a symbol of an input must be, if a demand tells it."""
+        pair = (given, wanted)
+        names = [self.symbols[one] for one in pair if one in self.symbols]
+        if len(names) == 2:
+            order = list(self.symbols.values())
+            first, second = sorted(names, key=order.index)
+            self._told.setdefault(second, first)
+            return
+        number = next((one for one in pair if not is_open(one)), None)
+        other = given if is_open(given) else wanted
+        if number is None:
+            return
+        found = [var for var in self.symbols if _has(other, var)]
+        if len(found) == 1:
+            value = _solved(other, found[0], number)
+            if value is not None:
+                self._told.setdefault(self.symbols[found[0]], value)
+
+
+def _is_new(size: Element, now: Element) -> bool:
+    return isinstance(size, tvm.tirx.Var) and not proves(size - now == 0)
+
+
+def _has(size: Element, var: tvm.tirx.Var) -> bool:
+    vector = relax.TensorType(relax.ShapeExpr([size]), "int64")
+    return any(one.same_as(var) for one in relax.analysis.tir_vars_in_type(vector))
+
+
+def _solved(size: Element, var: tvm.tirx.Var, number: int) -> int | None:
+    """Return the only value of a symbol with which a size is a number, if there is one."""
+    ends = [_at(size, var, place) for place in (0, 1)]
+    if any(map(is_open, ends)):
+        return None
+    slope = ends[1] - ends[0]
+    if not slope or not proves(size - (var * slope + ends[0]) == 0):
+        return None
+    value, rest = divmod(number - ends[0], slope)
+    return int(value) if value > 0 and not rest else None
+
+
+def _at(size: Element, var: tvm.tirx.Var, value: int) -> Element:
+    """Return a size for a value of a symbol."""
+    analyzer = Analyzer()
+    analyzer.bind(var, tvm.tirx.const(value, var.ty.dtype))
+    return simple(analyzer.simplify(size))
