@@ -103,13 +103,20 @@ def _equal(
     asked: Asked, places: Sequence[tuple[int, int]], broadcasts: bool = False
 ) -> Iterator[Demand]:
     """Demand that sizes are equal: an open one is taken for the number among them."""
-    found = [(place, axis, asked.at(place, axis)) for place, axis in places]
-    sizes = [size for _, _, size in found if size is not None and not (broadcasts and size == 1)]
+    found: list[tuple[int, int, Element]] = []
+    for place, axis in places:
+        size = asked.at(place, axis)
+        if size is not None and broadcasts and proves(size <= 1):
+            # Such as that of the first element alone.
+            yield Demand(place, axis, 1)
+        elif size is not None:
+            found.append((place, axis, size))
+    sizes = [size for _, _, size in found]
     numbers = [size for size in sizes if not is_open(size)]
     symbols = [size for size in sizes if isinstance(size, tvm.tirx.Var)]
     wanted = next(iter([*numbers, *symbols, *sizes]), None)
     for place, axis, size in found:
-        if wanted is not None and size is not None and is_open(size):
+        if wanted is not None and is_open(size):
             yield Demand(place, axis, wanted)
 
 
@@ -258,6 +265,12 @@ def _factors(sizes: Sequence[Element]) -> list[Element]:
     return found
 
 
+def _expand(asked: Asked) -> Iterator[Demand]:
+    for axis, size in enumerate(asked.of(0)):
+        if proves(size <= 1):
+            yield Demand(0, axis, 1)
+
+
 def _squeeze(asked: Asked) -> Iterator[Demand]:
     axes = asked.attributes.get("axes") or (asked.elements(1) if len(asked.sizes) > 1 else None)
     for axis in axes or ():
@@ -342,6 +355,7 @@ _RULES: Mapping[str, _Rule] = {
     "Conv": _convolution,
     "ConvTranspose": _transposed_convolution,
     "DepthToSpace": _depth_to_space,
+    "Expand": _expand,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
     "Gemm": _gemm,

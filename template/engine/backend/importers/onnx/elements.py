@@ -54,13 +54,17 @@ def simple(element: Element) -> Element:
     return element if is_open(element) else int(getattr(element, "value", element))
 
 
-def proves(condition: Element) -> bool:
-    """Whether a condition on elements holds for all sizes."""
+def proves(condition: Element, positive: Element = 1) -> bool:
+    """Whether a condition on elements holds for all sizes, of which one may not be 0."""
     # A comparison for equality waits for how it is used.
     condition = condition.asobject() if hasattr(condition, "asobject") else condition
     if isinstance(condition, (bool, np.bool_)):
         return bool(condition)
-    return bool(_analyzer(tvm.tirx.Cast("int64", condition)).can_prove(condition))
+    analyzer = _analyzer(tvm.tirx.Cast("int64", condition))
+    if not is_open(positive):
+        return bool(analyzer.can_prove(condition))
+    with analyzer.constraint_scope(positive > 0):
+        return bool(analyzer.can_prove(condition))
 
 
 def _analyzer(element: Element) -> Analyzer:
@@ -78,6 +82,8 @@ def _analyzer(element: Element) -> Analyzer:
 def least(one: Element, other: Element) -> Element:
     """Return the smaller one of two elements."""
     if is_open(one) or is_open(other):
+        if proves(one <= other) or proves(other <= one):
+            return one if proves(one <= other) else other
         return simple(tvm.tirx.min(*_of_one_type(one, other)))
     return min(one, other)
 
@@ -85,6 +91,8 @@ def least(one: Element, other: Element) -> Element:
 def largest(one: Element, other: Element) -> Element:
     """Return the larger one of two elements."""
     if is_open(one) or is_open(other):
+        if proves(one >= other) or proves(other >= one):
+            return one if proves(one >= other) else other
         return simple(tvm.tirx.max(*_of_one_type(one, other)))
     return max(one, other)
 

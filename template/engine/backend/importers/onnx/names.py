@@ -181,10 +181,10 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         outer, self.bb.span = self.bb.span, Origin(name).span() if name else None
         try:
             with refused_at(f"ONNX node {title}", partial(self._what_helps, inputs)):
+                asked = self._symbols.asked(inputs, attrs, opset)
+                inputs = self._relations.kept(op_name, inputs, asked)
                 result = self._symbols.computed(op_name, inputs, attrs, opset)
                 if result is None:
-                    asked = self._symbols.asked(inputs, attrs, opset)
-                    inputs = self._relations.kept(op_name, inputs, asked)
                     given = self._symbols.for_converter(op_name, inputs, attrs)
                     result = super()._convert_operator(op_name, given, attrs, opset)
                     result = self._symbols.as_tensor(result)

@@ -103,7 +103,7 @@ class Relations:
 
 
 def _is_new(size: Element, now: Element) -> bool:
-    return isinstance(size, tvm.tirx.Var) and not proves(size - now == 0)
+    return isinstance(size, tvm.tirx.Var) and not size.same_as(now)
 
 
 def _has(size: Element, var: tvm.tirx.Var) -> bool:

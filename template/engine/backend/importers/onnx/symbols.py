@@ -355,19 +355,22 @@ def _axis(axis: int, rank: int) -> int:
 
 def _inside(place: Element, size: Element) -> Element:
     """Return a place of an axis, counted from the end if it is negative."""
-    if proves(place >= 0):
-        return least(place, size)
-    if proves(place < 0):
-        return largest(place + size, 0)
-    raise Unknown
+    end = size if _is_negative(place, size) else 0
+    return least(largest(place + end, 0), size)
 
 
 def _mirrored(place: Element, size: Element) -> Element:
     """Return a place of an axis, counted from its last element on backwards."""
-    if proves(place >= 0):
-        return largest(size - 1 - place, 0)
-    if proves(place < 0):
-        return least(0 - 1 - place, size)
+    end = 0 if _is_negative(place, size) else size
+    return least(largest(end - 1 - place, 0), size)
+
+
+def _is_negative(place: Element, size: Element) -> bool:
+    """Whether a place is counted from the end. Of an axis without elements, it does not matter."""
+    if proves(place >= 0, size):
+        return False
+    if proves(place < 0, size):
+        return True
     raise Unknown
 
 
