@@ -39,6 +39,10 @@ op = relax.op
 IMAGE = (1, 8, 6, 6)
 
 
+def symbol(name):
+    return tvm.tirx.Var(name, "int64")
+
+
 def weight(*shape, seed=0):
     return relax.const(np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32"))
 
@@ -406,6 +410,43 @@ def test_an_op_at_which_the_driver_fails_is_not_declined(decline):
     only(report, "relax.nn.relu", Code.DRIVER_FAILED, sentence)
     assert not any(entry.declined for entry in report.on_host)
     assert report.summary.endswith(", the driver failed for: 1")
+
+
+@needs("prelu")
+def test_slopes_that_suit_no_axis_are_refused_before_the_driver_is_asked():
+    x = variable("x", *IMAGE)
+    mod = build([x], lambda emit: emit(op.nn.prelu(x, weight(3), 1)))
+    only(report_of(mod), "relax.nn.prelu", Code.RELATION, "the size 3 is 1 or 8 is wrong")
+
+
+@needs("prelu", variable=True)
+@needs_symbols
+def test_slopes_of_an_open_axis_are_no_failure_of_the_driver():
+    x = variable("x", 2, symbol("c"), 4)
+    mod = build([x], lambda emit: emit(op.nn.prelu(x, weight(3), 1)))
+    only(report_of(mod), "relax.nn.prelu", Code.SYMBOLIC_SIZE, "the size 3 is 1 or c is not known")
+
+
+@needs("broadcast_to", variable=True)
+@needs_symbols
+def test_a_broadcast_between_open_sizes_is_no_failure_of_the_driver():
+    x, y = variable("x", symbol("n"), 4), variable("y", symbol("m"), 4)
+    shape = relax.ShapeExpr([y.ty.shape[0], 4])
+    mod = build([x, y], lambda emit: emit(op.broadcast_to(x, shape)))
+    only(report_of(mod), "relax.broadcast_to", Code.SYMBOLIC_SIZE, "the size n is 1 or m is not")
+
+
+@needs("broadcast_to", variable=True)
+@needs_symbols
+def test_a_size_that_no_input_has_is_no_failure_of_the_driver():
+    x, y = variable("x", 1, 4), variable("y", symbol("m"), 4)
+    shape = relax.ShapeExpr([y.ty.shape[0], 4])
+    mod = build([x, y], lambda emit: emit(op.broadcast_to(x, shape)))
+    report = report_of(mod)
+    only(
+        report, "relax.broadcast_to", Code.SYMBOLIC_SIZE, "symbol 'm', which no input of its region"
+    )
+    assert not any(entry.declined for entry in report.on_host)
 
 
 @needs("relu", "add")

@@ -287,7 +287,9 @@ class Block:
         key = tuple(member for composite in region.composites for member in composite.members)
         if key not in self._answers:
             reason = self._target.ask_driver(region.function, self._scope.bounds, True)
-            self._answers[key] = reason.removeprefix(f"the region {self._scope.name}: ")
+            if not isinstance(reason, Reason):
+                reason = reason.removeprefix(f"the region {self._scope.name}: ")
+            self._answers[key] = reason
         return self._answers[key]
 
     # ---- Rewriting ----

@@ -307,8 +307,10 @@ class Records:
         binding
             The binding of the op; only calls count.
         reason
-            The driver's sentence.
+            The driver's sentence; a reason, which is not counted, if the driver was not asked.
         """
+        if isinstance(reason, Reason):
+            return
         if isinstance(binding.value, relax.Call):
             who = f"{ir.label(binding)}: "
             origin = origin_of(binding.value)

@@ -276,7 +276,7 @@ def of_driver(answer: str, what: str = "it", code: Code = Code.DECLINED) -> Reas
     Parameters
     ----------
     answer
-        Codegen's sentence with that of the driver.
+        Codegen's sentence with that of the driver; a reason if the driver was not asked.
     what
         What was asked about.
     code
@@ -287,6 +287,8 @@ def of_driver(answer: str, what: str = "it", code: Code = Code.DECLINED) -> Reas
     reason
         A sentence.
     """
+    if isinstance(answer, Reason):
+        return answer
     if FAILED in answer:
         return Reason(Code.DRIVER_FAILED, f"{what} cannot be compiled: {answer}")
     return Reason(code, f"{DECLINES} {what}: {answer}")

@@ -30,6 +30,7 @@ from ..table.patterns import is_quantized, label_of
 from ..table.reasons import Code, Reason
 from ..table.table import Table
 from . import ir
+from .sizes import refusal_of_sizes
 
 
 class Target:
@@ -64,8 +65,11 @@ class Target:
         Returns
         -------
         reason
-            A sentence; empty if the driver takes it.
+            A sentence; empty if the driver takes it. With a code if the driver was not asked.
         """
+        reason = refusal_of_sizes(function, finish)
+        if reason is not None:
+            return reason
         driver = self.options.driver
         return decline_reason(function, driver, self._driver_options, bounds, finish)
 

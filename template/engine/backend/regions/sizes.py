@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes with which no driver can compile a composite or a region, so that none is asked."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from ..ir.calls import Size, Unknown, tensor_type
+from ..table.reasons import Code, Reason
+
+
+def refusal_of_sizes(function: relax.Function, finish: bool) -> Reason | None:
+    """Return which size of a function cannot be compiled.
+
+    Parameters
+    ----------
+    function
+        A composite or a region.
+    finish
+        Whether it is a whole region, whose symbols must come from its inputs.
+
+    Returns
+    -------
+    reason
+        A sentence; none if all suit.
+    """
+    # A driver gets tensors, and no shapes.
+    inputs = [item.ty for item in function.params if not isinstance(item.ty, relax.ShapeType)]
+    of_inputs = {name for ty in inputs for name in _symbols(ty)}
+    found: list[Reason] = []
+
+    def visit(expr: relax.Expr) -> None:
+        if not isinstance(expr, relax.Call):
+            return
+        reason = _refusal_of(expr) if isinstance(expr.op, tvm.ir.Op) else None
+        for name in _symbols(expr.ty) if finish else ():
+            if name not in of_inputs:
+                why = f"a size depends on the symbol '{name}', which no input of its region has"
+                reason = reason or Reason(Code.SYMBOLIC_SIZE, why)
+        found.extend([reason] if reason is not None else [])
+
+    relax.analysis.post_order_visit(function, visit)
+    return found[0] if found else None
+
+
+def _symbols(ty: tvm.ir.Type) -> list[str]:
+    """Return the symbols of a type by name: composites have their own variables for them."""
+    return [str(var.name) for var in relax.analysis.tir_vars_in_type(ty)]
+
+
+def _refusal_of(call: relax.Call) -> Reason | None:
+    """Return why an operand does not broadcast to the result of a call."""
+    name = str(call.op.name).removeprefix("relax.")
+    try:
+        if name == "broadcast_to":
+            given, wanted = (tensor_type(item)[1] for item in (call.args[0].ty, call.ty))
+            pairs = list(zip(reversed(given), reversed(wanted), strict=False))
+        elif name == "nn.prelu":
+            data, slopes = (tensor_type(item.ty)[1] for item in call.args[:2])
+            pairs = [(slopes[0], data[int(call.attrs.axis)])]
+        else:
+            return None
+    except Unknown:
+        return None
+    for one, other in pairs:
+        if one not in (1, other):
+            is_open = isinstance(one, Size) or isinstance(other, Size)
+            code = Code.SYMBOLIC_SIZE if is_open else Code.RELATION
+            known = " is not known before the run" if is_open else " is wrong"
+            why = f"{name}: that the size {one} is 1 or {other}{known}"
+            return Reason(code, why)
+    return None
