@@ -114,6 +114,17 @@ CHECKED = {
     "differences": Case(
         BTC, "a = Slice(x, one, most, one) c = Slice(x, zero, last, one) y = Sub(a, c)", ALL[1:]
     ),
+    "differences to the first": Case(BTC, "a = Slice(x, zero, one, one) y = Sub(x, a)", ALL),
+    "differences to the last": Case(BTC, "a = Slice(x, last, most, one) y = Sub(x, a)", ALL),
+    "the first everywhere": Case(
+        BTC, "a = Slice(x, zero, one, one) s = Shape(x) y = Expand(a, s)", ALL
+    ),
+    "a roll": Case(
+        BTC,
+        "a = Slice(x, last, most, one) c = Slice(x, zero, last, one)"
+        " d = Concat<axis = 1>(a, c) y = Add(d, x)",
+        ALL,
+    ),
     "a grid of twice half": Case(
         "float[1, 2, h, 4] x",
         "p = MaxPool<kernel_shape = [2, 1], strides = [2, 1]>(x) c = Concat<axis = 2>(p, p)"
@@ -142,6 +153,12 @@ COMPUTED = {
     ),
     "backwards from a computed one": Case(
         BTC, f"{SIZES} e = Sub(t, one) y = Slice(x, e, least, one, last)", ALL
+    ),
+    "up to the last": Case(
+        BTC, f"{SIZES} e = Sub(t, one) a = Slice(x, zero, e, one) y = Relu(a)", ALL
+    ),
+    "from an end by its size": Case(
+        BTC, f"{SIZES} e = Neg(t) a = Slice(x, e, last, one) y = Relu(a)", ALL
     ),
     "between ends": Case(BTC, "y = Slice(x, one, last, one)", ALL[1:]),
     "Tile": Case(
