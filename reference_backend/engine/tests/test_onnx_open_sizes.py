@@ -30,7 +30,8 @@ CONSTANTS = {
     **{"both": np.array([2, 3]), "twos": np.array([2, 2]), "zeros": np.array([0, 0])},
     **{"ends": np.array([2**31 - 1, 100]), "eight": np.array([8]), "rows": np.array([-1, 8])},
     **{"kept": np.array([0, -1, 8]), "pads": np.array([0, 2, 0, 2]), "thirds": np.array([2, 3])},
-    **{"w": (8, 4), "w2": (4, 3), "kernel": (4, 3, 2, 2), "channels": (3,), "bias": (8,)},
+    **{"w": (8, 4), "w2": (4, 3), "kernel": (4, 3, 1, 1), "small": (2, 2, 2, 2)},
+    **{"channels": (3,), "bias": (8,)},
     **{"slope": (3, 1), "pos": (1, 5, 4), "row": (1, 1, 4)},
     **{"f0": np.float32(0), "f2": np.float32(2)},
 }
@@ -105,6 +106,12 @@ CHECKED = {
         "y = SpaceToDepth<blocksize = 2>(x)",
         of_x((1, 4, 2, 6)),
         of_x((1, 4, 3, 6), (1, 4, 2, 5)),
+    ),
+    "a window": Case(
+        "float[1, 2, h, l] x",
+        "a = Conv(x, small) r = Relu(a) y = MaxPool<kernel_shape = [2, 2]>(r)",
+        of_x((1, 2, 3, 5), (1, 2, 9, 3)),
+        of_x((1, 2, 2, 5), (1, 2, 3, 1)),
     ),
     "TopK": Case(BK, "y, i = TopK(x, three)", of_x((2, 5), (2, 3)), of_x((2, 2))),
     "Pad": Case(BK, 'y = Pad<mode = "reflect">(x, pads)', of_x((2, 3)), of_x((2, 2))),

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tvm
 from tvm import relax
 
 from ...ir.calls import Analyzer
-from .demands import Asked, Demand, demands
+from .demands import Asked, demands
 from .elements import Element, is_open, largest, proves, simple
 
 
@@ -48,27 +48,37 @@ class Relations:
         if not any(is_open(size) for sizes in asked.sizes for size in sizes or ()):
             return inputs
         result = list(inputs)
-        for demand in demands(op, asked):
-            x = result[demand.place]
-            result[demand.place] = self._checked(x, demand, asked.of(demand.place))
+        bounds: dict[int, dict[int, Element]] = {}
+        for place, axis, size, is_bound in demands(op, asked):
+            if is_bound and axis is not None:
+                bounds.setdefault(place, {})[axis] = size
+            else:
+                result[place] = self._checked(result[place], axis, size, asked.of(place))
+        for place, sizes in bounds.items():
+            result[place] = self._bounded(result[place], sizes)
         return type(inputs)(result)  # type: ignore[call-arg]
 
-    def _checked(self, x: relax.Expr, demand: Demand, sizes: Sequence[Element]) -> relax.Expr:
+    def _checked(
+        self, x: relax.Expr, axis: int | None, size: Element, sizes: Sequence[Element]
+    ) -> relax.Expr:
         """Return a tensor that has a size, after the run has checked that."""
-        given = math.prod(sizes) if demand.axis is None else sizes[demand.axis]
-        self._tell(given, demand.size)
-        now = [simple(size) for size in x.ty.shape.values]
-        if demand.axis is None:
+        given = math.prod(sizes) if axis is None else sizes[axis]
+        self._tell(given, size)
+        now = [simple(item) for item in x.ty.shape.values]
+        if axis is None:
             flat = self._reshaped(x, [given])
-            return self._reshaped(self._cast(flat, [demand.size]), now)
+            return self._reshaped(self._cast(flat, [size]), now)
+        now[axis] = size
+        cast = self._cast(x, now)
+        return self._reshaped(cast, now) if isinstance(size, tvm.tirx.Var) else cast
+
+    def _bounded(self, x: relax.Expr, bounds: Mapping[int, Element]) -> relax.Expr:
+        """Return a tensor after the run has checked that some sizes are as if they were bounded."""
+        now = [simple(item) for item in x.ty.shape.values]
         wanted = [*now]
-        wanted[demand.axis] = demand.size
-        cast = self._cast(x, wanted)
-        if isinstance(demand.size, tvm.tirx.Var):
-            return self._reshaped(cast, wanted)
-        # A symbol stays itself in later types.
-        is_symbol = is_open(demand.size) and isinstance(given, tvm.tirx.Var)
-        return self._reshaped(cast, now) if is_symbol else cast
+        for axis, size in bounds.items():
+            wanted[axis] = size
+        return self._reshaped(self._cast(x, wanted), now)
 
     def _reshaped(self, x: relax.Expr, sizes: Sequence[Element]) -> relax.Expr:
         return self._builder.emit(relax.op.reshape(x, relax.ShapeExpr(sizes)))

@@ -31,11 +31,14 @@ class Demand(NamedTuple):
         Its axis; None for the number of all its elements.
     size
         The size.
+    is_bound
+        Whether the size is only a bound of itself, which later types need not show.
     """
 
     place: int
     axis: int | None
     size: Element
+    is_bound: bool = False
 
 
 class Asked(NamedTuple):
@@ -89,7 +92,7 @@ def demands(op: str, asked: Asked) -> Iterator[Demand]:
     """
     rule = _RULES.get(op)
     for demand in rule(asked) if rule else ():
-        place, axis, size = demand
+        place, axis, size, _ = demand
         given = asked.at(place, axis) if axis is not None else math.prod(asked.of(place))
         both = (given, size)
         if given is not None and any(map(is_open, both)) and not proves(given - size == 0):
@@ -123,13 +126,13 @@ def _equal(
 def _at_least(asked: Asked, place: int, axis: int, size: Element) -> Iterator[Demand]:
     given = asked.at(place, axis)
     if given is not None:
-        yield Demand(place, axis, largest(given, size))
+        yield Demand(place, axis, largest(given, size), True)
 
 
 def _multiple(asked: Asked, place: int, axis: int, factor: int) -> Iterator[Demand]:
     given = asked.at(place, axis)
     if given is not None and factor > 0:
-        yield Demand(place, axis, simple(given // factor * factor))
+        yield Demand(place, axis, simple(given // factor * factor), True)
 
 
 def _broadcast(asked: Asked, places: Sequence[int], end: int = 0) -> Iterator[Demand]:
@@ -165,6 +168,23 @@ def _convolution(asked: Asked) -> Iterator[Demand]:
     if inside is not None:
         yield Demand(0, 1, simple(inside * groups))
     yield from _equal(asked, [(1, 0), (2, 0)])
+    yield from _window(asked)
+
+
+def _window(asked: Asked) -> Iterator[Demand]:
+    """Demand that a window fits into the padded input; ONNX Runtime rounds what is negative up."""
+    kernel = asked.attributes.get("kernel_shape") or asked.of(1)[2:]
+    padding = asked.attributes.get("auto_pad", b"NOTSET")
+    if padding.startswith(b"SAME") or asked.attributes.get("ceil_mode"):
+        return
+    pads = asked.attributes.get("pads", ()) if padding == b"NOTSET" else ()
+    dilations = asked.attributes.get("dilations") or [1] * len(kernel)
+    for index, (size, dilation) in enumerate(zip(kernel, dilations, strict=False)):
+        if is_open(size):
+            continue
+        covered = (size - 1) * dilation + 1 - sum(pads[index :: len(kernel)])
+        if covered > 1:
+            yield from _at_least(asked, 0, 2 + index, covered)
 
 
 def _transposed_convolution(asked: Asked) -> Iterator[Demand]:
@@ -350,6 +370,7 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _normalization),
     **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), _quantization),
     **dict.fromkeys(("MatMul", "MatMulInteger", "MatMulInteger16"), _matmul),
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _window),
     **dict.fromkeys(("Scatter", "ScatterElements"), _scatter_elements),
     "Concat": _concat,
     "Conv": _convolution,
