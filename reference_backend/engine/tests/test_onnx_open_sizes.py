@@ -107,6 +107,18 @@ CHECKED = {
         of_x((1, 4, 2, 6)),
         of_x((1, 4, 3, 6), (1, 4, 2, 5)),
     ),
+    "Expand to one of two sizes": Case(
+        "float[b, k] x, float[1, 4] z",
+        "s = Shape(x) y = Expand(z, s)",
+        [[(2, 4), (1, 4)], [(3, 1), (1, 4)]],
+        [[(2, 5), (1, 4)], [(2, 2), (1, 4)]],
+    ),
+    "Reshape to the size of another": Case(
+        "float[b, k] x, float[12] z",
+        "s = Shape(x) y = Reshape(z, s)",
+        [[(3, 4), (12,)], [(12, 1), (12,)]],
+        [[(3, 3), (12,)], [(4, 4), (12,)]],
+    ),
     "a window": Case(
         "float[1, 2, h, l] x",
         "a = Conv(x, small) r = Relu(a) y = MaxPool<kernel_shape = [2, 2]>(r)",

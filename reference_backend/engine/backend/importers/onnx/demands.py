@@ -286,9 +286,15 @@ def _factors(sizes: Sequence[Element]) -> list[Element]:
 
 
 def _expand(asked: Asked) -> Iterator[Demand]:
+    wanted = (asked.elements(1) if len(asked.sizes) > 1 else None) or ()
     for axis, size in enumerate(asked.of(0)):
         if proves(size <= 1):
             yield Demand(0, axis, 1)
+        back = axis - len(asked.of(0))
+        target = wanted[back] if -back <= len(wanted) else 1
+        if is_open(target) and not is_open(size) and size > 1:
+            # It is one of both.
+            yield Demand(0, axis, simple(size + (target - 1) * (target - size)), True)
 
 
 def _squeeze(asked: Asked) -> Iterator[Demand]:

@@ -45,7 +45,8 @@ class Relations:
         asked
             What is known about the node.
         """
-        if not any(is_open(size) for sizes in asked.sizes for size in sizes or ()):
+        read = asked.elements(1) if op in ("Expand", "Reshape") else ()
+        if not any(is_open(size) for sizes in (*asked.sizes, read) for size in sizes or ()):
             return inputs
         result = list(inputs)
         bounds: dict[int, dict[int, Element]] = {}

@@ -136,7 +136,7 @@ class Symbols:
 
         def elements(place: int) -> Sequence[Element] | None:
             try:
-                item = inputs[place]
+                item = inputs[place] if place < len(inputs) else None
                 return None if item is None else self._elements(item).reshape(-1).tolist()
             except Unknown:
                 return None
