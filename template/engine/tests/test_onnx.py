@@ -118,37 +118,27 @@ FAILURES = {
         "ONNX node 'y' (EyeLike): dtype mismatch between input (float32) and attribute (7)",
     ),
     "TypeError": (
-        "(float[2] x) => (float[2, 4] y) { d = Constant<value_int = 4>()"
-        "  v = Constant<value_floats = [0.0, 1.0]>() [hot] y = OneHot(x, d, v) }",
-        "ONNX node 'hot' (OneHot): one_hot op requires the input indices to have integer dtype.",
+        "(float[n, 4] x) => (float[n, 4] y) { [hot] y = Hardmax<axis = 0>(x) }",
+        "ONNX node 'hot' (Hardmax): Mismatched type on argument #3 when calling",
     ),
     "of a kernel": (
         "(float[1, 7, 3, 3] x) => (float[1, 7, 3, 3] y) { y = LRN<size = 4>(x) }",
         "ONNX node 'y' (LRN): In divide, the first input shape at dim 1 is 7 and the second input "
         "shape at dim 1 is 8, which are not broadcastable",
     ),
-    "AssertionError": (
-        "(int32[2] x) => (int32[2] y) { y = Exp(x) }",
-        "ONNX node 'y' (Exp): Types ['float', 'float32', 'double', 'float64', 'float16', "
-        "'bfloat16'] are supported only, but int32 is given",
-    ),
     "NotImplementedError": (
-        "(float[1, 3] x, float[1, 3] w) => (float[3] y) { y = GridSample(x, w) }",
-        "ONNX node 'y' (GridSample): GridSample only supports 4D or 5D input, got 2D",
-    ),
-    "of another type": (
-        "(float[2] x, int64[2] z) => (float[2] y) { y = Add(x, z) }",
-        "ONNX node 'y' (Add): Binary operators must have the same datatype for both operands.",
+        "(float[1, 2, 3] x, float[1, 4, 1] z) => (float[1, 2, 4] y) { y = GridSample(x, z) }",
+        "ONNX node 'y' (GridSample): GridSample only supports 4D or 5D input, got 3D",
     ),
     "in a branch": (
         IN_A_BRANCH % "EyeLike<dtype = 7>(x)",
         "ONNX node 'p' (EyeLike): dtype mismatch between input (float32) and attribute (7)",
     ),
     "unknown in a branch": (
-        IN_A_BRANCH % "Celu(x)",
+        (IN_A_BRANCH % "Celu(x)").replace("int64", "float").replace("to = 7", "to = 1"),
         "ONNX node 'p' (Celu): Operator Celu not implemented",
     ),
-    "of ONNX Runtime": (
+    "AssertionError": (
         "(float[1, 3, 4] x, float[4, 12] w, float[12] b) => (float[1, 3, 4] y)"
         "  { y = com.microsoft.Attention<num_heads = 2, scale = 2.0>(x, w, b) }",
         "ONNX node 'y' (com.microsoft.Attention): custom scale is not currently supported",
@@ -228,10 +218,10 @@ def test_the_types_of_the_file_are_used_where_onnx_infers_none(monkeypatch):
     assert result_type(text, shape_dict={"x": [3, 4]}) == ("float32", [3, 4])
 
 
-def test_what_exporters_leave_behind_is_no_contradiction():
+def test_what_exporters_leave_behind_inside_is_no_contradiction():
     from onnx import helper
 
-    text = "g (float[2, 4] x) => (float[2, 5] y) { r = Relu(x) y = Neg(r) }"
+    text = "g (float[2, 4] x) => (float[2, 4] y) { r = Relu(x) y = Neg(r) }"
     found = model(text)
     found.graph.value_info.append(helper.make_tensor_value_info("r", 1, [7, 7, 7]))
     ty = backend.from_onnx(found)["main"].ret_ty
@@ -245,12 +235,32 @@ def test_sizes_that_replace_those_of_the_file_are_the_declared_ones():
     assert result_type(fixed, shape_dict={"x": [np.int64(3), 4]}) == ("float32", [3, 4])
 
 
+@pytest.mark.parametrize("shape", ["[2, 5]", "[2, 4, 1]", "[n, 5]"])
+def test_a_result_of_another_shape_is_refused(shape):
+    text = f"g (float[2, 4] x) => (float{shape} y) {{ [act] y = Relu(x) }}"
+    shown = shape.replace("n", "?")
+    sentence = f"the model declares the result 'y' as float32{shown}, and by ONNX it is float32[2, "
+    refused(text, f"ONNX node 'act' (Relu): {sentence}4]; correct the type in the file")
+
+
+def test_open_sizes_of_a_result_may_be_declared_by_any_name():
+    for shape in ("[m, 4]", "[2, k]", "[n, m]"):
+        text = f"g (float[2, 4] x) => (float{shape} y) {{ y = Relu(x) }}"
+        assert result_type(text) == ("float32", [2, 4])
+
+
 def test_a_result_of_another_element_type_is_refused():
+    from onnx import helper
+
     refused(
         "g (float[2] x) => (int64[2] y) { [act] y = Relu(x) }",
-        "ONNX node 'act' (Relu): the model declares the result 'y' as int64, and by ONNX it is "
-        "float32; correct the type in the file",
+        "ONNX node 'act' (Relu): the model declares the result 'y' as int64[2], and by ONNX it is "
+        "float32[2]; correct the type in the file",
     )
+    inside = model("g (float[2] x) => (float[2] y) { [act] r = Relu(x) y = Neg(r) }")
+    inside.graph.value_info.append(helper.make_tensor_value_info("r", 7, [2]))
+    with pytest.raises(ValueError, match="ONNX node 'act' .* declares the result 'r' as int64, "):
+        backend.from_onnx(inside)
 
 
 @pytest.mark.parametrize("what", ["input", "result"])
@@ -398,15 +408,15 @@ def test_resize_to_the_nearest_pixel_takes_the_same_side_of_ties(scale, rounding
 IMPOSSIBLE = {
     "a window larger than its data": (
         "y = MaxPool<kernel_shape = [9, 9]>(x)",
-        "its result 'y' would be float32[1, 1, -3, -4]; its input is too small",
+        "its result 'y' would have the shape [1, 1, -3, -4]; its input is too small, or one of",
     ),
     "an infinite scale": (
         "y = Resize(x, , infinite)",
-        "ONNX node 'y' (Resize): cannot convert float infinity to integer",
+        "ONNX node 'y' (Resize): its result 'y' would have the shape [1, 1, -",
     ),
     "an axis that the data lack": (
         "y = Resize<axes = [7]>(x, , two)",
-        "its axes [7] are not all of a tensor of rank 4",
+        "ONNX node 'y' (Resize): it is not valid: Unexpected axis value: 7. Expected range [-4, 4)",
     ),
     "an axis of open sizes that the data lack": (
         "n = Shape(z) y = Slice(z, zero, n, seven)",
@@ -565,10 +575,6 @@ UNREAD = {
     "Dropout that trains": (
         ("Dropout", [floats(2, 3), np.float32(0.3), np.bool_(True)], 21, [1, 2], {}),
         "training_mode is not supported; export the model for inference",
-    ),
-    "BatchNormalization that trains": (
-        ("BatchNormalization", [floats(1, 2, 3), *[floats(2)] * 4], 21, [], {"training_mode": 1}),
-        "training_mode=1 is not supported; export the model for inference",
     ),
     "RoiAlign of the largest": (
         ("RoiAlign", [floats(1, 2, 6, 6), REGIONS, np.array([0, 0])], 21, [], {"mode": "max"}),

@@ -68,9 +68,10 @@ def test_the_results_are_compared_with_the_original(path):
 )
 def test_an_importer_that_reads_another_model_is_found(monkeypatch, wrong, told):
     if "Unsqueeze" in str(wrong):
-        from onnx import numpy_helper
+        from onnx import helper, numpy_helper
 
         wrong.graph.initializer.append(numpy_helper.from_array(np.array([0]), "a"))
+        wrong.graph.output[1].CopyFrom(helper.make_tensor_value_info("i", 7, [1, 3]))
     monkeypatch.setattr(originals, "from_onnx", lambda *_, **__: backend.from_onnx(wrong))
     found = backend.verify(model_of(), [X])
     assert not found.passed

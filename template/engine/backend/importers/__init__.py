@@ -62,6 +62,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     from .onnx.names import read
     from .onnx.operators import normalize
     from .onnx.types import outline
+    from .onnx.validity import require_valid
 
     if isinstance(model, (str, os.PathLike)):
         model = onnx.load(model)
@@ -72,12 +73,16 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
         )
     whole = inline_local_functions(model) if model.functions else model
     require_sound(whole)
+    shapes = options.get("shape_dict")
     told: dict[str, int | str] = {}
     while True:
         known = len(told)
-        types = outline(whole, options.get("shape_dict"), told)
+        types = outline(whole, shapes, told)
+        is_folded = fold(types)
+        if not told:
+            require_valid(whole, types, with_sizes=not shapes)
         try:
-            mod = read(normalize(whole, types, fold(types)), types, told, **options)
+            mod = read(normalize(whole, types, is_folded), types, told, **options)
         except ValueError:
             # What was told before may be why.
             if len(told) == known:

@@ -31,6 +31,16 @@ class Declared(NamedTuple):
         sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
         return f"{self.dtype or '?'}[{sizes}]"
 
+    def agrees(self, other: Declared) -> bool:
+        """Whether another type may be the same; what one of them does not say is not compared."""
+        if self.dtype and other.dtype and self.dtype != other.dtype:
+            return False
+        if self.shape is None or other.shape is None:
+            return True
+        return len(self.shape) == len(other.shape) and all(
+            a is None or b is None or a == b for a, b in zip(self.shape, other.shape, strict=True)
+        )
+
 
 def require_declared(
     node: str, result: str, declared: Declared, read: relax.Expr | tvm.ir.Type
@@ -61,8 +71,7 @@ def require_declared(
         raise ValueError(
             f"the node {node}: its result {result!r} would be {found}; its input is too small"
         )
-    same_dtype = not declared.dtype or not found.dtype or declared.dtype == found.dtype
-    if same_dtype and _agree(declared.shape, found.shape):
+    if declared.agrees(found):
         return
     raise ValueError(
         f"the node {node} is read wrongly: the model declares its result {result!r} as {declared}, "
@@ -78,11 +87,3 @@ def _type_of(ty: relax.TensorType) -> Declared:
     elif ty.ndim >= 0:
         shape = [None] * ty.ndim
     return Declared(str(ty.dtype) if ty.dtype else "", shape)
-
-
-def _agree(one: Sequence[int | None] | None, other: Sequence[int | None] | None) -> bool:
-    if one is None or other is None:
-        return True
-    return len(one) == len(other) and all(
-        a is None or b is None or a == b for a, b in zip(one, other, strict=True)
-    )

@@ -7,13 +7,12 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tvm.relax.frontend.onnx import onnx_frontend
-
 from ...backend.importers.attributes.onnx_schemas import Schema, schema_of, versions_of
 from ...backend.importers.attributes.tables import Row, Rows, Table
 from ...backend.importers.onnx.graph import Graph
 from ...backend.importers.onnx.graph import Node as OurNode
 from ...backend.importers.onnx.operators import RULES
+from ...backend.importers.onnx.versions import converters as all_converters
 from .following import Follower
 from .given import NOTHING, Attributes, Inputs, Instance, Known, Node, Reads
 
@@ -27,9 +26,9 @@ def find_table(
     Parameters
     ----------
     converters, rules
-        Those of TVM and ours by default.
+        Those of this package and of TVM by default.
     """
-    converters = onnx_frontend._get_convert_map() if converters is None else converters
+    converters = all_converters() if converters is None else converters
     return {
         "importer": rows_of_converters(converters),
         "rules": _rows_of_rules(RULES if rules is None else rules),

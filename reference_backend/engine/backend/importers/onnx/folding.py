@@ -24,15 +24,13 @@ from onnx import (
 from onnx.reference import ReferenceEvaluator
 
 from ...shared.aliases import Array
-from .graph import graphs_of, reads
+from .graph import OWN, graphs_of, opset_of, reads
 from .types import infer
 
 _LEAST_OPSET = 7
 
 _MOST = 2**16
 """The number of elements of a constant up to which it may be a part of a shape computation."""
-
-_DOMAINS = ("", "ai.onnx")
 
 _MOVES = {
     *("Concat", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice"),
@@ -85,9 +83,8 @@ def fold(outline: ModelProto) -> bool:
     is_folded
         Whether it has changed.
     """
-    opset = next((item.version for item in outline.opset_import if item.domain in _DOMAINS), 1)
     # Before, operators broadcast by an attribute, which the evaluator does not know.
-    if opset < _LEAST_OPSET or not _Folder(outline, outline.graph).run():
+    if opset_of(outline) < _LEAST_OPSET or not _Folder(outline, outline.graph).run():
         return False
     infer(outline)
     while _Folder(outline, outline.graph).run():
@@ -186,7 +183,7 @@ class _Folder:
 
     def _results(self, node: NodeProto) -> dict[str, Array] | None:
         """Return the results of a node, if they are known."""
-        if node.domain not in _DOMAINS:
+        if node.domain not in OWN:
             return None
         if node.op_type in ("Shape", "Size"):
             return self._sizes(node)
@@ -278,10 +275,10 @@ class _Folder:
 
     def _branch(self, node: NodeProto) -> GraphProto | None:
         """Return the branch that an If takes, if it always takes the same."""
-        if node.op_type != "If" or node.domain not in _DOMAINS:
+        if node.op_type != "If" or node.domain not in OWN:
             return None
         condition = self.values.get(node.input[0])
-        if condition is None or condition.size != 1:
+        if condition is None or condition.size != 1 or condition.dtype != bool:
             return None
         name = "then_branch" if condition.item() else "else_branch"
         return next((item.g for item in node.attribute if item.name == name), None)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from onnx import (
     AttributeProto,
     GraphProto,
+    ModelProto,
     NodeProto,
     TensorProto,
     ValueInfoProto,
@@ -31,8 +32,16 @@ NARROW = {
 }
 """Element types of less than 8 bits: the type that holds them, and their range."""
 
-DOMAINS = ("", "ai.onnx", "com.microsoft")
+OWN = ("", "ai.onnx")
+"""The names of ONNX's own domain."""
+
+DOMAINS = (*OWN, "com.microsoft")
 """The domains of known operators; TVM's importer ignores domains."""
+
+
+def opset_of(model: ModelProto) -> int:
+    """Return the version of ONNX's own operators in a model."""
+    return next((item.version for item in model.opset_import if item.domain in OWN), 1)
 
 
 def title_of(node: NodeProto) -> str:
@@ -77,9 +86,17 @@ class Graph:
         The version of ONNX's own operators in the model.
     outer
         The graph around it, whose tensors it sees.
+    weights
+        Constants of which the graph lacks the values, by name.
     """
 
-    def __init__(self, proto: GraphProto, opset: int, outer: Graph | None = None) -> None:
+    def __init__(
+        self,
+        proto: GraphProto,
+        opset: int,
+        outer: Graph | None = None,
+        weights: Mapping[str, TensorProto] | None = None,
+    ) -> None:
         self.proto = proto
         self.opset = opset
         self.nodes: list[NodeProto] = []
@@ -94,7 +111,7 @@ class Graph:
         self.producers = {name: node for node in proto.node for name in node.output if name}
         self.uses = Counter(filter(None, reads(proto)))
         for tensor in proto.initializer:
-            self._learn_constant(tensor.name, tensor)
+            self._learn_constant(tensor.name, (weights or {}).get(tensor.name, tensor))
         for node in proto.node:
             self._names.update((*node.input, *node.output))
             for item in node.attribute:

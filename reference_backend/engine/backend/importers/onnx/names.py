@@ -27,6 +27,7 @@ from .relations import Relations
 from .sizes import inputs_of
 from .symbols import Symbols
 from .types import declared
+from .versions import CONVERTERS
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
@@ -186,7 +187,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
                 result = self._symbols.computed(op_name, inputs, attrs, opset)
                 if result is None:
                     given = self._symbols.for_converter(op_name, inputs, attrs)
-                    result = super()._convert_operator(op_name, given, attrs, opset)
+                    result = self._converted(op_name, given, attrs, opset)
                     result = self._symbols.as_tensor(result)
                 if op_name == "NonMaxSuppression":
                     # Before other operators read the most that can be selected as the size.
@@ -197,6 +198,19 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             self.bb.span = outer
         is_call = isinstance(result, tvm.relax.Call) and result.span is None
         return with_span(result, span) if is_call and span is not None else result
+
+    def _converted(
+        self,
+        op_name: str,
+        inputs: Sequence[relax.Expr | None],
+        attrs: Attributes,
+        opset: int,
+    ) -> relax.Expr:
+        own = CONVERTERS.get(op_name)
+        if own is None:
+            return super()._convert_operator(op_name, inputs, attrs, opset)
+        convert = own.get_converter(opset)
+        return self.bb.normalize(convert(self.bb, inputs, attrs, [self._nodes, self._params]))
 
 
 def _titles(graph: GraphProto) -> dict[str, str]:

@@ -30,7 +30,7 @@ from . import (
 from . import (
     windows as onnx_windows,
 )
-from .graph import DOMAINS, NARROW, Graph, Node, Rule, graphs_of, reads, title_of
+from .graph import DOMAINS, NARROW, Graph, Node, Rule, graphs_of, opset_of, reads, title_of
 
 RULES: Mapping[str, Rule] = {
     **onnx_attention.RULES,
@@ -76,8 +76,7 @@ def normalize(model: ModelProto, outline: ModelProto, is_folded: bool = False) -
     del result.graph.initializer[:]
     result.graph.initializer.extend(i for i in model.graph.initializer if i.name in read)
     result.graph.initializer.extend(i for i in outline.graph.initializer if i.name not in names)
-    opsets = {item.domain: item.version for item in result.opset_import}
-    _rewrite(result.graph, opsets.get("", opsets.get("ai.onnx", 1)), None)
+    _rewrite(result.graph, opset_of(result), None)
     for value in result.graph.output:
         if value.type.HasField("tensor_type"):
             # ONNX's checker, which TVM asks, wants one.

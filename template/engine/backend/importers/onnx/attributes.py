@@ -27,11 +27,21 @@ def _keep(graph: Graph, node: Node) -> None:
 def _one_hot(graph: Graph, node: Node) -> None:
     """TVM makes the values float64 or int64, whatever they are."""
     indices, depth, values = node.inputs(3)
-    kind, array = graph.element_type(values), graph.constant(values)
+    kind, array, count = graph.element_type(values), graph.constant(values), graph.constant(depth)
     if array is None:
         node.refuse(f"its values {values!r} are computed in the graph; supported are constants")
+    if count is None:
+        node.refuse(f"its depth {depth!r} is computed in the graph; supported are constants")
+    if array.shape != (2,) or count.size != 1 or count.item() < 1:
+        node.refuse(
+            f"its values have the shape {list(array.shape)}, and its depth is {count.tolist()}; "
+            "supported are two values, and a depth of at least 1"
+        )
+    if graph.element_type(indices) not in (0, TensorProto.INT32, TensorProto.INT64):
+        indices = _cast(graph, node, indices, TensorProto.INT64)
+    size = graph.add_constant(f"{depth}_scalar", np.array(int(count.item()), "int64"))
     wide = array.astype("float64" if array.dtype.kind == "f" else "int64")
-    inputs = [indices, depth, graph.add_constant(f"{values}_wide", wide)]
+    inputs = [indices, size, graph.add_constant(f"{values}_wide", wide)]
     hot = graph.emit("OneHot", inputs, node.attributes, like=node)
     graph.emit("Cast", [hot], {"to": kind}, node.proto.output[0], like=node)
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    defs,
+)
 
 from .einsum import equation_of
-from .graph import Node, graphs_of, title_of
+from .graph import OWN, Node, graphs_of, opset_of, title_of
 
 
 def require_sound(model: ModelProto) -> None:
@@ -26,10 +34,15 @@ def require_sound(model: ModelProto) -> None:
     """
     for value in model.graph.input:
         _require_tensor(value)
-    versions = {item.domain or "ai.onnx": item.version for item in model.opset_import}
-    _require_graph(model.graph, (), versions.get("ai.onnx", 1))
-    own = [node for node in model.graph.node if node.domain in ("", "ai.onnx")]
-    if own and "ai.onnx" not in versions:
+    opset, latest = opset_of(model), defs.onnx_opset_version()
+    if not 1 <= opset <= latest:
+        raise ValueError(
+            f"the model has version {opset} of ONNX's operators; the installed onnx knows those "
+            f"from 1 to {latest}: install a later onnx, or export the model with one of these"
+        )
+    _require_graph(model.graph, (), opset)
+    own = [node for node in model.graph.node if node.domain in OWN]
+    if own and not any(item.domain in OWN for item in model.opset_import):
         Node(own[0]).refuse(
             "the model does not say which version of ONNX's operators it has; write it into its "
             "opset_import"
@@ -86,7 +99,7 @@ def _require_operator(node: NodeProto, opset: int) -> None:
         Node(node).refuse("it has no operator")
     if not any(node.output):
         Node(node).refuse("it has no result")
-    if node.domain in ("", "ai.onnx") and defs.has(node.op_type):
+    if node.domain in OWN and defs.has(node.op_type):
         _require_whole(node, opset)
     if node.op_type == "Einsum":
         equation_of(Node(node))
@@ -98,10 +111,14 @@ def _require_whole(node: NodeProto, opset: int) -> None:
         schema = defs.get_schema(node.op_type, opset, "")
     except defs.SchemaError:  # A later version has it.
         return
-    given = {item.name for item in node.attribute}
+    given = {item.name: item.type for item in node.attribute}
     for name, item in schema.attributes.items():
         if item.required and name not in given:
             Node(node).refuse(f"its attribute {name} is missing")
+        kind, wanted = given.get(name), int(item.type)
+        if kind is not None and kind != wanted:
+            names = [AttributeProto.AttributeType.Name(value) for value in (kind, wanted)]
+            Node(node).refuse(f"its attribute {name} is of type {names[0]}, and must be {names[1]}")
     if len(node.input) < schema.min_input:
         Node(node).refuse(f"it has {len(node.input)} inputs, and needs {schema.min_input}")
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
 from ..declared import Declared
-from .graph import NARROW, title_of
+from .graph import NARROW
 from .sizes import name_open_sizes, open_unknown_sizes, set_sizes, tell_sizes
 
 _SMALL = 1024
@@ -43,8 +43,7 @@ def outline(
     Raises
     ------
     ValueError
-        A size is negative, or given otherwise than the model has it; or a result is declared with
-        another element type than ONNX infers.
+        A size is negative, or given otherwise than the model has it.
     """
     given = shapes if isinstance(shapes, Mapping) else {}
     result = ModelProto(ir_version=model.ir_version)
@@ -61,22 +60,7 @@ def outline(
     name_open_sizes(result.graph)
     tell_sizes(result.graph, told or {})
     infer(result, with_sizes=not given)
-    for said, known in zip(model.graph.output, result.graph.output, strict=True):
-        _require_type(result.graph, said, known)
     return result
-
-
-def _require_type(graph: GraphProto, said: ValueInfoProto, known: ValueInfoProto) -> None:
-    """Refuse a result of another element type than ONNX infers; sizes may be outdated."""
-    one, other = (_declared(value).dtype for value in (said, known))
-    if not one or not other or one == other:
-        return
-    makers = [title_of(node) for node in graph.node if said.name in node.output]
-    where = f"ONNX node {makers[0]}: " if makers else ""
-    raise ValueError(
-        f"{where}the model declares the result {said.name!r} as {one}, and by ONNX it is {other}; "
-        "correct the type in the file, or export the model again"
-    )
 
 
 def infer(outline: ModelProto, with_sizes: bool = True) -> None:
@@ -101,14 +85,14 @@ def infer(outline: ModelProto, with_sizes: bool = True) -> None:
 
 
 def declared(graph: GraphProto) -> Mapping[str, Declared]:
-    """Return the types of the tensors of an outline, by name, as TVM has them.
+    """Return the types of the tensors of an outline but its constants, by name, as TVM has them.
 
     Parameters
     ----------
     graph
         Its graph.
     """
-    values = (*graph.value_info, *graph.output)
+    values = (*graph.input, *graph.value_info, *graph.output)
     return {value.name: _declared(value) for value in values if value.type.HasField("tensor_type")}
 
 

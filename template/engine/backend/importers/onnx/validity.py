@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refuses nodes whose inputs and attributes do not fit each other by the rules of ONNX.
+
+ONNX's own inference finds most of them, `onnx_values` others.
+"""
+
+from __future__ import annotations
+
+import re
+
+from onnx import GraphProto, ModelProto, NodeProto, shape_inference
+
+from ..failures import refusal
+from .graph import OWN, Graph, Node, all_nodes, graphs_of, opset_of, title_of
+from .types import declared
+from .values import require_values
+
+_ENTRY = re.compile(r"\(op_type:.*?(?:, node name: (\d+))?\): ")
+_LENIENT = ("Einsum", "Range")
+"""Operators that may read more than ONNX says, and still have one meaning.
+
+Einsum with fewer axes in one `...` than in another, and Range between vectors of one element.
+"""
+
+_NOISE = re.compile(r"\[(?:Shape|Type)InferenceError\] *| in node \w+ \(\d+\)")
+"""What ONNX writes around the reason: the kind of its error, and our number of the node."""
+
+
+def require_valid(model: ModelProto, outline: ModelProto, with_sizes: bool = True) -> None:
+    """Refuse a model with a node whose inputs and attributes do not fit each other.
+
+    Parameters
+    ----------
+    model
+        The model with the values of its constants.
+    outline
+        The same with the types of its tensors, and with what only depends on its sizes folded.
+    with_sizes
+        Whether the sizes of its results hold, which the model may declare for other inputs.
+
+    Raises
+    ------
+    ValueError
+        It has such a node, or declares a result of the model as another type than ONNX infers; the
+        message names the node.
+    """
+    _require_inferred(outline)
+    opset = opset_of(model)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    _require_graph(Graph(outline.graph, opset, weights=weights))
+    _require_results(model.graph, outline.graph, with_sizes)
+
+
+def _require_graph(graph: Graph) -> None:
+    for item in graph.proto.node:
+        if item.domain in OWN:
+            require_values(graph, Node(item))
+        for inner in graphs_of(item):
+            _require_graph(Graph(inner, graph.opset, graph))
+
+
+def _require_inferred(outline: ModelProto) -> None:
+    """Refuse a model with a node to whose results ONNX gives no type."""
+    plain = ModelProto()
+    plain.CopyFrom(outline)
+    _forget(plain.graph)
+    nodes = list(all_nodes(plain.graph))
+    titles = [title_of(node) for node in nodes]
+    for number, node in enumerate(nodes):
+        node.name = str(number)
+    try:
+        shape_inference.infer_shapes(plain, check_type=True, strict_mode=True, data_prop=True)
+    except Exception as error:
+        for line in str(error).splitlines():
+            found = list(_ENTRY.finditer(line))
+            # What is inside a function of ONNX itself has no number: the inference is wrong there.
+            number = int(found[-1][1] or -1) if found else -1
+            if number >= 0 and nodes[number].op_type not in _LENIENT:
+                said = _NOISE.sub("", line[found[-1].end() :]).strip().rstrip(".")
+                inputs = _inputs(nodes[number], outline.graph)
+                raise refusal(
+                    f"ONNX node {titles[number]}", f"it is not valid: {said}{inputs}"
+                ) from error
+
+
+def _require_results(graph: GraphProto, outline: GraphProto, with_sizes: bool) -> None:
+    """Refuse types that contradict what ONNX infers; sizes only of results of the model."""
+    said, known = declared(graph), declared(outline)
+    results = {value.name for value in graph.output}
+    for name in sorted(said.keys() & known.keys()):
+        one, other = said[name], known[name]
+        # Of no dimensions are also results whose shape an exporter did not know.
+        shape = one.shape if with_sizes and name in results and one.shape else None
+        if shape is not None:
+            shape = [None if size == -1 else size for size in shape]
+        one = one._replace(shape=shape)
+        if not one.agrees(other):
+            makers = [title_of(node) for node in graph.node if name in node.output]
+            where = f"ONNX node {makers[0]}: " if makers else ""
+            raise ValueError(
+                f"{where}the model declares the result {name!r} as {one}, and by ONNX it is "
+                f"{other}; correct the type in the file, or export the model again"
+            )
+
+
+def _forget(graph: GraphProto) -> None:
+    """Remove what the file says of results, which may be outdated."""
+    del graph.value_info[:]
+    for value in graph.output:
+        value.ClearField("type")
+    for node in graph.node:
+        for inner in graphs_of(node):
+            _forget(inner)
+
+
+def _inputs(node: NodeProto, graph: GraphProto) -> str:
+    known = declared(graph)
+    titles = [f"{name!r} of {known[name]}" for name in node.input if name in known]
+    return f"; it reads {', '.join(titles)}" if titles else ""

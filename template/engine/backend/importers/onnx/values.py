@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ONNX's inference does not ask of a node: values of constants, names, and some sizes.
+
+Runtimes refuse such nodes when they compute them; TVM's importer would read them as something.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from onnx import TensorProto
+
+from ...shared.aliases import Array
+from .graph import Graph, Node
+
+_MOST = 2**40
+"""The number of elements that no tensor has."""
+
+
+def require_values(graph: Graph, node: Node) -> None:
+    """Refuse a node whose values contradict its operator.
+
+    Parameters
+    ----------
+    graph
+        The graph, of which nothing is changed.
+    node
+        The node, of ONNX's own operators.
+
+    Raises
+    ------
+    ValueError
+        The message names the node.
+    """
+    for name, allowed in _NAMES.get(node.proto.op_type, {}).items():
+        value = node.attributes.get(name, b"")
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        if text and text not in allowed:
+            node.refuse(f"its {name} is {text!r}; supported are {', '.join(allowed)}")
+    check = _CHECKS.get(node.proto.op_type)
+    if check is not None:
+        check(graph, node)
+    for name in filter(None, node.proto.output):
+        sizes = graph.sizes(name) or ()
+        known = [size for size in sizes if size is not None]
+        why = ""
+        if min(known, default=0) < 0:
+            why = "its input is too small, or one of its values is wrong"
+        elif math.prod(known) > _MOST:
+            why = "no memory holds it"
+        if why:
+            node.refuse(f"its result {name!r} would have the shape {list(sizes)}; {why}")
+
+
+_NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "BitShift": {"direction": ("LEFT", "RIGHT")},
+    "DepthToSpace": {"mode": ("DCR", "CRD")},
+    "Gelu": {"approximate": ("none", "tanh")},
+    "GridSample": {
+        "mode": ("linear", "bilinear", "nearest", "cubic", "bicubic"),
+        "padding_mode": ("zeros", "border", "reflection"),
+    },
+    "Resize": {
+        "mode": ("nearest", "linear", "cubic"),
+        "nearest_mode": (
+            *("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
+            "simple",  # Written by ONNX Runtime's own tools.
+        ),
+    },
+    "RoiAlign": {
+        "mode": ("avg", "max"),
+        "coordinate_transformation_mode": ("half_pixel", "output_half_pixel"),
+    },
+    "ScatterElements": {"reduction": ("none", "add", "mul", "max", "min")},
+    "ScatterND": {"reduction": ("none", "add", "mul", "max", "min")},
+    "Upsample": {"mode": ("nearest", "linear", "bilinear")},
+}
+"""The values of attributes that are names."""
+
+
+# ---- Indices ------------------------------------------------------------------------------------
+
+
+def _axis(graph: Graph, node: Node, x: str, axis: int) -> int | None:
+    """Return an axis of a tensor counted from its first one; None if the rank is not known."""
+    sizes = graph.sizes(x)
+    if sizes is None:
+        return None
+    if not -len(sizes) <= axis < len(sizes):
+        node.refuse(f"its axis is {axis}, and {x!r} has {len(sizes)} dimensions")
+    return axis % len(sizes)
+
+
+def _require_indices(node: Node, name: str, array: Array, size: int | None, x: str) -> None:
+    if size is None or not array.size:
+        return
+    for index in (array.min(), array.max()):
+        if not -size <= index < size:
+            node.refuse(
+                f"its index {name!r} has the element {index}, outside of the {size} elements of "
+                f"{x!r} along that axis"
+            )
+
+
+def _gather(graph: Graph, node: Node) -> None:
+    x, indices = node.inputs(2)
+    axis = _axis(graph, node, x, node.attributes.get("axis", 0))
+    array = graph.constant(indices)
+    if axis is not None and array is not None:
+        _require_indices(node, indices, array, (graph.sizes(x) or ())[axis], x)
+
+
+def _elements(graph: Graph, node: Node) -> None:
+    """Check indices that have the rank of the data."""
+    _gather(graph, node)
+    x, indices = node.inputs(2)
+    axis = _axis(graph, node, x, node.attributes.get("axis", 0))
+    sizes, others = graph.sizes(x), graph.sizes(indices)
+    if axis is None or sizes is None or others is None:
+        return
+    if len(sizes) != len(others):
+        node.refuse(f"{x!r} has {len(sizes)} dimensions, and {indices!r} has {len(others)}")
+    for place, (size, other) in enumerate(zip(sizes, others, strict=True)):
+        if place != axis and size is not None and other is not None and other > size:
+            node.refuse(
+                f"{indices!r} has {other} elements along axis {place}, and {x!r} has {size}"
+            )
+
+
+def _nd(graph: Graph, node: Node) -> None:
+    """Check indices whose last axis holds one for each of several axes of the data."""
+    x, indices = node.inputs(2)
+    first = node.attributes.get("batch_dims", 0)
+    sizes, others, array = graph.sizes(x), graph.sizes(indices), graph.constant(indices)
+    if sizes is None or others is None:
+        return
+    for size, other in zip(sizes[:first], others[:first], strict=False):
+        if size is not None and other is not None and size != other:
+            node.refuse(
+                f"its first {first} axes are those of a batch, and {x!r} has {size} elements "
+                f"where {indices!r} has {other}"
+            )
+    if array is None or not array.ndim:
+        return
+    for place, size in zip(range(array.shape[-1]), sizes[first:], strict=False):
+        _require_indices(node, indices, array[..., place], size, x)
+
+
+def _cum_sum(graph: Graph, node: Node) -> None:
+    x, axis = node.inputs(2)
+    array = graph.constant(axis)
+    if array is not None and array.size == 1:
+        _axis(graph, node, x, int(array.item()))
+
+
+def _roi_align(graph: Graph, node: Node) -> None:
+    x, _, batches = node.inputs(3)
+    array, sizes = graph.constant(batches), graph.sizes(x)
+    if array is None or not array.size or not sizes or sizes[0] is None:
+        return
+    if not 0 <= array.min() <= array.max() < sizes[0]:
+        node.refuse(
+            f"its index {batches!r} of images has elements from {array.min()} to {array.max()}, "
+            f"and {x!r} has {sizes[0]} images"
+        )
+
+
+# ---- Sizes --------------------------------------------------------------------------------------
+
+
+def _require_shape(graph: Graph, node: Node, name: str, wanted: Sequence[int | None]) -> None:
+    sizes = graph.sizes(name) if name else None
+    if sizes is None:
+        return
+    pairs = zip(sizes, wanted, strict=False)
+    if len(sizes) != len(wanted) or any(None not in (a, b) and a != b for a, b in pairs):
+        shown = ", ".join("?" if size is None else str(size) for size in wanted)
+        node.refuse(f"the shape of {name!r} is {list(sizes)}, and must be [{shown}]")
+
+
+def _conv(graph: Graph, node: Node) -> None:
+    _, w, bias = node.inputs(3)
+    sizes = graph.sizes(w)
+    if sizes is None or len(sizes) < 2:
+        return
+    channels = sizes[0]
+    if node.proto.op_type == "ConvTranspose" and sizes[1] is not None:
+        channels = sizes[1] * node.attributes.get("group", 1)
+    elif node.proto.op_type == "ConvTranspose":
+        channels = None
+    _require_shape(graph, node, bias, [channels])
+
+
+def _pool(graph: Graph, node: Node) -> None:
+    kernel, pads = node.attributes.get("kernel_shape", ()), node.attributes.get("pads", ())
+    if any(pad >= length for pad, length in zip(pads, [*kernel, *kernel], strict=False)):
+        node.refuse(
+            f"its pads {list(pads)} are not smaller than its kernel of {list(kernel)}, so that a "
+            "window would hold nothing"
+        )
+    if node.attributes.get("p", 2) < 1:
+        node.refuse(f"its p is {node.attributes['p']}; supported are powers from 1 on")
+
+
+def _of_images(graph: Graph, node: Node) -> None:
+    x = node.proto.input[0]
+    sizes = graph.sizes(x)
+    if sizes is not None and len(sizes) < 3:
+        node.refuse(f"its input {x!r} has {len(sizes)} dimensions, and needs at least 3")
+
+
+def _pad(graph: Graph, node: Node) -> None:
+    """Check that there is enough to be reflected."""
+    x, pads, _, axes = node.inputs(4)
+    mode = node.attributes.get("mode", b"constant").decode("utf-8", "replace")
+    sizes = graph.sizes(x)
+    array = graph.constant(pads) if pads else node.attributes.get("pads")
+    along = graph.constant(axes) if axes else range(len(sizes or ()))
+    if mode != "reflect" or sizes is None or array is None or along is None:
+        return
+    amounts = [int(pad) for pad in array]
+    for place, pad in zip([int(i) % len(sizes) for i in along] * 2, amounts, strict=False):
+        size = sizes[place]
+        if size is not None and pad >= size:
+            node.refuse(
+                f"mode=reflect with {pad} elements on axis {place}, where {x!r} has {size}; "
+                f"supported are at most {size - 1}"
+            )
+
+
+def _p_relu(graph: Graph, node: Node) -> None:
+    """Check the slope; before version 7, it has one element for each channel."""
+    x, slope = node.inputs(2)
+    sizes, others = graph.sizes(x), graph.sizes(slope)
+    if graph.opset < 7 or sizes is None or others is None:
+        return
+    pairs = zip(reversed(sizes), reversed(others), strict=False)
+    fits = all(one in (None, other) or other in (None, 1) for one, other in pairs)
+    if len(others) > len(sizes) or not fits:
+        node.refuse(
+            f"its slope {slope!r} has the shape {list(others)}, which does not broadcast to that "
+            f"of {x!r}, {list(sizes)}; one for each channel has the shape [channels, 1, 1]"
+        )
+
+
+def _quantize(graph: Graph, node: Node) -> None:
+    _, scale, zero = node.inputs(3)
+    one, other = graph.shape(scale), graph.shape(zero) if zero else None
+    if one is not None and other is not None and math.prod(one) != math.prod(other):
+        node.refuse(
+            f"its scale {scale!r} has the shape {list(one)}, and its zero point {zero!r} has "
+            f"{list(other)}"
+        )
+
+
+def _non_max_suppression(graph: Graph, node: Node) -> None:
+    boxes, scores = node.inputs(2)
+    _require_shape(graph, node, boxes, [None, None, 4])
+    sizes = graph.sizes(boxes)
+    if sizes is not None:
+        _require_shape(graph, node, scores, [sizes[0], None, sizes[1]])
+
+
+# ---- Single values ------------------------------------------------------------------------------
+
+
+def _require_one(graph: Graph, node: Node, name: str, what: str) -> None:
+    shape = graph.shape(name) if name else None
+    if shape is not None and math.prod(shape) != 1:
+        node.refuse(f"its {what} {name!r} has the shape {list(shape)}; supported is one number")
+
+
+def _clip(graph: Graph, node: Node) -> None:
+    _, least, most = node.inputs(3)
+    _require_one(graph, node, least, "min")
+    _require_one(graph, node, most, "max")
+
+
+def _dropout(graph: Graph, node: Node) -> None:
+    ratio = node.inputs(2)[1]
+    array = graph.constant(ratio) if ratio else None
+    if array is not None and array.size and not 0 <= array.min() <= array.max() < 1:
+        node.refuse(f"its ratio is {array.tolist()}; supported are numbers from 0 to below 1")
+
+
+def _if(graph: Graph, node: Node) -> None:
+    condition = node.proto.input[0]
+    _require_one(graph, node, condition, "condition")
+    kind = graph.element_type(condition)
+    if kind not in (0, TensorProto.BOOL):
+        name = TensorProto.DataType.Name(kind).lower()
+        node.refuse(f"its condition {condition!r} is of type {name}; supported is bool")
+
+
+def _upsample(graph: Graph, node: Node) -> None:
+    scales = node.inputs(2)[1]
+    array = graph.constant(scales) if scales else None
+    factors = node.attributes.get("scales", ()) if array is None else array.tolist()
+    if any(not factor >= 1 for factor in factors):
+        node.refuse(f"its scales are {list(factors)}; supported are numbers from 1 on")
+
+
+def _recurrent(graph: Graph, node: Node) -> None:
+    x, *_, steps = node.inputs(5)
+    array, sizes = graph.constant(steps) if steps else None, graph.sizes(x)
+    place = 1 if node.attributes.get("layout", 0) else 0
+    if array is None or not array.size or not sizes or sizes[place] is None:
+        return
+    if not 0 <= array.min() <= array.max() <= (sizes[place] or 0):
+        node.refuse(
+            f"its sequence_lens {steps!r} are {array.tolist()}, and {x!r} has {sizes[place]} steps"
+        )
+
+
+_CHECKS: Mapping[str, Callable[[Graph, Node], None]] = {
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
+    "Clip": _clip,
+    **dict.fromkeys(("Conv", "ConvTranspose"), _conv),
+    "CumSum": _cum_sum,
+    "Dropout": _dropout,
+    "Gather": _gather,
+    **dict.fromkeys(("GatherElements", "Scatter", "ScatterElements"), _elements),
+    **dict.fromkeys(("GatherND", "ScatterND"), _nd),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"), _of_images),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
+    "If": _if,
+    "NonMaxSuppression": _non_max_suppression,
+    "PRelu": _p_relu,
+    "Pad": _pad,
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantize),
+    "RoiAlign": _roi_align,
+    "Upsample": _upsample,
+}
+"""What is asked of an operator, by its name."""
