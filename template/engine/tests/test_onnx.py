@@ -97,6 +97,41 @@ def test_an_incomplete_node_is_refused():
     )
 
 
+def test_a_node_with_more_than_its_operator_has_is_refused():
+    refused(
+        "g (float[2] x) => (int64 y) { y = Size(x, x) }",
+        "ONNX node 'y' (Size): it has 2 inputs, and may have 1",
+    )
+    refused(
+        "g (float[2] x) => (float[2] y) { y, z = Relu(x) }",
+        "ONNX node 'y' (Relu): it has 2 results, and may have 1",
+    )
+    refused(
+        "g (float[2] x) => (float[2] x) { [act] x = Relu(x) }",
+        "ONNX node 'act' (Relu): its result 'x' is an input or a constant, too",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "external", "sentence"),
+    [
+        (0, False, "is of the type 0, which the installed onnx does not know"),
+        (77, False, "is of the type 77, which the installed onnx does not know"),
+        (1, True, "is in another file, whose name the model lacks"),
+    ],
+)
+def test_a_constant_without_a_type_or_a_place_is_refused(kind, external, sentence):
+    from onnx import TensorProto
+
+    found = model("g (float[2] x) => (float[2] y) { y = Add(x, w) }")
+    weight = TensorProto(name="w", data_type=kind, dims=[2], float_data=[1, 2])
+    if external:
+        weight.data_location = TensorProto.EXTERNAL
+    found.graph.initializer.append(weight)
+    with pytest.raises(ValueError, match=f"^the constant 'w' of the ONNX model {sentence}$"):
+        backend.from_onnx(found)
+
+
 @pytest.mark.parametrize(
     ("kind", "what"), [("seq(float[2])", "sequence"), ("string[2]", "string tensor")]
 )

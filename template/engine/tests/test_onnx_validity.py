@@ -267,6 +267,17 @@ def test_a_node_in_a_branch_is_refused_too():
     assert said.startswith("ONNX node 'inner' (Gather): its index 'i' has the element 7")
 
 
+def test_operators_of_onnx_runtime_are_asked_too():
+    text = (
+        "(uint8[1, 2, 4, 4] x) => (uint8[a, b, c, d] y) { [bad] y = com.microsoft."
+        "QLinearAveragePool<kernel_shape = [2, 2], pads = [2, 2, 2, 2]>(x, s, z, s, z) }"
+    )
+    model = parsed(text, 18, s=np.float32(0.1), z=np.uint8(3))
+    said = "ONNX node 'bad' (com.microsoft.QLinearAveragePool): its pads [2, 2, 2, 2] are not sm"
+    assert said in refusal_of(model)
+    assert is_refused_by_runtime(model)
+
+
 def test_a_version_that_the_installed_onnx_does_not_know_is_refused():
     for opset in (0, 999):
         said = refusal_of(parsed("(float[2] x) => (float[2] y) { y = Relu(x) }", opset))

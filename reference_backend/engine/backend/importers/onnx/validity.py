@@ -11,7 +11,7 @@ import re
 from onnx import GraphProto, ModelProto, NodeProto, shape_inference
 
 from ..failures import refusal
-from .graph import OWN, Graph, Node, all_nodes, graphs_of, opset_of, title_of
+from .graph import DOMAINS, Graph, Node, all_nodes, graphs_of, opset_of, title_of
 from .types import declared
 from .values import require_values
 
@@ -53,7 +53,7 @@ def require_valid(model: ModelProto, outline: ModelProto, with_sizes: bool = Tru
 
 def _require_graph(graph: Graph) -> None:
     for item in graph.proto.node:
-        if item.domain in OWN:
+        if item.domain in DOMAINS:
             require_values(graph, Node(item))
         for inner in graphs_of(item):
             _require_graph(Graph(inner, graph.opset, graph))

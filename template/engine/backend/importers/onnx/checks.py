@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from onnx import (
@@ -55,6 +56,8 @@ def _require_tensor(value: ValueInfoProto) -> None:
     what = "" if kind in ("tensor_type", "optional_type", None) else kind.partition("_")[0]
     if value.type.tensor_type.elem_type == TensorProto.STRING:
         what = "string tensor"
+    if value.type.tensor_type.elem_type not in {TensorProto.UNDEFINED, *_TYPES}:
+        what = f"tensor of the type {value.type.tensor_type.elem_type}"
     if what:
         raise ValueError(
             f"the input {value.name!r} of the ONNX model is a {what}, which is not supported; "
@@ -62,10 +65,30 @@ def _require_tensor(value: ValueInfoProto) -> None:
         )
 
 
+def _require_constant(tensor: TensorProto) -> None:
+    """Refuse a constant whose type is none, or whose file is not said."""
+    why = ""
+    if tensor.data_type not in _TYPES:
+        why = f"is of the type {tensor.data_type}, which the installed onnx does not know"
+    elif tensor.data_location == TensorProto.EXTERNAL:
+        said = {item.key: item.value for item in tensor.external_data}
+        why = "" if said.get("location") else "is in another file, whose name the model lacks"
+    if why:
+        raise ValueError(f"the constant {tensor.name!r} of the ONNX model {why}")
+
+
+_TYPES = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+
+
 def _require_graph(graph: GraphProto, outer: Collection[str], opset: int) -> None:
-    known = {*outer, ""}
-    known.update(value.name for value in graph.input)
-    known.update(tensor.name for tensor in graph.initializer)
+    given = [value.name for value in graph.input]
+    twice = [name for name, count in Counter(given).items() if count > 1]
+    if twice:
+        raise ValueError(f"the ONNX graph {graph.name!r} has several inputs {twice[0]!r}")
+    for tensor in graph.initializer:
+        _require_constant(tensor)
+    own = {*given, *(tensor.name for tensor in graph.initializer)}
+    known = {*outer, "", *own}
     makers = {name: node for node in reversed(graph.node) for name in node.output}
     made: set[str] = set()
     for tensor in graph.sparse_initializer:
@@ -84,6 +107,8 @@ def _require_graph(graph: GraphProto, outer: Collection[str], opset: int) -> Non
             if name in made:
                 first = title_of(makers[name])
                 Node(node).refuse(f"its result {name!r} is that of the node {first}, too")
+            if name in own:
+                Node(node).refuse(f"its result {name!r} is an input or a constant, too")
             made.add(name)
             known.add(name)
     for value in graph.output:
@@ -119,6 +144,12 @@ def _require_whole(node: NodeProto, opset: int) -> None:
         if kind is not None and kind != wanted:
             names = [AttributeProto.AttributeType.Name(value) for value in (kind, wanted)]
             Node(node).refuse(f"its attribute {name} is of type {names[0]}, and must be {names[1]}")
+    for what, names, most in (
+        ("inputs", node.input, schema.max_input),
+        ("results", node.output, schema.max_output),
+    ):
+        if len(names) > most:
+            Node(node).refuse(f"it has {len(names)} {what}, and may have {most}")
     if len(node.input) < schema.min_input:
         Node(node).refuse(f"it has {len(node.input)} inputs, and needs {schema.min_input}")
 

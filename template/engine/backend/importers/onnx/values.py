@@ -26,7 +26,7 @@ def require_values(graph: Graph, node: Node) -> None:
     graph
         The graph, of which nothing is changed.
     node
-        The node, of ONNX's own operators.
+        The node, of ONNX's own operators or those of ONNX Runtime.
 
     Raises
     ------
@@ -314,7 +314,7 @@ def _recurrent(graph: Graph, node: Node) -> None:
 
 
 _CHECKS: Mapping[str, Callable[[Graph, Node], None]] = {
-    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool", "QLinearAveragePool"), _pool),
     "Clip": _clip,
     **dict.fromkeys(("Conv", "ConvTranspose"), _conv),
     "CumSum": _cum_sum,
@@ -322,7 +322,8 @@ _CHECKS: Mapping[str, Callable[[Graph, Node], None]] = {
     "Gather": _gather,
     **dict.fromkeys(("GatherElements", "Scatter", "ScatterElements"), _elements),
     **dict.fromkeys(("GatherND", "ScatterND"), _nd),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"), _of_images),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _of_images),
+    **dict.fromkeys(("InstanceNormalization", "QLinearGlobalAveragePool"), _of_images),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
     "If": _if,
     "NonMaxSuppression": _non_max_suppression,
