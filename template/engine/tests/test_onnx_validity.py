@@ -362,7 +362,7 @@ def computed(text, opset):
     return run_on_host(backend.from_onnx(parsed(text, opset)), "main", [floats(3, 4, 5)])[0]
 
 
-@pytest.mark.parametrize("axis", [-1, 0])
+@pytest.mark.parametrize("axis", [-2, -1, 0])
 @pytest.mark.parametrize("kind", ["int64", "float"])
 def test_one_hot_with_a_depth_of_one_element(kind, axis):
     text = f"({kind}[6] x) => (float[a, b] y) {{ y = OneHot<axis = {axis}>(x, d, v) }}"

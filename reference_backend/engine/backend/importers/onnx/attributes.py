@@ -42,7 +42,12 @@ def _one_hot(graph: Graph, node: Node) -> None:
     size = graph.add_constant(f"{depth}_scalar", np.array(int(count.item()), "int64"))
     wide = array.astype("float64" if array.dtype.kind == "f" else "int64")
     inputs = [indices, size, graph.add_constant(f"{values}_wide", wide)]
-    hot = graph.emit("OneHot", inputs, node.attributes, like=node)
+    axis, sizes = node.attributes.get("axis", -1), graph.sizes(node.proto.input[0])
+    if axis < -1 and sizes is None:
+        node.refuse(f"axis={axis} needs the rank of its indices, which is not known")
+    # TVM counts -1 alone from the end.
+    axis += len(sizes or ()) + 1 if axis < -1 else 0
+    hot = graph.emit("OneHot", inputs, {"axis": axis}, like=node)
     graph.emit("Cast", [hot], {"to": kind}, node.proto.output[0], like=node)
 
 
