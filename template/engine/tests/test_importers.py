@@ -610,6 +610,13 @@ def test_unsupported_models_are_refused_in_a_sentence(name):
 
 
 @needs_library("onnx", "torch")
+def test_a_refused_model_leaves_the_output_of_the_program_alone(capfd):
+    text = """r (float[2, 3] x, float[4, 2] w) => (float[2, 2] y) { y = MatMul(x, w) }"""
+    with pytest.raises(ValueError, match="MatMul"):
+        backend.from_onnx(onnx_model(text))
+    assert capfd.readouterr().out == ""
+
+
 def test_anything_but_a_model_is_refused_in_a_sentence():
     with pytest.raises(ValueError, match="is of type bytes; supported are onnx.ModelProto and"):
         backend.from_onnx(b"model")

@@ -216,7 +216,7 @@ def is_named(patterns: Sequence[str], op: str, name: str, origin: Origin | None)
 
 
 def with_classes(function: FunctionType, **classes: object) -> FunctionType:
-    """Return a copy of a TVM function that makes objects of our classes instead of TVM's.
+    """Return a copy of a TVM function that uses our classes and functions instead of its own.
 
     Parameters
     ----------

@@ -123,8 +123,8 @@ class ArrayFile(NamedArrays):
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__({}, path)
         require_file(path)
-        self.path = path
         try:
             self.headers = _headers(path)
         except Exception:  # NumPy and the readers below it raise countless errors.

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -71,8 +70,7 @@ class ModelFile:
             An operator is not supported, or a shape does not suit the model.
         """
         try:
-            # TVM prints what it cannot convert.
-            with quiet(), redirect_stdout(io.StringIO()):
+            with quiet():
                 mod = self.importer(self.content if content is None else content)
         except Exception as error:  # Importers raise countless errors.
             node, why = node_of(error), sentence(error)

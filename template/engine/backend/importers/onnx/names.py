@@ -65,6 +65,13 @@ def _branches(graph: GraphProto) -> Iterator[str]:
             yield node.name or next(iter(node.output), "")
 
 
+def _print_nothing(*_: object) -> None:
+    """Stand in for print: TVM prints an operator that it cannot convert, which the error names."""
+
+
+_construct_nodes = with_classes(ONNXGraphImporter._construct_nodes, print=_print_nothing)
+
+
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer, whose block builder knows the node that is read."""
 
@@ -122,7 +129,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             for node in graph.node:
                 # One by one, as TVM also fails between the nodes.
                 with refused_at(f"ONNX node {self._title(node)}", str):
-                    super()._construct_nodes(SimpleNamespace(node=[node]))
+                    _construct_nodes(self, SimpleNamespace(node=[node]))
         except Exception:
             # A wrong shape makes a later node fail.
             self._require_declared()
