@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
-import tvm
 from tvm import relax
 
 from ...shared.aliases import Array
+from .sizes import Size
 
 if TYPE_CHECKING:
     from .names import Importer
@@ -193,9 +193,35 @@ class Call:
         array: Array = (given.float() if given.dtype == torch.bfloat16 else given).numpy()
         return array
 
-    def shape(self, name: str) -> list[int | tvm.ir.Expr]:
+    def shape(self, name: str) -> list[Size]:
         """Return the sizes of a tensor among the arguments."""
         return sizes_of(self.value(name))
+
+    def sizes(self, given: Sequence[Any]) -> list[Size]:
+        """Return sizes among the arguments, of which each must be known or be one of the inputs."""
+        found = self.known_sizes(
+            [item.meta.get("val") if isinstance(item, torch.fx.Node) else item for item in given]
+        )
+        if found is None:
+            self.refuse("it needs a size that only the run knows; supported are sizes of inputs")
+        return found
+
+    def known_sizes(self, given: Sequence[Any]) -> list[Size] | None:
+        """Return sizes that the program declares; None if only the run knows one."""
+        return self._importer.sizes.of_all(given)
+
+    def checked(self, value: relax.Expr, sizes: Sequence[Size]) -> relax.Var:
+        """Return a tensor whose sizes the run compares with those that are given."""
+        ty = relax.TensorType(sizes, value.ty.dtype)
+        return self._importer.block_builder.match_cast(value, ty)
+
+    def is_same(self, one: Size, other: Size) -> bool:
+        """Whether two sizes are the same, whatever those of the inputs are."""
+        return self._importer.sizes.is_same(one, other)
+
+    def is_natural(self, size: Size) -> bool:
+        """Whether a size is 0 or more, whatever those of the inputs are."""
+        return self._importer.sizes.is_natural(size)
 
     def fixed_sizes(self, value: relax.Expr, axes: Sequence[int]) -> list[int]:
         """Return sizes that must be known."""
@@ -277,7 +303,7 @@ def is_real(dtype: str) -> bool:
     return "float" in dtype
 
 
-def sizes_of(value: relax.Expr) -> list[int | tvm.ir.Expr]:
+def sizes_of(value: relax.Expr) -> list[Size]:
     """Return the sizes of a tensor.
 
     Parameters

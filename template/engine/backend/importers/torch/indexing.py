@@ -319,8 +319,13 @@ def _slice(op: Call) -> relax.Expr:
         if (first, last, step) == (0, sizes[axis], 1):
             return data
         return op.emit(relax.op.strided_slice(data, [axis], [first], [max(first, last)], [step]))
-    if (start or 0) == 0 and (end is None or end == sys.maxsize) and step == 1:
-        return data
+    if end is None or end == sys.maxsize:
+        if (start or 0) == 0 and step == 1:
+            return data
+        if isinstance(start or 0, int):
+            return op.emit(
+                relax.op.strided_slice(data, [axis], [start or 0], [sizes[axis]], [step])
+            )
     return op.by_tvm()
 
 

@@ -19,7 +19,8 @@ from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ...ir.origins import Origin, Tracer
 from ..declared import Declared, require_declared
-from ..failures import at_node, unknown_operators
+from ..failures import at_node, essential, unknown_operators
+from .sizes import Sizes
 
 if TYPE_CHECKING:
     from torch import fx
@@ -43,6 +44,9 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
     """
 
     _builder: Tracer
+    sizes: Sizes
+    """The sizes of the program that is read."""
+    _unlimited: list[relax.Var]
 
     def __init__(self, bfloat16: str) -> None:
         self._bfloat16 = bfloat16
@@ -88,6 +92,30 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
             tensor = tensor.to(getattr(torch, self._bfloat16))
         return super()._convert_pytorch_tensor_to_tvm(tensor)
 
+    def create_input_vars(self, program: torch.export.ExportedProgram) -> tuple[Any, ...]:
+        """Return the inputs, with the sizes that the program forces."""
+        kept, inputs, ranges = super().create_input_vars(program)
+        self.sizes = Sizes(program)
+        for node in program.graph.nodes:
+            value = node.meta.get("val")
+            if node.op == "placeholder" and node.name in inputs and isinstance(value, torch.Tensor):
+                inputs[node.name] = self.sizes.input(inputs[node.name], value.shape)
+        self._unlimited = list(inputs.values())
+        return kept, inputs, ranges
+
+    def _translate_fx_graph(
+        self, module: object, nodes: object, inputs: dict[str, relax.Var], *others: object
+    ) -> tuple[relax.Expr, ...]:
+        """Read the nodes; a call whose sizes are outside of the program's ranges fails."""
+        for value in self._unlimited:
+            limited = self.sizes.limited(value)
+            if limited is not None:
+                # TVM keeps a comparison that nothing reads.
+                self.block_builder.match_cast(value, limited)
+        self._unlimited = []
+        found: tuple[relax.Expr, ...] = super()._translate_fx_graph(module, nodes, inputs, *others)
+        return found
+
     @staticmethod
     def _flatten_output_args(values: object) -> tuple[relax.Expr, ...]:
         """Return the results of a program, without those that are None."""
@@ -128,9 +156,14 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
             _title(node)
             for node in nodes
             if node.op == "call_function" and node.target.__name__ not in self.convert_map
+            if self.sizes.of(node.meta.get("val")) is None
         ]
         if missing:
             raise ValueError(unknown_operators(missing))
+        for node in nodes:
+            if node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt):
+                # It is a size, and its converter is not asked.
+                self.convert_map.setdefault(node.target.__name__, self._teller(self.of_tvm))
 
     def _telling(self, converters: dict[str, Converter]) -> dict[str, Converter]:
         return {name: self._teller(convert) for name, convert in converters.items()}
@@ -151,18 +184,55 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         self, convert: Converter, node: fx.Node, *importer: translator.ExportedProgramImporter
     ) -> relax.Expr:
         """Return what a converter makes of a node; its errors name the node."""
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            size = self.sizes.of(value)
+            if size is not None:
+                return size
         try:
             result = convert(node, *importer)
         except Exception as error:  # TVM's converters raise countless errors.
             if isinstance(error, ValueError) and node.name in str(error):
                 raise
-            lines = str(error).strip().splitlines() or [type(error).__name__]
+            hint = f". {_FIX_SIZES}" if _has_open_sizes(node) else ""
+            why = essential(error)
+            if isinstance(error, TypeError) and hint:
+                # It tells of TVM's classes.
+                why = "it needs a size that is open"
             raise ValueError(
                 f"torch node {node.name!r} ({node.target}): TVM's importer cannot read it: "
-                f"{lines[-1]}"
+                f"{why}{hint}"
             ) from error
         self._require_declared(node, result)
-        return result
+        return self._with_declared_sizes(node, result)
+
+    def _with_declared_sizes(self, node: fx.Node, result: Any) -> Any:
+        """Return a result with the sizes that the program declares, which the run compares."""
+        declared, ty = node.meta.get("val"), getattr(result, "ty", None)
+        if not isinstance(declared, torch.Tensor) or not isinstance(ty, relax.TensorType):
+            return result
+        sizes = self.sizes.of_all(declared.shape)
+        if sizes is None or _is_scale(node) or len(sizes) != ty.ndim:
+            return result
+        if ty.shape is None:
+            raise ValueError(
+                f"torch node {node.name!r} ({node.target}): TVM cannot tell the sizes of its "
+                f"result from its open ones. {_FIX_SIZES}"
+            )
+        differing = [
+            (size, found)
+            for size, found in zip(sizes, ty.shape.values, strict=True)
+            if not self.sizes.is_same(size, found)
+        ]
+        if not differing:
+            return result
+        checks = [self.sizes.comparison(size, found) for size, found in differing]
+        if not any(checks):
+            return self._builder.match_cast(result, relax.TensorType(sizes, ty.dtype))
+        # TVM takes a symbol in a comparison for a new name of the size, and never returns.
+        for value, wanted in filter(None, checks):
+            self._builder.match_cast(value, wanted)
+        return self._builder.emit(relax.op.reshape(result, sizes))
 
     def _require_declared(self, node: fx.Node, result: Any) -> None:
         """Refuse a result of another type than PyTorch declares."""
@@ -196,6 +266,16 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         dtype = self.type_name(declared.dtype)
         ty = made if isinstance(made, tvm.ir.Type) else getattr(made, "ty", None)
         require_declared(_title(node), result, Declared(dtype, sizes), ty)
+
+
+_FIX_SIZES = "If the open sizes are why, export the model with fixed ones"
+
+
+def _has_open_sizes(node: fx.Node) -> bool:
+    """Whether a node or what it reads has sizes that only the run knows."""
+    values = [item.meta.get("val") for item in (node, *node.all_input_nodes)]
+    shapes = [item.shape if isinstance(item, torch.Tensor) else (item,) for item in values]
+    return any(isinstance(size, torch.SymInt) for shape in shapes for size in shape)
 
 
 def _is_scale(node: fx.Node) -> bool:

@@ -35,6 +35,9 @@ from . import (
 from . import (
     reductions as torch_reductions,
 )
+from . import (
+    shapes as torch_shapes,
+)
 from .call import Call, Rule, op_name, refuse
 from .names import Importer
 
@@ -51,6 +54,7 @@ RULES: dict[str, Rule] = {
     **torch_pools.RULES,
     **torch_products.RULES,
     **torch_reductions.RULES,
+    **torch_shapes.RULES,
 }
 """What converts an op in place of TVM's importer, by the op's name without the overload."""
 

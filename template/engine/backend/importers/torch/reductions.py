@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from tvm import relax
 
-from .call import Call, Rule
+from .call import Call, Rule, sizes_of
 
 Make = Callable[..., relax.Expr]
 """A reduction of Relax: of a tensor, along axes."""
@@ -108,10 +108,17 @@ def _variance(op: Call) -> relax.Expr:
         op.refuse("a variance of a tensor without axes is not supported; supported is one or more")
     if correction == 0:
         return op.emit(relax.op.variance(value, axes, keepdims=bool(op["keepdim"])))
-    count = math.prod(op.fixed_sizes(value, range(value.ty.ndim) if axes is None else axes))
-    factor = count / (count - correction) if count > correction else math.nan
+    sizes = sizes_of(value)
+    count = math.prod(sizes if axes is None else [sizes[axis] for axis in axes])
     result = op.emit(relax.op.variance(value, axes, keepdims=bool(op["keepdim"])))
-    return op.emit(relax.op.multiply(result, relax.const(factor, dtype)))
+    if isinstance(count, int):
+        factor = count / (count - correction) if count > correction else math.nan
+        return op.emit(relax.op.multiply(result, relax.const(factor, dtype)))
+    whole = op.scalar(count, dtype)
+    rest = op.emit(relax.op.subtract(whole, relax.const(correction, dtype)))
+    rest = op.emit(relax.op.maximum(rest, relax.const(0, dtype)))
+    factor = op.emit(relax.op.divide(whole, rest))
+    return op.emit(relax.op.multiply(result, factor))
 
 
 def _deviation(op: Call) -> relax.Expr:

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch programs of open sizes: right for each size that they allow, or refused."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+import backend
+from support import run_on_host
+
+torch = pytest.importorskip("torch")
+functional = torch.nn.functional
+
+# None of this depends on the chip. What runs by default are the refusals.
+thorough = pytest.mark.thorough
+
+POSITIONS = torch.arange(64.0).reshape(1, 16, 4)
+
+
+def real(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(math.prod(shape)))
+
+
+def program(forward, *inputs, sizes=({0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO},)):
+    class Network(torch.nn.Module):
+        def forward(self, *given):
+            return forward(*given)
+
+    return torch.export.export(Network(), inputs, dynamic_shapes=(sizes,))
+
+
+def parts(x):
+    return (
+        x[:, 1:] - x[:, :-1],
+        x[:, :1].expand(-1, x.shape[1], -1) * x,
+        x[:, ::2] + x[:, :3].mean(1, keepdim=True),
+        x[:, -2:],
+        x[:, : x.shape[1] // 2],
+        x.chunk(2, 1)[1],
+        x + POSITIONS[:, : x.shape[1]],
+    )
+
+
+def borders(x):
+    rest = (4 - x.shape[1] % 4) % 4
+    return (
+        functional.pad(x, (0, 0, x.shape[1], 1), value=2.0),
+        functional.pad(x, (0, 0, 0, rest)),
+        functional.pad(x, (1, 2)),
+        functional.pad(x.transpose(1, 2), (1, 2), mode="reflect"),
+    )
+
+
+def repeats(x):
+    return (
+        x.repeat(1, 2, 1),
+        torch.arange(4.0).repeat(x.shape[0], x.shape[1], 1) + x,
+        x.tile((2, 1, x.shape[1])),
+        x.repeat_interleave(2, 1),
+    )
+
+
+def attention(x):
+    mask = torch.ones(16, 16).tril()[: x.shape[1], : x.shape[1]]
+    scores = (x @ x.mT).masked_fill(mask == 0, -math.inf)
+    return (scores.softmax(-1) @ x, x.var(1), x.view(x.shape[0], x.shape[1] * 2, 2))
+
+
+@thorough
+@pytest.mark.parametrize("forward", [parts, borders, repeats, attention])
+def test_each_size_has_the_values_of_pytorch(forward):
+    module = backend.from_exported_program(program(forward, real(2, 6, 4)))
+    for size in ((1, 4, 4), (3, 9, 4)):
+        given = real(*size)
+        found = run_on_host(module, "main", [given.numpy()])
+        for mine, right in zip(found, forward(given), strict=True):
+            assert mine.shape == tuple(right.shape)
+            np.testing.assert_allclose(mine, right.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def halves(x):
+    return x.view(x.shape[0], x.shape[1] // 2, 2, 4).sum(2)
+
+
+@thorough
+@pytest.mark.parametrize(
+    ("forward", "size"),
+    [
+        # The program has a branch for it that was not exported.
+        (lambda x: x * 2 if x.shape[1] > 3 else x * 3, (2, 3, 4)),
+        # A constant forces the size.
+        (lambda x: x + POSITIONS[:, :6], (2, 5, 4)),
+        (lambda x: torch.take_along_dim(x, x.argsort(1), 1), (1, 2, 4)),
+        (lambda x: x + POSITIONS[:, : x.shape[1]], (2, 17, 4)),
+        (halves, (2, 5, 4)),
+    ],
+)
+def test_a_call_of_a_size_that_the_program_does_not_allow_fails(forward, size):
+    module = backend.from_exported_program(program(forward, real(2, 6, 4)))
+    with pytest.raises(Exception, match="mismatch|expected"):
+        run_on_host(module, "main", [real(*size).numpy()])
+
+
+@pytest.mark.parametrize(
+    ("forward", "sentence"),
+    [
+        (
+            lambda x: functional.pad(x.transpose(1, 2), (1, 2), mode="circular"),
+            "torch node 'empty' (aten.empty.memory_format): TVM's importer cannot read it: it "
+            "needs a size that is open. If the open sizes are why, export the model with fixed "
+            "ones",
+        ),
+        (
+            lambda x: functional.pad(x, (0, 0, 0, 8 - x.shape[1])),
+            "torch node 'constant_pad_nd' (aten.constant_pad_nd.default): its border has an open "
+            "width that may be negative; supported are fixed widths, and open ones that are not",
+        ),
+        (
+            lambda x: functional.interpolate(x.unsqueeze(0), scale_factor=2.0),
+            "(aten.upsample_nearest2d.vec): it needs the sizes of the axes [2, 3], which are open",
+        ),
+    ],
+)
+def test_what_needs_a_size_is_refused_with_its_node(forward, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        backend.from_exported_program(program(forward, real(2, 6, 4)))
+
+
+def test_an_input_whose_size_is_computed_is_refused_by_name():
+    sizes = ({0: 2 * torch.export.Dim("half", min=2)},)
+    with pytest.raises(ValueError, match=r"the input 'given_0' of the program has the open size"):
+        backend.from_exported_program(program(lambda x: x.view(2, -1), real(6, 4), sizes=sizes))

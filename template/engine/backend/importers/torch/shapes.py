@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes of PyTorch's tensors: repeats, borders, parts and other orders of sizes that are open."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+
+from tvm import relax
+
+from .call import Call, Rule, sizes_of
+
+
+def _repeated(op: Call) -> relax.Expr:
+    """Repeat each axis; TVM's tile takes numbers only."""
+    data = op.value("self")
+    counts = op.sizes(op["repeats"] if "repeats" in op.arguments else op["dims"])
+    if all(isinstance(count, int) for count in counts):
+        return op.emit(relax.op.tile(data, counts))
+    rank = max(len(counts), data.ty.ndim)
+    counts = [1] * (rank - len(counts)) + counts
+    sizes = [1] * (rank - data.ty.ndim) + sizes_of(data)
+    apart = [size for pair in zip([1] * rank, sizes, strict=True) for size in pair]
+    wide = [size for pair in zip(counts, sizes, strict=True) for size in pair]
+    data = op.emit(relax.op.reshape(data, apart))
+    data = op.emit(relax.op.broadcast_to(data, wide))
+    joined = [count * size for count, size in zip(counts, sizes, strict=True)]
+    return op.emit(relax.op.reshape(data, joined))
+
+
+def _padded(op: Call) -> relax.Expr:
+    """Add a border of one number; TVM's pad takes numbers only."""
+    widths = op.sizes(op["pad"])
+    if all(isinstance(width, int) for width in widths):
+        return op.by_tvm()
+    if not all(map(op.is_natural, widths)):
+        op.refuse(
+            "its border has an open width that may be negative; supported are fixed widths, and "
+            "open ones that are not. If the open sizes are why, export the model with fixed ones"
+        )
+    data, dtype = op.value("self"), op.result_type
+    filled = op.as_type(op["value"] or 0, dtype)
+    for number in range(len(widths) // 2):
+        axis = data.ty.ndim - 1 - number
+        parts = [data]
+        for place, width in ((0, widths[2 * number]), (len(parts) + 1, widths[2 * number + 1])):
+            if width != 0 if isinstance(width, int) else True:
+                shape = sizes_of(data)
+                shape[axis] = width
+                parts.insert(place, op.emit(relax.op.full(shape, filled, dtype)))
+        if len(parts) > 1:
+            data = op.emit(relax.op.concat(parts, axis=axis))
+    return data
+
+
+def _split(op: Call) -> relax.Expr:
+    data = op.value("self")
+    lengths = op.sizes(op["split_sizes"])
+    if all(isinstance(length, int) for length in lengths):
+        return op.by_tvm()
+    axis = int(op["dim"]) % data.ty.ndim
+    ends = list(accumulate(lengths))
+    parts = [
+        op.emit(relax.op.strided_slice(data, [axis], [start], [end], [1]))
+        for start, end in zip([0, *ends], ends, strict=False)
+    ]
+    return relax.Tuple(parts)
+
+
+def _reshaped(op: Call) -> relax.Expr:
+    """Return the elements in another shape, of which the run compares the count if it is open."""
+    data = op.value("self")
+    sizes = op.known_sizes(op.result.shape)
+    if sizes is None:
+        return op.by_tvm()
+    count, wanted = math.prod(sizes_of(data)), math.prod(sizes)
+    if not op.is_same(count, wanted):
+        data = op.emit(relax.op.reshape(data, (-1,)))
+        data = op.checked(data, [wanted])
+    return op.emit(relax.op.reshape(data, sizes))
+
+
+RULES: dict[str, Rule] = {
+    "aten.repeat": _repeated,
+    "aten.tile": _repeated,
+    "aten.constant_pad_nd": _padded,
+    "aten.split_with_sizes": _split,
+    "aten.reshape": _reshaped,
+    "aten.view": _reshaped,
+    "aten._unsafe_view": _reshaped,
+}
+"""What converts an op, by its name without the overload."""

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes that are open in a PyTorch program: its expressions as those of TVM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any, TypeAlias
+
+import torch
+import tvm
+from tvm import relax, tirx
+
+from ...ir.calls import Analyzer
+
+Size: TypeAlias = "int | tvm.ir.Expr"
+"""A number, or an expression of the sizes of inputs."""
+
+
+_MOST = 1 << 62
+"""More than any size."""
+
+
+class Sizes:
+    """The symbols of a program, by their names.
+
+    Parameters
+    ----------
+    program
+        The program.
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        self._ranges = {str(key): value for key, value in program.range_constraints.items()}
+        self._symbols: dict[str, tirx.Var] = {}
+        self._inputs: dict[str, tuple[relax.Var, int]] = {}
+        self._analyzer = Analyzer()
+
+    def input(self, value: relax.Var, declared: Sequence[int | torch.SymInt]) -> relax.Var:
+        """Return an input with the sizes that its program declares, and learn their symbols.
+
+        Where the program forces a size, TVM makes a symbol whose name is the number.
+
+        Parameters
+        ----------
+        value
+            What TVM made of the input.
+        declared
+            Its sizes.
+
+        Returns
+        -------
+        value
+            The input, or another one of the same name.
+
+        Raises
+        ------
+        ValueError
+            A size is computed of others, which TVM reads but cannot run.
+        """
+        if not isinstance(value.ty, relax.TensorType) or value.ty.shape is None:
+            return value
+        sizes: list[Size] = []
+        for size, given in zip(declared, value.ty.shape.values, strict=True):
+            expression = _expression(size)
+            if isinstance(expression, int):
+                sizes.append(expression)
+                continue
+            if not expression.is_Symbol:
+                raise ValueError(
+                    f"the input {value.name!r} of the program has the open size {expression}; "
+                    "supported are sizes that are open by themselves, such as "
+                    "torch.export.Dim('n'), and fixed ones"
+                )
+            self._symbols[str(expression)] = given
+            self._analyzer.bind(given, tvm.ir.Range(0, _MOST))
+            sizes.append(given)
+        result = relax.Var(value.name, relax.TensorType(sizes, value.ty.dtype))
+        for axis, size in enumerate(sizes):
+            if isinstance(size, tirx.Var):
+                self._inputs.setdefault(str(size.name), (result, axis))
+        return result
+
+    def limited(self, value: relax.Var) -> relax.TensorType | None:
+        """Return the type of an input whose sizes are moved into the ranges of the program.
+
+        PyTorch gives a size that is open the range from 2 on, also where 0 and 1 are right.
+
+        Parameters
+        ----------
+        value
+            The input.
+
+        Returns
+        -------
+        ty
+            None if there are no ranges. It differs from the input's only outside of the ranges.
+        """
+        if not isinstance(value.ty, relax.TensorType) or value.ty.shape is None:
+            return None
+        sizes = [self._within(size) for size in value.ty.shape.values]
+        if all(one is other for one, other in zip(sizes, value.ty.shape.values, strict=True)):
+            return None
+        return relax.TensorType(sizes, value.ty.dtype)
+
+    def _within(self, size: tvm.ir.Expr) -> tvm.ir.Expr:
+        found = self._ranges.get(str(getattr(size, "name", "")))
+        if found is None:
+            return size
+        if _is_number(found.upper):
+            size = tirx.min(size, int(found.upper))
+        if _is_number(found.lower) and found.lower > 2:
+            size = tirx.max(size, int(found.lower))
+        return size
+
+    def comparison(
+        self, symbol: Size, size: tvm.ir.Expr
+    ) -> tuple[relax.Var, relax.TensorType] | None:
+        """Return what compares a symbol with another size of the same value.
+
+        Parameters
+        ----------
+        symbol
+            The symbol.
+        size
+            The other.
+
+        Returns
+        -------
+        comparison
+            An input of which the symbol is a size, and its type with the other in this place. None
+            if it is no symbol, but computed or a number.
+        """
+        if not isinstance(symbol, tirx.Var):
+            return None
+        value, axis = self._inputs[str(symbol.name)]
+        sizes = list(value.ty.shape.values)
+        sizes[axis] = size
+        return value, relax.TensorType(sizes, value.ty.dtype)
+
+    def of(self, size: object) -> Size | None:
+        """Return a size of the program.
+
+        Parameters
+        ----------
+        size
+            A number or a symbolic one.
+
+        Returns
+        -------
+        size
+            None if only the run knows it, or if it is computed in another way than sizes are.
+        """
+        if isinstance(size, bool) or not isinstance(size, (int, torch.SymInt)):
+            return None
+        found = self._translated(_expression(size))
+        if found is None or isinstance(found, int):
+            return found
+        simple = self._analyzer.simplify(found)
+        return int(simple) if isinstance(simple, tirx.IntImm) else simple
+
+    def of_all(self, sizes: Sequence[object]) -> list[Size] | None:
+        """Return the sizes of a tensor of the program; None if one is not known."""
+        found = [self.of(size) for size in sizes]
+        known = [size for size in found if size is not None]
+        return known if len(known) == len(found) else None
+
+    def is_same(self, one: Size, other: Size) -> bool:
+        """Whether two sizes are the same, whatever those of the inputs are."""
+        if isinstance(one, int) and isinstance(other, int):
+            return one == other
+        return bool(self._analyzer.can_prove_equal(one, other))
+
+    def is_natural(self, size: Size) -> bool:
+        """Whether a size is 0 or more, whatever those of the inputs are."""
+        if isinstance(size, int):
+            return size >= 0
+        return bool(self._analyzer.can_prove(size >= 0))
+
+    def _translated(self, expression: Any) -> Size | None:
+        if isinstance(expression, int):
+            return expression
+        if expression.is_Integer:
+            return int(expression)
+        if expression.is_Symbol:
+            return self._symbols.get(str(expression))
+        make = _FUNCTIONS.get(type(expression).__name__)
+        parts = [self._translated(part) for part in expression.args]
+        known = [part for part in parts if part is not None]
+        if make is None or len(known) != len(parts):
+            return None
+        if type(expression).__name__ == "Pow" and not isinstance(known[1], int):
+            return None
+        return reduce(make, known)
+
+
+def _expression(size: int | torch.SymInt) -> Any:
+    """Return the expression of a size; a number where the program forces it."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    expression = size.node.expr
+    return int(expression) if expression.is_Integer else expression
+
+
+def _is_number(limit: Any) -> bool:
+    return bool(limit.is_Integer) and abs(int(limit)) < _MOST
+
+
+def _power(base: Any, exponent: int) -> Any:
+    return math.prod([base] * exponent) if exponent > 0 else None
+
+
+_FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "Add": lambda one, other: one + other,
+    "Mul": lambda one, other: one * other,
+    "Pow": _power,
+    "FloorDiv": lambda one, other: one // other,
+    "CleanDiv": lambda one, other: one // other,
+    "Mod": lambda one, other: one % other,
+    "PythonMod": lambda one, other: one % other,
+    "Max": lambda one, other: tirx.max(one, other),
+    "Min": lambda one, other: tirx.min(one, other),
+}
+"""What computes sizes, by the name that PyTorch and SymPy have for it."""
