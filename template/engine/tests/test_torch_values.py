@@ -238,6 +238,26 @@ def test_reductions():
     check(forward, real(3, 3), INTEGERS)
 
 
+def test_reductions_of_no_elements():
+    def forward(x):
+        numbers = (x.sum(1), x.prod(1), x.mean(1), x.mean(), x.var(1), x.std(1, unbiased=False))
+        return (*numbers, x.any(1), x.all(1))
+
+    check(forward, torch.zeros(2, 0))
+
+
+def test_types_that_an_op_of_tvm_lacks():
+    def forward(bits, x):
+        norms = (functional.layer_norm(x, (4,), x[0, 0], x[0, 1]), functional.layer_norm(x, (3, 4)))
+        return (-bits, bits.sign(), *norms)
+
+    check(forward, torch.tensor([0, 1, 2, 255], dtype=torch.uint8), real(2, 3, 4).double())
+    for norm in (lambda x: functional.instance_norm(x), lambda x: functional.group_norm(x, 3)):
+        program = exported(norm, real(2, 3, 4).double())
+        with pytest.raises(ValueError, match=r"^torch node '\w+' .*type float64 are not supported"):
+            backend.from_exported_program(program)
+
+
 @thorough
 def test_indices_of_several_axes():
     def forward(x, j, k):

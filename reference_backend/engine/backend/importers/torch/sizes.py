@@ -100,7 +100,7 @@ class Sizes:
         if not isinstance(value.ty, relax.TensorType) or value.ty.shape is None:
             return None
         sizes = [self._within(size) for size in value.ty.shape.values]
-        if all(one is other for one, other in zip(sizes, value.ty.shape.values, strict=True)):
+        if all(one.same_as(other) for one, other in zip(sizes, value.ty.shape.values, strict=True)):
             return None
         return relax.TensorType(sizes, value.ty.dtype)
 

@@ -50,6 +50,21 @@ def _numbers(make: Make) -> Rule:
     return rule
 
 
+def _negative(op: Call) -> relax.Expr:
+    value, dtype = op.value("self"), op.result_type
+    if not dtype.startswith("u"):
+        return _numbers(relax.op.negative)(op)
+    # TVM multiplies by -1, which these types lack.
+    return op.emit(relax.op.subtract(relax.const(0, dtype), value))
+
+
+def _sign(op: Call) -> relax.Expr:
+    value, dtype = op.value("self"), op.result_type
+    if not dtype.startswith("u"):
+        return _numbers(relax.op.sign)(op)
+    return op.emit(relax.op.minimum(value, relax.const(1, dtype)))
+
+
 def _absolute(op: Call) -> relax.Expr:
     value = op.value("self")
     return value if op.result_type.startswith(("u", "bool")) else op.emit(relax.op.abs(value))
@@ -177,8 +192,8 @@ RULES: dict[str, Rule] = {
     **{f"aten.{name}": _function(make) for name, make in _FUNCTIONS.items()},
     "aten.logaddexp": _log_sum,
     "aten.abs": _absolute,
-    "aten.neg": _numbers(relax.op.negative),
-    "aten.sign": _numbers(relax.op.sign),
+    "aten.neg": _negative,
+    "aten.sign": _sign,
     "aten.relu": _relu,
     "aten.elu": _elu,
     "aten.ceil": _rounded(relax.op.ceil),

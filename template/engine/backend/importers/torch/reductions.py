@@ -30,9 +30,26 @@ def _reduced(op: Call, make: Make, value: relax.Expr) -> relax.Expr:
     return op.emit(make(value, _axes(op), keepdims=bool(op["keepdim"])))
 
 
-def _wide(make: Make) -> Rule:
+def _wide(make: Make, of_none: float) -> Rule:
     """Reduce in the type of the result, into which PyTorch converts first."""
-    return lambda op: _reduced(op, make, op.converted(op.value("self")))
+
+    def rule(op: Call) -> relax.Expr:
+        none = _of_none(op, of_none)
+        return _reduced(op, make, op.converted(op.value("self"))) if none is None else none
+
+    return rule
+
+
+def _of_none(op: Call, value: float) -> relax.Expr | None:
+    """Return what a reduction of no elements is, of which TVM computes nothing."""
+    sizes = sizes_of(op.value("self"))
+    if 0 not in [sizes[axis] for axis in _axes(op) or range(len(sizes))]:
+        return None
+    shape, dtype = op.known_sizes(op.result.shape), op.result_type
+    fixed = [size for size in shape or () if isinstance(size, int)]
+    if shape is None or len(fixed) != len(shape):
+        op.refuse("it reduces no elements to an open size; export the model with fixed sizes")
+    return relax.const(np.full(fixed, value, dtype), dtype)
 
 
 def _ordered(make: Make) -> Rule:
@@ -85,10 +102,13 @@ def _found(op: Call, find: Make, value: relax.Expr) -> relax.Expr:
     return op.emit(find(value, op["dim"], bool(op["keepdim"])))
 
 
-def _truth(make: Make) -> Rule:
+def _truth(make: Make, of_none: bool) -> Rule:
     """Tell whether any or all elements differ from 0."""
 
     def rule(op: Call) -> relax.Expr:
+        none = _of_none(op, of_none)
+        if none is not None:
+            return none
         result = _reduced(op, make, op.cast(op.truth(op.value("self")), "int8"))
         return op.cast(result, op.result_type)
 
@@ -104,6 +124,9 @@ def _variance(op: Call) -> relax.Expr:
     if "unbiased" in op.arguments:
         correction = 1 if op["unbiased"] else 0
     axes = _axes(op)
+    none = _of_none(op, math.nan)
+    if none is not None:
+        return none
     if value.ty.ndim == 0:
         op.refuse("a variance of a tensor without axes is not supported; supported is one or more")
     if correction == 0:
@@ -203,6 +226,8 @@ def _top(op: Call) -> relax.Expr:
 
 def _first_only(op: Call) -> relax.Expr:
     """Return the first result; TVM's converter computes no others."""
+    if op.result_type == "float64" and "running_mean" not in op.arguments:
+        op.refuse("data of type float64 are not supported; supported are float32 and float16")
     result = op.by_tvm()
     if isinstance(result.ty, relax.TupleType):
         return op.emit(relax.TupleGetItem(result, 0))
@@ -215,6 +240,8 @@ def _group_norm(op: Call) -> relax.Expr:
     groups = op["group"] if "group" in op.arguments else op["num_groups"]
     if value.ty.ndim < 3:
         op.refuse("data of 2 axes are not supported; supported are 3 or more")
+    if dtype == "float64":
+        op.refuse("data of type float64 are not supported; supported are float32 and float16")
     weight, bias = (
         op.operand(name, dtype)
         if op[name] is not None
@@ -234,22 +261,37 @@ def _group_norm(op: Call) -> relax.Expr:
     )
 
 
+def _layer_norm(op: Call) -> relax.Expr:
+    """Normalize the last axes; TVM's op has no float64."""
+    value, dtype, emit = op.value("input"), op.result_type, op.emit
+    if dtype != "float64":
+        return op.by_tvm()
+    axes = list(range(value.ty.ndim - len(op["normalized_shape"]), value.ty.ndim))
+    mean = emit(relax.op.mean(value, axes, keepdims=True))
+    variance = emit(relax.op.variance(value, axes, keepdims=True))
+    scale = emit(relax.op.rsqrt(emit(relax.op.add(variance, relax.const(op["eps"], dtype)))))
+    value = emit(relax.op.multiply(emit(relax.op.subtract(value, mean)), scale))
+    if op["weight"] is not None:
+        value = emit(relax.op.multiply(value, op.operand("weight", dtype)))
+    return value if op["bias"] is None else emit(relax.op.add(value, op.operand("bias", dtype)))
+
+
 def _whole_only(op: Call) -> relax.Expr:
     op.refuse("it is supported after run_decompositions() only; use run_ep_decomposition=True")
 
 
 RULES: dict[str, Rule] = {
-    "aten.sum": _wide(relax.op.sum),
-    "aten.prod": _wide(relax.op.prod),
-    "aten.mean": _wide(relax.op.mean),
+    "aten.sum": _wide(relax.op.sum, 0),
+    "aten.prod": _wide(relax.op.prod, 1),
+    "aten.mean": _wide(relax.op.mean, math.nan),
     "aten.amax": _ordered(relax.op.max),
     "aten.amin": _ordered(relax.op.min),
     "aten.max": _with_index(relax.op.max, relax.op.argmax, relax.op.maximum),
     "aten.min": _with_index(relax.op.min, relax.op.argmin, relax.op.minimum),
     "aten.argmax": _searched(relax.op.argmax),
     "aten.argmin": _searched(relax.op.argmin),
-    "aten.any": _truth(relax.op.max),
-    "aten.all": _truth(relax.op.min),
+    "aten.any": _truth(relax.op.max, False),
+    "aten.all": _truth(relax.op.min, True),
     "aten.var": _variance,
     "aten.std": _deviation,
     "aten.var_mean": _with_mean(_variance),
@@ -263,6 +305,8 @@ RULES: dict[str, Rule] = {
     "aten.log_softmax": _softmax(relax.op.nn.log_softmax),
     "aten.sort": _sorted,
     "aten.topk": _top,
+    "aten.layer_norm": _layer_norm,
+    "aten.native_layer_norm": _layer_norm,
     "aten.native_group_norm": _group_norm,
     "aten.group_norm": _group_norm,
     "aten.native_batch_norm": _first_only,

@@ -80,7 +80,20 @@ def _reshaped(op: Call) -> relax.Expr:
     return op.emit(relax.op.reshape(data, sizes))
 
 
+def _counted(op: Call) -> relax.Expr:
+    """Count; TVM takes the size of what counts down for another one if it is open."""
+    step = op["step"]
+    sizes = op.known_sizes(op.result.shape)
+    if not isinstance(step, int) or step > 0 or sizes is None or isinstance(sizes[0], int):
+        return op.by_tvm()
+    dtype = op.result_type
+    count = op.emit(relax.op.arange(0, sizes[0], 1, dtype=dtype))
+    steps = op.emit(relax.op.multiply(count, relax.const(step, dtype)))
+    return op.emit(relax.op.add(steps, op.as_type(op["start"], dtype)))
+
+
 RULES: dict[str, Rule] = {
+    "aten.arange": _counted,
     "aten.repeat": _repeated,
     "aten.tile": _repeated,
     "aten.constant_pad_nd": _padded,
