@@ -173,6 +173,8 @@ def test_ctrl_c_during_imports_interrupts(tmp_path):
         "print('importing', flush=True)\nimport time\ntime.sleep(60)\n"
     )
     path = os.pathsep.join([str(tmp_path), *sys.path])
+    # A shell's background jobs ignore Ctrl-C, and so would their children.
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [sys.executable, "-m", backend.__name__, "options"],
         env={**os.environ, "PYTHONPATH": path},
@@ -180,6 +182,7 @@ def test_ctrl_c_during_imports_interrupts(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
+        signal.signal(signal.SIGINT, usual)
         assert process.stdout.readline() == "importing\n"
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
