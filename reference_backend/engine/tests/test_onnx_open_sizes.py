@@ -274,22 +274,11 @@ def test_a_branch_tells_nothing_of_the_inputs():
     assert sizes_of(module)[0] == ["n", "k"]
 
 
-REFUSED = {
-    "Squeeze": ("float[b, 1, k] x", "y = Squeeze(x)", "the sizes of its inputs do not tell"),
-    "Concat": (
-        BTC,
-        "s = Shape(x) f = Cast<to = 6>(s) c = Concat<axis = 0>(s, f) y = Cast<to = 1>(c)",
-        "int64 and int32",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_no_compiler_takes_is_refused_at_import(name):
-    inputs, body, why = REFUSED[name]
+def test_what_no_compiler_takes_is_refused_at_import():
+    squeezed = model(Case("float[b, 1, k] x", "y = Squeeze(x)", ()))
+    why = r"\(Squeeze\): .*the sizes of its inputs do not tell"
     with pytest.raises(ValueError, match=why) as caught:
-        backend.from_onnx(model(Case(inputs, body, ())))
-    assert f"({name}): " in str(caught.value)
+        backend.from_onnx(squeezed)
     assert str(caught.value).endswith("or with `shape_dict` in Python")
 
 
@@ -306,8 +295,15 @@ WRONG = {
     "Slice": (f"{SIZES} e = Concat<axis = 0>(t, t) y = Slice(x, zero, e, one)", "equally many"),
     "Tile": (f"{SIZES} y = Tile(x, t)", "its repeats are 1, and its input has rank 3"),
     "Range": (f"{SIZES} r = Range(zero, s, one) y = Cast<to = 1>(r)", "not one element each"),
-    "Expand": (f"{SIZES} r = Concat<axis = 0>(t, last) y = Expand(f0, r)", "the size -1"),
-    "Add": ("s = Shape(x) r = Add(s, both) y = Cast<to = 1>(r)", "the shapes \\[3\\] and \\[2\\]"),
+    "Expand": (
+        f"{SIZES} r = Concat<axis = 0>(t, last) y = Expand(f0, r)",
+        "the shape \\[\\?, -1\\]",
+    ),
+    "Concat": (
+        "s = Shape(x) f = Cast<to = 6>(s) c = Concat<axis = 0>(s, f) y = Cast<to = 1>(c)",
+        "inconsistent type .* of int64.* of int32",
+    ),
+    "Add": ("s = Shape(x) r = Add(s, both) y = Cast<to = 1>(r)", "Incompatible dimensions"),
     "Reshape": (f"{SIZES} y = Reshape(x, one_)", "its shape has rank 0"),
 }
 

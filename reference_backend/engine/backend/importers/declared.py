@@ -10,6 +10,11 @@ import tvm
 from tvm import relax
 
 
+def text_of(shape: Sequence[int | None]) -> str:
+    """Return sizes as messages have them, such as `[1, ?, 8]`."""
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
 class Declared(NamedTuple):
     """The type of a result as the model's file has it.
 
@@ -28,8 +33,7 @@ class Declared(NamedTuple):
         """Return it as messages have it, such as `float32[1, ?, 8]`."""
         if self.shape is None:
             return self.dtype or "?"
-        sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
-        return f"{self.dtype or '?'}[{sizes}]"
+        return f"{self.dtype or '?'}{text_of(self.shape)}"
 
     def agrees(self, other: Declared) -> bool:
         """Whether another type may be the same; what one of them does not say is not compared."""

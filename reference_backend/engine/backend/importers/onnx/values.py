@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from onnx import TensorProto
 
 from ...shared.aliases import Array
+from ..declared import text_of
 from .graph import Graph, Node
 
 _MOST = 2**40
@@ -50,7 +51,7 @@ def require_values(graph: Graph, node: Node) -> None:
         elif math.prod(known) > _MOST:
             why = "no memory holds it"
         if why:
-            node.refuse(f"its result {name!r} would have the shape {list(sizes)}; {why}")
+            node.refuse(f"its result {name!r} would have the shape {text_of(sizes)}; {why}")
 
 
 _NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
@@ -175,8 +176,7 @@ def _require_shape(graph: Graph, node: Node, name: str, wanted: Sequence[int | N
         return
     pairs = zip(sizes, wanted, strict=False)
     if len(sizes) != len(wanted) or any(None not in (a, b) and a != b for a, b in pairs):
-        shown = ", ".join("?" if size is None else str(size) for size in wanted)
-        node.refuse(f"the shape of {name!r} is {list(sizes)}, and must be [{shown}]")
+        node.refuse(f"the shape of {name!r} is {text_of(sizes)}, and must be {text_of(wanted)}")
 
 
 def _conv(graph: Graph, node: Node) -> None:

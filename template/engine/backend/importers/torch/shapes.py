@@ -73,7 +73,10 @@ def _reshaped(op: Call) -> relax.Expr:
     sizes = op.known_sizes(op.result.shape)
     if sizes is None:
         return op.by_tvm()
-    count, wanted = math.prod(sizes_of(data)), math.prod(sizes)
+    given = sizes_of(data)
+    if len(given) == len(sizes) and all(map(op.is_same, given, sizes)):
+        return data
+    count, wanted = math.prod(given), math.prod(sizes)
     if not op.is_same(count, wanted):
         data = op.emit(relax.op.reshape(data, (-1,)))
         data = op.checked(data, [wanted])
