@@ -82,7 +82,7 @@ def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Pa
     )
     (lowerings / "shared.h").touch()
     (root / PARSERS).mkdir(parents=True)
-    for name in ("chain_grammar.py", "formulas.py"):
+    for name in ("chain_grammar.py", "formulas.py", "relax_ops.json"):
         shutil.copyfile(ROOT / PARSERS / name, root / PARSERS / name)
     return root
 

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -14,12 +14,13 @@ from typing import Any
 
 import yaml
 
-from .entries import Entry, entry_problems, names_in
+from .entries import ELEMENTS, Entry, entry_problems, names_in
 from .errors import ScaffoldError
 from .template import CATALOG
 
 LOWERINGS = Path("template/engine/backend/lowerings")
 PARSERS = Path("template/engine/backend/table")
+RELAX_OPS = PARSERS / "relax_ops.json"
 CASES = Path("template/engine/workbench/conformance/op_cases")
 _REGISTERED = re.compile(r'REGISTER_\w+\("([\w.]+)"')
 
@@ -169,6 +170,18 @@ def _engine_module(template: Path, name: str) -> ModuleType:
     sys.modules[spec.name] = module  # Its dataclasses look up the module by name.
     spec.loader.exec_module(module)
     return module
+
+
+def relax_ops(catalog: Mapping[str, Entry]) -> str:
+    """Return what the engine knows of all Relax ops of the catalogue, selected or not, as JSON."""
+    found: dict[str, set[str]] = {kind: set() for kind in ELEMENTS}
+    names = {entry["relax"]: entry for entry in catalog.values() if "relax" in entry}
+    for name, entry in names.items():
+        for kind in entry.get("elements", ()):
+            found[kind].add(name)
+    found["nn"] = {name for name in names if name.startswith("relax.nn.")}
+    ordered = {kind: sorted(ops) for kind, ops in sorted(found.items())}
+    return json.dumps(ordered, indent=1) + "\n"
 
 
 def catalog_problems(template: Path) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from .errors import did_you_mean
 
 ENGINES = ("matrix", "vector", "pool", "memory")
+ELEMENTS = ("pointwise", "moved", "joined", "chosen")
 PRESETS = ("cnn", "transformer")
 DTYPES = (
     *("float32", "float16", "float64", "bool"),
@@ -399,6 +400,7 @@ _ENTRY: dict[str, tuple[bool, Check | None]] = {
     "relax": (False, _text(r"relax(\.\w+)+", "a Relax op, for example relax.nn.conv2d")),
     "summary": (True, _text(r"[^\n{}]{1,80}", "one line of at most 80 characters without braces")),
     "engine": (True, _one_of(ENGINES)),
+    "elements": (False, _list_of(ELEMENTS)),
     "presets": (True, _list_of(PRESETS)),
     "inputs": (True, _inputs),
     "attributes": (True, _attributes),

@@ -15,7 +15,7 @@ import copier
 import yaml
 from copier.errors import CopierError
 
-from .catalog import load_entries
+from .catalog import RELAX_OPS, load_catalog, load_entries, relax_ops
 from .errors import ScaffoldError, did_you_mean
 from .template import find_template, read_questions, require_version
 
@@ -247,6 +247,10 @@ def _manifest(paths: Iterable[str]) -> str:
     return "".join(f"{path}\n" for path in sorted(paths) if not path.startswith("engine/"))
 
 
+def _relax_ops(template: Path) -> str:
+    return relax_ops(load_catalog(template))
+
+
 def reference_differences(template: Path) -> list[str]:
     """Compare the committed reference backend with a fresh render.
 
@@ -282,6 +286,9 @@ def reference_differences(template: Path) -> list[str]:
                 min(fresh[name].count(b"\n"), committed[name].count(b"\n")) + 1,
             )
             sentences.append(f"{REFERENCE / name} differs from line {line} on.")
+    generated = template / RELAX_OPS
+    if not generated.is_file() or generated.read_text(encoding="utf-8") != _relax_ops(template):
+        sentences.append(f"{RELAX_OPS} differs from the catalogue.")
     manifest = template / MANIFEST
     if not manifest.is_file() or manifest.read_text(encoding="utf-8") != _manifest(fresh):
         sentences.append(f"{MANIFEST} does not list the files of {REFERENCE}.")
@@ -289,13 +296,14 @@ def reference_differences(template: Path) -> list[str]:
 
 
 def write_reference(template: Path) -> None:
-    """Re-render the reference backend in place; keep its ignored files.
+    """Re-render the reference backend in place; keep its ignored files. Also what lists all ops.
 
     Parameters
     ----------
     template
         The directory that holds ``copier.yml``.
     """
+    (template / RELAX_OPS).write_text(_relax_ops(template), encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         fresh = Path(scratch, "fresh")
         render_reference(template, fresh)

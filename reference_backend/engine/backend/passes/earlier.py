@@ -15,10 +15,10 @@ from tvm import relax
 
 from ..ir.calls import Constant, resolve
 from ..ir.origins import with_span
+from ..table.elements import CHOSEN
 from ..table.table import Table
 from .evaluate import constant_of
 from .quantized import (
-    COMPARES,
     DEQUANTIZE,
     QUANTIZE,
     RESIZE,
@@ -34,7 +34,7 @@ from .quantized import (
 from .rewriting import Bindings, Block, is_call_of, op_name, with_constants
 
 _DROPS = frozenset(
-    (*COMPARES, "relax.strided_slice", "relax.take", "relax.gather_elements", "relax.where", RESIZE)
+    (*CHOSEN, "relax.strided_slice", "relax.take", "relax.gather_elements", "relax.where", RESIZE)
 )
 """The ops whose results may have fewer elements than what they read."""
 
@@ -126,7 +126,7 @@ class _QuantizeFirst:
         name = op_name(call)
         if not moves_elements(call):
             return False
-        if name in COMPARES and resolve(quantize.args[1], self._values).value.numpy().item() <= 0:
+        if name in CHOSEN and resolve(quantize.args[1], self._values).value.numpy().item() <= 0:
             return False
         parts = moved_parts(call, self._values)
         dtype = str(quantize.attrs.out_dtype)

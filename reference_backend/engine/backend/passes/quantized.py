@@ -17,42 +17,12 @@ from tvm import relax
 from ..ir.calls import Constant, Unknown, Values, numbers_of, resolve, tensor_type, with_arguments
 from ..table.capability import Op
 from ..table.chains import chains_of, find, transposed_axes
+from ..table.elements import CHOSEN, JOINED, MOVED
 from ..table.table import Table
 from .evaluate import constant_of, fixed_shape
 from .rewriting import Bindings, Block, Site, Steps, is_call_of, op_name
 
 QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
-
-MOVES = frozenset(
-    f"relax.{name}"
-    for name in (
-        "reshape",
-        "permute_dims",
-        "squeeze",
-        "expand_dims",
-        "flatten",
-        "strided_slice",
-        "take",
-        "gather_elements",
-        "broadcast_to",
-        "tile",
-        "repeat",
-        "flip",
-        "nn.batch_flatten",
-        "max",
-        "min",
-        "nn.max_pool1d",
-        "nn.max_pool2d",
-        "nn.max_pool3d",
-    )
-)
-"""The ops whose results are elements of their first argument."""
-
-JOINS = ("relax.concat", "relax.stack", "relax.where", "relax.nn.pad")
-"""The ops whose results are elements of several arguments, or numbers of their own."""
-
-COMPARES = ("relax.max", "relax.min", *(f"relax.nn.max_pool{rank}d" for rank in (1, 2, 3)))
-"""The ops that select elements by their size."""
 
 SPLIT = "relax.split"
 
@@ -73,10 +43,10 @@ def only_moves(expr: relax.Expr) -> bool:
     Returns
     -------
     moves
-        True for the ops in `MOVES`, and for a resize to the nearest pixel.
+        True for the ops in `MOVED`, and for a resize to the nearest pixel.
     """
     if not isinstance(expr, relax.Call) or op_name(expr) != RESIZE:
-        return op_name(expr) in MOVES
+        return op_name(expr) in MOVED
     is_crop = str(expr.attrs.coordinate_transformation_mode) == "tf_crop_and_resize"
     return str(expr.attrs.method) == "nearest_neighbor" and not is_crop
 
@@ -94,7 +64,7 @@ def moves_elements(expr: relax.Expr) -> bool:
     moves
         True also for those that join or split tensors.
     """
-    return op_name(expr) in (*JOINS, SPLIT) or only_moves(expr)
+    return op_name(expr) in (*JOINED, SPLIT) or only_moves(expr)
 
 
 def move_integers(block: Block, table: Table) -> Bindings | None:
@@ -123,7 +93,7 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
         value = binding.value
         name = op_name(value) if isinstance(binding, relax.VarBinding) else ""
         new: relax.Expr | None = None
-        if name in JOINS or only_moves(value):
+        if name in JOINED or only_moves(value):
             moved = _moved(value, values, table, builder)
             if moved is not None:
                 inner, source, axis = moved
@@ -244,7 +214,7 @@ def _moved(
     is_constant = name == "relax.nn.pad" and str(call.attrs.pad_mode) == "constant"
     if is_constant and float(call.attrs.pad_value) != 0:
         number = _integers_of(relax.const(np.float32(call.attrs.pad_value)), source, values)
-    if number is None or (name in COMPARES and scale.value.numpy().flat[0] <= 0):
+    if number is None or (name in CHOSEN and scale.value.numpy().flat[0] <= 0):
         return None
     border = float(number.value.numpy().flat[0])
     moved = builder.normalize(move_others(call, integers, border))

@@ -17,25 +17,17 @@ This module does not import TVM, so that the generator can check the catalogue w
 from __future__ import annotations
 
 import ast
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
-NN_OPS = frozenset(
-    (
-        *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "attention"),
-        *("attention_bias", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_flatten"),
-        *("batch_norm", "conv1d", "conv1d_transpose", "conv2d", "conv2d_transpose", "conv3d"),
-        *("conv3d_transpose", "dropout", "gelu", "gelu_tanh", "group_norm", "instance_norm"),
-        *("layer_norm", "leakyrelu", "log_softmax", "max_pool1d", "max_pool2d", "max_pool3d"),
-        *("pad", "pixel_shuffle", "prelu", "relu", "rms_norm", "selu", "silu", "softmax"),
-        *("softplus",),
-    )
-)
-"""The ops whose full name begins with `relax.nn.` instead of `relax.`."""
+_NN_OPS = frozenset(json.loads(Path(__file__).with_name("relax_ops.json").read_text())["nn"])
+
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "add",
@@ -238,7 +230,8 @@ def _attribute(tree: ast.expr, known: Mapping[str, Node]) -> Any:
 
 
 def _relax_op(name: str) -> str:
-    return f"relax.nn.{name}" if name in NN_OPS else f"relax.{name}"
+    full = f"relax.nn.{name}"
+    return full if full in _NN_OPS else f"relax.{name}"
 
 
 def _step(name: str, arguments: tuple[Node, ...], attributes: Mapping[str, object] = {}) -> Node:

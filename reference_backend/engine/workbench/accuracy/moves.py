@@ -15,23 +15,14 @@ import numpy.typing as npt
 from tvm import relax
 
 from ...backend.passes.evaluate import Undefined, constant_of, fixed_shape
-from ...backend.passes.quantized import COMPARES, MOVES, SPLIT
+from ...backend.passes.quantized import SPLIT
 from ...backend.passes.rewriting import is_call_of, op_name
+from ...backend.table.elements import CHOSEN, MOVED
 from .graph import Graph
 
 Places = npt.NDArray[np.int64]
 
-ELEMENTWISE = frozenset(
-    f"relax.{name}"
-    for name in (
-        *("abs", "negative", "exp", "log", "sqrt", "rsqrt", "square", "erf", "tanh", "sigmoid"),
-        *("clip", "nn.relu", "nn.relu6", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.leakyrelu"),
-        *("add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "where"),
-    )
-)
-"""Ops that compute each element of their result from one element of each operand."""
-
-_MOVES = MOVES.difference((*COMPARES, "relax.nn.batch_flatten"))
+_MOVES = MOVED.difference((*CHOSEN, "relax.nn.batch_flatten"))
 
 
 @dataclass(frozen=True, eq=False)

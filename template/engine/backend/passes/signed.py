@@ -8,8 +8,9 @@ import numpy.typing as npt
 from tvm import relax
 
 from ..ir.calls import Constant, Values, resolve
+from ..table.elements import MOVED
 from ..table.table import Table
-from .quantized import DEQUANTIZE, MOVES, QUANTIZE
+from .quantized import DEQUANTIZE, QUANTIZE
 from .rewriting import Bindings, Block, op_name
 
 _MIDDLE = 1 << 15
@@ -35,7 +36,7 @@ def sign_integers(block: Block, table: Table) -> Bindings | None:
             signs.dequantize(binding)
         elif name == QUANTIZE:
             signs.quantize(binding)
-        elif name in MOVES or name == "relax.concat":
+        elif name in MOVED or name == "relax.concat":
             signs.move(binding)
         else:
             signs.bindings.append(binding)

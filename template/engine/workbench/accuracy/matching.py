@@ -21,9 +21,10 @@ from ...backend.ir.amounts import is_product
 from ...backend.ir.calls import arguments_of, plain, with_arguments
 from ...backend.passes.rewriting import is_call_of, op_name
 from ...backend.regions import ir
+from ...backend.table.elements import POINTWISE
 from .functions import same_function
 from .graph import Graph, Pairs, is_real
-from .moves import ELEMENTWISE, Places, View, aligned, moved, read_by, shape_of, source_of, unmoved
+from .moves import Places, View, aligned, moved, read_by, shape_of, source_of, unmoved
 
 _LIMITS = ("relax.nn.relu", "relax.clip")
 _COMMUTES = tuple(f"relax.{name}" for name in ("add", "multiply", "maximum", "minimum"))
@@ -133,7 +134,7 @@ class _Matcher:
         difference = self._attributes(call, theirs)
         if difference and self._pad_alike(call, theirs):
             mine[0], tensors[0] = (_padded(*pair)[0] for pair in self._both(call, theirs))
-        elif difference and op_name(call) in ELEMENTWISE and self._is_same_function(item, places):
+        elif difference and op_name(call) in POINTWISE and self._is_same_function(item, places):
             return True
         elif difference:
             self._differ(one, other, f": {difference}")
@@ -142,7 +143,7 @@ class _Matcher:
         if op_name(call) in _COMMUTES and not self._in_order(mine, tensors):
             tensors.reverse()
         order = places if len(places) else None
-        if op_name(call) in ELEMENTWISE:
+        if op_name(call) in POINTWISE:
             self._stack += [
                 _Item(read_by(one, a), read_by(other, b).at(order))
                 for a, b in zip(mine, tensors, strict=True)

@@ -14,17 +14,10 @@ from tvm import relax
 
 from ...ir.calls import Constant, with_arguments
 from ...table.chains import function_of
+from ...table.elements import POINTWISE
 
 _FIRST, _LAST = [0, 3, 1, 2], [0, 2, 3, 1]
-_POINTWISE = frozenset(
-    f"relax.{name}"
-    for name in (
-        *("abs", "add", "astype", "ceil", "clip", "cos", "dequantize", "divide", "erf", "exp"),
-        *("floor", "log", "maximum", "minimum", "multiply", "negative", "nn.gelu", "nn.leakyrelu"),
-        *("nn.relu", "nn.silu", "power", "quantize", "round", "rsqrt", "sigmoid", "sin", "sqrt"),
-        *("square", "subtract", "tanh"),
-    )
-)
+_TURNED = POINTWISE | {"relax.quantize", "relax.dequantize"}
 _REDUCTIONS = ("relax.mean", "relax.sum", "relax.max", "relax.min")
 
 
@@ -71,7 +64,7 @@ class _Turned:
         turned = None
         if name.startswith(("relax.nn.", "relax.image.")):
             turned = self._image(name, value, attributes)
-        if name in _POINTWISE:
+        if name in _TURNED:
             turned = self._pointwise(name, value)
         elif name in _REDUCTIONS and value.args[0] in self._first and attributes.axis is not None:
             axes = [_FIRST.index(int(axis) % 4) for axis in attributes.axis]
